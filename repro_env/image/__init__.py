@@ -1,0 +1,1 @@
+"""The image as a pure function: artifacts -> entries -> layer bytes -> diff IDs -> image ID. Nothing here touches the world."""

@@ -1,0 +1,62 @@
+"""One path of an image, as data; and the pairing of paths with their bytes.
+
+`Members` is what flows between a source of bytes (live files, a wheel, a blob) and a sink (a hash,
+a folder, a tar file): each entry in order, with its content in chunks. Nobody holds a whole file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Literal, Protocol
+
+import msgspec
+
+CHUNK = 1 << 20
+"""Bytes per read."""
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A path in canonical form. Owner is always 0:0, the time always `tar.MTIME`, the mode 0644, 0755 or 0777."""
+
+    path: str
+    """Relative to the image's root; no leading slash."""
+    kind: Literal["file", "dir", "link", "gone"]
+    """`link` is a symlink; `gone` removes a path of a lower layer (OCI whiteout)."""
+    executable: bool = False
+    size: int = 0
+    sha256: str = ""
+    """Hex, of a file's content; empty only for entries read back from a tar, whose whole is checked instead."""
+    target: str = ""
+    """Of a symlink, as it is written."""
+
+    @property
+    def key(self) -> bytes:
+        """Sort key: the path's bytes."""
+        return self.path.encode()
+
+
+Member = tuple[Entry, Iterable[bytes]]
+Members = Iterable[Member]
+
+
+class Contents(Protocol):
+    """Where the bytes of files come from."""
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        """The content of one file entry. Raises `ArtifactError` when it cannot be had."""
+        ...
+
+
+def ordered(entries: Iterable[Entry]) -> list[Entry]:
+    """Sorted by the bytes of the path, every parent directory present; the last of two entries on one path wins."""
+    by_path = {entry.path: entry for entry in entries}
+    for path in list(by_path):
+        while (path := path.rpartition("/")[0]) and path not in by_path:
+            by_path[path] = Entry(path, "dir")
+    return sorted(by_path.values(), key=lambda entry: entry.key)
+
+
+def members(entries: Iterable[Entry], contents: Contents) -> Iterator[Member]:
+    """Pair entries with their bytes, in the given order."""
+    for entry in entries:
+        yield entry, (contents.chunks(entry) if entry.kind == "file" else ())

@@ -1,0 +1,14 @@
+"""Where things lie inside every image."""
+
+from __future__ import annotations
+
+ENVIRONMENT = "/opt/env"
+"""The environment's tree, the same place in every image, so that torch's layer is the same bytes for every project."""
+MARKER = "/.repro-env/image.json"
+"""Written by the last layer: says which spec the image is made of. A job can check that it really runs inside."""
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def inside(absolute: str) -> str:
+    """An absolute path as an entry's path: relative to the image's root."""
+    return absolute.lstrip("/")

@@ -1,0 +1,36 @@
+"""The image as a value: layers by diff ID, a config, and the ID computed from it (OCI image spec)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from repro_env.model.codec import Frozen
+from repro_env.model.environment import Variable
+from repro_env.model.text import AbsPath, Digest, Line
+
+LayerKind = Literal["base", "interpreter", "distributions", "overlay", "marker"]
+
+
+class Layer(Frozen):
+    """One layer: what its tar hashes to, and what it holds, in words."""
+
+    kind: LayerKind
+    diff_id: Digest
+    holds: tuple[Line, ...]
+    """`name==version` of each distribution in it; empty for the other kinds."""
+
+
+class Config(Frozen):
+    """The part of the image config that is ours to choose; the rest is fixed by rule."""
+
+    env: tuple[Variable, ...]
+    """Sorted by name. `PATH` starts with the environment's own scripts folder."""
+    working_dir: AbsPath
+
+
+class Expected(Frozen):
+    """What capture computed from the installed files, and rebuild has to reach from the wheels."""
+
+    layers: tuple[Layer, ...]
+    """Lowest first."""
+    image_id: Digest

@@ -1,0 +1,144 @@
+"""A run: asked for (`Request`), fully decided (`Launch`), over (`Outcome`), written down (`Start`, `End`)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from repro_env.model.artifact import Size
+from repro_env.model.codec import Frozen
+from repro_env.model.environment import Variable
+from repro_env.model.spec import Seed
+from repro_env.model.text import AbsPath, Digest, EnvName, Line, RelPath
+
+Isolation = Literal["embedded", "none"]
+
+
+class Mount(Frozen):
+    """One host path inside the run. Only ever named by the user, never by a spec."""
+
+    kind: Literal["data", "checkpoints"]
+    """`data` is read-only, `checkpoints` is not."""
+    source: AbsPath
+    """On the host, symlinks resolved."""
+    target: AbsPath
+    """Inside the run."""
+
+    @property
+    def read_only(self) -> bool:
+        return self.kind == "data"
+
+
+class User(Frozen):
+    """Who the command runs as: the caller, by number; name and home go into the run's own passwd."""
+
+    uid: int
+    gid: int
+    name: Line
+    home: AbsPath
+
+
+class Launch(Frozen):
+    """A run fully decided; plain data, so that any runner can be tested without running."""
+
+    run_id: Line
+    spec: Digest
+    image: Digest
+    layers: tuple[Digest, ...]
+    """Diff IDs, lowest first."""
+    prefix: AbsPath
+    """The captured environment prefix; the image keeps that tree at `image.layout.ENVIRONMENT`."""
+    argv: tuple[str, ...]
+    """argv[0] is absolute, or a word to be found on PATH inside."""
+    env: tuple[Variable, ...]
+    cwd: AbsPath
+    workspace: AbsPath
+    """The captured absolute path of the source; writable, its lower side is the snapshot."""
+    snapshot: Digest
+    """diff ID of the source tree, unpacked in the store."""
+    mounts: tuple[Mount, ...]
+    user: User
+    hostname: Line
+    network: bool
+    seed: Seed
+
+
+class Outcome(Frozen):
+    """What became of the command."""
+
+    exit_code: int
+    """The command's own; 128 + signal when a signal ended it."""
+    signal: int
+    """The signal that ended it, 0 for none."""
+    out_of_memory: bool
+    isolation: Isolation
+    means: tuple[Line, ...]
+    """What the runner used, e.g. `root: overlay`, `workspace: copy`. Never silent about a fall-back."""
+
+
+class GivenVariable(Frozen):
+    """A variable given at run time: by name only, since its value may be a secret."""
+
+    name: EnvName
+    how: Literal["value", "host", "file"]
+
+
+class SourceFact(Frozen):
+    path: AbsPath
+    digest: Digest
+    frozen: bool
+    """The captured source was used (`--frozen`), not the live tree."""
+    differs: tuple[Line, ...]
+    """`+ path`, `- path`, `~ path` against the capture, sorted by path."""
+
+
+class DataFact(Frozen):
+    source: AbsPath
+    target: AbsPath
+    kind: Literal["data", "checkpoints"]
+    digest: Digest | None
+    """None for checkpoints: they change during the run."""
+
+
+class Start(Frozen):
+    """Written before the command starts, and never again."""
+
+    schema: Literal["repro-env/run-start/1"]
+    id: Line
+    """UUIDv7, so ids sort by time."""
+    started: Line
+    """UTC, ISO 8601 with milliseconds."""
+    spec: Digest
+    image: Digest
+    runner: Literal["embedded", "host"]
+    command: tuple[Line, ...]
+    cwd: AbsPath
+    seed: Seed
+    source: SourceFact
+    data: tuple[DataFact, ...]
+    given: tuple[GivenVariable, ...]
+    network: bool
+    host: tuple[Line, ...]
+    """Kernel, CPU and cores, one fact a line."""
+
+
+class Output(Frozen):
+    path: RelPath
+    """Inside the run's files."""
+    sha256: Digest
+    size: Size
+
+
+class End(Frozen):
+    """Written when the command is over, and never again. No end means: interrupted."""
+
+    schema: Literal["repro-env/run-end/1"]
+    id: Line
+    ended: Line
+    seconds: float
+    outcome: Outcome
+    outputs: tuple[Output, ...]
+    """Sorted by path."""
+    removed: tuple[RelPath, ...]
+    """Files of the source that the command deleted."""
+    holes: tuple[Line, ...]
+    """Random generators that the script left unseeded and we seeded: `<library> <what> at <file>:<line>`."""

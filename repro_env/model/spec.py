@@ -1,0 +1,173 @@
+"""The spec: what must be (`identity`), where it may be had (`hints`), what was seen, what to expect.
+
+The spec digest is the sha256 of the canonical bytes of `identity` alone: the same environment through
+two mirrors, on two machines with other GPUs, has the same one.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from repro_env.model import codec
+from repro_env.model.artifact import Size, TreeBlob, Wheel
+from repro_env.model.codec import Frozen
+from repro_env.model.environment import (
+    Carried,
+    Excluded,
+    Git,
+    Host,
+    Interpreter,
+    Layout,
+    Startup,
+    SystemPackage,
+    Variables,
+)
+from repro_env.model.image import Config, Expected
+from repro_env.model.text import AbsPath, Digest, Line, Url
+
+FAMILY = "repro-env/spec"
+NEWEST = 1
+
+Seed = Annotated[int, Meta(ge=0, lt=2**32)]
+"""NumPy's legacy generator takes 32 bits, so the master seed has no more."""
+
+
+class Rules(Frozen):
+    """Versions of the written rules that decide digests. A rule never changes; it gets a successor."""
+
+    base: Literal[1] = 1
+    """How a base is cut from the live machine."""
+    canonical: Literal[1] = 1
+    """What of a distribution is compared and how it is normalised."""
+    grouping: Literal[1] = 1
+    """Which distributions share a layer."""
+    layer: Literal[1] = 1
+    """How entries become tar bytes."""
+
+
+class Platform(Frozen):
+    os: Literal["linux"]
+    architecture: Literal["amd64", "arm64"]
+    """As the OCI image spec (GOARCH) names it."""
+
+
+class Runtime(Frozen):
+    """The interpreter as an artifact, and the path it is started by."""
+
+    tree: TreeBlob
+    executable: AbsPath
+    version: Line
+
+
+class Determinism(Frozen):
+    seed: Seed
+
+
+class Identity(Frozen):
+    """Everything that makes this environment this environment. Its digest is the spec digest."""
+
+    rules: Rules
+    platform: Platform
+    base: TreeBlob
+    interpreter: Runtime
+    layout: Layout
+    command: AbsPath
+    """The environment's own python."""
+    distributions: tuple[Wheel, ...]
+    """Sorted by name."""
+    overlay: TreeBlob | None
+    """What the environment holds beside its distributions' own files, and where it differs from them."""
+    config: Config
+    determinism: Determinism
+
+
+class WheelHint(Frozen):
+    """Where one wheel may be had. A hint: the sha256 in `identity` is the truth."""
+
+    sha256: Digest
+    origin: Literal["index", "direct", "carried", "repacked"]
+    """`index`, `direct`: linked. `carried`: the original file is a blob. `repacked`: made from the installed files."""
+    urls: tuple[Url, ...]
+    index: Line
+    """The index that gave it, redacted; empty when none did."""
+
+
+class Hints(Frozen):
+    wheels: tuple[WheelHint, ...]
+    """Sorted by sha256."""
+    indexes: tuple[Line, ...]
+    """As configured at capture, redacted."""
+
+
+class Source(Frozen):
+    """The code: an artifact of its own, mounted at its captured path when a run starts."""
+
+    path: AbsPath
+    tree: TreeBlob
+    size: Size
+    """Of the files' contents, in bytes."""
+    git: Git | None
+
+
+class Data(Frozen):
+    """Data named at capture: expected again at run."""
+
+    path: AbsPath
+    """Where it appears in a run."""
+    digest: Digest
+    """Of its tree: names, sizes and contents; of its bytes when it is one file."""
+    files: Size
+    size: Size
+
+
+class InstalledFrom(Frozen):
+    """How one distribution came to be where it is, as far as the environment tells."""
+
+    name: Line
+    version: Line
+    installer: Line
+    requested: bool
+    editable: bool
+    direct_url: Line
+
+
+class Observed(Frozen):
+    """Facts about the machine and the capture. None of them is part of the spec digest."""
+
+    tool: Line
+    """`repro-env <version>` that wrote the spec."""
+    interpreter: Interpreter
+    startup: Startup
+    host: Host
+    variables: Variables
+    system_packages: tuple[SystemPackage, ...]
+    """Those the base was cut from, sorted by name."""
+    distributions: tuple[InstalledFrom, ...]
+    carried: tuple[Carried, ...]
+    edited: tuple[Line, ...]
+    """Files of a distribution that are not as it installed them: `<path> (<distribution>: changed|missing)`."""
+    excluded: tuple[Excluded, ...]
+    unknown: tuple[Line, ...]
+    source: Source | None
+    data: tuple[Data, ...]
+
+
+class Spec(Frozen):
+    schema: Literal["repro-env/spec/1"]
+    identity: Identity
+    hints: Hints
+    observed: Observed
+    expected: Expected
+
+    @property
+    def digest(self) -> str:
+        """The spec digest."""
+        return codec.digest(self.identity)
+
+
+def read(data: bytes, *, where: str) -> Spec:
+    """Decode and check a spec. Raises `SpecError`, or `SpecVersionError` for a newer one."""
+    codec.schema_of(data, family=FAMILY, newest=NEWEST, where=where)
+    return codec.decode(data, Spec, where=where)

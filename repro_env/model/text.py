@@ -1,0 +1,38 @@
+"""The strings a stored value may hold: each a full-match pattern, so that a bad one cannot get past the edge.
+
+`\\A ... \\Z` and not `^ ... $`: `$` also matches before a trailing newline.
+A spec may come from a stranger: no pattern here admits a control character.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta
+
+Digest = Annotated[str, Meta(pattern=r"\Asha256:[0-9a-f]{64}\Z")]
+"""`sha256:` and 64 lower-case hexadecimal digits (OCI image spec, descriptor)."""
+
+Name = Annotated[str, Meta(pattern=r"\A[a-z0-9]+(?:-[a-z0-9]+)*\Z", max_length=200)]
+"""A distribution's normalised name (PEP 503)."""
+
+Version = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9.!+_-]*\Z", max_length=200)]
+"""A distribution's version, as its metadata spells it."""
+
+WheelName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.!+-]+\.whl\Z", max_length=255)]
+"""A wheel's file name (PEP 427)."""
+
+AbsPath = Annotated[str, Meta(pattern=r"\A(?:/(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)+\Z", max_length=4000)]
+"""An absolute, normal path: no `.`, `..`, empty part, trailing slash or control character."""
+
+RelPath = Annotated[str, Meta(pattern=r"\A(?!/)(?:(?:\A|/)(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)+\Z", max_length=4000)]
+"""A relative, normal path that stays inside its folder."""
+
+EnvName = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", max_length=200)]
+"""The name of an environment variable."""
+
+Line = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f]*\Z", max_length=20_000)]
+"""One line of text without control characters."""
+
+Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^/@\s\x00-\x1f\x7f]+(?:/[^\s\x00-\x1f\x7f]*)?\Z", max_length=4000)]
+"""An http(s) URL without userinfo or white space."""
