@@ -1,0 +1,106 @@
+"""A wheel as a file: its facts, and the bytes of what it becomes. Reads only what is asked for.
+
+Works on any seekable binary file, so on one that fetches byte ranges as well as on one on disk.
+"""
+
+from __future__ import annotations
+
+import stat
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from repro_env.image import wheel
+from repro_env.image.entry import CHUNK, Entry
+from repro_env.model.errors import ArtifactError
+
+MAX_TEXT = 64 << 20
+"""Bytes of one member that is read whole: RECORD, WHEEL, entry_points.txt, a script."""
+
+
+def facts(file: BinaryIO, filename: str) -> wheel.Facts:
+    """What of a wheel decides what it becomes. Raises `ArtifactError` for what is not a wheel."""
+    try:
+        with zipfile.ZipFile(file) as archive:
+            return _facts(archive, filename)
+    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, OverflowError) as error:
+        raise ArtifactError(f"is not a wheel that can be read: {error}", where=filename) from None
+
+
+def _facts(archive: zipfile.ZipFile, filename: str) -> wheel.Facts:
+    members = [member for member in archive.infolist() if not member.is_dir()]
+    for member in members:
+        if member.flag_bits & 1 or stat.S_ISLNK(member.external_attr >> 16):
+            raise ArtifactError(f"has {member.filename}, which is encrypted or a symlink", where=filename)
+    by_name = {member.filename: member for member in members}
+    info = wheel.dist_info(list(by_name), filename)
+    scripts = info.removesuffix(".dist-info") + ".data/scripts/"
+    for needed in ("RECORD", "WHEEL"):
+        if f"{info}/{needed}" not in by_name:
+            raise ArtifactError(f"has no {info}/{needed}", where=filename)
+
+    def text(name: str) -> bytes:
+        member = by_name.get(name)
+        if member is None:
+            return b""
+        if member.file_size > MAX_TEXT:
+            raise ArtifactError(f"has {name} of {member.file_size} bytes", where=filename)
+        return archive.read(member)
+
+    return wheel.Facts(
+        filename=filename,
+        files=tuple(wheel.File(member.filename, member.file_size, _executable(member)) for member in members),
+        record=text(f"{info}/RECORD"),
+        metadata=text(f"{info}/WHEEL"),
+        entry_points=text(f"{info}/entry_points.txt"),
+        scripts={name: text(name) for name in by_name if name.startswith(scripts)},
+    )
+
+
+def _executable(member: zipfile.ZipInfo) -> bool:
+    """As pip decides it: a regular file with any executable bit."""
+    mode = member.external_attr >> 16
+    return stat.S_ISREG(mode) and bool(mode & 0o111)
+
+
+class WheelContents:
+    """The bytes of what a wheel on disk becomes (`image.entry.Contents`); entries relative to the prefix.
+
+    zipfile checks each member's CRC, and never gives more bytes than the size that the entry was made of.
+    """
+
+    def __init__(self, path: Path, installed: wheel.Installed) -> None:
+        self._path = path
+        self._installed = installed
+        self._archive: zipfile.ZipFile | None = None
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        literal = self._installed.literals.get(entry.path)
+        if literal is not None:
+            yield literal
+            return
+        try:
+            if self._archive is None:
+                self._archive = zipfile.ZipFile(self._path)
+            with self._archive.open(self._installed.members[entry.path]) as member:
+                while chunk := member.read(CHUNK):
+                    yield chunk
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError) as error:
+            raise ArtifactError(
+                f"cannot be unpacked from {self._path.name}: {error}",
+                where=entry.path,
+                hint="the wheel is damaged; delete it from the store and rebuild",
+            ) from None
+
+    def close(self) -> None:
+        if self._archive is not None:
+            self._archive.close()
+            self._archive = None
+
+
+def open_facts(path: Path, filename: str) -> wheel.Facts:
+    """`facts` of a wheel on disk."""
+    with path.open("rb") as file:
+        return facts(cast(BinaryIO, file), filename)
