@@ -63,7 +63,7 @@ def write(entries: Iterable[Entry], *, own: str, site: str) -> bytes:
     `entries` and `own` (RECORD's own path) are relative to the prefix, rows to `site`.
     """
     up = "../" * len(site.split("/"))
-    rows = []
+    rows: list[tuple[str, str, str]] = []
     for entry in entries:
         path = entry.path.removeprefix(site + "/") if entry.path.startswith(site + "/") else up + entry.path
         digest = base64.urlsafe_b64encode(bytes.fromhex(entry.sha256)).rstrip(b"=").decode()

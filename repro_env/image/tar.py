@@ -49,8 +49,8 @@ def header(entry: Entry) -> bytes:
     """The header blocks of one entry: 512 bytes, or 1536 and more where a pax header comes first."""
     path = entry.path
     if entry.kind == "gone":
-        folder, slash, name = path.rpartition("/")
-        path = f"{folder}{slash}{WHITEOUT}{name}"
+        folder, slash, last = path.rpartition("/")
+        path = f"{folder}{slash}{WHITEOUT}{last}"
     name = path.encode() + (b"/" if entry.kind == "dir" else b"")
     link = entry.target.encode()
     size = entry.size if entry.kind == "file" else 0

@@ -139,7 +139,7 @@ def canonical(facts: Facts, layout: Layout, *, name: str) -> Installed:
         members[path] = file.name
     missing = set(rows) - set(names) - {f"{info}/RECORD.jws", f"{info}/RECORD.p7s"}
     if missing:
-        raise ArtifactError(f"lists {sorted(missing)[0]} in its RECORD and does not have it", where=where)
+        raise ArtifactError(f"lists {min(missing)} in its RECORD and does not have it", where=where)
     for point in script.entry_points(_text(facts.entry_points, where), where=where):
         path = f"{layout.scripts}/{point.name}"
         if path in entries:  # a .data/scripts file of the same name: installers write the entry point over it

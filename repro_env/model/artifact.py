@@ -13,7 +13,7 @@ Size = Annotated[int, Meta(ge=0)]
 """Bytes."""
 
 
-class Wheel(Frozen):
+class Wheel(Frozen, frozen=True, kw_only=True):
     """One distribution as a wheel file: linked by URL or carried as a blob, either way the same bytes."""
 
     name: Name
@@ -25,7 +25,7 @@ class Wheel(Frozen):
     """Of the wheel file, in bytes."""
 
 
-class TreeBlob(Frozen):
+class TreeBlob(Frozen, frozen=True, kw_only=True):
     """A file tree that travels as one layer tar: base, interpreter, overlay, source."""
 
     sha256: Digest

@@ -14,8 +14,11 @@ import msgspec
 from repro_env.model.errors import SpecError, SpecVersionError
 
 
-class Frozen(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Base of every stored type: immutable, keyword-only, unknown keys refused on decoding."""
+class Frozen(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Base of every stored type: immutable, unknown keys refused on decoding.
+
+    msgspec does not pass `kw_only` on to subclasses, and type checkers want `frozen` again, so each says both.
+    """
 
 
 T = TypeVar("T")

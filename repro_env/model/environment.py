@@ -8,7 +8,7 @@ from repro_env.model.codec import Frozen
 from repro_env.model.text import AbsPath, Digest, EnvName, Line, Name, RelPath, Version
 
 
-class Layout(Frozen):
+class Layout(Frozen, frozen=True, kw_only=True):
     """Where the parts of an environment lie: its prefix, and the install scheme relative to it (sysconfig)."""
 
     prefix: AbsPath
@@ -22,7 +22,7 @@ class Layout(Frozen):
     """Parent of each distribution's own header folder, e.g. `include/site/python3.11`."""
 
 
-class Interpreter(Frozen):
+class Interpreter(Frozen, frozen=True, kw_only=True):
     """The Python that the environment runs on, as it describes itself."""
 
     implementation: Line
@@ -51,7 +51,7 @@ class Interpreter(Frozen):
     """`sysconfig.get_platform()`."""
 
 
-class Interpretation(Frozen):
+class Interpretation(Frozen, frozen=True, kw_only=True):
     """What the static probe reports: the interpreter, the layout, and how `sys.path` comes about."""
 
     interpreter: Interpreter
@@ -63,7 +63,7 @@ class Interpretation(Frozen):
     """`include-system-site-packages` of `pyvenv.cfg`."""
 
 
-class Startup(Frozen):
+class Startup(Frozen, frozen=True, kw_only=True):
     """What the start-up probe reports: the environment as it really starts. A crash is a fact."""
 
     problem: Line
@@ -79,7 +79,7 @@ class Startup(Frozen):
     """`LC_CTYPE` in force and `locale.getpreferredencoding()`."""
 
 
-class Distribution(Frozen):
+class Distribution(Frozen, frozen=True, kw_only=True):
     """One installed distribution, as its `.dist-info` folder tells it."""
 
     name: Name
@@ -100,14 +100,14 @@ class Distribution(Frozen):
     has_record: bool
 
 
-class Variable(Frozen):
+class Variable(Frozen, frozen=True, kw_only=True):
     """One environment variable with its value."""
 
     name: EnvName
     value: Line
 
 
-class Variables(Frozen):
+class Variables(Frozen, frozen=True, kw_only=True):
     """The caller's variables, sorted into what may be written down (design, section 3)."""
 
     replayed: tuple[Variable, ...]
@@ -118,14 +118,14 @@ class Variables(Frozen):
     """All others, by name alone."""
 
 
-class SystemPackage(Frozen):
+class SystemPackage(Frozen, frozen=True, kw_only=True):
     """One package of the operating system that the base was cut from."""
 
     name: Line
     version: Line
 
 
-class Host(Frozen):
+class Host(Frozen, frozen=True, kw_only=True):
     """The machine and its operating system: observations, never identity."""
 
     os: Line
@@ -141,7 +141,7 @@ class Host(Frozen):
     """Bytes."""
 
 
-class Excluded(Frozen):
+class Excluded(Frozen, frozen=True, kw_only=True):
     """Something under the source that is not in the snapshot."""
 
     path: RelPath
@@ -149,7 +149,7 @@ class Excluded(Frozen):
     why: Line
 
 
-class Git(Frozen):
+class Git(Frozen, frozen=True, kw_only=True):
     """The state of the repository that holds the source."""
 
     commit: Line
@@ -167,7 +167,7 @@ class Git(Frozen):
     """`<commit> <path>`."""
 
 
-class Carried(Frozen):
+class Carried(Frozen, frozen=True, kw_only=True):
     """A distribution, or a part of the environment, that nothing can give again."""
 
     name: Line

@@ -19,7 +19,7 @@
     |-- DataError 17          data that is not mounted, missing, or other than at capture
     |-- DriftError 18         the live environment is no longer the captured one
     |-- RecordError 19        a run that is not there, or that would be overwritten
-    `-- CommandMissing 127    the command is not in the image (the shell's own code for it)
+    `-- CommandMissingError 127  the command is not in the image (the shell's own code for it)
 
 0 is good and 1 means "the answer is no"; neither is an error. 130 is Ctrl-C.
 """
@@ -127,5 +127,5 @@ class RecordError(ReproEnvError):
     exit_code = 19
 
 
-class CommandMissing(ReproEnvError):
+class CommandMissingError(ReproEnvError):
     exit_code = 127

@@ -11,7 +11,7 @@ from repro_env.model.text import AbsPath, Digest, Line
 LayerKind = Literal["base", "interpreter", "distributions", "overlay", "marker"]
 
 
-class Layer(Frozen):
+class Layer(Frozen, frozen=True, kw_only=True):
     """One layer: what its tar hashes to, and what it holds, in words."""
 
     kind: LayerKind
@@ -20,7 +20,7 @@ class Layer(Frozen):
     """`name==version` of each distribution in it; empty for the other kinds."""
 
 
-class Config(Frozen):
+class Config(Frozen, frozen=True, kw_only=True):
     """The part of the image config that is ours to choose; the rest is fixed by rule."""
 
     env: tuple[Variable, ...]
@@ -28,7 +28,7 @@ class Config(Frozen):
     working_dir: AbsPath
 
 
-class Expected(Frozen):
+class Expected(Frozen, frozen=True, kw_only=True):
     """What capture computed from the installed files, and rebuild has to reach from the wheels."""
 
     layers: tuple[Layer, ...]

@@ -13,7 +13,7 @@ from repro_env.model.text import AbsPath, Digest, EnvName, Line, RelPath
 Isolation = Literal["embedded", "none"]
 
 
-class Mount(Frozen):
+class Mount(Frozen, frozen=True, kw_only=True):
     """One host path inside the run. Only ever named by the user, never by a spec."""
 
     kind: Literal["data", "checkpoints"]
@@ -28,7 +28,7 @@ class Mount(Frozen):
         return self.kind == "data"
 
 
-class User(Frozen):
+class User(Frozen, frozen=True, kw_only=True):
     """Who the command runs as: the caller, by number; name and home go into the run's own passwd."""
 
     uid: int
@@ -37,7 +37,7 @@ class User(Frozen):
     home: AbsPath
 
 
-class Launch(Frozen):
+class Launch(Frozen, frozen=True, kw_only=True):
     """A run fully decided; plain data, so that any runner can be tested without running."""
 
     run_id: Line
@@ -62,7 +62,7 @@ class Launch(Frozen):
     seed: Seed
 
 
-class Outcome(Frozen):
+class Outcome(Frozen, frozen=True, kw_only=True):
     """What became of the command."""
 
     exit_code: int
@@ -75,14 +75,14 @@ class Outcome(Frozen):
     """What the runner used, e.g. `root: overlay`, `workspace: copy`. Never silent about a fall-back."""
 
 
-class GivenVariable(Frozen):
+class GivenVariable(Frozen, frozen=True, kw_only=True):
     """A variable given at run time: by name only, since its value may be a secret."""
 
     name: EnvName
     how: Literal["value", "host", "file"]
 
 
-class SourceFact(Frozen):
+class SourceFact(Frozen, frozen=True, kw_only=True):
     path: AbsPath
     digest: Digest
     frozen: bool
@@ -91,7 +91,7 @@ class SourceFact(Frozen):
     """`+ path`, `- path`, `~ path` against the capture, sorted by path."""
 
 
-class DataFact(Frozen):
+class DataFact(Frozen, frozen=True, kw_only=True):
     source: AbsPath
     target: AbsPath
     kind: Literal["data", "checkpoints"]
@@ -99,7 +99,7 @@ class DataFact(Frozen):
     """None for checkpoints: they change during the run."""
 
 
-class Start(Frozen):
+class Start(Frozen, frozen=True, kw_only=True):
     """Written before the command starts, and never again."""
 
     schema: Literal["repro-env/run-start/1"]
@@ -121,14 +121,14 @@ class Start(Frozen):
     """Kernel, CPU and cores, one fact a line."""
 
 
-class Output(Frozen):
+class Output(Frozen, frozen=True, kw_only=True):
     path: RelPath
     """Inside the run's files."""
     sha256: Digest
     size: Size
 
 
-class End(Frozen):
+class End(Frozen, frozen=True, kw_only=True):
     """Written when the command is over, and never again. No end means: interrupted."""
 
     schema: Literal["repro-env/run-end/1"]

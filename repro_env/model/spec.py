@@ -34,7 +34,7 @@ Seed = Annotated[int, Meta(ge=0, lt=2**32)]
 """NumPy's legacy generator takes 32 bits, so the master seed has no more."""
 
 
-class Rules(Frozen):
+class Rules(Frozen, frozen=True, kw_only=True):
     """Versions of the written rules that decide digests. A rule never changes; it gets a successor."""
 
     base: Literal[1] = 1
@@ -47,13 +47,13 @@ class Rules(Frozen):
     """How entries become tar bytes."""
 
 
-class Platform(Frozen):
+class Platform(Frozen, frozen=True, kw_only=True):
     os: Literal["linux"]
     architecture: Literal["amd64", "arm64"]
     """As the OCI image spec (GOARCH) names it."""
 
 
-class Runtime(Frozen):
+class Runtime(Frozen, frozen=True, kw_only=True):
     """The interpreter as an artifact, and the path it is started by."""
 
     tree: TreeBlob
@@ -61,11 +61,11 @@ class Runtime(Frozen):
     version: Line
 
 
-class Determinism(Frozen):
+class Determinism(Frozen, frozen=True, kw_only=True):
     seed: Seed
 
 
-class Identity(Frozen):
+class Identity(Frozen, frozen=True, kw_only=True):
     """Everything that makes this environment this environment. Its digest is the spec digest."""
 
     rules: Rules
@@ -83,7 +83,7 @@ class Identity(Frozen):
     determinism: Determinism
 
 
-class WheelHint(Frozen):
+class WheelHint(Frozen, frozen=True, kw_only=True):
     """Where one wheel may be had. A hint: the sha256 in `identity` is the truth."""
 
     sha256: Digest
@@ -94,14 +94,14 @@ class WheelHint(Frozen):
     """The index that gave it, redacted; empty when none did."""
 
 
-class Hints(Frozen):
+class Hints(Frozen, frozen=True, kw_only=True):
     wheels: tuple[WheelHint, ...]
     """Sorted by sha256."""
     indexes: tuple[Line, ...]
     """As configured at capture, redacted."""
 
 
-class Source(Frozen):
+class Source(Frozen, frozen=True, kw_only=True):
     """The code: an artifact of its own, mounted at its captured path when a run starts."""
 
     path: AbsPath
@@ -111,7 +111,7 @@ class Source(Frozen):
     git: Git | None
 
 
-class Data(Frozen):
+class Data(Frozen, frozen=True, kw_only=True):
     """Data named at capture: expected again at run."""
 
     path: AbsPath
@@ -122,7 +122,7 @@ class Data(Frozen):
     size: Size
 
 
-class InstalledFrom(Frozen):
+class InstalledFrom(Frozen, frozen=True, kw_only=True):
     """How one distribution came to be where it is, as far as the environment tells."""
 
     name: Line
@@ -133,7 +133,7 @@ class InstalledFrom(Frozen):
     direct_url: Line
 
 
-class Observed(Frozen):
+class Observed(Frozen, frozen=True, kw_only=True):
     """Facts about the machine and the capture. None of them is part of the spec digest."""
 
     tool: Line
@@ -154,7 +154,7 @@ class Observed(Frozen):
     data: tuple[Data, ...]
 
 
-class Spec(Frozen):
+class Spec(Frozen, frozen=True, kw_only=True):
     schema: Literal["repro-env/spec/1"]
     identity: Identity
     hints: Hints

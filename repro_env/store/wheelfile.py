@@ -103,4 +103,4 @@ class WheelContents:
 def open_facts(path: Path, filename: str) -> wheel.Facts:
     """`facts` of a wheel on disk."""
     with path.open("rb") as file:
-        return facts(cast(BinaryIO, file), filename)
+        return facts(cast("BinaryIO", file), filename)
