@@ -6,6 +6,12 @@ ENVIRONMENT = "/opt/env"
 """The environment's tree, the same place in every image, so that torch's layer is the same bytes for every project."""
 MARKER = "/.repro-env/image.json"
 """Written by the last layer: says which spec the image is made of. A job can check that it really runs inside."""
+SEEDS = "/.repro-env/seeds"
+"""Where a run sees `Launch.tools`, read-only; it comes first on PYTHONPATH."""
+NOTES = "/.repro-env/notes"
+"""Where a run sees `Launch.notes`, writable."""
+PYCACHE = "/run/repro-env/pycache"
+"""PYTHONPYCACHEPREFIX of every run: throw-away (a tmpfs /run will do), so that no `__pycache__` is among the outputs."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

@@ -56,6 +56,11 @@ class Launch(Frozen, frozen=True, kw_only=True):
     snapshot: Digest
     """diff ID of the source tree, unpacked in the store."""
     mounts: tuple[Mount, ...]
+    """The user's own; nothing of ours."""
+    tools: AbsPath
+    """On the host: the folder of seeds and hooks (`inside/seeds`), bound read-only at `image.layout.SEEDS`."""
+    notes: AbsPath
+    """On the host: an empty folder of this run, bound read-write at `image.layout.NOTES`; the hooks append to files in it."""
     user: User
     hostname: Line
     network: bool
