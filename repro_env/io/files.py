@@ -1,0 +1,254 @@
+"""Files: listing trees, reading without following links, writing at once or not at all, locks, free room."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import secrets
+import shutil
+import stat
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Literal, Protocol
+
+import msgspec
+
+from repro_env.model.errors import ArtifactError, CaptureError, DiskError
+
+CHUNK = 1 << 20
+"""Bytes per read."""
+Kind = Literal["file", "dir", "link", "other"]
+Key = tuple[int, int, int, int, int]
+"""(device, inode, size, mtime in ns, ctime in ns): while it stays, so does the content."""
+
+
+class Found(msgspec.Struct, frozen=True, gc=False):
+    """One path of a tree, as `lstat` shows it."""
+
+    path: str
+    """Relative to the root that was walked, "/" between parts."""
+    kind: Kind
+    """`other`: a device, socket or pipe."""
+    executable: bool
+    """The owner's executable bit, of a file."""
+    size: int
+    """Bytes of a file, else 0."""
+    target: str
+    """Of a symlink, as it is written; else empty."""
+    key: Key
+
+
+def never(path: str, is_dir: bool) -> bool:  # noqa: ARG001
+    """Skip nothing."""
+    return False
+
+
+def walk(root: Path, *, skip: Callable[[str, bool], bool] = never) -> Iterator[Found]:
+    """Everything below `root`, each folder before what is in it, sorted by name within a folder.
+
+    `skip(path, is_dir)` leaves a path out, and all below it; a symlink is never a folder. No file is opened
+    and no symlink followed (but `root` itself may be one). What vanishes meanwhile is not listed. Raises
+    `PermissionError` for a folder that cannot be read, `CaptureError` for a name that is not UTF-8.
+    """
+    with os.scandir(root) as listing:
+        pending = [_sorted(listing, "")]
+    prefixes = [""]
+    while pending:
+        if not pending[-1]:
+            pending.pop()
+            prefixes.pop()
+            continue
+        item = pending[-1].pop()
+        path = prefixes[-1] + item.name
+        is_dir = item.is_dir(follow_symlinks=False)
+        if skip(path, is_dir):
+            continue
+        below: list[os.DirEntry[str]] = []
+        try:
+            found = _found(path, item)
+            if is_dir:
+                with os.scandir(item.path) as listing:
+                    below = _sorted(listing, path)
+        except FileNotFoundError:
+            continue
+        yield found
+        if below:
+            pending.append(below)
+            prefixes.append(path + "/")
+
+
+def _sorted(listing: Iterator[os.DirEntry[str]], folder: str) -> list[os.DirEntry[str]]:
+    """Last name first, so that `pop` gives them in order."""
+    items = sorted(listing, key=lambda item: item.name, reverse=True)
+    for item in items:
+        if not (item.name.isascii() or _is_text(item.name)):
+            raise CaptureError("has a name that is not UTF-8", where=repr(os.fsencode(f"{folder}/{item.name}")), hint="rename it")
+    return items
+
+
+def _is_text(name: str) -> bool:
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _found(path: str, item: os.DirEntry[str]) -> Found:
+    facts = item.stat(follow_symlinks=False)
+    key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+    mode = facts.st_mode
+    if stat.S_ISREG(mode):
+        return Found(path, "file", bool(mode & 0o100), facts.st_size, "", key)
+    if stat.S_ISDIR(mode):
+        return Found(path, "dir", False, 0, "", key)
+    if stat.S_ISLNK(mode):
+        target = os.readlink(item.path)  # noqa: PTH115
+        if not _is_text(target):
+            raise CaptureError("is a symlink whose target is not UTF-8", where=path, hint="remove it or point it elsewhere")
+        return Found(path, "link", False, 0, target, key)
+    return Found(path, "other", False, 0, "", key)
+
+
+def atomic_write(path: Path, data: bytes) -> None:
+    """Write a file at once or not at all: a reader, and a crash, see the old bytes or the new ones. Mode by the umask."""
+    temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(6)}.tmp"
+    with room(path.parent, len(data)):
+        try:
+            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            temporary.replace(path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    sync_folder(path.parent)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename in this folder survive a power cut, where the file system can."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        with contextlib.suppress(OSError):
+            os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def sha256_of(path: Path) -> str:
+    """Hex, of a file's content. Raises `OSError`; for a symlink too."""
+    hasher = hashlib.sha256()
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        while chunk := os.read(fd, CHUNK):
+            hasher.update(chunk)
+    finally:
+        os.close(fd)
+    return hasher.hexdigest()
+
+
+class Sized(Protocol):
+    """What `FileContents` has to know of an entry (`image.entry.Entry`)."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def size(self) -> int: ...
+
+
+class FileContents:
+    """The bytes of files under a folder, for entries that lie below the prefix `strip` (`image.entry.Contents`)."""
+
+    def __init__(self, root: Path, strip: str = "") -> None:
+        self._root = f"{root}/"
+        self._strip = f"{strip.strip('/')}/" if strip.strip("/") else ""
+
+    def chunks(self, entry: Sized) -> Iterator[bytes]:
+        """Raises `ArtifactError` when the file is gone, a symlink, not a file, or longer than its entry says."""
+        if not entry.path.startswith(self._strip):
+            raise ArtifactError(f"does not lie below {self._strip}", where=entry.path)
+        path = self._root + entry.path[len(self._strip) :]
+        left = entry.size
+        try:
+            # O_NONBLOCK: a pipe that took the file's place must not hang us
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+            try:
+                while True:
+                    asked = min(CHUNK, left + 1)
+                    chunk = os.read(fd, asked)
+                    left -= len(chunk)
+                    if left < 0:
+                        raise ArtifactError("became longer while it was being read", where=path, hint="stop what writes it")
+                    if chunk:
+                        yield chunk
+                    if not chunk or (left == 0 and len(chunk) < asked):
+                        return  # at the end; whoever takes the bytes counts them
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise ArtifactError(
+                f"cannot be read: {error.strerror}", where=path, hint="it was changed or removed meanwhile; try again"
+            ) from None
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock file `path`; others wait. Made when missing, and left behind. Freed by the kernel when the process dies."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def free(path: Path) -> tuple[int, int]:
+    """Bytes and inodes free for this user where `path` is or would be. `sys.maxsize` inodes where they are not counted."""
+    while not path.exists() and path != path.parent:
+        path = path.parent
+    facts = os.statvfs(path)
+    return facts.f_bavail * facts.f_frsize, (facts.f_favail if facts.f_files else sys.maxsize)
+
+
+@contextlib.contextmanager
+def room(folder: Path, needed: int = 0) -> Iterator[None]:
+    """Turn "no space" and "over quota" inside the block into `DiskError`. `needed`: bytes in all, 0 when not known."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        size, inodes = free(folder)
+        wants = f", {needed:,} bytes needed" if needed else ""
+        if error.errno == errno.EDQUOT:
+            what = f"over the disk quota{wants}"
+        elif inodes == 0:
+            what = "no room for more files: the file system is out of inodes"
+        else:
+            what = f"no room left: {size:,} bytes free{wants}"
+        hint = "free some room there, or put the store elsewhere with REPRO_ENV_STORE"
+        raise DiskError(what, where=str(folder), hint=hint) from None
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a folder and all below it, read-only folders too. One that is not there is fine."""
+    try:
+        shutil.rmtree(path)
+    except FileNotFoundError:
+        if os.path.lexists(path):
+            remove_tree(path)  # somebody else is removing the same tree
+    except PermissionError:
+        path.chmod(0o700)
+        for folder, names, _ in os.walk(path):
+            for name in names:
+                below = Path(folder, name)
+                if not below.is_symlink():
+                    below.chmod(0o700)
+        shutil.rmtree(path)
