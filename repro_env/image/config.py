@@ -23,7 +23,7 @@ def config(identity: Identity, diff_ids: Sequence[str]) -> bytes:
             "config": {
                 "Env": [f"{variable.name}={variable.value}" for variable in identity.config.env],
                 "Labels": {LABEL: codec.digest(identity)},
-                "WorkingDir": identity.config.working_dir,
+                "WorkingDir": "/",
             },
             "created": CREATED,
             "os": identity.platform.os,

@@ -6,10 +6,12 @@ a folder, a tar file): each entry in order, with its content in chunks. Nobody h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Literal, Protocol
 
 import msgspec
+
+from repro_env.model.errors import CaptureError
 
 CHUNK = 1 << 20
 """Bytes per read."""
@@ -54,6 +56,37 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
         while (path := path.rpartition("/")[0]) and path not in by_path:
             by_path[path] = Entry(path, "dir")
     return sorted(by_path.values(), key=lambda entry: entry.key)
+
+
+class Listed(Protocol):
+    """What a walked path has to tell (`io.files.Found`)."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def executable(self) -> bool: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def target(self) -> str: ...
+
+
+def entries_of(found: Iterable[Listed], hashes: Mapping[str, str], *, below: str = "") -> list[Entry]:
+    """Walked paths as entries, placed below a path of the image. Raises `CaptureError` for devices, sockets and pipes."""
+    entries = []
+    for one in found:
+        path = f"{below}/{one.path}" if below else one.path
+        if one.kind == "file":
+            entries.append(Entry(path, "file", one.executable, one.size, hashes[one.path]))
+        elif one.kind == "link":
+            entries.append(Entry(path, "link", target=one.target))
+        elif one.kind == "dir":
+            entries.append(Entry(path, "dir"))
+        else:
+            raise CaptureError("is no file, folder or symlink", where=path, hint="remove it, or leave it out with --exclude")
+    return entries
 
 
 def members(entries: Iterable[Entry], contents: Contents) -> Iterator[Member]:

@@ -70,5 +70,6 @@ def write(entries: Iterable[Entry], *, own: str, site: str) -> bytes:
         rows.append((path, f"sha256={digest}", str(entry.size)))
     rows.append((own.removeprefix(site + "/"), "", ""))
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows(sorted(rows, key=lambda row: row[0].encode()))
+    rows.sort(key=lambda row: row[0].encode())
+    csv.writer(text, lineterminator="\n").writerows(rows)
     return text.getvalue().encode()

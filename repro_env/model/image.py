@@ -6,7 +6,7 @@ from typing import Literal
 
 from repro_env.model.codec import Frozen
 from repro_env.model.environment import Variable
-from repro_env.model.text import AbsPath, Digest, Line
+from repro_env.model.text import Digest, Line
 
 LayerKind = Literal["base", "interpreter", "distributions", "overlay", "marker"]
 
@@ -24,8 +24,7 @@ class Config(Frozen, frozen=True, kw_only=True):
     """The part of the image config that is ours to choose; the rest is fixed by rule."""
 
     env: tuple[Variable, ...]
-    """Sorted by name. `PATH` starts with the environment's own scripts folder."""
-    working_dir: AbsPath
+    """Sorted by name. `PATH` starts with the environment's own scripts folder. The working folder is always `/`."""
 
 
 class Expected(Frozen, frozen=True, kw_only=True):

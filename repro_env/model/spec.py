@@ -166,6 +166,14 @@ class Spec(Frozen, frozen=True, kw_only=True):
         """The spec digest."""
         return codec.digest(self.identity)
 
+    @property
+    def carried(self) -> frozenset[str]:
+        """Digests of everything that travels beside the spec as a blob."""
+        trees = [self.identity.base, self.identity.interpreter.tree, self.identity.overlay]
+        trees.append(self.observed.source.tree if self.observed.source else None)
+        wheels = {hint.sha256 for hint in self.hints.wheels if hint.origin in ("carried", "repacked")}
+        return frozenset(wheels | {tree.sha256 for tree in trees if tree is not None})
+
 
 def read(data: bytes, *, where: str) -> Spec:
     """Decode and check a spec. Raises `SpecError`, or `SpecVersionError` for a newer one."""

@@ -1,0 +1,33 @@
+"""The one error boundary: runs the command line, turns our errors into a sentence and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from repro_env.model.errors import ReproEnvError
+
+
+def main() -> None:
+    """Entry point of `repro-env`."""
+    from repro_env.cli import app
+
+    try:
+        code = app.run(sys.argv[1:])
+        sys.stdout.flush()
+    except ReproEnvError as error:
+        from repro_env.cli import say
+
+        say.error(error)
+        code = error.exit_code
+    except KeyboardInterrupt:
+        code = 130
+    except BrokenPipeError:
+        # Whoever read our output went away (`| head`): nothing left to say, and nobody to say it to.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 141
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""The commands by name. Only the one that is called is imported, so that none pays for another's start."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from repro_env import __version__
+
+COMMANDS = {
+    "capture": "Write the spec of a live environment: what it is, file for file.",
+    "rebuild": "Make the exact image that a spec describes, or say why not.",
+    "exec": "Run a command in the captured environment, and record the run.",
+    "shell": "Open a shell in the captured environment.",
+    "runs": "List, show and fetch recorded runs.",
+    "doctor": "Say what this machine can do, by doing it, and how to mend what it cannot.",
+}
+"""Name -> one line of help. Each lives in the module of its name and offers `add(app)`."""
+
+EPILOG = "Start with `repro-env capture` in your project folder, with its environment active."
+
+
+def application(wanted: str | None) -> typer.Typer:
+    """The Typer application, with the wanted command alone when it is one of ours, else with all."""
+    app = typer.Typer(
+        name="repro-env",
+        help="The rebuilt environment is the captured one, file for file, or the command fails and says why.",
+        epilog=EPILOG,
+        no_args_is_help=True,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    for name in [wanted] if wanted in COMMANDS else COMMANDS:
+        importlib.import_module(f"repro_env.cli.{name}").add(app)
+    return app
+
+
+def _version(value: bool) -> None:  # noqa: FBT001
+    if value:
+        from repro_env.cli import say
+
+        say.result(f"repro-env {__version__}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[  # noqa: ARG001
+        bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
+    ] = False,
+) -> None:
+    """Options that stand before every command."""
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line. Returns the exit code; our own errors pass through to the caller."""
+    from typer.main import get_command
+
+    command = get_command(application(arguments[0] if arguments else None))
+    import click
+
+    try:
+        result = command.main(list(arguments), prog_name="repro-env", standalone_mode=False)
+    except click.exceptions.Exit as stop:
+        return stop.exit_code
+    except click.exceptions.Abort:
+        return 130
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    return result if isinstance(result, int) else 0

@@ -1,0 +1,135 @@
+"""`repro-env capture`: options -> the flow -> what was captured, in words or JSON."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repro_env.cli import app as commands
+from repro_env.cli import say
+from repro_env.model.environment import Excluded
+from repro_env.model.errors import UsageError
+from repro_env.model.spec import Spec
+
+
+def add(app: typer.Typer) -> None:
+    app.command(name="capture", help=commands.COMMANDS["capture"])(command)
+
+
+def command(
+    python: Annotated[
+        str | None,
+        typer.Option(
+            help="The environment's python, or its folder. Default: $VIRTUAL_ENV, then $CONDA_PREFIX, then python3 on PATH.",
+            show_default=False,
+            metavar="PATH",
+        ),
+    ] = None,
+    source: Annotated[Path, typer.Option(help="The code to capture with it.", metavar="DIR", show_default="the current folder")] = Path(),
+    include: Annotated[
+        list[str] | None, typer.Option(help="Put files that would be left out (git-ignored, say) into the source after all.", metavar="GLOB")
+    ] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Leave files out of the source.", metavar="GLOB")] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(help="Data that runs need: fingerprinted now, expected again at `exec --data`.", metavar="SRC[:DST]"),
+    ] = None,
+    output: Annotated[Path, typer.Option(help="The folder to write.", metavar="DIR")] = Path("repro"),
+    base: Annotated[str, typer.Option(help="Where the operating system's part comes from: `host` cuts it from this machine.")] = "host",
+    with_: Annotated[
+        list[str] | None, typer.Option("--with", help="A program of this machine to have inside too, e.g. git.", metavar="PROGRAM")
+    ] = None,
+    seed: Annotated[int, typer.Option(help="The master seed of runs.", min=0, max=2**32 - 1)] = 0,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    from repro_env.flows.capture import Request, capture
+    from repro_env.store.store import Store
+
+    if base != "host":
+        raise UsageError(f"--base {base} is not known", hint="this version cuts the base from the live machine: --base host")
+    request = Request(
+        python=python,
+        source=_folder(source),
+        output=output.absolute(),
+        environ=dict(os.environ),
+        include=tuple(include or ()),
+        exclude=tuple(exclude or ()),
+        data=tuple(_mount(text) for text in data or ()),
+        programs=tuple(with_ or ()),
+        seed=seed,
+    )
+    done = capture(request, store=Store.open(), talk=say.say)
+    if json:
+        say.json_result(_facts(done.path, done.spec, done.proven))
+    else:
+        _tell(done.path, done.spec, done.proven, holds_us=done.holds_us)
+    say.say("next: repro-env rebuild")
+
+
+def _folder(path: Path) -> Path:
+    """Absolute and resolved: runs show the source at this path."""
+    if not path.is_dir():
+        raise UsageError("is no folder", where=str(path), hint="name the folder of your code with --source")
+    return path.resolve()
+
+
+def _mount(text: str) -> tuple[Path, str]:
+    """`SRC[:DST]`; DST defaults to the same absolute path."""
+    path, _, target = text.partition(":")
+    absolute = Path(path).absolute()
+    return absolute, target or str(absolute)
+
+
+def _facts(path: Path, spec: Spec, proven: int) -> dict[str, object]:
+    """The object that `--json` prints; its keys are a contract."""
+    return {
+        "spec": str(path),
+        "spec_digest": spec.digest,
+        "image_id": spec.expected.image_id,
+        "distributions": len(spec.identity.distributions),
+        "proven": proven,
+        "carried": [{"name": one.name, "version": one.version, "why": one.why} for one in spec.observed.carried],
+        "edited": list(spec.observed.edited),
+        "excluded": [{"path": one.path, "size": one.size, "why": one.why} for one in spec.observed.excluded],
+        "unknown": list(spec.observed.unknown),
+    }
+
+
+def _tell(path: Path, spec: Spec, proven: int, *, holds_us: bool) -> None:
+    identity, observed = spec.identity, spec.observed
+    if holds_us:
+        say.say("note: repro-env is installed in this environment, so it is captured with it")
+    say.result(f"spec          {path}")
+    say.result(f"spec digest   {spec.digest}")
+    say.result(f"image ID      {spec.expected.image_id}")
+    say.result(f"python        {observed.interpreter.version} ({identity.layout.prefix})")
+    say.result(f"distributions {len(identity.distributions)}, {proven} proven to be wheels of their index")
+    for one in observed.carried:
+        say.result(f"  carried     {one.name} {one.version}: {one.why}")
+    for edited in observed.edited:
+        say.result(f"  edited      {edited}")
+    say.result(f"base          {len(observed.system_packages)} system packages, {say.size(identity.base.size)}")
+    if identity.overlay is not None:
+        say.result(f"overlay       {identity.overlay.files} paths, {say.size(identity.overlay.size)}")
+    if observed.source is not None:
+        say.result(f"source        {observed.source.path}, {say.size(observed.source.size)}{_state(spec)}")
+    for excluded in _largest(observed.excluded):
+        say.result(f"  left out    {excluded.path} ({say.size(excluded.size)}): {excluded.why}")
+    for one in observed.data:
+        say.result(f"data          {one.path}, {one.files} files, {say.size(one.size)}")
+    for unknown in observed.unknown:
+        say.result(f"unknown       {unknown}")
+
+
+def _largest(excluded: tuple[Excluded, ...]) -> list[Excluded]:
+    return sorted(excluded, key=lambda one: (-one.size, one.path))[:10]
+
+
+def _state(spec: Spec) -> str:
+    git = spec.observed.source.git if spec.observed.source else None
+    if git is None:
+        return ", no git"
+    return f", commit {git.commit[:12] or '(none yet)'}{' with changes' if git.dirty or git.untracked else ''}"

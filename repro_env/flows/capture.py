@@ -1,0 +1,122 @@
+"""The story of `repro-env capture`: what is -> what must be.
+
+The source is looked at, the environment locked, what nothing can give again carried, and the spec written
+last: a capture that is killed leaves the earlier spec and all that it names.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from repro_env import __version__
+from repro_env.capture import data, python, source
+from repro_env.image.entry import entries_of, members, ordered
+from repro_env.io.files import FileContents, atomic_write
+from repro_env.lock import assemble, environment
+from repro_env.model import codec
+from repro_env.model.environment import Carried as CarriedFact
+from repro_env.model.spec import Data, InstalledFrom, Observed, Source, Spec
+from repro_env.model.talk import Talk
+from repro_env.store.carried import Carried
+from repro_env.store.store import Store
+
+
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked for. Paths are absolute."""
+
+    python: str | None
+    source: Path
+    output: Path
+    environ: dict[str, str]
+    include: tuple[str, ...] = ()
+    exclude: tuple[str, ...] = ()
+    data: tuple[tuple[Path, str], ...] = ()
+    """(where it is, where it appears in a run)."""
+    programs: tuple[str, ...] = ()
+    seed: int = 0
+
+
+class Captured(msgspec.Struct, frozen=True):
+    path: Path
+    """Of the spec."""
+    spec: Spec
+    proven: int
+    """Distributions whose wheel is proven: linked, or carried as the original file."""
+    holds_us: bool
+    """repro-env itself is installed in the environment that was captured."""
+
+
+def capture(request: Request, *, store: Store, talk: Talk) -> Captured:
+    """Capture and write `request.output`. Raises `CaptureError` and its neighbours; nothing half-written stays."""
+    never = (request.output, request.output.parent / "runs")
+    tree = source.look(request.source, include=request.include, exclude=request.exclude, never=never)
+    mounted = tuple(data.fingerprint(path, target, store.hashes) for path, target in request.data)
+    locked = environment.lock(
+        request.python, request.environ, workspace=request.source, programs=request.programs, store=store, talk=talk
+    )
+    talk("writing what has to be carried")
+    carried = Carried(request.output / "blobs")
+    code = _source(tree, store, carried)
+    identity = environment.identity(locked, request.seed, lambda one: carried.add_tree(members(one.entries, one.contents)))
+    for one in locked.identified:
+        if one.hint.origin in ("carried", "repacked") and one.file is not None:
+            carried.add_file(one.file, one.wheel.sha256)
+    environment.check_unchanged(locked)
+    spec = assemble.spec(
+        identity,
+        [one.hint for one in locked.identified],
+        locked.indexes,
+        _observed(locked, tree, code, mounted),
+        locked.layers,
+    )
+    _write(request.output, spec, carried)
+    proven = sum(one.hint.origin != "repacked" for one in locked.identified)
+    return Captured(request.output / "spec.json", spec, proven, python.holds_us(locked.facts))
+
+
+def _source(tree: source.SourceTree, store: Store, carried: Carried) -> Source:
+    entries = ordered(entries_of(tree.found, store.hashes.of(tree.root, tree.found)))
+    blob = carried.add_tree(members(entries, FileContents(tree.root)))
+    return Source(path=str(tree.root), tree=blob, size=tree.size, git=tree.git)
+
+
+def _observed(locked: environment.Locked, tree: source.SourceTree, code: Source, mounted: tuple[Data, ...]) -> Observed:
+    return Observed(
+        tool=f"repro-env {__version__}",
+        interpreter=locked.facts.interpreter,
+        startup=locked.startup,
+        host=locked.host,
+        variables=locked.variables,
+        system_packages=locked.base.packages,
+        distributions=tuple(
+            InstalledFrom(
+                name=one.facts.name,
+                version=one.facts.version,
+                installer=one.facts.installer,
+                requested=one.facts.requested,
+                editable=one.facts.editable,
+                direct_url=one.facts.direct_url,
+            )
+            for one in locked.scanned.distributions
+        ),
+        carried=tuple(
+            CarriedFact(name=one.wheel.name, version=one.wheel.version, why=one.why) for one in locked.identified if one.why
+        ),
+        edited=locked.composition.edited,
+        excluded=tree.excluded,
+        unknown=locked.unknown,
+        source=code,
+        data=mounted,
+    )
+
+
+def _write(output: Path, spec: Spec, carried: Carried) -> None:
+    """The lock files, then the spec, then away with blobs of an earlier capture."""
+    from repro_env.render import pylock, requirements
+
+    atomic_write(output / "requirements.txt", requirements.render(spec))
+    atomic_write(output / "pylock.toml", pylock.render(spec))
+    atomic_write(output / "spec.json", codec.pretty(spec))
+    carried.keep_only(spec.carried)

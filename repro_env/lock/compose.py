@@ -1,0 +1,117 @@
+"""The live environment against the stack of pure wheel layers: what is the same, and what the overlay must hold.
+
+The overlay is a difference, so nothing can be forgotten by kind: stray modules, `.pth` files, edited and
+deleted files, changed modes, symlinks, activation scripts, `pyvenv.cfg`, a file that two distributions own:
+each is there because the live tree shows it and the wheels do not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import msgspec
+
+from repro_env.image import record, script, stack
+from repro_env.image.entry import Entry, ordered
+from repro_env.image.wheel import Installed
+from repro_env.io.files import Found
+
+
+class Composition(msgspec.Struct, frozen=True):
+    overlay: tuple[Entry, ...]
+    """Relative to the image's root, sorted, parents present; empty when the wheels say it all."""
+    edited: tuple[str, ...]
+    """`<path> (<distribution>: changed|missing)`, paths relative to the prefix, sorted."""
+    altered: dict[str, frozenset[str]]
+    """Distribution -> paths of its canonical form that the live tree does not show: their bytes are in the wheel only."""
+    unheld: tuple[str, ...]
+    """Paths that are no file, folder or symlink."""
+
+
+def compose(
+    installed: Mapping[str, Installed],
+    found: Sequence[Found],
+    hashes: Mapping[str, str],
+    *,
+    read: Callable[[str], bytes],
+) -> Composition:
+    """Compare. `found` is the whole prefix (paths relative to it), `hashes` the sha256 of its files, `read` gives a script."""
+    live = {one.path: one for one in found if not _bytecode(one.path)}
+    entries = {path: _entry(one, hashes) for path, one in live.items() if one.kind in ("file", "link")}
+    own = _rewritten(installed)
+    composed = stack.composed(installed)
+
+    def shows(path: str, entry: Entry, owner: str) -> bool:
+        if path in own:
+            return True
+        there = entries.get(path)
+        if there is None or there.kind != "file" or there.executable != entry.executable:
+            return False
+        if there.sha256 == entry.sha256:
+            return True
+        point, body = installed[owner].points.get(path), installed[owner].bodies.get(path)
+        if point is not None:
+            return script.means(read(path), point)
+        return body is not None and script.same_body(read(path), body)
+
+    altered = {
+        name: frozenset(entry.path for entry in one.entries if not shows(entry.path, entry, name))
+        for name, one in installed.items()
+    }
+    overlay: dict[str, Entry] = {}
+    edited = []
+    for path, (_, owner) in composed.items():
+        if path not in altered[owner]:
+            continue
+        edited.append(f"{path} ({owner}: {'changed' if path in live else 'missing'})")
+        if path not in live and not _under_link(path, entries):
+            gone = _topmost_missing(path, live)
+            overlay[gone] = Entry(gone, "gone")
+    for path, entry in entries.items():
+        if path in own:
+            continue
+        known = composed.get(path)
+        if known is None or path in altered[known[1]]:
+            overlay[path] = entry
+    parents = {path.rpartition("/")[0] for path in (*live, *composed)}
+    for path, one in live.items():
+        if one.kind == "dir" and path not in parents:
+            overlay[path] = Entry(path, "dir")
+    return Composition(
+        overlay=tuple(ordered(stack.below(entry, stack.ROOT) for entry in overlay.values())),
+        edited=tuple(sorted(edited)),
+        altered=altered,
+        unheld=tuple(sorted(path for path, one in live.items() if one.kind == "other")),
+    )
+
+
+def _bytecode(path: str) -> bool:
+    return "__pycache__" in path.split("/")
+
+
+def _entry(one: Found, hashes: Mapping[str, str]) -> Entry:
+    if one.kind == "link":
+        return Entry(one.path, "link", target=one.target)
+    return Entry(one.path, "file", one.executable, one.size, hashes[one.path])
+
+
+def _rewritten(installed: Mapping[str, Installed]) -> set[str]:
+    """What installers write for themselves, of the distributions that are layers: never compared."""
+    folders = {entry.path.rpartition("/")[0] for one in installed.values() for entry in one.entries if _is_record(entry.path)}
+    return {f"{folder}/{name}" for folder in folders for name in record.REWRITTEN}
+
+
+def _is_record(path: str) -> bool:
+    return path.endswith(".dist-info/RECORD")
+
+
+def _under_link(path: str, entries: Mapping[str, Entry]) -> bool:
+    """Whether a parent is a symlink or file in the live tree: putting that there hides the path already."""
+    parts = path.split("/")
+    return any("/".join(parts[:depth]) in entries for depth in range(1, len(parts)))
+
+
+def _topmost_missing(path: str, live: Mapping[str, Found]) -> str:
+    while (parent := path.rpartition("/")[0]) and parent not in live:
+        path = parent
+    return path

@@ -1,0 +1,103 @@
+"""Diff IDs of the distribution layers, from the installed files: nothing is downloaded, no layer is written."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from repro_env.image import layer, stack, tar
+from repro_env.image.entry import Contents, Entry, members
+from repro_env.image.wheel import Installed
+from repro_env.model import codec
+from repro_env.model.artifact import TreeBlob
+from repro_env.model.image import Layer
+from repro_env.store.facts import FactCache
+
+KIND = "diff-id"
+
+
+class DistributionContents:
+    """The bytes of one distribution's canonical form (`image.entry.Contents`); entries relative to the prefix.
+
+    What installers generate is made by rule; installed files are read where they are the wheel's, the wheel
+    where they are not.
+    """
+
+    def __init__(self, installed: Installed, live: Contents, altered: frozenset[str], wheel: Contents | None) -> None:
+        self._installed = installed
+        self._live = live
+        self._altered = altered
+        self._wheel = wheel
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        literal = self._installed.literals.get(entry.path)
+        if literal is not None:
+            yield literal
+        elif entry.path in self._altered and self._wheel is not None:
+            yield from self._wheel.chunks(entry)
+        else:
+            yield from self._live.chunks(entry)
+
+
+class GroupContents:
+    """The bytes of a layer that several distributions share; entries relative to the image's root."""
+
+    def __init__(self, owner: Mapping[str, str], sources: Mapping[str, Contents]) -> None:
+        self._owner = owner
+        self._sources = sources
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        path = entry.path.removeprefix(stack.ROOT + "/")
+        moved = Entry(path, "file", entry.executable, entry.size, entry.sha256)
+        return self._sources[self._owner[entry.path]].chunks(moved)
+
+
+def diff_ids(
+    layers: Sequence[stack.GroupLayer],
+    sources: Mapping[str, Contents],
+    versions: Mapping[str, str],
+    *,
+    facts: FactCache,
+) -> tuple[Layer, ...]:
+    """The layers by diff ID, in the given order.
+
+    The entries' sha256 were taken just before; that no file changed in between is the caller's to check. A
+    layer of the same entries as one seen before has the same diff ID (the tar is a function of them), so it is
+    looked up by its recipe. Threads serve: reading and hashing release the interpreter lock.
+    """
+
+    def one(group: stack.GroupLayer) -> Layer:
+        recipe = layer.recipe(group.entries)
+        known = facts.get(KIND, recipe)
+        if known is None:
+            known = layer.diff_id(members(group.entries, GroupContents(group.owner, sources))).encode()
+            facts.put(KIND, recipe, known)
+        return Layer(
+            kind="distributions",
+            diff_id=known.decode(),
+            holds=tuple(f"{name}=={versions[name]}" for name in group.names),
+        )
+
+    def size(group: stack.GroupLayer) -> int:
+        return sum(entry.size for entry in group.entries)
+
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        started = {group.names: pool.submit(one, group) for group in sorted(layers, key=size, reverse=True)}
+        return tuple(started[group.names].result() for group in layers)
+
+
+def tree_blob(entries: Sequence[Entry], contents: Contents, *, facts: FactCache) -> TreeBlob:
+    """The blob that a tree would be, hashed and not written; looked up by its recipe when it was seen before."""
+    recipe = layer.recipe(entries)
+    known = facts.get("tree-blob", recipe)
+    if known is not None:
+        return codec.decode(known, TreeBlob, where=f"store fact tree-blob {recipe}")
+    hasher, size = hashlib.sha256(), 0
+    for chunk in tar.write(members(entries, contents)):
+        hasher.update(chunk)
+        size += len(chunk)
+    blob = TreeBlob(sha256="sha256:" + hasher.hexdigest(), size=size, files=len(entries))
+    facts.put("tree-blob", recipe, codec.canonical(blob))
+    return blob
