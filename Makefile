@@ -1,0 +1,42 @@
+# Every target does its own set-up: Python 3.10 or newer and make are all that has to be there.
+# PYTHON names the interpreter to use; ARGS is handed on to pytest or to the benchmarks.
+
+PYTHON ?= python3
+ARGS ?=
+export PYTHON
+
+TOOL := build/tool
+DEV := build/venv
+.PHONY: help demo test soak lint bench relock clean tool dev
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+tool:
+	@lockfiles/venv.sh $(TOOL) tool project
+
+dev:
+	@lockfiles/venv.sh $(DEV) test project
+
+demo: tool ## capture an environment, train on the host and in the image, compare every output (about 2 minutes)
+	@lockfiles/venv.sh build/demo/project/.venv example
+	@$(TOOL)/bin/python examples/digits/demo.py
+
+test: dev ## the whole test suite but the long counts
+	$(DEV)/bin/python -m pytest -m "not soak" $(ARGS)
+
+soak: dev ## the long counts; results go to benchmarks/results/
+	$(DEV)/bin/python -m pytest -m soak $(ARGS)
+
+lint: dev ## ruff and mypy --strict
+	$(DEV)/bin/ruff check .
+	$(DEV)/bin/mypy
+
+bench: dev ## every ratio of benchmarks/README.md, measured here
+	$(DEV)/bin/python benchmarks/all.py $(ARGS)
+
+relock: dev ## write lockfiles/ anew; needs python3.10 and python3.11
+	@lockfiles/relock.sh
+
+clean: ## remove what make has made here; the store of images stays
+	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,70 @@
+"""The story of `make demo`: capture, train on the host, rebuild, train in the image, compare every output.
+
+Each command is printed before it runs; you can type the same ones. It works in build/demo: `project/` is a copy
+of this folder with a virtual environment in it, `host/` and `image/` are what the two trainings wrote.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+DEMO = HERE.parents[1] / "build" / "demo"
+PROJECT = DEMO / "project"
+TOOL = Path(sys.executable).with_name("repro-env")
+SEED = "7"
+
+
+def run(*words: str) -> None:
+    """One repro-env command in the project's folder; its failure ends the demo with its own exit code."""
+    print(f"\n$ {shlex.join(('repro-env', *words))}", flush=True)
+    start = time.monotonic()
+    code = subprocess.run([TOOL, *words], cwd=PROJECT, check=False).returncode
+    if code:
+        sys.exit(code)
+    print(f"  ({time.monotonic() - start:.1f} s)", flush=True)
+
+
+def files(folder: Path) -> dict[str, str]:
+    """Path inside the folder -> sha256, for each file."""
+    found = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
+    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+
+
+def main() -> int:
+    start = time.monotonic()
+    for made in (PROJECT / "repro", PROJECT / "runs", DEMO / "host", DEMO / "image"):
+        shutil.rmtree(made, ignore_errors=True)
+    shutil.copy2(HERE / "train.py", PROJECT / "train.py")
+    print(f"$ cd {os.path.relpath(PROJECT)}")
+
+    run("capture", "--python", ".venv/bin/python", "--seed", SEED)
+    run("exec", "--runner", "host", "--save", "../host", "train.py")
+    run("rebuild")
+    run("exec", "--save", "../image", "train.py")
+
+    host, image = files(DEMO / "host"), files(DEMO / "image")
+    print("\nWhat the two trainings wrote, file by file (sha256 on the host, in the image):")
+    same = 0
+    for path in sorted(host.keys() | image.keys()):
+        left, right = host.get(path, "absent"), image.get(path, "absent")
+        same += left == right
+        print(f"  {'equal    ' if left == right else 'DIFFERENT'}  {left[:16]:16}  {right[:16]:16}  {path}")
+    total = len(host.keys() | image.keys())
+    print(f"{same} of {total} files are byte-equal. {time.monotonic() - start:.0f} s in all.")
+    if not total or same != total:
+        print("The demo failed: " + ("nothing was written to compare" if not total else "not every file is equal"), file=sys.stderr)
+        return 1
+    print(f"The spec: {os.path.relpath(PROJECT / 'repro' / 'spec.json')}; next: repro-env runs list, repro-env shell")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

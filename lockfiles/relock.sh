@@ -1,0 +1,21 @@
+#!/bin/sh
+# Writes every lock file anew from the .in files, with pip-tools: one set for Python 3.11 and newer, one for 3.10
+# (some packages have left 3.10 behind, and pip-tools writes only what the Python it runs on needs).
+# No index, find-links folder or path of this machine gets into them.
+set -eu
+cd "$(dirname -- "$0")/.."
+for version in 3.11 3.10; do
+    command -v "python$version" >/dev/null || { echo "make relock needs python$version on PATH" >&2; exit 1; }
+done
+for version in 3.11 3.10; do
+    PYTHON=python$version lockfiles/venv.sh "build/relock/$version" test
+    to=lockfiles
+    [ "$version" = 3.11 ] || to=lockfiles/py310
+    for name in tool test example; do
+        echo "$to/$name.txt" >&2
+        CUSTOM_COMPILE_COMMAND="make relock" "build/relock/$version/bin/python" -m piptools compile --quiet --upgrade \
+            --generate-hashes --allow-unsafe --strip-extras \
+            --no-emit-index-url --no-emit-find-links --no-emit-trusted-host --no-emit-options \
+            --output-file "$to/$name.txt" "lockfiles/$name.in"
+    done
+done
