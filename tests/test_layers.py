@@ -1,0 +1,87 @@
+"""Imports go down only, the world is reached through few doors, and what runs in other interpreters needs nothing of ours."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "repro_env"
+LINES = (
+    ("cli",),
+    ("flows",),
+    ("build", "run"),
+    ("lock",),
+    ("store",),
+    ("image", "render", "capture", "catalog", "verify", "registry"),
+    ("model", "io"),
+)
+"""From the top down. A folder may import those on lines below its own, and itself."""
+HEIGHT = {folder: height for height, line in enumerate(reversed(LINES)) for folder in line}
+VALUES = {("io", "model")}
+"""`io` is on `model`'s line and may know its types; nothing else crosses a line sideways."""
+PROCESSES = {"subprocess", "multiprocessing", "pty"}
+SOCKETS = {"socket", "http", "urllib.request", "ssl", "requests", "urllib3", "pip"}
+WORLD = {"io", "store", "build", "run", "capture", "lock"}
+"""Folders that may touch files, processes and the network at all."""
+DOORS = {"subprocess": {"io/process.py"}, "socket": {"io/http.py"}, "requests": {"io/http.py"}, "urllib.request": {"io/http.py"}}
+MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
+
+
+def imported(path: Path) -> Iterator[str]:
+    """Every module that a file imports, wherever the statement stands, under its absolute name."""
+    package = ".".join(("repro_env", *path.relative_to(PACKAGE).parent.parts))
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = ".".join(package.split(".")[: len(package.split(".")) - node.level + 1]) if node.level else ""
+            module = ".".join(filter(None, (base, node.module)))
+            yield from (f"{module}.{alias.name}" for alias in node.names)
+
+
+def folder(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0]
+
+
+def name(path: Path) -> str:
+    return path.relative_to(PACKAGE).as_posix()
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if folder(path) in HEIGHT], ids=name)
+def test_imports_go_down(path: Path) -> None:
+    own = folder(path)
+    for module in imported(path):
+        parts = module.split(".")
+        if parts[0] != "repro_env" or parts[1:2] in ([], ["__version__"]) or parts[1] == own or (own, parts[1]) in VALUES:
+            continue
+        assert parts[1] in HEIGHT, f"{name(path)} imports {module}, which is on no line"
+        assert HEIGHT[parts[1]] < HEIGHT[own], f"{name(path)} imports {module}: {parts[1]} is not below {own}"
+
+
+def test_every_folder_has_its_line() -> None:
+    folders = {folder(path) for path in MODULES if len(path.relative_to(PACKAGE).parts) > 1}
+    assert folders - {"inside", "checkpoint"} <= set(HEIGHT)
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if folder(path) in HEIGHT], ids=name)
+def test_the_world_is_reached_through_few_doors(path: Path) -> None:
+    for module in imported(path):
+        top = module.split(".")[0]
+        if top in PROCESSES | SOCKETS or module in SOCKETS:
+            assert folder(path) in WORLD, f"{name(path)} imports {module}: only {sorted(WORLD)} touch the world"
+        for door, allowed in DOORS.items():
+            if module == door or module.startswith(door + "."):
+                assert name(path) in allowed, f"{name(path)} imports {module}: the door is {sorted(allowed)}"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if folder(path) == "inside"], ids=name)
+def test_what_goes_inside_needs_the_standard_library_only(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            assert not node.level, f"{name(path)} imports from its own package"
+    for module in imported(path):
+        assert module.split(".")[0] in sys.stdlib_module_names, f"{name(path)} imports {module}"
