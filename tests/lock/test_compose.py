@@ -1,0 +1,168 @@
+"""The overlay is the difference between the live tree and the wheels: nothing lost, nothing twice."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from repro_env.image.entry import Entry
+from repro_env.image.script import EntryPoint
+from repro_env.image.wheel import Installed
+from repro_env.io.files import sha256_of, walk
+from repro_env.lock.compose import Composition, compose
+
+SITE = "lib/python3.11/site-packages"
+INFO = f"{SITE}/demo-1.0.dist-info"
+
+
+def installed(
+    files: dict[str, str], *, executable: tuple[str, ...] = (), points: dict[str, EntryPoint] | None = None
+) -> Installed:
+    entries = [
+        Entry(path, "file", path in executable, len(text), hashlib.sha256(text.encode()).hexdigest())
+        for path, text in files.items()
+    ]
+    entries += [Entry(path, "file", True, 1, "0" * 64) for path in points or {}]
+    return Installed(
+        tuple(sorted(entries, key=lambda entry: entry.key)),
+        {path: path for path in files},
+        {},
+        points or {},
+        {},
+    )
+
+
+DEMO = installed({f"{SITE}/demo.py": "x", f"{SITE}/demo/data.txt": "y", f"{INFO}/METADATA": "m", f"{INFO}/RECORD": "r"})
+
+
+def write(prefix: Path, files: dict[str, str]) -> None:
+    for path, text in files.items():
+        (prefix / path).parent.mkdir(parents=True, exist_ok=True)
+        (prefix / path).write_text(text)
+        (prefix / path).chmod(0o644)
+
+
+def live(prefix: Path) -> None:
+    write(prefix, {f"{SITE}/demo.py": "x", f"{SITE}/demo/data.txt": "y", f"{INFO}/METADATA": "m", f"{INFO}/RECORD": "other"})
+
+
+def composed(prefix: Path, wheels: dict[str, Installed]) -> Composition:
+    found = list(walk(prefix))
+    hashes = {one.path: sha256_of(prefix / one.path) for one in found if one.kind == "file"}
+    return compose(wheels, found, hashes, read=lambda path: (prefix / path).read_bytes())
+
+
+def overlay(done: Composition) -> dict[str, str]:
+    """Path below the environment -> kind, folders that merely hold others left out."""
+    paths = {entry.path for entry in done.overlay}
+    return {
+        entry.path.removeprefix("opt/env/"): entry.kind
+        for entry in done.overlay
+        if entry.kind != "dir" or not any(other.startswith(entry.path + "/") for other in paths)
+    }
+
+
+def test_an_untouched_environment_needs_no_overlay(tmp_path: Path) -> None:
+    live(tmp_path)
+    write(
+        tmp_path,
+        {
+            f"{INFO}/INSTALLER": "pip",
+            f"{INFO}/REQUESTED": "",
+            f"{INFO}/direct_url.json": "{}",
+            f"{SITE}/__pycache__/demo.pyc": "",
+        },
+    )
+    done = composed(tmp_path, {"demo": DEMO})
+    assert (done.overlay, done.edited, done.altered) == ((), (), {"demo": frozenset()})
+
+
+def test_stray_files_links_and_empty_folders_are_held(tmp_path: Path) -> None:
+    live(tmp_path)
+    write(tmp_path, {f"{SITE}/sitecustomize.py": "", "pyvenv.cfg": "home = /usr/bin", f"{SITE}/only.pyc": "sourceless"})
+    (tmp_path / "lib64").symlink_to("lib")
+    (tmp_path / "etc/empty").mkdir(parents=True)
+    assert overlay(composed(tmp_path, {"demo": DEMO})) == {
+        f"{SITE}/sitecustomize.py": "file",
+        f"{SITE}/only.pyc": "file",
+        "pyvenv.cfg": "file",
+        "lib64": "link",
+        "etc/empty": "dir",
+    }
+
+
+def test_edited_and_deleted_files_are_named_and_held(tmp_path: Path) -> None:
+    live(tmp_path)
+    (tmp_path / SITE / "demo.py").write_text("edited")
+    (tmp_path / SITE / "demo/data.txt").unlink()
+    done = composed(tmp_path, {"demo": DEMO})
+    assert overlay(done) == {f"{SITE}/demo.py": "file", f"{SITE}/demo/data.txt": "gone"}
+    assert done.edited == (f"{SITE}/demo.py (demo: changed)", f"{SITE}/demo/data.txt (demo: missing)")
+    assert done.altered["demo"] == {f"{SITE}/demo.py", f"{SITE}/demo/data.txt"}
+
+
+def test_a_deleted_folder_is_one_whiteout(tmp_path: Path) -> None:
+    live(tmp_path)
+    (tmp_path / SITE / "demo/data.txt").unlink()
+    (tmp_path / SITE / "demo").rmdir()
+    assert overlay(composed(tmp_path, {"demo": DEMO})) == {f"{SITE}/demo": "gone"}
+
+
+def test_a_folder_replaced_by_a_link_hides_what_was_in_it(tmp_path: Path) -> None:
+    live(tmp_path)
+    (tmp_path / SITE / "demo/data.txt").unlink()
+    (tmp_path / SITE / "demo").rmdir()
+    (tmp_path / SITE / "demo").symlink_to("elsewhere")
+    assert overlay(composed(tmp_path, {"demo": DEMO})) == {f"{SITE}/demo": "link"}
+
+
+def test_a_changed_executable_bit_is_a_change(tmp_path: Path) -> None:
+    live(tmp_path)
+    (tmp_path / SITE / "demo.py").chmod(0o755)
+    assert overlay(composed(tmp_path, {"demo": DEMO})) == {f"{SITE}/demo.py": "file"}
+
+
+def test_other_bits_of_the_mode_are_not(tmp_path: Path) -> None:
+    live(tmp_path)
+    (tmp_path / SITE / "demo.py").chmod(0o664)
+    assert overlay(composed(tmp_path, {"demo": DEMO})) == {}
+
+
+def test_two_distributions_on_one_path_show_the_live_one(tmp_path: Path) -> None:
+    write(tmp_path, {f"{SITE}/same.py": "from joblib"})
+    wheels = {
+        "joblib": installed({f"{SITE}/same.py": "from joblib"}),
+        "setuptools": installed({f"{SITE}/same.py": "from setuptools"}),
+    }
+    done = composed(tmp_path, wheels)
+    assert overlay(done) == {f"{SITE}/same.py": "file"}
+    assert done.altered == {"joblib": frozenset(), "setuptools": frozenset({f"{SITE}/same.py"})}
+    write(tmp_path, {f"{SITE}/same.py": "from setuptools"})
+    assert overlay(composed(tmp_path, wheels)) == {}
+
+
+def test_an_installers_stub_is_the_script_and_an_edited_one_is_not(tmp_path: Path) -> None:
+    stub = "#!/v/bin/python\nimport sys\nfrom demo import main\nif __name__ == '__main__':\n    sys.exit(main())\n"
+    wheels = {"demo": installed({}, points={"bin/demo": EntryPoint("demo", "demo", "main")})}
+    write(tmp_path, {"bin/demo": stub})
+    (tmp_path / "bin/demo").chmod(0o755)
+    assert overlay(composed(tmp_path, wheels)) == {}
+    (tmp_path / "bin/demo").write_text(stub + "print('edited')\n")
+    assert overlay(composed(tmp_path, wheels)) == {"bin/demo": "file"}
+
+
+def test_a_dist_info_that_is_no_layer_is_held_whole(tmp_path: Path) -> None:
+    live(tmp_path)
+    write(tmp_path, {f"{SITE}/old-1.0.dist-info/METADATA": "m", f"{SITE}/old-1.0.dist-info/INSTALLER": "debian"})
+    assert set(overlay(composed(tmp_path, {"demo": DEMO}))) == {
+        f"{SITE}/old-1.0.dist-info/METADATA",
+        f"{SITE}/old-1.0.dist-info/INSTALLER",
+    }
+
+
+def test_a_pipe_is_named(tmp_path: Path) -> None:
+    import os
+
+    live(tmp_path)
+    os.mkfifo(tmp_path / SITE / "pipe")
+    assert composed(tmp_path, {"demo": DEMO}).unheld == (f"{SITE}/pipe",)
