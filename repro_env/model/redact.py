@@ -1,0 +1,126 @@
+"""Secrets out of strings: every string that is written down passes through `url` or `line`.
+
+Recognisers are few and precise, since the same ones decide whether a source file holds a secret
+(`capture.secrets`). What is taken out leaves `<redacted>` behind, never a hash of it: a hash of a short
+secret can be searched.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+REDACTED = "<redacted>"
+LONGEST = 20_000
+"""Of `model.text.Line`."""
+
+
+class Kind(NamedTuple):
+    """One kind of secret."""
+
+    name: str
+    needles: tuple[str, ...]
+    """Plain strings of which at least one stands in every match: found first, at the speed of `in`."""
+    pattern: str
+
+
+_BEFORE = r"(?<![A-Za-z0-9_/+-])"
+_AFTER = r"(?![A-Za-z0-9])"
+
+
+def _token(name: str, needles: tuple[str, ...], pattern: str) -> Kind:
+    return Kind(name, needles, _BEFORE + pattern + _AFTER)
+
+
+PRIVATE_KEY = Kind(
+    "private key",
+    ("PRIVATE KEY",),
+    # Up to the end mark where there is one; a header alone, as code that looks for keys has it, is no key.
+    r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:\s|\\r|\\n|[\"',]){1,8}[A-Za-z0-9+/=:., -]{16}"
+    r"(?:(?s:.)*?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\\"',]*)",
+)
+TOKENS = (
+    _token("Hugging Face token", ("hf_", "api_org_"), r"(?:hf_|api_org_)(?=[A-Za-z]*[0-9A-Z])[A-Za-z0-9]{30,}"),
+    _token("GitHub token", ("ghp_", "gho_", "ghu_", "ghs_", "ghr_"), r"gh[pousr]_[A-Za-z0-9]{36,}"),
+    _token("GitHub token", ("github_pat_",), r"github_pat_[A-Za-z0-9_]{40,}"),
+    _token("GitLab token", ("glpat-",), r"glpat-[A-Za-z0-9_.-]{20,}"),
+    _token("Slack token", ("xox",), r"xox[abeoprs]-[0-9A-Za-z-]{20,}"),
+    _token("NVIDIA API key", ("nvapi-",), r"nvapi-[A-Za-z0-9_-]{40,}"),
+    _token("PyPI token", ("pypi-",), r"pypi-AgE[A-Za-z0-9_-]{40,}"),
+    _token("npm token", ("npm_",), r"npm_[A-Za-z0-9]{36}"),
+    _token("Google API key", ("AIza",), r"AIza[A-Za-z0-9_-]{35}"),
+    _token("Stripe key", ("_live_",), r"[sr]k_live_[A-Za-z0-9]{20,}"),
+    # A long unbroken part with a digit in it: `sk-learn-baseline-of-last-week` is a name.
+    _token(
+        "API key",
+        ("sk-",),
+        r"sk-(?=[A-Za-z0-9_-]*[A-Za-z0-9]{16})(?=[A-Za-z_-]*[0-9])[A-Za-z0-9][A-Za-z0-9_-]{18,}[A-Za-z0-9]",
+    ),
+)
+AWS_ID = _token("AWS key id", ("AKIA", "ASIA"), r"(?:AKIA|ASIA)[A-Z2-7]{16}")
+
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>`\\]+")
+_LONG_VALUE = re.compile(r"(?=[^&]*[0-9])(?=[^&]*[A-Za-z])[A-Za-z0-9_.~%+/=-]{20,}")
+_SIGNED = re.compile(
+    r"(?i)(?:\A|&)(?:x-(?:amz|goog|oss|cos|ms)-[^=&]*|[^=&]*(?:token|secret|signature|credential|password|passwd|api[_-]?key)[^=&]*"
+    r"|sig|sign|auth|authorization|key|pass|pwd|policy|expires|awsaccesskeyid|googleaccessid|key-pair-id|hdnts|jwt|se|sp|sv|st|skoid)="
+)
+_IN_PATH = re.compile(r"/t/[^/]+(?=/|\Z)")
+_BROAD = re.compile("|".join(kind.pattern for kind in (PRIVATE_KEY, *TOKENS, AWS_ID)))
+_BEARER = re.compile(r"(?i)\b(authorization\s*[:=]\s*[\"']?(?:bearer|basic|token)|bearer)(\s+)[A-Za-z0-9._~+/=-]{8,}")
+_PASSWORD = re.compile(
+    r"(?i)((?:\b|_|--?)(?:password|passwd|passphrase|client[_-]?secret|secret[_-]?(?:access[_-]?)?key|api[_-]?key|access[_-]?key)"
+    r"[\"']?(?:\s*[=:]\s*|\s+(?=\S))[\"']?)(?!<redacted>)[^\s\"'<>&,;]{6,}"
+)
+_TOKEN = re.compile(
+    # Long ones only: `--eos_token <s>` and `--max-tokens 512` are a model's, not a door's.
+    r"(?i)((?:\b|_|--?)(?:token|secret)[\"']?(?:\s*[=:]\s*|\s+(?=\S))[\"']?)(?=[^\s\"']*[0-9])(?!<redacted>)[A-Za-z0-9._~+/=-]{16,}"
+)
+_NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069\ufeff]")
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+def url(text: str) -> str:
+    """A URL without credentials: no userinfo (ssh keeps the user's name), no signed query, no token in the path."""
+    scheme, separator, rest = text.partition("://")
+    if not separator:
+        return _BROAD.sub(REDACTED, text)
+    rest, fragment_mark, fragment = rest.partition("#")
+    rest, query_mark, query = rest.partition("?")
+    authority, slash, path = rest.partition("/")
+    if "@" not in authority and "@" in path and not _is_host(authority):
+        # A password with a slash in it: what looks like the host is the user's name.
+        authority, slash, path = rest.rpartition("@")[2].partition("/")
+    user, at, host = authority.rpartition("@")
+    if at and scheme.lower().endswith("ssh"):
+        host = f"{user.partition(':')[0]}@{host}"
+    path = _IN_PATH.sub(f"/t/{REDACTED}", slash + path)
+    if query_mark and (_SIGNED.search(query) or _is_long(query)):
+        query_mark = query = ""
+    if fragment_mark and _SIGNED.search(fragment):
+        fragment_mark = fragment = ""
+    return scheme + "://" + host + _BROAD.sub(REDACTED, path + query_mark + query + fragment_mark + fragment)
+
+
+def line(text: str) -> str:
+    """One line without secrets: fits `model.text.Line` whatever comes in.
+
+    Control characters, line ends and characters that reorder text become spaces, undecodable bytes U+FFFD;
+    over 20 000 characters the rest is cut.
+    """
+    text = _BROAD.sub(REDACTED, text)
+    text = _URL.sub(lambda match: url(match[0]), text)
+    text = _BEARER.sub(rf"\1\2{REDACTED}", text)
+    text = _PASSWORD.sub(rf"\1{REDACTED}", text)
+    text = _TOKEN.sub(rf"\1{REDACTED}", text)
+    text = _SURROGATE.sub("\ufffd", _NOT_TEXT.sub(" ", text))
+    return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
+
+
+def _is_host(text: str) -> bool:
+    host, colon, port = text.rpartition(":")
+    return not colon or text.endswith("]") or port == "" or (port.isdigit() and bool(host))
+
+
+def _is_long(query: str) -> bool:
+    return any(_LONG_VALUE.fullmatch(part.partition("=")[2]) for part in query.split("&"))
