@@ -60,7 +60,8 @@ def main() -> int:
     total = len(host.keys() | image.keys())
     print(f"{same} of {total} files are byte-equal. {time.monotonic() - start:.0f} s in all.")
     if not total or same != total:
-        print("The demo failed: " + ("nothing was written to compare" if not total else "not every file is equal"), file=sys.stderr)
+        why = "not every file is equal" if total else "nothing was written to compare"
+        print(f"The demo failed: {why}", file=sys.stderr)
         return 1
     print(f"The spec: {os.path.relpath(PROJECT / 'repro' / 'spec.json')}; next: repro-env runs list, repro-env shell")
     return 0

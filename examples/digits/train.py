@@ -43,8 +43,9 @@ def main():
     train_x, train_y = augment(train_x, train_y, options.copies, np.random.default_rng())
 
     width = random.choice([48, 64, 80])
+    network = MLPClassifier((width,), max_iter=options.epochs, tol=0.01, n_iter_no_change=2)
     models = {
-        "network": make_pipeline(StandardScaler(), MLPClassifier((width,), max_iter=options.epochs, tol=0.01, n_iter_no_change=2)),
+        "network": make_pipeline(StandardScaler(), network),
         "forest": RandomForestClassifier(n_estimators=60, n_jobs=2),
     }
     options.out.mkdir(parents=True, exist_ok=True)

@@ -1,0 +1,159 @@
+"""The project itself: what the wheel ships, what the README shows, what the lock files pin, what no file may say."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from tests.parts import need
+
+ROOT = Path(__file__).parents[1]
+LOCKS = sorted(ROOT.glob("lockfiles/**/*.txt"))
+
+
+def tracked() -> list[Path]:
+    """Every file that belongs to the project."""
+    need((ROOT / ".git").exists(), "the checkout has no .git: clone it with git")
+    git = ["git", "-C", str(ROOT), "-c", f"safe.directory={ROOT}"]
+    listed = subprocess.run([*git, "ls-files", "-z"], capture_output=True, check=True)
+    return [path for name in listed.stdout.decode().split("\0") if name and (path := ROOT / name).is_file()]
+
+
+def toml(path: Path) -> dict[str, object]:
+    import pip._vendor.tomli as tomli  # tomllib is younger than Python 3.10
+
+    return tomli.loads(path.read_text())
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel as a release would build it, by the locked hatchling."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, ROOT],
+        check=True,
+    )
+    (found,) = folder.glob("*.whl")
+    return found
+
+
+def test_the_wheel_ships_templates_and_what_goes_inside(wheel: Path) -> None:
+    names = set(zipfile.ZipFile(wheel).namelist())
+    for path in (ROOT / "templates").rglob("*"):
+        if path.is_file():
+            assert f"repro_env/_templates/{path.relative_to(ROOT / 'templates').as_posix()}" in names
+    for path in (ROOT / "repro_env").rglob("*.py"):
+        assert path.relative_to(ROOT).as_posix() in names
+    assert any(name.startswith("repro_env/_templates/") for name in names)
+    assert not [name for name in names if name.startswith(("tests/", "examples/", "benchmarks/"))]
+
+
+def test_the_wheel_has_the_licence(wheel: Path) -> None:
+    with zipfile.ZipFile(wheel) as archive:
+        (licence,) = (name for name in archive.namelist() if name.endswith("/LICENSE"))
+        assert archive.read(licence) == (ROOT / "LICENSE").read_bytes()
+
+
+def test_the_readme_shows_the_real_help() -> None:
+    shown = re.search(r"<!-- help -->\n```console\n\$ repro-env --help\n(.*?)```\n", (ROOT / "README.md").read_text(), re.DOTALL)
+    assert shown, "README.md has no help block"
+    real = subprocess.run(
+        [sys.executable, "-m", "repro_env", "--help"],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"COLUMNS": "100", "TERMINAL_WIDTH": "100", "PATH": "/usr/bin:/bin"},
+    ).stdout
+    plain = [line.rstrip() for line in real.strip("\n").splitlines()]
+    assert shown[1].strip("\n").splitlines() == plain, "write the real output into README.md between the marks"
+
+
+def test_the_readme_names_only_make_targets_that_exist() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    for document in (ROOT / "README.md", ROOT / "CONTRIBUTING.md", *ROOT.glob("docs/**/*.md"), ROOT / "benchmarks" / "README.md"):
+        named = set(re.findall(r"`make ([a-z]+)[^`]*`|^make ([a-z]+)", document.read_text(), re.MULTILINE))
+        assert {a or b for a, b in named} <= targets, document
+
+
+def test_links_between_documents_lead_somewhere() -> None:
+    for document in (path for path in tracked() if path.suffix == ".md"):
+        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", document.read_text()):
+            assert (document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}"
+
+
+@pytest.mark.parametrize("path", LOCKS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_lock_file_pins_by_hash_and_names_no_index(path: Path) -> None:
+    lines = [line for line in path.read_text().replace("\\\n", " ").splitlines() if line and not line.lstrip().startswith("#")]
+    assert lines
+    for line in lines:
+        assert re.fullmatch(r"[a-z0-9.-]+==\S+ (?:; \S.* )?(?: *--hash=sha256:[0-9a-f]{64} *)+", line + " "), line[:80]
+    assert "://" not in path.read_text()
+    assert "--find-links" not in path.read_text()
+    assert "make relock" in path.read_text(), "lock files are written by `make relock` alone"
+
+
+def test_what_the_tool_needs_is_what_its_lock_holds() -> None:
+    from packaging.requirements import Requirement
+
+    project = toml(ROOT / "pyproject.toml")["project"]
+    assert isinstance(project, dict)
+    needed = {Requirement(line).name: Requirement(line).specifier for line in project["dependencies"]}
+    asked = {line for line in (ROOT / "lockfiles" / "tool.in").read_text().splitlines() if not line.startswith("#")}
+    assert asked == set(needed) | {"editables", "hatchling"}
+    for lock in LOCKS:
+        if lock.name == "example.txt":
+            continue
+        pinned = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", lock.read_text(), re.MULTILINE))
+        for name, specifier in needed.items():
+            assert specifier.contains(pinned[name]), f"{lock.name}: {name} {pinned[name]} is not {specifier}"
+
+
+def test_the_extra_for_tests_is_what_the_tests_run_on() -> None:
+    project = toml(ROOT / "pyproject.toml")["project"]
+    assert isinstance(project, dict)
+    extra = {re.split(r"[<>=~! ]", line)[0] for line in project["optional-dependencies"]["test"]}
+    asked = set((ROOT / "lockfiles" / "test.in").read_text().split("\n"))
+    assert extra <= asked
+
+
+HOSTS = re.compile(r"(?:.+\.)?(?:test|invalid|localhost)|(?:.+\.)?example\.(?:org|com|net)|127\.0\.0\.1|\[::1\]|localhost|[\d.]+")
+"""Reserved names (RFC 2606) and addresses: what a test or a document may call a server."""
+PAGES = {"github.com", "www.apache.org", "opencontainers.org", "peps.python.org", "packaging.python.org", "docs.python.org"}
+"""Where a document may point a reader."""
+
+
+def test_no_file_names_a_package_index_or_this_checkout() -> None:
+    """The default index comes from pip at run time, and no path of the machine it was written on is in a file."""
+    found = []
+    for path in (path for path in tracked() if path.name != "LICENSE"):
+        try:
+            text = path.read_text(encoding="utf-8")
+        except UnicodeDecodeError:
+            continue
+        hosts = set(re.findall(r"https?://(?:[^/@\s\"'`]+@)?(\[[\da-f:]+\]|[A-Za-z\d][A-Za-z\d.-]*\.[A-Za-z\d.-]*[A-Za-z\d])", text))
+        found += [f"{path.relative_to(ROOT)}: {host}" for host in hosts if not HOSTS.fullmatch(host) and host not in PAGES]
+        if re.search(re.escape(str(ROOT)) + r"(?![\w-])", text):
+            found.append(f"{path.relative_to(ROOT)}: {ROOT}")
+    assert not found
+
+
+def test_every_action_is_pinned_by_commit() -> None:
+    for path in (ROOT / ".github").rglob("*.yml"):
+        text = path.read_text()
+        uses = re.findall(r"uses:\s*(\S+)", text)
+        assert all(re.fullmatch(r"(?:\./\S+|[\w.-]+/[\w./-]+@[0-9a-f]{40})", one) for one in uses), path
+        assert re.search(r"^permissions:\n  contents: read\n", text, re.MULTILINE), path
+
+
+def test_scripts_are_shell_that_parses() -> None:
+    scripts = [ROOT / ".ci" / "run", *ROOT.glob("lockfiles/*.sh")]
+    assert len(scripts) > 2
+    for path in scripts:
+        shell = "bash" if path.read_text().startswith("#!/usr/bin/env bash") else "sh"
+        subprocess.run([shell, "-n", path], check=True)
+        assert path.stat().st_mode & 0o100, f"{path.name} is not executable"
