@@ -1,0 +1,38 @@
+"""Read by every Python that starts inside a run: put the seeds in place, then go on as the environment itself would.
+
+This folder comes first on PYTHONPATH and leaves `sys.path` again at once. The environment's own `sitecustomize`
+runs as if ours had never been there, its errors included; a failure of ours goes to the notes, not to the script.
+"""
+
+from __future__ import annotations
+
+import sys
+
+
+def _seed() -> None:
+    try:
+        seeds = __import__("_repro_env_seeds")
+    except Exception:
+        return  # an interpreter older than 3.8, or the folder is gone: nothing there that could take a note
+    try:
+        seeds.install()
+    except Exception as error:  # a script must never fail because of us
+        seeds.problem("start", error)
+
+
+def _go_on() -> None:
+    here = __file__.rpartition("/")[0]
+    sys.path[:] = [path for path in sys.path if path.rstrip("/") != here]
+    import _frozen_importlib
+    import _frozen_importlib_external
+
+    spec = _frozen_importlib_external.PathFinder.find_spec("sitecustomize", sys.path)
+    if spec is None or spec.loader is None:
+        return
+    module = _frozen_importlib.module_from_spec(spec)
+    sys.modules["sitecustomize"] = module
+    spec.loader.exec_module(module)
+
+
+_seed()
+_go_on()
