@@ -1,0 +1,182 @@
+"""sha256 of many files: on all cores, and only of those that were not hashed before.
+
+A content is known by its file's `Found.key` (device, inode, size, mtime, ctime). Nobody can set ctime, so a
+file with the same key has the same content, unless it was written again within one tick of the file system's
+clock: what was changed less than `SETTLED` ago is therefore hashed, but not remembered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from repro_env.io.files import Found, Key
+from repro_env.model.errors import CaptureError
+from repro_env.model.talk import Advance
+
+if TYPE_CHECKING:
+    import sqlite3
+
+SETTLED = 2_000_000_000
+"""Nanoseconds: the coarsest clock of a file system in use (FAT)."""
+BUFFER = 1 << 18
+_BIG = 1 << 20
+_BATCH = 64
+_KEPT = 2_000_000
+"""Rows in the table; the oldest go first."""
+_COLUMNS = "dev integer, ino integer, size integer, mtime integer, ctime integer"
+_TABLE = f"create table if not exists hash ({_COLUMNS}, sha256 blob, unique (dev, ino))"
+
+
+class FileHashes:
+    """A cache of sha256 by `Found.key`, safe to share between processes. Losing it costs time, nothing else."""
+
+    def __init__(self, database: Path) -> None:
+        self._database = database
+
+    def of(
+        self, root: Path, found: Sequence[Found], *, workers: int | None = None, advance: Advance | None = None
+    ) -> dict[str, str]:
+        """Path -> hex, for each file among `found`, in their order. `workers`: threads, one per core unless given.
+
+        Raises `CaptureError` for a file that cannot be read, or that is no longer the one found.
+        """
+        files = [one for one in found if one.kind == "file"]
+        known = self._load(files)
+        todo = {one.key: one for one in files if one.key not in known}
+        if advance is not None:
+            advance(sum(one.size for one in files if one.key in known))
+        if todo:
+            youngest = time.time_ns() - SETTLED
+            fresh = _hash_all(root, list(todo.values()), workers or os.cpu_count() or 1, advance)
+            known.update(fresh)
+            self._store([(key, digest) for key, digest in fresh.items() if max(key[3], key[4]) < youngest])
+        return {one.path: known[one.key].hex() for one in files}
+
+    def _load(self, files: Sequence[Found]) -> dict[Key, bytes]:
+        known: dict[Key, bytes] = {}
+        wanted = [(_signed(dev), _signed(ino), size, mtime, ctime) for dev, ino, size, mtime, ctime in (one.key for one in files)]
+
+        def load(db: sqlite3.Connection) -> None:
+            db.execute(f"create temp table wanted ({_COLUMNS})")
+            db.executemany("insert into wanted values (?, ?, ?, ?, ?)", wanted)
+            rows = db.execute(
+                "select hash.dev, hash.ino, hash.size, hash.mtime, hash.ctime, sha256 from wanted join hash using (dev, ino)"
+                " where hash.size = wanted.size and hash.mtime = wanted.mtime and hash.ctime = wanted.ctime"
+            )
+            for dev, ino, size, mtime, ctime, digest in rows:
+                if isinstance(digest, bytes) and len(digest) == 32:
+                    known[(dev % 2**64, ino % 2**64, size, mtime, ctime)] = digest
+
+        if wanted:
+            self._with_database(load)
+        return known
+
+    def _store(self, fresh: Sequence[tuple[Key, bytes]]) -> None:
+        rows = [(_signed(dev), _signed(ino), size, mtime, ctime, digest) for (dev, ino, size, mtime, ctime), digest in fresh]
+
+        def store(db: sqlite3.Connection) -> None:
+            with db:
+                db.executemany("insert or replace into hash values (?, ?, ?, ?, ?, ?)", rows)
+                db.execute("delete from hash where rowid <= (select max(rowid) from hash) - ?", (_KEPT,))
+
+        if rows:
+            self._with_database(store)
+
+    def _with_database(self, do: Callable[[sqlite3.Connection], None]) -> None:
+        """What SQLite cannot do is left undone: the cache is then empty, or stays as it was."""
+        import sqlite3
+
+        try:
+            with contextlib.closing(sqlite3.connect(self._database, timeout=30)) as db:
+                db.execute("pragma temp_store = memory")
+                db.execute("pragma synchronous = normal")
+                db.execute(_TABLE)
+                do(db)
+        except sqlite3.OperationalError:
+            return  # locked for long, no room, or no locks on this file system
+        except sqlite3.DatabaseError:
+            self._database.unlink(missing_ok=True)  # damaged
+
+
+def _signed(number: int) -> int:
+    """SQLite's integers are signed 64-bit; devices and inodes are unsigned."""
+    return number - 2**64 if number >= 2**63 else number
+
+
+def _hash_all(root: Path, files: list[Found], workers: int, advance: Advance | None) -> dict[Key, bytes]:
+    batches = _batches(files)
+    lock = threading.Lock()
+    done: dict[Key, bytes] = {}
+    failed: list[BaseException] = []
+
+    def work() -> None:
+        buffer = bytearray(BUFFER)
+        while not failed:
+            with lock:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            for one in batch:
+                done[one.key] = _hash(root, one, buffer, failed)
+            if advance is not None:
+                with lock:
+                    advance(sum(one.size for one in batch))
+
+    def help_out() -> None:
+        try:
+            work()
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    # hashlib and read let go of the interpreter lock: threads do as well as processes, without their start-up.
+    small = len(files) <= _BATCH and sum(one.size for one in files) < _BIG
+    threads = [threading.Thread(target=help_out, daemon=True) for _ in range(0 if small else workers - 1)]
+    for thread in threads:
+        thread.start()
+    try:
+        work()
+    except BaseException as error:
+        failed.append(error)
+        raise
+    finally:
+        for thread in threads:
+            thread.join()
+    if failed:
+        raise failed[0]
+    return done
+
+
+def _batches(files: list[Found]) -> Iterator[list[Found]]:
+    """The big ones first, each alone, so that no thread ends long after the others; then the small, as found."""
+    yield from ([one] for one in sorted((one for one in files if one.size >= _BIG), key=lambda one: -one.size))
+    small = [one for one in files if one.size < _BIG]
+    yield from (small[start : start + _BATCH] for start in range(0, len(small), _BATCH))
+
+
+def _hash(root: Path, one: Found, buffer: bytearray, failed: list[BaseException]) -> bytes:
+    path = f"{root}/{one.path}"
+    hasher = hashlib.sha256()
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            left = one.size
+            with memoryview(buffer) as view:
+                while left > 0 and not failed and (count := os.readv(fd, [buffer])):
+                    hasher.update(view[:count])
+                    left -= count
+            facts = os.fstat(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        raise CaptureError(f"cannot be read: {error.strerror}", where=path, hint="make it readable, or leave it out") from None
+    # Not ctime: a hard link made elsewhere (by an installer's cache) changes it, and no byte.
+    if (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns) != one.key[:4] and not failed:
+        raise CaptureError("changed while it was being read", where=path, hint="stop what writes it, or leave it out")
+    return hasher.digest()
