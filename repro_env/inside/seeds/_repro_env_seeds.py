@@ -14,8 +14,11 @@ from __future__ import annotations
 
 import os
 import sys
-from types import FrameType, ModuleType
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing takes as long as the interpreter's own start
+    from types import FrameType, ModuleType
+    from typing import Any
 
 _MASTER = os.environ.get("REPRO_ENV_SEED", "")
 _NOTES = os.environ.get("REPRO_ENV_HOLES", "")
