@@ -10,7 +10,7 @@ import os
 import sys
 
 
-def venv_of(executable):
+def venv_of(executable: str) -> "tuple[str | None, dict[str, str]]":
     """(prefix, keys of pyvenv.cfg) of the venv that this executable belongs to, or (None, {})."""
     folder = os.path.dirname(os.path.abspath(executable))
     for candidate in (folder, os.path.dirname(folder)):
@@ -26,13 +26,13 @@ def venv_of(executable):
     return None, {}
 
 
-def layout_of(prefix):
+def layout_of(prefix: str) -> "dict[str, str]":
     """The install scheme of a venv, relative to its prefix."""
     import sysconfig
 
     # Debian changes the default schemes of its Python (`local/`, `dist-packages`), but not the venv's.
     names = sysconfig.get_scheme_names()
-    scheme = next((name for name in ("venv", "posix_venv", "posix_prefix") if name in names), None)
+    scheme = next(name for name in ("venv", "posix_venv", "posix_prefix") if name in names)
     paths = sysconfig.get_paths(scheme, {"base": "/", "platbase": "/", "installed_base": "/", "installed_platbase": "/"})
     return {
         "prefix": prefix,
@@ -44,7 +44,7 @@ def layout_of(prefix):
     }
 
 
-def base_executable(prefix, keys):
+def base_executable(prefix: str, keys: "dict[str, str]") -> str:
     """The base interpreter's binary, symlinks resolved; for a venv made with `--copies` the one it was copied from."""
     running = os.path.realpath("/proc/self/exe")
     inside = os.path.realpath(prefix) + os.sep
@@ -58,7 +58,7 @@ def base_executable(prefix, keys):
     return running
 
 
-def libpython():
+def libpython() -> "str | None":
     """The shared libpython that is mapped into this process, or None."""
     with open("/proc/self/maps", "rb") as maps:
         for line in maps:
@@ -68,7 +68,7 @@ def libpython():
     return None
 
 
-def openssl():
+def openssl() -> str:
     try:
         import ssl
     except Exception as error:
@@ -76,14 +76,14 @@ def openssl():
     return ssl.OPENSSL_VERSION
 
 
-def platstdlib_of(stdlib):
+def platstdlib_of(stdlib: str) -> str:
     for entry in sys.path:
         if os.path.basename(entry) == "lib-dynload" and os.path.isdir(entry):
             return os.path.dirname(entry)
     return stdlib
 
 
-def report():
+def report() -> "dict[str, object]":
     import platform
     import sysconfig
 
@@ -115,7 +115,7 @@ def report():
     }
 
 
-def main():
+def main() -> None:
     prefix = venv_of(sys.executable)[0] or sys.prefix
     implementation = getattr(getattr(sys, "implementation", None), "name", "cpython")
     said = {

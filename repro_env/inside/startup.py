@@ -10,17 +10,21 @@ import json
 import os
 import sys
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO
+
 AT_START = list(sys.path)
 EXTENSIONS = ("ssl", "ctypes", "sqlite3", "lzma", "bz2", "readline", "curses", "zlib", "hashlib", "uuid", "decimal")
 """First of all, so that a crash further on costs least."""
 
 
-def say(report, **facts):
+def say(report: "IO[str]", **facts: object) -> None:
     report.write(json.dumps(facts) + "\n")
     report.flush()
 
 
-def path_at_start():
+def path_at_start() -> "list[str]":
     """`sys.path` without the entry that Python adds for the script."""
     entries = [str(entry) for entry in AT_START]
     here = os.path.dirname(os.path.abspath(__file__))
@@ -29,18 +33,18 @@ def path_at_start():
     return entries
 
 
-def flags(dont_write):
+def flags(dont_write: str) -> str:
     ours = "dont_write_bytecode=%d" % sys.flags.dont_write_bytecode
     return repr(sys.flags).replace(ours, "dont_write_bytecode=%s" % dont_write)
 
 
-def locale_in_force():
+def locale_in_force() -> str:
     import locale
 
     return "%s %s" % (locale.setlocale(locale.LC_CTYPE), locale.getpreferredencoding(False))
 
 
-def extensions():
+def extensions() -> "list[str]":
     """Every extension module of the standard library that is there, tests apart."""
     names = set()
     for entry in AT_START:
@@ -51,7 +55,7 @@ def extensions():
     return list(EXTENSIONS) + sorted(name for name in names if "test" not in name and not name.startswith("xx"))
 
 
-def mapped():
+def mapped() -> "list[str]":
     """Shared libraries that are mapped into this process."""
     paths = set()
     with open("/proc/self/maps", "rb") as maps:
@@ -62,7 +66,7 @@ def mapped():
     return sorted(paths)
 
 
-def main():
+def main() -> None:
     import importlib
     import warnings
 

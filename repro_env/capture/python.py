@@ -1,0 +1,252 @@
+"""Which Python is captured, what it is, and how it starts."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from repro_env.io import process
+from repro_env.model import codec, redact
+from repro_env.model.environment import Interpretation, Startup
+from repro_env.model.errors import InterpreterError, SpecError
+
+INSIDE = Path(__file__).resolve().parent.parent / "inside"
+OLDEST = (3, 8)
+TIMEOUT = 60.0
+"""Seconds that a Python may take to start."""
+PRINTED = 2000
+"""Characters kept of what a start prints."""
+_ERROR = re.compile(r"\w*(?:Error|Exception)\b.*:|error:|not found")
+_MAKE_ONE = "python3 -m venv .venv, install into it, and name it with --python .venv"
+
+
+def interpret(python: str | None, environ: Mapping[str, str]) -> Interpretation:
+    """Choose the target and ask it what it is, importing nothing of it.
+
+    `python`: a binary, a venv's folder or a word on PATH; None takes `$VIRTUAL_ENV`, `$CONDA_PREFIX`, then
+    `python3` on PATH. Raises `InterpreterError` saying why there is none, or why it cannot be captured.
+    """
+    path, named = _choose(python, environ)
+    said = _ask(path, named, environ)
+    _refuse(said, named)
+    interpreter = said["facts"]["interpreter"]
+    interpreter["banner"] = redact.line(interpreter["banner"])
+    interpreter["openssl"] = redact.line(interpreter["openssl"])
+    said["facts"]["command"] = _command(said["facts"]["layout"]["prefix"], said["facts"]["command"])
+    try:
+        return codec.decode(json.dumps(said["facts"]).encode(), Interpretation, where=str(path))
+    except SpecError as error:
+        raise InterpreterError(
+            f"describes itself with something that cannot be written down ({error.what})",
+            where=named,
+            hint="move the environment to a path without control characters or undecodable bytes",
+        ) from None
+
+
+def start_up(facts: Interpretation, environ: Mapping[str, str]) -> Startup:
+    """Start the environment as the user does, in a scratch folder, and tell how it went. A crash or a hang is a fact."""
+    with tempfile.TemporaryDirectory(prefix="repro-env-") as scratch:
+        folder = Path(os.path.realpath(scratch))
+        shutil.copyfile(INSIDE / "startup.py", folder / "startup.py")
+        report = folder / "report"
+        argv = [facts.command, str(folder / "startup.py"), str(report), "1" if environ.get("PYTHONDONTWRITEBYTECODE") else "0"]
+        try:
+            done = process.run(argv, env=_own_environment(environ), cwd=folder, timeout=TIMEOUT)
+        except OSError as error:
+            raise InterpreterError(f"does not start: {error.strerror}", where=facts.command) from None
+        said = _read_report(report)
+    printed = (done.stdout + done.stderr).decode("utf-8", "replace").replace(str(folder), "<scratch>")
+    return Startup(
+        problem=_problem(done, said),
+        printed=redact.line(printed).strip()[:PRINTED],
+        sys_path=tuple(redact.line(entry) for entry in said.get("sys_path", ())),
+        flags=redact.line(said.get("flags", "")),
+        mapped=tuple(sorted(path for path in said.get("mapped", ()) if redact.line(path) == path)),
+        locale=redact.line(said.get("locale", "")),
+    )
+
+
+def holds_us(facts: Interpretation) -> bool:
+    """Whether repro-env itself is installed in the captured environment."""
+    prefix = os.path.realpath(facts.layout.prefix)
+    return os.path.realpath(sys.prefix) == prefix or Path(__file__).resolve().is_relative_to(prefix)
+
+
+def _choose(python: str | None, environ: Mapping[str, str]) -> tuple[Path, str]:
+    """The file to start, and how to call it in a message."""
+    if python is not None:
+        if "/" not in python and not Path(python).exists():
+            found = shutil.which(python, path=environ.get("PATH"))
+            if found is None:
+                raise InterpreterError("no such path, and no program of this name on PATH", where=f"--python {python}")
+            return Path(found), f"--python {python}"
+        return _existing(Path(python), f"--python {python}"), f"--python {python}"
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
+        if environ.get(variable):
+            named = f"${variable} ({environ[variable]})"
+            return _existing(Path(environ[variable]), named), named
+    found = shutil.which("python3", path=environ.get("PATH"))
+    if found is None:
+        raise InterpreterError("no python3 on PATH", hint="activate an environment or name one with --python")
+    return Path(found).absolute(), found
+
+
+def _existing(path: Path, named: str) -> Path:
+    """The binary itself, for a binary or for an environment's folder. Everything a look can tell is told before the start."""
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - not resolved: a venv's python is a symlink out of the venv
+    if not os.path.lexists(path):
+        raise InterpreterError("no such file or folder", where=named, hint="name a python, or the folder of a venv")
+    if path.is_dir():
+        binaries = [path / "bin" / name for name in ("python", "python3")]
+        path = next((binary for binary in binaries if os.path.lexists(binary)), binaries[0])
+        if not os.path.lexists(path):
+            raise InterpreterError("is a folder without bin/python", where=named, hint="name a python, or the folder of a venv")
+    if not path.exists():
+        raise InterpreterError(
+            f"the environment is broken: {path.name} points to {_broken_end(path)}, which is gone",
+            where=named,
+            hint="install that Python again, or make the environment again",
+        )
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise InterpreterError("is not an executable file", where=named, hint="name a python, or the folder of a venv")
+    prefix = path.parent.parent
+    if (prefix / "bin" / "activate").exists() and not (prefix / "pyvenv.cfg").exists() and not (prefix / "conda-meta").exists():
+        raise InterpreterError(
+            "the environment is broken: its pyvenv.cfg is gone", where=named, hint="make the environment again"
+        )
+    return path
+
+
+def _broken_end(path: Path) -> str:
+    """The first link of a chain that leads nowhere."""
+    for _ in range(40):
+        if not path.is_symlink():
+            break
+        path = Path(os.path.normpath(path.parent / path.readlink()))
+    return str(path)
+
+
+def _ask(path: Path, named: str, environ: Mapping[str, str]) -> dict[str, Any]:
+    """What the static probe says. In the caller's folder, since a version manager's `python3` decides by it."""
+    _check_home(path, named)
+    try:
+        done = process.run([str(path), "-I", "-S", "-B", str(INSIDE / "probe.py")], env=environ, timeout=TIMEOUT)
+    except OSError as error:
+        raise InterpreterError(f"does not start: {error.strerror}", where=named, hint="name a python with --python") from None
+    if done.timed_out:
+        raise InterpreterError(f"does not start within {TIMEOUT:.0f} s", where=named, hint="name another python with --python")
+    try:
+        said: dict[str, Any] = json.loads(done.stdout.rpartition(b"\n")[2])
+        said["version"], said["prefix"], said["conda"], said["implementation"]
+    except (ValueError, KeyError, TypeError):
+        if b"Unknown option: -I" in done.stderr:
+            raise InterpreterError("is too old: Python 3.8 and later are captured", where=named) from None
+        last = _last_line(done.stderr) or f"exit code {done.code}, no message"
+        raise InterpreterError(f"does not start as a Python: {last}", where=named, hint="name a python with --python") from None
+    return said
+
+
+def _check_home(path: Path, named: str) -> None:
+    """A venv made with `--copies` still has its binary when the Python below it is gone; its own words say nothing useful."""
+    try:
+        text = (path.parent.parent / "pyvenv.cfg").read_text("utf-8", "replace")
+    except OSError:
+        return
+    for row in text.splitlines():
+        key, equals, value = row.partition("=")
+        if equals and key.strip().lower() == "home" and not Path(value.strip()).is_dir():
+            raise InterpreterError(
+                f"the environment is broken: its Python was in {redact.line(value.strip())}, which is gone",
+                where=named,
+                hint="install that Python again, or make the environment again",
+            )
+
+
+def _refuse(said: Mapping[str, Any], named: str) -> None:
+    """What a later version captures is told apart from what no version will."""
+    where = f"{named}: {redact.line(str(said['prefix']))}"
+    version = ".".join(str(part) for part in said["version"])
+    if said["implementation"] != "cpython":
+        raise InterpreterError(f"is {redact.line(str(said['implementation']))}, only CPython is captured", where=where)
+    if tuple(said["version"]) < OLDEST:
+        raise InterpreterError(f"is Python {version}, too old: 3.8 and later are captured", where=where)
+    if said["conda"]:
+        raise InterpreterError("is a conda environment; a later version captures those", where=where, hint=_MAKE_ONE)
+    if "facts" not in said:
+        raise InterpreterError("is not a Python for Linux", where=where)
+    if not said["facts"]["is_venv"]:
+        raise InterpreterError(
+            "is not a virtual environment; system and version-managed interpreters come in a later version",
+            where=where,
+            hint=_MAKE_ONE,
+        )
+    if said["facts"]["system_site"]:
+        raise InterpreterError(
+            "also uses the packages of the Python below it (include-system-site-packages), which is not held yet",
+            where=where,
+            hint="make the environment again without --system-site-packages",
+        )
+
+
+def _command(prefix: str, started: str) -> str:
+    """One spelling of the environment's own python, however it was named."""
+    for name in ("python", "python3"):
+        path = Path(prefix, "bin", name)
+        if path.is_file() and os.access(path, os.X_OK):
+            return str(path)
+    return started
+
+
+def _own_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """The caller's, for a process that starts in another folder and leaves no bytecode behind."""
+    own = dict(environ)
+    own["PYTHONDONTWRITEBYTECODE"] = "1"
+    if environ.get("PYTHONPATH"):
+        own["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in environ["PYTHONPATH"].split(os.pathsep))
+    return own
+
+
+def _read_report(report: Path) -> dict[str, Any]:
+    """All lines of the probe's report in one, later ones first; a last line that a crash cut is dropped."""
+    said: dict[str, Any] = {}
+    try:
+        rows = report.read_text("utf-8").splitlines()
+    except OSError:
+        return said
+    with contextlib.suppress(ValueError):
+        for row in rows:
+            said |= json.loads(row)
+    return said
+
+
+def _problem(done: process.Done, said: Mapping[str, Any]) -> str:
+    at = (
+        f" while importing {said['importing']}"
+        if said.get("importing")
+        else ""
+        if "sys_path" in said
+        else " before our first line"
+    )
+    if done.timed_out:
+        return redact.line(f"did not end within {TIMEOUT:.0f} s{at}")
+    if done.code < 0:
+        return redact.line(f"was killed by signal {-done.code}{at}")
+    if done.code or "importing" not in said or said["importing"]:
+        last = _last_line(done.stderr)
+        return redact.line(f"ended with exit code {done.code}{at}" + (f": {last}" if last else ""))
+    return ""
+
+
+def _last_line(output: bytes) -> str:
+    """The last line that names an error, else the last one: a dying Python ends with its thread list."""
+    rows = [row for row in output.decode("utf-8", "replace").splitlines() if row.strip()]
+    errors = [row for row in rows if _ERROR.search(row)]
+    return redact.line((errors or rows)[-1].strip())[:500] if rows else ""
