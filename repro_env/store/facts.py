@@ -1,0 +1,53 @@
+"""Small values that cost time to find out, by kind and key: `facts/<kind>/<sha256 of the key>`. A cache, nothing more."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import re
+import secrets
+from pathlib import Path
+
+from repro_env.io.files import room
+
+_KIND = re.compile(r"[a-z][a-z0-9-]{0,40}")
+
+
+class FactCache:
+    """Safe to use from several threads and processes; the last to write wins."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def get(self, kind: str, key: str) -> bytes | None:
+        """The value, or None; a damaged one counts as absent."""
+        try:
+            stored = self._path(kind, key).read_bytes()
+        except FileNotFoundError:
+            return None
+        check, _, value = stored.partition(b"\n")
+        return value if check == _check(key, value) else None
+
+    def put(self, kind: str, key: str, value: bytes) -> None:
+        """Keep a value. Raises `DiskError` when there is no room."""
+        path = self._path(kind, key)
+        temporary = path.with_suffix(f".{secrets.token_hex(6)}")
+        with room(self._root, len(value)):
+            path.parent.mkdir(mode=0o700, exist_ok=True)
+            try:
+                temporary.write_bytes(_check(key, value) + b"\n" + value)
+                temporary.replace(path)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+                raise
+
+    def _path(self, kind: str, key: str) -> Path:
+        if not _KIND.fullmatch(kind):
+            raise ValueError(f"not a kind of facts: {kind!r}")
+        return self._root / kind / hashlib.sha256(key.encode()).hexdigest()
+
+
+def _check(key: str, value: bytes) -> bytes:
+    """Not flushed to the disk, so a value says itself whether it is whole."""
+    return hashlib.sha256(key.encode() + b"\0" + value).hexdigest().encode()

@@ -1,0 +1,31 @@
+"""Image configs, by image ID: `images/<hex>`. One that is here was rebuilt or captured on this machine."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+from repro_env.io.files import atomic_write
+from repro_env.store.digests import hex_of
+
+
+class Images:
+    """The configs of the images that the store holds the layers of."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def get(self, image_id: str) -> bytes | None:
+        """The config, or None; a damaged one counts as absent."""
+        name = hex_of(image_id)
+        try:
+            config = (self._root / name).read_bytes()
+        except FileNotFoundError:
+            return None
+        return config if hashlib.sha256(config).hexdigest() == name else None
+
+    def put(self, config: bytes) -> str:
+        """Keep a config; returns its image ID. To be done last: it says that all layers are there."""
+        name = hashlib.sha256(config).hexdigest()
+        atomic_write(self._root / name, config)
+        return f"sha256:{name}"
