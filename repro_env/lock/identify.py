@@ -1,0 +1,335 @@
+"""Which wheel is this? Find candidates, prove one, else carry.
+
+A candidate is the wheel when what it becomes by the canonical rule is what the installed RECORD lists:
+every file by path, sha256 and size, and nothing else but what installers write. That takes a wheel's central
+directory and a few small members, so mostly a range of its last bytes. File names and tags only say which
+candidate to try first. Whether the files are still as RECORD lists them is not asked here: what was edited
+goes to the overlay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from packaging.tags import Tag, parse_tag
+
+from repro_env.capture.distributions import InstalledDistribution
+from repro_env.image import wheel
+from repro_env.image.wheel import Facts
+from repro_env.io.files import room, walk
+from repro_env.io.http import RangesRefusedError, Session, local_path
+from repro_env.lock import repack as repacking
+from repro_env.lock.index import Candidate, Indexes, candidate, tags_of
+from repro_env.model import codec, redact
+from repro_env.model.artifact import Wheel
+from repro_env.model.environment import Interpretation, Layout
+from repro_env.model.errors import ArtifactError, NetworkError
+from repro_env.model.spec import WheelHint
+from repro_env.model.talk import Tell
+from repro_env.model.text import Url
+from repro_env.store.store import Store
+from repro_env.store.wheelfile import facts as facts_of
+from repro_env.store.wheelfile import open_facts
+
+THREADS = 8
+MOST_OTHERS = 8
+"""Candidates tried whose tags are not those of WHEEL."""
+_RULE = 1
+"""Part of the cache's key; a change of what a proof means needs the next number."""
+_LOCAL = "from a local file, which no other machine can reach"
+_LOOPBACK = "from an index of this machine, which no other machine can reach"
+
+
+class Identified(msgspec.Struct, frozen=True):
+    """One distribution as a wheel."""
+
+    wheel: Wheel
+    hint: WheelHint
+    facts: Facts
+    file: Path | None
+    """The whole wheel, when it is on disk; always for one that is carried."""
+    why: str
+    """Why it is carried; empty when it is linked."""
+
+
+class _Proof(msgspec.Struct, frozen=True):
+    """A proven wheel, as the store remembers it."""
+
+    wheel: Wheel
+    origin: Literal["index", "direct", "carried"]
+    url: str
+    """Redacted; of a `file:` wheel not."""
+    index: str
+
+
+def identify(
+    distributions: Sequence[InstalledDistribution],
+    interpretation: Interpretation,
+    *,
+    store: Store,
+    talk: Tell,
+) -> tuple[tuple[Identified, ...], tuple[str, ...]]:
+    """Every distribution as a wheel, sorted by name; and the configured indexes and find-links, redacted.
+
+    Left out are those that no wheel can hold: without RECORD, installed outside the install scheme, or
+    contradicting themselves. Their files are then plain files of the environment; `talk` says so.
+    Raises `NetworkError` when an index that may have the wheel cannot be asked, `LockError` when it answers with
+    something else than an index page.
+    """
+    layout = interpretation.layout
+    session = Session(prefix=layout.prefix, cache=store.facts)
+    search = _Search(session, layout, store)
+    with ThreadPoolExecutor(THREADS, thread_name_prefix="identify") as pool:
+        try:
+            found = list(pool.map(search.proven, distributions))
+        except BaseException:
+            pool.shutdown(cancel_futures=True)
+            raise
+    done = []
+    for dist, (one, why) in zip(distributions, found, strict=True):
+        if one is None:
+            one = _repacked(dist, layout, store, why, talk)
+        if one is not None:
+            done.append(one)
+    return tuple(sorted(done, key=lambda one: one.wheel.name)), session.configuration.shown
+
+
+def whole(one: Identified, store: Store) -> Path:
+    """The whole wheel of an identified distribution, fetched into the store when it is not there yet."""
+    path = one.file or store.blobs.path(one.wheel.sha256)
+    if path is not None:
+        return path
+    session = Session(cache=store.facts)
+    url = next(iter(one.hint.urls), "")
+    if not url:
+        raise ArtifactError("is nowhere to be had", where=one.wheel.filename, hint="capture again where it is")
+    return store.blobs.put(session.download(url), one.wheel.sha256, where=url)
+
+
+def differs(facts: Facts, dist: InstalledDistribution, layout: Layout) -> str:
+    """Why a wheel is not what is installed, in a few words; empty when it is. Raises `ArtifactError` for no wheel."""
+    installed = wheel.canonical(facts, layout, name=dist.facts.name)
+    rows = {row.path: row for row in repacking.rows(dist, layout)}
+    for entry in installed.entries:
+        row = rows.get(entry.path)
+        if entry.path in installed.literals:
+            made = entry.path in installed.points or entry.path in installed.bodies
+            if made and row is None:
+                return f"it has the script {entry.path}"
+        elif row is None:
+            return f"it has {entry.path}"
+        elif row.sha256 != entry.sha256 or row.size not in (-1, entry.size):
+            return f"it has other bytes in {entry.path}"
+    own = {entry.path for entry in installed.entries}
+    for path in rows:
+        if path not in own and not repacking.written_by_installers(path, dist) and not path.startswith(layout.scripts + "/"):
+            return f"it does not have {path}"
+    return ""
+
+
+class _Search:
+    """The search for all distributions of one environment; called from several threads."""
+
+    def __init__(self, session: Session, layout: Layout, store: Store) -> None:
+        self._session = session
+        self._indexes = Indexes(session)
+        self._layout = layout
+        self._store = store
+
+    def proven(self, dist: InstalledDistribution) -> tuple[Identified | None, str]:
+        """The proven wheel; or None and why there is none."""
+        facts = dist.facts
+        if not facts.has_record:
+            return None, "it has no RECORD"
+        direct = facts.direct_url if _is_wheel_url(facts.direct_url) and not facts.editable else ""
+        if facts.direct_url and not direct:
+            return None, f"{'an editable install of' if facts.editable else 'installed from'} {facts.direct_url}"
+        key = self._key(dist)
+        known = self._known(key)
+        if known is not None:
+            return known, known.why
+        offers = self._indexes.offers(facts.name, facts.version)
+        first = candidate(direct, "") if direct else None
+        reasons: list[str] = []
+        failures = list(offers.failures)
+        for one in _ranked(offers.candidates, dist, first):
+            try:
+                proof, found, path = self._prove(one, dist, "direct" if one is first else "index")
+            except (_NotThisError, ArtifactError, NetworkError) as error:
+                # A direct URL may be gone for good, and what it gave is then carried; an index should answer.
+                if isinstance(error, NetworkError) and one is not first:
+                    failures.append(error)
+                reasons.append(str(error))
+                continue
+            self._store.facts.put("proof", key, codec.canonical(proof))
+            identified = _identified(proof, found, path)
+            return identified, identified.why
+        if failures:
+            raise failures[0]
+        reasons += offers.refusals
+        return None, "; ".join(reasons[:3]) or "no configured index has a wheel of this version"
+
+    def _key(self, dist: InstalledDistribution) -> str:
+        digests = [hashlib.sha256(data).hexdigest() for data in (dist.record, dist.wheel, dist.entry_points)]
+        return codec.digest((_RULE, dist.facts, digests, self._layout, self._session.configuration.shown))
+
+    def _known(self, key: str) -> Identified | None:
+        value = self._store.facts.get("proof", key)
+        if value is None:
+            return None
+        proof = codec.decode(value, _Proof, where="the store's facts")
+        found = self._facts(proof.wheel.sha256, proof.wheel.filename)
+        if found is None:
+            return None
+        path = None
+        if proof.origin == "carried":
+            path = self._store.blobs.path(proof.wheel.sha256) or self._same_file(proof)
+            if path is None:
+                return None
+        return _identified(proof, found, path)
+
+    def _same_file(self, proof: _Proof) -> Path | None:
+        path = local_path(proof.url)
+        if path is None or not path.is_file() or self._digest(path) != proof.wheel.sha256:
+            return None
+        return path.resolve()
+
+    def _prove(
+        self, one: Candidate, dist: InstalledDistribution, origin: Literal["index", "direct"]
+    ) -> tuple[_Proof, Facts, Path | None]:
+        """Raises `_NotThisError` or `ArtifactError` when it is another, `NetworkError` when it cannot be had."""
+        local = local_path(one.url)
+        path: Path | None = None
+        if local is not None:
+            if not local.is_file():
+                raise _NotThisError(f"{redact.url(one.url)} is no longer there")
+            path = local.resolve()
+            digest, size = self._digest(path), path.stat().st_size
+            found = self._facts(digest, one.filename) or open_facts(path, one.filename)
+        elif one.sha256 and (found_by_range := self._by_range(one)) is not None:
+            found, size = found_by_range
+            digest = "sha256:" + one.sha256
+        else:
+            path, digest = self._fetched(one)
+            size = path.stat().st_size
+            found = self._facts(digest, one.filename) or open_facts(path, one.filename)
+        if reason := differs(found, dist, self._layout):
+            raise _NotThisError(f"{one.filename} is another: {reason}")
+        if one.sha256 and digest != "sha256:" + one.sha256:
+            raise _NotThisError(f"{one.filename} has not the sha256 that {one.index} gives it")
+        url = one.url if local is not None else redact.url(one.url)
+        linked = one.linkable and _is_url(url)
+        if not linked and path is None:
+            path, _ = self._fetched(one)
+        self._store.facts.put("wheel", digest, codec.canonical(found))
+        made = Wheel(name=dist.facts.name, version=dist.facts.version, filename=one.filename, sha256=digest, size=size)
+        return _Proof(made, origin if linked else "carried", url, one.index), found, path
+
+    def _facts(self, digest: str, filename: str) -> Facts | None:
+        value = self._store.facts.get("wheel", digest)
+        if value is None:
+            return None
+        # The same bytes may go by several names.
+        return msgspec.structs.replace(codec.decode(value, Facts, where="the store's facts"), filename=filename)
+
+    def _by_range(self, one: Candidate) -> tuple[Facts, int] | None:
+        """Facts and size; None when the server does not give parts, or they make no sense: then the whole decides."""
+        try:
+            with self._session.open_range(one.url) as file:
+                size: int = file.size  # type: ignore[attr-defined]
+                return self._facts("sha256:" + one.sha256, one.filename) or facts_of(file, one.filename), size
+        except (RangesRefusedError, ArtifactError):
+            return None
+
+    def _fetched(self, one: Candidate) -> tuple[Path, str]:
+        """The whole wheel in the store, and its digest. With a sha256 from the index, other bytes are refused."""
+        if one.sha256:
+            digest = "sha256:" + one.sha256
+            path = self._store.blobs.path(digest)
+            if path is None:
+                path = self._store.blobs.put(self._session.download(one.url), digest, where=redact.url(one.url))
+            return path, digest
+        with self._store.temp.folder() as folder, room(self._store.root):
+            part = folder / "wheel"
+            hasher = hashlib.sha256()
+            with part.open("wb") as file:
+                for chunk in self._session.download(one.url):
+                    hasher.update(chunk)
+                    file.write(chunk)
+            digest = "sha256:" + hasher.hexdigest()
+            return self._store.blobs.put(repacking.chunks_of(part), digest, where=redact.url(one.url)), digest
+
+    def _digest(self, path: Path) -> str:
+        """Of a local wheel; known without reading while the file stays as it is."""
+        path = path.resolve()
+        found = list(walk(path.parent, skip=lambda name, _: name != path.name))
+        hashes = self._store.hashes.of(path.parent, found, workers=1)
+        if path.name not in hashes:
+            raise _NotThisError(f"{path.name} is no longer there")
+        return "sha256:" + hashes[path.name]
+
+
+class _NotThisError(Exception):
+    """Why a candidate is not the wheel."""
+
+
+def _identified(proof: _Proof, found: Facts, path: Path | None) -> Identified:
+    linked = proof.origin != "carried"
+    hint = WheelHint(sha256=proof.wheel.sha256, origin=proof.origin, urls=(proof.url,) if linked else (), index=proof.index)
+    why = "" if linked else _LOCAL if proof.url.startswith("file:") else _LOOPBACK
+    return Identified(proof.wheel, hint, found, path, why)
+
+
+def _repacked(dist: InstalledDistribution, layout: Layout, store: Store, why: str, talk: Tell) -> Identified | None:
+    name = f"{dist.facts.name} {dist.facts.version}"
+    if not dist.facts.has_record:
+        talk(f"{name} has no RECORD: its files are held as plain files")
+        return None
+    try:
+        made = repacking.repack(dist, layout, store=store)
+    except ArtifactError as error:
+        talk(f"{name} cannot be made a wheel ({error}): its files are held as plain files")
+        return None
+    if made.problems:
+        more = f" and {len(made.problems) - 1} more" if len(made.problems) > 1 else ""
+        why += f"; its RECORD lists what is not in it: {made.problems[0]}{more}"
+    hint = WheelHint(sha256=made.wheel.sha256, origin="repacked", urls=(), index="")
+    return Identified(made.wheel, hint, made.facts, made.path, redact.line(why))
+
+
+def _ranked(candidates: Sequence[Candidate], dist: InstalledDistribution, direct: Candidate | None) -> list[Candidate]:
+    """Where it says it is from, and those with WHEEL's own tags and build, linkable ones first; then a few others.
+
+    The others could run on the same interpreter: some wheels were renamed after they were built.
+    """
+    try:
+        wanted: frozenset[Tag] = frozenset().union(*(parse_tag(tag) for tag in dist.facts.tags))
+    except ValueError:
+        wanted = frozenset()
+    interpreters = {(tag.interpreter, tag.abi) for tag in wanted}
+    exact = [direct] if direct is not None else []
+    others = []
+    for one in candidates:
+        tags, build = tags_of(one.filename)
+        if tags == wanted and build == dist.facts.build:
+            exact.append(one)
+        elif not wanted or interpreters & {(tag.interpreter, tag.abi) for tag in tags}:
+            others.append(one)
+    return sorted(exact, key=lambda one: not one.linkable) + others[:MOST_OTHERS]
+
+
+def _is_wheel_url(url: str) -> bool:
+    return url.startswith(("http://", "https://", "file://")) and candidate(url, "").filename.endswith(".whl")
+
+
+def _is_url(text: str) -> bool:
+    try:
+        msgspec.convert(text, type=Url)
+    except msgspec.ValidationError:
+        return False
+    return True
