@@ -143,6 +143,8 @@ class End(Frozen, frozen=True, kw_only=True):
     outcome: Outcome
     outputs: tuple[Output, ...]
     """Sorted by path."""
+    others: tuple[Line, ...]
+    """What lies among the outputs and is no plain file: `<path> -> <target>`, `<path> (why)`; sorted."""
     removed: tuple[RelPath, ...]
     """Files of the source that the command deleted."""
     holes: tuple[Line, ...]

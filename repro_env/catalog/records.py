@@ -1,0 +1,259 @@
+"""Run records on disk: one folder a run, `start.json` and `end.json` written once each, never changed.
+
+    runs/20260701T101530Z-train-1f2e3d4c/
+        start.json   before the command starts
+        end.json     when it is over; not there: interrupted, or still running
+        lock         held while the run goes on
+        files/       what it wrote
+    runs/latest -> the newest run's folder
+
+A run is running while somebody holds its lock; the kernel frees it when the last process of the run dies.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from repro_env.catalog import ids
+from repro_env.io.files import atomic_write, remove_tree, room
+from repro_env.model import codec
+from repro_env.model.errors import RecordError, ReproEnvError
+from repro_env.model.run import End, Start
+
+State = Literal["done", "running", "interrupted"]
+LATEST = "latest"
+_NAME = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
+
+
+class Run(msgspec.Struct, frozen=True):
+    """One recorded run, as its folder tells it."""
+
+    folder: Path
+    start: Start
+    end: End | None
+    state: State
+
+    @property
+    def short(self) -> str:
+        return ids.short(self.start.id)
+
+    @property
+    def files(self) -> Path:
+        return self.folder / "files"
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """A run folder whose record cannot be read, and why."""
+
+    folder: Path
+    why: ReproEnvError
+
+
+class Recording:
+    """A run that is going on: holds the lock of its folder."""
+
+    def __init__(self, folder: Path, lock: int) -> None:
+        self.folder = folder
+        self._lock = lock
+
+    def start(self, start: Start) -> None:
+        """Write `start.json`, and point `latest` here."""
+        _write_once(self.folder / "start.json", codec.pretty(start))
+        point_latest(self.folder)
+
+    def finish(self, end: End) -> None:
+        """Write `end.json` and free the lock."""
+        _write_once(self.folder / "end.json", codec.pretty(end))
+        self.close()
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def discard(self) -> None:
+        """The command never started: take the folder away again."""
+        runs = self.folder.parent
+        remove_tree(self.folder)
+        self.close()
+        _repoint(runs)
+
+
+def name_of(started: datetime, command: Sequence[str], run_id: str) -> str:
+    """`<UTC>-<script>-<short id>`."""
+    return f"{started.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}-{script_of(command)}-{ids.short(run_id)}"
+
+
+def script_of(command: Sequence[str]) -> str:
+    """One word for what runs: the script's name, the module, or the program; safe as part of a file name."""
+    words = list(command)
+    if words[:1] == ["-m"] and len(words) > 1:
+        word = words[1]
+    elif words[:1] == ["-c"]:
+        word = "python-c"
+    else:
+        word = Path(words[0]).name if words else ""
+        word = word.removesuffix(".py")
+    return re.sub(r"[^A-Za-z0-9._]+", "-", word).strip("-.")[:40].rstrip("-.") or "run"
+
+
+def begin(runs: Path, name: str) -> Recording:
+    """Make the run's folder with `files/` in it and take its lock. Raises `RecordError` when it cannot be made."""
+    folder = runs / name
+    try:
+        with room(runs):
+            runs.mkdir(parents=True, exist_ok=True)
+            folder.mkdir()
+            (folder / "files").mkdir()
+            lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError as error:
+        raise RecordError(
+            f"the run's folder cannot be made: {error.strerror}", where=str(folder), hint="name another place with --runs DIR"
+        ) from None
+    return Recording(folder, lock)
+
+
+def _write_once(path: Path, data: bytes) -> None:
+    try:
+        atomic_write(path, data)
+        path.chmod(0o444)
+    except OSError as error:
+        raise RecordError(f"cannot be written: {error.strerror}", where=str(path), hint="free some room, or mend its folder") from None
+
+
+def point_latest(folder: Path) -> None:
+    """Let `latest` name this run. A plain file or folder of that name is left as it is."""
+    link = folder.parent / LATEST
+    if link.exists() and not link.is_symlink():
+        return
+    temporary = folder.parent / f".latest.{secrets.token_hex(6)}"
+    with contextlib.suppress(OSError):  # a file system without symlinks: the newest name says the same
+        temporary.symlink_to(folder.name)
+        temporary.replace(link)
+
+
+def _repoint(runs: Path) -> None:
+    """Let `latest` name the newest run that is still there."""
+    link = runs / LATEST
+    if not link.is_symlink() or link.exists():
+        return
+    left = folders(runs)
+    if left:
+        point_latest(left[0])
+    else:
+        link.unlink(missing_ok=True)
+
+
+def folders(runs: Path) -> list[Path]:
+    """Run folders, newest first."""
+    try:
+        names = [item.name for item in os.scandir(runs) if _NAME.fullmatch(item.name) and item.is_dir(follow_symlinks=False)]
+    except FileNotFoundError:
+        return []
+    except NotADirectoryError:
+        raise RecordError("is no folder", where=str(runs), hint="name the folder of the runs with --runs DIR") from None
+    return [runs / name for name in sorted(names, reverse=True)]
+
+
+def read(folder: Path) -> Run:
+    """Raises `SpecError` or `SpecVersionError` for a record that cannot be read, `RecordError` where there is none."""
+    started = folder / "start.json"
+    try:
+        data = started.read_bytes()
+    except OSError as error:
+        raise RecordError(f"has no record: {error.strerror}", where=str(folder), hint="it never started, or its files were moved") from None
+    codec.schema_of(data, family="repro-env/run-start", newest=1, where=str(started))
+    start = codec.decode(data, Start, where=str(started))
+    ended = folder / "end.json"
+    try:
+        data = ended.read_bytes()
+    except FileNotFoundError:
+        return Run(folder, start, None, "running" if is_running(folder) else "interrupted")
+    except OSError as error:
+        raise RecordError(f"cannot be read: {error.strerror}", where=str(ended), hint="mend its permissions") from None
+    codec.schema_of(data, family="repro-env/run-end", newest=1, where=str(ended))
+    return Run(folder, start, codec.decode(data, End, where=str(ended)), "done")
+
+
+def is_running(folder: Path) -> bool:
+    """Whether some process still holds the run's lock."""
+    try:
+        fd = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def listing(runs: Path) -> tuple[list[Run], list[Unreadable]]:
+    """Every run, newest first; and those that cannot be read, each with its reason."""
+    read_all = [_try(folder) for folder in folders(runs)]
+    good = [one for one in read_all if isinstance(one, Run)]
+    # Ids sort by the millisecond, names only by the second.
+    return sorted(good, key=lambda run: run.start.id, reverse=True), [one for one in read_all if isinstance(one, Unreadable)]
+
+
+def _try(folder: Path) -> Run | Unreadable:
+    try:
+        return read(folder)
+    except ReproEnvError as error:
+        return Unreadable(folder, error)
+
+
+def find(runs: Path, word: str) -> Path:
+    """The folder of one run: `latest`, a short id, an id, the folder's name, or an unambiguous beginning of those.
+
+    Raises `RecordError` when there is none, or more than one.
+    """
+    there = folders(runs)
+    hint = "`repro-env runs list` shows them" if there else f"nothing ran yet, or not beside this spec: {runs} is empty"
+    if word == LATEST:
+        if not there:
+            raise RecordError("there is no run yet", where=str(runs), hint="start one with `repro-env exec`")
+        link = runs / LATEST
+        named = runs / link.readlink() if link.is_symlink() else there[0]
+        return named if named in there else there[0]
+    matches = [folder for folder in there if word in (folder.name, folder.name[-ids.SHORT :])]
+    if not matches and word:
+        matches = [folder for folder in there if folder.name.startswith(word) or folder.name[-ids.SHORT :].startswith(word)]
+        matches = matches or [folder for folder in there if _id_of(folder).startswith(word)]
+    if not matches:
+        raise RecordError(f"there is no run {word!r}", where=str(runs), hint=hint)
+    if len(matches) > 1:
+        names = ", ".join(folder.name[-ids.SHORT :] for folder in matches[:5])
+        raise RecordError(f"{word!r} means {len(matches)} runs: {names}", where=str(runs), hint="give more of the id")
+    return matches[0]
+
+
+def _id_of(folder: Path) -> str:
+    try:
+        return read(folder).start.id
+    except ReproEnvError:
+        return ""
+
+
+def remove(folder: Path) -> None:
+    """Take a run away, its outputs too. Raises `RecordError` while it is running."""
+    if is_running(folder):
+        raise RecordError("is still running", where=folder.name, hint="wait for its end, or stop it first")
+    try:
+        remove_tree(folder)
+    except OSError as error:
+        raise RecordError(f"cannot be removed: {error.strerror}", where=str(folder), hint="remove it as its owner") from None
+    _repoint(folder.parent)

@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import os
+import stat
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from repro_env.catalog import ids, records
+from repro_env.model import codec
+from repro_env.model.errors import RecordError, SpecError, SpecVersionError
+from repro_env.model.run import End, Outcome, Output, SourceFact, Start
+
+DIGEST = "sha256:" + "0" * 64
+
+
+def start(run_id: str) -> Start:
+    return Start(
+        schema="repro-env/run-start/1",
+        id=run_id,
+        started="2026-07-01T10:15:30.000Z",
+        spec=DIGEST,
+        image=DIGEST,
+        runner="host",
+        command=("train.py",),
+        cwd="/home/ann/project",
+        seed=0,
+        source=SourceFact(path="/home/ann/project", digest=DIGEST, frozen=False, differs=()),
+        data=(),
+        given=(),
+        network=False,
+        host=(),
+    )
+
+
+def end(run_id: str) -> End:
+    return End(
+        schema="repro-env/run-end/1",
+        id=run_id,
+        ended="2026-07-01T10:15:31.000Z",
+        seconds=1.0,
+        outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="none", means=()),
+        outputs=(Output(path="a", sha256=DIGEST, size=1),),
+        others=(),
+        removed=(),
+        holes=(),
+    )
+
+
+def recorded(runs: Path, number: int, *, word: str = "train.py", over: bool = True) -> Path:
+    """A run of its own millisecond and second."""
+    run_id = ids.uuid7(number, number.to_bytes(10, "big"))
+    when = datetime(2026, 7, 1, 10, 15, number % 60, tzinfo=timezone.utc)
+    recording = records.begin(runs, records.name_of(when, [word], run_id))
+    recording.start(start(run_id))
+    if over:
+        recording.finish(end(run_id))
+    else:
+        recording.close()
+    return recording.folder
+
+
+def test_a_run_is_read_back_as_it_was_written(tmp_path: Path) -> None:
+    folder = recorded(tmp_path / "runs", 7)
+    assert folder.name == "20260701T101507Z-train-00000007"
+    run = records.read(folder)
+    assert run.start == start(run.start.id)
+    assert run.end == end(run.start.id)
+    assert (run.state, run.short) == ("done", "00000007")
+
+
+def test_records_are_written_once_and_read_only(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, 7)
+    for name in ("start.json", "end.json"):
+        assert stat.S_IMODE((folder / name).stat().st_mode) == 0o444
+    assert sorted(path.name for path in folder.iterdir()) == ["end.json", "files", "lock", "start.json"]
+
+
+def test_running_and_interrupted_are_told_apart(tmp_path: Path) -> None:
+    recording = records.begin(tmp_path, "20260701T101530Z-train-00000001")
+    recording.start(start(ids.uuid7(1, bytes(10))))
+    assert records.read(recording.folder).state == "running"
+    with pytest.raises(RecordError, match="still running"):
+        records.remove(recording.folder)
+    recording.close()
+    assert records.read(recording.folder).state == "interrupted"
+
+
+def test_a_run_stays_running_while_a_child_of_its_process_lives(tmp_path: Path) -> None:
+    recording = records.begin(tmp_path, "20260701T101530Z-train-00000001")
+    recording.start(start(ids.uuid7(1, bytes(10))))
+    read_end, write_end = os.pipe()
+    child = os.fork()
+    if not child:
+        os.close(write_end)
+        os.read(read_end, 1)
+        os._exit(0)
+    recording.close()
+    assert records.is_running(recording.folder)
+    os.close(write_end)
+    os.close(read_end)
+    os.waitpid(child, 0)
+    assert not records.is_running(recording.folder)
+
+
+def test_latest_names_the_newest_and_follows_removal(tmp_path: Path) -> None:
+    first, second = recorded(tmp_path, 1), recorded(tmp_path, 2)
+    assert (tmp_path / "latest").readlink() == Path(second.name)
+    assert records.find(tmp_path, "latest") == second
+    records.remove(second)
+    assert records.find(tmp_path, "latest") == first
+    assert (tmp_path / "latest").resolve() == first.resolve()
+    records.remove(first)
+    assert not (tmp_path / "latest").is_symlink()
+    with pytest.raises(RecordError, match="no run yet"):
+        records.find(tmp_path, "latest")
+
+
+def test_a_file_named_latest_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "latest").write_text("mine")
+    folder = recorded(tmp_path, 1)
+    assert (tmp_path / "latest").read_text() == "mine"
+    assert records.find(tmp_path, "latest") == folder
+
+
+def test_a_run_that_never_started_leaves_nothing(tmp_path: Path) -> None:
+    first = recorded(tmp_path, 1)
+    recording = records.begin(tmp_path, "20260701T101530Z-train-00000002")
+    recording.start(start(ids.uuid7(2, bytes(10))))
+    recording.discard()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [first.name, "latest"]
+    assert records.find(tmp_path, "latest") == first
+
+
+@pytest.mark.parametrize("word", ["0000000a", "20260701T101510Z-train-0000000a", "20260701T101510Z", "{id}"])
+def test_a_run_is_found_by_any_of_its_names(tmp_path: Path, word: str) -> None:
+    folder = recorded(tmp_path, 10)
+    recorded(tmp_path, 2**35)
+    assert records.find(tmp_path, word.replace("{id}", ids.uuid7(10, (10).to_bytes(10, "big")))) == folder
+
+
+def test_an_ambiguous_or_unknown_word_is_refused(tmp_path: Path) -> None:
+    recorded(tmp_path, 1)
+    recorded(tmp_path, 2)
+    with pytest.raises(RecordError, match="means 2 runs: 00000002, 00000001"):
+        records.find(tmp_path, "0000")
+    for word in ("ffff", "", ".", "../x"):
+        with pytest.raises(RecordError, match=r"no run|means"):
+            records.find(tmp_path, word)
+
+
+def test_the_whole_short_id_wins_over_longer_words_that_begin_so(tmp_path: Path) -> None:
+    wanted = recorded(tmp_path, 0x20260701)
+    recorded(tmp_path, 3)
+    assert records.find(tmp_path, "20260701") == wanted
+
+
+def test_damaged_records_are_named_and_the_others_still_listed(tmp_path: Path) -> None:
+    good, torn, newer, empty = (recorded(tmp_path, number) for number in (1, 2, 3, 4))
+    for folder, text in ((torn, b'{"schema": "repro-env/run-st'), (newer, b'{"schema": "repro-env/run-start/2"}')):
+        (folder / "start.json").chmod(0o644)
+        (folder / "start.json").write_bytes(text)
+    (empty / "start.json").unlink()
+    (tmp_path / "notes").mkdir()
+    there, damaged = records.listing(tmp_path)
+    assert [run.folder for run in there] == [good]
+    assert [(one.folder, type(one.why)) for one in damaged] == [(empty, RecordError), (newer, SpecVersionError), (torn, SpecError)]
+    assert records.find(tmp_path, "00000002") == torn
+
+
+def test_a_damaged_end_is_no_silent_interruption(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, 1)
+    (folder / "end.json").chmod(0o644)
+    (folder / "end.json").write_bytes(codec.canonical(msgspec.json.decode((folder / "end.json").read_bytes()) | {"seconds": "no"}))
+    with pytest.raises(SpecError, match="seconds"):
+        records.read(folder)
+
+
+def test_the_newest_comes_first_within_one_second_too(tmp_path: Path) -> None:
+    numbers = [recorded(tmp_path, number, word=word) for number, word in ((1, "z.py"), (61, "a.py"), (121, "m.py"))]
+    assert [run.folder for run in records.listing(tmp_path)[0]] == numbers[::-1]
+
+
+def test_no_runs_folder_is_an_empty_list_and_a_file_is_refused(tmp_path: Path) -> None:
+    assert records.listing(tmp_path / "none") == ([], [])
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match="no folder"):
+        records.listing(tmp_path / "file")
+    with pytest.raises(RecordError, match="cannot be made"):
+        records.begin(tmp_path / "file", "20260701T101530Z-train-00000001")
+
+
+@pytest.mark.parametrize(
+    ("command", "word"),
+    [
+        (["train.py", "--lr", "1"], "train"),
+        (["/a/b/My Script.py"], "My-Script"),
+        (["-m", "pkg.mod"], "pkg.mod"),
+        (["-c", "print(1)"], "python-c"),
+        (["torchrun", "x.py"], "torchrun"),
+        (["-m"], "m"),
+        (["../.."], "run"),
+        (["."], "run"),
+        (["x" * 300], "x" * 40),
+        ([], "run"),
+    ],
+)
+def test_the_script_names_the_run(command: list[str], word: str) -> None:
+    assert records.script_of(command) == word
