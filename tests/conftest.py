@@ -1,0 +1,15 @@
+"""Every test has a store of its own: none reads or fills the user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def own_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+    """$REPRO_ENV_STORE, a folder that is not there yet."""
+    store = tmp_path_factory.getbasetemp() / "stores" / str(abs(hash(request.node.nodeid)))
+    monkeypatch.setenv("REPRO_ENV_STORE", str(store))
+    return store

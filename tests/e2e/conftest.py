@@ -1,0 +1,60 @@
+"""Environments that many tests use, made once."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import parts
+from tests.parts import need
+
+
+@pytest.fixture(scope="session")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("e2e")
+
+
+@pytest.fixture(scope="session")
+def digits(ground: Path) -> parts.Project:
+    """The digits example with its hash-locked NumPy and scikit-learn, captured; its image is in the store."""
+    folder = ground / "digits"
+    python = parts.venv(folder / ".venv", "-r", parts.lock("example"), pip=("--require-hashes",))
+    made = parts.project(folder, python, ground / "digits-store", "digits")
+    made.capture("--seed", "7")
+    made.rebuild()
+    return made
+
+
+@pytest.fixture(scope="session")
+def small(ground: Path) -> parts.Project:
+    """A venv with three small wheels from the configured index and an edited file, captured; the image is in the store."""
+    folder = ground / "small"
+    python = parts.venv(folder / ".venv", "packaging==26.3", "mdurl==0.1.2", "pygments==2.21.0")
+    (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
+    with (site / "mdurl" / "__init__.py").open("a") as file:
+        file.write("EDITED = True\n")
+    made = parts.project(folder, python, ground / "small-store")
+    (folder / "hello.py").write_text("print('hello from', __file__)\nopen('made.txt', 'w').write('made')\n")
+    made.capture()
+    made.rebuild()
+    return made
+
+
+@pytest.fixture(scope="session")
+def torch(ground: Path) -> parts.Project:
+    """A venv with torch for the CPU and matplotlib, and the torch example, captured; its image is in the store."""
+    folder = ground / "torch"
+    offered = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "-qq", "--dry-run", "--ignore-installed", "--no-deps", "torch==2.13.0+cpu"],
+        capture_output=True,
+        check=False,
+    )
+    need(offered.returncode == 0, "no CPU build of torch 2.13.0: name a place that has one in pip's configuration")
+    python = parts.venv(folder / ".venv", "torch==2.13.0", "matplotlib", parts.pinned("numpy"))
+    made = parts.project(folder, python, ground / "torch-store", "torch")
+    made.capture("--seed", "11")
+    made.rebuild()
+    return made

@@ -1,0 +1,69 @@
+"""Run by a captured environment's python, on the host and in the image: prints facts about it as JSON."""
+
+import hashlib
+import importlib
+import importlib.machinery
+import importlib.metadata
+import json
+import locale
+import os
+import platform
+import ssl
+import sys
+import sysconfig
+
+REWRITTEN = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
+
+
+def files():
+    """sha256 of each file of each distribution, without what installers write for themselves, and scripts apart."""
+    found = {}
+    for one in importlib.metadata.distributions():
+        for file in one.files or ():
+            path = os.path.normpath(str(one.locate_file(file)))
+            if "__pycache__" in path or path.startswith(sys.prefix + "/bin/") or os.path.basename(path) in REWRITTEN:
+                continue
+            with open(path, "rb") as stream:
+                found[path] = hashlib.sha256(stream.read()).hexdigest()
+    return found
+
+
+def scripts():
+    return sorted(one.name for one in importlib.metadata.entry_points(group="console_scripts"))
+
+
+def extensions():
+    """Every extension module of the standard library and of the distributions: does it import?"""
+    folders = [sysconfig.get_path("platstdlib") + "/lib-dynload"]
+    failed = {}
+    for name in sorted(entry.name.split(".")[0] for entry in os.scandir(folders[0]) if entry.name.endswith(".so")):
+        if name == "nis" or "test" in name:
+            continue
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            failed[name] = str(error)
+    return failed
+
+
+def main():
+    context = ssl.create_default_context()
+    facts = {
+        "version": sys.version,
+        "prefix": sys.prefix,
+        "base_prefix": sys.base_prefix,
+        "executable": sys.executable,
+        "path": [path for path in sys.path if path and "zip" not in path][1:],
+        "flags": repr(sys.flags),
+        "libc": platform.libc_ver(),
+        "openssl": ssl.OPENSSL_VERSION,
+        "locale": [locale.setlocale(locale.LC_ALL, ""), locale.getpreferredencoding(), sys.getfilesystemencoding()],
+        "certificates": len(context.get_ca_certs()),
+        "extensions that do not import": extensions(),
+        "scripts": scripts(),
+        "files": files(),
+    }
+    json.dump(facts, sys.stdout)
+
+
+main()

@@ -1,0 +1,134 @@
+"""The installed `repro-env` command and real projects to use it on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.parts import need
+
+ROOT = Path(__file__).parents[2]
+COMMAND = Path(sys.executable).with_name("repro-env")
+HIDDEN = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED")
+
+
+class Done(NamedTuple):
+    code: int
+    out: str
+    err: str
+
+
+def environ(store: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """The caller's variables without those that name an environment, with a store of the test's own."""
+    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN and not name.startswith("REPRO_ENV")}
+    return {**kept, "REPRO_ENV_STORE": str(store), **(more or {})}
+
+
+class Project(NamedTuple):
+    """A folder with code in it, the environment it is run with, and the store in use."""
+
+    folder: Path
+    python: Path
+    store: Path
+
+    def run(
+        self,
+        *words: str | Path,
+        code: int | None = 0,
+        env: Mapping[str, str] | None = None,
+        cwd: Path | None = None,
+        umask: int = -1,
+        stdin: str = "",
+        timeout: float = 500,
+    ) -> Done:
+        """`repro-env WORDS` in the project's folder. Fails unless it ends with `code`; None lets any pass."""
+        need(COMMAND.is_file(), f"{COMMAND} is missing: run the tests by `make test`, which installs the command")
+        ended = subprocess.run(
+            [COMMAND, *map(str, words)],
+            cwd=cwd or self.folder,
+            env=environ(self.store, env),
+            capture_output=True,
+            text=True,
+            errors="replace",
+            umask=umask,
+            input=stdin,
+            timeout=timeout,
+            check=False,
+        )
+        done = Done(ended.returncode, ended.stdout, ended.stderr)
+        assert code is None or done.code == code, f"repro-env {' '.join(map(str, words))} -> {done.code}\n{done.out}\n{done.err}"
+        return done
+
+    def capture(self, *words: str | Path, **options: Any) -> dict[str, Any]:
+        """`repro-env capture --json`, and what it printed."""
+        answer = self.run("capture", "--python", self.python, "--json", *words, **options).out
+        found = json.loads(answer)
+        assert isinstance(found, dict)
+        return found
+
+    def rebuild(self, *words: str | Path, **options: Any) -> str:
+        """`repro-env rebuild`, and the image ID it printed."""
+        return self.run("rebuild", *words, **options).out.strip()
+
+    def python_says(self, code: str, **options: Any) -> str:
+        """What `python -c CODE` prints in the image."""
+        return self.run("exec", "python", "-c", code, **options).out
+
+    def elsewhere(self, store: Path) -> Project:
+        """The same project with another store."""
+        return self._replace(store=store)
+
+
+def venv(folder: Path, *packages: str | Path, python: str | None = None, umask: int = -1, pip: Sequence[str] = ()) -> Path:
+    """A virtual environment with packages, installed by pip as users do. Returns its python."""
+    base: str = python or getattr(sys, "_base_executable", "") or sys.executable
+    subprocess.run([base, "-m", "venv", str(folder)], check=True, umask=umask)
+    inside = folder / "bin" / "python"
+    if packages:
+        words = ["-m", "pip", "install", "-qq", "--disable-pip-version-check", *pip, *map(str, packages)]
+        subprocess.run([inside, *words], check=True, umask=umask)
+    return inside
+
+
+def pinned(name: str) -> str:
+    """`name==version`, as the example's lock file says."""
+    (found,) = (line.split()[0] for line in lock("example").read_text().splitlines() if line.startswith(f"{name}=="))
+    return found
+
+
+def lock(name: str) -> Path:
+    """A lock file for the Python that runs the tests."""
+    return ROOT / "lockfiles" / ("py310" if sys.version_info < (3, 11) else "") / f"{name}.txt"
+
+
+def project(folder: Path, python: Path, store: Path, *examples: str) -> Project:
+    """A project folder with the files of the named examples."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for example in examples:
+        shutil.copy(ROOT / "examples" / example / "train.py", folder / "train.py")
+    return Project(folder, python, store)
+
+
+def digests(folder: Path) -> dict[str, str]:
+    """Path -> sha256 of each file; `-> target` for a symlink."""
+    found = {}
+    for path in sorted(folder.rglob("*")):
+        if path.is_symlink():
+            found[str(path.relative_to(folder))] = f"-> {path.readlink()}"
+        elif path.is_file():
+            found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def one_sentence(done: Done) -> str:
+    """Our own complaint on stderr: no traceback, and a line that says what is wrong. Returns all of stderr."""
+    assert "Traceback" not in done.err, done.err
+    assert done.err.strip(), "nothing was said"
+    return done.err

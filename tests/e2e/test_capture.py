@@ -1,0 +1,126 @@
+"""The same environment gives the same bytes, whatever may not matter."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import parts
+
+PACKAGES = ("packaging==26.3", "mdurl==0.1.2", "pygments==2.21.0")
+
+
+def spec(folder: Path) -> dict[str, Any]:
+    found = json.loads((folder / "spec.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def test_twice_is_the_same_bytes_with_everything_inside_the_source(small: parts.Project) -> None:
+    """repro/, runs/ and the environment lie in the source folder, and have changed in between."""
+    small.run("exec", "hello.py")
+    assert (small.folder / "repro").is_dir()
+    assert (small.folder / "runs").is_dir()
+    assert (small.folder / ".venv").is_dir()
+    small.capture()
+    first = parts.digests(small.folder / "repro")
+    small.run("exec", "hello.py")
+    small.capture()
+    assert parts.digests(small.folder / "repro") == first
+    assert "spec.json" in first
+    assert any(path.startswith("blobs/") for path in first)
+
+
+def test_no_cache_is_needed_for_the_same_bytes(small: parts.Project, tmp_path: Path) -> None:
+    """A store that never saw the environment, another time zone, locale, umask and hash seed."""
+    first = parts.digests(small.folder / "repro")
+    changed = {"PYTHONHASHSEED": "3"}
+    small.elsewhere(tmp_path / "store").capture("--output", tmp_path / "repro", env=changed, umask=0o077)
+    again = parts.digests(tmp_path / "repro")
+    assert again == first
+
+
+def test_what_was_captured_is_named(small: parts.Project) -> None:
+    answer = small.capture()
+    assert set(answer) == {
+        "spec", "spec_digest", "image_id", "distributions", "proven", "carried", "edited", "excluded", "unknown",
+    }  # fmt: skip
+    assert Path(answer["spec"]) == small.folder / "repro" / "spec.json"
+    assert answer["distributions"] == answer["proven"] == 4  # pip is the fourth
+    assert [line for line in answer["edited"] if "mdurl/__init__.py" in line]
+    assert ".venv" in {one["path"] for one in answer["excluded"]}
+    source = spec(small.folder / "repro")["observed"]["source"]
+    assert source["path"] == str(small.folder)
+    assert source["size"] < 1000, "only hello.py and its like"
+
+
+def test_the_spec_digest_is_taken_of_the_identity_alone(small: parts.Project, tmp_path: Path) -> None:
+    """Facts of the moment (a variable, a file in the source) change the spec and not its digest."""
+    first = small.capture()
+    (small.folder / "new.py").write_text("pass\n")
+    try:
+        again = small.capture("--output", tmp_path / "repro", env={"CUDA_VISIBLE_DEVICES": "7"})
+    finally:
+        (small.folder / "new.py").unlink()
+    assert again["spec_digest"] == first["spec_digest"]
+    assert again["image_id"] == first["image_id"]
+    assert (tmp_path / "repro" / "spec.json").read_bytes() != (small.folder / "repro" / "spec.json").read_bytes()
+
+
+def test_umask_at_installation_does_not_matter(ground: Path, tmp_path: Path) -> None:
+    """Group-writable files of an environment installed under umask 002 give the image of one installed under 022."""
+    folder = tmp_path / "project"
+    answers = []
+    for umask in (0o022, 0o002):
+        shutil.rmtree(folder, ignore_errors=True)
+        python = parts.venv(folder / ".venv", *PACKAGES, umask=umask)
+        made = parts.project(folder, python, ground / "umask-store")
+        answers.append(made.capture())
+    (module,) = (folder / ".venv").glob("lib/python*/site-packages/mdurl/__init__.py")
+    assert module.stat().st_mode & 0o020, "the second one really is group-writable"
+    assert answers[0]["spec_digest"] == answers[1]["spec_digest"]
+    assert answers[0]["image_id"] == answers[1]["image_id"]
+
+
+def test_git_says_what_the_source_is(small: parts.Project, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    made = parts.project(folder, small.python, small.store)
+    git = ["git", "-C", str(folder), "-c", "user.name=Ann", "-c", "user.email=ann@example.org"]
+    subprocess.run([*git, "init", "-q"], check=True)
+    (folder / ".gitignore").write_text("*.log\n")
+    (folder / "train.py").write_text("print(1)\n")
+    subprocess.run([*git, "add", "."], check=True)
+    subprocess.run([*git, "commit", "-qm", "first"], check=True)
+    (folder / "train.py").write_text("print(2)\n")
+    (folder / "notes.txt").write_text("untracked\n")
+    (folder / "big.log").write_text("ignored\n")
+    answer = made.capture()
+    found = spec(folder / "repro")["observed"]["source"]["git"]
+    head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
+    assert (found["commit"], found["dirty"], found["untracked"]) == (head, True, ["notes.txt"])
+    assert "big.log" in {one["path"] for one in answer["excluded"]}
+    listed = made.python_says("import os; print(*sorted(os.listdir()))").split()
+    assert listed == [".gitignore", "notes.txt", "train.py"]
+
+
+@pytest.mark.parametrize("option", ["--include", "--exclude"])
+def test_globs_choose_files_of_the_source(small: parts.Project, tmp_path: Path, option: str) -> None:
+    folder = tmp_path / "project"
+    made = parts.project(folder, small.python, small.store)
+    (folder / "keep.py").write_text("pass\n")
+    (folder / "skip.dat").write_text("data\n")
+    if option == "--include":
+        subprocess.run(["git", "-C", str(folder), "init", "-q"], check=True)
+        (folder / ".gitignore").write_text("*.dat\n")
+    answer = made.capture(option, "*.dat")
+    listed = made.python_says("import os; print(*sorted(os.listdir('.')))", env={}).split()
+    del answer
+    frozen = made.run("exec", "--frozen", "python", "-c", "import os; print(*sorted(os.listdir('.')))").out.split()
+    assert ("skip.dat" in frozen) == (option == "--include")
+    assert "keep.py" in frozen
+    assert "keep.py" in listed

@@ -1,0 +1,204 @@
+"""What a run sees is the captured environment, and nothing else of the host."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import parts
+
+FACTS = Path(__file__).with_name("facts.py")
+
+
+def both(project: parts.Project) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The facts on the host and inside."""
+    (project.folder / "facts.py").write_text(FACTS.read_text())
+    plain = subprocess.run(
+        [project.python, "facts.py"], cwd=project.folder, env=parts.environ(project.store), capture_output=True, text=True, check=True
+    )
+    inside = project.run("exec", "facts.py").out
+    return json.loads(plain.stdout), json.loads(inside)
+
+
+def test_the_environment_is_the_captured_one(digits: parts.Project) -> None:
+    """Version, paths, C library, OpenSSL, locale, certificates, extension modules, scripts, and every file."""
+    host, inside = both(digits)
+    assert len(host["files"]) > 3000
+    assert host["certificates"] > 0
+    different = {name for name in host if host[name] != inside[name]}
+    assert not different, {name: (str(host[name])[:2000], str(inside[name])[:2000]) for name in different}
+
+
+def test_edited_files_are_as_edited(small: parts.Project) -> None:
+    assert small.python_says("import mdurl; print(mdurl.EDITED)") == "True\n"
+
+
+def test_console_scripts_start_the_python_beside_them(small: parts.Project) -> None:
+    said = small.run("exec", "pygmentize", "-V").out
+    assert "2.21.0" in said
+    assert small.run("exec", "sh", "-c", "command -v pygmentize").out.strip() == str(small.folder / ".venv" / "bin" / "pygmentize")
+
+
+def test_who_and_where(small: parts.Project) -> None:
+    code = (
+        "import os, getpass, json, tempfile, pathlib, socket\n"
+        "tempfile.NamedTemporaryFile().close()\n"
+        "(pathlib.Path.home() / 'x').write_text('x')\n"
+        "print(json.dumps([os.getuid(), os.getgid(), getpass.getuser(), os.getcwd(), str(pathlib.Path.home()),"
+        " os.stat('.').st_uid, socket.gethostbyname('localhost')]))"
+    )
+    uid, gid, name, cwd, home, owner, local = json.loads(small.python_says(code, env={"USER": "", "LOGNAME": ""}))
+    assert (uid, gid, owner) == (os.getuid(), os.getgid(), os.getuid())
+    assert cwd == str(small.folder)
+    assert name
+    assert home.startswith("/")
+    assert local == "127.0.0.1"
+    assert not (Path(home) / "x").exists(), "home is private"
+
+
+def test_nothing_of_the_host_outside_the_mounts(small: parts.Project, tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("secret")
+    seen = json.loads(
+        small.python_says(
+            "import os, json; print(json.dumps({path: os.path.exists(path) for path in "
+            f"[{str(secret)!r}, {str(tmp_path)!r}, {str(parts.ROOT)!r}, {str(small.store)!r}, '/var/lib/dpkg', '/usr/bin/apt-get']}}))"
+        )
+    )
+    assert not any(seen.values()), seen
+    mounts = small.python_says("print(open('/proc/self/mountinfo').read())")
+    assert str(parts.ROOT) not in mounts
+    processes = small.python_says("import os; print(sum(name.isdigit() for name in os.listdir('/proc')))")
+    assert int(processes) <= 3, "other processes are to be seen"
+
+
+def test_a_write_stays_in_the_run(small: parts.Project) -> None:
+    small.run("exec", "hello.py")
+    assert not (small.folder / "made.txt").exists()
+    (small.folder / "got").mkdir(exist_ok=True)
+    small.run("runs", "get", "latest", "made.txt", "--to", small.folder / "got", "--force")
+    assert (small.folder / "got" / "made.txt").read_text() == "made"
+
+
+def test_the_image_is_not_changed_by_a_run(small: parts.Project) -> None:
+    code = "import mdurl, pathlib\ntry:\n pathlib.Path(mdurl.__file__).write_text('gone')\nexcept OSError: pass"
+    small.run("exec", "python", "-c", code, code=None)
+    assert small.python_says("import mdurl; print(mdurl.EDITED)") == "True\n"
+    assert "EDITED" in Path(small.python.parents[1], "lib").glob("python*/site-packages/mdurl/__init__.py").__next__().read_text()
+
+
+def test_no_network_but_its_own_loopback(small: parts.Project) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        code = (
+            "import socket\n"
+            "def reach(address):\n"
+            "    try:\n        socket.create_connection(address, 3).close(); return True\n"
+            "    except OSError: return False\n"
+            f"own = socket.create_server(('127.0.0.1', 0)); print(reach(own.getsockname()), reach(('127.0.0.1', {port})))"
+        )
+        assert small.python_says(code) == "True False\n"
+        assert small.run("exec", "--network", "python", "-c", code).out == "True True\n"
+    assert small.python_says("import os; print(*sorted(os.listdir('/sys/class/net') if os.path.isdir('/sys/class/net') else ['lo']))") in (
+        "lo\n",
+    )
+
+
+def test_children_are_reaped_and_signals_arrive(small: parts.Project) -> None:
+    code = (
+        "import os, signal, subprocess, time\n"
+        "subprocess.run(['sh', '-c', 'sleep 0.1 & exit'])\n"
+        "time.sleep(0.4)\n"
+        "states = [open(f'/proc/{pid}/stat').read().rsplit(')')[1].split()[0] for pid in os.listdir('/proc') if pid.isdigit()]\n"
+        "print('Z' in states)"
+    )
+    assert small.python_says(code) == "False\n"
+    assert small.run("exec", "sh", "-c", "kill -TERM $$", code=143)
+
+
+@pytest.mark.parametrize("words", [("--seed", "3", "--help", "--", "-x"), ("--json",), ("--", "--")])
+def test_words_after_the_command_are_its_own(small: parts.Project, words: tuple[str, ...]) -> None:
+    (small.folder / "echo.py").write_text("import sys, json; print(json.dumps(sys.argv[1:]))\n")
+    assert json.loads(small.run("exec", "echo.py", *words).out) == list(words)
+    assert json.loads(small.run("exec", "--", "echo.py", *words).out) == list(words)
+
+
+def test_ways_to_name_a_command(small: parts.Project) -> None:
+    assert small.run("exec", "true").out == ""
+    assert small.run("exec", "bash", "-c", "echo $0").out == "bash\n"
+    assert "usage" in small.run("exec", "-m", "json.tool", "--help").out
+    assert small.run("exec", "sh", "-c", "exit 7", code=7)
+
+
+def test_stdin_and_streams_are_untouched(small: parts.Project) -> None:
+    done = small.run("exec", "python", "-c", "import sys; sys.stdout.write(sys.stdin.read()); sys.stderr.write('to err')", stdin="in\n")
+    assert done.out == "in\n"
+    assert "to err" in done.err
+
+
+def test_variables(small: parts.Project) -> None:
+    env = {"GIVEN": "from the host", "SECRET_TOKEN": "hidden", "OMP_NUM_THREADS": "9"}
+    code = "import os; print(os.environ.get('GIVEN'), os.environ.get('OTHER'), os.environ.get('SECRET_TOKEN'), os.environ.get('FILED'))"
+    file = small.folder / "variables"
+    file.write_text("FILED=yes\n")
+    words = ("--env", "GIVEN", "--env", "OTHER=value", "--env-file", file)
+    done = small.run("exec", *words, "python", "-c", code, env=env)
+    assert done.out == "from the host value None yes\n"
+    shown = small.run("runs", "show", "latest", "--json").out
+    assert "GIVEN" in shown
+    assert "from the host" not in shown
+
+
+def test_data_is_read_only_and_checkpoints_are_not(small: parts.Project, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").write_text("data")
+    (tmp_path / "ck").mkdir()
+    code = (
+        "import pathlib, sys\n"
+        f"print(pathlib.Path({str(tmp_path / 'data' / 'x')!r}).read_text())\n"
+        "pathlib.Path('/ck/new').write_text('kept')\n"
+        f"try: pathlib.Path({str(tmp_path / 'data' / 'x')!r}).write_text('lost')\n"
+        "except OSError: print('refused')"
+    )
+    done = small.run("exec", "--data", tmp_path / "data", "--checkpoints", f"{tmp_path / 'ck'}:/ck", "python", "-c", code)
+    assert done.out == "data\nrefused\n"
+    assert (tmp_path / "ck" / "new").read_text() == "kept"
+    assert (tmp_path / "ck" / "new").stat().st_uid == os.getuid()
+
+
+@pytest.mark.slow
+def test_torch_and_matplotlib_work_inside(torch: parts.Project) -> None:
+    """As the uid that runs this: the user's name, fonts and caches, the compiler's import, a process group over gloo."""
+    code = (
+        "import getpass; getpass.getuser()\n"
+        "import matplotlib; matplotlib.use('Agg')\n"
+        "import matplotlib.pyplot as plt; plt.plot([1, 2]); plt.title('x'); plt.savefig('plot.png')\n"
+        "import torch, torch._inductor, torch._inductor.compile_fx\n"
+        "import torch.distributed as dist\n"
+        "dist.init_process_group('gloo', init_method='tcp://localhost:29511', rank=0, world_size=1)\n"
+        "x = torch.ones(3); dist.all_reduce(x); print(x.sum().item()); dist.destroy_process_group()"
+    )
+    assert torch.python_says(code) == "3.0\n"
+
+
+@pytest.mark.slow
+def test_torchrun_is_found(torch: parts.Project) -> None:
+    (torch.folder / "ranks.py").write_text(
+        "import os, torch.distributed as dist\ndist.init_process_group('gloo')\nprint('rank', dist.get_rank(), 'of', dist.get_world_size())\n"
+        "dist.destroy_process_group()\n"
+    )
+    said = torch.run("exec", "torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py").out
+    assert sorted(said.split("\n")[:2]) == ["rank 0 of 2", "rank 1 of 2"]
+
+
+@pytest.mark.slow
+def test_every_file_of_a_large_environment(torch: parts.Project) -> None:
+    host, inside = both(torch)
+    different = {name for name in host if host[name] != inside[name]}
+    assert not different, {name: (str(host[name])[:2000], str(inside[name])[:2000]) for name in different}

@@ -1,0 +1,120 @@
+"""A spec gives the image it names, wherever and however it is rebuilt; damage is found."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import parts
+
+
+def expected(project: parts.Project) -> str:
+    found = json.loads((project.folder / "repro" / "spec.json").read_text())["expected"]["image_id"]
+    assert isinstance(found, str)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("umask", "env"),
+    [
+        (0o022, {"TZ": "Asia/Kathmandu", "LC_ALL": "C", "PYTHONHASHSEED": "1"}),
+        (0o077, {"TZ": "UTC", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "2"}),
+    ],
+)
+def test_surroundings_do_not_matter(small: parts.Project, tmp_path: Path, umask: int, env: dict[str, str]) -> None:
+    shutil.copytree(small.folder / "repro", tmp_path / "another place" / "repro")
+    there = small.elsewhere(tmp_path / "store")
+    assert there.rebuild(tmp_path / "another place" / "repro", env=env, umask=umask, cwd=tmp_path) == expected(small)
+
+
+def test_stdout_is_the_image_id_alone(small: parts.Project) -> None:
+    assert small.run("rebuild").out == expected(small) + "\n"
+
+
+def test_where_it_was_captured_nothing_is_downloaded(small: parts.Project, tmp_path: Path) -> None:
+    """Every way out is a dead end; the live files and caches are enough."""
+    dead = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
+    assert small.elsewhere(tmp_path / "store").rebuild(env=dead) == expected(small)
+
+
+def test_without_the_live_environment_wheels_come_from_their_hints(ground: Path, tmp_path: Path) -> None:
+    """The environment is gone and so are the caches: bytes come from URLs, checked by sha256."""
+    folder = tmp_path / "project"
+    python = parts.venv(folder / ".venv", "mdurl==0.1.2")
+    made = parts.project(folder, python, ground / "gone-store")
+    made.capture()
+    shutil.rmtree(folder / ".venv")
+    caches = {"PIP_CACHE_DIR": str(tmp_path / "pip"), "UV_CACHE_DIR": str(tmp_path / "uv"), "XDG_CACHE_HOME": str(tmp_path / "xdg")}
+    assert made.elsewhere(tmp_path / "store").rebuild(env=caches) == expected(made)
+
+
+def test_dry_run_makes_nothing(small: parts.Project, tmp_path: Path) -> None:
+    done = small.elsewhere(tmp_path / "store").run("rebuild", "--dry-run")
+    assert not list((tmp_path / "store").glob("layers/*"))
+    assert done.err.strip()
+
+
+def test_a_flipped_byte_in_a_blob_is_found(small: parts.Project, tmp_path: Path) -> None:
+    shutil.copytree(small.folder / "repro", tmp_path / "repro")
+    largest = max((tmp_path / "repro" / "blobs").glob("*[0-9a-f]*"), key=lambda path: path.stat().st_size)
+    data = bytearray(largest.read_bytes())
+    data[len(data) // 2] ^= 0x01
+    largest.write_bytes(data)
+    there = small.elsewhere(tmp_path / "store")
+    said = parts.one_sentence(there.run("rebuild", tmp_path / "repro", code=11))
+    assert largest.name.partition(".")[0][:12] in said
+    assert not list((tmp_path / "store" / "images").glob("*"))
+
+
+def test_a_missing_blob_is_named(small: parts.Project, tmp_path: Path) -> None:
+    shutil.copytree(small.folder / "repro", tmp_path / "repro")
+    largest = max((tmp_path / "repro" / "blobs").glob("*[0-9a-f]*"), key=lambda path: path.stat().st_size)
+    largest.unlink()
+    said = parts.one_sentence(small.elsewhere(tmp_path / "store").run("rebuild", tmp_path / "repro", code=11))
+    assert largest.name.partition(".")[0][:12] in said
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("command", ["capture", "rebuild"])
+def test_killed_at_any_moment_and_started_again(small: parts.Project, tmp_path: Path, command: str) -> None:
+    """SIGKILL after growing delays, to the whole group; each time the next try must work from what was left."""
+    there = small.elsewhere(tmp_path / "store")
+    shutil.copytree(small.folder / "repro", tmp_path / "given")
+    before = parts.digests(tmp_path / "given")
+    words = {
+        "capture": ["capture", "--python", str(small.python), "--output", str(tmp_path / "repro")],
+        "rebuild": ["rebuild", str(tmp_path / "given")],
+    }[command]
+    killed = 0
+    for delay in (0.3, 0.7, 1.2, 2.0, 3.5, 6.0):
+        child = subprocess.Popen(
+            [parts.COMMAND, *words],
+            cwd=small.folder,
+            env=parts.environ(there.store),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            child.wait(delay)
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            killed += 1
+        spec = tmp_path / "repro" / "spec.json"
+        if command == "capture" and spec.exists():
+            assert spec.read_bytes() == (small.folder / "repro" / "spec.json").read_bytes(), "written whole or not at all"
+        time.sleep(0.05)
+    assert killed, "not once was it still running"
+    there.run(*words)
+    made = parts.digests(tmp_path / ("repro" if command == "capture" else "given"))
+    assert made == before
+    left = [path for path in there.store.rglob("*") if ".tmp" in path.name or path.name.startswith("tmp")]
+    assert not left, f"left behind: {left}"

@@ -1,0 +1,77 @@
+"""An unmodified training gives the same bytes on the host, in the image, and in the image again."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import parts
+
+
+def trained(project: parts.Project, to: Path, *options: str, script: tuple[str, ...] = ("train.py",)) -> dict[str, str]:
+    project.run("exec", *options, "--save", to, *script)
+    found = parts.digests(to)
+    assert found, "the training wrote nothing"
+    return found
+
+
+def test_digits_host_and_image(digits: parts.Project, tmp_path: Path) -> None:
+    host = trained(digits, tmp_path / "host", "--runner", "host")
+    assert trained(digits, tmp_path / "image") == host
+    assert {Path(path).name for path in host} >= {"metrics.json", "predictions.csv", "forest.joblib", "network.joblib"}
+
+
+def test_another_seed_is_another_training(digits: parts.Project, tmp_path: Path) -> None:
+    """Else the two above would be equal for a reason that has nothing to do with seeds."""
+    one, two = trained(digits, tmp_path / "one"), trained(digits, tmp_path / "two", "--seed", "8")
+    different = {Path(path).name for path in one if one[path] != two[path]}
+    assert different >= {"metrics.json", "forest.joblib", "network.joblib"}
+
+
+def test_without_us_it_is_another_training_each_time(digits: parts.Project, tmp_path: Path) -> None:
+    """The script really seeds nothing."""
+    said = []
+    for name in ("one", "two"):
+        words = [str(digits.python), "train.py", "--out", str(tmp_path / name)]
+        subprocess.run(words, cwd=digits.folder, env=parts.environ(digits.store), check=True, capture_output=True)
+        said.append(parts.digests(tmp_path / name))
+    assert said[0] != said[1]
+
+
+def test_the_record_says_what_happened(digits: parts.Project, tmp_path: Path) -> None:
+    digits.run("exec", "--record", tmp_path / "record.json", "train.py", "--out", "here")
+    record = json.loads((tmp_path / "record.json").read_text())
+    text = json.dumps(record)
+    spec = json.loads((digits.folder / "repro" / "spec.json").read_text())
+    assert spec["expected"]["image_id"] in text
+    assert "here/metrics.json" in text
+    assert "numpy" in text, "the holes that were filled are named"
+    listed = json.loads(digits.run("runs", "list", "--json").out)
+    assert listed
+
+
+def test_a_run_that_fails_has_a_record_and_its_files(digits: parts.Project) -> None:
+    code = "open('before.txt', 'w').write('x'); raise SystemExit(3)"
+    digits.run("exec", "python", "-c", code, code=3)
+    shown = digits.run("runs", "show", "latest", "--json").out
+    assert "before.txt" in shown
+    assert '"exit_code": 3' in shown or '"exit_code":3' in shown
+
+
+@pytest.mark.slow
+def test_torch_host_image_and_image_again(torch: parts.Project, tmp_path: Path) -> None:
+    """Loader workers, dropout, batch norm and a scheduler; weights and the whole checkpoint file."""
+    host = trained(torch, tmp_path / "host", "--runner", "host")
+    assert {Path(path).name for path in host} == {"weights.pt", "checkpoint.pt"}
+    assert trained(torch, tmp_path / "image") == host
+    assert trained(torch, tmp_path / "again") == host
+
+
+@pytest.mark.slow
+def test_torch_with_another_seed(torch: parts.Project, tmp_path: Path) -> None:
+    one = trained(torch, tmp_path / "one")
+    two = trained(torch, tmp_path / "two", "--seed", "5")
+    assert all(one[path] != two[path] for path in one)
