@@ -10,6 +10,7 @@ import stat
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 from packaging.utils import canonicalize_name
@@ -73,6 +74,12 @@ def scan(facts: Interpretation) -> Scan:
         folders = sorted(one.facts.dist_info for one in claimed)
         problems += [f"{folder}: one of {len(folders)} folders that claim to be {name}" for folder in folders]
     return Scan(tuple(distributions), tuple(sorted(problems)))
+
+
+def project(one: InstalledDistribution) -> str:
+    """The folder that an editable distribution is imported from, as an absolute path; empty for every other one."""
+    url = urlsplit(one.facts.direct_url)
+    return unquote(url.path) if one.facts.editable and url.scheme == "file" and url.path.startswith("/") else ""
 
 
 def _sites(facts: Interpretation) -> list[str]:

@@ -1,0 +1,198 @@
+"""The source: which files of a folder are the code, and why the others are not.
+
+The snapshot is decided by rules that do not change between two captures: what this tool writes itself is left out
+and never measured, so capturing twice gives the same.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.capture import git, secrets
+from repro_env.capture.globs import globs
+from repro_env.capture.rules import Rules
+from repro_env.io.files import Found, walk
+from repro_env.model import redact
+from repro_env.model.environment import Excluded, Git
+from repro_env.model.errors import CaptureError, SourceError
+
+CAP = 200_000_000
+"""Bytes; data and weights belong to `--data`."""
+_NOT_TEXT = re.compile("[\x00-\x1f\x7f]")
+
+
+class SourceTree(msgspec.Struct, frozen=True):
+    """The snapshot, as a listing."""
+
+    root: Path
+    """Absolute, as it was named (symlinks not resolved): runs see the source at this path."""
+    found: tuple[Found, ...]
+    """Files, folders and symlinks, each folder before what is in it."""
+    git: Git | None
+    excluded: tuple[Excluded, ...]
+    """Sorted by path."""
+    size: int
+    """Of the files in the snapshot, in bytes."""
+    problems: tuple[str, ...] = ()
+    """What may be missing in a run, or could not be found out: one line each."""
+
+
+def look(
+    root: Path,
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    never: Sequence[Path] = (),
+    cap: int = CAP,
+    facts: bool = True,
+) -> SourceTree:
+    """List the snapshot of `root`. Opens files only to look for secrets, and changes nothing.
+
+    Globs: without a slash they match a name at any depth, with one the path from `root`; `*` stops at a slash, `**`
+    does not; a folder's match is that of all in it. `exclude` wins over `include`. `include` brings back what is left
+    out by rule, but no `.env`, no `.git` and nothing of `never` (folders that this tool writes; listed without size).
+    `facts=False` leaves out the git facts and the search for secrets; the snapshot is the same.
+    Raises `SourceError`: no folder, unreadable, over `cap` bytes, or a secret in a file.
+    """
+    root = Path(os.path.abspath(root))  # noqa: PTH100 - `resolve` would move the source to another path
+    if not root.is_dir():
+        raise SourceError("no such folder", where=str(root), hint="name the folder of your code with --source")
+    rules = Rules(root, globs(include), globs(exclude), never)
+    found = _walk(root, rules)
+    size = sum(one.size for one in found)
+    if size > cap:
+        raise _over(found, size, cap, root)
+    answer = git.Answer(None, "")
+    if facts:
+        _no_secrets(root, found)
+        answer = git.look(root, never=never, held={one.path for one in found})
+    problems = [
+        *_links(root, found),
+        *(
+            f"no path of the source matches --exclude {glob}"
+            for glob, used in zip(exclude, rules.exclude, strict=True)
+            if not used.hit
+        ),
+        *(
+            f"nothing is brought back by --include {glob}"
+            for glob, used in zip(include, rules.include, strict=True)
+            if not used.hit
+        ),
+        answer.problem,
+        rules.problem,
+    ]
+    return SourceTree(
+        root=root,
+        found=found,
+        git=answer.git,
+        excluded=rules.rows(),
+        size=size,
+        problems=tuple(sorted({redact.line(problem) for problem in problems if problem})),
+    )
+
+
+def _walk(root: Path, rules: Rules) -> tuple[Found, ...]:
+    kept: list[Found] = []
+    wanted: set[str] = set()
+    try:
+        for one in walk(root, skip=rules.skip):
+            if one.kind == "other":
+                rules.other(one.path)
+                continue
+            kept.append(one)
+            if not rules.only_passed(one.path):
+                path = one.path
+                while path := path.rpartition("/")[0]:
+                    wanted.add(path)
+    except PermissionError as error:
+        raise _unreadable(str(error.filename or root), root) from None
+    except CaptureError as error:
+        raise SourceError(error.what, where=error.where, hint=error.hint) from None
+    return tuple(one for one in kept if not rules.only_passed(one.path) or one.path in wanted)
+
+
+def _no_secrets(root: Path, found: Sequence[Found]) -> None:
+    for one in found:
+        if one.kind != "file":
+            continue
+        try:
+            secret = secrets.in_file(root, one.path)
+        except PermissionError:
+            raise _unreadable(str(root / one.path), root) from None
+        except FileNotFoundError:
+            raise SourceError(
+                "vanished while it was read", where=str(root / one.path), hint="try again when nothing writes there"
+            ) from None
+        except OSError as error:
+            raise SourceError(
+                f"cannot be read: {error.strerror}", where=str(root / one.path), hint=_leave_out(one.path)
+            ) from None
+        if secret is not None:
+            raise SourceError(
+                f"line {secret.line} holds a secret ({secret.kind})",
+                where=str(root / secret.path),
+                hint=f"take it out of the code, or leave the file out: {_leave_out(secret.path)}",
+            )
+
+
+def _unreadable(path: str, root: Path) -> SourceError:
+    return SourceError(
+        "cannot be read by you", where=path, hint=f"make it readable, or {_leave_out(os.path.relpath(path, root))}"
+    )
+
+
+def _leave_out(path: str) -> str:
+    return f"--exclude '{path}'"
+
+
+def _over(found: Sequence[Found], size: int, cap: int, root: Path) -> SourceError:
+    """Names where the bytes are: the deepest folders or files that hold nearly all of a share."""
+    below: dict[str, int] = defaultdict(int)
+    children: dict[str, set[str]] = defaultdict(set)
+    for one in found:
+        if one.kind == "file":
+            path = one.path
+            while path:
+                below[path] += one.size
+                parent = path.rpartition("/")[0]
+                children[parent].add(path)
+                path = parent
+    largest = []
+    for path in sorted(children[""], key=lambda path: (-below[path], path))[:3]:
+        while children[path] and below[child := max(children[path], key=lambda one: (below[one], one))] > 0.9 * below[path]:
+            path = child
+        largest.append(path)
+    named = ", ".join(f"{path} ({_megabytes(below[path])})" for path in largest)
+    return SourceError(
+        f"the source is {_megabytes(size)}, over the cap of {_megabytes(cap)}; the largest: {named}",
+        where=str(root),
+        hint=f"{_leave_out(largest[0])}, or give data with --data {largest[0]}, or list it in .gitignore",
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _links(root: Path, found: Sequence[Found]) -> list[str]:
+    """Symlinks that a run will not be able to follow."""
+    held = {one.path for one in found}
+    links = {one.path: one.target for one in found if one.kind == "link"}
+    problems = []
+    for link, target in links.items():
+        full = os.path.normpath(root / os.path.dirname(link) / target)  # noqa: PTH120
+        path = os.path.relpath(full, root)
+        parts = path.split("/")
+        if path == ".." or path.startswith("../"):
+            problems.append(f"{link} is a symlink to {target}, outside the source: a run sees that only when it is mounted there")
+        elif path == "." or path in held or any("/".join(parts[:end]) in links for end in range(1, len(parts))):
+            continue
+        elif os.path.lexists(full):
+            problems.append(f"{link} is a symlink to {target}, which is not in the snapshot")
+    return problems
