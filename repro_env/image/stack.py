@@ -31,10 +31,11 @@ class GroupLayer(msgspec.Struct, frozen=True):
 def layers(installed: Mapping[str, Installed]) -> list[GroupLayer]:
     """The distribution layers of an image, lowest first. Keys are normalised names."""
     sized = [group.Sized(name, one.size) for name, one in installed.items()]
-    return [_layer(names, installed) for names in group.groups(sized)]
+    return [layer(names, installed) for names in group.groups(sized)]
 
 
-def _layer(names: tuple[str, ...], installed: Mapping[str, Installed]) -> GroupLayer:
+def layer(names: tuple[str, ...], installed: Mapping[str, Installed]) -> GroupLayer:
+    """The layer that these distributions share; `names` sorted."""
     entries: dict[str, Entry] = {}
     owner: dict[str, str] = {}
     for name in names:

@@ -1,0 +1,484 @@
+"""The direct builder: artifacts -> layers in the store, with no container engine.
+
+What each layer is made of is known from the spec's identity and its wheels' own facts. `expected.layers` only
+says in which order to work; that it follows from the identity is checked, not believed: the fixed layers by
+`contradiction`, the groups once every wheel's facts are known, and each layer by its diff ID while it is
+written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from repro_env.build.interface import Built, Item, Origin, Plan
+from repro_env.build.sources import Finder, Place, Search, contents
+from repro_env.build.workers import Workers
+from repro_env.image import config, group, layer, stack
+from repro_env.image import wheel as rule
+from repro_env.image.entry import Contents, Entry, Members, members
+from repro_env.io.files import FileContents, free
+from repro_env.lock.layers import KIND, GroupContents
+from repro_env.model.artifact import TreeBlob, Wheel
+from repro_env.model.environment import Layout
+from repro_env.model.errors import ArtifactError, BuildError, DiskError, ReproEnvError
+from repro_env.model.spec import Identity, Spec
+from repro_env.model.talk import Advance, Tell
+from repro_env.store.carried import Carried
+from repro_env.store.store import Store
+
+BLOCK = 4096
+"""Bytes that file systems give out at once."""
+FETCHES = 6
+"""Downloads at a time."""
+ALONE = 64 << 20
+"""Bytes to write below which starting worker processes costs more than it gives."""
+
+
+class Part(msgspec.Struct, frozen=True):
+    """One distribution of a layer, and where its bytes are; `place` is None where only its facts are needed."""
+
+    wheel: Wheel
+    facts: rule.Facts
+    place: Place | None
+
+
+class GroupJob(msgspec.Struct, frozen=True):
+    """Unpack a layer of distributions or, where it is unpacked, prove that it is the one of these wheels."""
+
+    diff_id: str
+    parts: tuple[Part, ...]
+    layout: Layout
+
+
+class TreeJob(msgspec.Struct, frozen=True):
+    """Unpack a carried tree."""
+
+    blob: TreeBlob
+    folder: str
+
+
+class MarkerJob(msgspec.Struct, frozen=True):
+    """Unpack the layer that says what the image is."""
+
+    diff_id: str
+    identity: Identity
+
+
+Job = GroupJob | TreeJob | MarkerJob
+
+
+class PlaceFailed(Exception):  # noqa: N818 it never leaves this module
+    """A wheel's bytes were not what its place claimed."""
+
+    def __init__(self, name: str, error: ReproEnvError) -> None:
+        super().__init__(name, error)
+        self.name = name
+        self.error = error
+
+
+def serve(root: Path, job: Job, advance: Advance) -> None:
+    """Do one job in the store at `root`. Raises `PlaceFailed`, or one of our errors."""
+    store = Store.open(root)
+    if isinstance(job, TreeJob):
+        blob = job.blob
+        tree = Carried(Path(job.folder) / "blobs").tree(blob)
+        store.layers.unpack(blob.sha256, _counted(tree, advance), size=blob.size)
+    elif isinstance(job, MarkerJob):
+        store.layers.unpack(job.diff_id, config.marker(job.identity))
+    else:
+        _group(store, job, advance)
+
+
+def _group(store: Store, job: GroupJob, advance: Advance) -> None:
+    installed = {part.wheel.name: rule.canonical(part.facts, job.layout, name=part.wheel.name) for part in job.parts}
+    made = stack.layer(tuple(sorted(installed)), installed)
+    recipe = layer.recipe(made.entries)
+    known = store.facts.get(KIND, recipe)
+    if known is not None and known.decode() != job.diff_id:
+        raise BuildError(
+            f"the layer is {known.decode()}, not the expected {job.diff_id}",
+            hint="the spec contradicts itself; capture again",
+        )
+    there = store.layers.path(job.diff_id)
+    if there is not None:
+        # The tree hashed to this diff ID when it was written; if these entries with its bytes do too, it is theirs.
+        if known is None and layer.diff_id(members(made.entries, FileContents(there))) != job.diff_id:
+            raise BuildError(f"the layer {job.diff_id} holds something else", hint="the spec contradicts itself; capture again")
+    else:
+        sources: dict[str, Contents] = {part.wheel.name: _Source(part, installed[part.wheel.name]) for part in job.parts}
+        given = members(made.entries, GroupContents(made.owner, sources))
+        store.layers.unpack(job.diff_id, _counted(given, advance), size=sum(entry.size for entry in made.entries))
+    store.facts.put(KIND, recipe, job.diff_id.encode())
+
+
+class _Source:
+    """The bytes of one distribution; a failure says whose it was."""
+
+    def __init__(self, part: Part, installed: rule.Installed) -> None:
+        self._name = part.wheel.name
+        self._inner: Contents | None = contents(part.place, installed) if part.place is not None else None
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        if self._inner is None:  # the layer was there a moment ago, and somebody removed it
+            raise PlaceFailed(self._name, ArtifactError("its layer was removed from the store", where=self._name, hint="rebuild again"))
+        try:
+            yield from self._inner.chunks(entry)
+        except ReproEnvError as error:
+            raise PlaceFailed(self._name, error) from None
+
+
+def _counted(given: Members, advance: Advance) -> Members:
+    for entry, chunks in given:
+        yield entry, (_counting(chunks, advance) if entry.kind == "file" else chunks)
+
+
+def _counting(chunks: Iterable[bytes], advance: Advance) -> Iterator[bytes]:
+    for chunk in chunks:
+        yield chunk
+        advance(len(chunk))
+
+
+class _Task:
+    """A layer to be made, and the search for what it is made of. Used by the main thread only."""
+
+    def __init__(self, job: Job, *, label: str, size: int) -> None:
+        self.job = job
+        self.label = label
+        self.size = size
+        """For the order of work: the largest first."""
+        self.wheels: dict[str, Wheel] = {}
+        self.needed: dict[str, Future[Part]] = {}
+
+    @property
+    def ready(self) -> bool:
+        return all(future.done() for future in self.needed.values())
+
+
+class Direct:
+    """Builds one spec into one store (`build.interface.Builder`)."""
+
+    def __init__(self, spec: Spec, folder: Path, store: Store, *, workers: int | None = None) -> None:
+        """`folder` holds the spec, and `blobs/` beside it. `workers`: processes, as many as cores when not given.
+
+        Raises `BuildError` for a spec whose expected layers contradict its identity.
+        """
+        contradiction(spec)
+        self._spec = spec
+        self._folder = folder
+        self._store = store
+        self._workers = workers
+        self._finder = Finder(spec, folder, store)
+        self._carried = Carried(folder / "blobs")
+        by_label = {_label(wheel): wheel for wheel in spec.identity.distributions}
+        self._wheels = {one.diff_id: tuple(by_label[held] for held in one.holds) for one in spec.expected.layers}
+        self._facts: dict[str, rule.Facts] = {}
+        self._searches: dict[str, Search] = {}
+        self._planned: Plan | None = None
+        for wheel in spec.identity.distributions:
+            known = self._finder.facts(wheel)
+            if known is not None:
+                self._facts[wheel.name] = known
+
+    def plan(self, *, ask: bool) -> Plan:
+        agree = self._finder.ask if ask else _believe
+        needed = [
+            wheel
+            for one in self._spec.expected.layers
+            for wheel in self._wheels[one.diff_id]
+            if not self._there(one.diff_id) or wheel.name not in self._facts
+        ]
+        for wheel in needed:
+            self._searches.setdefault(wheel.name, Search(self._finder, wheel, self._facts.get(wheel.name)))
+        with ThreadPoolExecutor(FETCHES) as pool:
+            places = dict(
+                zip(
+                    (wheel.name for wheel in needed),
+                    pool.map(lambda wheel: self._searches[wheel.name].peek(agree), needed),
+                    strict=True,
+                )
+            )
+        items: list[Item] = []
+        fetch = write = files = 0
+        for one in self._spec.expected.layers:
+            there = self._there(one.diff_id)
+            for wheel in self._wheels[one.diff_id]:
+                place = places.get(wheel.name)
+                origin: Origin = place.origin if place is not None else "layer"
+                items.append(Item(what=_label(wheel), origin=origin, where=str(place or ""), size=wheel.size))
+                if place is not None and place.remote:
+                    fetch += wheel.size
+                    write += _blocks(wheel.size)
+                    files += 1
+                if not there:
+                    size, count = self._unpacked(wheel)
+                    write += size
+                    files += count
+        for what, tree in self._trees():
+            item, blob = self._tree(what, tree)
+            items.append(item)
+            if blob:
+                write += _blocks(tree.size)
+                files += tree.files
+        exact = all(wheel.name in self._facts for wheel in needed)
+        self._planned = Plan(items=tuple(items), fetch=fetch, write=write, files=files, exact=exact)
+        return self._planned
+
+    def build(self, tell: Tell) -> Built:
+        plan = self._planned or self.plan(ask=False)
+        count = 0 if plan.write < ALONE else self._workers or _cores()
+        # Before any thread is started, since a fork copies only the one that calls it.
+        with Workers(count, partial(serve, self._store.root)) as workers:
+            with (
+                ThreadPoolExecutor(FETCHES) as fetchers,
+                ThreadPoolExecutor(max(count, 1)) as lanes,
+                tell.progress(plan.fetch + plan.write, "rebuilding") as advance,
+            ):
+                try:
+                    told = self._drive(workers, lanes, fetchers, max(count, 1), advance)
+                    advance(max(plan.fetch + plan.write - told, 0))  # the plan counts whole blocks
+                except BaseException:
+                    self._finder.stop()
+                    fetchers.shutdown(wait=False, cancel_futures=True)
+                    lanes.shutdown(wait=False, cancel_futures=True)
+                    workers.stop()
+                    raise
+            written = workers.done
+        return Built(
+            diff_ids=tuple(one.diff_id for one in self._spec.expected.layers),
+            fetched=self._finder.fetched,
+            written=written,
+        )
+
+    def _drive(
+        self,
+        workers: Workers[Job],
+        lanes: ThreadPoolExecutor,
+        fetchers: ThreadPoolExecutor,
+        most: int,
+        advance: Advance,
+    ) -> int:
+        """Do all tasks, the largest first; returns the bytes that `advance` was told of."""
+        waiting = sorted(self._tasks(fetchers), key=lambda task: -task.size)
+        running: dict[Future[None], _Task] = {}
+        told = 0
+        grouped = False
+        while waiting or running:
+            for task in [task for task in waiting if task.ready][: most - len(running)]:
+                waiting.remove(task)
+                running[lanes.submit(workers.run, self._ready(task))] = task
+            if not grouped and len(self._facts) == len(self._spec.identity.distributions):
+                self._grouped()
+                grouped = True
+            awaited: list[Future[Any]] = [*running]
+            awaited += [future for task in waiting for future in task.needed.values() if not future.done()]
+            wait(awaited, timeout=0.1, return_when=FIRST_COMPLETED)
+            done = workers.done + self._finder.fetched
+            advance(done - told)
+            told = done
+            for future in [future for future in running if future.done()]:
+                task = running.pop(future)
+                if not self._settled(task, future, fetchers):
+                    waiting.insert(0, task)
+        return told
+
+    def _tasks(self, fetchers: ThreadPoolExecutor) -> list[_Task]:
+        identity = self._spec.identity
+        tasks = []
+        for one in self._spec.expected.layers:
+            wheels = self._wheels[one.diff_id]
+            if one.kind == "distributions":
+                task = _Task(
+                    GroupJob(one.diff_id, (), identity.layout),
+                    label=f"the layer of {_several(one.holds)}",
+                    size=sum(self._unpacked(wheel)[0] for wheel in wheels),
+                )
+                task.wheels = {wheel.name: wheel for wheel in wheels}
+                task.needed = {wheel.name: fetchers.submit(self._part, wheel, self._there(one.diff_id)) for wheel in wheels}
+                tasks.append(task)
+            elif one.kind == "marker":
+                tasks.append(_Task(MarkerJob(one.diff_id, identity), label="the marker layer", size=0))
+        for what, tree in self._trees():
+            if not self._there(tree.sha256) and self._tree(what, tree)[1]:
+                tasks.append(_Task(TreeJob(tree, str(self._folder)), label=f"the {what}", size=tree.size))
+        return tasks
+
+    def _part(self, wheel: Wheel, there: bool) -> Part:
+        """Find one wheel; runs in a fetcher's thread."""
+        facts = self._facts.get(wheel.name)
+        if there and facts is not None:
+            return Part(wheel, facts, None)
+        search = self._searches.setdefault(wheel.name, Search(self._finder, wheel, facts))
+        place = search.take(self._finder.take)
+        if facts is None:
+            # Only a whole wheel is offered while its facts are not known.
+            facts = self._facts[wheel.name] = self._finder.learn(place, wheel)
+        return Part(wheel, facts, place)
+
+    def _ready(self, task: _Task) -> Job:
+        """The job of a task whose parts are all found. Raises what finding one raised, or `DiskError`."""
+        if not isinstance(task.job, GroupJob):
+            return task.job
+        parts = tuple(task.needed[name].result() for name in sorted(task.needed))
+        if not self._there(task.job.diff_id):
+            sizes = [self._unpacked(part.wheel) for part in parts]
+            enough(self._store.root, sum(size for size, _ in sizes), sum(count for _, count in sizes))
+        return msgspec.structs.replace(task.job, parts=parts)
+
+    def _settled(self, task: _Task, future: Future[None], fetchers: ThreadPoolExecutor) -> bool:
+        """True when the layer is made; False when it has to be tried again from other places. Raises when it cannot be."""
+        try:
+            future.result()
+        except PlaceFailed as failed:
+            part = task.needed[failed.name].result()
+            if part.place is None or (part.place.whole and not self._finder.drop(part.place, part.wheel)):
+                raise failed.error from None
+            self._again(task, part, failed.error, fetchers)
+            return False
+        except BuildError as error:
+            damaged = [
+                part
+                for part in (needed.result() for needed in task.needed.values())
+                if part.place is not None and part.place.whole and self._finder.drop(part.place, part.wheel)
+            ]
+            for part in damaged:
+                self._again(task, part, ArtifactError("is damaged", where=str(part.place)), fetchers)
+            if damaged:
+                return False
+            raise BuildError(error.what, where=error.where or task.label, hint=error.hint) from None
+        except ArtifactError as error:
+            raise ArtifactError(f"{task.label} cannot be unpacked: {error.what}", where=error.where, hint=error.hint) from None
+        return True
+
+    def _again(self, task: _Task, part: Part, error: ReproEnvError, fetchers: ThreadPoolExecutor) -> None:
+        self._searches[part.wheel.name].failed(error)
+        task.needed[part.wheel.name] = fetchers.submit(self._part, part.wheel, False)
+
+    def _grouped(self) -> None:
+        """The expected groups are those that the grouping rule makes of these wheels. Raises `BuildError`."""
+        identity = self._spec.identity
+        sized = [
+            group.Sized(wheel.name, rule.canonical(self._facts[wheel.name], identity.layout, name=wheel.name).size)
+            for wheel in identity.distributions
+        ]
+        found = group.groups(sized)
+        expected = [
+            tuple(wheel.name for wheel in self._wheels[one.diff_id])
+            for one in self._spec.expected.layers
+            if one.kind == "distributions"
+        ]
+        if found != expected:
+            first = next(
+                (names for names, other in zip(expected, [*found, *expected], strict=False) if names != other), expected[-1]
+            )
+            raise BuildError(
+                f"the spec expects a layer of {_several(first)}, and the grouping rule makes another of these wheels",
+                hint="the spec contradicts itself; capture again",
+            )
+
+    def _there(self, diff_id: str) -> bool:
+        return self._store.layers.path(diff_id) is not None
+
+    def _unpacked(self, wheel: Wheel) -> tuple[int, int]:
+        """Bytes in whole blocks and files that a wheel becomes; a lower bound while its facts are not known."""
+        facts = self._facts.get(wheel.name)
+        if facts is None:
+            return wheel.size, 1
+        folders = {file.name.rpartition("/")[0] for file in facts.files}
+        return sum(_blocks(file.size) for file in facts.files) + BLOCK * len(folders), len(facts.files) + len(folders)
+
+    def _trees(self) -> list[tuple[str, TreeBlob]]:
+        identity, source = self._spec.identity, self._spec.observed.source
+        named: list[tuple[str, TreeBlob | None]] = [
+            ("base", identity.base),
+            ("interpreter", identity.interpreter.tree),
+            ("overlay", identity.overlay),
+            ("source", source.tree if source else None),
+        ]
+        return [(what, tree) for what, tree in named if tree is not None]
+
+    def _tree(self, what: str, tree: TreeBlob) -> tuple[Item, bool]:
+        """Where a tree is, and whether it has to be unpacked. Raises `ArtifactError` when it is nowhere."""
+        if self._there(tree.sha256):
+            return Item(what=what, origin="layer", where="", size=tree.size), False
+        path = self._carried.file(tree.sha256)
+        if path is not None:
+            return Item(what=what, origin="carried", where=str(path), size=tree.size), True
+        if what == "source":
+            # No part of the image: a run can take the live source, and says what is missing when it cannot.
+            return Item(what=what, origin="nowhere", where="", size=tree.size), False
+        raise ArtifactError(
+            f"the {what} is not there: no blob {tree.sha256.removeprefix('sha256:')[:12]}…, and not in the store",
+            where=str(self._folder / "blobs"),
+            hint="copy the blobs/ folder of the capture beside the spec, or capture again",
+        )
+
+
+def contradiction(spec: Spec) -> None:
+    """Check that `expected` follows from `identity` as far as that shows without any wheel. Raises `BuildError`."""
+    identity, expected = spec.identity, spec.expected
+    fixed = [("base", identity.base.sha256), ("interpreter", identity.interpreter.tree.sha256)]
+    if identity.overlay is not None:
+        fixed.append(("overlay", identity.overlay.sha256))
+    fixed.append(("marker", config.marker_layer(identity).diff_id))
+    others = [one for one in expected.layers if one.kind != "distributions"]
+    order = [kind for kind, _ in fixed]
+    order[2:2] = ["distributions"] * (len(expected.layers) - len(others))
+    if [one.kind for one in expected.layers] != order:
+        raise _contradicts("the order of its layers", ", ".join(order), ", ".join(one.kind for one in expected.layers))
+    for one, (kind, digest) in zip(others, fixed, strict=True):
+        if one.diff_id != digest or one.holds:
+            raise _contradicts(f"the {kind} layer", one.diff_id, digest)
+    if len({wheel.name for wheel in identity.distributions}) != len(identity.distributions):
+        raise _contradicts("its distributions", "each once", "one twice")
+    held = sorted(name for one in expected.layers for name in one.holds)
+    wanted = sorted(_label(wheel) for wheel in identity.distributions)
+    if held != wanted or len({one.diff_id for one in expected.layers}) != len(expected.layers):
+        raise _contradicts("what its layers hold", _several(held), _several(wanted))
+    image = config.image_id(identity, expected.layers)
+    if image != expected.image_id:
+        raise _contradicts("the image ID", expected.image_id, image)
+
+
+def _contradicts(what: str, expected: str, got: str) -> BuildError:
+    return BuildError(
+        f"the spec contradicts itself in {what}: expected {expected}, and its identity gives {got}",
+        hint="it was edited or damaged; restore it or capture again",
+    )
+
+
+def enough(root: Path, size: int, files: int) -> None:
+    """Raises `DiskError` when the file system of the store has less room than `size` bytes or `files` inodes."""
+    free_size, free_files = free(root)
+    hint = "free some room there, or put the store elsewhere with REPRO_ENV_STORE"
+    if size > free_size:
+        raise DiskError(f"{size:,} bytes have to be written and {free_size:,} are free", where=str(root), hint=hint)
+    if files > free_files:
+        raise DiskError(f"{files:,} files have to be made and {free_files:,} inodes are free", where=str(root), hint=hint)
+
+
+def _believe(place: Place, wheel: Wheel) -> Place:  # noqa: ARG001
+    return place
+
+
+def _label(wheel: Wheel) -> str:
+    return f"{wheel.name}=={wheel.version}"
+
+
+def _several(names: Iterable[str]) -> str:
+    first = list(names)
+    return ", ".join(first[:3]) + (f" and {len(first) - 3} more" if len(first) > 3 else "")
+
+
+def _blocks(size: int) -> int:
+    return -size % BLOCK + size
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

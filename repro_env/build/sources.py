@@ -1,0 +1,364 @@
+"""Where the bytes of each wheel may come from, nearest first; every claim is proven before it is used.
+
+A place is either a whole wheel on this machine, whose sha256 was checked, or a tree of files that were
+installed or unpacked from the wheel, each of which is checked while it is read.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from repro_env.build.interface import Origin
+from repro_env.image import wheel as rule
+from repro_env.image.entry import Contents, Entry
+from repro_env.image.layer import checked
+from repro_env.io.files import FileContents, sha256_of
+from repro_env.lock.layers import DistributionContents
+from repro_env.model import codec, redact
+from repro_env.model.artifact import Wheel
+from repro_env.model.errors import ArtifactError, LockError, NetworkError, ReproEnvError, SpecError
+from repro_env.model.spec import Spec
+from repro_env.store.carried import Carried
+from repro_env.store.store import Store
+from repro_env.store.wheelfile import WheelContents, open_facts
+
+if TYPE_CHECKING:
+    from repro_env.io.http import Session
+    from repro_env.lock.index import Indexes
+
+FACTS = "wheel"
+"""Kind of the store's facts about wheels, by the wheel's sha256 (`image.wheel.Facts`)."""
+
+
+class Place(msgspec.Struct, frozen=True):
+    """One place that claims to have a wheel's bytes; `Finder.take` proves it."""
+
+    origin: Origin
+    where: str
+    """Of a whole wheel: its path or URL; of `live` and `uv`: the folder that holds its files."""
+
+    @property
+    def whole(self) -> bool:
+        """The wheel itself, and not what was unpacked from it."""
+        return self.origin not in ("live", "uv")
+
+    @property
+    def remote(self) -> bool:
+        return self.where.startswith(("http://", "https://"))
+
+    def __str__(self) -> str:
+        return redact.url(self.where) if self.remote else self.where
+
+
+class Finder:
+    """Knows the places of a spec's wheels. Safe from several threads."""
+
+    def __init__(self, spec: Spec, folder: Path, store: Store) -> None:
+        self._layout = spec.identity.layout
+        self._opened: Session | None = None
+        self._asked: Indexes | None = None
+        self._hints = {hint.sha256: hint for hint in spec.hints.wheels}
+        self._carried = Carried(folder / "blobs")
+        self._store = store
+        self._archives: dict[str, list[Path]] | None = None
+        self._lock = Lock()
+        self._stopped = False
+        self.fetched = 0
+        """Bytes that came over the network, or from an index on this machine."""
+
+    def facts(self, one: Wheel) -> rule.Facts | None:
+        """What the store knows of a wheel from an earlier capture or rebuild."""
+        held = self._store.facts.get(FACTS, one.sha256)
+        if held is None:
+            return None
+        try:
+            found = codec.decode(held, rule.Facts, where=one.filename)
+        except SpecError:
+            return None  # written by another version
+        # The name is not in the wheel's bytes, and `canonical` compares it with what they say.
+        return found if found.filename == one.filename else msgspec.structs.replace(found, filename=one.filename)
+
+    def places(self, one: Wheel, facts: rule.Facts | None, failures: list[ReproEnvError]) -> Iterator[Place]:
+        """Every claim, nearest first; what is far is asked for only when it is reached.
+
+        Indexes that could not be asked are added to `failures`.
+        """
+        held = self._store.blobs.path(one.sha256)
+        if held is not None:
+            yield Place("blob", str(held))
+        if facts is not None:
+            yield from self._unpacked(one, facts)
+        carried = self._carried.file(one.sha256)
+        if carried is not None:
+            yield Place("carried", str(carried))
+        hint = self._hints.get(one.sha256)
+        for url in hint.urls if hint else ():
+            yield Place("url", url)
+        yield from self._on_indexes(one, failures)
+
+    def learn(self, place: Place, one: Wheel) -> rule.Facts:
+        """The facts of a whole wheel, kept for the next time. Raises `ArtifactError` for what is not a wheel."""
+        found = open_facts(Path(place.where), one.filename)
+        self._store.facts.put(FACTS, one.sha256, codec.canonical(found))
+        return found
+
+    def stop(self) -> None:
+        """Let downloads that are under way end soon."""
+        self._stopped = True
+
+    def take(self, place: Place, one: Wheel) -> Place:
+        """Bring a place's bytes to this machine and check them. Raises `ArtifactError` or `NetworkError`."""
+        if place.remote:
+            path = self._store.blobs.put(self._bounded(place, one), one.sha256, where=str(place))
+            return Place(place.origin, str(path))
+        if place.origin in ("carried", "index"):
+            _is(Path(place.where), one)
+        return place
+
+    def ask(self, place: Place, one: Wheel) -> Place:
+        """As `take`, but without bringing anything: a server is asked whether it would give the file."""
+        if not place.remote:
+            return self.take(place, one)
+        from repro_env.io.http import RangesRefusedError
+
+        try:
+            with self.session.open_range(place.where) as file:
+                size = file.seek(0, os.SEEK_END)
+        except RangesRefusedError:
+            return place  # it is there; how long it is will be seen
+        if size != one.size:
+            raise ArtifactError(f"has {size} bytes where {one.filename} has {one.size}", where=str(place), hint=_OTHER)
+        return place
+
+    def drop(self, place: Place, one: Wheel) -> bool:
+        """A place that was taken gave other bytes. True when that is so; the store's own damaged blob is deleted."""
+        if not place.whole:
+            return True
+        try:
+            _is(Path(place.where), one)
+        except ArtifactError:
+            held = self._store.blobs.path(one.sha256)
+            if held is not None and str(held) == place.where:
+                self._store.blobs.remove(one.sha256)
+            return True
+        return False
+
+    def _bounded(self, place: Place, one: Wheel) -> Iterator[bytes]:
+        """A server may send without end: not more than the wheel's size is taken."""
+        left = one.size
+        for chunk in self.session.download(place.where):
+            left -= len(chunk)
+            if self._stopped:
+                raise NetworkError("stopped", where=str(place), hint="rebuild again")
+            if left < 0:
+                raise ArtifactError(f"gives more than the {one.size} bytes of {one.filename}", where=str(place), hint=_OTHER)
+            with self._lock:
+                self.fetched += len(chunk)
+            yield chunk
+
+    @property
+    def session(self) -> Session:
+        """Opened when the first server is asked: pip's insides take long to import."""
+        with self._lock:
+            if self._opened is None:
+                from repro_env.io.http import Session
+
+                self._opened = Session(prefix=self._layout.prefix, cache=self._store.facts)
+            return self._opened
+
+    def _on_indexes(self, one: Wheel, failures: list[ReproEnvError]) -> Iterator[Place]:
+        """The same file name, and the same sha256 where one is said, on an index or find-links of this machine."""
+        from repro_env.io.http import local_path
+
+        try:
+            offers = self._indexes.offers(one.name, one.version)
+        except (LockError, NetworkError) as error:
+            failures.append(error)
+            return
+        for offer in offers.candidates:
+            if offer.filename == one.filename and offer.sha256 in ("", one.sha256.removeprefix("sha256:")):
+                path = local_path(offer.url)
+                yield Place("index", str(path) if path is not None else offer.url)
+        failures += offers.failures
+
+    @property
+    def _indexes(self) -> Indexes:
+        session = self.session
+        with self._lock:
+            if self._asked is None:
+                from repro_env.lock.index import Indexes
+
+                self._asked = Indexes(session)
+            return self._asked
+
+    def _unpacked(self, one: Wheel, facts: rule.Facts) -> Iterator[Place]:
+        """Trees that may hold the wheel's files, by their sizes: the captured environment, then uv's cache."""
+        installed = rule.canonical(facts, self._layout, name=one.name)
+        sizes = {entry.path: entry.size for entry in installed.entries if entry.path in installed.members}
+        prefix = self._layout.prefix
+        if _stands(prefix, sizes.items()):
+            yield Place("live", prefix)
+        info = rule.dist_info([file.name for file in facts.files], facts.filename)
+        for archive in self._uv().get(info, ()):
+            members = ((installed.members[path], size) for path, size in sizes.items())
+            if _same(archive / info / "RECORD", facts.record) and _stands(str(archive), members):
+                yield Place("uv", str(archive))
+
+    def _uv(self) -> dict[str, list[Path]]:
+        """Unpacked wheels of uv's cache, by their `.dist-info` folder."""
+        with self._lock:
+            if self._archives is None:
+                self._archives = {}
+                for archive in sorted(_uv_cache().glob("archive-v*/*")):
+                    for info in _dist_infos(archive):
+                        self._archives.setdefault(info, []).append(archive)
+            return self._archives
+
+
+class Search:
+    """The search for one wheel, place after place."""
+
+    def __init__(self, finder: Finder, one: Wheel, facts: rule.Facts | None) -> None:
+        self._wheel = one
+        self._failures: list[ReproEnvError] = []
+        self._places = finder.places(one, facts, self._failures)
+        self._ahead: Place | None = None
+
+    def peek(self, agree: Callable[[Place, Wheel], Place]) -> Place:
+        """The first place that `agree` (say `Finder.ask`) lets pass. Raises as `take`; `take` starts from it."""
+        if self._ahead is None:
+            self._ahead, _ = self._next(agree)
+        return self._ahead
+
+    def take(self, prove: Callable[[Place, Wheel], Place]) -> Place:
+        """What `prove` (`Finder.take`) makes of the next place that it agrees with.
+
+        Raises `NetworkError` when those that are left did not answer, else `ArtifactError`; both with all that was tried.
+        """
+        _, proven = self._next(prove)
+        return proven
+
+    def _next(self, prove: Callable[[Place, Wheel], Place]) -> tuple[Place, Place]:
+        while True:
+            place, self._ahead = self._ahead or next(self._places, None), None
+            if place is None:
+                raise self._nowhere()
+            try:
+                return place, prove(place, self._wheel)
+            except (ArtifactError, NetworkError) as error:
+                self._failures.append(error)
+
+    def failed(self, error: ReproEnvError) -> None:
+        """A place that was taken turned out bad."""
+        self._failures.append(error)
+
+    def _nowhere(self) -> ReproEnvError:
+        where = f"{self._wheel.name}=={self._wheel.version}"
+        if not self._failures:
+            return ArtifactError(
+                f"{self._wheel.filename} is nowhere to be had: not on this machine, not carried, at no URL, on no configured index",
+                where=where,
+                hint="copy the blobs/ folder of the capture beside the spec, or configure the index that has it in pip",
+            )
+        tried = "; ".join(dict.fromkeys(str(error) for error in self._failures))
+        silent = all(isinstance(error, NetworkError) and not error.what.endswith(_GONE) for error in self._failures)
+        if silent:
+            return NetworkError(f"cannot be fetched: {tried}", where=where, hint=self._failures[0].hint)
+        return ArtifactError(
+            f"{self._wheel.filename} could not be had: {tried}",
+            where=where,
+            hint="configure an index that has this very file in pip, or copy the blobs/ folder of the capture beside the spec",
+        )
+
+
+def contents(place: Place, installed: rule.Installed) -> Contents:
+    """The bytes of a wheel's canonical form from a place that was taken; entries relative to the prefix.
+
+    Of a whole wheel nothing is checked again per file: its sha256 was, and the diff ID that is computed while
+    the layer is written covers every byte. Files of a tree are checked each, so that the one to blame is known.
+    """
+    if place.whole:
+        return WheelContents(Path(place.where), installed)
+    files = FileContents(Path(place.where))
+    tree = _Archive(files, installed) if place.origin == "uv" else files
+    return _Checked(DistributionContents(installed, tree, frozenset(), None))
+
+
+class _Archive:
+    """Files as they lie in an unpacked wheel."""
+
+    def __init__(self, files: Contents, installed: rule.Installed) -> None:
+        self._files = files
+        self._members = installed.members
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        return self._files.chunks(msgspec.structs.replace(entry, path=self._members[entry.path]))
+
+
+class _Checked:
+    def __init__(self, inner: Contents) -> None:
+        self._inner = inner
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        for _, chunks in checked([(entry, self._inner.chunks(entry))]):
+            yield from chunks
+
+
+def _stands(root: str, sizes: Iterable[tuple[str, int]]) -> bool:
+    """Whether regular files of these sizes lie there: quick, and no proof."""
+    try:
+        for path, size in sizes:
+            facts = os.lstat(f"{root}/{path}")
+            if facts.st_size != size or not stat.S_ISREG(facts.st_mode):
+                return False
+    except OSError:
+        return False
+    return True
+
+
+def _same(path: Path, data: bytes) -> bool:
+    try:
+        return path.stat().st_size == len(data) and path.read_bytes() == data
+    except OSError:
+        return False
+
+
+def _uv_cache() -> Path:
+    """Where uv keeps it (uv, "Cache directory")."""
+    if given := os.environ.get("UV_CACHE_DIR"):
+        return Path(given)
+    home = os.environ.get("XDG_CACHE_HOME")
+    return (Path(home) if home else Path("~/.cache").expanduser()) / "uv"
+
+
+def _dist_infos(archive: Path) -> list[str]:
+    try:
+        return [name for name in os.listdir(archive) if name.endswith(".dist-info")]  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def _is(path: Path, one: Wheel) -> None:
+    """Check a whole wheel. Raises `ArtifactError`."""
+    try:
+        found = "sha256:" + sha256_of(path)
+    except OSError as error:
+        raise ArtifactError(f"cannot be read: {error.strerror}", where=str(path), hint="restore it, or capture again") from None
+    if found != one.sha256:
+        raise ArtifactError(
+            f"is not {one.filename} as captured: its sha256 is {found[7:19]}… and not {one.sha256[7:19]}…",
+            where=str(path),
+            hint="it is damaged; copy it again from where it was captured, or capture again",
+        )
+
+
+_GONE = ("(status 404)", "(status 410)")
+"""How `io.http` ends its sentence when a server answered that it does not have the file: an answer, and no silence."""
+_OTHER = "the server has other bytes now than when it was captured"

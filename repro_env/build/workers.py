@@ -1,0 +1,124 @@
+"""Worker processes: unpacking is Python work per file, so threads would wait for each other.
+
+They are forked before this process starts threads of its own, and live as long as the build. A worker whose
+parent is gone sees the end of its pipe after its job, and ends.
+"""
+
+from __future__ import annotations
+
+import mmap
+import queue
+import signal
+import struct
+import sys
+from collections.abc import Callable
+from types import TracebackType
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from repro_env.model.errors import BuildError
+from repro_env.model.talk import Advance
+
+if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+    from multiprocessing.context import ForkProcess
+
+Job = TypeVar("Job")
+_COUNT = struct.Struct("=Q")
+
+
+class Workers(Generic[Job]):
+    """`count` processes that each run `serve(job, advance)`; with 0, jobs run in the calling thread."""
+
+    def __init__(self, count: int, serve: Callable[[Job, Advance], None]) -> None:
+        self._serve = serve
+        self._counts = mmap.mmap(-1, _COUNT.size * max(count, 1))  # shared with the children
+        self._free: queue.Queue[tuple[int, Connection | None]] = queue.Queue()
+        self._processes: list[ForkProcess] = []
+        self._pipes: list[Connection] = []
+        if count == 0:
+            self._free.put((0, None))
+        else:
+            self._start(count)
+
+    def _start(self, count: int) -> None:
+        from multiprocessing import get_context
+
+        context = get_context("fork")
+        for slot in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=self._work, args=(slot, theirs, [*self._pipes, ours]), daemon=True)
+            process.start()
+            theirs.close()
+            self._processes.append(process)
+            self._pipes.append(ours)
+            self._free.put((slot, ours))
+
+    def _work(self, slot: int, jobs: Connection, others: list[Connection]) -> None:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, and sends SIGTERM
+        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an exit runs the clean-up of what is half written
+        for other in others:  # else the pipe of a parent that died would never end
+            other.close()
+        while True:
+            try:
+                job: Job = jobs.recv()
+            except EOFError:
+                return
+            try:
+                self._serve(job, self._advance(slot))
+                answer: Exception | None = None
+            except Exception as error:  # noqa: BLE001 it is raised again in the parent
+                answer = error
+            try:
+                jobs.send(answer)
+            except BrokenPipeError:
+                return
+
+    def _advance(self, slot: int) -> Advance:
+        place = slot * _COUNT.size
+
+        def advance(count: int, /) -> None:
+            _COUNT.pack_into(self._counts, place, _COUNT.unpack_from(self._counts, place)[0] + count)
+
+        return advance
+
+    @property
+    def done(self) -> int:
+        """What all jobs together have advanced by."""
+        return sum(count for (count,) in _COUNT.iter_unpack(self._counts))
+
+    def run(self, job: Job) -> None:
+        """Run one job in the next free worker, and wait for it. Raises what it raised. Safe from any thread."""
+        slot, pipe = self._free.get()
+        try:
+            if pipe is None:
+                self._serve(job, self._advance(slot))
+                return
+            try:
+                pipe.send(job)
+                answer: Exception | None = pipe.recv()
+            except (EOFError, OSError):
+                raise BuildError(
+                    "a worker process was killed while it unpacked a layer",
+                    hint="see whether the machine ran out of memory (dmesg), then rebuild: it goes on where it was",
+                ) from None
+            if answer is not None:
+                raise answer
+        finally:
+            self._free.put((slot, pipe))
+
+    def stop(self) -> None:
+        """Let running jobs end soon: they fail, and leave nothing half-written."""
+        for process in self._processes:
+            process.terminate()
+
+    def __enter__(self) -> Workers[Job]:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        if kind is not None:
+            self.stop()
+        for pipe in self._pipes:
+            pipe.close()
+        for process in self._processes:
+            process.join()
+        self._counts.close()

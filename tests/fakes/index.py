@@ -1,0 +1,212 @@
+"""A real package index on 127.0.0.1, small and with faults on demand; and a proxy under which it has any host name.
+
+As an index it is `index.url`: from this machine, so what it gives is never linkable. As a proxy it answers for
+every host: with `PIP_PROXY=index.proxy`, `http://mirror-a.test/simple` is an index that counts as linkable.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import html
+import json
+import re
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple
+from urllib.parse import quote, unquote, urlsplit
+
+import pytest
+
+JSON = "application/vnd.pypi.simple.v1+json"
+
+
+class Asked(NamedTuple):
+    """One request that was answered."""
+
+    host: str
+    path: str
+    range: str
+    status: int
+
+
+@dataclass
+class Index:
+    """Serves the wheels of a folder: `/simple/<name>/` and `/files/<file>`. Change its fields at any time."""
+
+    folder: Path
+    json: bool = False
+    hashes: bool = True
+    ranges: bool = True
+    """Answer ranges at all."""
+    tails: bool = True
+    """Answer ranges that count from the end (`bytes=-100`)."""
+    etags: bool = True
+    auth: tuple[str, str] | None = None
+    """User and password that are wanted."""
+    down: set[str] = field(default_factory=set)
+    """Host names that do not answer (the proxy says 502)."""
+    asked: list[Asked] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        self._faults: list[tuple[str, int | str]] = []
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("_", (_Handler,), {"index": self}))
+        self._server.daemon_threads = True
+        self._server.block_on_close = False
+        self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
+
+    def __enter__(self) -> Index:
+        self._thread.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+    @property
+    def proxy(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_address[1]}"
+
+    @property
+    def url(self) -> str:
+        return f"{self.proxy}/simple"
+
+    def fail(self, ending: str, how: int | str, times: int = 1) -> None:
+        """The next `times` answers for paths with this ending go wrong: a status, `cut` (half of the body) or `wrong` (other bytes)."""
+        self._faults += [(ending, how)] * times
+
+    def fault(self, path: str) -> int | str | None:
+        for one in self._faults:
+            if path.endswith(one[0]):
+                self._faults.remove(one)
+                return one[1]
+        return None
+
+    def paths(self) -> list[str]:
+        return [one.path for one in self.asked]
+
+
+@contextmanager
+def configured(patch: pytest.MonkeyPatch, **options: str) -> Iterator[None]:
+    """pip configured by these options alone (`index_url=...`), as if no configuration file and no proxy were there."""
+    import os
+
+    with patch.context() as own:
+        for name in list(os.environ):
+            if name.startswith("PIP_") or name.upper().endswith("_PROXY"):
+                own.delenv(name)
+        own.setenv("PIP_CONFIG_FILE", os.devnull)
+        own.setenv("PIP_NO_CACHE_DIR", "1")
+        own.setenv("PIP_RETRIES", "1")
+        for name, value in options.items():
+            own.setenv(f"PIP_{name.upper()}", value)
+        yield
+
+
+class _Handler(BaseHTTPRequestHandler):
+    index: Index
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
+        pass
+
+    def do_GET(self) -> None:  # noqa: N802
+        parts = urlsplit(self.path)
+        host = parts.hostname or "127.0.0.1"
+        path = unquote(parts.path)
+        fault = self.index.fault(path)
+        if host in self.index.down:
+            self._answer(host, path, 502, b"")
+        elif isinstance(fault, int):
+            self._answer(host, path, fault, b"")
+        elif self.index.auth and not self._known():
+            self._answer(host, path, 401, b"", {"WWW-Authenticate": 'Basic realm="tests"'})
+        elif match := re.fullmatch(r"/simple/([^/]+)/", path):
+            self._page(host, path, match[1], cut=fault == "cut")
+        elif match := re.fullmatch(r"/files/([^/]+)", path):
+            self._file(host, path, self.index.folder / match[1], fault)
+        else:
+            self._answer(host, path, 404, b"")
+
+    def _known(self) -> bool:
+        wanted = base64.b64encode(":".join(self.index.auth or ()).encode()).decode()
+        return self.headers.get("Authorization", "") == f"Basic {wanted}"
+
+    def _page(self, host: str, path: str, name: str, *, cut: bool) -> None:
+        wheels = [one for one in sorted(self.index.folder.glob("*.whl")) if _normal(one.name.partition("-")[0]) == name]
+        if not wheels:
+            self._answer(host, path, 404, b"")
+            return
+        body, kind = (_json, JSON) if self.index.json else (_html, "text/html; charset=utf-8")
+        self._tagged(host, path, body(wheels, name, self.index.hashes), {"Content-Type": kind}, cut=cut)
+
+    def _file(self, host: str, path: str, file: Path, fault: str | None) -> None:
+        if not file.is_file():
+            self._answer(host, path, 404, b"")
+            return
+        data = file.read_bytes()
+        if fault == "wrong":
+            data = data[:-1] + bytes([data[-1] ^ 1])
+        asked = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if not asked or not self.index.ranges or (not asked[1] and not self.index.tails):
+            self._tagged(host, path, data, {}, cut=fault == "cut")
+            return
+        first, last = (int(asked[1]), int(asked[2] or len(data) - 1)) if asked[1] else (max(0, len(data) - int(asked[2])), len(data) - 1)
+        last = min(last, len(data) - 1)
+        span = {"Content-Range": f"bytes {first}-{last}/{len(data)}"}
+        self._answer(host, path, 206, data[first : last + 1], span, cut=fault == "cut")
+
+    def _tagged(self, host: str, path: str, body: bytes, headers: dict[str, str], *, cut: bool) -> None:
+        if not self.index.etags:
+            self._answer(host, path, 200, body, headers, cut=cut)
+            return
+        tag = f'"{hashlib.sha256(body).hexdigest()[:16]}"'
+        if self.headers.get("If-None-Match") == tag:
+            self._answer(host, path, 304, b"", {"ETag": tag})
+        else:
+            self._answer(host, path, 200, body, headers | {"ETag": tag}, cut=cut)
+
+    def _answer(self, host: str, path: str, status: int, body: bytes, headers: dict[str, str] | None = None, *, cut: bool = False) -> None:
+        self.index.asked.append(Asked(host, path, self.headers.get("Range", ""), status))
+        self.send_response(status)
+        for name, value in (headers or {}).items():
+            self.send_header(name, value)
+        if status != 304:
+            self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[: len(body) // 2] if cut else body)
+        if cut:
+            self.close_connection = True
+
+
+def _normal(name: str) -> str:
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _html(wheels: list[Path], name: str, hashes: bool) -> bytes:
+    links = []
+    for one in wheels:
+        fragment = f"#sha256={_digest(one)}" if hashes else ""
+        links.append(
+            f'<a data-requires-python="&gt;=3.8"\n  href="../../files/{html.escape(quote(one.name))}{fragment}" data-yanked="">{one.name}</a><br>'
+        )
+    return f"<!DOCTYPE html><html><head><title>{name}</title></head><body>{''.join(links)}</body></html>".encode()
+
+
+def _json(wheels: list[Path], name: str, hashes: bool) -> bytes:
+    files = [
+        {"filename": one.name, "url": f"/files/{quote(one.name)}", "hashes": {"sha256": _digest(one)} if hashes else {}, "yanked": True}
+        for one in wheels
+    ]
+    return json.dumps({"meta": {"api-version": "1.1"}, "name": name, "files": files}).encode()

@@ -1,0 +1,159 @@
+"""Specs around tiny real artifacts: wheels, and base, interpreter, overlay and source trees of a few files each."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+from repro_env.store.carried import Carried
+
+from repro_env.image import layer, stack, wheel
+from repro_env.image.entry import Entry, Member, members, ordered
+from repro_env.lock import assemble
+from repro_env.lock.layers import DistributionContents, GroupContents
+from repro_env.model import codec
+from repro_env.model.artifact import TreeBlob, Wheel
+from repro_env.model.environment import Host, Interpretation, Interpreter, Startup, Variables
+from repro_env.model.image import Layer
+from repro_env.model.spec import Observed, Platform, Source, Spec, WheelHint
+from repro_env.store.wheelfile import WheelContents, open_facts
+from tests.fakes import wheels
+
+TREES: Mapping[str, Mapping[str, bytes]] = {
+    "base": {"etc/os-release": b"NAME=tests\n", "usr/bin/env": b"\x7fELF base"},
+    "interpreter": {"opt/python/bin/python3.11": b"\x7fELF python", "opt/python/lib/python3.11/os.py": b"sep = '/'\n"},
+    "source": {"train.py": b"print('trained')\n"},
+}
+ARCHITECTURE: Literal["amd64", "arm64"] = "arm64" if os.uname().machine == "aarch64" else "amd64"
+
+
+def tree(files: Mapping[str, bytes]) -> list[Member]:
+    """The members of a tree of files."""
+    entries = ordered(
+        Entry(path, "file", "/bin/" in f"/{path}", len(data), hashlib.sha256(data).hexdigest()) for path, data in files.items()
+    )
+    return list(members(entries, _Held(files)))
+
+
+class _Held:
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        yield self._files[entry.path]
+
+
+def make(
+    folder: Path,
+    made: Mapping[str, Path],
+    *,
+    prefix: str | Path = "/home/ann/project/.venv",
+    urls: Mapping[str, Sequence[str]] | None = None,
+    carry: Sequence[str] = (),
+    overlay: Mapping[str, bytes] | None = None,
+    architecture: Literal["amd64", "arm64"] = ARCHITECTURE,
+) -> Spec:
+    """A spec of the wheels `made` (normalised name -> file), written to `folder/spec.json` with its blobs beside.
+
+    `urls`: what the hints say, by name. `carry`: names whose wheel is carried as a blob.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    carried = Carried(folder / "blobs")
+    artifacts = {name: wheels.artifact(path, name, path.name.split("-")[1]) for name, path in made.items()}
+    hints = []
+    for name, one in artifacts.items():
+        if name in carry:
+            carried.add_file(made[name], one.sha256)
+        origin: Literal["carried", "index"] = "carried" if name in carry else "index"
+        hints.append(WheelHint(sha256=one.sha256, origin=origin, urls=tuple((urls or {}).get(name, ())), index=""))
+    facts = _facts(prefix)
+    trees = assemble.Trees(
+        base=carried.add_tree(tree(TREES["base"])),
+        interpreter=carried.add_tree(tree(TREES["interpreter"])),
+        overlay=carried.add_tree(tree(overlay)) if overlay else None,
+    )
+    variables = Variables(replayed=(), recorded=(), named=())
+    identity = assemble.identity(
+        facts,
+        Platform(os="linux", architecture=architecture),
+        trees,
+        list(artifacts.values()),
+        variables,
+        python_path="",
+        seed=0,
+    )
+    source = Source(path="/home/ann/project", tree=carried.add_tree(tree(TREES["source"])), size=17, git=None)
+    spec = assemble.spec(identity, hints, (), _observed(facts, variables, source), layers(made, artifacts))
+    (folder / "spec.json").write_bytes(codec.pretty(spec))
+    return spec
+
+
+def layers(made: Mapping[str, Path], artifacts: Mapping[str, Wheel]) -> list[Layer]:
+    """The distribution layers of the wheels, as capture would have computed them."""
+    installed = {
+        name: wheel.canonical(open_facts(path, path.name), wheels.layout(), name=name) for name, path in made.items()
+    }
+    sources = {
+        name: DistributionContents(one, WheelContents(made[name], one), frozenset(), None) for name, one in installed.items()
+    }
+    return [
+        Layer(
+            kind="distributions",
+            diff_id=layer.diff_id(members(group.entries, GroupContents(group.owner, sources))),
+            holds=tuple(f"{name}=={artifacts[name].version}" for name in group.names),
+        )
+        for group in stack.layers(installed)
+    ]
+
+
+def _facts(prefix: str | Path) -> Interpretation:
+    interpreter = Interpreter(
+        implementation="cpython",
+        version="3.11.7",
+        banner="3.11.7 (main) [GCC]",
+        executable="/opt/python/bin/python3.11",
+        prefix="/opt/python",
+        stdlib="/opt/python/lib/python3.11",
+        platstdlib="/opt/python/lib/python3.11",
+        libpython=None,
+        cache_tag="cpython-311",
+        soabi="cpython-311-x86_64-linux-gnu",
+        libc="glibc 2.36",
+        openssl="OpenSSL 3.0.11",
+        platform="linux-x86_64",
+    )
+    return Interpretation(
+        interpreter=interpreter,
+        layout=wheels.layout(prefix),
+        command=f"{prefix}/bin/python",
+        is_venv=True,
+        system_site=False,
+    )
+
+
+def _observed(facts: Interpretation, variables: Variables, source: Source) -> Observed:
+    return Observed(
+        tool="repro-env 0",
+        interpreter=facts.interpreter,
+        startup=Startup(problem="", printed="", sys_path=(), flags="", mapped=(), locale="C UTF-8"),
+        host=Host(os="tests", kernel="6", machine="x86_64", cpu="none", isa=(), cores=1, memory=1),
+        variables=variables,
+        system_packages=(),
+        distributions=(),
+        carried=(),
+        edited=(),
+        excluded=(),
+        notes=(),
+        unknown=(),
+        source=source,
+        data=(),
+    )
+
+
+def blob(folder: Path, one: TreeBlob | Wheel) -> Path:
+    """The carried file of a blob, whatever its form."""
+    (found,) = (folder / "blobs").glob(one.sha256.removeprefix("sha256:") + "*")
+    return found
