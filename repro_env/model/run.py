@@ -37,6 +37,28 @@ class User(Frozen, frozen=True, kw_only=True):
     home: AbsPath
 
 
+class Request(Frozen, frozen=True, kw_only=True):
+    """A run as asked for, with all that had to be read from the world: what is decided from it needs no world."""
+
+    run_id: Line
+    runner: Literal["embedded", "host"]
+    command: tuple[str, ...]
+    """As typed, at least one word."""
+    cwd: AbsPath
+    """The working folder; it is there inside."""
+    snapshot: Digest
+    mounts: tuple[Mount, ...]
+    given: tuple[Variable, ...]
+    """Variables of `--env` and `--env-file`, the last of a name counts."""
+    caller: tuple[Variable, ...]
+    """The caller's own variables, as far as they may count: TERM in the image, all of them on the host."""
+    user: User
+    seed: Seed
+    network: bool
+    tools: AbsPath
+    notes: AbsPath
+
+
 class Launch(Frozen, frozen=True, kw_only=True):
     """A run fully decided; plain data, so that any runner can be tested without running."""
 

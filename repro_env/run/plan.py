@@ -1,0 +1,154 @@
+"""Spec and request -> launch. Pure: everything that had to be read from the world is in the request."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from collections.abc import Callable, Container, Iterator, Sequence
+
+from repro_env.image import layout
+from repro_env.model.environment import Variable
+from repro_env.model.errors import UsageError
+from repro_env.model.run import Launch, Mount, Request
+from repro_env.model.spec import Spec
+
+HOSTNAME = "repro-env"
+HOLES = "holes.jsonl"
+"""In the notes folder: what the hooks of the seeds tell."""
+OFFLINE = (
+    Variable(name="HF_DATASETS_OFFLINE", value="1"),
+    Variable(name="HF_HUB_OFFLINE", value="1"),
+    Variable(name="TRANSFORMERS_OFFLINE", value="1"),
+    Variable(name="WANDB_MODE", value="offline"),
+)
+"""Set where there is no network: without them these libraries wait for it and fail."""
+_ABSOLUTE = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)+")
+_NEVER = ("/proc", "/dev", "/sys", "/etc", "/.repro-env", "/run/repro-env")
+_SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/var", "/run", "/tmp")  # noqa: S108
+
+
+def plan(spec: Spec, request: Request) -> Launch:
+    """Decide the run. Raises `UsageError` for a command or mount that cannot be."""
+    identity = spec.identity
+    workspace = workspace_of(spec)
+    check_mounts(spec, request.mounts)
+    return Launch(
+        run_id=request.run_id,
+        spec=spec.digest,
+        image=spec.expected.image_id,
+        layers=tuple(layer.diff_id for layer in spec.expected.layers),
+        prefix=identity.layout.prefix,
+        argv=argv(request.command, python=identity.command, cwd=request.cwd),
+        env=_variables(spec, request),
+        cwd=request.cwd,
+        workspace=workspace,
+        snapshot=request.snapshot,
+        mounts=tuple(sorted(request.mounts, key=lambda mount: mount.target)),
+        tools=request.tools,
+        notes=request.notes,
+        user=request.user,
+        hostname=HOSTNAME,
+        network=request.network,
+        seed=request.seed,
+    )
+
+
+def workspace_of(spec: Spec) -> str:
+    """The path of the source inside. Raises `UsageError` for a spec that holds no source."""
+    if spec.observed.source is None:
+        raise UsageError("the spec holds no source", hint="capture again with --source DIR")
+    return spec.observed.source.path
+
+
+def argv(command: Sequence[str], *, python: str, cwd: str) -> tuple[str, ...]:
+    """`x.py`, `-m mod` and `-c code` get the image's python in front; a relative program is one of the working folder."""
+    first = command[0]
+    if first in ("-m", "-c"):
+        if len(command) == 1:
+            raise UsageError(f"{first} stands alone", hint="`-m MODULE` runs a module, `-c CODE` a line of Python")
+        return (python, *command)
+    if first.endswith(".py"):
+        return (python, *command)
+    if "/" in first and not first.startswith("/"):
+        return (posixpath.normpath(posixpath.join(cwd, first)), *command[1:])
+    return tuple(command)
+
+
+def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
+    image = {variable.name: variable.value for variable in spec.identity.config.env}
+    values = {variable.name: variable.value for variable in request.caller}
+    if request.runner == "host":
+        own, holes = request.tools, f"{request.notes}/{HOLES}"
+        rest = [part for part in values.get("PATH", "").split(":") if part and part != spec.identity.layout.prefix + "/bin"]
+        values |= image
+        values["PATH"] = ":".join([posixpath.dirname(spec.identity.command), *rest]) if rest else image["PATH"]
+        # The environment's own bytecode stays in use; nothing new appears among the outputs.
+        values["PYTHONDONTWRITEBYTECODE"] = "1"
+        if "PYTHONPATH" not in image:
+            values.pop("PYTHONPATH", None)
+    else:
+        own, holes = layout.SEEDS, f"{layout.NOTES}/{HOLES}"
+        values |= image
+        user = request.user
+        values |= {"HOME": user.home, "USER": user.name, "LOGNAME": user.name, "PYTHONPYCACHEPREFIX": layout.PYCACHE}
+    if not values.get("PYTHONHASHSEED", "").isdigit():
+        values["PYTHONHASHSEED"] = str(request.seed)
+    values |= {"REPRO_ENV_SEED": str(request.seed), "REPRO_ENV_HOLES": holes}
+    if not request.network:
+        values |= {variable.name: variable.value for variable in OFFLINE}
+    values |= {variable.name: variable.value for variable in request.given}
+    values["PYTHONPATH"] = ":".join(filter(None, (own, values.get("PYTHONPATH"))))
+    return tuple(Variable(name=name, value=values[name]) for name in sorted(values))
+
+
+def check_mounts(spec: Spec, mounts: Sequence[Mount]) -> None:
+    """A mount may bring something, never hide what the run stands on. Raises `UsageError` naming the option's target."""
+    identity = spec.identity
+    standing = (workspace_of(spec), identity.layout.prefix, layout.ENVIRONMENT, posixpath.dirname(identity.interpreter.executable))
+    seen: dict[str, Mount] = {}
+    for mount in mounts:
+        target, option = mount.target, f"--{mount.kind}"
+        if not _ABSOLUTE.fullmatch(target):
+            raise UsageError("is no absolute, normal path", where=f"{option} …:{target}", hint=f"give it as {option} SRC:/where/it/goes")
+        below = next((path for path in _NEVER if target == path or target.startswith(path + "/")), "")
+        if below or target in _SYSTEM:
+            raise UsageError(f"{below or target} is the image's own", where=f"{option} …:{target}", hint="choose another place, such as /data")
+        for path in standing:
+            if path == target or path.startswith(target + "/"):
+                raise UsageError(f"it would hide {path}", where=f"{option} …:{target}", hint="choose another place, such as /data")
+        if target.startswith((identity.layout.prefix + "/", layout.ENVIRONMENT + "/")):
+            raise UsageError("the environment itself stays as it is", where=f"{option} …:{target}", hint="choose a place such as /data")
+        if target in seen:
+            raise UsageError("two things cannot be in one place", where=f"{option} …:{target}", hint="give one of them another DST")
+        seen[target] = mount
+
+
+def working_folder(here: str, source: str, folders: Container[str]) -> str:
+    """The caller's folder when the run will have it, else the source's root. `folders`: of the snapshot, relative."""
+    if here == source or (here.startswith(source + "/") and here[len(source) + 1 :] in folders):
+        return here
+    return source
+
+
+def named_paths(command: Sequence[str], *, here: str, exists: Callable[[str], bool], inside: Callable[[str], bool]) -> tuple[str, ...]:
+    """Absolute paths that the arguments name, also as the right side of `key=value`, that are on the host and not inside."""
+    missing: dict[str, None] = {}
+    for word in command:
+        for candidate in _candidates(word):
+            path = posixpath.normpath(posixpath.join(here, candidate))
+            if path.startswith("//"):
+                path = path[1:]
+            if exists(path) and not inside(path):
+                missing[path] = None
+    return tuple(missing)
+
+
+def _candidates(word: str) -> Iterator[str]:
+    """What of a word may be a path. One that is no more than a name may be anything, and is only looked at with a slash or dot."""
+    if "\0" in word or len(word) > 4000:
+        return
+    if not word.startswith("-") and ("/" in word or "." in word):
+        yield word
+    _, equals, right = word.partition("=")
+    if equals and right:
+        yield right
