@@ -7,6 +7,7 @@ import importlib.metadata
 import json
 import locale
 import os
+import pathlib
 import platform
 import ssl
 import sys
@@ -15,24 +16,23 @@ import sysconfig
 REWRITTEN = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
 
 
-def files():
+def files() -> "dict[str, str]":
     """sha256 of each file of each distribution, without what installers write for themselves, and scripts apart."""
     found = {}
     for one in importlib.metadata.distributions():
         for file in one.files or ():
-            path = os.path.normpath(str(one.locate_file(file)))
-            if "__pycache__" in path or path.startswith(sys.prefix + "/bin/") or os.path.basename(path) in REWRITTEN:
+            path = pathlib.Path(os.path.normpath(str(one.locate_file(file))))
+            if "__pycache__" in path.parts or str(path).startswith(sys.prefix + "/bin/") or path.name in REWRITTEN:
                 continue
-            with open(path, "rb") as stream:
-                found[path] = hashlib.sha256(stream.read()).hexdigest()
+            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
 
 
-def scripts():
+def scripts() -> "list[str]":
     return sorted(one.name for one in importlib.metadata.entry_points(group="console_scripts"))
 
 
-def extensions():
+def extensions() -> "dict[str, str]":
     """Every extension module of the standard library and of the distributions: does it import?"""
     folders = [sysconfig.get_path("platstdlib") + "/lib-dynload"]
     failed = {}
@@ -46,7 +46,7 @@ def extensions():
     return failed
 
 
-def main():
+def main() -> None:
     context = ssl.create_default_context()
     facts = {
         "version": sys.version,

@@ -1,0 +1,278 @@
+"""Each bad input: one clear sentence, its own exit code, nothing half-written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import parts
+from tests.parts import need
+
+
+def refused(done: parts.Done, *said: str) -> None:
+    complaint = parts.one_sentence(done)
+    for words in said:
+        assert words in complaint
+    assert len(complaint.strip().splitlines()) <= 12, f"not one clear sentence: {complaint}"
+
+
+# -- environments -------------------------------------------------------------------------------------------------
+
+
+def test_no_interpreter(small: parts.Project, tmp_path: Path) -> None:
+    done = small.run("capture", "--python", tmp_path / "nowhere" / "python", "--output", tmp_path / "repro", code=6)
+    refused(done, "nowhere")
+    assert not (tmp_path / "repro").exists()
+
+
+def test_an_interpreter_that_is_none(small: parts.Project, tmp_path: Path) -> None:
+    (tmp_path / "python").write_text("#!/bin/sh\nexit 3\n")
+    (tmp_path / "python").chmod(0o755)
+    refused(small.run("capture", "--python", tmp_path / "python", "--output", tmp_path / "repro", code=6), str(tmp_path / "python"))
+    assert not (tmp_path / "repro").exists()
+
+
+def test_a_broken_venv(tmp_path: Path) -> None:
+    """Its base interpreter is gone: the symlink dangles."""
+    python = parts.venv(tmp_path / "project" / ".venv")
+    python.with_name("python").unlink()
+    python.with_name("python").symlink_to("/nowhere/bin/python3")
+    made = parts.project(tmp_path / "project", python, tmp_path / "store")
+    refused(made.run("capture", "--python", python, code=6), ".venv")
+    assert not (tmp_path / "project" / "repro").exists()
+
+
+def test_source_over_the_cap(small: parts.Project, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    made = parts.project(folder, small.python, small.store)
+    with (folder / "weights.bin").open("wb") as file:
+        file.truncate(250_000_000)
+    refused(made.run("capture", "--python", made.python, code=8), "weights.bin", "--exclude")
+    assert not (folder / "repro").exists()
+    made.capture("--exclude", "weights.bin")
+
+
+def test_a_secret_in_the_source(small: parts.Project, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    made = parts.project(folder, small.python, small.store)
+    (folder / "settings.py").write_text("TOKEN = 'ghp_" + "aB3" * 12 + "'\n")
+    done = made.run("capture", "--python", made.python, code=8)
+    refused(done, "settings.py")
+    assert "aB3aB3aB3" not in done.err + done.out
+    assert not (folder / "repro").exists()
+
+
+def test_no_operating_system_but_linux(small: parts.Project) -> None:
+    code = "import sys; sys.platform = 'darwin'; from repro_env.__main__ import main; sys.argv = ['repro-env', 'capture']; sys.exit(main())"
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=small.folder, env=parts.environ(small.store), capture_output=True, text=True, check=False
+    )
+    assert ended.returncode == 5, ended.stderr
+    assert "Traceback" not in ended.stderr
+    assert "Linux" in ended.stderr
+
+
+# -- specs --------------------------------------------------------------------------------------------------------
+
+
+def newer(spec: dict[str, Any]) -> bytes:
+    return json.dumps({**spec, "schema": "repro-env/spec/99", "more": 1}).encode()
+
+
+def truncated(spec: dict[str, Any]) -> bytes:
+    return json.dumps(spec).encode()[:-200]
+
+
+def unknown_key(spec: dict[str, Any]) -> bytes:
+    return json.dumps({**spec, "identity": {**spec["identity"], "run_this": "curl"}}).encode()
+
+
+def another_architecture(spec: dict[str, Any]) -> bytes:
+    other = {"amd64": "arm64", "arm64": "amd64"}[spec["identity"]["platform"]["architecture"]]
+    return json.dumps(spec).replace(f'"architecture": "{spec["identity"]["platform"]["architecture"]}"', f'"architecture": "{other}"').encode()
+
+
+def no_spec(spec: dict[str, Any]) -> bytes:
+    return b'{"name": "something else"}'
+
+
+def control_character(spec: dict[str, Any]) -> bytes:
+    return json.dumps(spec).replace("/.venv", "/.venv\\nRUN x", 1).encode()
+
+
+@pytest.mark.parametrize("command", [("rebuild",), ("exec", "--spec")], ids=["rebuild", "exec"])
+@pytest.mark.parametrize(
+    ("change", "code"),
+    [(newer, 4), (truncated, 3), (unknown_key, 3), (another_architecture, 5), (no_spec, 3), (control_character, 3)],
+    ids=lambda value: getattr(value, "__name__", None),
+)
+def test_specs_that_cannot_be_used(
+    small: parts.Project, tmp_path: Path, change: Callable[[dict[str, Any]], bytes], code: int, command: tuple[str, ...]
+) -> None:
+    shutil.copytree(small.folder / "repro", tmp_path / "repro", ignore=shutil.ignore_patterns("blobs"))
+    path = tmp_path / "repro" / "spec.json"
+    path.write_bytes(change(json.loads(path.read_text())))
+    words = [*command, path, *(["true"] if command[0] == "exec" else [])]
+    done = small.elsewhere(tmp_path / "store").run(*words, code=code, cwd=tmp_path)
+    refused(done, str(path))
+    assert not done.out
+    assert not list((tmp_path / "store").glob("images/*"))
+
+
+def test_no_spec_here(small: parts.Project, tmp_path: Path) -> None:
+    for words in (("rebuild",), ("exec", "true")):
+        done = small.run(*words, code=None, cwd=tmp_path)
+        assert done.code in (2, 3)
+        refused(done, "repro-env capture")
+
+
+# -- machines -----------------------------------------------------------------------------------------------------
+
+
+def in_namespace(script: str, project: parts.Project, *, user: bool) -> parts.Done:
+    """A shell line in a mount namespace of its own; as root of a user namespace when `user`."""
+    words = ["unshare", *(["-Urm"] if user else ["-m"]), "sh", "-c", script]
+    probe = subprocess.run([*words[:-1], "true"], capture_output=True, check=False)
+    need(probe.returncode == 0, f"namespaces for tests: {probe.stderr.decode()}")
+    ended = subprocess.run(
+        words, cwd=project.folder, env=parts.environ(project.store), capture_output=True, text=True, timeout=200, check=False
+    )
+    return parts.Done(ended.returncode, ended.stdout, ended.stderr)
+
+
+@pytest.mark.parametrize("words", ["rebuild", "capture"])
+def test_disk_full(small: parts.Project, tmp_path: Path, words: str) -> None:
+    """The store (for rebuild) or the output (for capture) is a tmpfs of 10 MB."""
+    full = tmp_path / "full"
+    full.mkdir()
+    what = "rebuild" if words == "rebuild" else f"capture --python '{small.python}' --output '{full}/repro'"
+    store = full if words == "rebuild" else tmp_path / "store"
+    script = (
+        f"mount -t tmpfs -o size=10m none '{full}' && REPRO_ENV_STORE='{store}' '{parts.COMMAND}' {what}; code=$?; "
+        f"find '{full}' -type f -size +64k; test -e '{full}/repro/spec.json' && echo half; exit $code"
+    )
+    done = in_namespace(script, small, user=os.geteuid() != 0)
+    assert done.code == 13, done.err
+    refused(done)
+    assert not done.out, "nothing is left in the way"
+
+
+def test_no_namespaces(small: parts.Project) -> None:
+    """The kernel gives no more of them, and the caller has no capabilities."""
+    script = (
+        "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "
+        f"'{parts.COMMAND}' exec true"
+    )
+    done = in_namespace(script, small, user=True)
+    assert done.code == 15, done.err
+    refused(done, "namespaces")
+
+
+def test_a_store_that_cannot_be_written(small: parts.Project, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    done = small.elsewhere(tmp_path / "file" / "store").run("rebuild", code=14)
+    refused(done, str(tmp_path / "file"))
+
+
+# -- commands -----------------------------------------------------------------------------------------------------
+
+
+def test_a_command_that_is_missing(small: parts.Project) -> None:
+    refused(small.run("exec", "no-such-program", code=127), "no-such-program")
+
+
+def test_a_script_that_is_missing(small: parts.Project) -> None:
+    done = small.run("exec", "no_such_script.py", code=None)
+    assert done.code not in (0, 1)
+    assert "no_such_script.py" in parts.one_sentence(done)
+
+
+def test_a_command_that_is_killed(small: parts.Project) -> None:
+    small.run("exec", "sh", "-c", "kill -KILL $$", code=137)
+    shown = json.loads(small.run("runs", "show", "latest", "--json").out)
+    assert '"signal": 9' in json.dumps(shown)
+
+
+def test_a_command_that_runs_out_of_memory(small: parts.Project) -> None:
+    done = small.run("exec", "python", "-c", "x = bytearray(1 << 50)", code=1)
+    assert "MemoryError" in done.err
+
+
+def test_data_that_is_expected_and_missing(small: parts.Project, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    made = parts.project(folder, small.python, small.store)
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "x").write_text("1")
+    made.capture("--data", tmp_path / "data")
+    refused(made.run("exec", "true", code=17), "--data", str(tmp_path / "data"))
+    made.run("exec", "--data", tmp_path / "data", "true")
+    (tmp_path / "data" / "x").write_text("2")
+    refused(made.run("exec", "--data", tmp_path / "data", "true", code=17), "--data-changed")
+    made.run("exec", "--data", tmp_path / "data", "--data-changed", "true")
+
+
+def test_a_host_path_that_is_not_inside_is_named_before_the_start(small: parts.Project, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    for word in (str(tmp_path / "images"), f"--root={tmp_path / 'images'}"):
+        done = small.run("exec", "python", "-c", "print('ran')", word, code=None)
+        assert str(tmp_path / "images") in done.err
+        assert "--data" in done.err
+
+
+def test_drift_is_refused_on_the_host(ground: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "project"
+    python = parts.venv(folder / ".venv", "mdurl==0.1.2")
+    made = parts.project(folder, python, ground / "drift-store")
+    made.capture()
+    made.run("exec", "--runner", "host", "python", "-c", "import mdurl")
+    (module,) = (folder / ".venv").glob("lib/python*/site-packages/mdurl/__init__.py")
+    module.write_text(module.read_text() + "\nCHANGED = 1\n")
+    done = made.run("exec", "--runner", "host", "python", "-c", "print('ran')", code=18)
+    refused(done, "mdurl")
+    assert not done.out
+
+
+def test_a_run_is_not_overwritten(small: parts.Project, tmp_path: Path) -> None:
+    small.run("exec", "hello.py")
+    small.run("runs", "get", "latest", "--to", tmp_path)
+    (tmp_path / "made.txt").write_text("mine")
+    refused(small.run("runs", "get", "latest", "--to", tmp_path, code=19), "made.txt", "--force")
+    assert (tmp_path / "made.txt").read_text() == "mine"
+    refused(small.run("runs", "show", "no-such-run", code=19), "no-such-run")
+
+
+@pytest.mark.parametrize("words", [("exec", "sleep", "30"), ("capture",)], ids=["exec", "capture"])
+def test_ctrl_c(small: parts.Project, tmp_path: Path, words: tuple[str, ...]) -> None:
+    """The terminal signals the whole foreground group."""
+    more = ("--python", str(small.python), "--output", str(tmp_path / "repro")) if words == ("capture",) else ()
+    with (tmp_path / "err").open("w") as err:
+        child = subprocess.Popen(
+            [parts.COMMAND, *words, *more],
+            cwd=small.folder,
+            env=parts.environ(tmp_path / "store" if more else small.store),
+            stdout=subprocess.DEVNULL,
+            stderr=err,
+            start_new_session=True,
+        )
+        time.sleep(1.5 if not more else 0.6)
+        os.killpg(child.pid, signal.SIGINT)
+        assert child.wait(20) == 130
+    assert "Traceback" not in (tmp_path / "err").read_text()
+    assert not (tmp_path / "repro").exists()
+
+
+def test_usage(small: parts.Project) -> None:
+    refused(small.run("capture", "--no-such-option", code=2), "--no-such-option")
+    refused(small.run("exec", "--runner", "nothing", "true", code=2), "nothing")
+    refused(small.run("exec", code=2))
+    refused(small.run("no-such-command", code=2), "no-such-command")
