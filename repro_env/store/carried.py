@@ -1,0 +1,258 @@
+"""Carried blobs: the `blobs/` folder beside a spec, for what no index can give again.
+
+A blob is named by the sha256 of its bytes: `<hex>` as they are, or `<hex>.gz`. How it is compressed is no part of
+any identity. The folder may come from a stranger: what is read is checked, and never inflated past its size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import stat
+import zlib
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+from repro_env.image import tar
+from repro_env.image.entry import CHUNK, Members
+from repro_env.io.files import room, sync_folder
+from repro_env.model.artifact import TreeBlob
+from repro_env.model.errors import ArtifactError
+from repro_env.store.blobs import write_hashed
+from repro_env.store.digests import hex_of
+from repro_env.store.facts import FactCache
+from repro_env.store.temp import Temp
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+_NAME = re.compile(r"[0-9a-f]{64}(\.gz)?")
+_HINT = "delete it and capture again, or restore it from where it was copied"
+_LEVEL = 1
+
+
+class Carried:
+    """One folder of carried blobs."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._temp = Temp(folder / ".temp")
+
+    def add_tree(self, members: Members) -> TreeBlob:
+        """Keep a tree as the gzip of its layer tar. The same members give the same file. Raises `DiskError` and what the members raise."""
+        files = 0
+
+        def counted() -> Members:
+            nonlocal files
+            for member in members:
+                files += 1
+                yield member
+
+        self._make()
+        hasher = hashlib.sha256()
+        with room(self._folder), self._temp.folder() as temporary:
+            size = _compress(_hashed(tar.write(counted()), hasher), temporary / "blob")
+            self._keep(temporary / "blob", hasher.hexdigest() + ".gz")
+        return TreeBlob(sha256=f"sha256:{hasher.hexdigest()}", size=size, files=files)
+
+    def add_file(self, path: Path, digest: str) -> None:
+        """Keep a copy of a file as it is. Raises `ArtifactError` when it is not the one that `digest` names."""
+        self._make()
+        with room(self._folder), self._temp.folder() as temporary, path.open("rb") as file:
+            got = write_hashed(temporary / "blob", iter(lambda: file.read(CHUNK), b""))
+            if got != hex_of(digest):
+                raise ArtifactError(f"has other bytes than expected (sha256 {got[:16]}…)", where=str(path), hint="it was changed")
+            self._keep(temporary / "blob", got)
+
+    def has(self, digest: str, facts: FactCache) -> bool:
+        """Whether the blob is here and whole. Every byte is read once; later calls know the file by its key."""
+        path = self._path(digest)
+        if path is None:
+            return False
+        one = path.stat()
+        key = f"{path.name} {one.st_dev} {one.st_ino} {one.st_size} {one.st_mtime_ns} {one.st_ctime_ns}"
+        if facts.get("carried", key) is not None:
+            return True
+        try:
+            for _ in self.chunks(digest):
+                pass
+        except ArtifactError:
+            return False
+        facts.put("carried", key, b"whole")
+        return True
+
+    def file(self, digest: str) -> Path | None:
+        """The blob as a file that holds its very bytes, or None. Not checked: put it into the store, which does."""
+        path = self._folder / hex_of(digest)
+        return path if path.is_file() else None
+
+    def tree(self, blob: TreeBlob) -> Members:
+        """The members of a carried tree. Raises `ArtifactError` when it is missing, or is not the tree that `blob` names.
+
+        Only after the last member is it known that all were right: write them where they can be taken back.
+        """
+        with self._open(blob.sha256, blob.size) as source:
+            yield from tar.read(source.take, where=source.where)
+            source.finish()
+
+    def chunks(self, digest: str, size: int | None = None) -> Iterator[bytes]:
+        """A blob's bytes, checked: `ArtifactError` at the end, or as soon as they are more than `size`."""
+        with self._open(digest, size) as source:
+            while chunk := source.take(CHUNK):
+                yield chunk
+            source.finish()
+
+    def keep_only(self, digests: set[str]) -> None:
+        """Remove all other blobs, and what killed processes left. Other files stay."""
+        wanted = {hex_of(digest) for digest in digests}
+        with contextlib.suppress(FileNotFoundError):
+            for path in list(self._folder.iterdir()):
+                if _NAME.fullmatch(path.name) and path.name.removesuffix(".gz") not in wanted:
+                    path.unlink(missing_ok=True)
+        self._temp.clean()
+
+    def _make(self) -> None:
+        with room(self._folder):
+            self._folder.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileExistsError), (self._folder / ".gitignore").open("x", encoding="ascii") as file:
+                file.write("*\n")
+
+    def _keep(self, temporary: Path, name: str) -> None:
+        """A blob is the only copy of what it holds, so it is flushed to the disk."""
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(self._folder / name)
+        sync_folder(self._folder)
+
+    def _path(self, digest: str) -> Path | None:
+        name = hex_of(digest)
+        return next((path for path in (self._folder / name, self._folder / f"{name}.gz") if path.is_file()), None)
+
+    @contextlib.contextmanager
+    def _open(self, digest: str, size: int | None) -> Iterator[_Source]:
+        path = self._path(digest)
+        if path is None:
+            raise ArtifactError(
+                "is not there",
+                where=str(self._folder / hex_of(digest)),
+                hint="copy the whole folder of the spec, blobs/ included, or capture again",
+            )
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            raise ArtifactError(f"cannot be read: {error.strerror}", where=str(path), hint=_HINT) from None
+        with os.fdopen(fd, "rb", buffering=0) as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                raise ArtifactError("is not a file", where=str(path), hint=_HINT)
+            yield _Source(file, str(path), hex_of(digest), size, compressed=path.suffix == ".gz")
+
+
+class _Source:
+    """The bytes of a blob, inflated, hashed and counted as they are taken."""
+
+    def __init__(self, file: BinaryIO, where: str, name: str, size: int | None, *, compressed: bool) -> None:
+        self.where = where
+        self._file = file
+        self._name = name
+        self._size = size
+        self._seen = 0
+        self._hasher = hashlib.sha256()
+        self._chunks = self._inflated() if compressed else iter(self._read, b"")
+        self._buffer = b""
+        self._at = 0
+
+    def take(self, count: int) -> bytes:
+        """Up to `count` bytes; none only at the end."""
+        if self._at == len(self._buffer):
+            self._buffer, self._at = next(self._chunks, b""), 0
+            self._seen += len(self._buffer)
+            if self._size is not None and self._seen > self._size:
+                raise self._bad(f"holds more than the {self._size} bytes that the spec says")
+            self._hasher.update(self._buffer)
+        data = self._buffer[self._at : self._at + count]
+        self._at += len(data)
+        return data
+
+    def finish(self) -> None:
+        """To be called at the end. Raises `ArtifactError` unless all that was taken is what the name says."""
+        if self._size is not None and self._seen != self._size:
+            raise self._bad(f"holds {self._seen} bytes where the spec says {self._size}")
+        if self._hasher.hexdigest() != self._name:
+            raise self._bad("its bytes are not the ones that its name says: it is damaged or was changed")
+
+    def _read(self) -> bytes:
+        try:
+            return self._file.read(CHUNK)
+        except OSError as error:
+            raise self._bad(f"cannot be read: {error.strerror}") from None
+
+    def _inflated(self) -> Iterator[bytes]:
+        """One gzip member after another, at most a chunk of output at a time; nothing may follow them."""
+        data = self._read()
+        while data:
+            member = zlib.decompressobj(31)
+            while not member.eof:
+                try:
+                    inflated = member.decompress(data, CHUNK)
+                except zlib.error as error:
+                    raise self._bad(f"is damaged: {error}") from None
+                if inflated:
+                    yield inflated
+                if member.eof:
+                    break
+                data = member.unconsumed_tail or (b"" if len(inflated) == CHUNK else self._read())
+                if not data and len(inflated) < CHUNK:
+                    raise self._bad("is cut short")
+            data = member.unused_data or self._read()
+
+    def _bad(self, what: str) -> ArtifactError:
+        return ArtifactError(what, where=self.where, hint=_HINT)
+
+
+def _hashed(chunks: Iterable[bytes], hasher: hashlib._Hash) -> Iterator[bytes]:
+    for chunk in chunks:
+        hasher.update(chunk)
+        yield chunk
+
+
+def _compress(chunks: Iterable[bytes], path: Path) -> int:
+    """Write a new gzip file, a member for each `CHUNK` of input, on all cores; returns the bytes that went in."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    size = 0
+    workers = os.cpu_count() or 1
+    pending: deque[Future[bytes]] = deque()
+    with ThreadPoolExecutor(workers) as pool, path.open("xb") as file:
+        for block in _blocks(chunks):
+            size += len(block)
+            pending.append(pool.submit(_member, block))
+            if len(pending) > 2 * workers:
+                file.write(pending.popleft().result())
+        for member in pending:
+            file.write(member.result())
+    return size
+
+
+def _member(block: bytes) -> bytes:
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)  # a gzip header without name and time
+    return packer.compress(block) + packer.flush()
+
+
+def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The same bytes in pieces of `CHUNK`, so that the file does not depend on how they came."""
+    parts: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        parts.append(chunk)
+        size += len(chunk)
+        if size >= CHUNK:
+            data = b"".join(parts)
+            whole = size - size % CHUNK
+            yield from (data[start : start + CHUNK] for start in range(0, whole, CHUNK))
+            parts, size = [data[whole:]], size - whole
+    if size:
+        yield b"".join(parts)
