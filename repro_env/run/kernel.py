@@ -1,0 +1,121 @@
+"""System calls that Python 3.10 has no function for. Each raises `OSError` naming its path, as `os` functions do."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import struct
+
+MS_RDONLY = 0x1
+MS_NOSUID = 0x2
+MS_NODEV = 0x4
+MS_NOEXEC = 0x8
+MS_REMOUNT = 0x20
+MS_NOATIME = 0x400
+MS_NODIRATIME = 0x800
+MS_BIND = 0x1000
+MS_REC = 0x4000
+MS_PRIVATE = 0x40000
+MS_RELATIME = 0x200000
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+PR_SET_PDEATHSIG = 1
+PR_CAPBSET_DROP = 24
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+_MNT_DETACH = 2
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_MOUNT_ATTR_RDONLY = 0x1
+_MOUNT_ATTR_NODEV = 0x4
+_SYS_MOUNT_SETATTR = 442
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_CAPABILITY_VERSION_3 = 0x20080522
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _checked(result: int, path: str = "") -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), path) if path else OSError(number, os.strerror(number))
+    return result
+
+
+def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:
+    """mount(2). An empty `source`, `kind` or `options` is a null pointer."""
+    _checked(
+        _libc.mount(
+            os.fsencode(source) or None,
+            os.fsencode(target),
+            kind.encode() or None,
+            ctypes.c_ulong(flags),
+            os.fsencode(options) or None,
+        ),
+        target,
+    )
+
+
+def bind(source: str, target: str, *, recursive: bool = True) -> None:
+    """Show `source` at `target`, sub-mounts included unless told otherwise."""
+    mount(source, target, flags=MS_BIND | (MS_REC if recursive else 0))
+
+
+def seal(target: str) -> None:
+    """Make the mount at `target`, and every mount below it, read-only and without devices (Linux 5.12)."""
+    attributes = struct.pack("=4Q", _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NODEV, 0, 0, 0)
+    _checked(
+        _libc.syscall(
+            ctypes.c_long(_SYS_MOUNT_SETATTR),
+            ctypes.c_int(_AT_FDCWD),
+            os.fsencode(target),
+            ctypes.c_uint(_AT_RECURSIVE),
+            attributes,
+            ctypes.c_size_t(len(attributes)),
+        ),
+        target,
+    )
+
+
+def detach(target: str) -> None:
+    """umount2(2), lazily: gone from the name space now, freed when nothing uses it."""
+    _checked(_libc.umount2(os.fsencode(target), _MNT_DETACH), target)
+
+
+def pivot_root_here() -> None:
+    """Make the working directory the root; the old root stays stacked on it until it is detached (pivot_root(2), Notes)."""
+    number = _SYS_PIVOT_ROOT.get(os.uname().machine, _SYS_PIVOT_ROOT["x86_64"])
+    _checked(_libc.syscall(ctypes.c_long(number), b".", b"."), ".")
+
+
+def unshare(flags: int) -> None:
+    _checked(_libc.unshare(ctypes.c_int(flags)))
+
+
+def sethostname(name: str) -> None:
+    encoded = name.encode()
+    _checked(_libc.sethostname(encoded, ctypes.c_size_t(len(encoded))))
+
+
+def prctl(option: int, first: int = 0, second: int = 0) -> None:
+    _checked(_libc.prctl(ctypes.c_int(option), *(ctypes.c_ulong(one) for one in (first, second, 0, 0))))
+
+
+def capset(mask: int) -> None:
+    """Permitted and effective become `mask`, inheritable becomes empty (capset(2))."""
+    header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
+    low, high = mask & 0xFFFFFFFF, mask >> 32
+    _checked(_libc.capset(header, struct.pack("=6I", low, low, 0, high, high, 0)))
+
+
+def loopback_socket() -> int:
+    """A datagram socket to send interface requests through; the caller closes it."""
+    return _checked(_libc.socket(ctypes.c_int(2), ctypes.c_int(2 | os.O_CLOEXEC), ctypes.c_int(0)))

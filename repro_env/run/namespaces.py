@@ -1,0 +1,83 @@
+"""Entering name spaces, and giving up what the command must not have."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import struct
+from pathlib import Path
+
+from repro_env.model.errors import SandboxError
+from repro_env.run import kernel
+
+CAP_SYS_ADMIN = 21
+KEPT = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29, 31)
+"""CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE SYS_CHROOT AUDIT_WRITE SETFCAP:
+Docker's default set without NET_RAW, and without MKNOD because nothing here limits which devices could be made."""
+
+_SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
+
+
+def can_mount() -> bool:
+    """Whether this process may mount without a user namespace: it has CAP_SYS_ADMIN."""
+    match = re.search(r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    return match is not None and bool(int(match[1], 16) >> CAP_SYS_ADMIN & 1)
+
+
+def enter_user() -> None:
+    """A user namespace in which the caller is who they are, and nobody else exists. Raises `OSError`."""
+    uid, gid = os.geteuid(), os.getegid()
+    kernel.unshare(kernel.CLONE_NEWUSER)
+    with contextlib.suppress(FileNotFoundError):  # Linux before 3.19 has no such file and needs none
+        _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{uid} {uid} 1")
+    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+
+
+def enter(*, network: bool) -> None:
+    """Name spaces for processes (from the next fork on), IPC, host name and, without `network`, interfaces."""
+    kernel.unshare(kernel.CLONE_NEWPID | kernel.CLONE_NEWIPC | kernel.CLONE_NEWUTS | (0 if network else kernel.CLONE_NEWNET))
+
+
+def enter_mounts() -> None:
+    """Mounts of our own, that the host never sees. Raises `OSError`."""
+    kernel.unshare(kernel.CLONE_NEWNS)
+    kernel.mount("", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
+
+
+def loopback_up() -> None:
+    """Bring up `lo`, which a fresh network namespace has but leaves down. Raises `OSError`."""
+    handle = kernel.loopback_socket()
+    try:
+        answer = fcntl.ioctl(handle, _SIOCGIFFLAGS, struct.pack("16sH22x", b"lo", 0))
+        (flags,) = struct.unpack_from("=H", answer, 16)
+        fcntl.ioctl(handle, _SIOCSIFFLAGS, struct.pack("16sH22x", b"lo", flags | _IFF_UP))
+    finally:
+        os.close(handle)
+
+
+def drop_privileges() -> None:
+    """Uid 0 keeps `KEPT`, anybody else nothing; no program started from here on gains more."""
+    kept = KEPT if os.geteuid() == 0 else ()
+    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
+    kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
+    held = _bounding()
+    for capability in range(last + 1):
+        if capability not in kept and held >> capability & 1:
+            kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
+    kernel.capset(sum(1 << capability for capability in kept if held >> capability & 1))
+    kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
+
+
+def _bounding() -> int:
+    match = re.search(r"^CapBnd:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+    if match is None:
+        raise SandboxError("the kernel does not say which capabilities there are", where="/proc/self/status")
+    return int(match[1], 16)
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:  # noqa: PTH123  one write(2), as these files demand
+        file.write(text)
