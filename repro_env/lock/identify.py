@@ -22,7 +22,8 @@ from repro_env.capture.distributions import InstalledDistribution
 from repro_env.image import wheel
 from repro_env.image.wheel import Facts
 from repro_env.io.files import room, walk
-from repro_env.io.http import RangesRefusedError, Session, local_path
+from repro_env.io.http import Session, local_path
+from repro_env.io.ranges import RangesRefusedError
 from repro_env.lock import repack as repacking
 from repro_env.lock.index import Candidate, Indexes, candidate, tags_of
 from repro_env.model import codec, redact
@@ -82,14 +83,14 @@ def identify(
     something else than an index page.
     """
     layout = interpretation.layout
-    session = Session(prefix=layout.prefix, cache=store.facts)
-    search = _Search(session, layout, store)
-    with ThreadPoolExecutor(THREADS, thread_name_prefix="identify") as pool:
-        try:
-            found = list(pool.map(search.proven, distributions))
-        except BaseException:
-            pool.shutdown(cancel_futures=True)
-            raise
+    with Session(prefix=layout.prefix, cache=store.facts) as session:
+        search = _Search(session, layout, store)
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="identify") as pool:
+            try:
+                found = list(pool.map(search.proven, distributions))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
     done = []
     for dist, (one, why) in zip(distributions, found, strict=True):
         if one is None:
@@ -104,11 +105,11 @@ def whole(one: Identified, store: Store) -> Path:
     path = one.file or store.blobs.path(one.wheel.sha256)
     if path is not None:
         return path
-    session = Session(cache=store.facts)
     url = next(iter(one.hint.urls), "")
     if not url:
         raise ArtifactError("is nowhere to be had", where=one.wheel.filename, hint="capture again where it is")
-    return store.blobs.put(session.download(url), one.wheel.sha256, where=url)
+    with Session(cache=store.facts) as session:
+        return store.blobs.put(session.download(url), one.wheel.sha256, where=url, size=one.wheel.size)
 
 
 def differs(facts: Facts, dist: InstalledDistribution, layout: Layout) -> str:

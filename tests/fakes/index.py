@@ -61,7 +61,7 @@ class Index:
         self._server.block_on_close = False
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
-    def __enter__(self) -> Index:
+    def __enter__(self) -> Index:  # noqa: PYI034 - typing.Self came with Python 3.11
         self._thread.start()
         return self
 
@@ -117,7 +117,7 @@ class _Handler(BaseHTTPRequestHandler):
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         parts = urlsplit(self.path)
         host = parts.hostname or "127.0.0.1"
         path = unquote(parts.path)

@@ -1,0 +1,235 @@
+"""Sessions made from pip's configuration: pages with ETags, ranges, downloads that go on, errors that say what to do."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import zipfile
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from repro_env.io.http import PASSED, Session
+from repro_env.io.ranges import RangesRefusedError
+from repro_env.model.errors import LockError, NetworkError
+from repro_env.store.facts import FactCache
+from tests.fakes import wheels
+from tests.fakes.index import Index, configured
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with Index(tmp_path / "wheels") as one:
+        yield one
+
+
+def big(index: Index) -> Path:
+    """A wheel of some hundred kilobytes that cannot be compressed."""
+    return wheels.make(index.folder, "big", files={"big/data.bin": os.urandom(300_000), "big/__init__.py": b""})
+
+
+def test_indexes_are_those_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pip.conf").write_text("[global]\nextra-index-url =\n  http://ann:secret@b.test/simple\n  http://c.test/simple\n")
+    (tmp_path / "links").mkdir()
+    with configured(monkeypatch, config_file=str(tmp_path / "pip.conf"), index_url="http://a.test/simple"):
+        monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+        found = Session().configuration
+    assert found.indexes == ("http://a.test/simple", "http://ann:secret@b.test/simple", "http://c.test/simple")
+    assert found.find_links == (str(tmp_path / "links"),)
+    assert "secret" not in "".join(found.shown)
+    assert found.shown[1] == "http://b.test/simple"
+
+
+def test_the_captured_environment_has_a_pip_conf_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "pip.conf").write_text("[install]\nindex-url = http://own.test/simple\n")
+    with configured(monkeypatch):
+        monkeypatch.delenv("PIP_CONFIG_FILE")
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+        assert Session(prefix=str(tmp_path)).configuration.indexes == ("http://own.test/simple",)
+        assert Session(prefix=str(tmp_path / "other")).configuration.indexes != ("http://own.test/simple",)
+
+
+def test_no_index_means_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with configured(monkeypatch, no_index="1", find_links=str(tmp_path)):
+        found = Session().configuration
+    assert found.indexes == ()
+    assert found.shown == (tmp_path.as_uri(),)
+
+
+def test_a_configuration_that_pip_refuses(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    with configured(monkeypatch, timeout="soon"), pytest.raises(LockError, match="configuration"):
+        Session()
+    capsys.readouterr()
+
+
+def test_a_page_is_sent_again_only_when_it_changed(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels.make(index.folder, "demo")
+    (tmp_path / "facts").mkdir()
+    with configured(monkeypatch), Session(cache=FactCache(tmp_path / "facts")) as session:
+        first = session.get_page(f"{index.url}/demo/")
+        again = session.get_page(f"{index.url}/demo/")
+        wheels.make(index.folder, "demo", "2.0")
+        changed = session.get_page(f"{index.url}/demo/")
+    assert again == first
+    assert b"demo-2.0" in changed.body
+    assert [one.status for one in index.asked] == [200, 304, 200]
+
+
+def test_json_is_asked_for(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels.make(index.folder, "demo")
+    index.json = True
+    with configured(monkeypatch), Session() as session:
+        assert session.get_page(f"{index.url}/demo/").content_type == "application/vnd.pypi.simple.v1+json"
+
+
+@pytest.mark.parametrize("status", PASSED)
+def test_a_project_that_is_not_there_is_an_answer(index: Index, monkeypatch: pytest.MonkeyPatch, status: int) -> None:
+    index.fail("/demo/", status)
+    with configured(monkeypatch), Session() as session:
+        page = session.get_page(f"{index.url}/demo/")
+    assert (page.status, page.body) == (status, b"")
+
+
+@pytest.mark.parametrize(("status", "says"), [(401, "credentials"), (500, "error|problem"), (429, "too many"), (418, "418")])
+def test_other_statuses_are_errors(index: Index, monkeypatch: pytest.MonkeyPatch, status: int, says: str) -> None:
+    monkeypatch.setattr("repro_env.io.http.TRIES", 1)
+    index.fail("/demo/", status, times=9)
+    with configured(monkeypatch, retries="0"), Session() as session, pytest.raises(NetworkError, match=says) as caught:
+        session.get_page(f"{index.url}/demo/")
+    assert caught.value.where == f"{index.url}/demo/"
+    assert caught.value.hint
+
+
+def test_too_many_requests_once(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels.make(index.folder, "demo")
+    index.fail("/demo/", 429)
+    with configured(monkeypatch), Session() as session:
+        assert session.get_page(f"{index.url}/demo/").status == 200
+
+
+def test_a_page_that_is_cut_is_fetched_again(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels.make(index.folder, "demo")
+    index.fail("/demo/", "cut")
+    with configured(monkeypatch), Session() as session:
+        assert session.get_page(f"{index.url}/demo/").body.endswith(b"</html>")
+    index.fail("/demo/", "cut", times=9)
+    with configured(monkeypatch), Session() as session, pytest.raises(NetworkError, match="breaks off"):
+        session.get_page(f"{index.url}/demo/")
+
+
+def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    with configured(monkeypatch, retries="0", timeout="5"), Session() as session:
+        with pytest.raises(NetworkError, match="cannot be reached"):
+            session.get_page("http://127.0.0.1:9/simple/demo/")
+        with pytest.raises(NetworkError, match="host name is not known"):
+            session.get_page("http://no-such-host.invalid/simple/demo/")
+
+
+def test_credentials_of_the_index_are_used_and_never_told(
+    index: Index, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = big(index)
+    index.auth = ("ann", "open-sesame-1")
+    own = index.url.replace("//", "//ann:open-sesame-1@")
+    with configured(monkeypatch, index_url=own), Session() as session, caplog.at_level(logging.DEBUG):
+        page = session.get_page(f"{session.configuration.indexes[0]}/big/")
+        assert "sesame" not in page.url
+        with session.open_range(f"{index.proxy}/files/{path.name}") as file:
+            assert file.read(2) == b"PK"
+        assert b"".join(session.download(f"{index.proxy}/files/{path.name}")) == path.read_bytes()
+        with pytest.raises(NetworkError) as caught:
+            list(session.download(f"{own.removesuffix('/simple')}/nothing"))
+    assert "sesame" not in str(caught.value) + caught.value.where + caught.value.hint
+    assert "sesame" not in caplog.text
+
+
+def test_nobody_is_asked_for_a_password(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    index.auth = ("ann", "open-sesame-1")
+    with configured(monkeypatch, index_url=index.url), Session() as session, pytest.raises(NetworkError, match="credentials"):
+        session.get_page(f"{index.url}/demo/")
+
+
+def test_netrc(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels.make(index.folder, "demo")
+    index.auth = ("ann", "open-sesame-1")
+    (tmp_path / ".netrc").write_text("machine 127.0.0.1 login ann password open-sesame-1\n")
+    (tmp_path / ".netrc").chmod(0o600)
+    monkeypatch.setenv("NETRC", str(tmp_path / ".netrc"))
+    with configured(monkeypatch, index_url=index.url), Session() as session:
+        assert session.get_page(f"{index.url}/demo/").status == 200
+
+
+def test_a_wheel_is_read_by_ranges(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = big(index)
+    with configured(monkeypatch), Session() as session:
+        with session.open_range(f"{index.proxy}/files/{path.name}") as file:
+            assert file.size == path.stat().st_size  # type: ignore[attr-defined]
+            with zipfile.ZipFile(file) as archive:
+                record = archive.read("big-1.0.dist-info/RECORD")
+                assert len(index.asked) == 1
+                assert archive.read("big/data.bin") == zipfile.ZipFile(path).read("big/data.bin")
+        assert b"big/data.bin" in record
+        assert {one.status for one in index.asked} == {206}
+        index.tails = False
+        with session.open_range(f"{index.proxy}/files/{path.name}") as file:
+            assert file.read() == path.read_bytes()
+        index.ranges = False
+        with pytest.raises(RangesRefusedError):
+            session.open_range(f"{index.proxy}/files/{path.name}")
+
+
+def test_a_range_that_is_cut_is_fetched_again(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = big(index)
+    with configured(monkeypatch), Session() as session, session.open_range(f"{index.proxy}/files/{path.name}") as file:
+        index.fail(".whl", "cut")
+        assert file.read() == path.read_bytes()
+        file.seek(0)
+        assert file.read(10) == path.read_bytes()[:10]
+
+
+def test_a_download_goes_on_where_it_was_cut(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = big(index)
+    url = f"{index.proxy}/files/{path.name}"
+    with configured(monkeypatch), Session() as session:
+        index.fail(".whl", "cut", times=2)
+        assert b"".join(session.download(url)) == path.read_bytes()
+        half = path.stat().st_size // 2
+        assert [one.range for one in index.asked] == ["", f"bytes={half}-", f"bytes={half + (half + 1) // 2}-"]
+        index.ranges = False
+        index.fail(".whl", "cut")
+        assert b"".join(session.download(url)) == path.read_bytes()
+        index.fail(".whl", "cut", times=9)
+        with pytest.raises(NetworkError, match="breaks off"):
+            list(session.download(url))
+
+
+def test_local_files_need_no_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = wheels.make(tmp_path / "a b", "demo")
+    (tmp_path / "simple" / "demo").mkdir(parents=True)
+    (tmp_path / "simple" / "demo" / "index.html").write_text("<a href='x.whl'>x</a>")
+    with configured(monkeypatch), Session() as session:
+        assert b"".join(session.download(path.as_uri())) == path.read_bytes()
+        with session.open_range(path.as_uri()) as file:
+            assert file.size == path.stat().st_size  # type: ignore[attr-defined]
+        assert session.get_page((tmp_path / "simple").as_uri() + "/demo/").body.startswith(b"<a")
+        assert session.get_page((tmp_path / "simple").as_uri() + "/other/").status == 404
+        with pytest.raises(NetworkError, match="cannot be read"):
+            list(session.download((tmp_path / "gone.whl").as_uri()))
+
+
+def test_many_threads_share_a_session(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = big(index)
+    barrier = threading.Barrier(8)
+    with configured(monkeypatch), Session() as session:
+
+        def read(_: int) -> bytes:
+            barrier.wait(10)
+            with session.open_range(f"{index.proxy}/files/{path.name}") as file:
+                return file.read()
+
+        with ThreadPoolExecutor(8) as pool:
+            assert set(pool.map(read, range(8))) == {path.read_bytes()}
