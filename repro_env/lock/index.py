@@ -55,7 +55,7 @@ class Indexes:
 
     def __init__(self, session: Session) -> None:
         self._session = session
-        self._flat: list[Candidate] | None = None
+        self._flat: tuple[list[Candidate], list[NetworkError]] | None = None
         self._lock = threading.Lock()
 
     def offers(self, name: str, version: str) -> Offers:
@@ -74,7 +74,9 @@ class Indexes:
                 found += candidates(page, redact.url(index))
             elif page.status == PASSED[0]:
                 refusals.append(f"{redact.url(index)} answered with status {page.status}")
-        found += self._links()
+        links, unread = self._links()
+        found += links
+        failures += unread
         fitting = [one for one in found if _is(one.filename, name, wanted)]
         fitting.sort(key=lambda one: not one.linkable)
         known: dict[tuple[str, str], Candidate] = {}
@@ -82,11 +84,16 @@ class Indexes:
             known.setdefault((one.filename, one.sha256 or one.url), one)
         return Offers(tuple(known.values()), tuple(refusals), tuple(failures))
 
-    def _links(self) -> list[Candidate]:
-        """What find-links names; the same for all distributions, so read once."""
+    def _links(self) -> tuple[list[Candidate], list[NetworkError]]:
+        """What find-links names, the same for all distributions, so read once; and what could not be asked."""
         with self._lock:
             if self._flat is None:
-                self._flat = [one for location in self._session.configuration.find_links for one in self._at(location)]
+                self._flat = [], []
+                for location in self._session.configuration.find_links:
+                    try:
+                        self._flat[0].extend(self._at(location))
+                    except NetworkError as error:
+                        self._flat[1].append(error)
             return self._flat
 
     def _at(self, location: str) -> Iterator[Candidate]:
@@ -100,7 +107,7 @@ class Indexes:
                     yield Candidate(entry.name, entry.absolute().as_uri(), "", shown, linkable=False)
         elif (path.name if path is not None else location).endswith(".whl"):
             yield candidate(location if path is None else path.absolute().as_uri(), shown)
-        elif path is None or path.is_file():
+        elif path.is_file() if path is not None else "://" in location:
             yield from candidates(self._session.get_page(location if path is None else path.absolute().as_uri()), shown)
 
 
