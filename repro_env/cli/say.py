@@ -1,0 +1,151 @@
+"""Words for people, on stderr; results for programs, on stdout. Data is never taken for markup or terminal codes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import sys
+import threading
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from typing import TYPE_CHECKING
+
+from repro_env.model.errors import ReproEnvError
+from repro_env.model.talk import Advance, Tell
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_PATIENCE = 0.4
+"""Seconds until a progress bar shows: what is over sooner needs none, and drawing it costs time to import."""
+
+
+class Say:
+    """What a command says while it works (`model.talk.Tell`)."""
+
+    def __init__(self) -> None:
+        self._bar: Progress | None = None
+
+    def __call__(self, text: str, /) -> None:
+        """A line, or a few, on stderr."""
+        text = visible(text)
+        if self._bar is not None:
+            self._bar.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
+            return
+        if sys.stderr is not None:
+            with contextlib.suppress(BrokenPipeError):  # nobody listens; the work goes on
+                print(text, file=sys.stderr, flush=True)  # noqa: T201
+
+    @contextlib.contextmanager
+    def progress(self, total: int, label: str, /) -> Iterator[Advance]:
+        """A bar of bytes while the block runs; one line when stderr is no terminal, or shows another bar already."""
+        if not _is_terminal() or self._bar is not None:
+            self(f"{label} ({size(total)})" if total else label)
+            yield lambda count: None  # noqa: ARG005
+            return
+        bar = _Bar(self, total, label)
+        try:
+            yield bar.advance
+        finally:
+            bar.stop()
+
+    def show(self, bar: Progress | None) -> None:
+        """The bar that is on the screen now: lines have to go above it."""
+        self._bar = bar
+
+
+class _Bar:
+    """A progress bar that appears once it is worth it. Several threads may advance it."""
+
+    def __init__(self, say: Say, total: int, label: str) -> None:
+        self._say = say
+        self._total = total
+        self._label = visible(label)
+        self._due = time.monotonic() + _PATIENCE
+        self._done = 0
+        self._lock = threading.Lock()
+        self._progress: Progress | None = None
+        self._task: TaskID | None = None
+
+    def advance(self, count: int, /) -> None:
+        with self._lock:
+            self._done += count
+            if self._progress is None and time.monotonic() >= self._due:
+                self._progress = self._start()
+            if self._progress is not None and self._task is not None:
+                self._progress.update(self._task, completed=self._done)
+
+    def stop(self) -> None:
+        with self._lock:
+            self._due = float("inf")
+            if self._progress is not None:
+                self._progress.stop()
+                self._say.show(None)
+
+    def _start(self) -> Progress:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+
+        progress = Progress(
+            TextColumn("{task.description}", markup=False),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = progress.add_task(self._label, total=self._total or None, completed=self._done)
+        progress.start()
+        self._say.show(progress)
+        return progress
+
+
+say = Say()
+_: Tell = say
+
+
+def result(text: str) -> None:
+    """The answer of a command, on stdout: exactly this text and a newline, whatever the locale."""
+    try:
+        print(text, flush=True)  # noqa: T201
+    except UnicodeEncodeError:
+        sys.stdout.buffer.write(text.encode() + b"\n")
+        sys.stdout.buffer.flush()
+
+
+def error(failure: ReproEnvError) -> None:
+    """A failure of ours: what happened where, and what to do next."""
+    say(f"repro-env: error: {failure}")
+    if failure.hint:
+        say(f"  -> {failure.hint}")
+
+
+def table(rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> str:
+    """Columns of plain text, two spaces apart; no trailing white space."""
+    lines = [[visible(cell).replace("\n", " ") for cell in row] for row in ([header] if header else []) + list(rows)]
+    widths = [max((len(line[column]) for line in lines if column < len(line)), default=0) for column in range(max(map(len, lines), default=0))]
+    return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip() for line in lines)
+
+
+def size(count: int) -> str:
+    """Bytes for people: `999 B`, `1.4 GB` (decimal units)."""
+    if count < 1000:
+        return f"{count} B"
+    value = float(count)
+    for unit in ("kB", "MB", "GB"):
+        value /= 1000
+        if value < 999.95:
+            return f"{value:.1f} {unit}"
+    return f"{value / 1000:.1f} TB"
+
+
+def visible(text: str) -> str:
+    """The text with control characters spelled out (a file's name must not move the cursor); newline and tab stay."""
+    return _CONTROL.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
+
+
+def _is_terminal() -> bool:
+    return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
