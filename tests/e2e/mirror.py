@@ -62,6 +62,7 @@ def serve(wheels: Path) -> Iterator[Mirror]:
         def do_GET(self) -> None:
             mirror.asked.append(self.path)
             status, body, kind = mirror.respond(urlsplit(self.path).path)
+            start = 0
             part = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
             whole = len(body)
             if part and status == 200 and (part[1] or part[2]):
@@ -69,7 +70,7 @@ def serve(wheels: Path) -> Iterator[Mirror]:
                 end = min(int(part[2]) + 1, whole) if part[1] and part[2] else whole
                 body, status = body[start:end], 206
             self.send_response(status)
-            if status == 206 and part:
+            if status == 206:
                 self.send_header("Content-Range", f"bytes {start}-{start + len(body) - 1}/{whole}")
             self.send_header("Content-Type", kind)
             self.send_header("Accept-Ranges", "bytes")

@@ -122,7 +122,7 @@ def test_specs_that_cannot_be_used(
     shutil.copytree(small.folder / "repro", tmp_path / "repro", ignore=shutil.ignore_patterns("blobs"))
     path = tmp_path / "repro" / "spec.json"
     path.write_bytes(change(json.loads(path.read_text())))
-    words = [*command, path, *(["true"] if command[0] == "exec" else [])]
+    words: list[str | Path] = [*command, path, *(["true"] if command[0] == "exec" else [])]
     done = small.elsewhere(tmp_path / "store").run(*words, code=code, cwd=tmp_path)
     refused(done, str(path))
     assert not done.out

@@ -1,0 +1,191 @@
+"""What the benchmarks share: environments, timing, memory, and one row for each ratio."""
+
+from __future__ import annotations
+
+import argparse
+import datetime
+import hashlib
+import json
+import os
+import platform
+import shutil
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+ROOT = Path(__file__).resolve().parents[1]
+BUILD = ROOT / "build" / "bench"
+TOOL = Path(sys.executable).with_name("repro-env")
+
+
+class Row(NamedTuple):
+    """One ratio, with both its sides, the goal, and where each side's clock stops."""
+
+    what: str
+    ours: str
+    theirs: str
+    ratio: float
+    goal: str
+    good: bool
+
+    @property
+    def line(self) -> str:
+        return f"| {self.what} | {self.ours} | {self.theirs} | {self.ratio:.2f} | {self.goal} | {'yes' if self.good else 'no'} |"
+
+
+HEAD = "| what | ours | against | ratio | goal | met |\n|---|---|---|---|---|---|"
+
+
+def environ(store: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")}
+    return {**kept, "REPRO_ENV_STORE": str(store), **(more or {})}
+
+
+def run(words: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> float:
+    """Seconds of one process from start to end. Its failure ends the benchmark."""
+    start = time.perf_counter()
+    done = subprocess.run([str(word) for word in words], env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    took = time.perf_counter() - start
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    return took
+
+
+def median(count: int, measure: Callable[[], float], before: Callable[[], object] = lambda: None) -> float:
+    """Median of `count` measurements, `before` each (not timed)."""
+    times = []
+    for _ in range(count):
+        before()
+        times.append(measure())
+    return statistics.median(times)
+
+
+def fresh(path: Path) -> Path:
+    """A folder that is not there."""
+    if path.is_dir():
+        for folder, _, _ in os.walk(path):
+            Path(folder).chmod(0o700)
+    shutil.rmtree(path, ignore_errors=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def environment(*, torch: bool) -> Path:
+    """`build/bench/<name>/.venv` with the example's locked packages, and torch for the CPU if wanted; made once."""
+    folder = BUILD / ("torch" if torch else "example")
+    subprocess.run([ROOT / "lockfiles" / "venv.sh", folder / ".venv", "example"], check=True, cwd=ROOT)
+    python = folder / ".venv" / "bin" / "python"
+    if torch and subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode:
+        subprocess.run([python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "torch==2.13.0"], check=True)
+    shutil.copy(ROOT / "examples" / "digits" / "train.py", folder / "train.py")
+    return folder
+
+
+def size(folder: Path) -> int:
+    """Bytes of the files below, bytecode apart."""
+    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+
+
+def hash_rate() -> float:
+    """Bytes a second that this machine hashes with sha256, one process on each core, data in memory."""
+    cores = len(os.sched_getaffinity(0))
+    each = 512 << 20
+    with ProcessPoolExecutor(cores) as pool:
+        list(pool.map(_hash, [1 << 20] * cores))  # start the workers
+        start = time.perf_counter()
+        list(pool.map(_hash, [each] * cores))
+        return cores * each / (time.perf_counter() - start)
+
+
+def _hash(count: int) -> str:
+    block, hasher = bytes(1 << 20), hashlib.sha256()
+    for _ in range(count // len(block)):
+        hasher.update(block)
+    return hasher.hexdigest()
+
+
+def peak(words: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path) -> int:
+    """Bytes: the most memory that a command and all its children held at one time (sum of PSS, looked at every 20 ms)."""
+    child = subprocess.Popen(
+        [str(word) for word in words], env=env, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+    )
+    most, over = [0], threading.Event()
+
+    def look() -> None:
+        while not over.wait(0.02):
+            most[0] = max(most[0], sum(_pss(process) for process in _session(child.pid)))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    code = child.wait()
+    over.set()
+    watcher.join()
+    if code:
+        sys.exit(f"{' '.join(map(str, words))} ended with {code}")
+    return most[0]
+
+
+def _session(leader: int) -> list[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                if os.getsid(int(name)) == leader:
+                    found.append(int(name))
+            except ProcessLookupError:
+                continue
+    return found
+
+
+def _pss(process: int) -> int:
+    try:
+        for line in Path(f"/proc/{process}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) << 10
+    except OSError:
+        pass
+    return 0
+
+
+def arguments(document: str | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=document)
+    parser.add_argument("--count", type=int, default=5, help="measurements of each quick thing; the median counts")
+    parser.add_argument("--no-torch", action="store_true", help="leave torch out of the measured environment")
+    return parser.parse_args()
+
+
+def machine() -> dict[str, str]:
+    release = platform.freedesktop_os_release() if hasattr(platform, "freedesktop_os_release") else {}
+    models = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    return {
+        "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
+        "os": release.get("PRETTY_NAME", "unknown"),
+        "kernel": platform.release(),
+        "cpu": models[0] if models else "unknown",
+        "cores": str(len(os.sched_getaffinity(0))),
+        "python": platform.python_version(),
+        "user": "root" if os.geteuid() == 0 else "plain user",
+        "load at start": str(os.getloadavg()[0]),
+    }
+
+
+def report(rows: Sequence[Row]) -> None:
+    print(HEAD)
+    for row in rows:
+        print(row.line)
+
+
+def write(rows: Sequence[Row]) -> Path:
+    """A dated file in benchmarks/results/."""
+    folder = ROOT / "benchmarks" / "results"
+    folder.mkdir(exist_ok=True)
+    facts = machine()
+    path = folder / f"{facts['date']}.json"
+    path.write_text(json.dumps({"machine": facts, "rows": [row._asdict() for row in rows]}, indent=2) + "\n")
+    return path
