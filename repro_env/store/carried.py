@@ -70,7 +70,7 @@ class Carried:
 
     def has(self, digest: str, facts: FactCache) -> bool:
         """Whether the blob is here and whole. Every byte is read once; later calls know the file by its key."""
-        path = self._path(digest)
+        path = self.path(digest)
         if path is None:
             return False
         one = path.stat()
@@ -128,13 +128,14 @@ class Carried:
         temporary.replace(self._folder / name)
         sync_folder(self._folder)
 
-    def _path(self, digest: str) -> Path | None:
+    def path(self, digest: str) -> Path | None:
+        """The blob's file in either form, or None. Not checked."""
         name = hex_of(digest)
         return next((path for path in (self._folder / name, self._folder / f"{name}.gz") if path.is_file()), None)
 
     @contextlib.contextmanager
     def _open(self, digest: str, size: int | None) -> Iterator[_Source]:
-        path = self._path(digest)
+        path = self.path(digest)
         if path is None:
             raise ArtifactError(
                 "is not there",
