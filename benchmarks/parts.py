@@ -133,7 +133,7 @@ def peak(words: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path) -> i
 
 def _session(leader: int) -> list[int]:
     found = []
-    for name in os.listdir("/proc"):
+    for name in (path.name for path in Path("/proc").iterdir()):
         if name.isdigit():
             try:
                 if os.getsid(int(name)) == leader:

@@ -85,3 +85,16 @@ def test_what_goes_inside_needs_the_standard_library_only(path: Path) -> None:
             assert not node.level, f"{name(path)} imports from its own package"
     for module in imported(path):
         assert module.split(".")[0] in sys.stdlib_module_names, f"{name(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if folder(path) != "inside"], ids=name)
+def test_what_is_imported_is_a_dependency(path: Path) -> None:
+    """Of the project itself: not of one of its dependencies, which may drop it."""
+    import re
+
+    text = (PACKAGE.parent / "pyproject.toml").read_text()
+    listed = re.search(r"^dependencies = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
+    assert listed
+    allowed = {*re.findall(r'"([a-z]+)', listed[1]), "repro_env", *sys.stdlib_module_names}
+    for module in imported(path):
+        assert module.split(".")[0] in allowed, f"{name(path)} imports {module}, which pyproject.toml does not name"
