@@ -41,7 +41,7 @@ def application(wanted: str | None) -> typer.Typer:
     return app
 
 
-def _version(value: bool) -> None:  # noqa: FBT001
+def _version(value: bool) -> None:
     if value:
         from repro_env.cli import say
 
@@ -50,7 +50,7 @@ def _version(value: bool) -> None:  # noqa: FBT001
 
 
 def _options(
-    version: Annotated[  # noqa: ARG001
+    version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:

@@ -28,9 +28,12 @@ def command(
             metavar="PATH",
         ),
     ] = None,
-    source: Annotated[Path, typer.Option(help="The code to capture with it.", metavar="DIR", show_default="the current folder")] = Path(),
+    source: Annotated[
+        Path, typer.Option(help="The code to capture with it.", metavar="DIR", show_default="the current folder")
+    ] = Path(),
     include: Annotated[
-        list[str] | None, typer.Option(help="Put files that would be left out (git-ignored, say) into the source after all.", metavar="GLOB")
+        list[str] | None,
+        typer.Option(help="Put files that would be left out (git-ignored, say) into the source after all.", metavar="GLOB"),
     ] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Leave files out of the source.", metavar="GLOB")] = None,
     data: Annotated[
@@ -38,9 +41,10 @@ def command(
         typer.Option(help="Data that runs need: fingerprinted now, expected again at `exec --data`.", metavar="SRC[:DST]"),
     ] = None,
     output: Annotated[Path, typer.Option(help="The folder to write.", metavar="DIR")] = Path("repro"),
-    base: Annotated[str, typer.Option(help="Where the operating system's part comes from: `host` cuts it from this machine.")] = "host",
+    base: Annotated[str, typer.Option(help="Where the operating system comes from: `host` cuts it from this machine.")] = "host",
     with_: Annotated[
-        list[str] | None, typer.Option("--with", help="A program of this machine to have inside too, e.g. git.", metavar="PROGRAM")
+        list[str] | None,
+        typer.Option("--with", help="A program of this machine to have inside too, e.g. git.", metavar="PROGRAM"),
     ] = None,
     seed: Annotated[int, typer.Option(help="The master seed of runs.", min=0, max=2**32 - 1)] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
@@ -61,7 +65,7 @@ def command(
         programs=tuple(with_ or ()),
         seed=seed,
     )
-    done = capture(request, store=Store.open(), talk=say.say)
+    done = capture(request, store=Store.open(), tell=say.say)
     if json:
         say.json_result(_facts(done.path, done.spec, done.proven))
     else:
@@ -120,6 +124,8 @@ def _tell(path: Path, spec: Spec, proven: int, *, holds_us: bool) -> None:
         say.result(f"  left out    {excluded.path} ({say.size(excluded.size)}): {excluded.why}")
     for one in observed.data:
         say.result(f"data          {one.path}, {one.files} files, {say.size(one.size)}")
+    for note in observed.notes:
+        say.result(f"note          {note}")
     for unknown in observed.unknown:
         say.result(f"unknown       {unknown}")
 

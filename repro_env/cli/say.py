@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
+from repro_env.model import codec
 from repro_env.model.errors import ReproEnvError
 from repro_env.model.talk import Advance, Tell
 
@@ -114,6 +115,11 @@ def result(text: str) -> None:
     except UnicodeEncodeError:
         sys.stdout.buffer.write(text.encode() + b"\n")
         sys.stdout.buffer.flush()
+
+
+def json_result(value: object) -> None:
+    """One JSON object on one line of stdout: for programs."""
+    result(codec.canonical(value).decode())
 
 
 def error(failure: ReproEnvError) -> None:

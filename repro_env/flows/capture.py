@@ -6,19 +6,21 @@ last: a capture that is killed leaves the earlier spec and all that it names.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
 from repro_env import __version__
 from repro_env.capture import data, python, source
-from repro_env.image.entry import entries_of, members, ordered
+from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io.files import FileContents, atomic_write
-from repro_env.lock import assemble, environment
+from repro_env.lock import assemble, environment, identify, layers
 from repro_env.model import codec
+from repro_env.model.artifact import TreeBlob
 from repro_env.model.environment import Carried as CarriedFact
 from repro_env.model.spec import Data, InstalledFrom, Observed, Source, Spec
-from repro_env.model.talk import Talk
+from repro_env.model.talk import Tell
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
 
@@ -48,17 +50,17 @@ class Captured(msgspec.Struct, frozen=True):
     """repro-env itself is installed in the environment that was captured."""
 
 
-def capture(request: Request, *, store: Store, talk: Talk) -> Captured:
+def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     """Capture and write `request.output`. Raises `CaptureError` and its neighbours; nothing half-written stays."""
     never = (request.output, request.output.parent / "runs")
     tree = source.look(request.source, include=request.include, exclude=request.exclude, never=never)
     mounted = tuple(data.fingerprint(path, target, store.hashes) for path, target in request.data)
     locked = environment.lock(
-        request.python, request.environ, workspace=request.source, programs=request.programs, store=store, talk=talk
+        request.python, request.environ, workspace=request.source, programs=request.programs, store=store, tell=tell
     )
-    talk("writing what has to be carried")
+    tell("writing what has to be carried")
     carried = Carried(request.output / "blobs")
-    code = _source(tree, store, carried)
+    code = msgspec.structs.replace(_source(tree, store, carried), include=request.include, exclude=request.exclude)
     identity = environment.identity(locked, request.seed, lambda one: carried.add_tree(members(one.entries, one.contents)))
     for one in locked.identified:
         if one.hint.origin in ("carried", "repacked") and one.file is not None:
@@ -76,9 +78,19 @@ def capture(request: Request, *, store: Store, talk: Talk) -> Captured:
     return Captured(request.output / "spec.json", spec, proven, python.holds_us(locked.facts))
 
 
+def carry(entries: Sequence[Entry], contents: Contents, *, store: Store, carried: Carried) -> TreeBlob:
+    """Keep a tree as a blob; where the blob of these very entries is there already, and whole, nothing is read."""
+    known = layers.known_blob(entries, facts=store.facts)
+    if known is not None and carried.has(known.sha256, store.facts):
+        return known
+    blob = carried.add_tree(members(entries, contents))
+    layers.remember_blob(entries, blob, facts=store.facts)
+    return blob
+
+
 def _source(tree: source.SourceTree, store: Store, carried: Carried) -> Source:
     entries = ordered(entries_of(tree.found, store.hashes.of(tree.root, tree.found)))
-    blob = carried.add_tree(members(entries, FileContents(tree.root)))
+    blob = carry(entries, FileContents(tree.root), store=store, carried=carried)
     return Source(path=str(tree.root), tree=blob, size=tree.size, git=tree.git)
 
 
@@ -101,15 +113,23 @@ def _observed(locked: environment.Locked, tree: source.SourceTree, code: Source,
             )
             for one in locked.scanned.distributions
         ),
-        carried=tuple(
-            CarriedFact(name=one.wheel.name, version=one.wheel.version, why=one.why) for one in locked.identified if one.why
-        ),
-        edited=locked.composition.edited,
+        carried=_carried(locked),
+        edited=(*locked.composition.edited, *locked.base.edited),
+        notes=(*locked.base.notes, *locked.interpreter.notes),
         excluded=tree.excluded,
         unknown=locked.unknown,
         source=code,
         data=mounted,
     )
+
+
+def _carried(locked: environment.Locked) -> tuple[CarriedFact, ...]:
+    wheels = [CarriedFact(name=one.wheel.name, version=one.wheel.version, why=one.why) for one in locked.identified if one.why]
+    libraries = [
+        CarriedFact(name=path, version="", why="belongs to no package of the system")
+        for path in sorted({*locked.base.unowned, *locked.interpreter.unowned})
+    ]
+    return (*wheels, *libraries)
 
 
 def _write(output: Path, spec: Spec, carried: Carried) -> None:

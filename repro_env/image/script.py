@@ -33,10 +33,12 @@ class EntryPoint(msgspec.Struct, frozen=True):
     def text(self) -> bytes:
         """The script in canonical form."""
         first = self.attr.partition(".")[0]
-        return SHEBANG + (
-            f"import sys\n\nfrom {self.module} import {first}\n\n"
-            f'if __name__ == "__main__":\n    sys.exit({self.attr}())\n'
-        ).encode()
+        return (
+            SHEBANG
+            + (
+                f'import sys\n\nfrom {self.module} import {first}\n\nif __name__ == "__main__":\n    sys.exit({self.attr}())\n'
+            ).encode()
+        )
 
 
 def entry_points(text: str, *, where: str) -> list[EntryPoint]:

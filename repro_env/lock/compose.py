@@ -35,8 +35,8 @@ def compose(
     *,
     read: Callable[[str], bytes],
 ) -> Composition:
-    """Compare. `found` is the whole prefix (paths relative to it), `hashes` the sha256 of its files, `read` gives a script."""
-    live = {one.path: one for one in found if not _bytecode(one.path)}
+    """Compare. `found` is the prefix without bytecode (paths relative to it), `hashes` the sha256 of its files, `read` gives a script."""
+    live = {one.path: one for one in found}
     entries = {path: _entry(one, hashes) for path, one in live.items() if one.kind in ("file", "link")}
     own = _rewritten(installed)
     composed = stack.composed(installed)
@@ -85,8 +85,9 @@ def compose(
     )
 
 
-def _bytecode(path: str) -> bool:
-    return "__pycache__" in path.split("/")
+def bytecode(path: str, is_dir: bool) -> bool:
+    """What a walk of the prefix skips: bytecode is not identity (design, section 5)."""
+    return is_dir and path.endswith("__pycache__") and path.rpartition("/")[2] == "__pycache__"
 
 
 def _entry(one: Found, hashes: Mapping[str, str]) -> Entry:

@@ -12,24 +12,19 @@ from repro_env.capture import distributions, python, system, variables
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Contents, Entry, entries_of, ordered
 from repro_env.image.layout import inside
+from repro_env.io import machine
 from repro_env.io.files import FileContents, Found, walk
 from repro_env.lock import assemble, base, compose, identify, interpreter, layers
 from repro_env.lock.outside import Outside, check_links, outside, python_path
+from repro_env.lock.tree import Tree
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.environment import Host, Interpretation, Startup, Variables
 from repro_env.model.errors import CaptureError
 from repro_env.model.image import Layer
 from repro_env.model.spec import Identity
-from repro_env.model.talk import Talk
+from repro_env.model.talk import Tell
 from repro_env.store.store import Store
 from repro_env.store.wheelfile import WheelContents
-
-
-class Tree(msgspec.Struct, frozen=True):
-    """A tree that will travel as a blob."""
-
-    entries: tuple[Entry, ...]
-    contents: Contents
 
 
 class Locked(msgspec.Struct, frozen=True, kw_only=True):
@@ -39,12 +34,12 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
     variables: Variables
     scanned: distributions.Scan
     found: tuple[Found, ...]
-    """The whole prefix, as it was when its files were hashed."""
+    """The whole prefix but its bytecode, as it was when its files were hashed."""
     identified: tuple[identify.Identified, ...]
     indexes: tuple[str, ...]
     composition: compose.Composition
-    base: base.Tree
-    interpreter: base.Tree
+    base: Tree
+    interpreter: Tree
     overlay: Tree | None
     layers: tuple[Layer, ...]
     """Of the distributions."""
@@ -59,23 +54,21 @@ def lock(
     workspace: Path,
     programs: Sequence[str],
     store: Store,
-    talk: Talk,
+    tell: Tell,
 ) -> Locked:
     """Observe the environment of a python and lock it. `workspace` is the source folder: runs show it at its own path."""
     facts = python.interpret(python_name, environ)
     prefix = Path(facts.layout.prefix)
     startup = python.start_up(facts, environ)
     scanned = distributions.scan(facts)
-    talk(f"{len(scanned.distributions)} distributions in {prefix}")
+    tell(f"{len(scanned.distributions)} distributions in {prefix}")
     with ThreadPoolExecutor(1) as pool:
         # The indexes are asked while the files are read: one waits for the network, the other for the disk.
-        answer = pool.submit(identify.identify, scanned.distributions, facts, store=store, talk=talk)
-        found = tuple(walk(prefix))
+        answer = pool.submit(identify.identify, scanned.distributions, facts, store=store, talk=tell)
+        found = tuple(walk(prefix, skip=compose.bytecode))
         hashes = store.hashes.of(prefix, found)
         libraries = [prefix / one.path for one in found if one.kind == "file" and ".so" in one.path.rpartition("/")[2]]
-        host_base = base.cut(
-            facts, startup, libraries=libraries, programs=programs, locale=startup.locale, hashes=store.hashes
-        )
+        host_base = base.cut(facts, startup, libraries=libraries, programs=programs, locale=startup.locale, hashes=store.hashes)
         runtime = interpreter.interpreter_tree(facts, hashes=store.hashes)
         identified, indexes = answer.result()
     installed = {one.wheel.name: wheel.canonical(one.facts, facts.layout, name=one.wheel.name) for one in identified}
@@ -112,10 +105,10 @@ def identity(locked: Locked, seed: int, hold: Callable[[Tree], TreeBlob]) -> Ide
     """The identity of a locked environment. `hold` says what becomes of each tree: carried, or only hashed."""
     return assemble.identity(
         locked.facts,
-        system.platform(),
+        machine.platform(),
         assemble.Trees(
-            base=hold(Tree(locked.base.entries, locked.base.contents)),
-            interpreter=hold(Tree(locked.interpreter.entries, locked.interpreter.contents)),
+            base=hold(locked.base),
+            interpreter=hold(locked.interpreter),
             overlay=hold(locked.overlay) if locked.overlay is not None else None,
         ),
         [one.wheel for one in locked.identified],
@@ -147,7 +140,7 @@ def _overlay(composition: compose.Composition, prefix: Path, beside: Sequence[Ou
     entries = list(composition.overlay)
     for one in beside:
         entries += entries_of(one.found, store.hashes.of(one.root, one.found), below=inside(str(one.root)))
-    return Tree(tuple(ordered(entries)), _OverlayContents(prefix)) if entries else None
+    return Tree(entries=tuple(ordered(entries)), contents=_OverlayContents(prefix)) if entries else None
 
 
 class _OverlayContents:
@@ -163,7 +156,7 @@ class _OverlayContents:
 
 
 def _unknown(
-    startup: Startup, scanned: distributions.Scan, host_base: base.Tree, runtime: base.Tree, environ: Mapping[str, str]
+    startup: Startup, scanned: distributions.Scan, host_base: Tree, runtime: Tree, environ: Mapping[str, str]
 ) -> tuple[str, ...]:
     """What could not be told or cannot be held, in words. Never empty by default: each source of facts adds its own."""
     notes = [*scanned.problems, *host_base.unknown, *runtime.unknown]
@@ -182,8 +175,8 @@ def _unknown(
 def check_unchanged(locked: Locked) -> None:
     """Nobody installed or edited while the layers were computed: the tree still has the keys it was hashed by."""
     prefix = Path(locked.facts.layout.prefix)
-    now = {one.path: one.key for one in walk(prefix) if one.kind == "file" and "__pycache__" not in one.path}
-    before = {one.path: one.key for one in locked.found if one.kind == "file" and "__pycache__" not in one.path}
+    now = {one.path: one.key for one in walk(prefix, skip=compose.bytecode) if one.kind == "file"}
+    before = {one.path: one.key for one in locked.found if one.kind == "file"}
     changed = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
     if changed:
         raise CaptureError(

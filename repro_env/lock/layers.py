@@ -16,6 +16,7 @@ from repro_env.model.image import Layer
 from repro_env.store.facts import FactCache
 
 KIND = "diff-id"
+BLOB = "tree-blob"
 
 
 class DistributionContents:
@@ -89,15 +90,24 @@ def diff_ids(
 
 
 def tree_blob(entries: Sequence[Entry], contents: Contents, *, facts: FactCache) -> TreeBlob:
-    """The blob that a tree would be, hashed and not written; looked up by its recipe when it was seen before."""
-    recipe = layer.recipe(entries)
-    known = facts.get("tree-blob", recipe)
+    """The blob that a tree would be, hashed and not written."""
+    known = known_blob(entries, facts=facts)
     if known is not None:
-        return codec.decode(known, TreeBlob, where=f"store fact tree-blob {recipe}")
+        return known
     hasher, size = hashlib.sha256(), 0
     for chunk in tar.write(members(entries, contents)):
         hasher.update(chunk)
         size += len(chunk)
     blob = TreeBlob(sha256="sha256:" + hasher.hexdigest(), size=size, files=len(entries))
-    facts.put("tree-blob", recipe, codec.canonical(blob))
+    remember_blob(entries, blob, facts=facts)
     return blob
+
+
+def known_blob(entries: Sequence[Entry], *, facts: FactCache) -> TreeBlob | None:
+    """The blob of these very entries, when it was made before: a tar is a function of its entries."""
+    known = facts.get(BLOB, layer.recipe(entries))
+    return None if known is None else codec.decode(known, TreeBlob, where="the store's facts")
+
+
+def remember_blob(entries: Sequence[Entry], blob: TreeBlob, *, facts: FactCache) -> None:
+    facts.put(BLOB, layer.recipe(entries), codec.canonical(blob))

@@ -109,6 +109,9 @@ class Source(Frozen, frozen=True, kw_only=True):
     size: Size
     """Of the files' contents, in bytes."""
     git: Git | None
+    include: tuple[Line, ...] = ()
+    """`--include` and `--exclude` of the capture: a run looks at the live tree by the same rule."""
+    exclude: tuple[Line, ...] = ()
 
 
 class Data(Frozen, frozen=True, kw_only=True):
@@ -149,6 +152,8 @@ class Observed(Frozen, frozen=True, kw_only=True):
     edited: tuple[Line, ...]
     """Files of a distribution that are not as it installed them: `<path> (<distribution>: changed|missing)`."""
     excluded: tuple[Excluded, ...]
+    notes: tuple[Line, ...]
+    """What the user should know, and nothing is wrong with."""
     unknown: tuple[Line, ...]
     source: Source | None
     data: tuple[Data, ...]

@@ -13,7 +13,7 @@ import re
 import stat
 import zlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
@@ -106,7 +106,7 @@ class Carried:
                 yield chunk
             source.finish()
 
-    def keep_only(self, digests: set[str]) -> None:
+    def keep_only(self, digests: Collection[str]) -> None:
         """Remove all other blobs, and what killed processes left. Other files stay."""
         wanted = {hex_of(digest) for digest in digests}
         with contextlib.suppress(FileNotFoundError):

@@ -9,7 +9,7 @@ from repro_env.image.entry import Entry
 from repro_env.image.script import EntryPoint
 from repro_env.image.wheel import Installed
 from repro_env.io.files import sha256_of, walk
-from repro_env.lock.compose import Composition, compose
+from repro_env.lock.compose import Composition, bytecode, compose
 
 SITE = "lib/python3.11/site-packages"
 INFO = f"{SITE}/demo-1.0.dist-info"
@@ -47,7 +47,7 @@ def live(prefix: Path) -> None:
 
 
 def composed(prefix: Path, wheels: dict[str, Installed]) -> Composition:
-    found = list(walk(prefix))
+    found = list(walk(prefix, skip=bytecode))
     hashes = {one.path: sha256_of(prefix / one.path) for one in found if one.kind == "file"}
     return compose(wheels, found, hashes, read=lambda path: (prefix / path).read_bytes())
 
