@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from repro_env.model import codec
 from repro_env.model.errors import ReproEnvError
@@ -23,11 +23,11 @@ _PATIENCE = 0.4
 """Seconds until a progress bar shows: what is over sooner needs none, and drawing it costs time to import."""
 
 
-class Say:
-    """What a command says while it works (`model.talk.Tell`)."""
+class Screen:
+    """What a command says while it works (`model.talk.Tell`). All of them share the one screen."""
 
-    def __init__(self) -> None:
-        self._bar: Progress | None = None
+    _bar: ClassVar[Progress | None] = None
+    """The bar that is shown now: lines go above it."""
 
     def __call__(self, text: str, /) -> None:
         """A line, or a few, on stderr."""
@@ -46,22 +46,22 @@ class Say:
             self(f"{label} ({size(total)})" if total else label)
             yield lambda count: None  # noqa: ARG005
             return
-        bar = _Bar(self, total, label)
+        bar = _Bar(total, label)
         try:
             yield bar.advance
         finally:
             bar.stop()
 
-    def show(self, bar: Progress | None) -> None:
-        """The bar that is on the screen now: lines have to go above it."""
-        self._bar = bar
+    @classmethod
+    def show(cls, bar: Progress | None) -> None:
+        """Take note of the bar that is shown now."""
+        cls._bar = bar
 
 
 class _Bar:
     """A progress bar that appears once it is worth it. Several threads may advance it."""
 
-    def __init__(self, say: Say, total: int, label: str) -> None:
-        self._say = say
+    def __init__(self, total: int, label: str) -> None:
         self._total = total
         self._label = visible(label)
         self._due = time.monotonic() + _PATIENCE
@@ -83,7 +83,7 @@ class _Bar:
             self._due = float("inf")
             if self._progress is not None:
                 self._progress.stop()
-                self._say.show(None)
+                Screen.show(None)
 
     def _start(self) -> Progress:
         from rich.console import Console
@@ -100,12 +100,12 @@ class _Bar:
         )
         self._task = progress.add_task(self._label, total=self._total or None, completed=self._done)
         progress.start()
-        self._say.show(progress)
+        Screen.show(progress)
         return progress
 
 
-say = Say()
-_: Tell = say
+say = tell = Screen()
+_: Tell = tell
 
 
 def result(text: str) -> None:
@@ -122,6 +122,13 @@ def json_result(value: object) -> None:
     result(codec.canonical(value).decode())
 
 
+def json_result(value: Any) -> None:
+    """The answer of a command as one JSON object, on stdout; keys in the order given."""
+    import msgspec
+
+    result(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
+
+
 def error(failure: ReproEnvError) -> None:
     """A failure of ours: what happened where, and what to do next."""
     say(f"repro-env: error: {failure}")
@@ -132,7 +139,8 @@ def error(failure: ReproEnvError) -> None:
 def table(rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> str:
     """Columns of plain text, two spaces apart; no trailing white space."""
     lines = [[visible(cell).replace("\n", " ") for cell in row] for row in ([header] if header else []) + list(rows)]
-    widths = [max((len(line[column]) for line in lines if column < len(line)), default=0) for column in range(max(map(len, lines), default=0))]
+    columns = range(max(map(len, lines), default=0))
+    widths = [max(len(line[column]) for line in lines if column < len(line)) for column in columns]
     return "\n".join("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=False)).rstrip() for line in lines)
 
 

@@ -54,7 +54,7 @@ class FileHashes:
             advance(sum(one.size for one in files if one.key in known))
         if todo:
             youngest = time.time_ns() - SETTLED
-            fresh = _hash_all(root, list(todo.values()), workers or os.cpu_count() or 1, advance)
+            fresh = _hash_all(root, list(todo.values()), workers or len(os.sched_getaffinity(0)), advance)
             known.update(fresh)
             self._store([(key, digest) for key, digest in fresh.items() if max(key[3], key[4]) < youngest])
         return {one.path: known[one.key].hex() for one in files}

@@ -225,7 +225,7 @@ def _compress(chunks: Iterable[bytes], path: Path) -> int:
     from concurrent.futures import ThreadPoolExecutor
 
     size = 0
-    workers = os.cpu_count() or 1
+    workers = len(os.sched_getaffinity(0))
     pending: deque[Future[bytes]] = deque()
     with ThreadPoolExecutor(workers) as pool, path.open("xb") as file:
         for block in _blocks(chunks):
