@@ -9,7 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from repro_env.model import codec
 from repro_env.model.errors import ReproEnvError
@@ -120,13 +120,6 @@ def result(text: str) -> None:
 def json_result(value: object) -> None:
     """One JSON object on one line of stdout: for programs."""
     result(codec.canonical(value).decode())
-
-
-def json_result(value: Any) -> None:
-    """The answer of a command as one JSON object, on stdout; keys in the order given."""
-    import msgspec
-
-    result(msgspec.json.format(msgspec.json.encode(value), indent=2).decode())
 
 
 def error(failure: ReproEnvError) -> None:
