@@ -1,0 +1,89 @@
+"""The same as a plain user: a fresh clone of this checkout, an empty home, no rights; the README's own commands."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.e2e import parts
+from tests.parts import need
+
+PART = "tests/e2e/test_inside.py tests/e2e/test_training.py tests/e2e/test_bad_input.py tests/run tests/store tests/inside"
+"""What is run again. The rest of the suite does not depend on who runs it."""
+
+
+class User(NamedTuple):
+    uid: int
+    home: Path
+    clone: Path
+    python: str
+
+    def make(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """`make WORDS` in the clone, as the user, with nothing of root's surroundings but pip's configuration."""
+        kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "REQUESTS_", "CI")) or name == "LANG"}
+        return subprocess.run(
+            [*as_user(self.uid), "make", f"PYTHON={self.python}", *words],
+            cwd=self.clone,
+            env={**kept, "HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=1000,
+            check=False,
+        )
+
+
+def as_user(uid: int) -> list[str]:
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
+
+
+def pythons() -> list[str]:
+    return [getattr(sys, "_base_executable", sys.executable), "/usr/local/bin/python3", "/usr/bin/python3"]
+
+
+@pytest.fixture(scope="module")
+def user() -> Iterator[User]:
+    need(os.geteuid() == 0, "only root can become another user; a plain user's own `make test` says the same and more")
+    need(shutil.which("setpriv"), "setpriv is missing: apt-get install util-linux")
+    taken = {one.pw_uid for one in pwd.getpwall()}
+    uid = next(number for number in range(20_000, 30_000) if number not in taken)
+    usable = [
+        python
+        for python in pythons()
+        if not subprocess.run([*as_user(uid), python, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode
+    ]
+    need(usable, "no Python with venv that a plain user can start: apt-get install python3-venv")
+    with tempfile.TemporaryDirectory(prefix="repro-env-user-", dir="/var/tmp") as made:
+        folder = Path(made)
+        folder.chmod(0o755)
+        clone, home = folder / "clone", folder / "home"
+        home.mkdir()
+        git = ["git", "-c", f"safe.directory={parts.ROOT}", "-c", f"safe.directory={parts.ROOT}/.git"]
+        subprocess.run([*git, "clone", "-q", "--no-hardlinks", str(parts.ROOT), str(clone)], check=True)
+        subprocess.run(["chown", "-R", f"{uid}:{uid}", str(home), str(clone)], check=True)
+        yield User(uid, home, clone, usable[0])
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_the_demo(user: User) -> None:
+    done = user.make("demo")
+    assert done.returncode == 0, done.stdout[-6000:]
+    assert "files are byte-equal" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.root
+def test_the_suite(user: User) -> None:
+    done = user.make("test", f"ARGS={PART} -q -m 'not soak and not slow' -p no:cacheprovider")
+    assert done.returncode == 0, done.stdout[-12000:]
+    assert " passed" in done.stdout

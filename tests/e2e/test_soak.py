@@ -1,0 +1,72 @@
+"""Long counts, for `make soak`: the same bytes many times over, and kills at many moments. Results go to benchmarks/results/."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import random
+import signal
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import parts
+
+pytestmark = pytest.mark.soak
+COUNT = 100
+
+
+def note(name: str, facts: dict[str, object]) -> None:
+    """Add one result to today's file."""
+    folder = parts.ROOT / "benchmarks" / "results"
+    folder.mkdir(exist_ok=True)
+    path = folder / f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}-soak.json"
+    held = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**held, name: facts}, indent=2, sort_keys=True) + "\n")
+
+
+def test_trainings_are_equal(digits: parts.Project, tmp_path: Path) -> None:
+    seen: dict[str, int] = {}
+    for number in range(COUNT):
+        runner = ("--runner", "host") if number % 10 == 0 else ()
+        digits.run("exec", *runner, "--save", tmp_path / str(number), "train.py")
+        found = json.dumps(parts.digests(tmp_path / str(number)), sort_keys=True)
+        seen[found] = seen.get(found, 0) + 1
+    note("trainings", {"runs": COUNT, "different results": len(seen)})
+    assert len(seen) == 1
+
+
+@pytest.mark.parametrize("command", ["capture", "rebuild", "exec"])
+def test_killed_at_many_moments(small: parts.Project, tmp_path: Path, command: str) -> None:
+    """Each kill is followed by the same command, to its end; what it makes is always the same."""
+    there = small.elsewhere(tmp_path / "store")
+    words = {
+        "capture": ["capture", "--python", str(small.python), "--output", str(tmp_path / "repro")],
+        "rebuild": ["rebuild", str(small.folder / "repro")],
+        "exec": ["exec", "--spec", str(small.folder / "repro"), "--runs", str(tmp_path / "runs"), "hello.py"],
+    }[command]
+    chance = random.Random(1)
+    killed = 0
+    for _ in range(COUNT):
+        child = subprocess.Popen(
+            [parts.COMMAND, *words],
+            cwd=small.folder,
+            env=parts.environ(there.store),
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
+        try:
+            child.wait(chance.uniform(0.05, 4))
+        except subprocess.TimeoutExpired:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            killed += 1
+    there.run(*words)
+    if command == "capture":
+        assert (tmp_path / "repro" / "spec.json").read_bytes() == (small.folder / "repro" / "spec.json").read_bytes()
+    mounts = Path("/proc/self/mountinfo").read_text()
+    assert str(there.store) not in mounts
+    note(f"killed {command}", {"started": COUNT, "killed": killed})
