@@ -13,6 +13,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from repro_env.io import process
 from repro_env.model import codec, redact
 from repro_env.model.environment import Interpretation, Startup
@@ -25,6 +27,8 @@ TIMEOUT = 60.0
 PRINTED = 2000
 """Characters kept of what a start prints."""
 _ERROR = re.compile(r"\w*(?:Error|Exception)\b.*:|error:|not found")
+_SCRATCH = "<scratch>"
+"""Stands for our scratch folder: its name is another one each time."""
 _MAKE_ONE = "python3 -m venv .venv, install into it, and name it with --python .venv"
 
 
@@ -63,11 +67,12 @@ def start_up(facts: Interpretation, environ: Mapping[str, str]) -> Startup:
         except OSError as error:
             raise InterpreterError(f"does not start: {error.strerror}", where=facts.command) from None
         said = _read_report(report)
-    printed = (done.stdout + done.stderr).decode("utf-8", "replace").replace(str(folder), "<scratch>")
+    done = msgspec.structs.replace(done, stdout=_placeless(done.stdout, folder), stderr=_placeless(done.stderr, folder))
+    printed = (done.stdout + done.stderr).decode("utf-8", "replace")
     return Startup(
         problem=_problem(done, said),
         printed=redact.line(printed).strip()[:PRINTED],
-        sys_path=tuple(redact.line(entry) for entry in said.get("sys_path", ())),
+        sys_path=tuple(redact.line(entry.replace(str(folder), _SCRATCH)) for entry in said.get("sys_path", ())),
         flags=redact.line(said.get("flags", "")),
         mapped=tuple(sorted(path for path in said.get("mapped", ()) if redact.line(path) == path)),
         locale=redact.line(said.get("locale", "")),
@@ -225,6 +230,10 @@ def _read_report(report: Path) -> dict[str, Any]:
         for row in rows:
             said |= json.loads(row)
     return said
+
+
+def _placeless(output: bytes, folder: Path) -> bytes:
+    return output.replace(os.fsencode(folder), _SCRATCH.encode())
 
 
 def _problem(done: process.Done, said: Mapping[str, Any]) -> str:

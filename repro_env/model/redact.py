@@ -24,7 +24,7 @@ class Kind(NamedTuple):
     pattern: str
 
 
-_BEFORE = r"(?<![A-Za-z0-9_/+-])"
+_BEFORE = r"(?<![A-Za-z0-9_-])"
 _AFTER = r"(?![A-Za-z0-9])"
 
 

@@ -1,0 +1,3 @@
+from tests.capture.conftest import venv
+
+__all__ = ["venv"]

@@ -1,0 +1,124 @@
+"""Nothing secret in, or out of, a line that is written down. The secrets are put together so that no scanner trips over them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from repro_env.model import redact
+from repro_env.model.text import Line, Url
+
+HF = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
+GITHUB = "ghp_" + "0123456789abcdefghijABCDEFGHIJ456789"
+PAT = "github_pat_" + "11ABCDEFG0aBcDeFgHiJkL_" + "z9Y8x7W6v5U4t3S2r1Q0p9O8n7M6l5K4j3I2"
+GITLAB = "glpat-" + "AbC123dEf456GhI789jK"
+AWS = "AKIA" + "QX7ZKL2MNB4VCD6R"
+SLACK = "xoxb-" + "123456789012-abcdefghijklmnop"
+OPENAI = "sk-proj-" + "AbCd1234EfGh5678IjKl9012MnOp"
+NVIDIA = "nvapi-" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8s9T0u1V2"
+PEM = "-----BEGIN " + "RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEAx7d0fakefakefake\nabc\n-----END " + "RSA PRIVATE KEY-----"
+
+
+@pytest.mark.parametrize("secret", [HF, GITHUB, PAT, GITLAB, AWS, SLACK, OPENAI, NVIDIA])
+def test_tokens_go_wherever_they_stand(secret: str) -> None:
+    for text in (secret, f"x={secret}", f"--token {secret} --epochs 3", f"https://example.org/{secret}/x", f"({secret})"):
+        assert secret not in redact.line(text)
+        assert redact.REDACTED in redact.line(text)
+    assert secret not in redact.url(f"https://example.org/a?b={secret}")
+    assert secret not in redact.url(f"https://example.org/{secret}/a")
+
+
+def test_a_private_key_goes_as_a_whole() -> None:
+    cleaned = redact.line(f"before {PEM} after")
+    assert cleaned == f"before {redact.REDACTED} after"
+    assert "MIIE" not in redact.line(PEM.replace("\n", "\\n"))
+    assert "MIIE" not in redact.line(PEM.partition("-----END")[0])
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("https://user:pass@example.org/simple/", "https://example.org/simple/"),
+        ("https://token@example.org/simple", "https://example.org/simple"),
+        ("https://user:p@ss@example.org:8080/x", "https://example.org:8080/x"),
+        ("https://user:pa/ss@example.org/x", "https://example.org/x"),
+        ("https://:pw@example.org", "https://example.org"),
+        ("git+https://u:p@example.org/r.git@main", "git+https://example.org/r.git@main"),
+        ("ssh://git:pw@example.org/r.git", "ssh://git@example.org/r.git"),
+        ("git@example.org:team/r.git", "git@example.org:team/r.git"),
+        ("https://example.org/@scope/pkg", "https://example.org/@scope/pkg"),
+        ("https://example.org:8080/@scope/pkg", "https://example.org:8080/@scope/pkg"),
+        ("https://[::1]:80/@s", "https://[::1]:80/@s"),
+        ("https://example.org/f.whl?X-Amz-Signature=abc&X-Amz-Date=1", "https://example.org/f.whl"),
+        ("https://example.org/f.whl?sv=2020&sig=abc", "https://example.org/f.whl"),
+        ("https://example.org/f.whl?a=1&access_token=b#sha256=00ff", "https://example.org/f.whl#sha256=00ff"),
+        ("https://example.org/f.whl?t=abcdefghij0123456789", "https://example.org/f.whl"),
+        ("https://example.org/f.whl?download=1", "https://example.org/f.whl?download=1"),
+        ("https://example.org/f.whl#access_token=abc", "https://example.org/f.whl"),
+        ("https://example.org/t/ab-1234/channel/f", f"https://example.org/t/{redact.REDACTED}/channel/f"),
+        ("file:///home/ann/a%20b", "file:///home/ann/a%20b"),
+        ("", ""),
+        ("not a url", "not a url"),
+    ],
+)
+def test_urls(given: str, expected: str) -> None:
+    assert redact.url(given) == expected
+    assert redact.url(expected) == expected
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "--max-tokens 512 --eos_token <s> --pad-token [PAD]",
+        "3.11.7 (main, May  9 2026, 07:35:25) [GCC 12.2.0]",
+        "/home/ann/sk-learn-baseline-of-last-week/train.py",
+        "OpenSSL 3.0.19 27 Jan 2026",
+        "sha256:" + "0123456789abcdef" * 4,
+        "hf_hub_download(repo_id)",
+        "token bucket algorithm",
+        "risk-assessment-of-2024-with-long-names",
+        "python -m torch.distributed.run --nproc_per_node=2 train.py key=value",
+    ],
+)
+def test_what_is_no_secret_stays(text: str) -> None:
+    assert redact.line(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "secret"),
+    [
+        ("--password hunter22", "hunter22"),
+        ("WANDB_API_KEY=0123456789abcdef0123456789abcdef01234567", "0123456789abcdef"),
+        ("aws_secret_access_key = wJalrXUtnFEMIK7MDENGbPxRfiCYzzzzzKEYzzzz", "wJalr"),
+        ('{"client_secret": "s3cretvalue"}', "s3cretvalue"),
+        ("Authorization: Bearer abcdefgh.ijklm", "abcdefgh"),
+        ("--hf-token=abcdefgh12345678", "abcdefgh12345678"),
+        ("pip --index-url https://ann:pw12@example.org/simple", "pw12"),
+    ],
+)
+def test_what_is_named_as_a_secret_goes(text: str, secret: str) -> None:
+    assert secret not in redact.line(text)
+
+
+def test_one_line_of_text() -> None:
+    assert redact.line("a\nb\tc\x1b[31md\x00e\u2028f\x9bg\u202eh") == "a b c [31md e f g h"
+    assert redact.line("caf\udce9") == "caf\ufffd"
+    assert redact.line("y" * 30_000) == "y" * 19_999 + "…"
+
+
+@given(st.text(alphabet=st.characters(), max_size=300))
+def test_any_text_becomes_a_line(text: str) -> None:
+    cleaned = redact.line(text)
+    msgspec.json.decode(msgspec.json.encode(cleaned), type=Line)
+    assert redact.line(cleaned) == cleaned
+
+
+@given(st.from_regex(r"https://[a-z0-9:@/._-]{1,40}(\?[a-z=&0-9]{0,30})?", fullmatch=True))
+def test_a_url_never_keeps_userinfo(text: str) -> None:
+    cleaned = redact.url(text)
+    assert redact.url(cleaned) == cleaned
+    host = cleaned.partition("://")[2].partition("/")[0].partition("?")[0]
+    if host:
+        msgspec.convert(cleaned, type=Url)
