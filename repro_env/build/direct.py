@@ -109,13 +109,23 @@ def _group(store: Store, job: GroupJob, advance: Advance) -> None:
     there = store.layers.path(job.diff_id)
     if there is not None:
         # The tree hashed to this diff ID when it was written; if these entries with its bytes do too, it is theirs.
-        if known is None and layer.diff_id(members(made.entries, FileContents(there))) != job.diff_id:
-            raise BuildError(f"the layer {job.diff_id} holds something else", hint="the spec contradicts itself; capture again")
+        if known is None and not _is_made_of(there, made.entries, job.diff_id):
+            raise BuildError(
+                f"the layer {job.diff_id} is in the store and holds something else",
+                hint="the spec contradicts itself; capture again",
+            )
     else:
         sources: dict[str, Contents] = {part.wheel.name: _Source(part, installed[part.wheel.name]) for part in job.parts}
         given = members(made.entries, GroupContents(made.owner, sources))
         store.layers.unpack(job.diff_id, _counted(given, advance), size=sum(entry.size for entry in made.entries))
     store.facts.put(KIND, recipe, job.diff_id.encode())
+
+
+def _is_made_of(tree: Path, entries: Iterable[Entry], diff_id: str) -> bool:
+    try:
+        return layer.diff_id(members(entries, FileContents(tree))) == diff_id
+    except ArtifactError:  # a file is missing, or of another size
+        return False
 
 
 class _Source:
@@ -221,7 +231,7 @@ class Direct:
                     write += size
                     files += count
         for what, tree in self._trees():
-            item, blob = self._tree(what, tree)
+            item, blob = self._tree(what, tree, ask=ask)
             items.append(item)
             if blob:
                 write += _blocks(tree.size)
@@ -315,11 +325,19 @@ class Direct:
         if there and facts is not None:
             return Part(wheel, facts, None)
         search = self._searches.setdefault(wheel.name, Search(self._finder, wheel, facts))
-        place = search.take(self._finder.take)
-        if facts is None:
-            # Only a whole wheel is offered while its facts are not known.
-            facts = self._facts[wheel.name] = self._finder.learn(place, wheel)
-        return Part(wheel, facts, place)
+        while True:
+            place = search.take(self._finder.take)
+            if facts is not None:
+                return Part(wheel, facts, place)
+            try:
+                # Only whole wheels are offered while the facts are not known.
+                facts = self._facts[wheel.name] = self._finder.learn(place, wheel)
+            except ArtifactError as error:
+                if not self._finder.drop(place, wheel):
+                    raise
+                search.failed(error)
+            else:
+                return Part(wheel, facts, place)
 
     def _ready(self, task: _Task) -> Job:
         """The job of a task whose parts are all found. Raises what finding one raised, or `DiskError`."""
@@ -403,12 +421,15 @@ class Direct:
         ]
         return [(what, tree) for what, tree in named if tree is not None]
 
-    def _tree(self, what: str, tree: TreeBlob) -> tuple[Item, bool]:
-        """Where a tree is, and whether it has to be unpacked. Raises `ArtifactError` when it is nowhere."""
+    def _tree(self, what: str, tree: TreeBlob, *, ask: bool = False) -> tuple[Item, bool]:
+        """Where a tree is, and whether it has to be unpacked. `ask`: check its bytes. Raises `ArtifactError` when it is nowhere."""
         if self._there(tree.sha256):
             return Item(what=what, origin="layer", where="", size=tree.size), False
-        path = self._carried.file(tree.sha256)
+        path = self._carried.path(tree.sha256)
         if path is not None:
+            if ask:
+                for _ in self._carried.chunks(tree.sha256, tree.size):
+                    pass
             return Item(what=what, origin="carried", where=str(path), size=tree.size), True
         if what == "source":
             # No part of the image: a run can take the live source, and says what is missing when it cannot.

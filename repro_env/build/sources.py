@@ -126,7 +126,7 @@ class Finder:
         """As `take`, but without bringing anything: a server is asked whether it would give the file."""
         if not place.remote:
             return self.take(place, one)
-        from repro_env.io.http import RangesRefusedError
+        from repro_env.io.ranges import RangesRefusedError
 
         try:
             with self.session.open_range(place.where) as file:

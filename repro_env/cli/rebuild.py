@@ -41,7 +41,7 @@ def command(
     if builder != "direct":
         raise UsageError("is not known", where=f"--builder {builder}", hint="this version builds with --builder direct")
     found, folder = locate(spec, Path.cwd())
-    done = rebuild(found, folder, store=Store.open(), dry_run=dry_run, tell=say.tell)
+    done = rebuild(found, folder, store=Store.open(), dry_run=dry_run, tell=say.say)
     if json:
         say.json_result(_facts(done))
     else:

@@ -87,7 +87,7 @@ def present(spec: Spec, folder: Path, store: Store) -> bool:
     source = spec.observed.source
     if source is None or store.layers.path(source.tree.sha256) is not None:
         return True
-    return Carried(folder / "blobs").file(source.tree.sha256) is None
+    return Carried(folder / "blobs").path(source.tree.sha256) is None
 
 
 def check_platform(spec: Spec) -> None:

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from repro_env.store.carried import Carried
-
 from repro_env.image import layer, stack, wheel
 from repro_env.image.entry import Entry, Member, members, ordered
 from repro_env.lock import assemble
@@ -19,6 +17,7 @@ from repro_env.model.artifact import TreeBlob, Wheel
 from repro_env.model.environment import Host, Interpretation, Interpreter, Startup, Variables
 from repro_env.model.image import Layer
 from repro_env.model.spec import Observed, Platform, Source, Spec, WheelHint
+from repro_env.store.carried import Carried
 from repro_env.store.wheelfile import WheelContents, open_facts
 from tests.fakes import wheels
 

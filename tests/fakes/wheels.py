@@ -79,7 +79,7 @@ def _as_pip(entry: Entry, installed: wheel.Installed, data: bytes, prefix: Path)
     if entry.path.endswith(".dist-info/INSTALLER"):
         return b"pip\n"
     if entry.path.endswith(".dist-info/RECORD"):
-        return data + b"added-by-the-installer,,\n"
+        return data + b"__pycache__/added.cpython-311.pyc,,\n"
     if point := installed.points.get(entry.path):
         return (
             f"#!{prefix}/bin/python3\nimport sys\nfrom {point.module} import {point.attr}\n"
