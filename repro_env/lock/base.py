@@ -74,14 +74,15 @@ def cut(
     """The base for an environment.
 
     `libraries`: absolute paths of the environment's shared libraries and extension modules. `programs`: names or
-    absolute paths to add (`--with`). `locale`: the one in force, as setlocale(3) names it.
+    absolute paths to add (`--with`). `locale`: the one in force, as setlocale(3) names it; words after it are ignored.
     Raises `LockError`: no package database of a supported family, or a locale that is not there; `UsageError`: a
     program that is not there.
     """
     system = database(Path("/"))
     added = [_program(system, name) for name in programs]
-    own = [real(str(path)) for path in libraries]
-    needs = _needs(facts, startup, own, [path for one in added for path in one.chain])
+    own = [str(path) for path in libraries]
+    locale = next(iter(locale.split()), "")
+    needs = _needs(facts, startup, own, [path for one in added for path in one.chain[-1:]])
     tree = LiveTree()
     owners = system.owners([*needs.libraries, *needs.mapped, *(path for one in added for path in one.chain)])
     packages = _packages(system, owners, needs, added)
@@ -92,7 +93,8 @@ def cut(
     for package in packages:
         gone += _collect(tree, system, package, wanted, checks)
     unowned = _unowned(tree, needs, added, owners, facts, startup)
-    for path in (*needs.spelled, *(path for one in added for path in one.chain[:1]), "/bin/sh"):
+    spelled = [path for path in needs.spelled if real(path) in owners or real(path) in unowned]
+    for path in (*spelled, *(path for one in added for path in one.chain[:1]), "/bin/sh"):
         tree.follow(path)
     for link in ("/bin", "/lib", "/lib64", "/sbin", "/etc/os-release", "/etc/localtime", "/etc/timezone"):
         tree.follow(link)
@@ -109,7 +111,7 @@ def cut(
     return Tree(
         entries=entries,
         contents=contents,
-        packages=tuple(SystemPackage(name=package.name, version=package.version) for package in packages),
+        packages=tuple(SystemPackage(name=system.shown(package), version=package.version) for package in packages),
         edited=_edited(checks),
         unowned=tuple(sorted(unowned)),
         unknown=tuple(sorted({*needs.unknown, *gone})),
@@ -192,7 +194,7 @@ def _needs(facts: Interpretation, startup: Startup, own: Sequence[str], programs
         found = loader.facts(path)
         for name in (path.rpartition("/")[2], found.soname if found else ""):
             if name:
-                loaded[name] = "" if within(real(path), elsewhere) else path
+                loaded[name] = "" if within(path, elsewhere) or within(real(path), elsewhere) else path
     starts = [*parts, *startup.mapped, *own, *programs]
     closed = closure.close(starts, loader, program=python.executable, loaded=loaded)
 
@@ -200,12 +202,12 @@ def _needs(facts: Interpretation, startup: Startup, own: Sequence[str], programs
     libraries, mapped = set(), set()
     for path in (*closed.libraries, *closed.interpreters, *startup.mapped):
         at = real(path)
-        if at in themselves or within(at, elsewhere):
+        if at in themselves or within(path, elsewhere) or within(at, elsewhere):
             continue
         if DRIVER.match(path.rpartition("/")[2]) or DRIVER.match(at.rpartition("/")[2]):
             notes.append(f"{path} belongs to the GPU driver and is not captured: a run takes its own machine's")
         elif not Path(at).is_file():
-            unknown.append(f"{path} was loaded and is no longer there")
+            unknown.append(f"{path} is loaded and is not on this machine")
         else:
             spelled.append(path)
             libraries.add(at)
@@ -273,8 +275,11 @@ def _collect(
             gone.append(f"{path} ({package.name}) cannot be read by this user")
     for path, md5 in system.checksums(package).items():
         place = tree.parent(path) if _belongs(path, wanted) else None
-        if place is not None and (found := tree.found(place)) is not None and found.kind == "file":
-            checks.append(_Check(place, md5, package.name))
+        found = tree.found(place) if place is not None else None
+        if found is not None and found.kind == "link" and tree.follow(f"/{found.path}") is not None:
+            checks.append(_Check(f"/{found.path}", "", package.name))  # somebody put a link in the place of a file
+        elif found is not None and found.kind == "file":
+            checks.append(_Check(f"/{found.path}", md5, package.name))
     return gone
 
 

@@ -37,6 +37,10 @@ class Package(msgspec.Struct, frozen=True):
     def key(self) -> str:
         return f"{self.name}:{self.architecture}"
 
+    @property
+    def order(self) -> tuple[str, str]:
+        return self.name, self.architecture
+
 
 class Diversion(msgspec.Struct, frozen=True):
     """Every package but `by` has its file `path` at `to` instead."""
@@ -78,6 +82,10 @@ class Database:
         ranks = {architecture: 0, "all": 1, self._native: 2}
         return min(found, key=lambda package: (ranks.get(package.architecture, 3), package.architecture), default=None)
 
+    def shown(self, package: Package) -> str:
+        """Its name as dpkg shows it: with the architecture where that is a foreign one."""
+        return package.name if package.architecture in (self._native, "all") else package.key
+
     def owners(self, paths: Iterable[str]) -> dict[str, tuple[Package, ...]]:
         """Which packages own each real, absolute path; a path that nobody owns is not in the answer."""
         wanted: dict[bytes, list[str]] = {}
@@ -93,7 +101,7 @@ class Database:
                 for path in wanted[line]:
                     if place in self._spellings(path):
                         found.setdefault(path, []).append(package)
-        return {path: tuple(sorted(owners, key=lambda one: one.key)) for path, owners in found.items()}
+        return {path: tuple(sorted(owners, key=lambda one: one.order)) for path, owners in found.items()}
 
     def files(self, package: Package) -> list[str]:
         """Absolute paths that the package owns, folders included, diversions applied, as it spells them."""
@@ -124,7 +132,7 @@ class Database:
                 continue
             found[package.key] = package
             pending += self.meet(package.depends, package.architecture, leave_out)
-        return tuple(found[key] for key in sorted(found))
+        return tuple(sorted(found.values(), key=lambda package: package.order))
 
     def meet(
         self, groups: Sequence[tuple[str, ...]], architecture: str, leave_out: Callable[[str], bool]
@@ -147,7 +155,7 @@ class Database:
 
     def status(self, packages: Iterable[Package]) -> bytes:
         """A status file that holds these packages' paragraphs, word for word, sorted."""
-        ordered = sorted(packages, key=lambda package: package.key)
+        ordered = sorted(packages, key=lambda package: package.order)
         return "".join(package.paragraph + "\n\n" for package in ordered).encode(errors="surrogateescape")
 
     def _meet(self, group: tuple[str, ...], architecture: str, leave_out: Callable[[str], bool]) -> Package | None:
