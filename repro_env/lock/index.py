@@ -92,7 +92,7 @@ class Indexes:
                 for location in self._session.configuration.find_links:
                     try:
                         self._flat[0].extend(self._at(location))
-                    except NetworkError as error:
+                    except NetworkError as error:  # noqa: PERF203 - each location for itself
                         self._flat[1].append(error)
             return self._flat
 
