@@ -42,8 +42,11 @@ class Carried:
         self._folder = folder
         self._temp = Temp(folder / ".temp")
 
-    def add_tree(self, members: Members) -> TreeBlob:
-        """Keep a tree as the gzip of its layer tar. The same members give the same file. Raises `DiskError` and what the members raise."""
+    def add_tree(self, members: Members, *, facts: FactCache | None = None) -> TreeBlob:
+        """Keep a tree as the gzip of its layer tar. The same members give the same file.
+
+        With `facts`, `has` will know that it is whole. Raises `DiskError`, and what the members raise.
+        """
         files = 0
 
         def counted() -> Members:
@@ -56,7 +59,9 @@ class Carried:
         hasher = hashlib.sha256()
         with room(self._folder), self._temp.folder() as temporary:
             size = _compress(_hashed(tar.write(counted()), hasher), temporary / "blob")
-            self._keep(temporary / "blob", hasher.hexdigest() + ".gz")
+            path = self._keep(temporary / "blob", hasher.hexdigest() + ".gz")
+        if facts is not None:
+            facts.put("carried", _key(path), b"whole")
         return TreeBlob(sha256=f"sha256:{hasher.hexdigest()}", size=size, files=files)
 
     def add_file(self, path: Path, digest: str) -> None:
@@ -73,8 +78,7 @@ class Carried:
         path = self.path(digest)
         if path is None:
             return False
-        one = path.stat()
-        key = f"{path.name} {one.st_dev} {one.st_ino} {one.st_size} {one.st_mtime_ns} {one.st_ctime_ns}"
+        key = _key(path)
         if facts.get("carried", key) is not None:
             return True
         try:
@@ -121,12 +125,13 @@ class Carried:
             with contextlib.suppress(FileExistsError), (self._folder / ".gitignore").open("x", encoding="ascii") as file:
                 file.write("*\n")
 
-    def _keep(self, temporary: Path, name: str) -> None:
+    def _keep(self, temporary: Path, name: str) -> Path:
         """A blob is the only copy of what it holds, so it is flushed to the disk."""
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(self._folder / name)
         sync_folder(self._folder)
+        return self._folder / name
 
     def path(self, digest: str) -> Path | None:
         """The blob's file in either form, or None. Not checked."""
@@ -212,6 +217,11 @@ class _Source:
 
     def _bad(self, what: str) -> ArtifactError:
         return ArtifactError(what, where=self.where, hint=_HINT)
+
+
+def _key(path: Path) -> str:
+    one = path.stat()
+    return f"{path.name} {one.st_dev} {one.st_ino} {one.st_size} {one.st_mtime_ns} {one.st_ctime_ns}"
 
 
 def _hashed(chunks: Iterable[bytes], hasher: hashlib._Hash) -> Iterator[bytes]:
