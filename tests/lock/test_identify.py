@@ -60,8 +60,8 @@ class Place:
         wheels.install(path, self.prefix, name)
         return path
 
-    def direct(self, url: str, name: str = "demo", **more: object) -> None:
-        (self.site / f"{name}-1.0.dist-info/direct_url.json").write_text(json.dumps({"url": url, "archive_info": {}} | more))
+    def direct(self, url: str, more: Mapping[str, object] | None = None) -> None:
+        (self.site / "demo-1.0.dist-info/direct_url.json").write_text(json.dumps({"url": url, **(more or {"archive_info": {}})}))
 
     def identify(self, **options: str) -> tuple[Identified, ...]:
         self.index.asked.clear()
@@ -262,7 +262,7 @@ def test_a_direct_url_that_is_gone(place: Place) -> None:
 )
 def test_what_no_index_can_know_is_not_looked_up(place: Place, url: str, more: dict[str, object], says: str) -> None:
     place.install()
-    place.direct(url, **more)
+    place.direct(url, more)
     found = place.one()
     assert (found.hint.origin, found.why) == ("repacked", says)
     assert place.index.asked == []
@@ -310,7 +310,7 @@ def test_a_real_package_of_the_configured_index(tmp_path: Path) -> None:
     """pip installs from what this machine is configured with, and we find the very wheel."""
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    pip = [sys.executable, "-m", "pip", "--python", venv, "install", "--quiet", "--no-deps", "--only-binary=:all:", "iniconfig"]
+    pip = [sys.executable, "-m", "pip", "--python", str(venv), "install", "--quiet", "--no-deps", "--only-binary=:all:", "iniconfig"]
     done = subprocess.run(pip, check=False, capture_output=True, text=True)
     need(done.returncode == 0, f"an index that has iniconfig: {done.stderr[-300:]}")
     facts = python.interpret(str(venv), {})
