@@ -61,10 +61,12 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     tell("writing what has to be carried")
     carried = Carried(request.output / "blobs")
     code = msgspec.structs.replace(_source(tree, store, carried), include=request.include, exclude=request.exclude)
-    identity = environment.identity(locked, request.seed, lambda one: carried.add_tree(members(one.entries, one.contents)))
+    identity = environment.identity(
+        locked, request.seed, lambda one: carry(one.entries, one.contents, store=store, carried=carried)
+    )
     for one in locked.identified:
-        if one.hint.origin in ("carried", "repacked") and one.file is not None:
-            carried.add_file(one.file, one.wheel.sha256)
+        if one.hint.origin in ("carried", "repacked") and not carried.has(one.wheel.sha256, store.facts):
+            carried.add_file(identify.whole(one, store), one.wheel.sha256)
     environment.check_unchanged(locked)
     spec = assemble.spec(
         identity,
