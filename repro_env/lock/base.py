@@ -60,6 +60,8 @@ _UNWANTED = ("man", "info", "lintian", "bug", "doc-base", "gtk-doc", "help", "ba
 _BUILT_IN = frozenset({"", "C", "POSIX", "C.UTF-8", "C.utf8"})
 _LIBRARY = re.compile(r"\A(?:lib.*\.so|ld-.*\.so)(?:\..*)?\Z")
 _READ = 1 << 20
+_TOGETHER = 64
+"""Files that a thread takes at once."""
 
 
 def cut(
@@ -84,8 +86,9 @@ def cut(
     locale = next(iter(locale.split()), "")
     needs = _needs(facts, startup, own, [path for one in added for path in one.chain[-1:]])
     tree = LiveTree()
-    owners = system.owners([*needs.libraries, *needs.mapped, *(path for one in added for path in one.chain)])
-    packages = _packages(system, owners, needs, added)
+    basics = [real(found) for name in SHELL_PROGRAMS if (found := shutil.which(name, path=SYSTEM_PATH))]
+    owners = system.owners([*basics, *needs.libraries, *needs.mapped, *(path for one in added for path in one.chain)])
+    packages = _packages(system, owners, [*basics, *needs.libraries, *needs.mapped], added)
 
     gone: list[str] = []
     checks: list[_Check] = []
@@ -241,12 +244,13 @@ def _elsewhere(facts: Interpretation) -> list[str]:
 
 
 def _packages(
-    system: dpkg.Database, owners: dict[str, tuple[dpkg.Package, ...]], needs: _Needs, added: Sequence[_Program]
+    system: dpkg.Database,
+    owners: dict[str, tuple[dpkg.Package, ...]],
+    needed: Iterable[str],
+    added: Sequence[_Program],
 ) -> tuple[dpkg.Package, ...]:
-    roots = [package for path in (*needs.libraries, *needs.mapped) for package in owners.get(path, ())]
+    roots = [package for path in needed for package in owners.get(path, ())]
     roots += [found for name in SHELL if (found := system.named(name)) is not None]
-    basics = [real(several) for name in SHELL_PROGRAMS if (several := shutil.which(name, path=SYSTEM_PATH))]
-    roots += [package for several in system.owners(basics).values() for package in several]
     for one in added:
         asked = [one.package] if one.package else [package for path in one.chain for package in owners.get(path, ())]
         roots += asked
@@ -457,17 +461,22 @@ def _configured(file: Path, depth: int) -> Iterator[str]:
 
 def _edited(checks: Sequence[_Check]) -> tuple[str, ...]:
     """Files that are not as their package installed them."""
+    parts = [checks[start : start + _TOGETHER] for start in range(0, len(checks), _TOGETHER)]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        sums = pool.map(_md5, [check.path for check in checks])
-        differs = {f"{check.path} ({check.package})" for check, found in zip(checks, sums, strict=True) if found != check.md5}
-    return tuple(sorted(differs))
+        return tuple(sorted({line for lines in pool.map(_differing, parts) for line in lines}))
+
+
+def _differing(checks: Sequence[_Check]) -> list[str]:
+    return [f"{check.path} ({check.package})" for check in checks if _md5(check.path) != check.md5]
 
 
 def _md5(path: str) -> str:
+    """Hex; empty for a file that is gone by now, which the hashing of the tree will say."""
     hasher = hashlib.md5(usedforsecurity=False)
-    with open(path, "rb") as file:  # noqa: PTH123
-        while chunk := file.read(_READ):
-            hasher.update(chunk)
+    try:
+        with open(path, "rb") as file:  # noqa: PTH123
+            while chunk := file.read(_READ):
+                hasher.update(chunk)
+    except OSError:
+        return ""
     return hasher.hexdigest()
-
-
