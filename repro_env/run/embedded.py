@@ -211,11 +211,14 @@ class _Stage:
 
     def _shown(self) -> dict[str, tuple[int, bool]]:
         """Target -> what is bound there, and whether read-only. The handles hold mounts of this name space."""
-        shown = {self._launch.workspace: (_handle(str(self._points["workspace"])), False)}
+        launch = self._launch
+        shown = {launch.workspace: (_handle(str(self._points["workspace"])), False)}
         try:
-            shown.update({mount.target: (_handle(mount.source), mount.read_only) for mount in self._launch.mounts})
+            shown.update({mount.target: (_handle(mount.source), mount.read_only) for mount in launch.mounts})
         except OSError as error:
             raise DataError(f"cannot be opened: {error.strerror}", where=str(error.filename)) from None
+        with rootfs.doing("show the seeds"):
+            shown |= {layout.SEEDS: (_handle(launch.tools), True), layout.NOTES: (_handle(launch.notes), False)}
         return shown
 
 

@@ -157,13 +157,13 @@ def harvest(upper: Path, snapshot: Path) -> tuple[str, ...]:
     """
     marker = upper.parent / _COPIED
     copied = marker.exists()
+    points = msgspec.json.decode(marker.read_bytes(), type=list[str]) if copied else []
+    for point in reversed(points):
+        _remove_empty(upper / point)
     removed: set[str] = set()
     _settle(upper, snapshot, "", removed, alone=copied)
-    if copied:
-        for point in reversed(msgspec.json.decode(marker.read_bytes(), type=list[str])):
-            _remove_empty(upper / point)
-        marker.unlink()
-    return tuple(sorted(removed))
+    marker.unlink(missing_ok=True)
+    return tuple(sorted(removed.difference(points)))
 
 
 def _settle(upper: Path, snapshot: Path, folder: str, removed: set[str], *, alone: bool) -> None:

@@ -1,0 +1,51 @@
+"""Runs one launch in a process of its own, as whoever it is started as: `driver.py PLAN`, PLAN a JSON file of `Plan`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from repro_env.model.errors import ReproEnvError
+from repro_env.model.run import Launch, Outcome
+from repro_env.run.embedded import EmbeddedRunner, Strategy
+from repro_env.run.workspace import harvest
+
+
+class Plan(msgspec.Struct):
+    store: str
+    folder: str
+    launch: Launch
+    strategy: Strategy | None
+    answer: str
+
+
+class Answer(msgspec.Struct):
+    outcome: Outcome | None = None
+    removed: tuple[str, ...] = ()
+    error: str = ""
+    message: str = ""
+    hint: str = ""
+
+
+def main() -> None:
+    plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Plan)
+    store = Path(plan.store)
+
+    def layer(diff_id: str) -> Path | None:
+        path = store / "layers" / diff_id.removeprefix("sha256:")
+        return path if path.is_dir() else None
+
+    folder = Path(plan.folder)
+    try:
+        outcome = EmbeddedRunner(layer, merged=store / "merged", strategy=plan.strategy).run(plan.launch, folder=folder)
+        removed = harvest(folder / "files", store / "layers" / plan.launch.snapshot.removeprefix("sha256:"))
+        answer = Answer(outcome, removed)
+    except ReproEnvError as error:
+        answer = Answer(error=type(error).__name__, message=str(error), hint=error.hint)
+    Path(plan.answer).write_bytes(msgspec.json.encode(answer))
+
+
+if __name__ == "__main__":
+    main()
