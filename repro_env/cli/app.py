@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,16 +61,16 @@ def run(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit code; our own errors pass through to the caller."""
     from typer.main import get_command
 
+    # Typer brings a click of its own from some version on; its public names lead to the one that is in use.
+    click_exception: Any = typer.BadParameter.__mro__[2]
     command = get_command(application(arguments[0] if arguments else None))
-    import click
-
     try:
         result = command.main(list(arguments), prog_name="repro-env", standalone_mode=False)
-    except click.exceptions.Exit as stop:
+    except typer.Exit as stop:
         return stop.exit_code
-    except click.exceptions.Abort:
+    except typer.Abort:
         return 130
-    except click.ClickException as error:
+    except click_exception as error:
         error.show()
-        return error.exit_code
+        return int(error.exit_code)
     return result if isinstance(result, int) else 0

@@ -29,7 +29,7 @@ def command(
         ),
     ] = None,
     source: Annotated[
-        Path, typer.Option(help="The code to capture with it.", metavar="DIR", show_default="the current folder")
+        Path, typer.Option(help="The code to capture with it.", metavar="DIR", show_default="this folder")
     ] = Path(),
     include: Annotated[
         list[str] | None,
@@ -41,12 +41,16 @@ def command(
         typer.Option(help="Data that runs need: fingerprinted now, expected again at `exec --data`.", metavar="SRC[:DST]"),
     ] = None,
     output: Annotated[Path, typer.Option(help="The folder to write.", metavar="DIR")] = Path("repro"),
-    base: Annotated[str, typer.Option(help="Where the operating system comes from: `host` cuts it from this machine.")] = "host",
+    base: Annotated[
+        str, typer.Option(help="Where the operating system comes from: `host` cuts it from this machine.", metavar="BASE")
+    ] = "host",
     with_: Annotated[
         list[str] | None,
         typer.Option("--with", help="A program of this machine to have inside too, e.g. git.", metavar="PROGRAM"),
     ] = None,
-    seed: Annotated[int, typer.Option(help="The master seed of runs.", min=0, max=2**32 - 1)] = 0,
+    seed: Annotated[
+        int, typer.Option(help="The master seed of runs, up to 4294967295.", min=0, max=2**32 - 1, metavar="N", show_default="0")
+    ] = 0,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     from repro_env.flows.capture import Request, capture

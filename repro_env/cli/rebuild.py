@@ -24,14 +24,14 @@ def command(
         str | None,
         typer.Argument(
             help="The spec, or the folder that holds it. Default: the nearest repro/spec.json upwards.",
-            metavar="[SPEC]",
+            metavar="SPEC",
             show_default=False,
         ),
     ] = None,
-    builder: Annotated[str, typer.Option(help="What makes the image: `direct` needs no container engine.")] = "direct",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Say where everything would come from, and change nothing.")
-    ] = False,
+    builder: Annotated[
+        str, typer.Option(help="What makes the image: `direct` needs no container engine.", metavar="NAME")
+    ] = "direct",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say where everything would come from, and change nothing.")] = False,
     json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
 ) -> None:
     from repro_env.flows.locate import locate
@@ -64,7 +64,8 @@ def _facts(done: Rebuilt) -> dict[str, object]:
         "files": plan.files if plan else 0,
         "exact": plan.exact if plan else True,
         "items": [
-            {"what": item.what, "origin": item.origin, "where": item.where, "size": item.size} for item in (plan.items if plan else ())
+            {"what": item.what, "origin": item.origin, "where": item.where, "size": item.size}
+            for item in (plan.items if plan else ())
         ],
     }
 
