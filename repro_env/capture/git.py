@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Iterable, Sequence
 from collections.abc import Set as AbstractSet
@@ -128,9 +129,14 @@ def _diff(top: Path, commit: str, submodules: Iterable[tuple[str, str]], never: 
     real = os.path.realpath(top)
     apart = [os.path.relpath(os.path.realpath(path), real) for path in never]
     specs = [f":(top,exclude,literal){path}" for path in apart if path != ".." and not path.startswith("../")]
+    index = top / os.fsdecode(_ask(top, "rev-parse", "--git-path", "index").rstrip(b"\n"))
     with tempfile.TemporaryDirectory(prefix="repro-env-") as scratch:
-        output = Path(scratch, "diff")
-        _ask(top, *_no_filters(top), *_DIFF, f"--output={output}", base, "--", *specs)
+        output, own = Path(scratch, "diff"), Path(scratch, "index")
+        if index.exists():
+            # `git diff` refreshes the index on disk, whatever it is told. The time is kept: git judges by it which
+            # entries it has to read again.
+            shutil.copy2(index, own)
+        _ask(top, *_no_filters(top), *_DIFF, f"--output={output}", base, "--", *specs, index=own)
         whole = "sha256:" + sha256_of(output) if output.stat().st_size else None
     below = []
     for path, used in submodules:
@@ -210,8 +216,8 @@ def _line(root: Path, *args: str) -> str:
     return _run(root, *args).stdout.decode("utf-8", "replace").strip()
 
 
-def _ask(root: Path, *args: str) -> bytes:
-    done = _run(root, *args)
+def _ask(root: Path, *args: str, index: Path | None = None) -> bytes:
+    done = _run(root, *args, index=index)
     if done.code or done.timed_out:
         raise _GitError(_reason(done))
     return done.stdout
@@ -222,9 +228,11 @@ def _reason(done: process.Done) -> str:
     return "git did not answer in time" if done.timed_out else rows[0] if rows else f"git ended with exit code {done.code}"
 
 
-def _run(root: Path, *args: str) -> process.Done:
+def _run(root: Path, *args: str, index: Path | None = None) -> process.Done:
     env = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT}
     env |= {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "GIT_NO_LAZY_FETCH": "1", "GIT_PAGER": "cat", "LC_ALL": "C"}
+    if index is not None:
+        env["GIT_INDEX_FILE"] = str(index)
     options = [part for setting in _HARMLESS for part in ("-c", setting)]
     try:
         return process.run(["git", *options, "-C", str(root), *args], env=env, timeout=TIMEOUT, limit=1 << 30)

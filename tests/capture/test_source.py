@@ -1,0 +1,372 @@
+"""The snapshot: what is in it, what is not and why, and what stops it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from repro_env.capture.source import SourceTree, look
+from repro_env.model import codec
+from repro_env.model.environment import Excluded
+from repro_env.model.errors import SourceError
+from tests.capture.conftest import Git, make_venv
+from tests.capture.test_python import BASE
+from tests.parts import need
+
+HF = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
+
+
+def put(root: Path, *paths: str, text: str = "x") -> None:
+    for path in paths:
+        (root / path).parent.mkdir(parents=True, exist_ok=True)
+        (root / path).write_text(text)
+
+
+def files(tree: SourceTree) -> list[str]:
+    return [one.path for one in tree.found if one.kind != "dir"]
+
+
+def left_out(tree: SourceTree) -> dict[str, str]:
+    return {one.path: one.why for one in tree.excluded}
+
+
+def refusal(root: Path, **options: object) -> str:
+    with pytest.raises(SourceError) as caught:
+        look(root, **options)  # type: ignore[arg-type]
+    return f"{caught.value} ({caught.value.hint})"
+
+
+@pytest.fixture
+def src(tmp_path: Path) -> Path:
+    (tmp_path / "src").mkdir()
+    return tmp_path / "src"
+
+
+def test_a_plain_folder(src: Path) -> None:
+    put(src, "train.py", "lib/a.py", text="12345")
+    (src / "empty").mkdir()
+    (src / "train.py").chmod(0o755)
+    tree = look(src)
+    assert [(one.path, one.kind, one.executable) for one in tree.found] == [
+        ("empty", "dir", False),
+        ("lib", "dir", False),
+        ("lib/a.py", "file", False),
+        ("train.py", "file", True),
+    ]
+    assert (tree.root, tree.size, tree.git, tree.excluded, tree.problems) == (src, 10, None, (), ())
+
+
+def test_an_empty_folder_and_no_folder(src: Path) -> None:
+    assert look(src).found == ()
+    assert "no such folder" in refusal(src / "gone")
+    put(src, "file")
+    assert "no such folder" in refusal(src / "file")
+
+
+def test_what_is_never_code(src: Path) -> None:
+    make_venv(BASE, src / ".venv")
+    make_venv(BASE, src / "deep" / "my env")
+    put(src, "conda/conda-meta/history", "conda/bin/python")
+    put(src, "pkg/__pycache__/a.pyc", ".mypy_cache/x", ".ipynb_checkpoints/n.ipynb", "node_modules/m/index.js", ".tox/t")
+    put(src, "pkg/a.py", ".env", ".env.local", "pkg/.env", ".envrc", ".git/HEAD")
+    (src / "link").symlink_to(".venv")
+    os.mkfifo(src / "pipe")
+    with socket.socket(socket.AF_UNIX) as sock:
+        cwd = Path.cwd()
+        os.chdir(src)  # the path of a socket is short
+        try:
+            sock.bind("socket")
+        finally:
+            os.chdir(cwd)
+        tree = look(src)
+    assert files(tree) == [".envrc", "pkg/a.py"]
+    assert left_out(tree) == {
+        ".env": "may hold secrets",
+        ".env.local": "may hold secrets",
+        ".git": "the version control's own store",
+        ".ipynb_checkpoints": "a cache",
+        ".mypy_cache": "a cache",
+        ".tox": "a cache",
+        ".venv": "a virtual environment",
+        "conda": "a conda environment",
+        "deep/my env": "a virtual environment",
+        "link": "a virtual environment",
+        "node_modules": "a cache",
+        "pipe": "a pipe, socket or device",
+        "pkg/.env": "may hold secrets",
+        "pkg/__pycache__": "a cache",
+        "socket": "a pipe, socket or device",
+    }
+    assert next(one.size for one in tree.excluded if one.path == "conda") == 2
+
+
+def test_a_venv_made_in_the_project_folder_itself(src: Path) -> None:
+    make_venv(BASE, src)
+    put(src, "train.py")
+    tree = look(src)
+    assert files(tree) == ["train.py"]
+    assert "bin" in left_out(tree)
+
+
+def test_our_own_folders_are_never_measured(src: Path) -> None:
+    """The first capture has no output folder yet, the second has: both have to say the same."""
+    put(src, "train.py")
+    never = (src / "repro", src / "out" / "runs", src.parent / "elsewhere")
+    first = look(src, never=never)
+    put(src, "repro/spec.json", "repro/blobs/x", "out/runs/1/end.json")
+    second = look(src, never=never)
+    assert first == second
+    assert files(first) == ["train.py"]
+    why = "written by repro-env, not measured"
+    assert first.excluded == (Excluded(path="out/runs", size=0, why=why), Excluded(path="repro", size=0, why=why))
+    put(src, "out/mine.txt")
+    assert files(look(src, never=never)) == ["out/mine.txt", "train.py"]
+
+
+def test_the_same_twice_in_a_repository_that_commits_our_output(src: Path, git: Git) -> None:
+    make_venv(BASE, src / ".venv")
+    put(src, "train.py", "repro/spec.json")
+    git(src, "init")
+    git(src, "add", "train.py", "repro")
+    git(src, "commit", "-m", "x")
+    never = (src / "repro", src / "runs")
+    first = look(src, never=never)
+    put(src, "repro/spec.json", "runs/1/start.json", text="other")
+    second = look(src, never=never)
+    assert codec.canonical((first.git, first.excluded, first.problems)) == codec.canonical(
+        (second.git, second.excluded, second.problems)
+    )
+    assert first.found == second.found
+    assert first.git is not None
+    assert first.git.dirty is False
+
+
+def test_git_ignored_paths(src: Path, git: Git) -> None:
+    git(src, "init")
+    put(src, ".gitignore", text="*.log\n/data/\nbuild/\n*.so\n")
+    put(src, "train.py", "a.log", "data/big.bin", "data/deep/b.bin", "pkg/fast.cpython-311-x86_64-linux-gnu.so", "pkg/plain.so")
+    put(
+        src,
+        "build/lib/x.abi3.so",
+        "build/lib/x.o",
+        "build/libfoo.so",
+        "build/notes/.env",
+        "build/v/pyvenv.cfg",
+        "build/v/y.abi3.so",
+    )
+    put(src, "kept/forced.log", "pkg/__init__.py")
+    git(src, "add", "-f", "kept/forced.log")
+    tree = look(src)
+    assert files(tree) == [
+        ".gitignore",
+        "build/lib/x.abi3.so",
+        "kept/forced.log",
+        "pkg/__init__.py",
+        "pkg/fast.cpython-311-x86_64-linux-gnu.so",
+        "pkg/plain.so",
+        "train.py",
+    ]
+    assert "build/v" not in [one.path for one in tree.found]
+    ignored = {path: why for path, why in left_out(tree).items() if why == "git-ignored"}
+    assert set(ignored) == {"a.log", "data", "build"}
+    assert {one.path: one.size for one in tree.excluded if one.why == "git-ignored"} == {"a.log": 1, "data": 2, "build": 4}
+
+
+def test_a_nested_repository_has_rules_of_its_own(src: Path, git: Git) -> None:
+    git(src, "init")
+    put(src, "train.py", "sub/code.py", "sub/out.bin")
+    put(src, "sub/.gitignore", text="*.bin\n")
+    (src / "sub" / ".gitignore").rename(src / "saved")
+    git(src / "sub", "init")
+    (src / "saved").rename(src / "sub" / ".gitignore")
+    put(src, "outer.bin")
+    tree = look(src)
+    assert files(tree) == ["outer.bin", "sub/.gitignore", "sub/code.py", "train.py"]
+    assert left_out(tree)["sub/out.bin"] == "git-ignored"
+
+
+def test_a_source_that_is_ignored_as_a_whole_is_judged_by_no_git(src: Path, git: Git) -> None:
+    """A home folder under git whose rule is `*`, or a scratch folder inside a repository."""
+    git(src, "init")
+    put(src, ".gitignore", text="scratch/\n")
+    put(src, "scratch/deep/train.py", "scratch/train.py")
+    for root in (src / "scratch", src / "scratch" / "deep"):
+        tree = look(root)
+        assert "train.py" in files(tree)
+        assert (tree.git, tree.problems) == (None, ())
+
+
+def test_without_git_the_rules_are_unknown(src: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> None:
+    git(src, "init")
+    put(src, "train.py")
+    monkeypatch.setenv("PATH", str(src))
+    tree = look(src)
+    assert files(tree) == ["train.py"]
+    assert tree.git is None
+    assert any("no git program" in problem for problem in tree.problems)
+
+
+def test_a_broken_repository_is_said(src: Path, git: Git) -> None:
+    (src / ".git").mkdir()
+    put(src, "train.py")
+    tree = look(src)
+    assert files(tree) == ["train.py"]
+    assert any("not a git repository" in problem for problem in tree.problems)
+
+
+def test_globs(src: Path) -> None:
+    put(src, "a.csv", "deep/b.csv", "deep/c.txt", "deep/er/d.txt", "data/x", "sub/data/y", "we[i]rd", "top.txt")
+    assert files(look(src, exclude=["*.csv"])) == ["data/x", "deep/c.txt", "deep/er/d.txt", "sub/data/y", "top.txt", "we[i]rd"]
+    assert files(look(src, exclude=["/data", "*.csv"])) == ["deep/c.txt", "deep/er/d.txt", "sub/data/y", "top.txt", "we[i]rd"]
+    assert "sub/data/y" not in files(look(src, exclude=["data/"]))
+    assert files(look(src, exclude=["deep/*.txt", "**/data/**", "*.csv"])) == ["deep/er/d.txt", "top.txt", "we[i]rd"]
+    assert "we[i]rd" not in files(look(src, exclude=["we[[]i]rd"]))
+    assert "a.csv" in files(look(src, exclude=["[!a].csv"]))
+    tree = look(src, exclude=["deep"])
+    assert Excluded(path="deep", size=3, why="--exclude") in tree.excluded
+    assert look(src, exclude=["*.cvs"]).problems == ("no path of the source matches --exclude *.cvs",)
+    for bad in ("", ".", "../x", "a/../b", "[z-a]"):
+        assert "pattern" in refusal(src, exclude=[bad])
+
+
+def test_include_brings_back(src: Path, git: Git) -> None:
+    git(src, "init")
+    put(src, ".gitignore", text="data/\n*.bin\n")
+    put(
+        src,
+        "data/vocab.txt",
+        "data/big.raw",
+        "m.bin",
+        "node_modules/m/i.js",
+        "node_modules/n.js",
+        ".env",
+        ".git/x",
+        "v/pyvenv.cfg",
+    )
+    put(src, "v/y.bin", "data/.env")
+    assert files(look(src)) == [".gitignore"]
+    assert files(look(src, include=["vocab.txt"])) == [".gitignore", "data/vocab.txt"]
+    assert files(look(src, include=["data"])) == [".gitignore", "data/big.raw", "data/vocab.txt"]
+    assert files(look(src, include=["data"], exclude=["*.raw"])) == [".gitignore", "data/vocab.txt"]
+    assert files(look(src, include=["node_modules/m/*.js"])) == [".gitignore", "node_modules/m/i.js"]
+    assert files(look(src, include=["*.bin"])) == [".gitignore", "m.bin"]
+    assert files(look(src, include=["v"])) == [".gitignore", "v/pyvenv.cfg", "v/y.bin"]
+    tree = look(src, include=[".env", ".git", "repro"], never=[src / "repro"])
+    assert files(tree) == [".gitignore"]
+    assert "nothing is brought back by --include .env" in tree.problems
+    rows = {one.path: one.size for one in look(src, include=["vocab.txt"]).excluded}
+    assert rows["data"] == 1
+
+
+def test_over_the_cap_names_where_the_bytes_are(src: Path) -> None:
+    put(src, "code.py", "assets/deep/model.bin", text="x" * 600)
+    put(src, "assets/deep/small", "b.bin", text="x" * 30)
+    said = refusal(src, cap=1000)
+    assert "assets/deep/model.bin (0.0 MB), code.py (0.0 MB), b.bin (0.0 MB)" in said
+    assert "--exclude 'assets/deep/model.bin'" in said
+    assert "--data" in said
+    assert files(look(src, cap=1000, exclude=["assets"])) == ["b.bin", "code.py"]
+
+
+def test_a_secret_stops_the_capture(src: Path) -> None:
+    put(src, "train.py", text=f"import os\n\nTOKEN = '{HF}'\n")
+    said = refusal(src)
+    assert "train.py: line 3 holds a secret (Hugging Face token)" in said
+    assert "--exclude 'train.py'" in said
+    assert HF not in said
+    assert files(look(src, exclude=["train.py"])) == []
+    assert files(look(src, facts=False)) == ["train.py"]
+
+
+@pytest.fixture
+def open_src() -> Iterator[Path]:
+    """A folder that another user can reach too."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.mark.root
+def test_an_unreadable_file_or_folder_is_named(open_src: Path) -> None:
+    need(os.geteuid() == 0, "root, to become somebody who may not read: sudo make test")
+    put(open_src, "train.py", "secret.py", "closed/x")
+    (open_src / "secret.py").chmod(0)
+    os.seteuid(65534)
+    try:
+        assert f"{open_src}/secret.py: cannot be read by you" in (said := refusal(open_src))
+        assert "--exclude 'secret.py'" in said
+        os.seteuid(0)
+        (open_src / "closed").chmod(0o700)
+        os.seteuid(65534)
+        assert "--exclude 'closed'" in refusal(open_src, exclude=["secret.py"])
+        assert files(look(open_src, exclude=["secret.py", "closed"])) == ["train.py"]
+    finally:
+        os.seteuid(0)
+
+
+def test_symlinks_stay_links_and_the_ones_that_lead_away_are_told(src: Path) -> None:
+    put(src, "a.py", "deep/b.py", "node_modules/x.js")
+    (src / "deep" / "near").symlink_to("../a.py")
+    (src / "folder").symlink_to("deep")
+    (src / "via").symlink_to("folder/b.py")
+    (src / "absolute-inside").symlink_to(src / "a.py")
+    (src / "dangling").symlink_to("nothing")
+    (src / "away").symlink_to("/etc/passwd")
+    (src / "up").symlink_to("../outside")
+    (src / "left").symlink_to("node_modules/x.js")
+    tree = look(src)
+    assert {one.path: one.target for one in tree.found if one.kind == "link"} == {
+        "absolute-inside": str(src / "a.py"),
+        "away": "/etc/passwd",
+        "dangling": "nothing",
+        "deep/near": "../a.py",
+        "folder": "deep",
+        "left": "node_modules/x.js",
+        "up": "../outside",
+        "via": "folder/b.py",
+    }
+    assert [problem.partition(" ")[0] for problem in tree.problems] == ["away", "left", "up"]
+
+
+def test_odd_names(src: Path) -> None:
+    put(src, "new\nline.py", ".env.a\nb", "ünï.py", " spaced ")
+    tree = look(src)
+    assert files(tree) == [" spaced ", "new\nline.py", "ünï.py"]
+    assert left_out(tree) == {".env.a?b": "may hold secrets"}
+    (Path(os.fsdecode(os.fsencode(src) + b"/bad\xff"))).write_text("x")
+    assert "not UTF-8" in refusal(src)
+
+
+def test_many_left_out_files_are_summed_up(src: Path, git: Git) -> None:
+    git(src, "init")
+    put(src, ".gitignore", text="*.png\n")
+    put(
+        src, *(f"data/{number % 3}/{number}.png" for number in range(600)), "data/0/a.py", "data/1/a.py", "data/2/a.py", "one.png"
+    )
+    tree = look(src)
+    rows = [one for one in tree.excluded if one.why.startswith("git-ignored")]
+    assert [(one.path, one.size, one.why) for one in rows] == [
+        *((f"data/{folder}", 200, "git-ignored (200 paths in it)") for folder in range(3)),
+        ("one.png", 1, "git-ignored"),
+    ]
+
+
+def test_a_source_below_its_repository(src: Path, git: Git) -> None:
+    git(src, "init")
+    put(src, "project/train.py", "project/new.py", "other/x.py")
+    put(src, ".gitignore", text="*.log\n")
+    put(src, "project/a.log")
+    git(src, "add", "project/train.py", ".gitignore")
+    git(src, "commit", "-m", "x")
+    tree = look(src / "project")
+    assert files(tree) == ["new.py", "train.py"]
+    assert tree.git is not None
+    assert tree.git.untracked == ("new.py",)
+    assert left_out(tree) == {"a.log": "git-ignored"}
