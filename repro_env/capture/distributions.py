@@ -172,10 +172,13 @@ def _bytes(path: Path, most: int, *, head: bool = False) -> bytes | None:
     except OSError as error:
         why = "a symlink" if error.errno == errno.ELOOP else f"unreadable ({error.strerror})"
         raise _Bad(f"its {path.name} is {why}") from None
-    with os.fdopen(fd, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise _Bad(f"its {path.name} is not a file")
-        data = file.read(most + 1)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(most + 1)
+    finally:
+        os.close(fd)
     if len(data) > most and not head:
         raise _Bad(f"its {path.name} has more than {most >> 20} MiB")
     return data[:most]

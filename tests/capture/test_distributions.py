@@ -1,0 +1,235 @@
+"""`.dist-info` folders as installers leave them, and as nobody should find them."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from repro_env.capture.distributions import InstalledDistribution, project, scan
+from repro_env.capture.python import interpret
+from repro_env.model import codec
+from repro_env.model.environment import Distribution, Interpretation
+from tests.capture.test_python import PLAIN, site_of
+
+
+@pytest.fixture
+def facts(venv: Path) -> Interpretation:
+    return interpret(str(venv), PLAIN)
+
+
+def install(venv: Path, name: str = "demo", version: str = "1.0", folder: str | None = None, **files: str | bytes) -> Path:
+    """Write a `.dist-info` folder; `files` are its files by name, with `_` for the dot."""
+    path = site_of(venv) / (folder or f"{name}-{version}.dist-info")
+    path.mkdir()
+    (path / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n\nName: readme\n")
+    for file, content in files.items():
+        data = content.encode() if isinstance(content, str) else content
+        (path / file.replace("_json", ".json").replace("_txt", ".txt")).write_bytes(data)
+    return path
+
+
+def one(facts: Interpretation) -> InstalledDistribution:
+    result = scan(facts)
+    assert result.problems == ()
+    assert len(result.distributions) == 1
+    return result.distributions[0]
+
+
+def problem(facts: Interpretation) -> str:
+    result = scan(facts)
+    assert result.distributions == ()
+    assert len(result.problems) == 1
+    return result.problems[0]
+
+
+def test_a_full_one(facts: Interpretation, venv: Path) -> None:
+    wheel = "Wheel-Version: 1.0\nBuild: 2\nTag: py3-none-any\nTag: py2-none-any\n"
+    install(
+        venv,
+        "Demo.Pkg",
+        "1.0+cpu",
+        folder="demo_pkg-1.0+cpu.dist-info",
+        WHEEL=wheel,
+        RECORD="demo.py,,\n",
+        INSTALLER="pip\n",
+        REQUESTED="",
+        entry_points_txt="[console_scripts]\nd = d:m\n",
+    )
+    site = site_of(venv).relative_to(venv).as_posix()
+    found = one(facts)
+    assert found == InstalledDistribution(
+        facts=Distribution(
+            name="demo-pkg",
+            version="1.0+cpu",
+            dist_info=f"{site}/demo_pkg-1.0+cpu.dist-info",
+            site=site,
+            installer="pip",
+            tags=("py2-none-any", "py3-none-any"),
+            build="2",
+            requested=True,
+            direct_url="",
+            editable=False,
+            has_record=True,
+        ),
+        record=b"demo.py,,\n",
+        wheel=wheel.encode(),
+        entry_points=b"[console_scripts]\nd = d:m\n",
+    )
+    assert codec.decode(codec.canonical(found.facts), Distribution, where="") == found.facts
+    assert scan(facts) == scan(facts)
+
+
+def test_a_bare_one(facts: Interpretation, venv: Path) -> None:
+    install(venv)
+    found = one(facts)
+    assert (found.facts.has_record, found.facts.tags, found.facts.installer, found.record) == (False, (), "", b"")
+
+
+def test_none_at_all(facts: Interpretation, venv: Path) -> None:
+    assert scan(facts).distributions == ()
+    site_of(venv).rmdir()
+    assert scan(facts).distributions == ()
+
+
+def test_what_pip_installs(facts: Interpretation, venv: Path) -> None:
+    """The oracle is `importlib.metadata` of the environment itself."""
+    import subprocess
+
+    subprocess.run([venv / "bin" / "python", "-m", "ensurepip", "--default-pip"], check=True, capture_output=True)
+    ask = "import importlib.metadata as m; print(*sorted(f'{d.name.lower()}=={d.version}' for d in m.distributions()), sep='\\n')"
+    listed = subprocess.run([venv / "bin" / "python", "-I", "-c", ask], check=True, capture_output=True, text=True).stdout.split()
+    assert [f"{found.facts.name}=={found.facts.version}" for found in scan(facts).distributions] == listed
+    pip = next(found for found in scan(facts).distributions if found.facts.name == "pip")
+    assert pip.facts.installer == "pip"
+    assert pip.facts.tags == ("py3-none-any",)
+    assert pip.record.count(b"\n") > 100
+
+
+@pytest.mark.parametrize(
+    ("said", "shown", "editable"),
+    [
+        ({"url": "https://u:p@example.org/d.whl", "archive_info": {}}, "https://example.org/d.whl", False),
+        (
+            {"url": "https://u:p@example.org/r.git", "vcs_info": {"vcs": "git", "commit_id": "abc"}, "subdirectory": "lib"},
+            "git+https://example.org/r.git@abc#subdirectory=lib",
+            False,
+        ),
+        ({"url": "file:///home/ann/my%20project", "dir_info": {"editable": True}}, "file:///home/ann/my%20project", True),
+        ({"url": "file:///home/ann/p", "dir_info": {}}, "file:///home/ann/p", False),
+    ],
+)
+def test_direct_urls(facts: Interpretation, venv: Path, said: dict[str, object], shown: str, editable: bool) -> None:
+    install(venv, direct_url_json=json.dumps(said))
+    found = one(facts)
+    assert (found.facts.direct_url, found.facts.editable) == (shown, editable)
+    assert project(found) == ("/home/ann/my project" if editable else "")
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "{}", '{"url": 1}', "[" * 100_000, "\udcff".encode("utf-8", "surrogateescape")])
+def test_bad_direct_urls(facts: Interpretation, venv: Path, text: str | bytes) -> None:
+    install(venv, direct_url_json=text)
+    assert "direct_url.json cannot be read" in problem(facts)
+
+
+@pytest.mark.parametrize(
+    ("name", "version", "reason"),
+    [
+        ("../../x", "1.0", "is no name"),
+        ("", "1.0", "is no name"),
+        ("demo\x1b[31m", "1.0", "is no name"),
+        ("café", "1.0", "is no name"),
+        ("a" * 300, "1.0", "is no name"),
+        ("demo", "", "is no version"),
+        ("demo", "1.0/../../x", "is no version"),
+        ("demo", "1.0 ; rm -rf", "is no version"),
+        ("other", "1.0", "its folder does not"),
+    ],
+)
+def test_hostile_metadata(facts: Interpretation, venv: Path, name: str, version: str, reason: str) -> None:
+    install(venv, name, version, folder="demo-1.0.dist-info")
+    said = problem(facts)
+    assert reason in said
+    assert said.isprintable()
+
+
+def test_a_head_is_enough(facts: Interpretation, venv: Path) -> None:
+    path = install(venv) / "METADATA"
+    with path.open("ab") as file:
+        file.truncate(50_000_000)
+    assert one(facts).facts.version == "1.0"
+    path.write_bytes(b"\xff\xfe\nname:  Demo \r\nVersion: 1.0\r\nVersion: 2.0\r\nSummary: caf\xe9\r\n\r\nName: no")
+    assert (one(facts).facts.name, one(facts).facts.version) == ("demo", "1.0")
+    path.write_bytes(b"x" * 2_000_000)
+    assert "is no name" in problem(facts)
+
+
+@pytest.mark.parametrize("name", ["METADATA", "RECORD", "WHEEL", "INSTALLER", "direct_url.json", "entry_points.txt"])
+def test_no_file_is_followed_or_waited_for(facts: Interpretation, venv: Path, name: str) -> None:
+    folder = install(venv)
+    (folder / name).unlink(missing_ok=True)
+    (folder / name).symlink_to("/etc/passwd")
+    assert f"its {name} is a symlink" in problem(facts)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    assert f"its {name} is not a file" in problem(facts)
+    (folder / name).unlink()
+    (folder / name).mkdir()
+    assert f"its {name} is not a file" in problem(facts)
+
+
+def test_too_large(facts: Interpretation, venv: Path) -> None:
+    folder = install(venv, WHEEL="")
+    os.truncate(folder / "WHEEL", 3_000_000)
+    assert "its WHEEL has more than 1 MiB" in problem(facts)
+
+
+def test_what_is_no_folder(facts: Interpretation, venv: Path, tmp_path: Path) -> None:
+    site = site_of(venv)
+    (site / "file-1.0.dist-info").write_text("")
+    (site / "empty-1.0.dist-info").mkdir()
+    install(venv, "real").rename(tmp_path / "real")
+    (site / "real-1.0.dist-info").symlink_to(tmp_path / "real")
+    os.mkfifo(site / "pipe-1.0.dist-info")
+    install(venv, "odd", folder="odd\n-1.0.dist-info")
+    Path(os.fsdecode(os.fsencode(site) + b"/bad\xff-1.0.dist-info")).mkdir()
+    install(venv, "~ip", "23.0", folder="~ip-23.0.dist-info")
+    result = scan(facts)
+    assert result.distributions == ()
+    assert [said.partition(": ")[2] for said in result.problems] == [
+        "its name cannot be written down",
+        "it has no METADATA",
+        "not a folder",
+        "its name cannot be written down",
+        "not a folder",
+        "not a folder",
+        "its METADATA names it '~ip', which is no name",
+    ]
+
+
+def test_two_of_one_name_are_neither(facts: Interpretation, venv: Path) -> None:
+    install(venv, "demo", "1.0")
+    install(venv, "Demo", "2.0")
+    install(venv, "other")
+    result = scan(facts)
+    assert [found.facts.name for found in result.distributions] == ["other"]
+    assert len(result.problems) == 2
+    assert all("one of 2 folders that claim to be demo" in said for said in result.problems)
+
+
+def test_purelib_and_platlib_apart(facts: Interpretation, venv: Path) -> None:
+    install(venv)
+    (venv / "lib64-own" / "site").mkdir(parents=True)
+    install(venv, "plat").rename(venv / "lib64-own" / "site" / "plat-1.0.dist-info")
+    split = msgspec.structs.replace(facts, layout=msgspec.structs.replace(facts.layout, platlib="lib64-own/site"))
+    found = scan(split).distributions
+    assert [(each.facts.name, each.facts.site) for each in found] == [("demo", facts.layout.purelib), ("plat", "lib64-own/site")]
+    same = msgspec.structs.replace(
+        facts, layout=msgspec.structs.replace(facts.layout, platlib="lib64/" + facts.layout.purelib[4:])
+    )
+    (venv / "lib64").unlink(missing_ok=True)
+    (venv / "lib64").symlink_to("lib")
+    assert [each.facts.site for each in scan(same).distributions] == [facts.layout.purelib]
