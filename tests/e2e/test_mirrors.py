@@ -54,7 +54,7 @@ def captured(tmp_path: Path, index: Index, host: str) -> tuple[parts.Project, di
     shutil.rmtree(folder, ignore_errors=True)
     env = through(index, host, tmp_path / host)
     python = parts.venv(folder / ".venv")
-    words = [python, "-m", "pip", "install", "-qq", "--upgrade", "--force-reinstall", *PACKAGES]
+    words = [str(python), "-m", "pip", "install", "-qq", "--upgrade", "--force-reinstall", *PACKAGES]
     subprocess.run(words, check=True, env=parts.environ(tmp_path, env))
     made = parts.project(folder, python, tmp_path / f"store-{host}")
     return made, made.capture(env=env)
