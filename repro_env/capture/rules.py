@@ -41,6 +41,8 @@ class Rules:
         self._sizes: dict[str, int] = defaultdict(int)
         self.entered: dict[str, str] = {}
         """Folders that are left out but walked, since something in them may be kept: path -> the outermost one."""
+        self.generated: list[str] = []
+        """Single Python files that git ignores, e.g. a `_version.py` that a build wrote: something may import them."""
         self._never = self._relative(never)
         self._above_never = {path[:end] for path in self._never for end, char in enumerate(path) if char == "/"}
         for path in self._never:
@@ -70,6 +72,8 @@ class Rules:
             return False
         if why == _GIT_IGNORED and not is_dir and (_EXTENSION if outer is None else _TAGGED).fullmatch(name):
             return False
+        if outer is None and why == _GIT_IGNORED and name.endswith(".py"):
+            self.generated.append(path)
         if outer is None:
             return self._leave(path, why, is_dir)
         self._sizes[outer] += self._size(path, is_dir)

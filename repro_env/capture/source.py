@@ -84,6 +84,10 @@ def look(
             for glob, used in zip(include, rules.include, strict=True)
             if not used.hit
         ),
+        *(
+            f"{path} is Python code that git ignores: not in the snapshot without --include {path}"
+            for path in rules.generated[:10]
+        ),
         answer.problem,
         rules.problem,
     ]

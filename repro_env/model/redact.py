@@ -37,7 +37,7 @@ PRIVATE_KEY = Kind(
     ("PRIVATE KEY",),
     # Up to the end mark where there is one; a header alone, as code that looks for keys has it, is no key.
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:\s|\\r|\\n|[\"',]){1,8}[A-Za-z0-9+/=:., -]{16}"
-    r"(?:(?s:.)*?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\\"',]*)",
+    r"(?:(?s:.){0,20000}?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\\"',]*)",
 )
 TOKENS = (
     _token("Hugging Face token", ("hf_", "api_org_"), r"(?:hf_|api_org_)(?=[A-Za-z]*[0-9A-Z])[A-Za-z0-9]{30,}"),
@@ -59,12 +59,13 @@ TOKENS = (
 )
 AWS_ID = _token("AWS key id", ("AKIA", "ASIA"), r"(?:AKIA|ASIA)[A-Z2-7]{16}")
 
-_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://[^\s\"'<>`\\]+")
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,30}://[^\s\"'<>`\\]+")
 _LONG_VALUE = re.compile(r"(?=[^&]*[0-9])(?=[^&]*[A-Za-z])[A-Za-z0-9_.~%+/=-]{20,}")
-_SIGNED = re.compile(
-    r"(?i)(?:\A|&)(?:x-(?:amz|goog|oss|cos|ms)-[^=&]*|[^=&]*(?:token|secret|signature|credential|password|passwd|api[_-]?key)[^=&]*"
-    r"|sig|sign|auth|authorization|key|pass|pwd|policy|expires|awsaccesskeyid|googleaccessid|key-pair-id|hdnts|jwt|se|sp|sv|st|skoid)="
+_SIGNING = re.compile(
+    r"(?i)x-(?:amz|goog|oss|cos|ms)-.*|.*(?:token|secret|signature|credential|password|passwd|api[_-]?key).*"
+    r"|sig|sign|auth|authorization|key|pass|pwd|policy|expires|awsaccesskeyid|googleaccessid|key-pair-id|hdnts|jwt|se|sp|sv|st|skoid"
 )
+"""Names of query values that give access."""
 _IN_PATH = re.compile(r"/t/[^/]+(?=/|\Z)")
 _BROAD = re.compile("|".join(kind.pattern for kind in (PRIVATE_KEY, *TOKENS, AWS_ID)))
 _BEARER = re.compile(r"(?i)\b(authorization\s*[:=]\s*[\"']?(?:bearer|basic|token)|bearer)(\s+)[A-Za-z0-9._~+/=-]{8,}")
@@ -85,19 +86,19 @@ def url(text: str) -> str:
     scheme, separator, rest = text.partition("://")
     if not separator:
         return _BROAD.sub(REDACTED, text)
+    if "@" in rest and not _is_host(re.split("[/?#]", rest, maxsplit=1)[0]):
+        # A slash, question mark or hash in the password: what looks like the host is the user's name.
+        rest = "@" + rest.rpartition("@")[2]
     rest, fragment_mark, fragment = rest.partition("#")
     rest, query_mark, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
-    if "@" not in authority and "@" in path and not _is_host(authority):
-        # A password with a slash in it: what looks like the host is the user's name.
-        authority, slash, path = rest.rpartition("@")[2].partition("/")
     user, at, host = authority.rpartition("@")
     if at and scheme.lower().endswith("ssh"):
         host = f"{user.partition(':')[0]}@{host}"
     path = _IN_PATH.sub(f"/t/{REDACTED}", slash + path)
-    if query_mark and (_SIGNED.search(query) or _is_long(query)):
+    if _gives_access(query):
         query_mark = query = ""
-    if fragment_mark and _SIGNED.search(fragment):
+    if fragment_mark and any(_SIGNING.fullmatch(part.partition("=")[0]) for part in fragment.split("&")):
         fragment_mark = fragment = ""
     return scheme + "://" + host + _BROAD.sub(REDACTED, path + query_mark + query + fragment_mark + fragment)
 
@@ -108,7 +109,8 @@ def line(text: str) -> str:
     Control characters, line ends and characters that reorder text become spaces, undecodable bytes U+FFFD;
     over 20 000 characters the rest is cut.
     """
-    text = _BROAD.sub(REDACTED, text)
+    # A bound on the work, well behind what is kept: a program can print anything.
+    text = _BROAD.sub(REDACTED, text[: 4 * LONGEST])
     text = _URL.sub(lambda match: url(match[0]), text)
     text = _BEARER.sub(rf"\1\2{REDACTED}", text)
     text = _PASSWORD.sub(rf"\1{REDACTED}", text)
@@ -118,9 +120,11 @@ def line(text: str) -> str:
 
 
 def _is_host(text: str) -> bool:
+    """Whether this can stand before a path: with userinfo in it, or without anything like a user's password."""
     host, colon, port = text.rpartition(":")
-    return not colon or text.endswith("]") or port == "" or (port.isdigit() and bool(host))
+    return "@" in text or not colon or text.endswith("]") or port == "" or (port.isdigit() and bool(host))
 
 
-def _is_long(query: str) -> bool:
-    return any(_LONG_VALUE.fullmatch(part.partition("=")[2]) for part in query.split("&"))
+def _gives_access(query: str) -> bool:
+    pairs = (part.partition("=") for part in query.split("&"))
+    return any((mark and _SIGNING.fullmatch(name)) or _LONG_VALUE.fullmatch(value) for name, mark, value in pairs)

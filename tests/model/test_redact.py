@@ -44,6 +44,9 @@ def test_a_private_key_goes_as_a_whole() -> None:
         ("https://token@example.org/simple", "https://example.org/simple"),
         ("https://user:p@ss@example.org:8080/x", "https://example.org:8080/x"),
         ("https://user:pa/ss@example.org/x", "https://example.org/x"),
+        ("https://user:pa#ss@example.org/x", "https://example.org/x"),
+        ("https://user:pa?ss@example.org/x", "https://example.org/x"),
+        ("https://example.org/x#user@host", "https://example.org/x#user@host"),
         ("https://:pw@example.org", "https://example.org"),
         ("git+https://u:p@example.org/r.git@main", "git+https://example.org/r.git@main"),
         ("ssh://git:pw@example.org/r.git", "ssh://git@example.org/r.git"),
@@ -106,6 +109,16 @@ def test_one_line_of_text() -> None:
     assert redact.line("a\nb\tc\x1b[31md\x00e\u2028f\x9bg\u202eh") == "a b c [31md e f g h"
     assert redact.line("caf\udce9") == "caf\ufffd"
     assert redact.line("y" * 30_000) == "y" * 19_999 + "…"
+
+
+@pytest.mark.parametrize(
+    "part",
+    ["x", "sk-a", " sk-a", "https://a/?token", "http://", "-----BEGIN ", "password ", "a://b:", "/t/", "hf_", "AKIA", "a.b+c-"],
+)
+def test_no_text_takes_long(part: str) -> None:
+    """Not timed: a quadratic pattern would not end within a test run."""
+    assert len(redact.line(part * 1_000_000)) <= redact.LONGEST
+    redact.url("https://" + part * 5_000)
 
 
 @given(st.text(alphabet=st.characters(), max_size=300))
