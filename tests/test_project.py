@@ -121,7 +121,7 @@ def test_the_extra_for_tests_is_what_the_tests_run_on() -> None:
     assert extra <= asked
 
 
-HOSTS = re.compile(r"(?:.+\.)?(?:test|invalid|localhost)|(?:.+\.)?example\.(?:org|com|net)|127\.0\.0\.1|\[::1\]|localhost|[\d.]+")
+HOSTS = re.compile(r"(?:.+\.)?(?:test|invalid|localhost)|(?:.+\.)?example\.(?:org|com|net)|127\.0\.0\.1|\[::1\]|localhost|\[2001:db8:[\da-f:]+\]|[\d.]+")
 """Reserved names (RFC 2606) and addresses: what a test or a document may call a server."""
 PAGES = {"github.com", "www.apache.org", "opencontainers.org", "peps.python.org", "packaging.python.org", "docs.python.org"}
 """Where a document may point a reader."""
