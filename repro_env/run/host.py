@@ -1,0 +1,156 @@
+"""The host runner: the command in the live environment, only when asked for. No isolation, and the record says so.
+
+The environment was checked against the spec before (`verify.environment`); the seeds are the same as inside.
+What the command wrote is found by comparing the source folder before and after, and copied to the run's files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import filecmp
+import os
+import signal
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NoReturn
+
+from repro_env.io.files import Found, room, walk
+from repro_env.model.errors import CommandMissingError, RunError
+from repro_env.model.run import Launch, Outcome
+from repro_env.run import memory
+from repro_env.run.interface import Runner
+from repro_env.run.workspace import copy_file
+
+MEANS = "isolation: none, the live environment with the files and network of this machine"
+_PASSED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_NEVER = ("__pycache__", ".git")
+
+
+class HostRunner:
+    """Runs launches in the live source folder. One object a run: it remembers what the folder held before."""
+
+    def __init__(self, *, skip: Sequence[Path]) -> None:
+        """`skip`: folders whose changes are no outputs (environment, spec, runs)."""
+        self._skip = frozenset(str(path) for path in skip)
+        self._before: dict[str, Found] = {}
+
+    def run(self, launch: Launch, *, folder: Path) -> Outcome:  # noqa: ARG002
+        """See `interface.Runner`; `collect` afterwards brings the outputs."""
+        self._before = self._list(Path(launch.workspace))
+        killed = memory.kills()
+        code = _child(launch)
+        now = memory.kills()
+        return Outcome(
+            exit_code=code if code >= 0 else 128 - code,
+            signal=max(0, -code),
+            out_of_memory=code != 0 and killed is not None and now is not None and now > killed,
+            isolation="none",
+            means=(MEANS,),
+        )
+
+    def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:
+        """Copy what is new or other than before to `files`; return the paths that are gone. Raises `OSError`, `DiskError`."""
+        after = self._list(workspace)
+        with room(files):
+            for path, found in sorted(after.items()):
+                old = self._before.get(path)
+                if found.kind == "other" or (old is not None and old.key == found.key and old.target == found.target):
+                    continue
+                if not _same(workspace / path, snapshot / path):
+                    _copy(workspace / path, files / path, found)
+        return tuple(sorted(self._before.keys() - after.keys()))
+
+    def _list(self, root: Path) -> dict[str, Found]:
+        def skip(path: str, is_dir: bool) -> bool:
+            return is_dir and (path.rpartition("/")[2] in _NEVER or f"{root}/{path}" in self._skip)
+
+        return {found.path: found for found in walk(root, skip=skip) if found.kind != "dir"}
+
+
+_: type[Runner] = HostRunner
+
+
+def _same(path: Path, below: Path) -> bool:
+    """Whether a touched path is what the snapshot has: symlink by target, file by owner's executable bit and bytes."""
+    try:
+        new, old = path.lstat(), below.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    if stat.S_ISLNK(new.st_mode) and stat.S_ISLNK(old.st_mode):
+        return path.readlink() == below.readlink()
+    if not (stat.S_ISREG(new.st_mode) and stat.S_ISREG(old.st_mode)) or (new.st_mode ^ old.st_mode) & stat.S_IXUSR:
+        return False
+    return new.st_size == old.st_size and filecmp.cmp(path, below, shallow=False)
+
+
+def _copy(path: Path, target: Path, found: Found) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    if found.kind == "link":
+        target.symlink_to(found.target)
+        return
+    with contextlib.suppress(FileNotFoundError):  # gone again: something that still runs cleans up
+        copy_file(path, target)
+
+
+def _child(launch: Launch) -> int:
+    """Start the command and wait for its end. Returns its code, or minus its signal."""
+    read, write = os.pipe2(os.O_CLOEXEC)
+    with _signals() as child:
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)  # none may come before it is known whom to pass it to
+        child[0] = os.fork()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        if child[0] == 0:
+            _become(launch, write)
+        os.close(write)
+        with os.fdopen(read, "rb") as pipe:
+            problem = pipe.read()
+        status = os.waitpid(child[0], 0)[1]
+        child[0] = 0
+        code = os.waitstatus_to_exitcode(status)
+    if problem:
+        raise _refusal(launch, int(problem.split()[0]), problem.split(b" ", 1)[1].decode())
+    return code
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[list[int]]:
+    """While the command runs: Ctrl-C is the command's own (the terminal sends it to both), the rest is passed on."""
+    child = [0]
+
+    def passed(number: int, frame: object) -> None:  # noqa: ARG001
+        if child[0]:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(child[0], number)
+
+    def ignored(number: int, frame: object) -> None:
+        """A handler and not SIG_IGN, which the command would inherit."""
+
+    old = {number: signal.signal(number, passed) for number in _PASSED}
+    old |= {number: signal.signal(number, ignored) for number in (signal.SIGINT, signal.SIGQUIT)}
+    try:
+        yield child
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)
+
+
+def _become(launch: Launch, report: int) -> NoReturn:
+    """In the child: become the command, or say why not (`<errno> <what>`)."""
+    what = launch.cwd
+    try:
+        for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these two, and ignored ones are inherited
+            signal.signal(number, signal.SIG_DFL)
+        os.chdir(launch.cwd)
+        what = launch.argv[0]
+        os.execvpe(what, launch.argv, {variable.name: variable.value for variable in launch.env})  # noqa: S606
+    except OSError as error:
+        os.write(report, f"{error.errno} {what}".encode(errors="surrogateescape"))
+    finally:
+        os._exit(127)
+
+
+def _refusal(launch: Launch, number: int, what: str) -> CommandMissingError | RunError:
+    if what == launch.argv[0] and number in (2, 20):
+        return CommandMissingError("is not on the environment's PATH", where=what, hint="install it there, or give its path")
+    return RunError(f"cannot be started: {os.strerror(number)}", where=what, hint="check the path and its permissions")

@@ -1,0 +1,155 @@
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from repro_env.model.environment import Variable
+from repro_env.model.errors import CommandMissingError, RunError
+from repro_env.model.run import Launch, User
+from repro_env.run.host import HostRunner
+
+DIGEST = "sha256:" + "0" * 64
+
+
+@pytest.fixture
+def launch(tmp_path: Path) -> Launch:
+    """A launch in a source folder of its own, with an empty run folder beside."""
+    for name in ("project", "snapshot", "files", "notes"):
+        (tmp_path / name).mkdir()
+    return Launch(
+        run_id="x",
+        spec=DIGEST,
+        image=DIGEST,
+        layers=(),
+        prefix=str(tmp_path / "project" / ".venv"),
+        argv=("/bin/true",),
+        env=(Variable(name="PATH", value=os.environ["PATH"]),),
+        cwd=str(tmp_path / "project"),
+        workspace=str(tmp_path / "project"),
+        snapshot=DIGEST,
+        mounts=(),
+        tools="/tools",
+        notes=str(tmp_path / "notes"),
+        user=User(uid=os.getuid(), gid=os.getgid(), name="ann", home="/home/ann"),
+        hostname="repro-env",
+        network=False,
+        seed=0,
+    )
+
+
+def script(launch: Launch, code: str) -> Launch:
+    return msgspec.structs.replace(launch, argv=(sys.executable, "-c", code))
+
+
+def run(launch: Launch, tmp_path: Path) -> tuple[int, tuple[str, ...]]:
+    """(exit code, what is gone)."""
+    runner = HostRunner(skip=[Path(launch.prefix), tmp_path / "project" / "runs"])
+    outcome = runner.run(launch, folder=tmp_path)
+    return outcome.exit_code, runner.collect(tmp_path / "project", tmp_path / "snapshot", tmp_path / "files")
+
+
+def files(tmp_path: Path) -> list[str]:
+    return sorted(path.relative_to(tmp_path / "files").as_posix() for path in (tmp_path / "files").rglob("*") if path.is_symlink() or not path.is_dir())
+
+
+def test_the_command_gets_its_variables_folder_and_nothing_else(launch: Launch, tmp_path: Path) -> None:
+    code = "import os; open('out', 'w').write(repr((sorted(os.environ), os.getcwd())))"
+    launch = msgspec.structs.replace(script(launch, code), env=(*launch.env, Variable(name="A", value="two\nlines")))
+    assert run(launch, tmp_path)[0] == 0
+    there = (tmp_path / "files" / "out").read_text()
+    assert "'A', " in there
+    assert "'HOME'" not in there
+    assert str(tmp_path / "project") in there
+
+
+def test_outputs_are_what_is_new_or_changed(launch: Launch, tmp_path: Path) -> None:
+    project, snapshot = tmp_path / "project", tmp_path / "snapshot"
+    for name in ("kept", "changed", "touched", "removed"):
+        (project / name).write_text(name)
+        (snapshot / name).write_text(name)
+    for name in (".git", ".venv", "runs", "a/__pycache__"):
+        (project / name).mkdir(parents=True)
+    code = """
+import os
+open('changed', 'a').write('!')
+open('touched', 'w').write('touched')
+os.remove('removed')
+os.makedirs('ck/1'); open('ck/1/w.pt', 'w').write('w')
+os.symlink('ck/1', 'last')
+os.mkfifo('pipe')
+for folder in ('.git', '.venv', 'runs', 'a/__pycache__'):
+    open(folder + '/x', 'w').write('x')
+"""
+    assert run(script(launch, code), tmp_path) == (0, ("removed",))
+    assert files(tmp_path) == ["changed", "ck/1/w.pt", "last"]
+    assert (tmp_path / "files" / "last").readlink() == Path("ck/1")
+    assert (tmp_path / "files" / "changed").read_text() == "changed!"
+
+
+def test_a_change_that_keeps_size_and_time_is_an_output(launch: Launch, tmp_path: Path) -> None:
+    for folder in ("project", "snapshot"):
+        (tmp_path / folder / "f").write_text("aaaa")
+    code = "import os; t = os.stat('f').st_mtime_ns; open('f', 'w').write('bbbb'); os.utime('f', ns=(t, t))"
+    run(script(launch, code), tmp_path)
+    assert files(tmp_path) == ["f"]
+
+
+@pytest.mark.parametrize(("code", "expected"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", 137)])
+def test_the_exit_code_is_the_commands(launch: Launch, tmp_path: Path, code: str, expected: int) -> None:
+    assert run(script(launch, code), tmp_path)[0] == expected
+
+
+def test_a_signal_to_us_reaches_the_command_and_we_live_to_record(launch: Launch, tmp_path: Path) -> None:
+    code = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+open('ready', 'w').close()
+signal.sigwait([signal.SIGTERM])
+raise SystemExit(5)
+"""
+
+    us = os.getpid()
+    sender = os.fork()
+    if not sender:
+        while not (tmp_path / "project" / "ready").exists():
+            time.sleep(0.01)
+        os.kill(us, signal.SIGINT)  # the terminal's: ours to ignore
+        os.kill(us, signal.SIGTERM)
+        os._exit(0)
+    before = signal.getsignal(signal.SIGTERM)
+    outcome = HostRunner(skip=[]).run(script(launch, code), folder=tmp_path)
+    os.waitpid(sender, 0)
+    assert outcome.exit_code == 5
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_the_command_can_be_stopped_by_ctrl_c(launch: Launch, tmp_path: Path) -> None:
+    """Signals are not ignored on its side."""
+    code = "import signal, os; assert signal.getsignal(signal.SIGINT) is signal.default_int_handler; os.kill(os.getpid(), 2)"
+    assert run(script(launch, code), tmp_path)[0] == 130
+
+
+def test_sigpipe_ends_the_command_as_in_a_shell(launch: Launch, tmp_path: Path) -> None:
+    launch = msgspec.structs.replace(launch, argv=("/bin/sh", "-c", "kill -PIPE $$; exit 3"))
+    assert run(launch, tmp_path)[0] == 141
+
+
+def test_a_missing_command_has_the_shells_code(launch: Launch, tmp_path: Path) -> None:
+    for word in ("no-such-command", str(tmp_path / "none")):
+        with pytest.raises(CommandMissingError, match=word):
+            run(msgspec.structs.replace(launch, argv=(word,)), tmp_path)
+
+
+def test_a_command_that_cannot_be_started_says_why(launch: Launch, tmp_path: Path) -> None:
+    plain = tmp_path / "plain"
+    plain.write_text("x")
+    with pytest.raises(RunError, match="Permission denied"):
+        run(msgspec.structs.replace(launch, argv=(str(plain),)), tmp_path)
+    with pytest.raises(RunError, match="No such file"):
+        run(msgspec.structs.replace(launch, cwd=str(tmp_path / "gone")), tmp_path)
