@@ -12,7 +12,7 @@ from repro_env.model.environment import Host
 
 _NUMERIC = re.compile(
     r"sse\d?(?:_\d)?|ssse3|sse4[a_]?\w*|pni|avx\w*|fma4?|f16c|amx\w*|bmi[12]|popcnt"
-    r"|neon|asimd\w*|fphp|sve\w*|sme\w*|i8mm|bf16|fcma"
+    r"|neon|asimd\w*|fphp|sve\w*|sme(?:[a-z]*\d\w*)?|i8mm|bf16|fcma"
 )
 """Flags of `/proc/cpuinfo` that numeric libraries choose their code by (x86 and arm64)."""
 

@@ -10,6 +10,8 @@ from repro_env.capture.secrets import LARGEST, Secret, in_file, in_text
 
 BODY = "MIIEowIBAAKCAQEAx7d0qqfPfnVQ9"
 AWS_ID = "AKIA" + "QX7ZKL2MNB4VCD6R"
+HOST = "corp" + ".org"
+"""No example's name: those are no secret's place."""
 AWS_SECRET = "wJalrXUtnFEMI" + "K7MDENGbPxRfiCYzK3qLm9TsV0u"
 
 
@@ -26,8 +28,8 @@ AWS_SECRET = "wJalrXUtnFEMI" + "K7MDENGbPxRfiCYzK3qLm9TsV0u"
         ("OPENAI = 'sk-proj-" + "AbCd1234EfGh5678IjKl9012MnOp'", "API key"),
         ("sk-" + "ant-api03-AbCd1234EfGh5678IjKl9012MnOpQrSt", "API key"),
         (f"id = {AWS_ID}\nsecret = {AWS_SECRET}\n", "AWS secret key"),
-        ("postgresql://ann:" + "tr0ub4dor&3@db.corp.org/x".replace("&", "%26"), "password in a URL"),
-        ("pip install --index-url https://ci:" + "Zk29slqpe@pypi.corp.org/simple", "password in a URL"),
+        ("postgresql://ann:" + f"tr0ub4dor%263@db.{HOST}/x", "password in a URL"),
+        ("pip install --index-url https://ci:" + f"Zk29slqpe@packages.{HOST}/simple", "password in a URL"),
     ],
 )
 def test_found(text: str, kind: str) -> None:
@@ -47,13 +49,13 @@ def test_found(text: str, kind: str) -> None:
         "AKIA" + "IOSFODNN7EXAMPLE\n" + AWS_SECRET,
         AWS_ID + " alone",
         "0123456789abcdef0123456789abcdef01234567",
-        "https://user:password@corp.org/x",
-        "postgres://postgres:postgres@db.corp.org/x",
+        f"https://user:password@{HOST}/x",
+        f"postgres://postgres:postgres@db.{HOST}/x",
         "postgresql://ann:" + "Zk29slqpe@localhost:5432/x",
         "redis://:" + "Zk29slqpe@redis",
         "f'https://{user}:{password}@{host}/x'",
-        "https://$USER:$PASS@corp.org",
-        "https://<user>:<password>@corp.org",
+        f"https://$USER:$PASS@{HOST}",
+        f"https://<user>:<password>@{HOST}",
         "https://example.org/a:b@c",
         "git clone https://example.org/@scope/pkg",
         "sk-learn-baseline-of-last-week-with-2-parts",

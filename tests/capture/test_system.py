@@ -20,10 +20,10 @@ def test_this_machine() -> None:
 
 
 def test_flags_that_choose_code() -> None:
-    x86 = "fpu vme sse sse2 ssse3 sse4_1 sse4_2 avx avx2 avx512f avx512_vnni avx_vnni amx_bf16 amx_tile fma f16c bmi2 aes rdrand ssbd"
+    x86 = "fpu vme sse sse2 ssse3 sse4_1 sse4_2 avx avx2 avx512f avx512_vnni avx_vnni amx_bf16 amx_tile fma f16c bmi2 aes rdrand ssbd smep smap"
     assert isa(x86) == (
         "amx_bf16", "amx_tile", "avx", "avx2", "avx512_vnni", "avx512f", "avx_vnni", "bmi2", "f16c", "fma",
         "sse", "sse2", "sse4_1", "sse4_2", "ssse3",
     )  # fmt: skip
-    assert isa("fp asimd aes crc32 asimddp sve sve2 i8mm bf16") == ("asimd", "asimddp", "bf16", "i8mm", "sve", "sve2")
+    assert isa("fp asimd aes crc32 asimddp sve sve2 i8mm bf16 sme smei16i64") == ("asimd", "asimddp", "bf16", "i8mm", "sme", "smei16i64", "sve", "sve2")
     assert isa("") == ()
