@@ -127,11 +127,17 @@ def _observed(locked: environment.Locked, tree: source.SourceTree, code: Source,
 
 def _carried(locked: environment.Locked) -> tuple[CarriedFact, ...]:
     wheels = [CarriedFact(name=one.wheel.name, version=one.wheel.version, why=one.why) for one in locked.identified if one.why]
+    told = {one.wheel.name for one in locked.identified}
+    files = [
+        CarriedFact(name=one.facts.name, version=one.facts.version, why="no wheel can hold it: its files are carried as they are")
+        for one in locked.scanned.distributions
+        if one.facts.name not in told
+    ]
     libraries = [
         CarriedFact(name=path, version="", why="belongs to no package of the system")
         for path in sorted({*locked.base.unowned, *locked.interpreter.unowned})
     ]
-    return (*wheels, *libraries)
+    return (*wheels, *files, *libraries)
 
 
 def _write(output: Path, spec: Spec, carried: Carried) -> None:
