@@ -1,0 +1,65 @@
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from repro_env.model.artifact import TreeBlob, Wheel
+from repro_env.model.environment import Layout, Variable
+from repro_env.model.image import Config
+from repro_env.model.spec import Determinism, Identity, Platform, Rules, Runtime
+from repro_env.verify.environment import differences
+
+
+def tree(number: int) -> TreeBlob:
+    return TreeBlob(sha256=f"sha256:{number:064x}", size=1, files=1)
+
+
+def wheel(name: str, version: str, number: int) -> Wheel:
+    return Wheel(name=name, version=version, filename=f"{name}-{version}-py3-none-any.whl", sha256=f"sha256:{number:064x}", size=1)
+
+
+CAPTURED = Identity(
+    rules=Rules(),
+    platform=Platform(os="linux", architecture="amd64"),
+    base=tree(1),
+    interpreter=Runtime(tree=tree(2), executable="/opt/python/bin/python3.11", version="3.11.7"),
+    layout=Layout(prefix="/venv", purelib="lib/p", platlib="lib/p", scripts="bin", headers="include"),
+    command="/venv/bin/python",
+    distributions=(wheel("numpy", "2.1", 3), wheel("torch", "2.9", 4)),
+    overlay=None,
+    config=Config(env=()),
+    determinism=Determinism(seed=0),
+)
+
+
+def changed(**parts: object) -> Identity:
+    return msgspec.structs.replace(CAPTURED, **parts)
+
+
+def test_the_same_environment_differs_in_nothing() -> None:
+    assert differences(CAPTURED, CAPTURED) == ()
+
+
+def test_variables_and_the_seed_are_not_the_environment() -> None:
+    other = changed(config=Config(env=(Variable(name="OMP_NUM_THREADS", value="1"),)), determinism=Determinism(seed=7))
+    assert differences(CAPTURED, other) == ()
+
+
+@pytest.mark.parametrize(
+    ("found", "said"),
+    [
+        (changed(distributions=(wheel("torch", "2.9", 4),)), "numpy 2.1 is gone"),
+        (changed(distributions=(*CAPTURED.distributions, wheel("x", "1", 9))), "x 1 is new"),
+        (changed(distributions=(wheel("numpy", "2.2", 5), wheel("torch", "2.9", 4))), "numpy is 2.2, 2.1 was captured"),
+        (changed(distributions=(wheel("numpy", "2.1", 5), wheel("torch", "2.9", 4))), "numpy 2.1 is another build than the captured one"),
+        (changed(interpreter=Runtime(tree=tree(8), executable="/opt/python/bin/python3.11", version="3.11.8")), "python is 3.11.8, 3.11.7 was"),
+        (changed(interpreter=Runtime(tree=tree(8), executable="/opt/python/bin/python3.11", version="3.11.7")), "interpreter's files"),
+        (changed(overlay=tree(9)), "added, edited or removed"),
+        (changed(base=tree(9)), "system's libraries"),
+        (changed(platform=Platform(os="linux", architecture="arm64")), "platform: arm64, amd64 was captured"),
+        (changed(layout=msgspec.structs.replace(CAPTURED.layout, prefix="/other")), "layout: /other, /venv was captured"),
+    ],
+)
+def test_each_part_is_named_by_itself(found: Identity, said: str) -> None:
+    (only,) = differences(CAPTURED, found)
+    assert said in only
