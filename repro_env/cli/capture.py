@@ -126,8 +126,8 @@ def _tell(path: Path, spec: Spec, proven: int, *, holds_us: bool) -> None:
         say.result(f"source        {observed.source.path}, {say.size(observed.source.size)}{_state(spec)}")
     for excluded in _largest(observed.excluded):
         say.result(f"  left out    {excluded.path} ({say.size(excluded.size)}): {excluded.why}")
-    for one in observed.data:
-        say.result(f"data          {one.path}, {one.files} files, {say.size(one.size)}")
+    for data in observed.data:
+        say.result(f"data          {data.path}, {data.files} files, {say.size(data.size)}")
     for note in observed.notes:
         say.result(f"note          {note}")
     for unknown in observed.unknown:
