@@ -105,8 +105,7 @@ def tree_blob(entries: Sequence[Entry], contents: Contents, *, facts: FactCache)
 
 def known_blob(entries: Sequence[Entry], *, facts: FactCache) -> TreeBlob | None:
     """The blob of these very entries, when it was made before: a tar is a function of its entries."""
-    known = facts.get(BLOB, layer.recipe(entries))
-    return None if known is None else codec.decode(known, TreeBlob, where="the store's facts")
+    return facts.recall(BLOB, layer.recipe(entries), TreeBlob)
 
 
 def remember_blob(entries: Sequence[Entry], blob: TreeBlob, *, facts: FactCache) -> None:

@@ -7,8 +7,13 @@ import hashlib
 import re
 import secrets
 from pathlib import Path
+from typing import TypeVar
 
 from repro_env.io.files import room
+from repro_env.model import codec
+from repro_env.model.errors import SpecError
+
+T = TypeVar("T")
 
 _KIND = re.compile(r"[a-z][a-z0-9-]{0,40}")
 
@@ -27,6 +32,16 @@ class FactCache:
             return None
         check, _, value = stored.partition(b"\n")
         return value if check == _check(key, value) else None
+
+    def recall(self, kind: str, key: str, into: type[T]) -> T | None:
+        """The value as a type; None too for one that another version of repro-env wrote in another shape."""
+        value = self.get(kind, key)
+        if value is None:
+            return None
+        try:
+            return codec.decode(value, into, where=f"fact {kind}")
+        except SpecError:
+            return None
 
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Keep a value. Raises `DiskError` when there is no room."""
