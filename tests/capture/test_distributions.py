@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import msgspec
@@ -14,6 +16,7 @@ from repro_env.capture.python import interpret
 from repro_env.model import codec
 from repro_env.model.environment import Distribution, Interpretation
 from tests.capture.test_python import PLAIN, site_of
+from tests.fakes import wheels
 
 
 @pytest.fixture
@@ -95,18 +98,22 @@ def test_none_at_all(facts: Interpretation, venv: Path) -> None:
     assert scan(facts).distributions == ()
 
 
-def test_what_pip_installs(facts: Interpretation, venv: Path) -> None:
+def test_what_pip_installs(facts: Interpretation, venv: Path, tmp_path: Path) -> None:
     """The oracle is `importlib.metadata` of the environment itself."""
-    import subprocess
-
-    subprocess.run([venv / "bin" / "python", "-m", "ensurepip", "--default-pip"], check=True, capture_output=True)
+    made = [
+        wheels.make(tmp_path / "wheels", "Demo-Pkg", "1.0+cpu"),
+        wheels.make(tmp_path / "wheels", "other", entry_points="[console_scripts]\no = other:NAME\n"),
+    ]
+    pip = [sys.executable, "-m", "pip", "--python", str(venv / "bin" / "python"), "install", "--no-index", "--no-deps", "--quiet"]
+    subprocess.run([*pip, *made], check=True, capture_output=True, env=PLAIN)
     ask = "import importlib.metadata as m; print(*sorted(f'{d.name.lower()}=={d.version}' for d in m.distributions()), sep='\\n')"
     listed = subprocess.run([venv / "bin" / "python", "-I", "-c", ask], check=True, capture_output=True, text=True).stdout.split()
-    assert [f"{found.facts.name}=={found.facts.version}" for found in scan(facts).distributions] == listed
-    pip = next(found for found in scan(facts).distributions if found.facts.name == "pip")
-    assert pip.facts.installer == "pip"
-    assert pip.facts.tags == ("py3-none-any",)
-    assert pip.record.count(b"\n") > 100
+    found = scan(facts).distributions
+    assert [f"{one.facts.name}=={one.facts.version}" for one in found] == listed == ["demo-pkg==1.0+cpu", "other==1.0"]
+    assert found[0].facts.direct_url == (tmp_path / "wheels" / made[0].name).as_uri()
+    assert (found[1].facts.installer, found[1].facts.requested, found[1].facts.tags) == ("pip", True, ("py3-none-any",))
+    assert found[1].record == (venv / found[1].facts.dist_info / "RECORD").read_bytes()
+    assert b"o = other:NAME" in found[1].entry_points
 
 
 @pytest.mark.parametrize(

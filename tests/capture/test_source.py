@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import socket
@@ -17,7 +18,6 @@ from repro_env.model.environment import Excluded
 from repro_env.model.errors import SourceError
 from tests.capture.conftest import Git, make_venv
 from tests.capture.test_python import BASE
-from tests.parts import need
 
 HF = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
 
@@ -295,7 +295,7 @@ def test_a_secret_stops_the_capture(src: Path) -> None:
 
 
 @pytest.fixture
-def open_src() -> Iterator[Path]:
+def shared() -> Iterator[Path]:
     """A folder that another user can reach too."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
@@ -303,22 +303,31 @@ def open_src() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-@pytest.mark.root
-def test_an_unreadable_file_or_folder_is_named(open_src: Path) -> None:
-    need(os.geteuid() == 0, "root, to become somebody who may not read: sudo make test")
-    put(open_src, "train.py", "secret.py", "closed/x")
-    (open_src / "secret.py").chmod(0)
+@contextlib.contextmanager
+def plain_user() -> Iterator[None]:
+    """Root may read everything: become somebody who may not."""
+    if os.geteuid() != 0:
+        yield
+        return
     os.seteuid(65534)
     try:
-        assert f"{open_src}/secret.py: cannot be read by you" in (said := refusal(open_src))
-        assert "--exclude 'secret.py'" in said
-        os.seteuid(0)
-        (open_src / "closed").chmod(0o700)
-        os.seteuid(65534)
-        assert "--exclude 'closed'" in refusal(open_src, exclude=["secret.py"])
-        assert files(look(open_src, exclude=["secret.py", "closed"])) == ["train.py"]
+        yield
     finally:
         os.seteuid(0)
+
+
+def test_an_unreadable_file_or_folder_is_named(shared: Path) -> None:
+    put(shared, "train.py", "secret.py", "closed/x")
+    (shared / "secret.py").chmod(0)
+    with plain_user():
+        said = refusal(shared)
+    assert f"{shared}/secret.py: cannot be read by you" in said
+    assert "--exclude 'secret.py'" in said
+    (shared / "closed").chmod(0o300)
+    with plain_user():
+        assert "--exclude 'closed'" in refusal(shared, exclude=["secret.py"])
+        assert files(look(shared, exclude=["secret.py", "closed"])) == ["train.py"]
+    (shared / "closed").chmod(0o700)
 
 
 def test_symlinks_stay_links_and_the_ones_that_lead_away_are_told(src: Path) -> None:

@@ -25,5 +25,14 @@ def test_flags_that_choose_code() -> None:
         "amx_bf16", "amx_tile", "avx", "avx2", "avx512_vnni", "avx512f", "avx_vnni", "bmi2", "f16c", "fma",
         "sse", "sse2", "sse4_1", "sse4_2", "ssse3",
     )  # fmt: skip
-    assert isa("fp asimd aes crc32 asimddp sve sve2 i8mm bf16 sme smei16i64") == ("asimd", "asimddp", "bf16", "i8mm", "sme", "smei16i64", "sve", "sve2")
+    assert isa("fp asimd aes crc32 asimddp sve sve2 i8mm bf16 sme smei16i64") == (
+        "asimd",
+        "asimddp",
+        "bf16",
+        "i8mm",
+        "sme",
+        "smei16i64",
+        "sve",
+        "sve2",
+    )
     assert isa("") == ()
