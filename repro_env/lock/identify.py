@@ -10,6 +10,8 @@ goes to the overlay.
 from __future__ import annotations
 
 import hashlib
+import re
+import urllib.parse
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -21,11 +23,10 @@ from packaging.tags import Tag, parse_tag
 from repro_env.capture.distributions import InstalledDistribution
 from repro_env.image import wheel
 from repro_env.image.wheel import Facts
-from repro_env.io.files import room, walk
 from repro_env.io.http import Session, local_path
-from repro_env.io.ranges import RangesRefusedError
 from repro_env.lock import repack as repacking
-from repro_env.lock.index import Candidate, Indexes, candidate, tags_of
+from repro_env.lock.evidence import Witness
+from repro_env.lock.index import Candidate, Indexes, candidate, linkable, tags_of
 from repro_env.model import codec, redact
 from repro_env.model.artifact import Wheel
 from repro_env.model.environment import Interpretation, Layout
@@ -34,8 +35,6 @@ from repro_env.model.spec import WheelHint
 from repro_env.model.talk import Tell
 from repro_env.model.text import Url
 from repro_env.store.store import Store
-from repro_env.store.wheelfile import facts as facts_of
-from repro_env.store.wheelfile import open_facts
 
 THREADS = 8
 MOST_OTHERS = 8
@@ -44,6 +43,7 @@ _RULE = 1
 """Part of the cache's key; a change of what a proof means needs the next number."""
 _LOCAL = "from a local file, which no other machine can reach"
 _LOOPBACK = "from an index of this machine, which no other machine can reach"
+_SIGNED = "its URL holds a token or signature, which is not written down"
 
 
 class Identified(msgspec.Struct, frozen=True):
@@ -139,6 +139,7 @@ class _Search:
     def __init__(self, session: Session, layout: Layout, store: Store) -> None:
         self._session = session
         self._indexes = Indexes(session)
+        self._witness = Witness(session, store)
         self._layout = layout
         self._store = store
 
@@ -172,8 +173,7 @@ class _Search:
             return identified, identified.why
         if failures:
             raise failures[0]
-        reasons += offers.refusals
-        return None, "; ".join(reasons[:3]) or "no configured index has a wheel of this version"
+        return None, "; ".join([*_told(reasons), *offers.refusals]) or "no configured index has a wheel of this version"
 
     def _key(self, dist: InstalledDistribution) -> str:
         digests = [hashlib.sha256(data).hexdigest() for data in (dist.record, dist.wheel, dist.entry_points)]
@@ -184,19 +184,19 @@ class _Search:
         if value is None:
             return None
         proof = codec.decode(value, _Proof, where="the store's facts")
-        found = self._facts(proof.wheel.sha256, proof.wheel.filename)
-        if found is None:
+        known = self._witness.recall(proof.wheel.sha256, proof.wheel.filename, proof.url)
+        if known is None:
             return None
         path = None
         if proof.origin == "carried":
             path = self._store.blobs.path(proof.wheel.sha256) or self._same_file(proof)
             if path is None:
                 return None
-        return _identified(proof, found, path)
+        return _identified(proof, known.facts, path)
 
     def _same_file(self, proof: _Proof) -> Path | None:
         path = local_path(proof.url)
-        if path is None or not path.is_file() or self._digest(path) != proof.wheel.sha256:
+        if path is None or not path.is_file() or self._witness.digest_of(path) != proof.wheel.sha256:
             return None
         return path.resolve()
 
@@ -204,75 +204,18 @@ class _Search:
         self, one: Candidate, dist: InstalledDistribution, origin: Literal["index", "direct"]
     ) -> tuple[_Proof, Facts, Path | None]:
         """Raises `_NotThisError` or `ArtifactError` when it is another, `NetworkError` when it cannot be had."""
-        local = local_path(one.url)
-        path: Path | None = None
-        if local is not None:
-            if not local.is_file():
-                raise _NotThisError(f"{redact.url(one.url)} is no longer there")
-            path = local.resolve()
-            digest, size = self._digest(path), path.stat().st_size
-            found = self._facts(digest, one.filename) or open_facts(path, one.filename)
-        elif one.sha256 and (found_by_range := self._by_range(one)) is not None:
-            found, size = found_by_range
-            digest = "sha256:" + one.sha256
-        else:
-            path, digest = self._fetched(one)
-            size = path.stat().st_size
-            found = self._facts(digest, one.filename) or open_facts(path, one.filename)
-        if reason := differs(found, dist, self._layout):
+        seen = self._witness.look(one)
+        if reason := differs(seen.facts, dist, self._layout):
             raise _NotThisError(f"{one.filename} is another: {reason}")
-        if one.sha256 and digest != "sha256:" + one.sha256:
-            raise _NotThisError(f"{one.filename} has not the sha256 that {one.index} gives it")
-        url = one.url if local is not None else redact.url(one.url)
-        linked = one.linkable and _is_url(url)
+        url = one.url if local_path(one.url) is not None else redact.url(one.url)
+        linked = one.linkable and _is_url(url) and url == _without_user(one.url)
+        path = seen.path
         if not linked and path is None:
-            path, _ = self._fetched(one)
-        self._store.facts.put("wheel", digest, codec.canonical(found))
-        made = Wheel(name=dist.facts.name, version=dist.facts.version, filename=one.filename, sha256=digest, size=size)
-        return _Proof(made, origin if linked else "carried", url, one.index), found, path
-
-    def _facts(self, digest: str, filename: str) -> Facts | None:
-        value = self._store.facts.get("wheel", digest)
-        if value is None:
-            return None
-        # The same bytes may go by several names.
-        return msgspec.structs.replace(codec.decode(value, Facts, where="the store's facts"), filename=filename)
-
-    def _by_range(self, one: Candidate) -> tuple[Facts, int] | None:
-        """Facts and size; None when the server does not give parts, or they make no sense: then the whole decides."""
-        try:
-            with self._session.open_range(one.url) as file:
-                size: int = file.size  # type: ignore[attr-defined]
-                return self._facts("sha256:" + one.sha256, one.filename) or facts_of(file, one.filename), size
-        except (RangesRefusedError, ArtifactError):
-            return None
-
-    def _fetched(self, one: Candidate) -> tuple[Path, str]:
-        """The whole wheel in the store, and its digest. With a sha256 from the index, other bytes are refused."""
-        if one.sha256:
-            digest = "sha256:" + one.sha256
-            path = self._store.blobs.path(digest)
-            if path is None:
-                path = self._store.blobs.put(self._session.download(one.url), digest, where=redact.url(one.url))
-            return path, digest
-        with self._store.temp.folder() as folder, room(self._store.root):
-            part = folder / "wheel"
-            hasher = hashlib.sha256()
-            with part.open("wb") as file:
-                for chunk in self._session.download(one.url):
-                    hasher.update(chunk)
-                    file.write(chunk)
-            digest = "sha256:" + hasher.hexdigest()
-            return self._store.blobs.put(repacking.chunks_of(part), digest, where=redact.url(one.url)), digest
-
-    def _digest(self, path: Path) -> str:
-        """Of a local wheel; known without reading while the file stays as it is."""
-        path = path.resolve()
-        found = list(walk(path.parent, skip=lambda name, _: name != path.name))
-        hashes = self._store.hashes.of(path.parent, found, workers=1)
-        if path.name not in hashes:
-            raise _NotThisError(f"{path.name} is no longer there")
-        return "sha256:" + hashes[path.name]
+            path, _ = self._witness.fetch(one)
+        made = Wheel(
+            name=dist.facts.name, version=dist.facts.version, filename=one.filename, sha256=seen.digest, size=seen.size
+        )
+        return _Proof(made, origin if linked else "carried", url, one.index), seen.facts, path
 
 
 class _NotThisError(Exception):
@@ -282,7 +225,7 @@ class _NotThisError(Exception):
 def _identified(proof: _Proof, found: Facts, path: Path | None) -> Identified:
     linked = proof.origin != "carried"
     hint = WheelHint(sha256=proof.wheel.sha256, origin=proof.origin, urls=(proof.url,) if linked else (), index=proof.index)
-    why = "" if linked else _LOCAL if proof.url.startswith("file:") else _LOOPBACK
+    why = "" if linked else _LOCAL if proof.url.startswith("file:") else _SIGNED if linkable(proof.url) else _LOOPBACK
     return Identified(proof.wheel, hint, found, path, why)
 
 
@@ -303,6 +246,12 @@ def _repacked(dist: InstalledDistribution, layout: Layout, store: Store, why: st
     return Identified(made.wheel, hint, made.facts, made.path, redact.line(why))
 
 
+def _told(reasons: Sequence[str]) -> list[str]:
+    """Why no candidate is the wheel: the first, which fits best, and how many more there were."""
+    more = len(reasons) - 1
+    return [f"{reasons[0]} ({more} more are others too)" if more > 0 else reasons[0]] if reasons else []
+
+
 def _ranked(candidates: Sequence[Candidate], dist: InstalledDistribution, direct: Candidate | None) -> list[Candidate]:
     """Where it says it is from, and those with WHEEL's own tags and build, linkable ones first; then a few others.
 
@@ -312,20 +261,31 @@ def _ranked(candidates: Sequence[Candidate], dist: InstalledDistribution, direct
         wanted: frozenset[Tag] = frozenset().union(*(parse_tag(tag) for tag in dist.facts.tags))
     except ValueError:
         wanted = frozenset()
-    interpreters = {(tag.interpreter, tag.abi) for tag in wanted}
+    kinds = {_kind(tag) for tag in wanted}
     exact = [direct] if direct is not None else []
     others = []
     for one in candidates:
         tags, build = tags_of(one.filename)
         if tags == wanted and build == dist.facts.build:
             exact.append(one)
-        elif not wanted or interpreters & {(tag.interpreter, tag.abi) for tag in tags}:
+        elif not wanted or kinds & {_kind(tag) for tag in tags}:
             others.append(one)
     return sorted(exact, key=lambda one: not one.linkable) + others[:MOST_OTHERS]
 
 
+def _kind(tag: Tag) -> tuple[str, str, str]:
+    """`manylinux_2_17_x86_64` and `linux_x86_64` are of one kind; `any` and other machines are of others."""
+    match = re.fullmatch(r"(?:many|musl)?linux(?:\d+|_\d+_\d+)?_(\w+)", tag.platform)
+    return tag.interpreter, tag.abi, match[1] if match else tag.platform
+
+
 def _is_wheel_url(url: str) -> bool:
     return url.startswith(("http://", "https://", "file://")) and candidate(url, "").filename.endswith(".whl")
+
+
+def _without_user(url: str) -> str:
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
 
 
 def _is_url(text: str) -> bool:

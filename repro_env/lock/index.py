@@ -11,7 +11,7 @@ import ipaddress
 import re
 import threading
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -71,7 +71,7 @@ class Indexes:
                 failures.append(error)
                 continue
             if page.status == 200:
-                found += candidates(page, redact.url(index))
+                found += candidates(page, redact.url(index), lambda filename: _is(filename, name, wanted))
             elif page.status == PASSED[0]:
                 refusals.append(f"{redact.url(index)} answered with status {page.status}")
         links, unread = self._links()
@@ -121,8 +121,15 @@ class _Project(msgspec.Struct, frozen=True):
     files: tuple[_File, ...]
 
 
-def candidates(page: Page, index: str) -> list[Candidate]:
-    """The wheels that a page names; none for a page that is not there. Raises `LockError` for what is no index page."""
+def _any(filename: str) -> bool:  # noqa: ARG001
+    return True
+
+
+def candidates(page: Page, index: str, wanted: Callable[[str], bool] = _any) -> list[Candidate]:
+    """The wheels that a page names; none for a page that is not there. Raises `LockError` for what is no index page.
+
+    `wanted` says by the file name which ones to look at: a page may name thousands of files.
+    """
     if page.status != 200:
         return []
     if page.content_type == JSON:
@@ -130,9 +137,11 @@ def candidates(page: Page, index: str) -> list[Candidate]:
             files = msgspec.json.decode(page.body, type=_Project).files
         except msgspec.DecodeError as error:
             raise LockError(f"is not an index page: {error}", where=redact.url(page.url), hint="name an index that works") from None
-        named = [_linked(page, file.url, index, file.filename, file.hashes.get("sha256", "")) for file in files]
+        named = [
+            _linked(page, file.url, index, file.filename, file.hashes.get("sha256", "")) for file in files if wanted(file.filename)
+        ]
     elif page.content_type in ("text/html", "application/vnd.pypi.simple.v1+html", "application/xhtml+xml"):
-        named = [_linked(page, link, index) for link in _links(page)]
+        named = [_linked(page, link, index) for link in _links(page) if wanted(_last(link))]
     else:
         raise LockError(
             f"is not an index page but {redact.line(page.content_type) or 'of no content type'}",
@@ -140,6 +149,12 @@ def candidates(page: Page, index: str) -> list[Candidate]:
             hint="look at the index's URL in pip's configuration",
         )
     return [one for one in named if one is not None]
+
+
+def _last(link: str) -> str:
+    """The file name in a link."""
+    link = link.partition("#")[0].partition("?")[0].rpartition("/")[2].strip()
+    return urllib.parse.unquote(link) if "%" in link else link
 
 
 def candidate(url: str, index: str, sha256: str = "") -> Candidate:

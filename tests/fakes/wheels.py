@@ -73,6 +73,7 @@ def install(path: Path, prefix: Path, name: str) -> None:
         target.parent.mkdir(parents=True, exist_ok=True)
         target.write_bytes(data)
         target.chmod(0o755 if entry.executable else 0o644)
+    contents.close()
 
 
 def _as_pip(entry: Entry, installed: wheel.Installed, data: bytes, prefix: Path) -> bytes:

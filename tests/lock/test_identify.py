@@ -295,6 +295,48 @@ def test_a_hostile_wheel_is_only_another(place: Place) -> None:
     assert place.one().hint.origin == "repacked"
 
 
+def test_what_was_looked_at_is_not_fetched_again(place: Place) -> None:
+    """Without a proof the pages are asked anew, by ETag; the candidates' contents are known."""
+    place.install()
+    wheels.make(place.index.folder, "demo", files={"demo.py": b"another"}, entry_points=POINTS)
+    first = place.one()
+    assert [one.status for one in place.index.asked] == [200, 206]
+    assert place.one() == first
+    assert [one.status for one in place.index.asked] == [304]
+
+
+def test_an_index_that_lies_about_a_file_does_not_spoil_another(place: Place, tmp_path: Path) -> None:
+    """What ranges of one URL say about a sha256 counts for that URL alone."""
+    path = place.install()
+    other = wheels.make(tmp_path / "other", "demo", files={"demo.py": b"another"}, entry_points=POINTS)
+    lie = f"<a href='http://liar.test/files/{path.name}#sha256={digest(other)[7:]}'>x</a>"
+    (tmp_path / "page.html").write_text(lie)
+    none = (tmp_path / "none").as_uri()
+    liar = place.one(index_url=none, find_links=str(tmp_path / "page.html"))
+    assert liar.wheel.sha256 == digest(other), "believed until the rebuild: then the bytes are others and it fails"
+    found = place.one(index_url=none, find_links=str(tmp_path / "other"))
+    assert found.hint.origin == "repacked"
+
+
+def test_a_signed_url_is_not_written_down(place: Place, tmp_path: Path) -> None:
+    path = place.install()
+    link = f"http://files.test/files/{path.name}?X-Amz-Signature={'ab' * 32}#sha256={digest(path)[7:]}"
+    (tmp_path / "page.html").write_text(f"<a href='{link}'>x</a>")
+    found = place.one(index_url=(tmp_path / "none").as_uri(), find_links=str(tmp_path / "page.html"))
+    assert (found.hint.origin, found.hint.urls) == ("carried", ())
+    assert "signature" in found.why
+    assert found.file is not None
+    assert "Signature" not in repr(found)
+
+
+def test_a_local_index_with_a_wrong_hash(place: Place, tmp_path: Path) -> None:
+    path = place.install()
+    (tmp_path / "page.html").write_text(f"<a href='{path.as_uri()}#sha256={'00' * 32}'>x</a>")
+    found = place.one(index_url=(tmp_path / "none").as_uri(), find_links=str(tmp_path / "page.html"))
+    assert found.hint.origin == "repacked"
+    assert "other bytes than its index says" in found.why
+
+
 def test_many_at_once_are_sorted(place: Place) -> None:
     names = [f"demo-{number}" for number in range(30)]
     for name in names:
