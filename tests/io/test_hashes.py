@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+
+from repro_env.io import hashes
+from repro_env.io.files import walk
+from repro_env.io.hashes import FileHashes
+from repro_env.model.errors import CaptureError
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """300 small files, big ones, an empty one, a symlink and a hard link."""
+    root = tmp_path / "tree"
+    (root / "sub").mkdir(parents=True)
+    for number in range(300):
+        (root / "sub" / f"{number:03}.py").write_bytes(b"x" * number)
+    (root / "big").write_bytes(os.urandom(3 << 20))
+    (root / "chunk").write_bytes(os.urandom(hashes.BUFFER))
+    (root / "link").symlink_to("big")
+    (root / "hard").hardlink_to(root / "big")
+    return root
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> FileHashes:
+    return FileHashes(tmp_path / "hashes.db")
+
+
+def _settle(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if everything had been written long ago."""
+    monkeypatch.setattr(hashes, "SETTLED", -(10**12))
+
+
+def _truth(root: Path) -> dict[str, str]:
+    return {
+        str(path.relative_to(root)): hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in root.rglob("*")
+        if path.is_file() and not path.is_symlink()
+    }
+
+
+@pytest.mark.parametrize("workers", [1, 2, 5])
+def test_hashes_of_every_file_and_of_nothing_else(tree: Path, cache: FileHashes, workers: int) -> None:
+    advanced: list[int] = []
+    found = list(walk(tree))
+
+    assert cache.of(tree, found, workers=workers, advance=advanced.append) == _truth(tree)
+    assert list(cache.of(tree, found)) == [one.path for one in found if one.kind == "file"]
+    assert sum(advanced) >= sum(one.size for one in found) - (3 << 20), "a hard link is read once"
+
+
+def test_what_is_known_is_not_read_again(tree: Path, cache: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
+    _settle(monkeypatch)
+    found = list(walk(tree))
+    first = cache.of(tree, found)
+    for path in tree.rglob("*"):
+        if path.is_file() and not path.is_symlink():
+            path.unlink()
+
+    assert cache.of(tree, found) == first
+    assert FileHashes(cache._database).of(tree, found) == first, "another process knows it too"
+
+
+def test_an_edit_within_one_tick_of_the_clock_is_seen(tree: Path, cache: FileHashes) -> None:
+    """Same inode, size, mtime and ctime, other bytes: only the age of the file can tell."""
+    found = list(walk(tree))
+    cache.of(tree, found)
+    fd = os.open(tree / "sub/100.py", os.O_WRONLY)
+    os.write(fd, b"y" * 100)
+    os.close(fd)
+    facts = (tree / "sub/100.py").stat()
+    os.utime(tree / "sub/100.py", ns=(facts.st_atime_ns, next(one.key[3] for one in found if one.path == "sub/100.py")))
+    # Read through the old key, as if the clock had not moved.
+    again = [one for one in found if one.path == "sub/100.py"]
+
+    assert cache.of(tree, again)["sub/100.py"] == hashlib.sha256(b"y" * 100).hexdigest()
+
+
+def test_young_files_are_not_remembered_and_old_ones_are(tree: Path, cache: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list(walk(tree))
+    assert time.time_ns() - max(one.key[4] for one in found) < hashes.SETTLED, "this machine took seconds to make the files"
+    cache.of(tree, found)
+    assert cache._load(found) == {}
+
+    _settle(monkeypatch)
+    cache.of(tree, found)
+    assert len(cache._load(found)) == len({one.key for one in found if one.kind == "file"})
+
+
+def test_another_edit_with_the_same_mtime_and_size_is_seen_by_its_ctime(
+    tree: Path, cache: FileHashes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _settle(monkeypatch)
+    path = tree / "sub/100.py"
+    os.utime(path, ns=(10**18, 10**18))
+    cache.of(tree, list(walk(tree)))
+    time.sleep(0.02)
+    path.write_bytes(b"z" * 100)
+    os.utime(path, ns=(10**18, 10**18))
+
+    assert cache.of(tree, list(walk(tree)))["sub/100.py"] == hashlib.sha256(b"z" * 100).hexdigest()
+
+
+@pytest.mark.parametrize("change", ["shorter", "longer", "other", "gone", "link"])
+def test_a_file_that_is_no_longer_the_one_found_is_named(tree: Path, cache: FileHashes, change: str) -> None:
+    found = list(walk(tree))
+    path = tree / "big"
+    if change == "shorter":
+        os.truncate(path, 5)
+    elif change == "longer":
+        path.write_bytes(bytes(4 << 20))
+    else:
+        path.unlink()
+        (tree / "hard").unlink()
+    if change == "other":
+        path.write_bytes(bytes(3 << 20))
+    elif change == "link":
+        path.symlink_to("chunk")
+
+    with pytest.raises(CaptureError, match="tree/big|tree/hard"):
+        cache.of(tree, found)
+
+
+def test_a_file_that_cannot_be_read_is_named(tree: Path, cache: FileHashes) -> None:
+    found = list(walk(tree))
+    (tree / "sub/007.py").unlink()
+    (tree / "sub/007.py").mkdir()
+
+    with pytest.raises(CaptureError, match=r"007\.py") as raised:
+        cache.of(tree, found, workers=4)
+    assert raised.value.hint
+
+
+@pytest.mark.parametrize("damage", [b"not a database at all, and long enough to be looked at" * 9, b""])
+def test_a_damaged_database_costs_time_and_nothing_else(
+    tree: Path, cache: FileHashes, damage: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _settle(monkeypatch)
+    cache._database.write_bytes(damage)
+    found = list(walk(tree))
+
+    assert cache.of(tree, found) == _truth(tree)
+    assert cache.of(tree, found) == _truth(tree)
+    assert len(cache._load(found)) > 300, "and it works again afterwards"
+
+
+def test_inodes_above_the_signed_range(cache: FileHashes) -> None:
+    key = (2**64 - 3, 2**63 + 5, 1, 2, 3)
+    found = hashes.Found("x", "file", False, 1, "", key)
+    cache._store([(key, b"d" * 32)])
+
+    assert cache._load([found]) == {key: b"d" * 32}
+
+
+def test_the_table_does_not_grow_without_end(cache: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashes, "_KEPT", 10)
+    cache._store([((1, number, 0, 0, 0), b"d" * 32) for number in range(25)])
+
+    with sqlite3.connect(cache._database) as db:
+        kept = [ino for (ino,) in db.execute("select ino from hash order by ino")]
+    db.close()
+    assert kept == list(range(15, 25))

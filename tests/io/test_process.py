@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from repro_env.io.process import run
+
+PYTHON = sys.executable
+
+
+def test_output_and_exit_code() -> None:
+    done = run(["sh", "-c", "printf out; printf err >&2; exit 7"])
+
+    assert (done.code, done.stdout, done.stderr, done.timed_out) == (7, b"out", b"err", False)
+
+
+def test_a_child_that_is_noisy_on_stderr_first_does_not_block() -> None:
+    done = run(["sh", "-c", "head -c 3000000 /dev/zero >&2; head -c 2000000 /dev/zero; echo done"], timeout=60)
+
+    assert (done.code, len(done.stderr), len(done.stdout), done.timed_out) == (0, 3_000_000, 2_000_005, False)
+
+
+def test_binary_output_arrives_as_it_is() -> None:
+    data = bytes(range(256)) * 400
+
+    assert run(["cat"], stdin=data).stdout == data
+
+
+def test_a_child_that_does_not_read_its_input() -> None:
+    assert run(["true"], stdin=bytes(1 << 20)).code == 0
+
+
+def test_output_is_cut_at_the_limit_and_the_child_still_ends() -> None:
+    done = run(["sh", "-c", "head -c 1000000 /dev/zero; exit 3"], limit=1000)
+
+    assert (done.code, len(done.stdout)) == (3, 1000)
+
+
+def test_a_hanging_child_and_its_grandchild_are_killed(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = run(["sh", "-c", f"sleep 300 & echo $! > {tmp_path}/pid; echo before; wait"], timeout=0.5)
+
+    assert done.timed_out
+    assert done.code == -9
+    assert done.stdout == b"before\n"
+    assert time.monotonic() - started < 30
+    _assert_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_grandchild_that_keeps_the_pipe_open_does_not_hold_us(tmp_path: Path) -> None:
+    started = time.monotonic()
+    done = run(["sh", "-c", f"sleep 300 & echo $! > {tmp_path}/pid; echo hello"])
+
+    assert (done.code, done.stdout, done.timed_out) == (0, b"hello\n", False)
+    assert time.monotonic() - started < 30
+    _assert_gone(int((tmp_path / "pid").read_text()))
+
+
+def test_a_child_that_closes_its_pipes_and_hangs() -> None:
+    done = run(["sh", "-c", "exec >&- 2>&-; sleep 300"], timeout=0.3)
+
+    assert done.timed_out
+
+
+def test_a_signal_is_a_negative_code() -> None:
+    assert run(["sh", "-c", "kill -TERM $$"]).code == -15
+
+
+def test_environment_and_folder(tmp_path: Path) -> None:
+    code = "import os; print(os.getcwd(), sorted(os.environ))"
+
+    done = run([PYTHON, "-S", "-c", code], env={"ONLY": "this", "LC_ALL": "C.UTF-8"}, cwd=tmp_path)
+
+    assert done.stdout.decode().split() == [str(tmp_path.resolve()), "['LC_ALL',", "'ONLY']"]
+
+
+def test_there_is_no_terminal_to_ask_on() -> None:
+    assert run([PYTHON, "-c", "open('/dev/tty')"]).code == 1
+
+
+def test_a_program_that_is_not_there() -> None:
+    with pytest.raises(FileNotFoundError):
+        run(["repro-env-no-such-program"])
+
+
+def _assert_gone(pid: int) -> None:
+    for _ in range(200):
+        try:
+            state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+        except (FileNotFoundError, ProcessLookupError):
+            return
+        if state == "Z":  # dead, and for init to reap
+            return
+        time.sleep(0.02)
+    os.kill(pid, 9)
+    pytest.fail("the grandchild outlived the call")
