@@ -119,7 +119,7 @@ def _observed(locked: environment.Locked, tree: source.SourceTree, code: Source,
         edited=(*locked.composition.edited, *locked.base.edited),
         notes=(*locked.base.notes, *locked.interpreter.notes),
         excluded=tree.excluded,
-        unknown=locked.unknown,
+        unknown=(*locked.unknown, *tree.problems),
         source=code,
         data=mounted,
     )

@@ -18,6 +18,8 @@ from repro_env.model.errors import CaptureError
 
 CAP = 200_000_000
 """Bytes of one folder outside the environment that is on `sys.path`; above it, somebody has to decide."""
+IMPORTABLE = ("*.py",)
+"""Brought in even where git ignores them: a build writes `_version.py` and the like, and the package imports it."""
 
 
 class Outside(msgspec.Struct, frozen=True):
@@ -40,7 +42,7 @@ def outside(facts: Interpretation, startup: Startup, scanned: distributions.Scan
         if any(root.is_relative_to(parent) for parent in (one.root for one in found)):
             continue
         if root.is_dir():
-            found.append(Outside(root, source.look(root, cap=CAP).found))
+            found.append(Outside(root, source.look(root, cap=CAP, include=IMPORTABLE, facts=False).found))
         else:
             found.append(Outside(root.parent, tuple(walk(root.parent, skip=_all_but(root.name)))))
     return tuple(found)
