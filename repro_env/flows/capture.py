@@ -72,7 +72,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         identity,
         [one.hint for one in locked.identified],
         locked.indexes,
-        _observed(locked, tree, code, mounted),
+        msgspec.structs.replace(_observed(locked, tree, code, mounted), programs=request.programs),
         locked.layers,
     )
     _write(request.output, spec, carried)

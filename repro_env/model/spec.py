@@ -157,6 +157,8 @@ class Observed(Frozen, frozen=True, kw_only=True):
     unknown: tuple[Line, ...]
     source: Source | None
     data: tuple[Data, ...]
+    programs: tuple[Line, ...] = ()
+    """`--with` of the capture: the base was cut with these."""
 
 
 class Spec(Frozen, frozen=True, kw_only=True):

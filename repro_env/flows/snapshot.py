@@ -1,0 +1,119 @@
+"""The source of one run: the live tree as it is now, or the captured one; in the store either way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.image import layer
+from repro_env.image.entry import Entry, entries_of, members, ordered
+from repro_env.io.files import FileContents, walk
+from repro_env.model.errors import SourceError
+from repro_env.model.run import SourceFact
+from repro_env.model.spec import Source, Spec
+from repro_env.model.talk import Tell
+from repro_env.store.carried import Carried
+from repro_env.store.store import Store
+
+_FACT = "source-tree"
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A source tree that lies in the store."""
+
+    fact: SourceFact
+    tree: Path
+    """Where it lies there."""
+    paths: frozenset[str]
+    """Everything in it, relative."""
+    folders: frozenset[str]
+
+
+def take(spec: Spec, folder: Path, *, runs: Path, frozen: bool, store: Store, tell: Tell) -> Snapshot:
+    """Look at the live tree by the rules of the capture; with `frozen`, or where there is none, take the captured tree.
+
+    `folder` holds the spec and its blobs. Raises `SourceError` and its neighbours, `ArtifactError` without the blob.
+    """
+    source = spec.observed.source
+    if source is None:
+        raise SourceError("the spec holds no source", where=str(folder), hint="capture again with --source DIR")
+    live = Path(source.path)
+    if frozen or not live.is_dir():
+        if not frozen:
+            tell(f"the source's folder {live} is not on this machine: the captured source is used")
+        tree = _captured(source, folder, store)
+        return _snapshot(source, source.tree.sha256, tree, _listed(tree, store), frozen=True, differs=())
+    entries = _live(source, folder, runs, store)
+    diff_id = _stored(entries, live, store)
+    differs: tuple[str, ...] = ()
+    if diff_id != source.tree.sha256:
+        differs = _differs(source, folder, entries, store)
+    tree = store.layers.path(diff_id) or store.root  # it was put there just now
+    return _snapshot(source, diff_id, tree, entries, frozen=False, differs=differs)
+
+
+def _snapshot(
+    source: Source, diff_id: str, tree: Path, entries: Sequence[Entry], *, frozen: bool, differs: tuple[str, ...]
+) -> Snapshot:
+    return Snapshot(
+        fact=SourceFact(path=source.path, digest=diff_id, frozen=frozen, differs=differs),
+        tree=tree,
+        paths=frozenset(entry.path for entry in entries),
+        folders=frozenset(entry.path for entry in entries if entry.kind == "dir"),
+    )
+
+
+def _live(source: Source, folder: Path, runs: Path, store: Store) -> list[Entry]:
+    from repro_env.capture.source import look
+
+    never = (folder, folder.parent / "runs", runs)
+    root = Path(source.path)
+    tree = look(root, include=source.include, exclude=source.exclude, never=never, facts=False)
+    return ordered(entries_of(tree.found, store.hashes.of(root, tree.found)))
+
+
+def _stored(entries: Sequence[Entry], root: Path, store: Store) -> str:
+    """Put a tree into the store. One whose entries were seen before is not read again."""
+    recipe = layer.recipe(entries)
+    known = store.facts.get(_FACT, recipe)
+    if known is not None and store.layers.path(known.decode()) is not None:
+        return known.decode()
+    diff_id = store.layers.add(layer.checked(members(entries, FileContents(root))))
+    store.facts.put(_FACT, recipe, diff_id.encode())
+    return diff_id
+
+
+def _captured(source: Source, folder: Path, store: Store) -> Path:
+    there = store.layers.path(source.tree.sha256)
+    if there is not None:
+        return there
+    return store.layers.unpack(source.tree.sha256, Carried(folder / "blobs").tree(source.tree), size=source.tree.size)
+
+
+def _differs(source: Source, folder: Path, entries: Sequence[Entry], store: Store) -> tuple[str, ...]:
+    """`+ path`, `- path`, `~ path` against the capture, sorted by path."""
+    digest = source.tree.sha256
+    if store.layers.path(digest) is None and Carried(folder / "blobs").path(digest) is None:
+        return ("? the captured source is not beside the spec, so what differs cannot be told",)
+    return compare(_by_path(_listed(_captured(source, folder, store), store)), _by_path(entries))
+
+
+def compare(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> tuple[str, ...]:
+    """Files and symlinks that are new, gone or other."""
+    marks = []
+    for path in sorted(old.keys() | new.keys()):
+        mark = "-" if path not in new else "+" if path not in old else "~"
+        if mark != "~" or old[path] != new[path]:
+            marks.append(f"{mark} {path}")
+    return tuple(marks)
+
+
+def _by_path(entries: Sequence[Entry]) -> dict[str, Entry]:
+    return {entry.path: entry for entry in entries if entry.kind != "dir"}
+
+
+def _listed(tree: Path, store: Store) -> list[Entry]:
+    found = list(walk(tree))
+    return ordered(entries_of(found, store.hashes.of(tree, found)))
