@@ -12,6 +12,7 @@ from repro_env.io.files import room, walk
 from repro_env.io.http import Session, local_path
 from repro_env.io.ranges import RangesRefusedError
 from repro_env.lock.index import Candidate
+from repro_env.lock.memory import remembered
 from repro_env.lock.repack import chunks_of
 from repro_env.model import codec, redact
 from repro_env.model.errors import ArtifactError, NetworkError
@@ -85,9 +86,8 @@ class Witness:
     def recall(self, digest: str, filename: str, url: str = "") -> _Known | None:
         """Facts seen before. Those read by ranges count only for the URL that they came from: nobody hashed the file."""
         for key in (digest, _by_url(digest, url)):
-            value = self._store.facts.get("wheel", key)
-            if value is not None:
-                known = codec.decode(value, _Known, where="the store's facts")
+            known = remembered(self._store, "wheel", key, _Known)
+            if known is not None:
                 # The same bytes may go by several names.
                 return _Known(msgspec.structs.replace(known.facts, filename=filename), known.size)
         return None

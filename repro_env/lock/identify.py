@@ -27,6 +27,7 @@ from repro_env.io.http import Session, local_path
 from repro_env.lock import repack as repacking
 from repro_env.lock.evidence import Witness
 from repro_env.lock.index import Candidate, Indexes, candidate, linkable, tags_of
+from repro_env.lock.memory import remembered
 from repro_env.model import codec, redact
 from repro_env.model.artifact import Wheel
 from repro_env.model.environment import Interpretation, Layout
@@ -180,10 +181,9 @@ class _Search:
         return codec.digest((_RULE, dist.facts, digests, self._layout, self._session.configuration.shown))
 
     def _known(self, key: str) -> Identified | None:
-        value = self._store.facts.get("proof", key)
-        if value is None:
+        proof = remembered(self._store, "proof", key, _Proof)
+        if proof is None:
             return None
-        proof = codec.decode(value, _Proof, where="the store's facts")
         known = self._witness.recall(proof.wheel.sha256, proof.wheel.filename, proof.url)
         if known is None:
             return None

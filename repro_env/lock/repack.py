@@ -22,6 +22,7 @@ from repro_env.image import record, script, wheel
 from repro_env.image.entry import CHUNK, Entry
 from repro_env.image.wheel import Facts
 from repro_env.io.files import FileContents, Found, room, walk
+from repro_env.lock.memory import remembered
 from repro_env.model import codec
 from repro_env.model.artifact import Wheel
 from repro_env.model.environment import Layout
@@ -93,12 +94,9 @@ def repack(dist: InstalledDistribution, layout: Layout, *, store: Store) -> Repa
     literal = {} if dist.wheel else {f"{_info(dist)}/WHEEL": _NO_WHEEL}
     filename = _filename(dist)
     key = codec.digest((_RULE, filename, members, sorted(literal)))
-    known = store.facts.get("repack", key)
-    if known is not None:
-        made = codec.decode(known, Wheel, where="the store's facts")
-        path = store.blobs.path(made.sha256)
-        if path is not None:
-            return Repacked(made, path, open_facts(path, filename), problems)
+    known = remembered(store, "repack", key, Wheel)
+    if known is not None and (path := store.blobs.path(known.sha256)) is not None:
+        return Repacked(known, path, open_facts(path, filename), problems)
     with store.temp.folder() as folder, room(store.root):
         written = folder / "wheel"
         _write(written, members, literal, dist, FileContents(prefix))

@@ -106,6 +106,15 @@ def test_whatever_the_index_lacks_it_is_proven(place: Place, missing: str) -> No
     assert place.one() == Identified(found.wheel, found.hint, found.facts, None, "")
 
 
+def test_a_damaged_store_is_only_slower(place: Place) -> None:
+    place.install()
+    found = place.one()
+    for path in (place.store.root / "facts").rglob("*"):
+        if path.is_file():
+            path.write_bytes(b"damaged")
+    assert place.one() == found
+
+
 def test_the_whole_wheel_on_demand(place: Place) -> None:
     path = place.install()
     found = place.one()
