@@ -36,7 +36,7 @@ if ! "$python" -c 'import ensurepip, venv' 2>/dev/null; then
     [ "$python" = python3 ] || package=python$version-venv
     if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
         echo "installing $package: $python cannot make virtual environments without it" >&2
-        apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$package" >&2
+        apt-get -qq update && DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends "$package" >/dev/null
     else
         stop "$python cannot make virtual environments yet; run this once: sudo apt-get install $package"
     fi

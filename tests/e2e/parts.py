@@ -91,6 +91,8 @@ def venv(folder: Path, *packages: str | Path, python: str | None = None, umask: 
     base: str = python or getattr(sys, "_base_executable", "") or sys.executable
     subprocess.run([base, "-m", "venv", str(folder)], check=True, umask=umask)
     inside = folder / "bin" / "python"
+    pip_alone = [str(inside), "-m", "pip", "uninstall", "-qq", "-y", "setuptools"]  # venv puts it in before Python 3.12
+    subprocess.run(pip_alone, check=True, umask=umask, capture_output=True)
     if packages:
         words = ["-m", "pip", "install", "-qq", "--disable-pip-version-check", *pip, *map(str, packages)]
         subprocess.run([inside, *words], check=True, umask=umask)
