@@ -248,9 +248,9 @@ def _id_of(folder: Path) -> str:
         return ""
 
 
-def remove(folder: Path) -> None:
-    """Take a run away, its outputs too. Raises `RecordError` while it is running."""
-    if is_running(folder):
+def remove(folder: Path, *, force: bool = False) -> None:
+    """Take a run away, its outputs too. Raises `RecordError` while it is running, unless `force`."""
+    if not force and is_running(folder):
         raise RecordError("is still running", where=folder.name, hint="wait for its end, or stop it first")
     try:
         remove_tree(folder)

@@ -1,0 +1,272 @@
+"""`repro-env exec`: our options, then the command, untouched.
+
+The words are split here and not by the option parser of the other commands: nothing of the command may be taken
+for ours, `--help` and `--` included, and a run should not wait for a parser to be imported.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from repro_env.model.errors import UsageError
+
+if TYPE_CHECKING:
+    from repro_env.flows.execute import Asked, Done
+
+HELP = """\
+Usage: repro-env exec [OPTIONS] [--] COMMAND [ARGS]...
+
+Run a command in the captured environment, and record the run.
+
+  repro-env exec train.py --lr 0.1          the image's python runs the script
+  repro-env exec -m pkg.train               a module; -c CODE works too
+  repro-env exec torchrun train.py          any other word is found on the image's PATH
+  repro-env exec --seed 7 -- train.py       our options stand before the command
+
+Our options end at the first word that is not one. Everything after it reaches the command untouched,
+--seed, --help and -- included. A script runs in a copy of your source: what it writes is kept in the
+run's own folder, runs/<UTC>-<script>-<id>/files, and `repro-env runs get latest` brings it back.
+
+Options:
+  --spec SPEC                  The spec, or the folder that holds it. Default: the nearest repro/spec.json upwards.
+  --data SRC[:DST]             Show a file or folder read-only; DST defaults to the same absolute path. Repeatable.
+  --checkpoints SRC[:DST]      Show a folder that can be written and stays; made when missing. Repeatable.
+  --data-changed               Go on although data are not what they were at capture.
+  --seed N|random              The master seed, 0 to 4294967295. Default: the one of the capture.
+  --env NAME[=VALUE]           Set a variable; NAME alone passes yours. The record keeps the name only. Repeatable.
+  --env-file FILE              Set variables from lines of NAME=VALUE.
+  --network                    Let the run reach the network.
+  --frozen                     Run the captured source, not the files as they are now.
+  --runner embedded|host       `host` runs in the live environment, without isolation. Default: embedded.
+  --runs DIR                   Where runs are recorded. Default: runs/ beside the spec's folder.
+  --save DIR                   Copy the outputs there afterwards; it has to be new or empty.
+  --record FILE                Write the whole record there too, as one JSON file (replaced when it is there).
+  --json                       Print the end of the record as one line on stdout, after the command's own output.
+  -h, --help                   Show this and exit.
+
+The exit code is the command's own (128 + N when signal N ended it); failures of ours say "repro-env: error".
+"""
+
+_VALUES = frozenset(
+    {"--spec", "--runner", "--data", "--checkpoints", "--seed", "--env", "--env-file", "--runs", "--save", "--record"}
+)
+_FLAGS = frozenset({"--network", "--frozen", "--data-changed", "--json", "--help", "-h"})
+_REPEATED = frozenset({"--data", "--checkpoints", "--env"})
+_AFTER = "to give it to the command, put it after the command; a command that begins with a dash goes after --"
+
+
+class Words(msgspec.Struct, frozen=True):
+    """A command line, split: our options in order, and the command."""
+
+    options: tuple[tuple[str, str], ...]
+    """(name, value); the value of a flag is empty."""
+    command: tuple[str, ...]
+
+    def last(self, name: str) -> str | None:
+        return next((value for option, value in reversed(self.options) if option == name), None)
+
+    def all(self, name: str) -> tuple[str, ...]:
+        return tuple(value for option, value in self.options if option == name)
+
+    def has(self, name: str) -> bool:
+        return any(option == name for option, _ in self.options)
+
+
+def split(words: Sequence[str]) -> Words:
+    """Our options end at the first word that is not one: a program, a script, `-m`, `-c`, or what follows `--`.
+
+    Raises `UsageError` for an option that is not ours, one without its value, one given twice.
+    """
+    options: list[tuple[str, str]] = []
+    left = list(words)
+    while left:
+        word = left[0]
+        if word == "--":
+            return Words(tuple(options), tuple(left[1:]))
+        if not word.startswith("-") or word in ("-m", "-c", "-"):
+            break
+        name, equals, value = word.partition("=")
+        left.pop(0)
+        if name in _FLAGS:
+            if equals:
+                raise UsageError("takes no value", where=word, hint=f"say {name} alone")
+        elif name in _VALUES:
+            if not equals:
+                if not left or left[0] == "--" or left[0] in _VALUES | _FLAGS:
+                    raise UsageError("needs a value", where=name, hint="`repro-env exec --help` shows them all")
+                value = left.pop(0)
+        else:
+            raise UsageError("is no option of repro-env exec", where=word, hint=_hint(name))
+        if name not in _REPEATED and any(option == name for option, _ in options):
+            raise UsageError("is given twice", where=name, hint="say it once")
+        options.append((name, value))
+    return Words(tuple(options), tuple(left))
+
+
+def _hint(name: str) -> str:
+    import difflib
+
+    close = difflib.get_close_matches(name, sorted(_VALUES | _FLAGS), 1)
+    return f"did you mean {close[0]}? {_AFTER}" if close else _AFTER
+
+
+def main(words: Sequence[str]) -> int:
+    """Run `repro-env exec`. Returns the command's own exit code; raises our errors."""
+    parsed = split(words)
+    if parsed.has("--help") or parsed.has("-h"):
+        sys.stdout.write(HELP)
+        return 0
+    asked = request(parsed, here=_here(), environ=dict(os.environ))
+    from repro_env.cli import say
+    from repro_env.flows.execute import execute
+    from repro_env.flows.locate import locate
+    from repro_env.store.store import Store
+
+    spec, folder = locate(parsed.last("--spec"), asked.here)
+    tell = Marked()
+    done = execute(asked, spec, folder, store=Store.open(), tell=tell)
+    for text in closing(done):
+        tell(text)
+    if parsed.has("--json"):
+        say.json_result(done.end)
+    return done.end.outcome.exit_code
+
+
+def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
+    """Options as typed -> what is asked for. Raises `UsageError`."""
+    from repro_env.flows.execute import Asked
+
+    if not words.command:
+        raise UsageError("there is no command", where="repro-env exec", hint="say what to run: repro-env exec train.py")
+    if not words.command[0]:
+        raise UsageError("the command is an empty word", where="repro-env exec", hint="check the variable it came from")
+    runner = words.last("--runner") or "embedded"
+    if runner not in ("embedded", "host"):
+        raise UsageError("is no runner", where=f"--runner {runner}", hint="there are embedded (default) and host")
+
+    def path(option: str) -> Path | None:
+        text = words.last(option)
+        if text == "":
+            raise UsageError("needs a value", where=option, hint="`repro-env exec --help` shows them all")
+        return None if text is None else Path(os.path.normpath(here / text))
+
+    return Asked(
+        command=words.command,
+        here=here,
+        environ=environ,
+        runner="host" if runner == "host" else "embedded",
+        data=tuple(mount(text, "--data") for text in words.all("--data")),
+        checkpoints=tuple(mount(text, "--checkpoints") for text in words.all("--checkpoints")),
+        seed=_seed(words.last("--seed")),
+        env=tuple(variable(text) for text in words.all("--env")),
+        env_file=path("--env-file"),
+        network=words.has("--network"),
+        frozen=words.has("--frozen"),
+        data_changed=words.has("--data-changed"),
+        runs=path("--runs"),
+        save=path("--save"),
+        record=path("--record"),
+    )
+
+
+def mount(text: str, option: str) -> tuple[str, str]:
+    """`SRC[:DST]`. A path that is there, colon and all, is SRC alone."""
+    source, colon, target = text.rpartition(":")
+    if not colon or os.path.exists(text):  # noqa: PTH110
+        source, target = text, ""
+    if not source or (colon and target and not target.startswith("/")):
+        raise UsageError("is not SRC[:DST] with an absolute DST", where=f"{option} {text}", hint=f"such as {option} ./images:/data/images")
+    return source, target
+
+
+def variable(text: str) -> tuple[str, str | None]:
+    """`NAME=VALUE`, or `NAME` for the caller's own value."""
+    name, equals, value = text.partition("=")
+    return name, value if equals else None
+
+
+def _seed(text: str | None) -> Any:
+    if text is None or text == "random":
+        return text
+    if not (text.isascii() and text.isdigit() and int(text) < 2**32):
+        raise UsageError("is no seed", where=f"--seed {text}", hint="give a number from 0 to 4294967295, or random")
+    return int(text)
+
+
+def _here() -> Path:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        raise UsageError("the current folder was removed", where=".", hint="change to one that exists") from None
+
+
+class Marked:
+    """Ours among the command's own lines on stderr."""
+
+    def __call__(self, text: str, /) -> None:
+        from repro_env.cli import say
+
+        say.say(f"repro-env: {text}")
+
+    def progress(self, total: int, label: str, /) -> Any:
+        from repro_env.cli import say
+
+        return say.say.progress(total, f"repro-env: {label}")
+
+
+def closing(done: Done) -> list[str]:
+    """What is said when the command is over."""
+    from repro_env.catalog.ids import short
+    from repro_env.cli.say import size
+
+    end, outcome = done.end, done.end.outcome
+    if outcome.signal:
+        import signal
+
+        try:
+            name = signal.Signals(outcome.signal).name
+        except ValueError:
+            name = f"signal {outcome.signal}"
+        ended = f"ended by {name}" + (", out of memory" if outcome.out_of_memory else "")
+    else:
+        ended = f"exit code {outcome.exit_code}" + (", something in it ran out of memory" if outcome.out_of_memory else "")
+    said = [f"{ended} after {end.seconds:.1f} s"]
+    if end.outputs:
+        largest = sorted(end.outputs, key=lambda one: (-one.size, one.path))[:3]
+        names = ", ".join(f"{one.path} ({size(one.size)})" for one in largest)
+        said.append(f"{len(end.outputs)} output{'s' * (len(end.outputs) > 1)}, {size(sum(one.size for one in end.outputs))}: {names}")
+    else:
+        said.append("no outputs")
+    if end.holes:
+        more = f" and {len(end.holes) - 1} more" if len(end.holes) > 1 else ""
+        said.append(f"left unseeded by the script, seeded for it: {end.holes[0]}{more}")
+    said.append(f"record {done.folder}")
+    word = short(end.id)
+    said.append(f"next: repro-env runs {f'get {word} --to DIR' if end.outputs else f'show {word}'}")
+    return said
+
+
+def add(app: Any) -> None:
+    """Put the command into the Typer application: it gets its words as they are."""
+    from typer.core import TyperCommand
+
+    from repro_env.cli import app as commands
+
+    class Untouched(TyperCommand):
+        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+            ctx.args = list(args)
+            return args
+
+        def invoke(self, ctx: Any) -> int:
+            return main(ctx.args)
+
+    def command() -> None:
+        """Never called: `Untouched.invoke` stands in for it."""
+
+    app.command(name="exec", cls=Untouched, help=commands.COMMANDS["exec"])(command)

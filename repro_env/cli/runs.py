@@ -1,0 +1,192 @@
+"""`repro-env runs`: list, show, get, rm."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from repro_env.cli import app as commands
+from repro_env.cli import say
+
+if TYPE_CHECKING:
+    from repro_env.catalog.records import Run
+
+RunsOption = Annotated[
+    Path | None,
+    typer.Option("--runs", help="The folder of the runs. Default: runs/ beside the nearest spec upwards.", metavar="DIR", show_default=False),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+IdArgument = Annotated[str, typer.Argument(help="A short id, a beginning of one, or `latest`.", metavar="ID")]
+
+
+def add(app: typer.Typer) -> None:
+    below = typer.Typer(help=commands.COMMANDS["runs"], no_args_is_help=True)
+    below.command(name="list", help="Every run, newest first.")(list_)
+    below.command(name="show", help="One run: what ran, in what, how it ended, what it left.")(show)
+    below.command(name="get", help="Copy outputs of a run to a folder, at the paths where the run wrote them.")(get)
+    below.command(name="rm", help="Remove runs with their outputs.")(rm)
+    app.add_typer(below, name="runs")
+
+
+def list_(runs: RunsOption = None, json: JsonOption = False) -> None:
+    from repro_env.catalog import records
+    from repro_env.flows.runs import where
+
+    folder = where(_absolute(runs), Path.cwd())
+    there, damaged = records.listing(folder)
+    if json:
+        unreadable = [{"folder": str(one.folder), "error": str(one.why)} for one in damaged]
+        say.json_result({"runs": [facts(run) for run in there], "unreadable": unreadable})
+        return
+    if there:
+        say.result(say.table([_row(run) for run in there], header=("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS")))
+    for one in damaged:
+        say.say(f"cannot be read: {one.why}")
+    if there:
+        say.say(f"next: repro-env runs show {there[0].short}")
+    else:
+        say.say(f"no runs in {folder}; next: repro-env exec COMMAND")
+
+
+def show(run_id: IdArgument = "latest", runs: RunsOption = None, json: JsonOption = False) -> None:
+    run = _find(run_id, runs)
+    if json:
+        say.json_result({"folder": str(run.folder), "state": run.state, "start": run.start, "end": run.end})
+        return
+    for line in page(run):
+        say.result(say.visible(line))
+    if run.end is not None and run.end.outputs:
+        say.say(f"next: repro-env runs get {run.short} --to DIR")
+
+
+def get(
+    run_id: IdArgument = "latest",
+    glob: Annotated[
+        str | None,
+        typer.Argument(help="Which outputs: a path, a name, a folder, or a pattern of those. Default: all.", metavar="GLOB", show_default=False),
+    ] = None,
+    to: Annotated[Path, typer.Option(help="Where to put them.", metavar="DIR", show_default="the current folder")] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+    runs: RunsOption = None,
+    json: JsonOption = False,
+) -> None:
+    from repro_env.flows import runs as story
+    from repro_env.store.store import Store
+
+    run = _find(run_id, runs)
+    if run.state == "interrupted":
+        story.settle(run, Store.open())
+    made = story.get(run, glob, to.absolute(), force=force)
+    if json:
+        say.json_result({"files": [str(path) for path in made]})
+        return
+    for path in made:
+        say.result(say.visible(str(path)))
+    if run.state != "done":
+        say.say(f"note: the run is {run.state}: these are the outputs so far")
+    say.say(f"next: repro-env runs show {run.short}")
+
+
+def rm(
+    run_ids: Annotated[list[str], typer.Argument(help="Short ids, beginnings of them, or `latest`.", metavar="ID...")],
+    force: Annotated[bool, typer.Option("--force", help="Remove a run that is still running, too.")] = False,
+    runs: RunsOption = None,
+    json: JsonOption = False,
+) -> None:
+    from repro_env.flows import runs as story
+
+    gone = story.remove(story.where(_absolute(runs), Path.cwd()), run_ids, force=force)
+    if json:
+        say.json_result({"removed": [path.name for path in gone]})
+        return
+    for path in gone:
+        say.result(f"removed {path.name}")
+    say.say("next: repro-env runs list")
+
+
+def facts(run: Run) -> dict[str, object]:
+    """One run for `list --json`."""
+    end = run.end
+    return {
+        "id": run.start.id,
+        "short": run.short,
+        "folder": str(run.folder),
+        "started": run.start.started,
+        "command": list(run.start.command),
+        "state": run.state,
+        "exit_code": None if end is None else end.outcome.exit_code,
+        "seconds": None if end is None else end.seconds,
+        "outputs": None if end is None else len(end.outputs),
+        "size": None if end is None else sum(one.size for one in end.outputs),
+    }
+
+
+def page(run: Run) -> list[str]:
+    """One run, for people."""
+    start, end = run.start, run.end
+    source = start.source
+    kind = "captured" if source.frozen else "live"
+    lines = [
+        f"run       {start.id}",
+        f"folder    {run.folder}",
+        f"command   {_words(run)}",
+        f"in        {start.cwd}",
+        f"started   {start.started}",
+        f"state     {_state(run)}" + (f" after {end.seconds:.1f} s" if end else ""),
+        f"image     {start.image}",
+        f"spec      {start.spec}",
+        f"source    {source.path} ({kind}, {source.digest})",
+        *(f"  differs {line}" for line in source.differs),
+        f"seed      {start.seed}",
+        *(f"{one.kind:<9} {one.source} at {one.target}" + (f" ({one.digest})" if one.digest else "") for one in start.data),
+        *(f"variable  {one.name} (given: {one.how})" for one in start.given),
+        f"network   {'yes: inputs not closed' if start.network else 'no'}",
+        *(f"host      {line}" for line in start.host),
+    ]
+    if end is None:
+        return lines
+    lines += [f"isolation {end.outcome.isolation}", *(f"  by      {means}" for means in end.outcome.means)]
+    lines += [f"seeded    {hole}" for hole in end.holes]
+    lines += [f"removed   {path}" for path in end.removed]
+    lines += [f"outputs   {len(end.outputs)}, {say.size(sum(one.size for one in end.outputs))}"]
+    lines += [f"  {one.sha256.removeprefix('sha256:')[:16]}  {say.size(one.size):>9}  {one.path}" for one in end.outputs]
+    lines += [f"  {'-':<16}  {'-':>9}  {other}" for other in end.others]
+    return lines
+
+
+def _row(run: Run) -> tuple[str, ...]:
+    end = run.end
+    when = run.start.started[:19].replace("T", " ")
+    words = _words(run)
+    words = words if len(words) <= 40 else words[:39] + "…"
+    if end is None:
+        return (run.short, when, words, _state(run), "", "")
+    size = say.size(sum(one.size for one in end.outputs))
+    return (run.short, when, words, _state(run), f"{end.seconds:.1f} s", f"{len(end.outputs)} ({size})")
+
+
+def _state(run: Run) -> str:
+    if run.end is None:
+        return run.state
+    outcome = run.end.outcome
+    ended = f"signal {outcome.signal}" if outcome.signal else f"exit {outcome.exit_code}"
+    return f"{ended}, out of memory" if outcome.out_of_memory else ended
+
+
+def _words(run: Run) -> str:
+    import shlex
+
+    return shlex.join(run.start.command)
+
+
+def _find(word: str, runs: Path | None) -> Run:
+    from repro_env.catalog import records
+    from repro_env.flows.runs import where
+
+    return records.read(records.find(where(_absolute(runs), Path.cwd()), word))
+
+
+def _absolute(path: Path | None) -> Path | None:
+    return None if path is None else path.absolute()

@@ -1,0 +1,61 @@
+"""`repro-env shell`: an interactive shell where a run would be. Nothing is recorded, and what it writes is thrown away."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repro_env.cli import app as commands
+from repro_env.cli import say
+
+
+def add(app: typer.Typer) -> None:
+    app.command(name="shell", help=commands.COMMANDS["shell"])(command)
+
+
+def command(
+    spec: Annotated[
+        str | None,
+        typer.Argument(
+            help="The spec, or the folder that holds it. Default: the nearest repro/spec.json upwards.",
+            metavar="SPEC",
+            show_default=False,
+        ),
+    ] = None,
+    data: Annotated[
+        list[str] | None, typer.Option(help="Show a file or folder read-only, as `exec --data`.", metavar="SRC[:DST]")
+    ] = None,
+    checkpoints: Annotated[
+        list[str] | None, typer.Option(help="Show a folder that can be written, as `exec --checkpoints`.", metavar="SRC[:DST]")
+    ] = None,
+    env: Annotated[list[str] | None, typer.Option(help="Set a variable, as `exec --env`.", metavar="NAME[=VALUE]")] = None,
+    network: Annotated[bool, typer.Option("--network", help="Let it reach the network.")] = False,
+    frozen: Annotated[bool, typer.Option("--frozen", help="Show the captured source, not the files as they are now.")] = False,
+) -> int:
+    from repro_env.cli import exec as run
+    from repro_env.flows.execute import Asked, execute
+    from repro_env.flows.locate import locate
+    from repro_env.store.store import Store
+
+    here = Path.cwd()
+    found, folder = locate(spec, here)
+    store = Store.open()
+    with store.temp.folder() as temporary:
+        asked = Asked(
+            command=("bash",),
+            here=here,
+            environ=dict(os.environ),
+            data=tuple(run.mount(text, "--data") for text in data or ()),
+            checkpoints=tuple(run.mount(text, "--checkpoints") for text in checkpoints or ()),
+            env=tuple(run.variable(text) for text in env or ()),
+            network=network,
+            frozen=frozen,
+            runs=temporary / "runs",
+        )
+        say.say("a shell in the captured environment; what you write here is thrown away, except in --checkpoints")
+        done = execute(asked, found, folder, store=store, tell=run.Marked())
+    say.say("next: repro-env exec COMMAND")
+    return done.end.outcome.exit_code

@@ -1,0 +1,113 @@
+"""The stories of `repro-env runs`: which runs there are, what they left, and taking it home or away."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+from repro_env.catalog import records
+from repro_env.catalog.records import Run
+from repro_env.flows.locate import FILE, FOLDER
+from repro_env.io.files import Found, room, sha256_of, walk
+from repro_env.model.errors import RecordError
+from repro_env.store.store import Store
+
+
+def where(given: Path | None, start: Path) -> Path:
+    """The runs folder: the given one, else the one beside the nearest spec from `start` upwards, else the nearest `runs`.
+
+    The spec is not read: runs can be looked at whatever became of it.
+    """
+    if given is not None:
+        return given
+    for folder in (start, *start.parents):
+        if (folder / FOLDER / FILE).is_file() or (folder / "runs" / records.LATEST).is_symlink():
+            return folder / "runs"
+    raise RecordError(
+        f"no {FOLDER}/{FILE} and no runs here or above", where=str(start), hint="go to the project's folder, or name one with --runs DIR"
+    )
+
+
+def settle(run: Run, store: Store) -> None:
+    """Leave only outputs in the files of a run that was interrupted before it could do so itself."""
+    if run.state != "interrupted" or run.start.runner != "embedded":
+        return
+    snapshot = store.layers.path(run.start.source.digest)
+    if snapshot is None or not run.files.is_dir():
+        return
+    from repro_env.run.workspace import harvest
+
+    with contextlib.suppress(OSError):
+        harvest(run.files, snapshot)
+
+
+def chosen(run: Run, glob: str | None) -> tuple[Found, ...]:
+    """The files and symlinks of a run that a glob means: it matches a whole path, a name, or a folder's all.
+
+    Raises `RecordError` when there is none.
+    """
+    there = [found for found in walk(run.files) if found.kind in ("file", "link")] if run.files.is_dir() else []
+    if glob is None:
+        picked = there
+    else:
+        folder = glob.rstrip("/") + "/"
+        picked = [
+            found
+            for found in there
+            if fnmatchcase(found.path, glob) or fnmatchcase(found.path.rpartition("/")[2], glob) or found.path.startswith(folder)
+        ]
+    if not picked:
+        what = "has no outputs" if not there else f"has no output that {glob!r} means"
+        raise RecordError(what, where=run.folder.name, hint=f"`repro-env runs show {run.short}` lists them")
+    return tuple(picked)
+
+
+def get(run: Run, glob: str | None, target: Path, *, force: bool) -> tuple[Path, ...]:
+    """Copy outputs below `target`, at the paths where the run wrote them. Returns the copies.
+
+    Raises `RecordError` before the first copy when one would overwrite something (unless `force`), or when a file is
+    no longer what the record says; `DiskError` when they do not fit.
+    """
+    from repro_env.run.workspace import copy_file
+
+    picked = chosen(run, glob)
+    recorded = {one.path: one.sha256 for one in run.end.outputs} if run.end is not None else {}
+    for found in picked:
+        here = target / found.path
+        if not force and (here.is_symlink() or here.exists()):
+            raise RecordError("is there already", where=str(here), hint="name another folder with --to DIR, or overwrite with --force")
+        if here.is_dir() and not here.is_symlink():
+            raise RecordError("is a folder, and the output is a file", where=str(here), hint="name another folder with --to DIR")
+        if found.kind == "file" and found.path in recorded and f"sha256:{sha256_of(run.files / found.path)}" != recorded[found.path]:
+            raise RecordError(
+                "is not what the run recorded: it was changed since", where=str(run.files / found.path), hint="leave it out with a GLOB"
+            )
+    made = []
+    with room(target):
+        for found in picked:
+            here = target / found.path
+            try:
+                here.parent.mkdir(parents=True, exist_ok=True)
+                if force:
+                    here.unlink(missing_ok=True)
+                if found.kind == "link":
+                    here.symlink_to(found.target)
+                else:
+                    copy_file(run.files / found.path, here)
+            except (FileExistsError, NotADirectoryError, PermissionError) as error:
+                raise RecordError(f"cannot be written: {error.strerror}", where=str(here), hint="name another folder with --to DIR") from None
+            made.append(here)
+    return tuple(made)
+
+
+def remove(runs: Path, words: Sequence[str], *, force: bool) -> tuple[Path, ...]:
+    """Remove runs, outputs and all: every one or, when one is not there or still running, none."""
+    folders = list(dict.fromkeys(records.find(runs, word) for word in words))
+    for folder in folders:
+        if not force and records.is_running(folder):
+            raise RecordError("is still running", where=folder.name, hint="wait for its end, stop it first, or say --force")
+    for folder in folders:
+        records.remove(folder, force=force)
+    return tuple(folders)
