@@ -203,7 +203,7 @@ class _Tree:
                 last = key
                 take(tar.header(entry))
                 parent, _, name = path.rpartition("/")
-                if name in ("", ".", "..") or len(key) > _LONGEST:
+                if name in ("", ".", "..") or len(key) > _LONGEST or "\0" in path + entry.target:
                     raise BuildError("is no path inside a layer", where=repr(path))
                 fd = self._fds.get(parent)
                 if fd is None:
@@ -290,7 +290,7 @@ def _explained(error: OSError, path: str) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return error
     if error.errno in (errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-        return BuildError("does not lie in a folder of its own layer, or comes twice", where=path)
+        return BuildError("does not lie in a folder of its own layer, comes twice, or is a symlink to nothing", where=path)
     if error.errno in (errno.ENAMETOOLONG, errno.EINVAL):
         return BuildError(f"is a path that this file system cannot hold: {error.strerror}", where=path)
     return StoreError(f"cannot be written: {error.strerror}", where=path)

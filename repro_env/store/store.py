@@ -33,6 +33,7 @@ class Store:
         self.facts = FactCache(root / "facts")
         self.hashes = FileHashes(root / "hashes.db")
         self.temp = temp
+        self.boot = boot
 
     @staticmethod
     def open(root: Path | None = None) -> Store:

@@ -70,7 +70,7 @@ def test_walk_names_what_is_not_utf8(tmp_path: Path) -> None:
 
 
 def test_walk_names_a_symlink_whose_target_is_not_utf8(tmp_path: Path) -> None:
-    os.symlink(b"\xff", os.fsencode(tmp_path) + b"/link")
+    (tmp_path / "link").symlink_to(os.fsdecode(b"\xff"))
 
     with pytest.raises(CaptureError, match="link: is a symlink whose target"):
         _walked(tmp_path)
@@ -90,7 +90,7 @@ def test_atomic_write_replaces_the_whole_file_and_leaves_nothing_else(tmp_path: 
     files.atomic_write(path, b"second")
 
     assert path.read_bytes() == b"second"
-    assert os.listdir(tmp_path) == ["spec.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
 
 
 def test_atomic_write_keeps_the_old_file_when_it_fails(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_atomic_write_keeps_the_old_file_when_it_fails(tmp_path: Path) -> None:
 
     with pytest.raises(OSError, match="directory"):
         files.atomic_write(path, b"x")
-    assert os.listdir(tmp_path) == ["spec.json"]
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
 
 
 def test_sha256_of_a_file_and_not_of_a_symlink(tmp_path: Path) -> None:
@@ -210,5 +210,5 @@ def test_remove_tree_takes_read_only_folders_too_and_follows_nothing(tmp_path: P
     files.remove_tree(tree)
     files.remove_tree(tree)
 
-    assert os.listdir(tmp_path) == ["kept"]
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert stat.S_IMODE(kept.stat().st_mode) == 0o555

@@ -1,0 +1,100 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from repro_env.model.errors import ArtifactError, DiskError, StoreError
+from repro_env.store.store import Store
+
+DATA = os.urandom(700_000)
+DIGEST = "sha256:" + hashlib.sha256(DATA).hexdigest()
+
+
+def _chunks(data: bytes) -> Iterator[bytes]:
+    yield from (data[start : start + 100_000] for start in range(0, len(data), 100_000))
+
+
+def _everything(store: Store) -> list[Path]:
+    return [path for folder in ("blobs", "temp") for path in (store.root / folder).rglob("*")]
+
+
+def test_a_blob_is_kept_under_its_digest_and_cannot_be_written(store: Store) -> None:
+    assert store.blobs.path(DIGEST) is None
+
+    path = store.blobs.put(_chunks(DATA), DIGEST, where="example.org")
+
+    assert path == store.blobs.path(DIGEST) == store.blobs.path(DIGEST.removeprefix("sha256:"))
+    assert path.read_bytes() == DATA
+    assert stat.S_IMODE(path.stat().st_mode) == 0o444
+    assert _everything(store) == [path]
+
+
+def test_a_blob_that_is_here_is_not_fetched_again(store: Store) -> None:
+    path = store.blobs.put(_chunks(DATA), DIGEST, where="example.org")
+
+    def never() -> Iterator[bytes]:
+        pytest.fail("it was fetched")
+        yield b""
+
+    assert store.blobs.put(never(), DIGEST, where="example.org") == path
+
+
+@pytest.mark.parametrize("data", [DATA[:-1], DATA + b"x", b"", b"y" + DATA[1:]])
+def test_other_bytes_are_refused_and_name_their_source(store: Store, data: bytes) -> None:
+    with pytest.raises(ArtifactError, match=r"example\.org/numpy\.whl: gave other bytes") as raised:
+        store.blobs.put(_chunks(data), DIGEST, where="example.org/numpy.whl")
+    assert DIGEST.removeprefix("sha256:")[:16] in str(raised.value)
+    assert _everything(store) == []
+
+
+def test_a_source_that_fails_leaves_nothing(store: Store) -> None:
+    def failing() -> Iterator[bytes]:
+        yield DATA[:1000]
+        raise ConnectionResetError("reset by peer")
+
+    with pytest.raises(ConnectionResetError):
+        store.blobs.put(failing(), DIGEST, where="example.org")
+    assert _everything(store) == []
+
+
+def test_a_torn_blob_of_an_earlier_boot_counts_as_absent(store: Store) -> None:
+    path = store.blobs.put(_chunks(DATA), DIGEST, where="example.org")
+    path.chmod(0o644)
+    path.write_bytes(DATA[:5000])
+    after = Store.open(store.root)
+    after.boot._now = "another boot"
+
+    assert after.blobs.path(DIGEST) is None
+    assert after.blobs.put(_chunks(DATA), DIGEST, where="example.org").read_bytes() == DATA
+
+
+def test_removing_a_blob(store: Store) -> None:
+    store.blobs.put(_chunks(DATA), DIGEST, where="example.org")
+    store.blobs.remove(DIGEST)
+    store.blobs.remove(DIGEST)
+
+    assert store.blobs.path(DIGEST) is None
+
+
+def test_what_is_no_digest_is_no_file_name(store: Store) -> None:
+    with pytest.raises(StoreError, match="not a sha256"):
+        store.blobs.path("sha256:../../../etc/passwd")
+
+
+@pytest.mark.root
+def test_a_full_disk_is_named_and_left_as_it_was(small_disk: Path) -> None:
+    store = Store.open(small_disk / "store")
+    before = os.statvfs(small_disk)
+    data = os.urandom(5_000_000)
+
+    with pytest.raises(DiskError, match="5,000,000 bytes needed"):
+        store.blobs.put(_chunks(data), hashlib.sha256(data).hexdigest(), where="example.org", size=5_000_000)
+
+    after = os.statvfs(small_disk)
+    assert (after.f_bfree, after.f_ffree) == (before.f_bfree, before.f_ffree)
+    assert store.blobs.put(_chunks(DATA), DIGEST, where="example.org").read_bytes() == DATA

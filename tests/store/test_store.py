@@ -1,0 +1,121 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from repro_env.model.errors import DiskError, StoreError
+from repro_env.store.store import Store
+
+
+def test_a_new_store_is_for_its_user_alone(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "a" / "store")
+
+    assert store.root == tmp_path / "a" / "store"
+    for folder in (store.root, *store.root.iterdir()):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+
+
+def test_where_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("REPRO_ENV_STORE")
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    assert Store.open().root == tmp_path / "home/.cache/repro-env"
+
+    monkeypatch.setenv("XDG_CACHE_HOME", "relative")
+    assert Store.open().root == tmp_path / "home/.cache/repro-env"
+
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    assert Store.open().root == tmp_path / "cache/repro-env"
+
+    monkeypatch.setenv("REPRO_ENV_STORE", str(tmp_path / "given"))
+    assert Store.open().root == tmp_path / "given"
+
+    assert Store.open(tmp_path / "argument").root == tmp_path / "argument"
+
+
+@pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
+def test_a_store_that_others_may_write_in_is_refused(tmp_path: Path, mode: int) -> None:
+    (tmp_path / "store").mkdir()
+    (tmp_path / "store").chmod(mode)
+
+    with pytest.raises(StoreError, match="can be written by other users") as raised:
+        Store.open(tmp_path / "store")
+    assert "chmod" in raised.value.hint
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
+def test_a_store_of_somebody_else_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir(mode=0o700)
+    os.chown(tmp_path / "store", 1234, 1234)
+
+    with pytest.raises(StoreError, match="another user"):
+        Store.open(tmp_path / "store")
+
+
+def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "store").write_bytes(b"")
+
+    for place in (tmp_path / "store", tmp_path / "store" / "below"):
+        with pytest.raises(StoreError, match="cannot be used") as raised:
+            Store.open(place)
+        assert "REPRO_ENV_STORE" in raised.value.hint
+
+
+@pytest.mark.root
+def test_a_store_without_room_is_refused(small_disk: Path) -> None:
+    for number in range(58):
+        (small_disk / f"{number}").write_bytes(b"")
+
+    with pytest.raises(DiskError, match="inodes"):
+        Store.open(small_disk / "store")
+
+
+def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
+    store = Store.open(tmp_path / "store")
+    with store.temp.folder() as living:
+        (living / "file").write_bytes(b"")
+        dead = store.root / "temp" / "dead"
+        (dead / "tree").mkdir(parents=True)
+        (dead / "tree").chmod(0o500)
+        Path(f"{dead}.lock").write_bytes(b"")
+
+        Store.open(tmp_path / "store")
+
+        assert sorted(path.name for path in living.parent.iterdir()) == sorted([living.name, f"{living.name}.lock"])
+        assert (living / "file").exists()
+    assert not living.parent.exists()
+
+
+def test_images_are_kept_by_their_id(store: Store) -> None:
+    image = store.images.put(b'{"os":"linux"}')
+
+    assert store.images.get(image) == b'{"os":"linux"}'
+    assert store.images.get("sha256:" + "0" * 64) is None
+    (store.root / "images" / image.removeprefix("sha256:")).write_bytes(b'{"os":"linuz"}')
+    assert store.images.get(image) is None, "a damaged one counts as absent"
+
+
+def test_facts_by_kind_and_key(store: Store) -> None:
+    assert store.facts.get("layer", "a") is None
+    store.facts.put("layer", "a", b"one\ntwo")
+    store.facts.put("layer", "a", b"three\n\0four")
+    store.facts.put("layer", "b/../\0", b"")
+
+    assert store.facts.get("layer", "a") == b"three\n\0four"
+    assert store.facts.get("layer", "b/../\0") == b""
+    assert store.facts.get("wheel", "a") is None
+    with pytest.raises(ValueError, match="kind"):
+        store.facts.put("../layers", "a", b"")
+
+
+def test_a_torn_fact_counts_as_absent(store: Store) -> None:
+    store.facts.put("layer", "a", b"value")
+    (path,) = (store.root / "facts" / "layer").iterdir()
+    whole = path.read_bytes()
+    for torn in (b"", whole[:-1], whole[:64], whole + b"x", whole[:-1] + b"f"):
+        path.write_bytes(torn)
+        assert store.facts.get("layer", "a") is None, torn
