@@ -10,10 +10,15 @@ from repro_env.model.errors import ReproEnvError
 
 def main() -> None:
     """Entry point of `repro-env`."""
-    from repro_env.cli import app
-
     try:
-        code = app.run(sys.argv[1:])
+        if sys.argv[1:2] == ["exec"]:
+            from repro_env.cli import exec as run  # needs no option parser, which takes longer to import than all the rest
+
+            code = run.main(sys.argv[2:])
+        else:
+            from repro_env.cli import app
+
+            code = app.run(sys.argv[1:])
         sys.stdout.flush()
     except ReproEnvError as error:
         from repro_env.cli import say
