@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import logging
 import os
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -76,6 +77,7 @@ def _quiet() -> None:
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())
     logger.propagate = False
+    warnings.filterwarnings("ignore", module=r"pip\b")  # what pip imports may be out of date, and is not ours to mend
 
 
 def _pip_version() -> str:
