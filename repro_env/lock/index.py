@@ -57,6 +57,7 @@ class Indexes:
         self._session = session
         self._flat: tuple[list[Candidate], list[NetworkError]] | None = None
         self._lock = threading.Lock()
+        self._down: dict[str, NetworkError] = {}
 
     def offers(self, name: str, version: str) -> Offers:
         """The wheels of one distribution (normalised name) in one version (PEP 440 equality)."""
@@ -65,9 +66,13 @@ class Indexes:
         refusals: list[str] = []
         failures: list[NetworkError] = []
         for index in self._session.configuration.indexes:
+            if index in self._down:  # pip's retries take long; one distribution's are enough
+                failures.append(self._down[index])
+                continue
             try:
                 page = self._session.get_page(f"{index.rstrip('/')}/{name}/")
             except NetworkError as error:
+                self._down[index] = error
                 failures.append(error)
                 continue
             if page.status == 200:

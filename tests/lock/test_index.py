@@ -155,7 +155,10 @@ def test_an_index_that_will_not_or_cannot_answer(index: Index, monkeypatch: pyte
     extra = "http://down.test/simple http://b.test/simple"
     options = {"proxy": index.proxy, "extra_index_url": extra, "retries": "0"}
     with configured(monkeypatch, index_url="http://a.test/simple", **options), Session() as session:
-        found = Indexes(session).offers("demo", "1.0")
+        indexes = Indexes(session)
+        found = indexes.offers("demo", "1.0")
+        assert indexes.offers("demo", "1.0").failures == found.failures
+    assert [one.host for one in index.asked].count("down.test") == 1, "one that is down is not asked again"
     assert found.refusals == ("http://a.test/simple answered with status 403",)
     assert [type(one) for one in found.failures] == [NetworkError]
     assert [one.index for one in found.candidates] == ["http://b.test/simple"]
