@@ -92,8 +92,8 @@ def _refused(carried: Carried, blob: TreeBlob) -> ArtifactError:
 
 
 def test_no_flipped_byte_of_a_blob_gives_another_tree(carried: Carried) -> None:
-    """A few bits mean nothing (gzip's own time and system, the padding of a deflate block); all others are found."""
-    members = [member("file", os.urandom(300))]
+    """Some bits change nothing (gzip's time and system, a run of zeros copied from another one); all others are found."""
+    members = [member("file", random.Random(1).randbytes(2000))]
     blob = carried.add_tree(members)
     path = _file(carried, blob)
     data = path.read_bytes()
@@ -107,7 +107,7 @@ def test_no_flipped_byte_of_a_blob_gives_another_tree(carried: Carried) -> None:
             harmless += 1
         except ArtifactError:
             continue
-    assert harmless <= 9
+    assert harmless < len(data) / 50
 
 
 @pytest.mark.parametrize("keep", [0, 1, 9, 10, 11, 100, -9, -8, -1])

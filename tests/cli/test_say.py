@@ -1,0 +1,160 @@
+from __future__ import annotations
+
+import io
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from repro_env.cli import say
+from repro_env.model.errors import LockError
+from repro_env.model.talk import Silent, Tell
+
+MARKUP = "requires uvicorn[standard] and torch[cuda]==2.1 [/x] :smile: [link=x]"
+
+
+def test_words_go_to_stderr_and_results_to_stdout(capsys: pytest.CaptureFixture[str]) -> None:
+    say.say("hello")
+    say.tell("there")
+    say.result("sha256:0123")
+
+    assert capsys.readouterr() == ("sha256:0123\n", "hello\nthere\n")
+
+
+def test_nothing_is_taken_for_markup(capsys: pytest.CaptureFixture[str]) -> None:
+    say.say(MARKUP)
+    say.result(MARKUP)
+    say.error(LockError(MARKUP, where=MARKUP, hint=MARKUP))
+
+    out, err = capsys.readouterr()
+    assert out == MARKUP + "\n"
+    assert err == f"{MARKUP}\nrepro-env: error: {MARKUP}: {MARKUP}\n  -> {MARKUP}\n"
+
+
+def test_an_error_without_a_place_or_a_hint(capsys: pytest.CaptureFixture[str]) -> None:
+    say.error(LockError("gave nothing"))
+
+    assert capsys.readouterr().err == "repro-env: error: gave nothing\n"
+
+
+def test_control_characters_are_spelled_out(capsys: pytest.CaptureFixture[str]) -> None:
+    say.say("a\x1b[2Jb\rc\x9bd\udcff\te\nf é")
+
+    assert capsys.readouterr().err == "a\\x1b[2Jb\\rc\\x9bd\\udcff\te\nf é\n"
+
+
+def test_a_result_does_not_depend_on_the_locale() -> None:
+    code = "from repro_env.cli import say; say.result('/home/\\xe9\\u03c0/spec.json')"
+    env = {**os.environ, "PYTHONIOENCODING": "ascii"}
+
+    done = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, check=True)
+
+    assert done.stdout == "/home/éπ/spec.json\n".encode()
+
+
+def test_one_json_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
+    say.json_result({"b": [1, "é\n"], "a": None})
+
+    assert capsys.readouterr().out == '{"a":null,"b":[1,"é\\n"]}\n'
+
+
+def test_a_table_is_aligned_and_has_no_trailing_space() -> None:
+    rows = [("numpy", "2.3.5", ""), ("scikit-learn", "1.9.1", "edited"), ("x",)]
+
+    assert say.table(rows, header=("name", "version", "note")).split("\n") == [
+        "name          version  note",
+        "numpy         2.3.5",
+        "scikit-learn  1.9.1    edited",
+        "x",
+    ]
+    assert say.table([]) == ""
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 kB"),
+        (999_949, "999.9 kB"),
+        (999_950, "1.0 MB"),
+        (1_400_000_000, "1.4 GB"),
+        (2 * 10**15, "2000.0 TB"),
+    ],
+)
+def test_sizes_for_people(count: int, text: str) -> None:
+    assert say.size(count) == text
+
+
+def test_progress_without_a_terminal_is_one_line_and_loads_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with say.tell.progress(1_400_000_000, "unpacking [torch]") as advance:
+        advance(1)
+        advance(2)
+    with say.tell.progress(0, "looking") as advance:
+        advance(3)
+
+    assert capsys.readouterr() == ("", "unpacking [torch] (1.4 GB)\nlooking\n")
+    code = "from repro_env.cli import say\nwith say.tell.progress(9, 'x') as a: a(1)\nimport sys; print('rich' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert done.stdout == b"False\n"
+
+
+_TERMINAL = """
+import sys, time
+from repro_env.cli import say
+say._PATIENCE = {patience}
+with say.tell.progress(100, "unpacking [torch] \\x1b]0;evil\\x07") as advance:
+    advance(40)
+    say.say({markup!r} + " end" * 40)
+    time.sleep(0.3)
+    advance(60)
+say.say("after")
+print('rich' in sys.modules)
+"""
+
+
+def _on_terminal(patience: float) -> Iterator[bytes]:
+    ours, theirs = pty.openpty()
+    code = _TERMINAL.format(patience=patience, markup=MARKUP)
+    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+    with subprocess.Popen([sys.executable, "-c", code], stderr=theirs, stdout=subprocess.PIPE, env=env) as child:
+        os.close(theirs)
+        shown = io.BytesIO()
+        try:
+            while chunk := os.read(ours, 4096):
+                shown.write(chunk)
+        except OSError:  # the other end was closed
+            pass
+        os.close(ours)
+        yield shown.getvalue()
+        assert child.stdout is not None
+        yield child.stdout.read()
+
+
+def test_a_bar_on_a_terminal_shows_data_as_it_is() -> None:
+    shown, loaded = _on_terminal(0)
+
+    assert loaded == b"True\n"
+    assert b"unpacking [torch] \\x1b]0;evil\\x07" in shown
+    assert b"\x1b]0;evil" not in shown
+    assert MARKUP.encode() + b" end" * 40 in shown, "the line is above the bar, whole and not wrapped"
+    assert shown.endswith(b"after\r\n")
+
+
+def test_what_is_quick_shows_no_bar_and_loads_nothing() -> None:
+    shown, loaded = _on_terminal(60)
+
+    assert loaded == b"False\n"
+    assert shown == MARKUP.encode() + b" end" * 40 + b"\r\nafter\r\n"
+
+
+def test_silence(capsys: pytest.CaptureFixture[str]) -> None:
+    tell: Tell = Silent()
+    tell("hello")
+    with tell.progress(10, "label") as advance:
+        advance(10)
+
+    assert capsys.readouterr() == ("", "")
