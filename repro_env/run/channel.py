@@ -23,6 +23,8 @@ class Signalled(msgspec.Struct, frozen=True, tag="signalled"):
     """A signal reached the process between; so it was sent to the whole process group."""
 
     number: int
+    at: float
+    """`time.monotonic()`, which all processes share."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):

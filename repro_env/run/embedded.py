@@ -14,6 +14,7 @@ import contextlib
 import os
 import select
 import signal
+import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -28,6 +29,8 @@ from repro_env.run.interface import Runner
 
 _GROUP = 0.05
 """Seconds to learn whether a signal went to the whole process group, before it is passed on."""
+_RECENT = 1.0
+"""Seconds after which such a word is about another signal."""
 _RESERVED = ("/", "/proc", "/sys", "/dev")
 
 
@@ -293,13 +296,23 @@ def _wait(between: int, reader: Reader) -> list[channel.Message]:
             if os.waitpid(between, os.WNOHANG)[0]:
                 return heard + reader.receive()
             continue
-        new = reader.receive(_GROUP)
-        heard += new
-        if Signalled(number) in new:
+        now = time.monotonic()
+        while not (witness := _witness(heard, number, since=now - _RECENT)) and (left := now + _GROUP - time.monotonic()) > 0:
+            heard += reader.receive(left)
+        if witness:
+            heard.remove(witness)
             continue  # the terminal, or whoever it was, sent it to the whole group: the command has it
         target = next((message.pid for message in heard if isinstance(message, Inner)), between)
         with contextlib.suppress(ProcessLookupError):
             os.kill(target, number)
+
+
+def _witness(heard: Sequence[channel.Message], number: int, *, since: float) -> Signalled | None:
+    """The word of the process between that it got this signal too."""
+    for message in heard:
+        if isinstance(message, Signalled) and message.number == number and message.at >= since:
+            return message
+    return None
 
 
 def _between(launch: Launch, stage: _Stage, out: Writer, *, supervisor: int, mask: set[int]) -> NoReturn:
@@ -322,7 +335,7 @@ def _between(launch: Launch, stage: _Stage, out: Writer, *, supervisor: int, mas
         while True:
             number = signal.sigwaitinfo(inner.WATCHED).si_signo
             if number != signal.SIGCHLD:
-                out.send(Signalled(number))
+                out.send(Signalled(number, time.monotonic()))
             elif os.waitpid(child, os.WNOHANG)[0]:
                 os._exit(0)
     except BaseException as error:  # noqa: BLE001  there is nobody above to raise to

@@ -78,11 +78,14 @@ class CopiedWorkspace:
         self._needed = needed
 
     def prepare(self) -> None:
-        """Raises `DiskError` when the copy does not fit."""
+        """Raises `DiskError` when the copy does not fit. A copy that an earlier attempt at this run made is used again."""
+        marker = self._upper.parent / _COPIED
+        if marker.exists():
+            return
         with files.room(self._upper):
             copy_tree(self._snapshot, self._upper)
         made = make_points(self._upper, self._needed)
-        files.atomic_write(self._upper.parent / _COPIED, msgspec.json.encode(made) + b"\n")
+        files.atomic_write(marker, msgspec.json.encode(made) + b"\n")
 
     def stack(self, target: Path) -> None:
         kernel.bind(str(self._upper), str(target), recursive=False)

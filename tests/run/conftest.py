@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 import shutil
 import subprocess
@@ -24,6 +26,7 @@ from tests.run.driver import Answer, Plan
 PLAIN = 65533
 """A uid that is nobody's."""
 REPOSITORY = Path(__file__).resolve().parents[2]
+SITE = Path(msgspec.__file__).parents[1]
 
 
 class Ran(msgspec.Struct):
@@ -86,36 +89,35 @@ class Place:
         )
         return msgspec.structs.replace(launch, **changes)
 
-    def command(self, launch: Launch, *, runs: Path | None = None) -> tuple[list[str], Path, Path]:
-        """The driver's command line, the run's folder and the file that will hold the answer."""
+    def command(self, launch: Launch, *, before: Sequence[str] = (), folder: Path | None = None) -> tuple[list[str], Path, Path]:
+        """The driver's command line, the run's folder (`folder`: made by somebody else), the file that will hold the answer."""
         self.count += 1
-        folder = (runs or self.runs) / f"run-{self.count}"
-        folder.mkdir()
+        if folder is None:
+            folder = self.runs / f"run-{self.count}"
+            folder.mkdir()
+            self.own(folder)
         answer = self.root / f"answer-{self.count}"
         plan = self.root / f"plan-{self.count}"
         plan.write_bytes(msgspec.json.encode(Plan(str(self.store), str(folder), launch, self.strategy, str(answer))))
-        self.own(folder)
         answer.touch()
         self.own(answer)
-        return [*self.identity(), sys.executable, "-m", "tests.run.driver", str(plan)], folder, answer
+        return [*self.identity(), *before, python(self.uid), "-m", "tests.run.driver", str(plan)], folder, answer
 
     def identity(self) -> list[str]:
-        if self.uid == os.getuid():
-            return []
-        return ["setpriv", f"--reuid={self.uid}", f"--regid={self.uid}", "--clear-groups"]
+        return identity(self.uid)
 
     def own(self, path: Path) -> None:
         if self.uid != os.getuid():
             subprocess.run(["chown", "-hR", f"{self.uid}:{self.uid}", str(path)], check=True)
 
     def run(
-        self, *argv: str, mounts: Sequence[Mount] = (), runs: Path | None = None, before: Sequence[str] = (), stdin: str = "", **changes: Any
+        self, *argv: str, mounts: Sequence[Mount] = (), before: Sequence[str] = (), stdin: str = "", **changes: Any
     ) -> Ran:
-        """Run a command in the tiny image. `before`: a program and arguments that the driver is started by."""
+        """Run a command in the tiny image. `before`: a program and arguments that start the driver, as the same user."""
         launch = self.launch(*argv, mounts=tuple(mounts), **changes)
-        command, folder, answer = self.command(launch, runs=runs)
+        command, folder, answer = self.command(launch, before=before)
         done = subprocess.run(
-            [*before, *command], cwd=REPOSITORY, input=stdin, capture_output=True, text=True, check=False, timeout=60, env=environ()
+            command, cwd=REPOSITORY, input=stdin, capture_output=True, text=True, check=False, timeout=60, env=environ()
         )
         assert answer.stat().st_size, done.stderr
         return Ran(msgspec.json.decode(answer.read_bytes(), type=Answer), done.stdout, done.stderr, folder)
@@ -127,9 +129,28 @@ class Place:
         return self.run("python", "-c", script, **changes)
 
 
+def identity(uid: int) -> list[str]:
+    """The start of a command line that runs the rest as this user."""
+    if uid == os.getuid():
+        return []
+    # by a shell: setpriv itself still looks a program up with the capabilities of root
+    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "sh", "-c", 'exec "$@"', "sh"]
+
+
+@functools.cache
+def python(uid: int) -> str:
+    """A Python that this user can start and that finds what the driver imports: that of the tests may lie in a closed home."""
+    for candidate in (sys.executable, "/usr/bin/python3"):
+        command = [*identity(uid), candidate, "-c", "import tests.run.driver"]
+        if subprocess.run(command, cwd=REPOSITORY, env=environ(), capture_output=True, check=False).returncode == 0:
+            return candidate
+    need(False, f"a Python that uid {uid} can start, of the version that the tests run on")
+    raise AssertionError
+
+
 def environ() -> dict[str, str]:
     """What the driver starts with; the host's secrets of these tests among it."""
-    return {"PATH": os.environ["PATH"], "PYTHONPATH": str(REPOSITORY), "SECRET_OF_THE_HOST": "1", "TMPDIR": "/tmp"}
+    return {"PATH": os.environ["PATH"], "PYTHONPATH": f"{REPOSITORY}:{SITE}", "SECRET_OF_THE_HOST": "1", "TMPDIR": "/tmp"}
 
 
 @pytest.fixture(scope="session")
@@ -142,6 +163,7 @@ def image(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return store
 
 
+@contextlib.contextmanager
 def open_place(store: Path, uid: int, name: str = "place") -> Iterator[Place]:
     """A place around a store that is there; `name` is that of its folder."""
     root = Path(tempfile.mkdtemp(prefix="repro-env-test-"))
@@ -189,4 +211,5 @@ def place(request: pytest.FixtureRequest, stores: Callable[[int], Path]) -> Iter
     else:
         need(shutil.which("setpriv"), "setpriv (package util-linux)")
         uid = PLAIN
-    yield from open_place(stores(uid), uid)
+    with open_place(stores(uid), uid) as opened:
+        yield opened

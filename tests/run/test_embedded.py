@@ -1,13 +1,304 @@
-"""The embedded runner, from outside and from inside, as root and as a plain user."""
+"""The embedded runner from outside: codes, signals, what is missing, what is left when it is killed."""
 
 from __future__ import annotations
 
-from tests.run.conftest import Place
+import contextlib
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from repro_env.model.run import Mount, User
+from repro_env.run.embedded import BEST, Strategy, choose
+from tests.fakes import rootfs
+from tests.parts import need
+from tests.run.conftest import REPOSITORY, Place, environ, open_place
+from tests.run.driver import Answer
 
 
 def test_the_command_runs_and_its_code_passes_through(place: Place) -> None:
     ran = place.sh("echo out; echo err >&2; exit 7")
     assert (ran.stdout, ran.stderr) == ("out\n", "err\n")
-    assert ran.outcome.exit_code == 7
-    assert ran.outcome.signal == 0
+    assert (ran.outcome.exit_code, ran.outcome.signal, ran.outcome.isolation) == (7, 0, "embedded")
     assert ran.outcome.means[:2] == ("root: overlay", "workspace: overlay")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, 137), (signal.SIGSEGV, 139), (signal.SIGTERM, 143)])
+def test_a_signal_that_ends_the_command_becomes_its_code(place: Place, number: int, code: int) -> None:
+    ran = place.sh(f"kill -{int(number)} $$")
+    assert (ran.outcome.exit_code, ran.outcome.signal, ran.outcome.out_of_memory) == (code, number, False)
+
+
+def test_stdin_is_the_callers(place: Place) -> None:
+    assert place.run("cat", stdin="through\n").stdout == "through\n"
+
+
+def test_a_closed_pipe_ends_a_writer_as_everywhere(place: Place) -> None:
+    """Python ignores SIGPIPE; a program that it starts must not."""
+    assert place.sh("{ while :; do echo y; done; } | cat /dev/null; echo $?").stdout == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "error", "words"),
+    [
+        (["no-such-command"], "CommandMissingError", ["no-such-command", f"{rootfs.PREFIX}/bin:/bin"]),
+        (["/no/such/command"], "CommandMissingError", ["/no/such/command"]),
+        (["no-interpreter"], "RunError", [f"{rootfs.PREFIX}/bin/no-interpreter", "first line"]),
+        ([f"{rootfs.PREFIX}/bin/plain"], "RunError", ["not executable"]),
+        ([f"{rootfs.PREFIX}/bin"], "RunError", ["not executable"]),
+    ],
+)
+def test_a_command_that_cannot_start_is_named(place: Place, argv: list[str], error: str, words: list[str]) -> None:
+    ran = place.run(*argv)
+    assert ran.answer.error == error
+    for word in words:
+        assert word in ran.answer.message
+    assert [path.name for path in ran.folder.iterdir()] == ["files"]
+
+
+def test_a_working_directory_that_is_not_there_is_named(place: Place) -> None:
+    ran = place.run("ls", cwd="/srv/captured/project/nowhere")
+    assert ran.answer.error == "RunError"
+    assert "/srv/captured/project/nowhere" in ran.answer.message
+
+
+def test_data_that_is_not_there_is_named(place: Place) -> None:
+    ran = place.run("ls", mounts=[Mount(kind="data", source="/no/such/data", target="/data")])
+    assert (ran.answer.error, "/no/such/data" in ran.answer.message) == ("DataError", True)
+
+
+@pytest.mark.parametrize("target", ["/proc", "/dev"])
+def test_what_every_program_needs_is_not_hidden(place: Place, target: str) -> None:
+    ran = place.run("ls", mounts=[Mount(kind="data", source=str(place.runs), target=target)])
+    assert (ran.answer.error, target in ran.answer.message) == ("RunError", True)
+
+
+def test_somebody_else_cannot_be_had(place: Place) -> None:
+    ran = place.run("ls", user=User(uid=place.uid + 1, gid=place.uid, name="x", home="/home/x"))
+    assert ran.answer.error == "RunError"
+
+
+def test_a_layer_that_is_not_in_the_store_is_named(place: Place) -> None:
+    ran = place.run("ls", layers=(rootfs.digest(1), rootfs.digest(404)))
+    assert (ran.answer.error, rootfs.digest(404) in ran.answer.message) == ("StoreError", True)
+
+
+def test_orphans_are_reaped_and_what_is_left_ends_with_the_command(place: Place) -> None:
+    ran = place.python("""
+import os, time
+for _ in range(3):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.05); os._exit(0)  # its parent is gone by then: init gets it
+        os._exit(0)
+    os.wait()
+deadline = time.monotonic() + 20
+while time.monotonic() < deadline and len([n for n in os.listdir("/proc") if n.isdigit()]) > 2: time.sleep(0.01)
+print(sorted(n for n in os.listdir("/proc") if n.isdigit()))
+if os.fork() == 0:
+    os.setsid(); time.sleep(600)
+""")
+    assert ran.stdout == "['1', '2']\n"
+    assert ran.outcome.exit_code == 0
+
+
+class Live:
+    """A run that goes on: its driver, and how to ask it things."""
+
+    def __init__(self, place: Place, command: list[str], folder: Path, answer: Path, **options: object) -> None:
+        self.folder = folder
+        self._answer = answer
+        self.lines: list[str] = []
+        self.driver = subprocess.Popen(  # type: ignore[call-overload]
+            command, cwd=REPOSITORY, env=environ(), **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | options
+        )
+
+    def said(self, line: str) -> None:
+        """Wait for a line of the command's."""
+        assert self.driver.stdout
+        heard = ""
+        while heard != line:
+            heard = self.driver.stdout.readline()
+            assert heard, f"it ended without saying {line!r}: {self.lines}"
+            heard = heard.rstrip("\n")
+            self.lines.append(heard)
+
+    @property
+    def answer(self) -> Answer:
+        self.driver.wait(30)
+        return msgspec.json.decode(self._answer.read_bytes(), type=Answer)
+
+
+@pytest.fixture
+def live(place: Place) -> Iterator[Callable[..., Live]]:
+    started: list[Live] = []
+
+    def start(script: str, **options: object) -> Live:
+        command, folder, answer = place.command(place.launch("python", "-uc", script))
+        started.append(Live(place, command, folder, answer, **options))
+        return started[-1]
+
+    yield start
+    for one in started:
+        one.driver.kill()
+        one.driver.wait()
+        if one.driver.stdout:
+            one.driver.stdout.close()
+
+
+COUNTING = """
+import os, signal, sys, time
+got = []
+def handle(number, frame):
+    got.append(number); print("got", signal.Signals(number).name)
+for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
+    signal.signal(number, handle)
+print("ready")
+deadline = time.monotonic() + 40
+while signal.SIGUSR2 not in got and time.monotonic() < deadline: time.sleep(0.01)
+time.sleep(0.2)
+print("all", *[signal.Signals(number).name for number in got])
+sys.exit(len(got))
+"""
+
+
+def test_signals_to_the_supervisor_reach_the_command_once(live: Callable[..., Live]) -> None:
+    run = live(COUNTING)
+    run.said("ready")
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGWINCH, signal.SIGUSR2):
+        run.driver.send_signal(number)
+        run.said(f"got {number.name}")
+    run.said("all SIGTERM SIGHUP SIGINT SIGUSR1 SIGWINCH SIGUSR2")
+    assert run.answer.outcome is not None
+    assert run.answer.outcome.exit_code == 6
+
+
+def test_signals_to_the_whole_group_reach_the_command_once(live: Callable[..., Live]) -> None:
+    """As `timeout`, `kill -- -GROUP` and the terminal send them."""
+    run = live(COUNTING, start_new_session=True)
+    run.said("ready")
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
+        os.killpg(run.driver.pid, number)
+        run.said(f"got {number.name}")
+    run.said("all SIGTERM SIGINT SIGUSR2")
+
+
+def test_an_unhandled_signal_ends_the_command(live: Callable[..., Live]) -> None:
+    run = live("import time; print('ready'); time.sleep(60)")
+    run.said("ready")
+    run.driver.send_signal(signal.SIGTERM)
+    outcome = run.answer.outcome
+    assert outcome is not None
+    assert (outcome.exit_code, outcome.signal) == (143, signal.SIGTERM)
+
+
+def test_ctrl_c_on_a_terminal_reaches_the_command_once(live: Callable[..., Live], place: Place) -> None:
+    main, other = pty.openpty()
+    script = "import ctypes, fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+    command, folder, answer = place.command(place.launch("python", "-uc", COUNTING))
+    run = Live(place, [sys.executable, "-c", script, *command], folder, answer, stdin=other)
+    try:
+        run.said("ready")
+        os.write(main, b"\x03")
+        run.said("got SIGINT")
+        run.driver.send_signal(signal.SIGUSR2)
+        run.said("all SIGINT SIGUSR2")
+        assert run.answer.outcome is not None
+    finally:
+        os.close(main)
+        os.close(other)
+        run.driver.kill()
+        run.driver.wait()
+        assert run.driver.stdout
+        run.driver.stdout.close()
+
+
+def test_a_killed_supervisor_leaves_no_process_and_no_mount(live: Callable[..., Live], place: Place) -> None:
+    name = f"left-{os.getpid()}-{place.uid}"
+    run = live(f"import os, time; os.fork() or (os.setsid(), time.sleep(600)); print('ready'); time.sleep(600) # {name}")
+    run.said("ready")
+    assert len(_processes(name)) >= 2
+    mounts = Path("/proc/self/mountinfo").read_text()
+    run.driver.kill()
+    run.driver.wait()
+    deadline = time.monotonic() + 20
+    while _processes(name) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert _processes(name) == []
+    assert Path("/proc/self/mountinfo").read_text() == mounts
+    assert (run.folder / ".scratch").is_dir()
+    deadline = time.monotonic() + 20
+    while (run.folder / ".scratch").exists() and time.monotonic() < deadline:  # the last process may still be going
+        place.sh(":")
+    assert sorted(path.name for path in run.folder.iterdir()) == ["files"]
+
+
+def _processes(name: str) -> list[int]:
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):
+                if name.encode() in (path / "cmdline").read_bytes() and b"-uc" in (path / "cmdline").read_bytes():
+                    found.append(int(path.name))
+    return found
+
+
+def test_a_run_in_progress_keeps_its_scratch_folder(live: Callable[..., Live], place: Place) -> None:
+    run = live("import os, sys, time; open('/tmp/mine', 'w').write('kept'); print('ready'); time.sleep(60)")
+    run.said("ready")
+    place.sh(":")
+    assert (run.folder / ".scratch").is_dir()
+    run.driver.send_signal(signal.SIGTERM)
+    assert run.answer.outcome
+    assert not (run.folder / ".scratch").exists()
+
+
+def test_out_of_memory_is_told_where_a_control_group_tells_it(stores: Callable[[int], Path]) -> None:
+    need(os.getuid() == 0, "uid 0, to make a control group")
+    with open_place(stores(0), 0) as place:
+        _starves(place)
+
+
+def _starves(place: Place) -> None:
+    root = Path("/sys/fs/cgroup")
+    group = next((path for path in (root / "memory", root) if (path / "cgroup.procs").exists()), root) / f"repro-env-test-{os.getpid()}"
+    try:
+        group.mkdir()
+    except OSError:
+        need(False, "a control group for memory that can be made here (uid 0)")
+    try:
+        limit = next((group / name for name in ("memory.limit_in_bytes", "memory.max") if (group / name).exists()), None)
+        need(limit, "the memory controller of control groups")
+        assert limit
+        limit.write_text(str(200 << 20))
+        into = f'echo $$ > "{group}/cgroup.procs"; exec "$@"'
+        ran = place.python("x = [bytearray(b'1') * (1 << 20) for _ in range(1000)]", before=["sh", "-c", into, "sh"])
+        assert (ran.outcome.exit_code, ran.outcome.signal, ran.outcome.out_of_memory) == (137, signal.SIGKILL, True)
+    finally:
+        group.rmdir()
+
+
+def test_no_name_spaces_is_an_error_and_never_the_host(place: Place) -> None:
+    need(shutil.which("setpriv"), "setpriv (package util-linux)")
+    forbid = 'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-sys_admin "$@"'
+    before = ["unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"]
+    ran = place.sh("echo out", before=before, user=User(uid=0, gid=0, name="root", home="/root"))
+    assert ran.answer.error == "SandboxError"
+    assert "doctor" in ran.answer.hint
+    assert ran.stdout == ""
+
+
+def test_what_is_tried_next() -> None:
+    assert choose(BEST, frozenset({"root"})) == Strategy(root="memory", workspace="overlay")
+    assert choose(BEST, frozenset({"root", "workspace"})) == Strategy(root="memory", workspace="copy")
+    assert choose(Strategy(root="memory", workspace="copy"), frozenset({"root"})) == Strategy(root="links", workspace="copy")
+    assert choose(Strategy(root="links", workspace="copy"), frozenset({"root"})) is None
+    assert choose(Strategy(root="disk", workspace="copy"), frozenset({"workspace"})) is None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import os
+from pathlib import Path
 
 from tests.run.conftest import Place
 
@@ -51,7 +51,7 @@ print(open("/etc/resolv.conf").read() + "end")
 
 def test_with_network_the_interfaces_are_the_hosts(place: Place) -> None:
     ran = place.python("import socket; print(sorted(name for _, name in socket.if_nameindex()))", network=True)
-    assert ran.stdout.strip() == str(sorted(os.listdir("/sys/class/net")))
+    assert ran.stdout.strip() == str(sorted(path.name for path in Path("/sys/class/net").iterdir()))
 
 
 def test_variables_are_exactly_those_of_the_launch(place: Place) -> None:

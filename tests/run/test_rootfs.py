@@ -14,7 +14,7 @@ from repro_env.model.run import Mount, User
 from repro_env.run import filesystem
 from repro_env.run.embedded import Strategy
 from tests.fakes import rootfs
-from tests.run.conftest import Place, open_place
+from tests.run.conftest import REPOSITORY, Place, environ, open_place, python
 
 
 @pytest.fixture(params=["disk", "memory", "links"])
@@ -48,7 +48,7 @@ def test_nothing_of_the_host_is_visible(anyhow: Place) -> None:
 def test_home_and_temporary_folders_are_writable_private_and_gone_afterwards(anyhow: Place) -> None:
     script = 'for f in /home/ann /tmp /var/tmp /run /dev/shm; do echo hello > "$f/mine"; cat "$f/mine"; stat -c "%a" "$f"; done'
     ran = anyhow.sh(script)
-    assert ran.stdout.split() == "hello 755 hello 1777 hello 1777 hello 755 hello 1777".split()
+    assert ran.stdout.split() == ["hello", "755", "hello", "1777", "hello", "1777", "hello", "755", "hello", "1777"]
     again = anyhow.sh('for f in /home/ann /tmp /var/tmp /run /dev/shm; do [ ! -e "$f/mine" ] || echo "$f"; done')
     assert again.stdout == ""
     assert ran.files == {}
@@ -116,7 +116,7 @@ def test_hardware_facts_can_be_read(anyhow: Place) -> None:
     ran = anyhow.sh("cat /sys/devices/system/cpu/online; ls /sys/fs/cgroup")
     cpus, _, groups = ran.stdout.partition("\n")
     assert cpus == Path("/sys/devices/system/cpu/online").read_text().strip()
-    assert groups.split() == sorted(os.listdir("/sys/fs/cgroup"))
+    assert groups.split() == sorted(path.name for path in Path("/sys/fs/cgroup").iterdir())
 
 
 def test_data_is_read_only_below_its_sub_mounts_too(anyhow: Place, tmp_path_factory: pytest.TempPathFactory) -> None:
@@ -183,14 +183,16 @@ def test_sixty_layers(place: Place) -> None:
 
 @pytest.mark.parametrize("name", ["a b", "a,b", "a:b", "a\\b", "a'\"b", "ü=x", "%s"])
 def test_odd_names_of_the_store_and_the_runs(image: Path, name: str) -> None:
-    opened = open_place(image, os.getuid(), name)
-    place = next(opened)
+    with open_place(image, os.getuid(), name) as place:
+        _runs_in(place, image)
+
+
+def _runs_in(place: Place, image: Path) -> None:
     place.store = place.root / "store"
     subprocess.run(["cp", "-a", str(image), str(place.store)], check=True)
     ran = place.sh("echo new > new; rm old.txt; cat /srv/captured/venv/note")
     assert (ran.outcome.exit_code, ran.outcome.means[:2]) == (0, ("root: overlay", "workspace: overlay"))
     assert (ran.files, ran.answer.removed) == ({"new": "new\n"}, ("old.txt",))
-    opened.close()
 
 
 @pytest.mark.parametrize("workspace", ["/srv/captured/pro ject", "/srv/captured/a,b:c\\d", "/opt/env/inside"])
@@ -241,8 +243,7 @@ for path in ("/srv/x", "/srv/a/x", "/srv/with space/x"):
         print(error.strerror)
 open("/mnt/still", "w")
 """
-    done = subprocess.run(
-        [*place.identity(), sys.executable, "-c", script], capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2]
-    )
+    command = [*place.identity(), python(place.uid), "-c", script]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY, env=environ())
     assert done.stdout.splitlines() == ["Read-only file system"] * 3, done.stderr
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from repro_env.model.errors import DiskError
@@ -15,7 +16,8 @@ from repro_env.run.embedded import Strategy
 from repro_env.run.workspace import Point
 from tests.fakes import rootfs
 from tests.parts import need
-from tests.run.conftest import Place
+from tests.run.conftest import REPOSITORY, Place, environ
+from tests.run.driver import Answer
 
 
 @pytest.fixture(params=["overlay", "copy"])
@@ -124,31 +126,45 @@ def test_mounts_inside_the_workspace_are_no_outputs(either: Place) -> None:
     assert (keep / "w").read_text() == "w\n"
 
 
-def test_overlay_refused_for_the_run_folder_falls_back_by_itself(place: Place) -> None:
-    """An overlay does not take another overlay as its upper side: so it is inside most containers."""
-    script = (
-        'cd "$1"; shift; mkdir lower upper work; mount -t overlay none -o lowerdir=lower,upperdir=upper,workdir=work runs; '
-        'mkdir runs/run-1; chown -R "$1:$1" runs; shift; cd "$1"; shift; exec "$@"'
-    )
-    need(os.getuid() == 0, "uid 0, to mount an overlay for the runs folder")
-    launch = place.launch("sh", "-ec", "echo new > new; rm old.txt; echo t > /tmp/t; cat /tmp/t")
-    command, folder, answer = place.command(launch)
-    folder.rmdir()
-    wrapped = ["unshare", "-m", "sh", "-ec", script, "sh", str(place.root), str(place.uid), str(Path(__file__).parents[2]), "sh", "-c"]
-    look = '"$@"; cd "$0"; ls -A; echo "$(cat files/new)"; ls -A files'
+def _answer(place: Place, script: str, *, setup: str, folder: Path) -> tuple[Answer, str]:
+    """Run in a mount namespace that `setup` (a shell script) prepares as root. Returns the answer, and what the run left."""
+    need(os.getuid() == 0, "uid 0, to mount what overlay refuses")
+    command, made, answer = place.command(place.launch("sh", "-ec", script), folder=folder)
+    wrapped = f'{setup}; mkdir -p "{made}"; chown -R {place.uid}:{place.uid} "{made.parent}"; "$@"; cd "{made}"; ls -A . files; cat files/new'
     done = subprocess.run(
-        [*wrapped, look, str(folder), "env", f"TMPDIR={folder.parent}", f"PYTHONPATH={Path(__file__).parents[2]}", *command],
-        capture_output=True, text=True, check=False, timeout=60,
+        ["unshare", "-m", "sh", "-ec", wrapped, "sh", *command],
+        cwd=REPOSITORY, env=environ() | {"TMPDIR": str(made.parent)}, capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
-    from tests.run.driver import Answer
+    assert answer.stat().st_size, done.stderr
+    return msgspec.json.decode(answer.read_bytes(), type=Answer), done.stdout
 
-    import msgspec
 
-    said = msgspec.json.decode(answer.read_bytes(), type=Answer)
-    assert said.outcome, (said.message, done.stderr)
+def test_overlay_refused_for_the_upper_side_falls_back_by_itself(place: Place) -> None:
+    """An overlay does not take another overlay as its upper side: so it is inside most containers."""
+    root = place.root
+    setup = f'cd "{root}"; mkdir l u w; mount -t overlay none -o lowerdir=l,upperdir=u,workdir=w runs; cd "{REPOSITORY}"'
+    said, left = _answer(place, "echo new > new; rm old.txt; echo t > /tmp/t; cat /tmp/t", setup=setup, folder=place.runs / "run")
+    assert said.outcome, said.message
     assert said.outcome.means[:2] == ("root: overlay, upper side in memory", "workspace: copy")
     assert said.removed == ("old.txt",)
-    assert done.stdout.split() == ["t", "files", "new", "new"], done.stderr
+    assert left == "t\n.:\nfiles\n\nfiles:\nnew\nnew\n"
+
+
+def test_overlay_refused_altogether_falls_back_by_itself(place: Place) -> None:
+    """Overlays stack two deep; a store that lies on the second cannot be a lower side of a third (FILESYSTEM_MAX_STACK_DEPTH)."""
+    root = place.root
+    setup = (
+        f'cd "{root}"; mkdir l u w u2 w2 one two; '
+        f'mount -t overlay none -o "lowerdir={place.store},upperdir=u,workdir=w" one; '
+        f'mount -t overlay none -o lowerdir=one,upperdir=u2,workdir=w2 two; chown {place.uid}:{place.uid} two; cd "{REPOSITORY}"'
+    )
+    place.store = root / "two"
+    script = f"echo new > new; rm old.txt; hello; cat {rootfs.PREFIX}/note"
+    said, left = _answer(place, script, setup=setup, folder=root / "two/runs/run")
+    assert said.outcome, said.message
+    assert said.outcome.means[:2] == ("root: links", "workspace: copy")
+    assert said.removed == ("old.txt",)
+    assert left == f"hello from {rootfs.PREFIX}/bin/hello\nthe environment\n.:\nfiles\n\nfiles:\nnew\nnew\n"
 
 
 def test_a_workspace_that_does_not_fit_fails_and_says_so(image: Path, tmp_path: Path) -> None:
