@@ -8,6 +8,7 @@ import pytest
 
 from repro_env.io.process import run
 from repro_env.store.store import Store
+from tests.parts import need
 
 
 @pytest.fixture
@@ -23,8 +24,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small tmpfs")
     done = run(["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=60,mode=0700", "tmpfs", str(folder)])
-    if done.code != 0:
-        pytest.skip(f"cannot mount a tmpfs here: {done.stderr.decode().strip()}")
+    need(done.code == 0, f"leave to mount a tmpfs: {done.stderr.decode().strip()}")
     try:
         yield folder
     finally:
