@@ -40,13 +40,15 @@ def files(folder: Path) -> dict[str, str]:
 
 def main() -> int:
     start = time.monotonic()
-    for made in (PROJECT / "repro", PROJECT / "runs", DEMO / "host", DEMO / "image"):
+    for made in (PROJECT / "repro", PROJECT / "runs", PROJECT / "outputs", DEMO / "host", DEMO / "image"):
         shutil.rmtree(made, ignore_errors=True)
     shutil.copy2(HERE / "train.py", PROJECT / "train.py")
     print(f"$ cd {os.path.relpath(PROJECT)}")
 
     run("capture", "--python", ".venv/bin/python", "--seed", SEED)
     run("exec", "--runner", "host", "--save", "../host", "train.py")
+    print("\n$ rm -r outputs    # on the host a script writes where it stands; in the image, into its run's own folder")
+    shutil.rmtree(PROJECT / "outputs", ignore_errors=True)
     run("rebuild")
     run("exec", "--save", "../image", "train.py")
 
