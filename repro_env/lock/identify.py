@@ -27,7 +27,6 @@ from repro_env.io.http import Session, local_path
 from repro_env.lock import repack as repacking
 from repro_env.lock.evidence import Witness
 from repro_env.lock.index import Candidate, Indexes, candidate, linkable, tags_of
-from repro_env.lock.memory import remembered
 from repro_env.model import codec, redact
 from repro_env.model.artifact import Wheel
 from repro_env.model.environment import Interpretation, Layout
@@ -181,7 +180,7 @@ class _Search:
         return codec.digest((_RULE, dist.facts, digests, self._layout, self._session.configuration.shown))
 
     def _known(self, key: str) -> Identified | None:
-        proof = remembered(self._store, "proof", key, _Proof)
+        proof = self._store.facts.recall("proof", key, _Proof)
         if proof is None:
             return None
         known = self._witness.recall(proof.wheel.sha256, proof.wheel.filename, proof.url)
@@ -212,9 +211,7 @@ class _Search:
         path = seen.path
         if not linked and path is None:
             path, _ = self._witness.fetch(one)
-        made = Wheel(
-            name=dist.facts.name, version=dist.facts.version, filename=one.filename, sha256=seen.digest, size=seen.size
-        )
+        made = Wheel(name=dist.facts.name, version=dist.facts.version, filename=one.filename, sha256=seen.digest, size=seen.size)
         return _Proof(made, origin if linked else "carried", url, one.index), seen.facts, path
 
 
@@ -247,9 +244,9 @@ def _repacked(dist: InstalledDistribution, layout: Layout, store: Store, why: st
 
 
 def _told(reasons: Sequence[str]) -> list[str]:
-    """Why no candidate is the wheel: the first, which fits best, and how many more there were."""
-    more = len(reasons) - 1
-    return [f"{reasons[0]} ({more} more are others too)" if more > 0 else reasons[0]] if reasons else []
+    """Why no candidate is the wheel: how many there were, and what is wrong with the first, which fits best."""
+    count = f"none of {len(reasons)} wheels of this version is what is installed: " if len(reasons) > 1 else ""
+    return [count + reasons[0]] if reasons else []
 
 
 def _ranked(candidates: Sequence[Candidate], dist: InstalledDistribution, direct: Candidate | None) -> list[Candidate]:

@@ -1,0 +1,81 @@
+"""pylock.toml: valid, the same bytes each time, and exactly what the spec says."""
+
+from __future__ import annotations
+
+import msgspec
+
+from repro_env.model.spec import Spec
+from repro_env.render import pylock
+from tests.fakes.index import Index
+
+try:
+    import tomllib
+except ImportError:  # Python 3.10
+    from pip._vendor import tomli as tomllib  # type: ignore[no-redef,unused-ignore]
+
+
+def sha256(spec: Spec, name: str) -> str:
+    return next(wheel.sha256 for wheel in spec.identity.distributions if wheel.name == name).removeprefix("sha256:")
+
+
+def test_pylock(spec: Spec, index: Index) -> None:
+    found = tomllib.loads(pylock.render(spec).decode())
+    assert found == {
+        "lock-version": "1.0",
+        "requires-python": "==3.11.*",
+        "created-by": "repro-env",
+        "packages": [
+            {
+                "name": "alpha-pkg",
+                "version": "3",
+                "wheels": [
+                    {
+                        "name": "alpha_pkg-3-py3-none-any.whl",
+                        "path": f"blobs/{sha256(spec, 'alpha-pkg')}",
+                        "size": (index.folder / "alpha_pkg-3-py3-none-any.whl").stat().st_size,
+                        "hashes": {"sha256": sha256(spec, "alpha-pkg")},
+                    }
+                ],
+            },
+            {
+                "name": "mid",
+                "version": "2.0+cpu",
+                "wheels": [
+                    {
+                        "name": "mid-2.0+cpu-py3-none-any.whl",
+                        "url": f"{index.proxy}/files/mid-2.0%2Bcpu-py3-none-any.whl",
+                        "size": (index.folder / "mid-2.0+cpu-py3-none-any.whl").stat().st_size,
+                        "hashes": {"sha256": sha256(spec, "mid")},
+                    }
+                ],
+            },
+            {
+                "name": "zeta",
+                "version": "1.0",
+                "index": index.url,
+                "wheels": [
+                    {
+                        "name": "zeta-1.0-py3-none-any.whl",
+                        "url": f"{index.proxy}/files/zeta-1.0-py3-none-any.whl",
+                        "size": (index.folder / "zeta-1.0-py3-none-any.whl").stat().st_size,
+                        "hashes": {"sha256": sha256(spec, "zeta")},
+                    }
+                ],
+            },
+        ],
+        "tool": {"repro-env": {"spec": spec.digest}},
+    }
+
+
+def test_the_same_bytes_in_any_order(spec: Spec) -> None:
+    back = tuple(reversed(spec.identity.distributions))
+    other = msgspec.structs.replace(spec, identity=msgspec.structs.replace(spec.identity, distributions=back))
+    # The digest is of the identity as it stands, so its line differs.
+    assert pylock.render(other).replace(other.digest.encode(), spec.digest.encode()) == pylock.render(spec)
+
+
+def test_versions_that_pep_440_does_not_know_are_left_out(spec: Spec) -> None:
+    odd = tuple(msgspec.structs.replace(one, version="2004d") for one in spec.identity.distributions)
+    other = msgspec.structs.replace(spec, identity=msgspec.structs.replace(spec.identity, distributions=odd))
+    found = tomllib.loads(pylock.render(other).decode())
+    assert [set(package) & {"version"} for package in found["packages"]] == [set(), set(), set()]
