@@ -23,18 +23,15 @@ from repro_env.io.files import FileContents, sha256_of
 from repro_env.lock.layers import DistributionContents
 from repro_env.model import codec, redact
 from repro_env.model.artifact import Wheel
-from repro_env.model.errors import ArtifactError, LockError, NetworkError, ReproEnvError, SpecError
+from repro_env.model.errors import ArtifactError, LockError, NetworkError, ReproEnvError
 from repro_env.model.spec import Spec
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
-from repro_env.store.wheelfile import WheelContents, open_facts
+from repro_env.store.wheelfile import FACTS, WheelContents, open_facts
 
 if TYPE_CHECKING:
     from repro_env.io.http import Session
     from repro_env.lock.index import Indexes
-
-FACTS = "wheel"
-"""Kind of the store's facts about wheels, by the wheel's sha256 (`image.wheel.Facts`)."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -75,15 +72,9 @@ class Finder:
 
     def facts(self, one: Wheel) -> rule.Facts | None:
         """What the store knows of a wheel from an earlier capture or rebuild."""
-        held = self._store.facts.get(FACTS, one.sha256)
-        if held is None:
-            return None
-        try:
-            found = codec.decode(held, rule.Facts, where=one.filename)
-        except SpecError:
-            return None  # written by another version
+        found = self._store.facts.recall(FACTS, one.sha256, rule.Facts)
         # The name is not in the wheel's bytes, and `canonical` compares it with what they say.
-        return found if found.filename == one.filename else msgspec.structs.replace(found, filename=one.filename)
+        return found if found is None or found.filename == one.filename else msgspec.structs.replace(found, filename=one.filename)
 
     def places(self, one: Wheel, facts: rule.Facts | None, failures: list[ReproEnvError]) -> Iterator[Place]:
         """Every claim, nearest first; what is far is asked for only when it is reached.

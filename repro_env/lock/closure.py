@@ -100,9 +100,7 @@ class Loader:
         return found is not None and (found.bits, found.machine) == (asker.bits, asker.machine)
 
 
-def close(
-    starts: Iterable[str], loader: Loader, *, program: str = "", loaded: Mapping[str, str] | None = None
-) -> Closure:
+def close(starts: Iterable[str], loader: Loader, *, program: str = "", loaded: Mapping[str, str] | None = None) -> Closure:
     """Everything that `starts` (absolute paths) pull in. `program` is the executable they are loaded into.
 
     `loaded`: file names and sonames of libraries that the process has, or will have, from elsewhere -> path ("" when it

@@ -134,9 +134,7 @@ class Database:
             pending += self.meet(package.depends, package.architecture, leave_out)
         return tuple(sorted(found.values(), key=lambda package: package.order))
 
-    def meet(
-        self, groups: Sequence[tuple[str, ...]], architecture: str, leave_out: Callable[[str], bool]
-    ) -> list[Package]:
+    def meet(self, groups: Sequence[tuple[str, ...]], architecture: str, leave_out: Callable[[str], bool]) -> list[Package]:
         """For each group the first installed package that meets it: by its name, else by what it provides."""
         return [met for group in groups if (met := self._meet(group, architecture, leave_out)) is not None]
 

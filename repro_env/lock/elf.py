@@ -164,9 +164,7 @@ class _File:
         return os.pread(self._fd, size, offset)
 
     def _broken(self, what: str) -> LockError:
-        return LockError(
-            f"is a damaged ELF file: {what} cannot be read", where=self._where, hint="reinstall what it belongs to"
-        )
+        return LockError(f"is a damaged ELF file: {what} cannot be read", where=self._where, hint="reinstall what it belongs to")
 
 
 def _split(paths: str) -> tuple[str, ...]:

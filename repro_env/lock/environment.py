@@ -17,6 +17,7 @@ from repro_env.io.files import FileContents, Found, walk
 from repro_env.lock import assemble, base, compose, identify, interpreter, layers
 from repro_env.lock.outside import Outside, check_links, outside, python_path
 from repro_env.lock.tree import Tree
+from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.environment import Host, Interpretation, Startup, Variables
 from repro_env.model.errors import CaptureError
@@ -24,7 +25,7 @@ from repro_env.model.image import Layer
 from repro_env.model.spec import Identity
 from repro_env.model.talk import Tell
 from repro_env.store.store import Store
-from repro_env.store.wheelfile import WheelContents
+from repro_env.store.wheelfile import FACTS, WheelContents
 
 
 class Locked(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +72,9 @@ def lock(
         host_base = base.cut(facts, startup, libraries=libraries, programs=programs, locale=startup.locale, hashes=store.hashes)
         runtime = interpreter.interpreter_tree(facts, hashes=store.hashes)
         identified, indexes = answer.result()
+    for one in identified:
+        if store.facts.get(FACTS, one.wheel.sha256) is None:  # a rebuild on this machine can then use the installed files
+            store.facts.put(FACTS, one.wheel.sha256, codec.canonical(one.facts))
     installed = {one.wheel.name: wheel.canonical(one.facts, facts.layout, name=one.wheel.name) for one in identified}
     composition = compose.compose(installed, found, hashes, read=lambda path: (prefix / path).read_bytes())
     if composition.unheld:

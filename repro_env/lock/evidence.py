@@ -12,7 +12,6 @@ from repro_env.io.files import room, walk
 from repro_env.io.http import Session, local_path
 from repro_env.io.ranges import RangesRefusedError
 from repro_env.lock.index import Candidate
-from repro_env.lock.memory import remembered
 from repro_env.lock.repack import chunks_of
 from repro_env.model import codec, redact
 from repro_env.model.errors import ArtifactError, NetworkError
@@ -86,7 +85,7 @@ class Witness:
     def recall(self, digest: str, filename: str, url: str = "") -> _Known | None:
         """Facts seen before. Those read by ranges count only for the URL that they came from: nobody hashed the file."""
         for key in (digest, _by_url(digest, url)):
-            known = remembered(self._store, "wheel", key, _Known)
+            known = self._store.facts.recall("evidence", key, _Known)
             if known is not None:
                 # The same bytes may go by several names.
                 return _Known(msgspec.structs.replace(known.facts, filename=filename), known.size)
@@ -107,7 +106,7 @@ class Witness:
 
     def _remember(self, key: str, facts: Facts, size: int) -> _Known:
         known = _Known(facts, size)
-        self._store.facts.put("wheel", key, codec.canonical(known))
+        self._store.facts.put("evidence", key, codec.canonical(known))
         return known
 
 

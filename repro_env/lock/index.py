@@ -141,9 +141,13 @@ def candidates(page: Page, index: str, wanted: Callable[[str], bool] = _any) -> 
         try:
             files = msgspec.json.decode(page.body, type=_Project).files
         except msgspec.DecodeError as error:
-            raise LockError(f"is not an index page: {error}", where=redact.url(page.url), hint="name an index that works") from None
+            raise LockError(
+                f"is not an index page: {error}", where=redact.url(page.url), hint="name an index that works"
+            ) from None
         named = [
-            _linked(page, file.url, index, file.filename, file.hashes.get("sha256", "")) for file in files if wanted(file.filename)
+            _linked(page, file.url, index, file.filename, file.hashes.get("sha256", ""))
+            for file in files
+            if wanted(file.filename)
         ]
     elif page.content_type in ("text/html", "application/vnd.pypi.simple.v1+html", "application/xhtml+xml"):
         named = [_linked(page, link, index) for link in _links(page) if wanted(_last(link))]

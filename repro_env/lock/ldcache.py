@@ -74,9 +74,7 @@ def write(libraries: Iterable[Library]) -> bytes:
         return placed[text]
 
     entries = b"".join(
-        _ENTRY.pack(
-            one.flags, place(one.name), place(one.path), 0, _HWCAP | names.index(one.hwcaps) if one.hwcaps else 0
-        )
+        _ENTRY.pack(one.flags, place(one.name), place(one.path), 0, _HWCAP | names.index(one.hwcaps) if one.hwcaps else 0)
         for one in lines
     )
     offsets = struct.pack(f"<{len(names)}I", *(place(name) for name in names))

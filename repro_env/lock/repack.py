@@ -22,7 +22,6 @@ from repro_env.image import record, script, wheel
 from repro_env.image.entry import CHUNK, Entry
 from repro_env.image.wheel import Facts
 from repro_env.io.files import FileContents, Found, room, walk
-from repro_env.lock.memory import remembered
 from repro_env.model import codec
 from repro_env.model.artifact import Wheel
 from repro_env.model.environment import Layout
@@ -94,7 +93,7 @@ def repack(dist: InstalledDistribution, layout: Layout, *, store: Store) -> Repa
     literal = {} if dist.wheel else {f"{_info(dist)}/WHEEL": _NO_WHEEL}
     filename = _filename(dist)
     key = codec.digest((_RULE, filename, members, sorted(literal)))
-    known = remembered(store, "repack", key, Wheel)
+    known = store.facts.recall("repack", key, Wheel)
     if known is not None and (path := store.blobs.path(known.sha256)) is not None:
         return Repacked(known, path, open_facts(path, filename), problems)
     with store.temp.folder() as folder, room(store.root):
@@ -213,7 +212,9 @@ def _write(
                     member.write(chunk)
             if hasher.hexdigest() != one.sha256:
                 raise CaptureError(
-                    "changed while it was captured", where=one.path, hint="wait until nothing writes to the environment, capture again"
+                    "changed while it was captured",
+                    where=one.path,
+                    hint="wait until nothing writes to the environment, capture again",
                 )
         for name in sorted(literal):
             archive.writestr(_header(name, False, len(literal[name])), literal[name])

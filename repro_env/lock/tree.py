@@ -128,9 +128,7 @@ class LiveTree:
             else:
                 entries.append(Entry(found.path, "dir"))
         made = {path[1:]: data for path, data in self._made.items()}
-        entries += [
-            Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in made.items()
-        ]
+        entries += [Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in made.items()]
         return tuple(ordered(entries)), LiveContents(made)
 
     def _folder(self, folder: str, depth: int) -> str | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from repro_env.lock.memory import remembered
 from repro_env.model import codec
 from repro_env.model.artifact import Wheel
 from repro_env.store.store import Store
@@ -13,9 +12,9 @@ from repro_env.store.store import Store
 def test_values_come_back_and_others_count_as_absent(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
     value = Wheel(name="demo", version="1", filename="demo-1-py3-none-any.whl", sha256="sha256:" + "0" * 64, size=1)
-    assert remembered(store, "demo", "key", Wheel) is None
+    assert store.facts.recall("demo", "key", Wheel) is None
     store.facts.put("demo", "key", codec.canonical(value))
-    assert remembered(store, "demo", "key", Wheel) == value
+    assert store.facts.recall("demo", "key", Wheel) == value
     for other in (b'{"name":"demo"}', b"[]", b"", codec.canonical(value)[:-1] + b',"new":1}'):
         store.facts.put("demo", "key", other)
-        assert remembered(store, "demo", "key", Wheel) is None
+        assert store.facts.recall("demo", "key", Wheel) is None
