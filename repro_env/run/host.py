@@ -7,10 +7,8 @@ What the command wrote is found by comparing the source folder before and after,
 from __future__ import annotations
 
 import contextlib
-import filecmp
 import os
 import signal
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NoReturn
@@ -49,16 +47,15 @@ class HostRunner:
             means=(MEANS,),
         )
 
-    def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:
-        """Copy what is new or other than before to `files`; return the paths that are gone. Raises `OSError`, `DiskError`."""
+    def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:  # noqa: ARG002
+        """Copy what was written to `files`, also with the same bytes; return the paths that are gone. Raises `OSError`, `DiskError`."""
         after = self._list(workspace)
         with room(files):
             for path, found in sorted(after.items()):
                 old = self._before.get(path)
                 if found.kind == "other" or (old is not None and old.key == found.key and old.target == found.target):
                     continue
-                if not _same(workspace / path, snapshot / path):
-                    _copy(workspace / path, files / path, found)
+                _copy(workspace / path, files / path, found)
         return tuple(sorted(self._before.keys() - after.keys()))
 
     def _list(self, root: Path) -> dict[str, Found]:
@@ -69,19 +66,6 @@ class HostRunner:
 
 
 _: type[Runner] = HostRunner
-
-
-def _same(path: Path, below: Path) -> bool:
-    """Whether a touched path is what the snapshot has: symlink by target, file by owner's executable bit and bytes."""
-    try:
-        new, old = path.lstat(), below.lstat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    if stat.S_ISLNK(new.st_mode) and stat.S_ISLNK(old.st_mode):
-        return path.readlink() == below.readlink()
-    if not (stat.S_ISREG(new.st_mode) and stat.S_ISREG(old.st_mode)) or (new.st_mode ^ old.st_mode) & stat.S_IXUSR:
-        return False
-    return new.st_size == old.st_size and filecmp.cmp(path, below, shallow=False)
 
 
 def _copy(path: Path, target: Path, found: Found) -> None:

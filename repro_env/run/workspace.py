@@ -154,8 +154,8 @@ def harvest(upper: Path, snapshot: Path) -> tuple[str, ...]:
     """Leave in `upper` (the run's `files`) only what the run made or changed. Returns the source files it removed, sorted.
 
     Gone afterwards: what overlay writes for itself (devices that mean "removed", extended attributes), files with
-    the bytes and mode of the snapshot's, folders of the snapshot with nothing new in them. What was removed as a
-    folder is listed file by file. Right after a run, or later for a run that was killed; a second call finds
+    the time, bytes and mode of the snapshot's (not written, only opened for it or copied), folders of the snapshot
+    with nothing new in them. What was removed as a folder is listed file by file. Right after a run, or later for a run that was killed; a second call finds
     nothing left to do, so the answer is the first one's. Raises `OSError`.
     """
     marker = upper.parent / _COPIED
@@ -225,7 +225,10 @@ def _clean(path: Path) -> bool:
 
 
 def _same(path: Path, below: Path) -> bool:
-    """Whether a path is what the snapshot has there: symlink by target, file by mode and bytes."""
+    """Whether a path is what the snapshot has there: symlink by target, file by time, mode and bytes.
+
+    By its time too: what a run writes is its output, also where the very same file lay there before.
+    """
     try:
         old = below.lstat()
     except (FileNotFoundError, NotADirectoryError):
@@ -236,7 +239,7 @@ def _same(path: Path, below: Path) -> bool:
     if not (stat.S_ISREG(new.st_mode) and stat.S_ISREG(old.st_mode)):
         return False
     executable = (new.st_mode ^ old.st_mode) & stat.S_IXUSR == 0
-    if new.st_size != old.st_size or not executable:
+    if new.st_size != old.st_size or new.st_mtime_ns != old.st_mtime_ns or not executable:
         return False
     if not new.st_mode & stat.S_IRUSR:
         path.chmod(stat.S_IMODE(new.st_mode) | stat.S_IRUSR)

@@ -68,9 +68,9 @@ def test_the_command_gets_its_variables_folder_and_nothing_else(launch: Launch, 
     assert str(tmp_path / "project") in there
 
 
-def test_outputs_are_what_is_new_or_changed(launch: Launch, tmp_path: Path) -> None:
+def test_outputs_are_what_was_written(launch: Launch, tmp_path: Path) -> None:
     project, snapshot = tmp_path / "project", tmp_path / "snapshot"
-    for name in ("kept", "changed", "touched", "removed"):
+    for name in ("kept", "changed", "again", "removed"):
         (project / name).write_text(name)
         (snapshot / name).write_text(name)
     for name in (".git", ".venv", "runs", "a/__pycache__"):
@@ -78,7 +78,7 @@ def test_outputs_are_what_is_new_or_changed(launch: Launch, tmp_path: Path) -> N
     code = """
 import os
 open('changed', 'a').write('!')
-open('touched', 'w').write('touched')
+open('again', 'w').write('again')
 os.remove('removed')
 os.makedirs('ck/1'); open('ck/1/w.pt', 'w').write('w')
 os.symlink('ck/1', 'last')
@@ -87,7 +87,7 @@ for folder in ('.git', '.venv', 'runs', 'a/__pycache__'):
     open(folder + '/x', 'w').write('x')
 """
     assert run(script(launch, code), tmp_path) == (0, ("removed",))
-    assert files(tmp_path) == ["changed", "ck/1/w.pt", "last"]
+    assert files(tmp_path) == ["again", "changed", "ck/1/w.pt", "last"]
     assert (tmp_path / "files" / "last").readlink() == Path("ck/1")
     assert (tmp_path / "files" / "changed").read_text() == "changed!"
 
