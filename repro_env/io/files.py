@@ -7,7 +7,6 @@ import errno
 import fcntl
 import hashlib
 import os
-import secrets
 import shutil
 import stat
 import sys
@@ -114,22 +113,46 @@ def _found(path: str, item: os.DirEntry[str]) -> Found:
     return Found(path, "other", False, 0, "", key)
 
 
-def atomic_write(path: Path, data: bytes) -> None:
-    """Write a file at once or not at all: a reader, and a crash, see the old bytes or the new ones. Mode by the umask."""
-    temporary = path.parent / f".{path.name[:100]}.{secrets.token_hex(6)}.tmp"
+def atomic_write(path: Path, data: bytes, *, flush: bool = True) -> None:
+    """Write a file at once or not at all: a reader, and a crash, see the old bytes or the new ones. Mode by the umask.
+
+    The temporary file has a fixed name, so that the next write takes over what a killed one left. Without
+    `flush` the file may be torn after a power cut: only for what says itself whether it is whole.
+    """
+    temporary = path.parent / f".{path.name[:200]}.tmp"
     with room(path.parent, len(data)):
+        fd = _own(temporary)
         try:
-            fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
+            os.ftruncate(fd, 0)
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+            if flush:
+                os.fsync(fd)
             temporary.replace(path)
         except BaseException:
             with contextlib.suppress(OSError):
                 temporary.unlink()
             raise
-    sync_folder(path.parent)
+        finally:
+            os.close(fd)
+    if flush:
+        sync_folder(path.parent)
+
+
+def _own(path: Path) -> int:
+    """Open a file to write, made when missing; nobody else who comes this way has it at the same time."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            with contextlib.suppress(FileNotFoundError):
+                if path.lstat().st_ino == os.fstat(fd).st_ino:
+                    return fd
+        except BaseException:
+            os.close(fd)
+            raise
+        os.close(fd)  # the one before us renamed it or removed it
 
 
 def sync_folder(folder: Path) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
-import secrets
 from pathlib import Path
 from typing import TypeVar
 
-from repro_env.io.files import room
+from repro_env.io.files import atomic_write, room
 from repro_env.model import codec
 from repro_env.model.errors import SpecError
 
@@ -46,16 +44,9 @@ class FactCache:
     def put(self, kind: str, key: str, value: bytes) -> None:
         """Keep a value. Raises `DiskError` when there is no room."""
         path = self._path(kind, key)
-        temporary = path.with_suffix(f".{secrets.token_hex(6)}")
         with room(self._root, len(value)):
             path.parent.mkdir(mode=0o700, exist_ok=True)
-            try:
-                temporary.write_bytes(_check(key, value) + b"\n" + value)
-                temporary.replace(path)
-            except BaseException:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
-                raise
+        atomic_write(path, _check(key, value) + b"\n" + value, flush=False)
 
     def _path(self, kind: str, key: str) -> Path:
         if not _KIND.fullmatch(kind):

@@ -6,6 +6,7 @@ import select
 import stat
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,44 @@ def test_atomic_write_keeps_the_old_file_when_it_fails(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="directory"):
         files.atomic_write(path, b"x")
     assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
+
+
+def test_atomic_write_takes_over_what_a_killed_one_left(tmp_path: Path) -> None:
+    (tmp_path / ".spec.json.tmp").write_bytes(b"half of something longer")
+
+    files.atomic_write(tmp_path / "spec.json", b"whole")
+
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
+    assert (tmp_path / "spec.json").read_bytes() == b"whole"
+
+
+def test_atomic_writes_at_the_same_time(tmp_path: Path) -> None:
+    path = tmp_path / "spec.json"
+    texts = [bytes([number]) * 50_000 for number in range(4)]
+    failed: list[BaseException] = []
+
+    def write(text: bytes) -> None:
+        try:
+            for _ in range(10):
+                files.atomic_write(path, text)
+                assert path.read_bytes() in texts
+        except BaseException as error:  # noqa: BLE001
+            failed.append(error)
+
+    threads = [threading.Thread(target=write, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert failed == []
+    assert [path.name for path in tmp_path.iterdir()] == ["spec.json"]
+
+
+def test_atomic_write_of_any_size(tmp_path: Path) -> None:
+    for size in (0, 1, 5_000_000):
+        files.atomic_write(tmp_path / "file", bytes(size))
+        assert (tmp_path / "file").stat().st_size == size
 
 
 def test_sha256_of_a_file_and_not_of_a_symlink(tmp_path: Path) -> None:
