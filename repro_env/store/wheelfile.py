@@ -13,9 +13,12 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from repro_env.image import wheel
-from repro_env.image.entry import CHUNK, Entry
+from repro_env.image.entry import Entry
 from repro_env.model.errors import ArtifactError
+from repro_env.store.member import content
 
+FACTS = "wheel"
+"""Kind of the facts of wheels in the store's cache, by the wheel's sha256."""
 MAX_TEXT = 64 << 20
 """Bytes of one member that is read whole: RECORD, WHEEL, entry_points.txt, a script."""
 
@@ -68,13 +71,14 @@ def _executable(member: zipfile.ZipInfo) -> bool:
 class WheelContents:
     """The bytes of what a wheel on disk becomes (`image.entry.Contents`); entries relative to the prefix.
 
-    zipfile checks each member's CRC, and never gives more bytes than the size that the entry was made of.
+    Each member's CRC and size are checked; never more bytes come out than the size that the entry was made of.
     """
 
     def __init__(self, path: Path, installed: wheel.Installed) -> None:
         self._path = path
         self._installed = installed
-        self._archive: zipfile.ZipFile | None = None
+        self._file: BinaryIO | None = None
+        self._members: dict[str, zipfile.ZipInfo] = {}
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
         literal = self._installed.literals.get(entry.path)
@@ -82,22 +86,28 @@ class WheelContents:
             yield literal
             return
         try:
-            if self._archive is None:
-                self._archive = zipfile.ZipFile(self._path)
-            with self._archive.open(self._installed.members[entry.path]) as member:
-                while chunk := member.read(CHUNK):
-                    yield chunk
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError) as error:
+            if self._file is None:
+                self._file = self._open()
+            yield from content(self._file, self._members[self._installed.members[entry.path]])
+        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, KeyError) as error:
             raise ArtifactError(
                 f"cannot be unpacked from {self._path.name}: {error}",
                 where=entry.path,
                 hint="the wheel is damaged; delete it from the store and rebuild",
             ) from None
 
+    def _open(self) -> BinaryIO:
+        with zipfile.ZipFile(self._path) as archive:
+            self._members = archive.NameToInfo
+        return self._path.open("rb")
+
     def close(self) -> None:
-        if self._archive is not None:
-            self._archive.close()
-            self._archive = None
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def open_facts(path: Path, filename: str) -> wheel.Facts:

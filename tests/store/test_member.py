@@ -1,0 +1,92 @@
+"""Members of zip files, as `zipfile` reads them, with the damage that it finds."""
+
+from __future__ import annotations
+
+import io
+import random
+import zipfile
+import zlib
+
+import pytest
+
+from repro_env.image.entry import CHUNK
+from repro_env.store import member
+
+CONTENTS = {
+    "empty": b"",
+    "small": b"text\n" * 10,
+    "zeros": bytes(5 * CHUNK + 7),
+    "noise": random.Random(7).randbytes(CHUNK + 1),
+    "mixed": b"".join(random.Random(n).randbytes(500) + bytes(500) for n in range(3000)),
+}
+
+
+def made(method: int, level: int | None = None) -> io.BytesIO:
+    file = io.BytesIO()
+    with zipfile.ZipFile(file, "w", method, compresslevel=level) as archive:
+        for name, data in CONTENTS.items():
+            archive.writestr(name, data)
+    return file
+
+
+def info(file: io.BytesIO, name: str) -> zipfile.ZipInfo:
+    return zipfile.ZipFile(file).getinfo(name)
+
+
+@pytest.mark.parametrize("name", CONTENTS)
+@pytest.mark.parametrize(("method", "level"), [(zipfile.ZIP_STORED, None), (zipfile.ZIP_DEFLATED, 1), (zipfile.ZIP_DEFLATED, 9)])
+def test_content_is_whole_and_in_chunks(name: str, method: int, level: int | None) -> None:
+    file = made(method, level)
+    parts = list(member.content(file, info(file, name)))
+    assert b"".join(parts) == CONTENTS[name]
+    assert all(len(part) <= CHUNK for part in parts)
+
+
+def test_the_slow_inflater_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(member, "_ZLIB", zlib)
+    file = made(zipfile.ZIP_DEFLATED)
+    assert all(b"".join(member.content(file, info(file, name))) == data for name, data in CONTENTS.items())
+
+
+@pytest.mark.parametrize("declared", [0, 100, 5 * CHUNK, 5 * CHUNK + 8])
+def test_never_more_than_it_declares(declared: int) -> None:
+    file = made(zipfile.ZIP_DEFLATED)
+    lie = info(file, "zeros")
+    lie.file_size = declared
+    got = 0
+    with pytest.raises(zipfile.BadZipFile, match="size"):  # noqa: PT012
+        for chunk in member.content(file, lie):
+            got += len(chunk)
+    assert got <= declared or declared > 5 * CHUNK + 7
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
+def test_every_flipped_byte_is_found(method: int) -> None:
+    file = made(method)
+    one = info(file, "small")
+    quiet = 0
+    start = one.header_offset + 30 + len(one.filename)
+    for at in range(start, start + one.compress_size):
+        data = bytearray(file.getvalue())
+        data[at] ^= 0x10
+        try:
+            got = b"".join(member.content(io.BytesIO(bytes(data)), one))
+        except (zipfile.BadZipFile, zlib.error):
+            continue
+        assert got == CONTENTS["small"], "the last bits of a deflate stream mean nothing"
+        quiet += 1
+    assert quiet <= 1
+
+
+def test_a_file_that_is_cut_short() -> None:
+    file = made(zipfile.ZIP_DEFLATED)
+    one = info(file, "noise")
+    for size in (one.header_offset + 10, one.header_offset + 40, one.header_offset + one.compress_size // 2):
+        with pytest.raises(zipfile.BadZipFile):
+            list(member.content(io.BytesIO(file.getvalue()[:size]), one))
+
+
+def test_other_methods_are_refused() -> None:
+    file = made(zipfile.ZIP_BZIP2)
+    with pytest.raises(NotImplementedError, match="method 12"):
+        list(member.content(file, info(file, "small")))
