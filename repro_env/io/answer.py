@@ -32,6 +32,12 @@ def whole_body(response: Any, url: str) -> bytes | None:
     return bytes(body)
 
 
+def finish(response: Any) -> None:
+    """Read the short body of an answer that is not wanted, so that its connection can be used again."""
+    with contextlib.suppress(*cuts()):
+        response.raw.read(1 << 16)
+
+
 def chunks(response: Any) -> Iterator[bytes]:
     """The body as it comes; ends without a word when the transfer is cut."""
     with contextlib.suppress(*cuts()):

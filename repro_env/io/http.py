@@ -26,6 +26,7 @@ from repro_env.io.answer import (
     content_range,
     content_type,
     cut,
+    finish,
     length,
     refused,
     strong_tag,
@@ -122,6 +123,8 @@ class Session:
                 headers["If-Modified-Since"] = kept[0].modified
         for _ in range(TRIES):
             with self._open(url, headers, passed=(200, 304, *PASSED)) as response:
+                if response.status_code != 200:
+                    finish(response)
                 if response.status_code == 304 and kept is not None:
                     return Page(200, kept[0].url, kept[0].content_type, kept[1])
                 if response.status_code != 200:

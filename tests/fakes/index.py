@@ -11,6 +11,7 @@ import hashlib
 import html
 import json
 import re
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -52,13 +53,13 @@ class Index:
     down: set[str] = field(default_factory=set)
     """Host names that do not answer (the proxy says 502)."""
     asked: list[Asked] = field(default_factory=list)
+    connections: set[tuple[str, int]] = field(default_factory=set)
+    """Addresses that asked: one for each connection."""
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._faults: list[tuple[str, int | str]] = []
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("_", (_Handler,), {"index": self}))
-        self._server.daemon_threads = True
-        self._server.block_on_close = False
+        self._server = _Server(("127.0.0.1", 0), type("_", (_Handler,), {"index": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
     def __enter__(self) -> Index:  # noqa: PYI034 - typing.Self came with Python 3.11
@@ -110,6 +111,15 @@ def configured(patch: pytest.MonkeyPatch, **options: str) -> Iterator[None]:
         yield
 
 
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client may go when it likes
+            super().handle_error(request, client_address)
+
+
 class _Handler(BaseHTTPRequestHandler):
     index: Index
     protocol_version = "HTTP/1.1"
@@ -118,6 +128,7 @@ class _Handler(BaseHTTPRequestHandler):
         pass
 
     def do_GET(self) -> None:
+        self.index.connections.add(self.client_address)
         parts = urlsplit(self.path)
         host = parts.hostname or "127.0.0.1"
         path = unquote(parts.path)

@@ -79,6 +79,16 @@ def test_a_page_is_sent_again_only_when_it_changed(index: Index, tmp_path: Path,
     assert [one.status for one in index.asked] == [200, 304, 200]
 
 
+def test_one_connection_serves_many_pages(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    wheels.make(index.folder, "demo")
+    (tmp_path / "facts").mkdir()
+    with configured(monkeypatch), Session(cache=FactCache(tmp_path / "facts")) as session:
+        for name in ("demo", "missing", "demo", "missing", "demo"):
+            session.get_page(f"{index.url}/{name}/")
+    assert [one.status for one in index.asked] == [200, 404, 304, 404, 304]
+    assert len(index.connections) == 1
+
+
 def test_json_is_asked_for(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
     wheels.make(index.folder, "demo")
     index.json = True
