@@ -34,10 +34,10 @@ def scripts() -> "list[str]":
 
 def extensions() -> "dict[str, str]":
     """Every extension module of the standard library and of the distributions: does it import?"""
-    folders = [sysconfig.get_path("platstdlib") + "/lib-dynload"]
+    folder = pathlib.Path(sysconfig.get_config_var("DESTSHARED"))
     failed = {}
-    for name in sorted(entry.name.split(".")[0] for entry in os.scandir(folders[0]) if entry.name.endswith(".so")):
-        if name == "nis" or "test" in name:
+    for name in sorted(path.name.split(".")[0] for path in folder.glob("*.so")):
+        if "test" in name:
             continue
         try:
             importlib.import_module(name)
