@@ -122,8 +122,13 @@ class _File(msgspec.Struct, frozen=True):
     hashes: dict[str, str] = {}
 
 
+class _Meta(msgspec.Struct, frozen=True):
+    version: str = msgspec.field(name="api-version", default="1.0")
+
+
 class _Project(msgspec.Struct, frozen=True):
     files: tuple[_File, ...]
+    meta: _Meta = _Meta()
 
 
 def _any(filename: str) -> bool:  # noqa: ARG001
@@ -139,14 +144,20 @@ def candidates(page: Page, index: str, wanted: Callable[[str], bool] = _any) -> 
         return []
     if page.content_type == JSON:
         try:
-            files = msgspec.json.decode(page.body, type=_Project).files
+            project = msgspec.json.decode(page.body, type=_Project)
         except msgspec.DecodeError as error:
             raise LockError(
                 f"is not an index page: {error}", where=redact.url(page.url), hint="name an index that works"
             ) from None
+        if not project.meta.version.startswith("1."):  # PEP 629: another first number may mean anything
+            raise LockError(
+                f"speaks version {redact.line(project.meta.version)} of the simple API, and this program knows version 1",
+                where=redact.url(page.url),
+                hint="pip install --upgrade repro-env",
+            )
         named = [
             _linked(page, file.url, index, file.filename, file.hashes.get("sha256", ""))
-            for file in files
+            for file in project.files
             if wanted(file.filename)
         ]
     elif page.content_type in ("text/html", "application/vnd.pypi.simple.v1+html", "application/xhtml+xml"):

@@ -74,6 +74,12 @@ def test_what_is_no_index_page(text: str, kind: str) -> None:
         candidates(page(text, kind=kind), "i")
 
 
+def test_an_index_of_another_api_version() -> None:
+    assert candidates(page('{"meta": {"api-version": "1.9"}, "files": []}', kind=JSON), "i") == []
+    with pytest.raises(LockError, match="version 2.0"):
+        candidates(page('{"meta": {"api-version": "2.0"}, "files": []}', kind=JSON), "i")
+
+
 def test_a_page_that_is_not_there_names_nothing() -> None:
     assert candidates(Page(404, "http://a.test/", "", b""), "i") == []
 
