@@ -122,6 +122,7 @@ class Carried:
     def _make(self) -> None:
         with room(self._folder):
             self._folder.mkdir(parents=True, exist_ok=True)
+            self._temp.clean()
             with contextlib.suppress(FileExistsError), (self._folder / ".gitignore").open("x", encoding="ascii") as file:
                 file.write("*\n")
 

@@ -263,6 +263,17 @@ def test_a_source_that_fails_leaves_nothing(carried: Carried) -> None:
     assert _names(carried) == [".gitignore"]
 
 
+def test_what_a_killed_capture_left_goes_with_the_next_one(carried: Carried) -> None:
+    dead = carried._folder / ".temp" / "dead"
+    dead.mkdir(parents=True)
+    (dead / "blob").write_bytes(b"half")
+    Path(f"{dead}.lock").write_bytes(b"")
+
+    blob = carried.add_tree(small())
+
+    assert _names(carried) == [".gitignore", _file(carried, blob).name]
+
+
 def test_a_name_that_is_no_digest(carried: Carried) -> None:
     with pytest.raises(StoreError, match="not a sha256"):
         carried.path("../spec.json")
