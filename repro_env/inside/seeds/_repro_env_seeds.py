@@ -42,6 +42,7 @@ class _State:
 
 _ordinals: dict[Any, int] = {}
 _noted: set[Any] = set()
+_seeded: dict[tuple[str, int], bool] = {}
 _first: dict[str, tuple[str, int]] = {}
 """Module -> where the script first imported it."""
 
@@ -100,6 +101,8 @@ def problem(where: str, error: Exception) -> None:
 
 
 def _hole(library: str, what: str, file: str, line: int) -> None:
+    if not file.startswith("<"):
+        file = os.path.abspath(file)  # Python 3.8 names the script as it was typed
     _note({"library": library, "what": what, "file": file, "line": line})
 
 
@@ -236,10 +239,22 @@ def _hook_numpy_bits(bit_generator: Any) -> None:
         frame = sys._getframe(1)  # compiled code has no frame: this is who called NumPy
         if frame.f_code.co_filename.startswith("<frozen "):
             return stream("numpy import", bits)
-        _hole("numpy", "generator without a seed", frame.f_code.co_filename, frame.f_lineno)
+        if not _is_seeded_state(frame.f_code.co_filename, frame.f_lineno):
+            _hole("numpy", "generator without a seed", frame.f_code.co_filename, frame.f_lineno)
         return stream("numpy", bits)
 
     bit_generator.randbits = randbits
+
+
+def _is_seeded_state(file: str, line: int) -> bool:
+    """Whether the call in this line is `RandomState(seed)`: NumPy draws entropy for it first and then throws it away."""
+    key = (file, line)
+    if key not in _seeded:
+        import linecache
+
+        _, call, rest = linecache.getline(file, line).partition("RandomState(")
+        _seeded[key] = bool(call) and not rest.lstrip().startswith((")", "None", "seed=None"))
+    return _seeded[key]
 
 
 def _seed_numpy(mtrand: Any) -> None:

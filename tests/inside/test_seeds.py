@@ -1,0 +1,313 @@
+"""Seeds in real interpreters. NumPy and PyTorch are needed for some: they are skipped where there is none."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.parts import need
+
+SEEDS = Path(__file__).parents[2] / "repro_env" / "inside" / "seeds"
+PYTHONS = [sys.executable, *filter(None, os.environ.get("REPRO_ENV_TEST_PYTHONS", "").split(":"))]
+"""REPRO_ENV_TEST_PYTHONS: more interpreters to try, e.g. one with torch, or a 3.8."""
+
+
+@cache
+def having(module: str) -> str | None:
+    """The first interpreter at hand that can import a module."""
+    for python in PYTHONS:
+        if not subprocess.run([python, "-c", f"import {module}"], capture_output=True, check=False).returncode:
+            return python
+    return None
+
+
+def python_with(module: str) -> str:
+    found = having(module)
+    need(found, f"no interpreter with {module}: install it, or name one in REPRO_ENV_TEST_PYTHONS")
+    assert found is not None
+    return found
+
+
+class Script:
+    """A script in a folder of its own, run under the seeds."""
+
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+        self.folder = folder
+        self.python = python
+
+    def run(self, code: str, *, seed: int = 1, extra: dict[str, str] | None = None, args: Sequence[str] = ()) -> str:
+        """What it printed."""
+        (self.folder / "script.py").write_text(textwrap.dedent(code))
+        (self.folder / "holes").unlink(missing_ok=True)
+        env = {
+            "PATH": os.environ["PATH"],
+            "PYTHONPATH": str(SEEDS),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": "1",
+            "REPRO_ENV_SEED": str(seed),
+            "REPRO_ENV_HOLES": str(self.folder / "holes"),
+        }
+        done = subprocess.run(
+            [self.python, *args, "script.py"],
+            cwd=self.folder,
+            env=env | (extra or {}),
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert done.returncode == 0, done.stderr
+        assert not done.stderr, done.stderr
+        return done.stdout
+
+    @property
+    def holes(self) -> list[dict[str, object]]:
+        path = self.folder / "holes"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def places(self) -> set[tuple[object, object]]:
+        """(what, line) of the holes."""
+        assert all("problem" not in hole for hole in self.holes), self.holes
+        return {(hole["what"], hole["line"]) for hole in self.holes}
+
+
+@pytest.fixture(params=PYTHONS)
+def script(request: pytest.FixtureRequest, tmp_path: Path) -> Script:
+    return Script(tmp_path, request.param)
+
+
+def test_random_is_a_function_of_the_master_seed(script: Script) -> None:
+    code = "import random; print(random.random(), random.Random().random())"
+    assert script.run(code) == script.run(code) != script.run(code, seed=2)
+    assert script.places == {("random.Random() without a seed", 1), ("random, never seeded, imported", 1)}
+    assert {hole["file"] for hole in script.holes} == {str(script.folder / "script.py")}
+
+
+def test_the_scripts_own_seed_wins(script: Script) -> None:
+    code = "import random; random.seed(5); print(random.random(), random.Random(6).random())"
+    plain = subprocess.run([script.python, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert script.run(code) == script.run(code, seed=2) == plain
+    assert script.holes == []
+
+
+def test_nothing_drawn_is_no_hole(script: Script) -> None:
+    script.run("import random, tempfile; tempfile.mkdtemp(dir='.')")
+    assert script.holes == []
+
+
+def test_a_seed_from_the_system_is_a_hole_with_its_line(script: Script) -> None:
+    code = "import random\nrandom.seed(5)\nrandom.seed()\nprint(random.random())"
+    assert script.run(code) == script.run(code) != script.run(code, seed=2)
+    assert script.places == {("random.seed() without a seed", 3)}
+
+
+def test_the_systems_own_randomness_is_left_alone(script: Script) -> None:
+    code = """
+    import os, random, secrets, tempfile, uuid
+    print(os.urandom(8), secrets.token_hex(8), uuid.uuid4(), random.SystemRandom().random(), tempfile.mktemp())
+    """
+    first, second = script.run(code).split(), script.run(code).split()
+    assert len(first) == len(second)
+    assert not set(first) & set(second)
+    assert script.holes == []
+
+
+def test_ranks_have_streams_of_their_own(script: Script) -> None:
+    code = "import random; print(random.random())"
+    assert len({script.run(code, extra={"RANK": rank}) for rank in ("", "0", "1")}) == 3
+
+
+def test_without_a_master_seed_nothing_is_done(script: Script) -> None:
+    code = "import random, sys; print(random.Random.seed.__code__.co_filename == random.__file__, '_repro_env_seeds' in str(sys.meta_path))"
+    assert script.run(code, extra={"REPRO_ENV_SEED": ""}) == "True False\n"
+
+
+def test_the_path_and_the_own_sitecustomize_are_as_without_us(script: Script) -> None:
+    (script.folder / "site").mkdir()
+    (script.folder / "site" / "sitecustomize.py").write_text("import sys; sys.own = __name__, __file__")
+    code = "import sys, sitecustomize; print(sys.own, sitecustomize.__file__, sys.path[1:])"
+    both = f"{SEEDS}:{script.folder / 'site'}"
+    with_us = script.run(code, extra={"PYTHONPATH": both})
+    assert with_us == script.run(code, extra={"PYTHONPATH": str(script.folder / "site")})
+    assert f"('sitecustomize', '{script.folder}/site/sitecustomize.py')" in with_us
+
+
+def test_an_own_sitecustomize_that_fails_is_told_by_python_and_the_seeds_stay(script: Script) -> None:
+    (script.folder / "site").mkdir()
+    (script.folder / "site" / "sitecustomize.py").write_text("raise ValueError('own')")
+    (script.folder / "script.py").write_text("import random; print(random.random())")
+    env = {"PYTHONPATH": f"{SEEDS}:{script.folder / 'site'}", "REPRO_ENV_SEED": "1"}
+    done = [
+        subprocess.run([script.python, "script.py"], cwd=script.folder, env=env, capture_output=True, text=True, check=True)
+        for _ in range(2)
+    ]
+    assert "Error in sitecustomize" in done[0].stderr
+    assert "ValueError: own" in done[0].stderr
+    assert done[0].stdout == done[1].stdout
+
+
+def test_notes_that_cannot_be_written_hurt_nobody(script: Script) -> None:
+    code = "import random; print(random.Random().random())"
+    assert script.run(code, extra={"REPRO_ENV_HOLES": "/nonexistent/x"}) == script.run(code)
+
+
+def test_a_failure_of_ours_is_noted_and_the_script_goes_on(script: Script) -> None:
+    (script.folder / "random.py").write_text("value = 3  # the script's own module of that name")
+    assert script.run("import random; print(random.value)") == "3\n"
+    assert [hole["problem"] for hole in script.holes if "problem" in hole]
+
+
+def test_children_of_every_start_method_agree_and_differ_from_each_other(script: Script) -> None:
+    code = """
+    import multiprocessing, random, sys
+    def draw(queue):
+        queue.put((random.random(), random.Random().random()))
+    if __name__ == "__main__":
+        context = multiprocessing.get_context(sys.argv[1] if len(sys.argv) > 1 else METHOD)
+        queue = context.Queue()
+        for _ in range(2):
+            child = context.Process(target=draw, args=(queue,))
+            child.start()
+            print(queue.get())
+            child.join()
+        print(random.random())
+    """
+    printed = [script.run(code.replace("METHOD", repr(method))) for method in ("fork", "spawn", "forkserver", "fork")]
+    assert len(set(printed)) == 1
+    assert len(set(printed[0].splitlines())) == 3
+
+
+def test_bare_forks_have_streams_of_their_own(script: Script) -> None:
+    code = """
+    import os, random
+    random.seed(1)
+    for _ in range(2):
+        child = os.fork()
+        if not child:
+            print(random.random(), flush=True)
+            os._exit(0)
+        os.waitpid(child, 0)
+    print(random.random())
+    """
+    first = script.run(code)
+    assert first == script.run(code)
+    assert len(set(first.splitlines())) == 3
+
+
+def test_an_interpreter_without_the_need_pays_next_to_nothing() -> None:
+    """What makes a start slow is what it imports: nothing of weight may be among it."""
+    env = {"PYTHONPATH": str(SEEDS), "REPRO_ENV_SEED": "1"}
+    code = "import sys; print(sorted(sys.modules))"
+    with_us = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
+    without = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, check=True).stdout
+    new = set(with_us.split("'")[1::2]) - set(without.split("'")[1::2])
+    assert new <= {"sitecustomize", "_repro_env_seeds", "__future__", "atexit"}
+
+
+# --- NumPy
+
+
+@pytest.fixture
+def numpy(tmp_path: Path) -> Script:
+    return Script(tmp_path, python_with("numpy"))
+
+
+def test_numpy_is_a_function_of_the_master_seed(numpy: Script) -> None:
+    code = """
+    import numpy as np
+    print(np.random.rand())
+    print(np.random.default_rng().random())
+    print(np.random.RandomState().rand())
+    print(np.random.SeedSequence().entropy)
+    """
+    assert numpy.run(code) == numpy.run(code) != numpy.run(code, seed=2)
+    what = "generator without a seed"
+    imported = {("numpy.random, never seeded, imported", line) for line in (2, 3)}  # NumPy imports it when it is first asked for
+    assert {(what, 4), (what, 5), (what, 6)} == numpy.places - imported
+    assert len(numpy.places & imported) == 1
+
+
+def test_numpys_own_seeds_win(numpy: Script) -> None:
+    code = """
+    import numpy as np
+    np.random.seed(5)
+    print(np.random.rand(), np.random.default_rng(5).random(), np.random.RandomState(5).rand(), np.random.RandomState(seed=5).rand(), np.random.PCG64(5).random_raw())
+    """
+    plain = subprocess.run([numpy.python, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True).stdout
+    assert numpy.run(code) == plain
+    assert numpy.holes == []
+
+
+def test_numpy_in_children_is_seeded_anew_only_where_the_script_left_it_unseeded(numpy: Script) -> None:
+    code = """
+    import multiprocessing, numpy as np
+    SEED
+    def draw(queue):
+        queue.put(np.random.rand())
+    if __name__ == "__main__":
+        context = multiprocessing.get_context(METHOD)
+        queue = context.Queue()
+        drawn = [np.random.rand()]
+        for _ in range(2):
+            child = context.Process(target=draw, args=(queue,))
+            child.start()
+            drawn.append(queue.get())
+            child.join()
+        print(drawn)
+    """
+
+    def drawn(method: str, seed: str) -> list[float]:
+        return list(json.loads(numpy.run(code.replace("METHOD", repr(method)).replace("SEED", seed))))
+
+    unseeded = drawn("fork", "")
+    assert unseeded == drawn("spawn", "")
+    assert len(set(unseeded)) == 3
+    own = drawn("fork", "np.random.seed(3)")
+    assert own[1] == own[2] == drawn("spawn", "np.random.seed(3); np.random.rand()")[1]
+
+
+# --- PyTorch
+
+
+@pytest.fixture
+def torch(tmp_path: Path) -> Script:
+    return Script(tmp_path, python_with("torch"))
+
+
+@pytest.mark.slow
+def test_torch_is_a_function_of_the_master_seed_and_its_own_seed_wins(torch: Script) -> None:
+    code = "import torch; print(torch.rand(2).tolist(), torch.initial_seed())"
+    assert torch.run(code) == torch.run(code) != torch.run(code, seed=2)
+    assert torch.places == {("default generator, never seeded, imported", 1)}
+    code = "import torch; torch.manual_seed(3); print(torch.rand(2).tolist())"
+    assert torch.run(code) == torch.run(code, seed=2)
+    assert torch.holes == []
+
+
+@pytest.mark.slow
+def test_loader_workers_agree_under_fork_and_spawn_and_differ_by_epoch(torch: Script) -> None:
+    code = """
+    import random, numpy as np, torch
+    class Set(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+        def __getitem__(self, index):
+            return random.random(), np.random.rand(), torch.rand(1).item(), np.random.default_rng().random()
+    if __name__ == "__main__":
+        loader = torch.utils.data.DataLoader(Set(), num_workers=2, multiprocessing_context=METHOD)
+        for epoch in range(2):
+            for batch in loader:
+                print([one.item() for one in batch])
+    """
+    fork, again, spawn = (torch.run(code.replace("METHOD", repr(method))) for method in ("fork", "fork", "spawn"))
+    assert fork == again == spawn
+    assert len(set(fork.splitlines())) == 8

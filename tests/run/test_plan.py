@@ -1,0 +1,211 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from repro_env.image import layout
+from repro_env.model import codec
+from repro_env.model.environment import Variable
+from repro_env.model.errors import UsageError
+from repro_env.model.image import Config
+from repro_env.model.run import Launch, Mount, Request, User
+from repro_env.model.spec import Spec
+from repro_env.run import plan
+from tests.fakes import specs
+
+PREFIX = "/home/ann/project/.venv"
+PROJECT = "/home/ann/project"
+DIGEST = "sha256:" + "0" * 64
+
+
+@pytest.fixture(scope="module")
+def spec(tmp_path_factory: pytest.TempPathFactory) -> Spec:
+    return specs.make(tmp_path_factory.mktemp("spec") / "repro", {}, prefix=PREFIX)
+
+
+def request_(**changes: Any) -> Request:
+    request = Request(
+        run_id="id",
+        runner="embedded",
+        command=("train.py",),
+        cwd=PROJECT,
+        snapshot=DIGEST,
+        mounts=(),
+        given=(),
+        caller=(Variable(name="TERM", value="xterm"),),
+        user=User(uid=1000, gid=1000, name="ann", home="/home/ann"),
+        seed=7,
+        network=False,
+        tools="/tool/seeds",
+        notes="/runs/x/notes",
+    )
+    return msgspec.structs.replace(request, **changes)
+
+
+def env(launch: Launch) -> dict[str, str]:
+    return {variable.name: variable.value for variable in launch.env}
+
+
+def with_env(spec: Spec, **values: str) -> Spec:
+    variables = (*spec.identity.config.env, *(Variable(name=name, value=value) for name, value in values.items()))
+    return msgspec.structs.replace(spec, identity=msgspec.structs.replace(spec.identity, config=Config(env=variables)))
+
+
+def given(**values: str) -> tuple[Variable, ...]:
+    return tuple(Variable(name=name, value=value) for name, value in values.items())
+
+
+def test_a_launch_is_the_spec_and_the_request(spec: Spec) -> None:
+    launch = plan.plan(spec, request_())
+    assert launch.spec == spec.digest
+    assert launch.image == spec.expected.image_id
+    assert launch.layers == tuple(layer.diff_id for layer in spec.expected.layers)
+    assert (launch.prefix, launch.workspace, launch.cwd) == (PREFIX, PROJECT, PROJECT)
+    assert (launch.tools, launch.notes) == ("/tool/seeds", "/runs/x/notes")
+    assert codec.decode(codec.canonical(launch), Launch, where="launch") == launch
+
+
+@pytest.mark.parametrize(
+    ("command", "argv"),
+    [
+        (("train.py", "-x"), (f"{PREFIX}/bin/python", "train.py", "-x")),
+        (("/a/b.py",), (f"{PREFIX}/bin/python", "/a/b.py")),
+        (("-m", "pkg.mod", "-m"), (f"{PREFIX}/bin/python", "-m", "pkg.mod", "-m")),
+        (("-c", "print(1)"), (f"{PREFIX}/bin/python", "-c", "print(1)")),
+        (("torchrun", "train.py"), ("torchrun", "train.py")),
+        (("./run.sh", "a"), (f"{PROJECT}/run.sh", "a")),
+        (("../x/run",), ("/home/ann/x/run",)),
+        (("/bin/true",), ("/bin/true",)),
+        (("python", "train.py"), ("python", "train.py")),
+    ],
+)
+def test_the_first_word_decides_what_starts(spec: Spec, command: tuple[str, ...], argv: tuple[str, ...]) -> None:
+    assert plan.plan(spec, request_(command=command)).argv == argv
+
+
+@pytest.mark.parametrize("word", ["-m", "-c"])
+def test_a_switch_alone_is_refused(spec: Spec, word: str) -> None:
+    with pytest.raises(UsageError, match="stands alone"):
+        plan.plan(spec, request_(command=(word,)))
+
+
+def test_the_variables_are_the_images_the_users_and_the_seeds(spec: Spec) -> None:
+    values = env(plan.plan(spec, request_()))
+    assert values["PATH"].startswith(f"{PREFIX}/bin:{layout.SYSTEM_PATH}")
+    assert (values["HOME"], values["USER"], values["LOGNAME"], values["TERM"]) == ("/home/ann", "ann", "ann", "xterm")
+    assert (values["PYTHONHASHSEED"], values["REPRO_ENV_SEED"]) == ("7", "7")
+    assert values["PYTHONPATH"] == layout.SEEDS
+    assert values["REPRO_ENV_HOLES"] == f"{layout.NOTES}/{plan.HOLES}"
+    assert values["PYTHONPYCACHEPREFIX"] == layout.PYCACHE
+    assert values["WANDB_MODE"] == "offline"
+    assert values["HF_HUB_OFFLINE"] == values["TRANSFORMERS_OFFLINE"] == values["HF_DATASETS_OFFLINE"] == "1"
+
+
+def test_with_network_nothing_is_set_to_offline(spec: Spec) -> None:
+    values = env(plan.plan(spec, request_(network=True)))
+    assert not values.keys() & {variable.name for variable in plan.OFFLINE}
+
+
+def test_what_is_given_comes_last_and_the_seeds_still_start(spec: Spec) -> None:
+    values = env(plan.plan(spec, request_(given=given(WANDB_MODE="online", PYTHONHASHSEED="1", PYTHONPATH="/mine", HOME="/h"))))
+    assert (values["WANDB_MODE"], values["PYTHONHASHSEED"], values["HOME"]) == ("online", "1", "/h")
+    assert values["PYTHONPATH"] == f"{layout.SEEDS}:/mine"
+
+
+def test_a_captured_hash_seed_and_python_path_stay(spec: Spec) -> None:
+    values = env(plan.plan(with_env(spec, PYTHONHASHSEED="0", PYTHONPATH="/lib/mine"), request_()))
+    assert (values["PYTHONHASHSEED"], values["PYTHONPATH"]) == ("0", f"{layout.SEEDS}:/lib/mine")
+    assert env(plan.plan(with_env(spec, PYTHONHASHSEED="random"), request_()))["PYTHONHASHSEED"] == "7"
+
+
+def test_the_host_keeps_the_callers_variables(spec: Spec) -> None:
+    caller = given(PATH=f"/usr/bin:{PREFIX}/bin:/bin", LANG="C", HOME="/root", PYTHONPATH="/stray", OMP_NUM_THREADS="9")
+    values = env(plan.plan(with_env(spec, OMP_NUM_THREADS="2"), request_(runner="host", caller=caller)))
+    assert values["PATH"] == f"{PREFIX}/bin:/usr/bin:/bin"
+    assert values["HOME"] == "/root"
+    assert values["OMP_NUM_THREADS"] == "2"
+    assert values["PYTHONPATH"] == "/tool/seeds"
+    assert values["REPRO_ENV_HOLES"] == f"/runs/x/notes/{plan.HOLES}"
+    assert "PYTHONPYCACHEPREFIX" not in values
+
+
+@pytest.mark.parametrize(
+    ("target", "said"),
+    [
+        ("relative", "no absolute"),
+        ("/a/../b", "no absolute"),
+        ("/", "no absolute"),
+        ("/a\nb", "no absolute"),
+        ("/proc", "/proc"),
+        ("/proc/self", "/proc"),
+        ("/dev/shm/x", "/dev"),
+        ("/sys", "/sys"),
+        ("/etc/ssl", "/etc"),
+        ("/usr", "image's own"),
+        ("/tmp", "image's own"),
+        (layout.SEEDS, "image's own"),
+        (PREFIX, f"hide {PREFIX}"),
+        (f"{PREFIX}/lib", "stays as it is"),
+        (PROJECT, f"hide {PROJECT}"),
+        ("/home/ann", f"hide {PROJECT}"),
+        (layout.ENVIRONMENT, f"hide {layout.ENVIRONMENT}"),
+        ("/opt/python/bin", "hide /opt/python/bin"),
+    ],
+)
+def test_a_mount_never_hides_what_the_run_stands_on(spec: Spec, target: str, said: str) -> None:
+    with pytest.raises(UsageError, match=said) as caught:
+        plan.plan(spec, request_(mounts=(Mount(kind="data", source="/d", target=target),)))
+    assert caught.value.where.startswith("--data")
+
+
+def test_mounts_are_sorted_and_stand_alone(spec: Spec) -> None:
+    one, two = (Mount(kind="data", source="/d", target=target) for target in ("/data", f"{PROJECT}/data"))
+    assert plan.plan(spec, request_(mounts=(two, one))).mounts == (one, two)
+    with pytest.raises(UsageError, match="two things"):
+        plan.plan(spec, request_(mounts=(one, Mount(kind="checkpoints", source="/e", target="/data"))))
+
+
+@pytest.mark.parametrize(
+    ("here", "there"),
+    [
+        (PROJECT, PROJECT),
+        (f"{PROJECT}/sub", f"{PROJECT}/sub"),
+        (f"{PROJECT}/excluded", PROJECT),
+        ("/home/ann", PROJECT),
+        ("/home/ann/project2", PROJECT),
+    ],
+)
+def test_the_working_folder_is_the_callers_when_it_is_there_inside(here: str, there: str) -> None:
+    assert plan.working_folder(here, PROJECT, {"sub"}) == there
+
+
+def test_paths_in_the_arguments_that_will_not_be_there_are_found(tmp_path: Path) -> None:
+    for name in ("config.yaml", "data/x", "out.txt"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).touch()
+    inside = {str(tmp_path / "config.yaml")}
+    command = [
+        "train.py",
+        "config.yaml",
+        f"--data={tmp_path}/data",
+        "data.path=data/x",
+        f"{tmp_path}/out.txt",
+        "./out.txt",
+        "none/there",
+        "0.1",
+        "x",
+        "--flag=",
+        "bad\0byte/",
+        "/",
+    ]
+    found = plan.named_paths(command, here=str(tmp_path), exists=os.path.exists, inside=lambda path: path in inside or path == "/")
+    assert found == (f"{tmp_path}/data", f"{tmp_path}/data/x", f"{tmp_path}/out.txt")
+
+
+def test_a_bare_name_is_not_taken_for_a_path(tmp_path: Path) -> None:
+    (tmp_path / "adam").touch()
+    assert plan.named_paths(["adam"], here=str(tmp_path), exists=os.path.exists, inside=lambda _: False) == ()
