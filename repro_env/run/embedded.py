@@ -74,7 +74,12 @@ class EmbeddedRunner:
         strategy: Strategy | None = self._strategy or BEST
         refusals: list[str] = []
         while strategy is not None:
-            outcome = self._attempt(launch, folder, trees, snapshot, strategy)
+            try:
+                outcome = self._attempt(launch, folder, trees, snapshot, strategy)
+            except SandboxError as error:
+                from repro_env.run import doctor
+
+                raise doctor.explain(error, self._merged.parent, folder) from None
             if isinstance(outcome, Outcome):
                 return outcome
             refusals += [f"{one.what}: {one.why}" for one in outcome]

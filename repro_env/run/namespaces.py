@@ -22,14 +22,18 @@ _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 
 def can_mount() -> bool:
     """Whether this process may mount without a user namespace: it has CAP_SYS_ADMIN."""
-    match = re.search(r"^CapEff:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
-    return match is not None and bool(int(match[1], 16) >> CAP_SYS_ADMIN & 1)
+    return bool(_capabilities("CapEff") >> CAP_SYS_ADMIN & 1)
 
 
 def enter_user() -> None:
     """A user namespace in which the caller is who they are, and nobody else exists. Raises `OSError`."""
     uid, gid = os.geteuid(), os.getegid()
     kernel.unshare(kernel.CLONE_NEWUSER)
+    map_user(uid, gid)
+
+
+def map_user(uid: int, gid: int) -> None:
+    """Be `uid` and `gid`, the numbers from before, in the user namespace just made. Raises `OSError`."""
     with contextlib.suppress(FileNotFoundError):  # Linux before 3.19 has no such file and needs none
         _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{uid} {uid} 1")
@@ -63,18 +67,19 @@ def drop_privileges() -> None:
     kept = KEPT if os.geteuid() == 0 else ()
     last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
     kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
-    held = _bounding()
+    held = _capabilities("CapBnd")
     for capability in range(last + 1):
         if capability not in kept and held >> capability & 1:
             kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
-    kernel.capset(sum(1 << capability for capability in kept if held >> capability & 1))
+    permitted = held & _capabilities("CapPrm")
+    kernel.capset(sum(1 << capability for capability in kept if permitted >> capability & 1))
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
 
-def _bounding() -> int:
-    match = re.search(r"^CapBnd:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
+def _capabilities(which: str) -> int:
+    match = re.search(rf"^{which}:\s*([0-9a-f]+)", Path("/proc/self/status").read_text(), re.MULTILINE)
     if match is None:
-        raise SandboxError("the kernel does not say which capabilities there are", where="/proc/self/status")
+        raise SandboxError(f"the kernel does not say which capabilities there are ({which})", where="/proc/self/status")
     return int(match[1], 16)
 
 

@@ -57,10 +57,8 @@ def local(folder: Path, own: Scratch) -> Scratch:
 
     `folder` is the run's, `own` its scratch folder: the answer too when no other place is better.
     """
-    table = filesystem.mounts()
-    unfit = filesystem.NETWORK | {"overlay"}
-    temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
-    if filesystem.kind(folder, table) not in unfit or filesystem.kind(temporary, table) in unfit | filesystem.MEMORY:
+    temporary = disk(folder)
+    if temporary == folder:
         return own
     prefix = f"repro-env-{os.getuid()}-"
     with contextlib.suppress(OSError), os.scandir(temporary) as listing:
@@ -68,6 +66,16 @@ def local(folder: Path, own: Scratch) -> Scratch:
             if item.name.startswith(prefix) and item.stat(follow_symlinks=False).st_uid == os.getuid():
                 clear(Path(item.path))
     return Scratch(temporary / (prefix + secrets.token_hex(8)))
+
+
+def disk(folder: Path) -> Path:
+    """Where a run throws away: its own folder, or $TMPDIR when that is a disk that overlay takes and the folder's is not."""
+    table = filesystem.mounts()
+    unfit = filesystem.NETWORK | {"overlay"}
+    temporary = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
+    if filesystem.kind(folder, table) not in unfit or filesystem.kind(temporary, table) in unfit | filesystem.MEMORY:
+        return folder
+    return temporary
 
 
 def clear(path: Path) -> None:

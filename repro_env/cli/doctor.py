@@ -1,0 +1,46 @@
+"""`repro-env doctor`: one line for each thing a run needs, with its fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from repro_env.cli import app as commands
+from repro_env.cli import say
+
+
+def add(app: typer.Typer) -> None:
+    app.command(name="doctor", help=commands.COMMANDS["doctor"])(command)
+
+
+def command(
+    for_dir: Annotated[
+        Path | None,
+        typer.Option("--for", help="The folder that runs will be kept in.", metavar="DIR", show_default="the current folder"),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+) -> None:
+    raise typer.Exit(doctor(for_dir, json=json))
+
+
+def doctor(for_dir: Path | None, *, json: bool) -> int:
+    """Returns the exit code: 0 when `exec` will run here, perhaps with fall-backs, else 1."""
+    from repro_env.flows.doctor import examine
+    from repro_env.store.store import Store
+
+    answer = examine(Store.open().root, for_dir or Path.cwd())
+    if json:
+        say.json_result(answer)
+        return 0 if answer.works else 1
+    width = max(len(finding.name) for finding in answer.findings)
+    for finding in answer.findings:
+        say.result(f"{_WORDS[finding.state]:9} {finding.name:{width}}  {finding.text}")
+        if finding.fix:
+            say.result(f"{'':9} {'':{width}}  fix: {finding.fix}")
+    say.say("next: repro-env capture" if answer.works else "runs are blocked here until this is mended")
+    return 0 if answer.works else 1
+
+
+_WORDS = {"ok": "ok", "fallback": "falls back", "blocked": "blocked"}

@@ -1,0 +1,29 @@
+"""The story of `doctor`: try, diagnose, answer."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from repro_env.model.codec import Frozen
+from repro_env.model.errors import PlatformError, UsageError
+from repro_env.run import doctor
+from repro_env.run.doctor import Finding, Observations
+
+
+class Diagnosis(Frozen, frozen=True, kw_only=True):
+    works: bool
+    """`exec` will run here, perhaps with a fall-back."""
+    findings: tuple[Finding, ...]
+    observations: Observations
+
+
+def examine(store: Path, runs: Path) -> Diagnosis:
+    """Try what a run with its folder in `runs` and its layers in `store` needs. Raises `UsageError`, `PlatformError`."""
+    if os.uname().sysname != "Linux":
+        raise PlatformError(f"runs need Linux, and this is {os.uname().sysname}")
+    if not runs.is_dir():
+        raise UsageError("is no folder", where=str(runs), hint="name the folder that runs will be kept in: doctor --for DIR")
+    observations = doctor.observe(store, runs.resolve())
+    findings = doctor.diagnose(observations)
+    return Diagnosis(works=doctor.works(findings), findings=findings, observations=observations)
