@@ -54,7 +54,6 @@ def main() -> None:
         "base_prefix": sys.base_prefix,
         "executable": sys.executable,
         "path": [path for path in sys.path if path and "zip" not in path][1:],
-        "flags": repr(sys.flags),
         "libc": platform.libc_ver(),
         "openssl": ssl.OPENSSL_VERSION,
         "locale": [locale.setlocale(locale.LC_ALL, ""), locale.getpreferredencoding(), sys.getfilesystemencoding()],
