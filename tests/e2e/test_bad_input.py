@@ -75,7 +75,7 @@ def test_a_secret_in_the_source(small: parts.Project, tmp_path: Path) -> None:
     assert not (folder / "repro").exists()
 
 
-@pytest.mark.parametrize("words", [("capture",), ("rebuild",), ("exec", "true")], ids=lambda words: words[0])
+@pytest.mark.parametrize("words", [("capture", "--output", "never"), ("rebuild",), ("exec", "true")], ids=lambda words: words[0])
 def test_no_operating_system_but_linux(small: parts.Project, tmp_path: Path, words: tuple[str, ...]) -> None:
     """The kernel says that it is another one."""
     code = (
@@ -95,6 +95,7 @@ def test_no_operating_system_but_linux(small: parts.Project, tmp_path: Path, wor
     )
     assert ended.returncode == 5, ended.stderr
     refused(parts.Done(ended.returncode, ended.stdout, ended.stderr), "Linux")
+    assert not (small.folder / "never").exists()
 
 
 # -- specs --------------------------------------------------------------------------------------------------------
