@@ -44,6 +44,8 @@ def interpret(python: str | None, environ: Mapping[str, str]) -> Interpretation:
     interpreter = said["facts"]["interpreter"]
     interpreter["banner"] = redact.line(interpreter["banner"])
     interpreter["openssl"] = redact.line(interpreter["openssl"])
+    layout = said["facts"]["layout"]
+    layout["platlib"] = _unaliased(layout["prefix"], layout["platlib"])
     said["facts"]["command"] = _command(said["facts"]["layout"]["prefix"], said["facts"]["command"])
     try:
         return codec.decode(json.dumps(said["facts"]).encode(), Interpretation, where=str(path))
@@ -53,6 +55,13 @@ def interpret(python: str | None, environ: Mapping[str, str]) -> Interpretation:
             where=named,
             hint="move the environment to a path without control characters or undecodable bytes",
         ) from None
+
+
+def _unaliased(prefix: str, folder: str) -> str:
+    """`lib64/…` where `lib64` is a symlink to `lib`: files have one path only, the real one."""
+    real = os.path.realpath(f"{prefix}/{folder}")
+    root = os.path.realpath(prefix)
+    return os.path.relpath(real, root) if real.startswith(root + "/") else folder
 
 
 def start_up(facts: Interpretation, environ: Mapping[str, str]) -> Startup:

@@ -60,7 +60,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     )
     tell("writing what has to be carried")
     carried = Carried(request.output / "blobs")
-    code = msgspec.structs.replace(_source(tree, store, carried), include=request.include, exclude=request.exclude)
+    code = _source(tree, request, store, carried)
     identity = environment.identity(
         locked, request.seed, lambda one: carry(one.entries, one.contents, store=store, carried=carried)
     )
@@ -72,7 +72,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         identity,
         [one.hint for one in locked.identified],
         locked.indexes,
-        msgspec.structs.replace(_observed(locked, tree, code, mounted), programs=request.programs),
+        _observed(locked, request, tree, code, mounted),
         locked.layers,
     )
     _write(request.output, spec, carried)
@@ -85,18 +85,22 @@ def carry(entries: Sequence[Entry], contents: Contents, *, store: Store, carried
     known = layers.known_blob(entries, facts=store.facts)
     if known is not None and carried.has(known.sha256, store.facts):
         return known
-    blob = carried.add_tree(members(entries, contents))
+    blob = carried.add_tree(members(entries, contents), facts=store.facts)
     layers.remember_blob(entries, blob, facts=store.facts)
     return blob
 
 
-def _source(tree: source.SourceTree, store: Store, carried: Carried) -> Source:
+def _source(tree: source.SourceTree, request: Request, store: Store, carried: Carried) -> Source:
     entries = ordered(entries_of(tree.found, store.hashes.of(tree.root, tree.found)))
     blob = carry(entries, FileContents(tree.root), store=store, carried=carried)
-    return Source(path=str(tree.root), tree=blob, size=tree.size, git=tree.git)
+    return Source(
+        path=str(tree.root), tree=blob, size=tree.size, git=tree.git, include=request.include, exclude=request.exclude
+    )
 
 
-def _observed(locked: environment.Locked, tree: source.SourceTree, code: Source, mounted: tuple[Data, ...]) -> Observed:
+def _observed(
+    locked: environment.Locked, request: Request, tree: source.SourceTree, code: Source, mounted: tuple[Data, ...]
+) -> Observed:
     return Observed(
         tool=f"repro-env {__version__}",
         interpreter=locked.facts.interpreter,
@@ -120,6 +124,7 @@ def _observed(locked: environment.Locked, tree: source.SourceTree, code: Source,
         notes=(*locked.base.notes, *locked.interpreter.notes),
         excluded=tree.excluded,
         unknown=(*locked.unknown, *tree.problems),
+        programs=request.programs,
         source=code,
         data=mounted,
     )

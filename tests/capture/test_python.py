@@ -271,3 +271,10 @@ def test_probes_are_files_of_the_package() -> None:
     for name in ("probe.py", "startup.py"):
         assert (python.INSIDE / name).is_file()
     assert shutil.which("sh")
+
+
+def test_a_folder_has_one_path_even_where_lib64_is_a_link(tmp_path: Path) -> None:
+    (tmp_path / "lib/python3.11/site-packages").mkdir(parents=True)
+    (tmp_path / "lib64").symlink_to("lib")
+    assert python._unaliased(str(tmp_path), "lib64/python3.11/site-packages") == "lib/python3.11/site-packages"
+    assert python._unaliased(str(tmp_path), "lib/python3.11/site-packages") == "lib/python3.11/site-packages"
