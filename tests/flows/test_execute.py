@@ -1,0 +1,454 @@
+"""The story of a run, with a backend that does what each test needs; the image is a real one, rebuilt from tiny trees."""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from repro_env.catalog import records
+from repro_env.flows import execute
+from repro_env.flows.execute import Asked, Done
+from repro_env.model.environment import Variable
+from repro_env.model.errors import (
+    ArtifactError,
+    CommandMissingError,
+    DataError,
+    DriftError,
+    RecordError,
+    SourceError,
+    UsageError,
+)
+from repro_env.model.run import GivenVariable, Launch, Outcome, User
+from repro_env.model.spec import Data, Spec
+from repro_env.store.store import Store
+from tests.fakes import specs
+
+Work = Callable[[Launch, Path], int]
+
+
+class Fake:
+    """Writes what a test says into the run's files, as the embedded runner would."""
+
+    def __init__(self, work: Work | None = None, removed: tuple[str, ...] = ()) -> None:
+        self.work = work
+        self.removed = removed
+        self.launch: Launch | None = None
+
+    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+        self.launch = launch
+        code = self.work(launch, folder) if self.work else 0
+        return Outcome(exit_code=code, signal=0, out_of_memory=False, isolation="embedded", means=("root: fake",))
+
+    def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:
+        assert (snapshot / "train.py").is_file()
+        return self.removed
+
+
+class Place:
+    """A project with a spec beside its source, and a store."""
+
+    def __init__(self, root: Path) -> None:
+        self.project = root / "project"
+        self.project.mkdir()
+        (self.project / "train.py").write_bytes(specs.TREES["source"]["train.py"])
+        self.folder = self.project / "repro"
+        self.spec = self.at(specs.make(self.folder, {}, prefix=self.project / ".venv"))
+        self.store = Store.open(root / "store")
+        self.said: list[str] = []
+
+    def at(self, spec: Spec, **observed: Any) -> Spec:
+        assert spec.observed.source is not None
+        source = msgspec.structs.replace(spec.observed.source, path=str(self.project))
+        return msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=source, **observed))
+
+    def __call__(self, text: str, /) -> None:
+        self.said.append(text)
+
+    def progress(self, total: int, label: str, /) -> Any:
+        from contextlib import nullcontext
+
+        self(label)
+        return nullcontext(lambda count: None)
+
+    def run(self, *command: str, backend: Fake | None = None, **asked: Any) -> Done:
+        options = {"command": command or ("train.py",), "here": self.project, "environ": {"HOME": "/home/ann", "TERM": "x"}}
+        request = Asked(**(options | asked))
+        return execute.execute(request, self.spec, self.folder, store=self.store, tell=self, backend=backend or Fake())
+
+    @property
+    def runs(self) -> list[Path]:
+        return records.folders(self.project / "runs")
+
+    @property
+    def talk(self) -> str:
+        return "\n".join(self.said)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def writes(**files: str) -> Work:
+    def work(launch: Launch, folder: Path) -> int:
+        for name, text in files.items():
+            path = folder / "files" / name.replace("__", "/").replace("_", ".")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return 0
+
+    return work
+
+
+def test_a_run_is_recorded_from_start_to_end(place: Place) -> None:
+    backend = Fake(writes(ck__w_pt="weights", log_txt="1"), removed=("old.txt",))
+    done = place.run("train.py", "--lr", "1", backend=backend, seed=9)
+    run = records.read(done.folder)
+    assert (run.start, run.end, run.state) == (done.start, done.end, "done")
+    assert done.folder == place.runs[0] == (place.project / "runs" / "latest").resolve()
+    assert done.start.command == ("train.py", "--lr", "1")
+    assert (done.start.seed, done.start.spec, done.start.image) == (9, place.spec.digest, place.spec.expected.image_id)
+    assert [(one.path, one.size) for one in done.end.outputs] == [("ck/w.pt", 7), ("log.txt", 1)]
+    assert done.end.removed == ("old.txt",)
+    assert sorted(path.name for path in done.folder.iterdir()) == ["end.json", "files", "lock", "start.json"]
+    assert backend.launch is not None
+    assert backend.launch.workspace == backend.launch.cwd == str(place.project)
+
+
+def test_the_image_is_rebuilt_once_and_it_is_said(place: Place) -> None:
+    place.run()
+    assert "rebuilding it first" in place.talk
+    place.said.clear()
+    place.run()
+    assert "rebuilding" not in place.talk
+
+
+def test_an_unchanged_source_is_as_captured_and_not_written_again(place: Place) -> None:
+    done = place.run()
+    source = place.spec.observed.source
+    assert source is not None
+    assert (done.start.source.digest, done.start.source.differs, done.start.source.frozen) == (source.tree.sha256, (), False)
+    layers = sorted(path.name for path in (place.store.root / "layers").iterdir())
+    place.run()
+    assert sorted(path.name for path in (place.store.root / "layers").iterdir()) == layers
+
+
+def test_what_differs_from_the_capture_is_said_and_recorded(place: Place) -> None:
+    (place.project / "train.py").write_text("print('other')")
+    (place.project / "new.py").touch()
+    done = place.run()
+    assert done.start.source.differs == ("+ new.py", "~ train.py")
+    assert "differs from the capture: + new.py, ~ train.py" in place.talk
+    assert (place.store.layers.path(done.start.source.digest) or Path()).joinpath("train.py").read_text() == "print('other')"
+
+
+def test_runs_and_spec_never_get_into_the_source(place: Place) -> None:
+    first = place.run(backend=Fake(writes(out_txt="1")), runs=place.project / "elsewhere")
+    second = place.run(runs=place.project / "elsewhere")
+    assert first.start.source.digest == second.start.source.digest
+
+
+def test_frozen_runs_what_was_captured(place: Place) -> None:
+    (place.project / "train.py").write_text("print('other')")
+    done = place.run(frozen=True)
+    source = place.spec.observed.source
+    assert source is not None
+    assert (done.start.source.digest, done.start.source.frozen, done.start.source.differs) == (source.tree.sha256, True, ())
+
+
+def test_without_a_live_tree_the_captured_source_is_used_and_said(place: Place) -> None:
+    moved = place.folder.rename(place.project.parent / "repro")
+    (place.project / "train.py").unlink()
+    place.project.rmdir()
+    place.folder = moved
+    done = place.run(here=place.project.parent)
+    assert done.start.source.frozen
+    assert "is not on this machine" in place.talk
+    assert f"working folder {place.project}" in place.talk
+
+
+def test_frozen_without_the_blob_says_so(place: Place) -> None:
+    source = place.spec.observed.source
+    assert source is not None
+    specs.blob(place.folder, source.tree).unlink()
+    with pytest.raises(ArtifactError):
+        place.run(frozen=True)
+    (place.project / "new.py").touch()
+    assert place.run().start.source.differs[0].startswith("? ")
+    (place.project / "new.py").unlink()
+    assert place.run().start.source.differs == ()
+    (place.project / "new.py").touch()
+    assert place.run().start.source.differs == ("+ new.py",)  # the store knows the captured tree by now
+
+
+def test_a_spec_without_source_is_refused(place: Place) -> None:
+    place.spec = msgspec.structs.replace(place.spec, observed=msgspec.structs.replace(place.spec.observed, source=None))
+    with pytest.raises((SourceError, UsageError)):
+        place.run()
+
+
+@pytest.mark.parametrize("code", [0, 7, 137])
+def test_the_commands_own_code_is_in_the_end(place: Place, code: int) -> None:
+    assert place.run(backend=Fake(lambda launch, folder: code)).end.outcome.exit_code == code
+
+
+def test_a_command_that_never_started_leaves_no_run(place: Place) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        raise CommandMissingError("not there", where="x", hint="y")
+
+    with pytest.raises(CommandMissingError):
+        place.run(backend=Fake(work))
+    assert place.runs == []
+    assert not (place.project / "runs" / "latest").is_symlink()
+
+
+def test_a_run_that_is_torn_off_is_interrupted(place: Place) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        assert records.read(folder).state == "running"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        place.run(backend=Fake(work))
+    (folder,) = place.runs
+    assert records.read(folder).start.command == ("train.py",)
+
+
+def test_outputs_that_cannot_be_collected_do_not_cost_the_record(place: Place) -> None:
+    class Broken(Fake):
+        def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:
+            raise PermissionError(13, "Permission denied", "files/x")
+
+    done = place.run(backend=Broken(writes(a_txt="a")))
+    assert [one.path for one in done.end.outputs] == ["a.txt"]
+    assert "not complete" in done.end.others[0]
+    assert "not complete" in place.talk
+
+
+def test_an_end_that_cannot_be_written_is_said(place: Place) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        (folder / "end.json").mkdir()
+        return code
+
+    code = 0
+    with pytest.raises(RecordError, match="cannot be written"):
+        place.run(backend=Fake(work))
+    assert "could not be recorded" in place.talk
+    code = 3
+    assert place.run(backend=Fake(work)).end.outcome.exit_code == 3
+
+
+def test_secrets_in_the_command_do_not_reach_the_record(place: Place) -> None:
+    done = place.run("train.py", "--password", "hunter2hunter2", "--password=hunter2hunter2", "ghp_" + "a1" * 20)
+    assert "hunter2" not in (done.folder / "start.json").read_text()
+    assert "ghp_a1" not in (done.folder / "start.json").read_text()
+    assert done.start.command[:2] == ("train.py", "--password")
+
+
+def test_a_command_with_line_ends_is_recorded_and_read_back(place: Place) -> None:
+    done = place.run("-c", "import os\nprint(1)\x1b[31m\udcff")
+    assert records.read(done.folder).start.command[0] == "-c"
+
+
+def test_variables_are_passed_and_recorded_by_name(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "vars").write_text("# a comment\n\nA=from file\nTOKEN=hunter2\nOWN\n  C=x=y \n")
+    backend = Fake()
+    done = place.run(
+        backend=backend,
+        env=(("A", "from option"), ("HOST", None)),
+        env_file=tmp_path / "vars",
+        environ={"HOST": "of the host", "OWN": "own", "STRAY": "x"},
+    )
+    assert backend.launch is not None
+    values = {variable.name: variable.value for variable in backend.launch.env}
+    assert (values["A"], values["HOST"], values["TOKEN"], values["OWN"], values["C"]) == ("from option", "of the host", "hunter2", "own", "x=y ")
+    assert "STRAY" not in values
+    assert GivenVariable(name="HOST", how="host") in done.start.given
+    assert [one.name for one in done.start.given] == ["A", "C", "HOST", "OWN", "TOKEN"]
+    assert "hunter2" not in (done.folder / "start.json").read_text()
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"env": (("MISSING", None),)},
+        {"env": (("1A", "x"),)},
+        {"env": (("", "x"),)},
+        {"env": (("A", "x\0y"),)},
+        {"env_file": Path("/nonexistent")},
+        {"env_file": Path("/dev/null/x")},
+    ],
+)
+def test_a_variable_that_cannot_be_is_refused_before_anything(place: Place, asked: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        place.run(**asked)
+    assert place.said == []
+    assert not (place.project / "runs").exists()
+
+
+def test_a_damaged_env_file_names_its_line(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "vars").write_text("A=1\nnot a variable\n")
+    with pytest.raises(UsageError) as caught:
+        place.run(env_file=tmp_path / "vars")
+    assert caught.value.where.endswith("line 2")
+
+
+def test_seeds(place: Place) -> None:
+    assert place.run().start.seed == 0
+    drawn = {place.run(seed="random").start.seed for _ in range(3)}
+    assert len(drawn) > 1
+    assert f"seed {place.run(seed=4294967295).start.seed}" in place.talk
+
+
+def test_mounts_are_shown_recorded_and_checked(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a").write_text("a")
+    (tmp_path / "link").symlink_to("images")
+    done = place.run(data=(("../images", "/data/images/"), (str(tmp_path / "link"), "")), checkpoints=(("ck", ""),))
+    data, link, checkpoints = sorted(done.start.data, key=lambda one: one.target)
+    assert (data.source, data.target) == (str(tmp_path / "images"), "/data/images")
+    assert (link.source, link.target, link.digest) == (str(tmp_path / "images"), str(tmp_path / "link"), data.digest)
+    assert (checkpoints.source, checkpoints.digest) == (str(place.project / "ck"), None)
+    assert (place.project / "ck").is_dir()
+    assert "made" in place.talk
+    assert f"data {tmp_path}/images at /data/images (read-only)" in place.talk
+    with pytest.raises(DataError, match="not there"):
+        place.run(data=(("none", ""),))
+    with pytest.raises(UsageError, match="image's own"):
+        place.run(data=((str(tmp_path), "/proc"),))
+
+
+def expecting(place: Place, path: Path) -> None:
+    from repro_env.capture.data import fingerprint
+
+    found = fingerprint(path, str(path), place.store.hashes)
+    place.spec = place.at(place.spec, data=(Data(path=str(path), digest=found.digest, files=found.files, size=found.size),))
+
+
+def test_data_of_the_capture_are_expected(place: Place, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "a").write_text("a")
+    expecting(place, images)
+    with pytest.raises(DataError) as caught:
+        place.run()
+    assert caught.value.hint == f"add --data {images}"
+    assert place.run(data=((str(images), ""),)).start.data[0].digest is not None
+    (images / "a").write_text("b")
+    with pytest.raises(DataError, match="not what it was") as caught:
+        place.run(data=((str(images), ""),))
+    assert "--data-changed" in caught.value.hint
+    place.run(data=((str(images), ""),), data_changed=True)
+    images.rename(tmp_path / "moved")
+    with pytest.raises(DataError) as caught:
+        place.run()
+    assert caught.value.hint == f"add --data SRC:{images}"
+
+
+def test_host_paths_in_the_arguments_are_named_with_their_mount(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "x.csv").touch()
+    (place.project / "sub").mkdir()
+    place.run("train.py", f"--in={tmp_path}/x.csv", "sub/", "/usr/bin/env", "/dev/null", str(place.project))
+    assert f"{tmp_path}/x.csv is named in the command and not in the run; to bring it: --data {tmp_path}/x.csv" in place.talk
+    assert place.talk.count("is named in the command") == 1
+    place.said.clear()
+    place.run("train.py", f"{tmp_path}/x.csv", data=((f"{tmp_path}/x.csv", ""),))
+    assert "is named in the command" not in place.talk
+
+
+def test_outputs_are_saved_where_nothing_is_overwritten(place: Place, tmp_path: Path) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        writes(ck__w_pt="w")(launch, folder)
+        (folder / "files" / "last").symlink_to("ck/w.pt")
+        return 0
+
+    place.run(backend=Fake(work), save=tmp_path / "saved")
+    assert (tmp_path / "saved" / "ck" / "w.pt").read_text() == "w"
+    assert (tmp_path / "saved" / "last").readlink() == Path("ck/w.pt")
+    backend = Fake()
+    with pytest.raises(RecordError, match="not empty"):
+        place.run(backend=backend, save=tmp_path / "saved")
+    assert backend.launch is None
+
+
+def test_the_whole_record_in_one_file(place: Place, tmp_path: Path) -> None:
+    done = place.run(record=tmp_path / "r.json")
+    whole = json.loads((tmp_path / "r.json").read_text())
+    assert (whole["start"]["id"], whole["end"]["id"]) == (done.start.id, done.end.id)
+
+
+def test_a_record_file_that_cannot_be_written_is_our_error_after_the_run_is_recorded(place: Place) -> None:
+    with pytest.raises(RecordError):
+        place.run(record=Path("/proc/none/r.json"))
+    assert records.read(place.runs[0]).state == "done"
+
+
+def test_holes_are_collected_once_each_and_garbage_is_not_believed(place: Place) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        hole = {"library": "numpy", "what": "generator without a seed", "file": "/p/t.py", "line": 3}
+        lines = [json.dumps(hole), json.dumps(hole), "garbage", '{"library": 5}', "[]", json.dumps({"problem": "torch: x\n"}), "\udcff"]
+        (Path(launch.notes) / "holes.jsonl").write_bytes("\n".join(lines).encode(errors="surrogateescape"))
+        return 0
+
+    done = place.run(backend=Fake(work))
+    assert done.end.holes[0] == "numpy generator without a seed at /p/t.py:3"
+    assert done.end.holes[1].startswith("seeds: torch: x")
+    assert len(done.end.holes) == 2
+    assert records.read(done.folder).end == done.end
+
+
+def test_without_network_it_is_said(place: Place) -> None:
+    place.run()
+    assert "no network; W&B and Hugging Face are set to offline" in place.talk
+    assert place.run(network=True).start.network
+
+
+def test_runs_can_lie_elsewhere(place: Place, tmp_path: Path) -> None:
+    done = place.run(runs=tmp_path / "r" / "s")
+    assert done.folder.parent == tmp_path / "r" / "s"
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match="cannot be made"):
+        place.run(runs=tmp_path / "file")
+
+
+def test_the_host_runner_refuses_what_it_cannot_do(place: Place, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="live source"):
+        place.run(runner="host", frozen=True)
+    with pytest.raises(DriftError, match="not on this machine"):
+        place.run(runner="host")
+    with pytest.raises(UsageError, match="another place"):
+        place.run(runner="host", data=((str(tmp_path), "/data"),))
+    assert place.runs == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "home"), [({"HOME": "/home/x/"}, "/home/x"), ({"HOME": "relative"}, None), ({"HOME": "/"}, None), ({"HOME": ""}, None)]
+)
+def test_there_is_always_a_home(environ: dict[str, str], home: str | None) -> None:
+    user = execute._user(environ)
+    assert isinstance(user, User)
+    assert user.uid == os.geteuid()
+    assert user.name
+    assert user.home == (home or user.home)
+    assert user.home.startswith("/")
+    assert user.home != "/"
+
+
+def test_numeric_variables_of_the_host_that_were_not_captured_are_left_out(place: Place) -> None:
+    asked = Asked(command=("x",), here=Path("/"), environ={"OMP_NUM_THREADS": "3", "LANG": "C", "OTHER": "1"}, runner="host")
+    identity = msgspec.structs.replace(
+        place.spec.identity, config=msgspec.structs.replace(place.spec.identity.config, env=(Variable(name="LANG", value="C"),))
+    )
+    names = {variable.name for variable in execute._caller(asked, msgspec.structs.replace(place.spec, identity=identity))}
+    assert names == {"LANG", "OTHER"}
+
+
+def test_the_record_is_read_only(place: Place) -> None:
+    done = place.run()
+    assert all(stat.S_IMODE((done.folder / name).stat().st_mode) == 0o444 for name in ("start.json", "end.json"))
