@@ -78,7 +78,7 @@ class Place:
         return nullcontext(lambda count: None)
 
     def run(self, *command: str, backend: Fake | None = None, **asked: Any) -> Done:
-        options = {"command": command or ("train.py",), "here": self.project, "environ": {"HOME": "/home/ann", "TERM": "x"}}
+        options: dict[str, Any] = {"command": command or ("train.py",), "here": self.project, "environ": {"HOME": "/home/ann", "TERM": "x"}}
         request = Asked(**(options | asked))
         return execute.execute(request, self.spec, self.folder, store=self.store, tell=self, backend=backend or Fake())
 
