@@ -5,12 +5,15 @@
            `- inner (pid 1)        makes the root, reaps; everything inside dies with it
                 `- the command
 
-Each dies with the one above it (PR_SET_PDEATHSIG), so nothing survives a killed supervisor.
+Each dies with the one above it (PR_SET_PDEATHSIG), so nothing survives a killed supervisor. When the inner one
+reports the end, nothing else of the run lives; taking down its mounts, which flushes the disk that the workspace
+lies on, is not waited for.
 """
 
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import signal
@@ -31,6 +34,9 @@ _GROUP = 0.05
 """Seconds to learn whether a signal went to the whole process group, before it is passed on."""
 _RECENT = 1.0
 """Seconds after which such a word is about another signal."""
+_AWAITED = inner.WATCHED | {signal.SIGIO}
+_leaving: list[int] = []
+"""Processes between whose run is over and whose mounts may still be coming down: reaped when the next run starts."""
 _RESERVED = ("/", "/proc", "/sys", "/dev")
 
 
@@ -261,10 +267,13 @@ class _Supervised(Frozen, frozen=True, kw_only=True):
 
 def _supervise(launch: Launch, stage: _Stage) -> _Supervised | list[Refused]:
     """Start the processes, pass signals on, wait for the end of all of them. What the kernel refused, if it did."""
+    _leaving[:] = [pid for pid in _leaving if not _gone(pid)]
     read, write = os.pipe2(os.O_CLOEXEC)
     reader = Reader(read)
     children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, inner.WATCHED)
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
+    fcntl.fcntl(read, fcntl.F_SETOWN, os.getpid())
+    fcntl.fcntl(read, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)  # each message is a SIGIO
     foreground = _foreground()
     supervisor = os.getpid()
     try:
@@ -275,10 +284,12 @@ def _supervise(launch: Launch, stage: _Stage) -> _Supervised | list[Refused]:
         os.close(write)
         messages = _wait(between, reader)
     finally:
+        os.close(read)
+        while signal.sigtimedwait({signal.SIGIO}, 0):
+            pass  # it would end this process once it is let through
         _reclaim(foreground)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         signal.signal(signal.SIGCHLD, children)
-        os.close(read)
     refused = [message for message in messages if isinstance(message, Refused)]
     if refused:
         return refused
@@ -293,10 +304,16 @@ def _supervise(launch: Launch, stage: _Stage) -> _Supervised | list[Refused]:
 
 
 def _wait(between: int, reader: Reader) -> list[channel.Message]:
-    """Pass on what only this process got. Returns what the others said, once they are gone."""
+    """Pass on what only this process got. Returns what the others said, once the command is over or they are gone."""
     heard: list[channel.Message] = []
     while True:
-        number = signal.sigwaitinfo(inner.WATCHED).si_signo
+        number = signal.sigwaitinfo(_AWAITED).si_signo
+        if number == signal.SIGIO:
+            heard += reader.receive()
+            if any(isinstance(message, Ended) for message in heard):
+                _leaving.append(between)
+                return heard
+            continue
         if number == signal.SIGCHLD:
             if os.waitpid(between, os.WNOHANG)[0]:
                 return heard + reader.receive()
@@ -310,6 +327,13 @@ def _wait(between: int, reader: Reader) -> list[channel.Message]:
         target = next((message.pid for message in heard if isinstance(message, Inner)), between)
         with contextlib.suppress(ProcessLookupError):
             os.kill(target, number)
+
+
+def _gone(pid: int) -> bool:
+    try:
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    except ChildProcessError:
+        return True
 
 
 def _witness(heard: Sequence[channel.Message], number: int, *, since: float) -> Signalled | None:
@@ -337,6 +361,7 @@ def _between(launch: Launch, stage: _Stage, out: Writer, *, supervisor: int, mas
                 os._exit(1)  # the one above died before it was watched
             inner.main(launch, lambda: stage.inner(out), out=out, mask=mask, umask=umask)
         out.send(Inner(child))
+        _let_go(keep=(out.handle, held))
         while True:
             number = signal.sigwaitinfo(inner.WATCHED).si_signo
             if number != signal.SIGCHLD:
@@ -345,6 +370,17 @@ def _between(launch: Launch, stage: _Stage, out: Writer, *, supervisor: int, mas
                 os._exit(0)
     except BaseException as error:  # noqa: BLE001  there is nobody above to raise to
         out.fail(error)
+
+
+def _let_go(*, keep: Sequence[int]) -> None:
+    """Hold nothing of the caller's open: whoever reads its output waits for the last one that could write there."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    for handle in [int(item.name) for item in Path("/proc/self/fd").iterdir()]:
+        if handle > 2 and handle not in keep:
+            with contextlib.suppress(OSError):  # the one that listed them
+                os.close(handle)
 
 
 def _foreground() -> int | None:

@@ -56,7 +56,9 @@ def main(
         if command == 0:
             _become(launch, out=out, mask=mask, umask=umask)
         os.setpgid(0, 0)
-        out.send(Ended(_attend(command)))
+        status = _attend(command)
+        _end_the_others()
+        out.send(Ended(status))
     except BaseException as error:  # noqa: BLE001  there is nobody above to raise to
         out.fail(error)
     os._exit(0)
@@ -79,6 +81,15 @@ def _attend(command: int) -> int:
                 return status
             if pid == 0:
                 break
+
+
+def _end_the_others() -> None:
+    """Kill what the command left behind, and wait until it is gone: nothing writes any more after this."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(-1, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        while True:
+            os.waitpid(-1, 0)
 
 
 def _become(launch: Launch, *, out: Writer, mask: set[int], umask: int) -> NoReturn:
