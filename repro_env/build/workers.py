@@ -6,11 +6,13 @@ parent is gone sees the end of its pipe after its job, and ends.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import queue
 import signal
 import struct
 import sys
+import time
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
 Job = TypeVar("Job")
+PATIENCE = 5.0
+"""Seconds that a worker has to end when it is asked to."""
 _COUNT = struct.Struct("=Q")
 
 
@@ -31,6 +35,7 @@ class Workers(Generic[Job]):
 
     def __init__(self, count: int, serve: Callable[[Job, Advance], None]) -> None:
         self._serve = serve
+        self._stopping = False
         self._counts = mmap.mmap(-1, _COUNT.size * max(count, 1))  # shared with the children
         self._free: queue.Queue[tuple[int, Connection | None]] = queue.Queue()
         self._processes: list[ForkProcess] = []
@@ -55,13 +60,15 @@ class Workers(Generic[Job]):
 
     def _work(self, slot: int, jobs: Connection, others: list[Connection]) -> None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent decides, and sends SIGTERM
-        signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # an exit runs the clean-up of what is half written
+        signal.signal(signal.SIGTERM, self._asked_to_stop)
         for other in others:  # else the pipe of a parent that died would never end
             other.close()
         while True:
             try:
-                job: Job = jobs.recv()
+                job: Job | None = jobs.recv()
             except EOFError:
+                return
+            if job is None:
                 return
             try:
                 self._serve(job, self._advance(slot))
@@ -77,9 +84,15 @@ class Workers(Generic[Job]):
         place = slot * _COUNT.size
 
         def advance(count: int, /) -> None:
+            if self._stopping:
+                sys.exit(1)  # runs the clean-up of what is half written
             _COUNT.pack_into(self._counts, place, _COUNT.unpack_from(self._counts, place)[0] + count)
 
         return advance
+
+    def _asked_to_stop(self, *_: object) -> None:
+        # Not an exception from here: it could strike inside a lock or a queue, and the clean-up would wait for ever.
+        self._stopping = True
 
     @property
     def done(self) -> int:
@@ -107,9 +120,15 @@ class Workers(Generic[Job]):
             self._free.put((slot, pipe))
 
     def stop(self) -> None:
-        """Let running jobs end soon: they fail, and leave nothing half-written."""
-        for process in self._processes:
+        """End running jobs: they fail where they next advance, and leave nothing half-written."""
+        for process, pipe in zip(self._processes, self._pipes, strict=True):
             process.terminate()
+            with contextlib.suppress(OSError):
+                pipe.send(None)  # wakes one that waits for a job
+        end = time.monotonic() + PATIENCE
+        for process in self._processes:
+            process.join(max(end - time.monotonic(), 0))
+            process.kill()  # it waits for something else, say a lock; what it leaves is cleaned up by the next
 
     def __enter__(self) -> Workers[Job]:
         return self
