@@ -26,6 +26,8 @@ class Root(Protocol):
 
     means: str
     """How, for the record."""
+    on_disk: bool
+    """What is written lies on disk."""
 
     def stack(self, target: Path) -> None:
         """Show the tree at `target`. Raises `OSError` when the kernel refuses."""
@@ -47,6 +49,7 @@ class OverlayRoot:
         """Without `upper` and `work` the upper side lies in memory."""
         self._layers = layers
         self._sides = (upper, work)
+        self.on_disk = upper is not None
         self.means = "overlay" if upper else "overlay, upper side in memory"
 
     def stack(self, target: Path) -> None:
@@ -70,6 +73,7 @@ class LinkedRoot:
     """A tree of links, bound read-only: where something has to be written, memory with the tree's own children in it."""
 
     means = "links"
+    on_disk = False
 
     def __init__(self, tree: Path) -> None:
         self._tree = tree
@@ -98,10 +102,16 @@ class LinkedRoot:
 
 def _reopen(folder: str, without: Sequence[str]) -> None:
     """Cover a folder with memory and bind its children back, as they were."""
+    with _kept(folder, without) as mode:
+        kernel.mount("tmpfs", folder, "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, f"mode={mode:04o}")
+
+
+@contextlib.contextmanager
+def _kept(folder: str, without: Sequence[str] = ()) -> Iterator[int]:
+    """The block covers `folder` with an empty mount; afterwards its children are in it again. Gives the folder's mode."""
     handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
-        mode = stat.S_IMODE(os.fstat(handle).st_mode)
-        kernel.mount("tmpfs", folder, "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, f"mode={mode:04o}")
+        yield stat.S_IMODE(os.fstat(handle).st_mode)
         for name in os.listdir(handle):  # noqa: PTH208  of a handle
             if name in without:
                 continue
@@ -301,9 +311,10 @@ def _group(text: bytes, user: User) -> bytes:
 
 
 def places(root: Root, temporary: Sequence[tuple[str, int]]) -> None:
-    """`/run` and the folders for temporary files: private and writable.
+    """`/run` and the folders for temporary files: private and writable, and those for files on disk.
 
-    `temporary`: pairs of a path and a handle of the folder on disk to show there.
+    `temporary`: pairs of a path and a handle of an empty folder on disk. What the image has there stays: a
+    captured interpreter may live in `/tmp`.
     """
     root.folder("/run")
     with doing("make /run"):
@@ -311,7 +322,11 @@ def places(root: Root, temporary: Sequence[tuple[str, int]]) -> None:
     for path, handle in temporary:
         root.folder(path)
         with doing(f"make {path}"):
-            kernel.bind(f"/proc/self/fd/{handle}", path, recursive=False)
+            if root.on_disk:
+                os.chmod(path, 0o1777)  # noqa: PTH101, S103
+            else:
+                with _kept(path):
+                    kernel.bind(f"/proc/self/fd/{handle}", path, recursive=False)
 
 
 def show(root: Root, target: str, handle: int, *, read_only: bool, replace_link: bool = False) -> None:

@@ -40,6 +40,9 @@ def make(store: Path) -> list[str]:
     (base / "opt/only-below").mkdir(parents=True)
     (base / "opt/only-below/gone").write_text("a layer above removes this\n")
 
+    (base / "tmp/of-the-image").mkdir(parents=True)
+    (base / "tmp/of-the-image/file").write_text("carried\n")
+
     environment = _layer(store, 2)
     (environment / "opt/env/bin").mkdir(parents=True)
     (environment / "opt/env/bin/hello").write_text("#!/bin/sh\necho hello from $0\n")

@@ -42,7 +42,7 @@ def test_nothing_of_the_host_is_visible(anyhow: Place) -> None:
     of_python = Path(sys._base_executable).resolve().parts[1]  # type: ignore[attr-defined]
     assert made <= set(top.split()) <= made | {"lib", "lib64", "usr", of_python}
     roots = [line.split(" ")[3] for line in mounts.splitlines() if " - overlay " in line]
-    assert set(roots) <= {"/", "/opt/env"}
+    assert set(roots) <= {"/", "/opt/env", "/tmp/of-the-image"}
 
 
 def test_home_and_temporary_folders_are_writable_private_and_gone_afterwards(anyhow: Place) -> None:
@@ -67,6 +67,12 @@ def test_a_home_that_the_image_has_keeps_what_is_in_it(anyhow: Place) -> None:
     user = User(uid=anyhow.uid, gid=anyhow.uid, name="x", home="/opt/env")
     ran = anyhow.sh("cat note; echo new > mine; cat mine bin/hello", user=user, cwd="/opt/env")
     assert ran.stdout.startswith("the environment\nnew\n#!/bin/sh")
+
+
+def test_what_the_image_has_in_tmp_is_there(anyhow: Place) -> None:
+    """An interpreter is carried at its own path, wherever that is."""
+    ran = anyhow.sh("cat /tmp/of-the-image/file; echo mine > /tmp/mine; cat /tmp/mine; stat -c %a /tmp; echo x > /tmp/of-the-image/file || :")
+    assert ran.stdout == "carried\nmine\n1777\n"
 
 
 def test_the_environment_is_at_its_captured_prefix(anyhow: Place) -> None:
@@ -195,7 +201,7 @@ def _runs_in(place: Place, image: Path) -> None:
     assert (ran.files, ran.answer.removed) == ({"new": "new\n"}, ("old.txt",))
 
 
-@pytest.mark.parametrize("workspace", ["/srv/captured/pro ject", "/srv/captured/a,b:c\\d", "/opt/env/inside"])
+@pytest.mark.parametrize("workspace", ["/srv/captured/pro ject", "/srv/captured/a,b:c\\d", "/opt/env/inside", "/tmp/project"])
 def test_odd_names_of_the_workspace(place: Place, workspace: str) -> None:
     ran = place.sh("pwd; echo new > new", workspace=workspace, cwd=workspace + "/package")
     assert ran.stdout == f"{workspace}/package\n"
