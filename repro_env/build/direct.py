@@ -32,6 +32,7 @@ from repro_env.model.spec import Identity, Spec
 from repro_env.model.talk import Advance, Tell
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
+from repro_env.store.wheelfile import open_facts
 
 BLOCK = 4096
 """Bytes that file systems give out at once."""
@@ -189,6 +190,8 @@ class Direct:
         by_label = {_label(wheel): wheel for wheel in spec.identity.distributions}
         self._wheels = {one.diff_id: tuple(by_label[held] for held in one.holds) for one in spec.expected.layers}
         self._facts: dict[str, rule.Facts] = {}
+        self._weights: dict[str, tuple[int, int]] = {}
+        """Bytes and files that a wheel becomes, as far as known."""
         self._searches: dict[str, Search] = {}
         self._planned: Plan | None = None
         for wheel in spec.identity.distributions:
@@ -214,6 +217,8 @@ class Direct:
                     strict=True,
                 )
             )
+        for wheel in needed:
+            self._weigh(wheel, places[wheel.name])
         items: list[Item] = []
         fetch = write = files = 0
         for one in self._spec.expected.layers:
@@ -236,7 +241,7 @@ class Direct:
             if blob:
                 write += _blocks(tree.size)
                 files += tree.files
-        exact = all(wheel.name in self._facts for wheel in needed)
+        exact = all(wheel.name in self._weights for wheel in needed)
         self._planned = Plan(items=tuple(items), fetch=fetch, write=write, files=files, exact=exact)
         return self._planned
 
@@ -403,13 +408,22 @@ class Direct:
     def _there(self, diff_id: str) -> bool:
         return self._store.layers.path(diff_id) is not None
 
+    def _weigh(self, wheel: Wheel, place: Place) -> None:
+        """Look into a whole wheel on this machine, whose facts are not known, for what it will unpack to."""
+        if wheel.name in self._facts or not place.whole or place.remote:
+            return
+        try:
+            # Not checked yet, so good for a forecast and for nothing else.
+            self._weights[wheel.name] = _weight(open_facts(Path(place.where), wheel.filename))
+        except (ArtifactError, OSError):
+            return
+
     def _unpacked(self, wheel: Wheel) -> tuple[int, int]:
-        """Bytes in whole blocks and files that a wheel becomes; a lower bound while its facts are not known."""
+        """Bytes in whole blocks and files that a wheel becomes; a lower bound while nothing is known of it."""
         facts = self._facts.get(wheel.name)
-        if facts is None:
-            return wheel.size, 1
-        folders = {file.name.rpartition("/")[0] for file in facts.files}
-        return sum(_blocks(file.size) for file in facts.files) + BLOCK * len(folders), len(facts.files) + len(folders)
+        if facts is not None:
+            self._weights[wheel.name] = _weight(facts)
+        return self._weights.get(wheel.name, (wheel.size, 1))
 
     def _trees(self) -> list[tuple[str, TreeBlob]]:
         identity, source = self._spec.identity, self._spec.observed.source
@@ -482,6 +496,11 @@ def enough(root: Path, size: int, files: int) -> None:
         raise DiskError(f"{size:,} bytes have to be written and {free_size:,} are free", where=str(root), hint=hint)
     if files > free_files:
         raise DiskError(f"{files:,} files have to be made and {free_files:,} inodes are free", where=str(root), hint=hint)
+
+
+def _weight(facts: rule.Facts) -> tuple[int, int]:
+    folders = {file.name.rpartition("/")[0] for file in facts.files}
+    return sum(_blocks(file.size) for file in facts.files) + BLOCK * len(folders), len(facts.files) + len(folders)
 
 
 def _believe(place: Place, wheel: Wheel) -> Place:  # noqa: ARG001
