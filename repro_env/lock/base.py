@@ -20,7 +20,7 @@ import hashlib
 import os
 import re
 import shutil
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -29,8 +29,10 @@ import msgspec
 from repro_env.image.layout import SYSTEM_PATH
 from repro_env.lock import closure, dpkg, interpreter, ldcache
 from repro_env.lock.tree import Hashes, LiveTree, Tree, real, within
+from repro_env.model import codec
 from repro_env.model.environment import Interpretation, Startup, SystemPackage
 from repro_env.model.errors import LockError, UsageError
+from repro_env.store.facts import FactCache
 
 SHELL = (
     "base-files", "bash", "ca-certificates", "coreutils", "dash", "findutils", "grep", "gzip", "hostname", "libc-bin",
@@ -59,6 +61,7 @@ _UNWANTED = ("man", "info", "lintian", "bug", "doc-base", "gtk-doc", "help", "ba
 """Folders below /usr/share."""
 _BUILT_IN = frozenset({"", "C", "POSIX", "C.UTF-8", "C.utf8"})
 _LIBRARY = re.compile(r"\A(?:lib.*\.so|ld-.*\.so)(?:\..*)?\Z")
+CHECKED = "package-files"
 _READ = 1 << 20
 _TOGETHER = 64
 """Files that a thread takes at once."""
@@ -72,12 +75,13 @@ def cut(
     programs: Sequence[str] = (),
     locale: str = "",
     hashes: Hashes,
+    known: FactCache | None = None,
 ) -> Tree:
     """The base for an environment.
 
     `libraries`: absolute paths of the environment's shared libraries and extension modules. `programs`: names or
     absolute paths to add (`--with`). `locale`: the one in force, as setlocale(3) names it; words after it are ignored.
-    Raises `LockError`: no package database of a supported family, or a locale that is not there; `UsageError`: a
+    `known` remembers which files were held against the package database, by their sha256. Raises `LockError`: no package database of a supported family, or a locale that is not there; `UsageError`: a
     program that is not there.
     """
     system = database(Path("/"))
@@ -115,7 +119,7 @@ def cut(
         entries=entries,
         contents=contents,
         packages=tuple(SystemPackage(name=system.shown(package), version=package.version) for package in packages),
-        edited=_edited(checks),
+        edited=_edited(checks, {entry.path: entry.sha256 for entry in entries}, known),
         unowned=tuple(sorted(unowned)),
         unknown=tuple(sorted({*needs.unknown, *gone})),
         notes=tuple(sorted(set(notes))),
@@ -459,8 +463,20 @@ def _configured(file: Path, depth: int) -> Iterator[str]:
             yield words[0].rstrip("/")
 
 
-def _edited(checks: Sequence[_Check]) -> tuple[str, ...]:
-    """Files that are not as their package installed them."""
+def _edited(checks: Sequence[_Check], hashes: Mapping[str, str], known: FactCache | None) -> tuple[str, ...]:
+    """Files that are not as their package installed them. The same bytes against the same database need no second look."""
+    told = [[check.path, check.package, check.md5, hashes.get(check.path[1:], "")] for check in checks]
+    if known is None or not all(sha256 or not md5 for _, _, md5, sha256 in told):
+        return _compared(checks)
+    key = codec.digest(told)
+    found = known.recall(CHECKED, key, tuple[str, ...])
+    if found is None:
+        found = _compared(checks)
+        known.put(CHECKED, key, codec.canonical(found))
+    return found
+
+
+def _compared(checks: Sequence[_Check]) -> tuple[str, ...]:
     parts = [checks[start : start + _TOGETHER] for start in range(0, len(checks), _TOGETHER)]
     with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
         return tuple(sorted({line for lines in pool.map(_differing, parts) for line in lines}))

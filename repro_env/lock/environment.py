@@ -19,10 +19,10 @@ from repro_env.lock.outside import Outside, check_links, outside, python_path
 from repro_env.lock.tree import Tree
 from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
-from repro_env.model.environment import Host, Interpretation, Startup, Variables
+from repro_env.model.environment import Host, Interpretation, Layout, Startup, Variables
 from repro_env.model.errors import CaptureError
 from repro_env.model.image import Layer
-from repro_env.model.spec import Identity
+from repro_env.model.spec import Identity, Rules
 from repro_env.model.talk import Tell
 from repro_env.store.store import Store
 from repro_env.store.wheelfile import FACTS, WheelContents
@@ -69,13 +69,18 @@ def lock(
         found = tuple(walk(prefix, skip=compose.bytecode))
         hashes = store.hashes.of(prefix, found)
         libraries = [prefix / one.path for one in found if one.kind == "file" and ".so" in one.path.rpartition("/")[2]]
-        host_base = base.cut(facts, startup, libraries=libraries, programs=programs, locale=startup.locale, hashes=store.hashes)
+        host_base = base.cut(
+            facts,
+            startup,
+            libraries=libraries,
+            programs=programs,
+            locale=startup.locale,
+            hashes=store.hashes,
+            known=store.facts,
+        )
         runtime = interpreter.interpreter_tree(facts, hashes=store.hashes)
         identified, indexes = answer.result()
-    for one in identified:
-        if store.facts.get(FACTS, one.wheel.sha256) is None:  # a rebuild on this machine can then use the installed files
-            store.facts.put(FACTS, one.wheel.sha256, codec.canonical(one.facts))
-    installed = {one.wheel.name: wheel.canonical(one.facts, facts.layout, name=one.wheel.name) for one in identified}
+    installed = {one.wheel.name: _installed(one, facts.layout, store) for one in identified}
     composition = compose.compose(installed, found, hashes, read=lambda path: (prefix / path).read_bytes())
     if composition.unheld:
         raise CaptureError(
@@ -120,6 +125,18 @@ def identity(locked: Locked, seed: int, hold: Callable[[Tree], TreeBlob]) -> Ide
         python_path=locked.python_path,
         seed=seed,
     )
+
+
+def _installed(one: identify.Identified, layout: Layout, store: Store) -> wheel.Installed:
+    """What the wheel becomes. The store remembers that, and the wheel's facts: a rebuild here can use the installed files."""
+    key = codec.digest([one.facts.filename, one.wheel.sha256, one.wheel.name, layout, Rules().canonical])
+    known = store.facts.recall("installed", key, wheel.Installed)
+    if known is not None:
+        return known
+    store.facts.put(FACTS, one.wheel.sha256, codec.canonical(one.facts))
+    made = wheel.canonical(one.facts, layout, name=one.wheel.name)
+    store.facts.put("installed", key, codec.canonical(made))
+    return made
 
 
 def _layers(
