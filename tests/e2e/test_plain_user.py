@@ -46,6 +46,12 @@ def as_user(uid: int) -> list[str]:
     return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
 
 
+def starts(uid: int, python: str) -> bool:
+    """Through a shell: setpriv itself still has root's rights when it starts a program."""
+    line = [*as_user(uid), "sh", "-c", 'exec "$0" -c "import ensurepip, venv"', python]
+    return not subprocess.run(line, capture_output=True, check=False).returncode
+
+
 def pythons() -> list[str]:
     return [getattr(sys, "_base_executable", sys.executable), "/usr/local/bin/python3", "/usr/bin/python3"]
 
@@ -56,11 +62,7 @@ def user() -> Iterator[User]:
     need(shutil.which("setpriv"), "setpriv is missing: apt-get install util-linux")
     taken = {one.pw_uid for one in pwd.getpwall()}
     uid = next(number for number in range(20_000, 30_000) if number not in taken)
-    usable = [
-        python
-        for python in pythons()
-        if not subprocess.run([*as_user(uid), python, "-c", "import ensurepip, venv"], capture_output=True, check=False).returncode
-    ]
+    usable = [python for python in pythons() if starts(uid, python)]
     need(usable, "no Python with venv that a plain user can start: apt-get install python3-venv")
     with tempfile.TemporaryDirectory(prefix="repro-env-user-", dir="/var/tmp") as made:
         folder = Path(made)
