@@ -54,6 +54,7 @@ def command(
             network=network,
             frozen=frozen,
             runs=temporary / "runs",
+            kept=False,
         )
         say.say("a shell in the captured environment; what you write here is thrown away, except in --checkpoints")
         done = execute(asked, found, folder, store=store, tell=run.Marked())

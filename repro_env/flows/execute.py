@@ -28,7 +28,8 @@ from repro_env.model.errors import DataError, DriftError, RecordError, ReproEnvE
 from repro_env.model.run import DataFact, End, GivenVariable, Launch, Mount, Outcome, Request, Start, User
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Silent, Tell
-from repro_env.run import plan
+from repro_env.run import bytecode, plan
+from repro_env.run.bytecode import Module
 from repro_env.store.store import Store
 
 TOOLS = Path(__file__).resolve().parents[1] / "inside" / "seeds"
@@ -58,12 +59,16 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     runs: Path | None = None
     save: Path | None = None
     record: Path | None = None
+    kept: bool = True
+    """The run's folder stays; where it does not, it is not spoken of."""
 
 
 class Done(msgspec.Struct, frozen=True):
     folder: Path
     start: Start
     end: End
+    compiled: tuple[Module, ...] = ()
+    """Modules of the image that the command had to compile (`flows.bytecode.keep`)."""
 
 
 class Backend(Protocol):
@@ -140,7 +145,9 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     )
     for text in _opening(asked, start, where, source, launch, store):
         tell(text)
-    return _run(asked, launch, start, source, runs, backend or _backend(asked, spec, folder, runs, store), tell)
+    backend = backend or _backend(asked, spec, folder, runs, store)
+    done = _run(asked, launch, start, source, runs, backend, tell)
+    return msgspec.structs.replace(done, compiled=backend.compiled) if isinstance(backend, _Embedded) else done
 
 
 def _run(
@@ -157,7 +164,7 @@ def _run(
         recording.discard()  # the command never started
         raise
     seconds = time.monotonic() - began
-    with _undisturbed():
+    with undisturbed():
         files = recording.folder / "files"
         removed: tuple[str, ...] = ()
         problems: list[str] = []
@@ -233,13 +240,20 @@ def save(files: Path, target: Path) -> None:
 class _Embedded:
     """The embedded runner; it writes into the run's files by itself."""
 
-    def __init__(self, store: Store) -> None:
-        from repro_env.run.embedded import EmbeddedRunner
-
-        self._runner = EmbeddedRunner(store.layers.path, merged=store.root / "merged")
+    def __init__(self, store: Store, spec: Spec) -> None:
+        self._store = store
+        self._spec = spec
+        self.compiled: tuple[Module, ...] = ()
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
-        return self._runner.run(launch, folder=folder)
+        from repro_env.run.embedded import EmbeddedRunner
+
+        store = self._store
+        with store.bytecode.shown(launch.image) as kept:
+            runner = EmbeddedRunner(store.layers.path, merged=store.root / "merged", bytecode=kept)
+            outcome = runner.run(launch, folder=folder)
+        self.compiled = bytecode.modules(runner.compiled, self._spec, launch)
+        return outcome
 
     def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:  # noqa: ARG002
         from repro_env.run.workspace import harvest
@@ -249,7 +263,7 @@ class _Embedded:
 
 def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, store: Store) -> Backend:
     if asked.runner == "embedded":
-        return _Embedded(store)
+        return _Embedded(store, spec)
     from repro_env.run.host import HostRunner
 
     return HostRunner(skip=(Path(spec.identity.layout.prefix), folder, runs, runs_of(folder)))
@@ -469,9 +483,9 @@ def _host() -> tuple[str, ...]:
 
 
 def _opening(asked: Asked, start: Start, where: Path, source: Snapshot, launch: Launch, store: Store) -> list[str]:
-    said = [f"run {where}", f"  seed {start.seed}, image {start.image.removeprefix('sha256:')[:12]}"]
-    if asked.runner == "host":
-        said[1] += ", isolation none: the live environment on this machine"
+    said = [f"run {where}"] if asked.kept else []
+    isolation = ", isolation none: the live environment on this machine" if asked.runner == "host" else ""
+    said.append(f"  seed {start.seed}, image {start.image.removeprefix('sha256:')[:12]}{isolation}")
     fact = start.source
     state = "as captured" if not fact.differs else f"differs from the capture: {_some(fact.differs, ', ')}"
     said.append(f"  source {fact.path} ({'captured' if fact.frozen else 'live'}, {state})")
@@ -560,7 +574,7 @@ def _when(moment: datetime) -> str:
 
 
 @contextlib.contextmanager
-def _undisturbed() -> Iterator[None]:
+def undisturbed() -> Iterator[None]:
     """A second Ctrl-C must not cost the record of what the first one stopped."""
 
     def later(number: int, frame: object) -> None:

@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from repro_env.cli import app
+from tests.catalog.test_records import recorded
+
+
+@pytest.fixture
+def runs(tmp_path: Path) -> Path:
+    """Two runs: a finished one with a file, a newer one that was interrupted."""
+    folder = recorded(tmp_path / "runs", 1)
+    (folder / "files" / "b").write_text("b")
+    recorded(tmp_path / "runs", 2, over=False)
+    return tmp_path / "runs"
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = app.run(["runs", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_list_shows_the_newest_first_and_names_what_it_cannot_read(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    torn = recorded(runs, 3)
+    (torn / "start.json").unlink()
+    code, out, err = call(capsys, "list", "--runs", str(runs))
+    assert code == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines] == ["ID", "00000002", "00000001"]
+    assert "interrupted" in lines[1]
+    assert "exit 0" in lines[2]
+    assert "cannot be read" in err
+    assert torn.name in err
+    assert "next: repro-env runs show 00000002" in err
+
+
+def test_list_as_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = call(capsys, "list", "--runs", str(runs), "--json")
+    found = json.loads(out)
+    assert [(one["short"], one["state"], one["exit_code"]) for one in found["runs"]] == [("00000002", "interrupted", None), ("00000001", "done", 0)]
+    assert found["unreadable"] == []
+
+
+def test_no_runs_is_an_empty_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "list", "--runs", str(tmp_path / "none"))
+    assert (code, out) == (0, "")
+    assert "repro-env exec" in err
+
+
+def test_show_is_a_page_or_the_record(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = call(capsys, "show", "00000001", "--runs", str(runs))
+    assert "command   train.py" in out
+    assert "state     exit 0 after 1.0 s" in out
+    _, out, _ = call(capsys, "show", "--runs", str(runs), "--json")
+    assert json.loads(out)["state"] == "interrupted"
+    assert json.loads(out)["end"] is None
+
+
+def test_get_and_rm(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, _ = call(capsys, "get", "00000001", "b", "--to", str(tmp_path / "to"), "--runs", str(runs))
+    assert (code, out) == (0, f"{tmp_path}/to/b\n")
+    assert (tmp_path / "to" / "b").read_text() == "b"
+    _, out, _ = call(capsys, "rm", "latest", "00000001", "--runs", str(runs), "--json")
+    assert len(json.loads(out)["removed"]) == 2
+    assert list(runs.iterdir()) == []
