@@ -130,11 +130,16 @@ def main(words: Sequence[str]) -> int:
 
     spec, folder = locate(parsed.last("--spec"), asked.here)
     tell = Marked()
-    done = execute(asked, spec, folder, store=Store.open(), tell=tell)
+    store = Store.open()
+    done = execute(asked, spec, folder, store=store, tell=tell)
     for text in closing(done):
         tell(text)
     if parsed.has("--json"):
         say.json_result(done.end)
+    if done.compiled:
+        from repro_env.flows import bytecode
+
+        bytecode.keep(done.compiled, spec, store=store, tell=tell)
     return done.end.outcome.exit_code
 
 

@@ -12,6 +12,10 @@ NOTES = "/.repro-env/notes"
 """Where a run sees `Launch.notes`, writable."""
 PYCACHE = "/run/repro-env/pycache"
 """PYTHONPYCACHEPREFIX of every run: throw-away (a tmpfs /run will do), so that no `__pycache__` is among the outputs."""
+KEPT = "/run/repro-env/bytecode"
+"""Where the kept bytecode is when there is no overlay: `PYCACHE` has symlinks to it then."""
+COMPILED = "/.repro-env/bytecode"
+"""Where the image's interpreter writes bytecode that is to be kept."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 

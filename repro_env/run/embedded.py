@@ -24,11 +24,12 @@ from typing import NoReturn
 
 from repro_env.image import layout
 from repro_env.model.codec import Frozen
-from repro_env.model.errors import DataError, RunError, SandboxError, StoreError
+from repro_env.model.errors import CaptureError, DataError, RunError, SandboxError, StoreError
 from repro_env.model.run import Launch, Outcome
 from repro_env.run import channel, inner, kernel, memory, merged, namespaces, rootfs, scratch, workspace
 from repro_env.run.channel import Ended, Failed, Inner, Reader, Refused, Signalled, Started, Writer
 from repro_env.run.interface import Runner
+from repro_env.run.pycache import Pycache
 
 _GROUP = 0.05
 """Seconds to learn whether a signal went to the whole process group, before it is passed on."""
@@ -63,14 +64,25 @@ def choose(strategy: Strategy, refused: frozenset[str]) -> Strategy | None:
 class EmbeddedRunner:
     """Runs launches on this machine, from layers unpacked in the store."""
 
-    def __init__(self, layers: Callable[[str], Path | None], *, merged: Path, strategy: Strategy | None = None) -> None:
+    def __init__(
+        self,
+        layers: Callable[[str], Path | None],
+        *,
+        merged: Path,
+        strategy: Strategy | None = None,
+        bytecode: Path | None = None,
+    ) -> None:
         """`layers` gives the unpacked tree of a diff ID. `merged` is where trees of links are kept, on the same disk.
 
-        With a `strategy` only that one is used; else the best that the kernel allows, found by trying.
+        With a `strategy` only that one is used; else the best that the kernel allows, found by trying. `bytecode`
+        is a tree laid out as PYTHONPYCACHEPREFIX, for the image to start with; it is only read.
         """
         self._layers = layers
         self._merged = merged
         self._strategy = strategy
+        self._bytecode = bytecode
+        self.compiled: tuple[str, ...] = ()
+        """After a run: the files that it wrote below PYTHONPYCACHEPREFIX. Names, from a place where a script may write too."""
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         """See `interface.Runner`. Needs a process without other threads; not to be called twice for one folder."""
@@ -104,10 +116,12 @@ class EmbeddedRunner:
         self, launch: Launch, folder: Path, trees: Sequence[Path], snapshot: Path, strategy: Strategy
     ) -> Outcome | list[Refused]:
         with contextlib.ExitStack() as stack:
-            stage = _Stage(launch, folder, trees, snapshot, strategy, self._merged, stack)
+            stage = _Stage(launch, folder, trees, snapshot, strategy, self._merged, self._bytecode, stack)
             before = memory.kills()
             supervised = _supervise(launch, stage)
             after = memory.kills()
+            with contextlib.suppress(OSError, CaptureError):  # what a script did there must not cost the run its end
+                self.compiled = tuple(stage.pycache.written())
         if not isinstance(supervised, _Supervised):
             return supervised
         code = os.waitstatus_to_exitcode(supervised.status)
@@ -148,6 +162,7 @@ class _Stage:
         snapshot: Path,
         strategy: Strategy,
         merged_trees: Path,
+        bytecode: Path | None,
         stack: contextlib.ExitStack,
     ) -> None:
         self._launch = launch
@@ -159,7 +174,7 @@ class _Stage:
         disk = scratch.local(folder, own)
         if disk is not own:
             stack.callback(disk.remove)
-        self._points = {name: own.folder(name) for name in ("root", "workspace")}
+        self._points = {name: own.folder(name) for name in ("root", "workspace", "pycache")}
         self._temporary = [(path, disk.folder(path.replace("/", "-"), 0o1777)) for path in ("/tmp", "/var/tmp")]  # noqa: S108
         self.root: rootfs.Root
         if strategy.root == "links":
@@ -168,6 +183,7 @@ class _Stage:
             self.root = rootfs.OverlayRoot(trees, disk.folder("upper"), disk.folder("work"))
         else:
             self.root = rootfs.OverlayRoot(trees, None, None)
+        self.pycache = Pycache(bytecode, disk.folder("own-pycache"), disk.folder("pycache-work"))
         needed = _inside(launch)
         self.workspace: workspace.Workspace
         if strategy.workspace == "copy":
@@ -231,6 +247,11 @@ class _Stage:
             shown.update({mount.target: (_handle(mount.source), mount.read_only) for mount in launch.mounts})
         except OSError as error:
             raise DataError(f"cannot be opened: {error.strerror}", where=str(error.filename)) from None
+        with rootfs.doing("show the bytecode"):
+            kept = self.pycache.stack(self._points["pycache"])
+            shown |= {layout.PYCACHE: (_handle(str(self._points["pycache"])), False)}
+            if kept is not None:
+                shown |= {layout.KEPT: (_handle(str(kept)), True)}
         with rootfs.doing("show the seeds"):
             shown |= {layout.SEEDS: (_handle(launch.tools), True), layout.NOTES: (_handle(launch.notes), False)}
         return shown

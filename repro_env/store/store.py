@@ -10,12 +10,13 @@ from repro_env.io.hashes import FileHashes
 from repro_env.model.errors import StoreError
 from repro_env.store.blobs import Blobs
 from repro_env.store.boot import Boot
+from repro_env.store.bytecode import Bytecode
 from repro_env.store.facts import FactCache
 from repro_env.store.images import Images
 from repro_env.store.layers import Layers
 from repro_env.store.temp import Temp
 
-_FOLDERS = ("blobs", "boot", "facts", "images", "layers", "locks")
+_FOLDERS = ("blobs", "boot", "bytecode", "facts", "images", "layers", "locks")
 _HINT = "set REPRO_ENV_STORE to a folder of your own on a local disk"
 
 
@@ -30,6 +31,7 @@ class Store:
         self.blobs = Blobs(root / "blobs", temp=temp, boot=boot)
         self.layers = Layers(root / "layers", locks=root / "locks", temp=temp, boot=boot)
         self.images = Images(root / "images")
+        self.bytecode = Bytecode(root / "bytecode", locks=root / "locks", temp=temp, boot=boot)
         self.facts = FactCache(root / "facts")
         self.hashes = FileHashes(root / "hashes.db")
         self.temp = temp

@@ -1,0 +1,93 @@
+"""The story of what is left after a run: modules of the image that it had to compile are compiled for the next one.
+
+It happens when the user has all that they asked for. Whatever goes wrong here costs time in a later run and nothing else.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.flows.execute import undisturbed
+from repro_env.model.errors import ReproEnvError
+from repro_env.model.run import User
+from repro_env.model.spec import Spec
+from repro_env.model.talk import Tell
+from repro_env.run import bytecode
+from repro_env.run.bytecode import Module
+from repro_env.store.store import Store
+
+TOOLS = Path(__file__).resolve().parents[1] / "inside"
+_WANTED = "wanted.json"
+
+
+def keep(modules: Sequence[Module], spec: Spec, *, store: Store, tell: Tell) -> None:
+    """Compile these modules in a run of their own and keep the bytecode for later runs. Never raises."""
+    if len(modules) < bytecode.WORTHWHILE:
+        return
+    try:
+        with undisturbed(), store.bytecode.adding(spec.expected.image_id) as may:
+            if may:
+                _keep(modules, spec, store, tell)
+    except (OSError, ReproEnvError) as error:
+        tell(f"the bytecode of this run's modules was not kept: {error}")
+
+
+def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell) -> None:
+    image = spec.expected.image_id
+    missing = store.bytecode.missing(image, [module.path for module in modules])
+    modules = [module for module in modules if module.path in missing]
+    if len(modules) < bytecode.WORTHWHILE:
+        return
+    began = time.monotonic()
+    with store.temp.folder() as temporary:
+        notes, folder = temporary / "notes", temporary / "run"
+        notes.mkdir()
+        folder.mkdir()
+        wanted = [(module.source, module.path, module.optimize) for module in modules]
+        (notes / _WANTED).write_bytes(msgspec.json.encode(wanted))
+        launch = bytecode.launch(
+            spec,
+            user=User(uid=os.geteuid(), gid=os.getegid(), name="user", home="/home/user"),
+            empty=store.layers.add(()),
+            tools=str(TOOLS),
+            notes=str(notes),
+            wanted=_WANTED,
+        )
+        from repro_env.run.embedded import EmbeddedRunner
+
+        with _silent():
+            outcome = EmbeddedRunner(store.layers.path, merged=store.root / "merged").run(launch, folder=folder)
+        if outcome.signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            return  # the user does not want to wait
+        count = store.bytecode.add(image, folder / "files", missing)
+    if count:
+        tell(f"keeping bytecode of {count:,} modules for later runs ({time.monotonic() - began:.1f} s)")
+    elif outcome.exit_code:
+        tell(f"the bytecode of this run's modules was not kept: compiling it ended with exit code {outcome.exit_code}")
+
+
+@contextlib.contextmanager
+def _silent() -> Iterator[None]:
+    """Nothing that runs in the block reads the caller's input or writes among the run's own lines."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    with contextlib.ExitStack() as stack:
+        nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        stack.callback(os.close, nowhere)
+        for handle in (0, 1, 2):
+            try:
+                held = os.dup(handle)
+            except OSError:
+                continue  # closed by whoever started us
+            stack.callback(os.close, held)
+            stack.callback(os.dup2, held, handle)
+            os.dup2(nowhere, handle)
+        yield
