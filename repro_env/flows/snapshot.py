@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +13,7 @@ import msgspec
 from repro_env.image import layer
 from repro_env.image.entry import Entry, entries_of, members, ordered
 from repro_env.io.files import FileContents, walk
-from repro_env.model.errors import SourceError
+from repro_env.model.errors import ArtifactError, CaptureError, SourceError
 from repro_env.model.run import SourceFact
 from repro_env.model.spec import Source, Spec
 from repro_env.model.talk import Tell
@@ -18,6 +21,8 @@ from repro_env.store.carried import Carried
 from repro_env.store.store import Store
 
 _FACT = "source-tree"
+_TRIES = 2
+"""Before the last one, whose failure is told."""
 
 
 class Snapshot(msgspec.Struct, frozen=True):
@@ -45,8 +50,7 @@ def take(spec: Spec, folder: Path, *, runs: Path, frozen: bool, store: Store, te
             tell(f"the source's folder {live} is not on this machine: the captured source is used")
         tree = _captured(source, folder, store)
         return _snapshot(source, source.tree.sha256, tree, _listed(tree, store), frozen=True, differs=())
-    entries = _live(source, folder, runs, store)
-    diff_id = _stored(entries, live, store)
+    entries, diff_id = _seen(source, folder, runs, store)
     differs: tuple[str, ...] = ()
     if diff_id != source.tree.sha256:
         differs = _differs(source, folder, entries, store)
@@ -65,13 +69,36 @@ def _snapshot(
     )
 
 
+def _seen(source: Source, folder: Path, runs: Path, store: Store) -> tuple[list[Entry], str]:
+    """The live tree, in the store. Another run's log may grow while it is read: that is tried again."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(CaptureError, ArtifactError):
+            entries = _live(source, folder, runs, store)
+            return entries, _stored(entries, Path(source.path), store)
+    entries = _live(source, folder, runs, store)
+    return entries, _stored(entries, Path(source.path), store)
+
+
 def _live(source: Source, folder: Path, runs: Path, store: Store) -> list[Entry]:
     from repro_env.capture.source import look
 
     never = (folder, folder.parent / "runs", runs)
     root = Path(source.path)
     tree = look(root, include=source.include, exclude=source.exclude, never=never, facts=False)
-    return ordered(entries_of(tree.found, store.hashes.of(root, tree.found)))
+    own = own_streams()
+    found = [one for one in tree.found if one.key[:2] not in own]
+    return ordered(entries_of(found, store.hashes.of(root, found)))
+
+
+def own_streams() -> frozenset[tuple[int, int]]:
+    """Device and inode of what we print to: `exec … > log.txt` in the source is no part of it, and grows while it is read."""
+    own = set()
+    for handle in (1, 2):
+        with contextlib.suppress(OSError):
+            facts = os.fstat(handle)
+            if stat.S_ISREG(facts.st_mode):
+                own.add((facts.st_dev, facts.st_ino))
+    return frozenset(own)
 
 
 def _stored(entries: Sequence[Entry], root: Path, store: Store) -> str:

@@ -155,6 +155,21 @@ def test_runs_and_spec_never_get_into_the_source(place: Place) -> None:
     assert first.start.source.digest == second.start.source.digest
 
 
+def test_the_file_we_print_to_is_no_part_of_the_source(place: Place) -> None:
+    with (place.project / "log.txt").open("w") as log:
+        log.write("started")
+        log.flush()
+        held = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            done = place.run()
+        finally:
+            os.dup2(held, 2)
+            os.close(held)
+    assert done.start.source.differs == ()
+    assert place.run().start.source.differs == ("+ log.txt",)
+
+
 def test_frozen_runs_what_was_captured(place: Place) -> None:
     (place.project / "train.py").write_text("print('other')")
     done = place.run(frozen=True)
