@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,7 @@ from repro_env.model.run import Mount, User
 from repro_env.run import filesystem
 from repro_env.run.embedded import Strategy
 from tests.fakes import rootfs
+from tests.parts import need
 from tests.run.conftest import REPOSITORY, Place, environ, open_place, python
 
 
@@ -125,7 +127,21 @@ def test_hardware_facts_can_be_read(anyhow: Place) -> None:
     assert groups.split() == sorted(path.name for path in Path("/sys/fs/cgroup").iterdir())
 
 
-def test_data_is_read_only_below_its_sub_mounts_too(anyhow: Place, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_data_is_read_only_with_what_is_mounted_below_it(stores: Callable[[int], Path]) -> None:
+    need(os.getuid() == 0, "uid 0, to mount something below data")
+    with open_place(stores(0), 0) as place:
+        data = place.root / "data"
+        (data / "disk").mkdir(parents=True)
+        setup = f'mount -t tmpfs none "{data}/disk"; echo deep > "{data}/disk/x"; exec "$@"'
+        ran = place.sh(
+            "cat /data/disk/x; echo y > /data/disk/x || echo refused; echo z > /data/z || echo refused",
+            mounts=[Mount(kind="data", source=str(data), target="/data")],
+            before=["unshare", "-m", "sh", "-ec", setup, "sh"],
+        )
+        assert ran.stdout == "deep\nrefused\nrefused\n"
+
+
+def test_data_is_read_only(anyhow: Place) -> None:
     data = anyhow.root / "data, with: odd\\ name"
     (data / "deep").mkdir(parents=True)
     (data / "deep/file").write_text("numbers\n")
