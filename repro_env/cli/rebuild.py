@@ -43,7 +43,7 @@ def command(
     found, folder = locate(spec, Path.cwd())
     done = rebuild(found, folder, store=Store.open(), dry_run=dry_run, tell=say.say)
     if json:
-        say.json_result(_facts(done))
+        say.json_result(_facts(done, dry_run=dry_run))
     else:
         if dry_run:
             _show(done)
@@ -51,14 +51,14 @@ def command(
     say.say("next: repro-env rebuild" if dry_run else "next: repro-env exec train.py")
 
 
-def _facts(done: Rebuilt) -> dict[str, object]:
+def _facts(done: Rebuilt, *, dry_run: bool) -> dict[str, object]:
     """The object that `--json` prints; its keys are a contract."""
     plan = done.plan
     return {
         "image_id": done.image_id,
         "spec_digest": done.spec_digest,
         "layers": list(done.layers),
-        "changed": plan is not None,
+        "changed": plan is not None and not dry_run,
         "fetch": plan.fetch if plan else 0,
         "write": plan.write if plan else 0,
         "files": plan.files if plan else 0,

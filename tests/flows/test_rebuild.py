@@ -29,6 +29,7 @@ from repro_env.store.store import Store
 from repro_env.store.wheelfile import open_facts
 from tests.fakes import specs, wheels
 from tests.fakes.index import Index, configured
+from tests.parts import need
 
 ENV = Path(*layout.ENVIRONMENT.split("/")[1:])
 SITE = ENV / "lib/python3.11/site-packages"
@@ -640,3 +641,34 @@ def test_a_spec_that_cannot_be_read(spoil: Callable[[Path], object], folder: Pat
     assert caught.value.hint
     with pytest.raises(ReproEnvError):
         locate(None, folder)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system of two megabytes."""
+    if os.geteuid() != 0:
+        pytest.skip("mounting a tmpfs takes root")
+    there = tmp_path / "small"
+    there.mkdir()
+    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m,mode=700", "none", str(there)], check=False)
+    need(mounted.returncode == 0, "mounting a tmpfs takes a capability that containers often lack")
+    try:
+        yield there
+    finally:
+        subprocess.run(["umount", "--lazy", str(there)], check=True)
+
+
+@pytest.mark.root
+def test_a_full_disk_is_a_sentence_and_leaves_nothing(
+    folder: Path, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    big = {"big": wheels.make(tmp_path / "w", "big", files={"big.bin": os.urandom(3_000_000)})}
+    spec = specs.make(folder, big, carry=["big"])
+    store = Store.open(small_disk / "store")
+    with pytest.raises(DiskError, match="have to be written"):
+        run(spec, folder, store)
+    monkeypatch.setattr(direct, "enough", lambda root, size, files: None)
+    with pytest.raises(DiskError):
+        run(spec, folder, store)
+    assert listing(store.root / "temp") == set()
+    assert store.images.get(spec.expected.image_id) is None
