@@ -249,8 +249,10 @@ def closing(done: Done) -> list[str]:
     else:
         said.append("no outputs")
     if end.holes:
+        # What the script itself left open comes before what its libraries did.
+        first = min(end.holes, key=lambda hole: "-packages/" in hole)
         more = f" and {len(end.holes) - 1} more" if len(end.holes) > 1 else ""
-        said.append(f"left unseeded by the script, seeded for it: {end.holes[0]}{more}")
+        said.append(f"left unseeded by the script, seeded for it: {first}{more}")
     said.append(f"record {done.folder}")
     word = short(end.id)
     said.append(f"next: repro-env runs {f'get {word} --to DIR' if end.outputs else f'show {word}'}")

@@ -363,7 +363,7 @@ def _at_exit() -> None:
         if random is not None and _State.python is not None and random.getstate() != _State.python:
             _hole("python", "random, never seeded, imported", *_first["random"])
         if mtrand is not None and _numpy_is_ours(mtrand) and _numpy_state(mtrand) != _State.numpy[1]:
-            _hole("numpy", "numpy.random, never seeded, imported", *_first["numpy.random.mtrand"])
+            _hole("numpy", "global generator, never seeded, imported", *_first["numpy.random.mtrand"])
         if torch is not None and _torch_is_ours(torch) and _torch_state(torch) != _State.torch[1]:
             _hole("torch", "default generator, never seeded, imported", *_first["torch"])
         for name in _HOOKS:
