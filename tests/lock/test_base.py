@@ -247,5 +247,13 @@ def test_an_edited_system_file_is_carried_and_named(tmp_path: Path, hashes: File
     checks: list[base._Check] = []
     gone = base._collect(tree, database, database.packages["tool:amd64"], frozenset(), checks)
     assert gone == [f"{tmp_path}/gone (tool) is not there or cannot be reached"]
-    assert base._edited(checks) == (f"{tmp_path}/edited (tool)", f"{tmp_path}/made-a-link (tool)")
+    edited = (f"{tmp_path}/edited (tool)", f"{tmp_path}/made-a-link (tool)")
+    assert base._edited(checks, {}, None) == edited
+    known = FactCache(tmp_path)
+    told = {f"{tmp_path}/same"[1:]: "0" * 64, f"{tmp_path}/edited"[1:]: "1" * 64}
+    assert base._edited(checks, told, known) == edited
+    (tmp_path / "same").write_text("changed too\n")
+    assert base._edited(checks, told, known) == edited  # the same sha256 is the same file: not looked at again
+    told[f"{tmp_path}/same"[1:]] = "2" * 64
+    assert base._edited(checks, told, known) == (edited[0], edited[1], f"{tmp_path}/same (tool)")
     assert all(f"{tmp_path}/{name}" in tree for name in ("same", "edited", "made-a-link", "elsewhere"))
