@@ -27,7 +27,7 @@ import msgspec
 from repro_env.catalog import ids
 from repro_env.io.files import atomic_write, remove_tree, room
 from repro_env.model import codec
-from repro_env.model.errors import RecordError, ReproEnvError
+from repro_env.model.errors import DiskError, RecordError, ReproEnvError
 from repro_env.model.run import End, Start
 
 State = Literal["done", "running", "interrupted"]
@@ -107,17 +107,27 @@ def script_of(command: Sequence[str]) -> str:
     return re.sub(r"[^A-Za-z0-9._]+", "-", word).strip("-.")[:40].rstrip("-.") or "run"
 
 
-def begin(runs: Path, name: str) -> Recording:
-    """Make the run's folder with `files/` in it and take its lock. Raises `RecordError` when it cannot be made."""
+def begin(runs: Path, name: str, *, more: Sequence[str] = ()) -> Recording:
+    """Make the run's folder with `files/` (and `more` folders) in it and take its lock.
+
+    Raises `RecordError` when it cannot be made, `DiskError` when there is no room; nothing is left then.
+    """
     folder = runs / name
+    made = False
     try:
         with room(runs):
             runs.mkdir(parents=True, exist_ok=True)
             folder.mkdir()
-            (folder / "files").mkdir()
+            made = True
+            for below in ("files", *more):
+                (folder / below).mkdir()
             lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
+    except (OSError, DiskError) as error:
+        if made:
+            remove_tree(folder)
+        if isinstance(error, DiskError):
+            raise
         raise RecordError(
             f"the run's folder cannot be made: {error.strerror}", where=str(folder), hint="name another place with --runs DIR"
         ) from None

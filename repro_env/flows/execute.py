@@ -154,9 +154,9 @@ def _run(
     asked: Asked, launch: Launch, start: Start, source: Snapshot, runs: Path, backend: Backend, tell: Tell
 ) -> Done:
     """From the first byte of the record to its last."""
-    recording = records.begin(runs, Path(launch.notes).parent.name)
+    notes = Path(launch.notes)
+    recording = records.begin(runs, notes.parent.name, more=[notes.name])
     try:
-        Path(launch.notes).mkdir()
         recording.start(start)
         began = time.monotonic()
         outcome = backend.run(launch, folder=recording.folder)
