@@ -16,6 +16,7 @@ from repro_env.lock import base, ldcache
 from repro_env.lock.closure import Loader, close
 from repro_env.lock.tree import LiveTree
 from repro_env.model.errors import LockError, UsageError
+from repro_env.store.facts import FactCache
 from tests.lock import elves, roots
 from tests.lock.conftest import Cut
 from tests.lock.test_dpkg import Machine
