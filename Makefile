@@ -7,7 +7,10 @@ export PYTHON
 
 TOOL := build/tool
 DEV := build/venv
-.PHONY: help demo test soak lint bench relock clean tool dev
+WIDE := build/wide
+# Its CPU build is of one size; the default one brings a GPU stack of gigabytes. Empty: tests that need it are skipped.
+TORCH ?= torch==2.13.0+cpu
+.PHONY: help demo test soak lint bench relock clean tool dev wide
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -22,11 +25,17 @@ demo: tool ## capture an environment, train on the host and in the image, compar
 	@lockfiles/venv.sh build/demo/project/.venv example
 	@$(TOOL)/bin/python examples/digits/demo.py
 
-test: dev ## the whole test suite but the long counts
-	$(DEV)/bin/python -m pytest -m "not soak" $(ARGS)
+wide: dev
+	@lockfiles/venv.sh $(WIDE) wide
+	@test -z "$(TORCH)" || $(WIDE)/bin/python -c "import torch" 2>/dev/null || \
+		$(WIDE)/bin/python -m pip --disable-pip-version-check install -qq "$(TORCH)" || \
+		echo "no $(TORCH) to be had: tests that need it say so"
 
-soak: dev ## the long counts; results go to benchmarks/results/
-	$(DEV)/bin/python -m pytest -m soak $(ARGS)
+test: wide ## the whole test suite but the long counts
+	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python $(DEV)/bin/python -m pytest -m "not soak" $(ARGS)
+
+soak: wide ## the long counts; results go to benchmarks/results/
+	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python $(DEV)/bin/python -m pytest -m soak $(ARGS)
 
 lint: dev ## ruff and mypy --strict
 	$(DEV)/bin/ruff check .

@@ -11,7 +11,7 @@ for version in 3.11 3.10; do
     PYTHON=python$version lockfiles/venv.sh "build/relock/$version" test
     to=lockfiles
     [ "$version" = 3.11 ] || to=lockfiles/py310
-    for name in tool test example; do
+    for name in tool test example wide; do
         echo "$to/$name.txt" >&2
         CUSTOM_COMPILE_COMMAND="make relock" "build/relock/$version/bin/python" -m piptools compile --quiet --upgrade \
             --generate-hashes --allow-unsafe --strip-extras \

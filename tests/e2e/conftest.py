@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -45,16 +43,11 @@ def small(ground: Path) -> parts.Project:
 
 @pytest.fixture(scope="session")
 def torch(ground: Path) -> parts.Project:
-    """A venv with torch for the CPU and matplotlib, and the torch example, captured; its image is in the store."""
-    folder = ground / "torch"
-    offered = subprocess.run(
-        [sys.executable, "-m", "pip", "install", "-qq", "--dry-run", "--ignore-installed", "--no-deps", "torch==2.13.0+cpu"],
-        capture_output=True,
-        check=False,
-    )
-    need(offered.returncode == 0, "no CPU build of torch 2.13.0: name a place that has one in pip's configuration")
-    python = parts.venv(folder / ".venv", "torch==2.13.0", "matplotlib", parts.pinned("numpy"))
-    made = parts.project(folder, python, ground / "torch-store", "torch")
+    """The environment that `make test` makes, with torch for the CPU and matplotlib, and the torch example, captured."""
+    python = parts.having("torch", "matplotlib")
+    need(python, "no environment with torch and matplotlib: `make test` makes one where pip knows a place with a CPU build")
+    assert python is not None
+    made = parts.project(ground / "torch", python, ground / "torch-store", "torch")
     made.capture("--seed", "11")
     made.rebuild()
     return made

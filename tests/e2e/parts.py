@@ -99,10 +99,12 @@ def venv(folder: Path, *packages: str | Path, python: str | None = None, umask: 
     return inside
 
 
-def pinned(name: str) -> str:
-    """`name==version`, as the example's lock file says."""
-    (found,) = (line.split()[0] for line in lock("example").read_text().splitlines() if line.startswith(f"{name}=="))
-    return found
+def having(*modules: str) -> Path | None:
+    """The first of $REPRO_ENV_TEST_PYTHONS (separated by colons) that imports the modules."""
+    for python in filter(None, os.environ.get("REPRO_ENV_TEST_PYTHONS", "").split(":")):
+        if not subprocess.run([python, "-c", f"import {','.join(modules)}"], capture_output=True, check=False).returncode:
+            return Path(python)
+    return None
 
 
 def lock(name: str) -> Path:
