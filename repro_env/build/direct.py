@@ -8,6 +8,7 @@ written.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
@@ -200,6 +201,12 @@ class Direct:
                 self._facts[wheel.name] = known
 
     def plan(self, *, ask: bool) -> Plan:
+        try:
+            return self._plan(ask=ask)
+        finally:
+            self._finder.close()
+
+    def _plan(self, *, ask: bool) -> Plan:
         agree = self._finder.ask if ask else _believe
         needed = [
             wheel
@@ -248,8 +255,8 @@ class Direct:
     def build(self, tell: Tell) -> Built:
         plan = self._planned or self.plan(ask=False)
         count = 0 if plan.write < ALONE else self._workers or _cores()
-        # Before any thread is started, since a fork copies only the one that calls it.
-        with Workers(count, partial(serve, self._store.root)) as workers:
+        # Workers before any thread is started, since a fork copies only the one that calls it.
+        with contextlib.closing(self._finder), Workers(count, partial(serve, self._store.root)) as workers:
             with (
                 ThreadPoolExecutor(FETCHES) as fetchers,
                 ThreadPoolExecutor(max(count, 1)) as lanes,

@@ -104,6 +104,11 @@ class Finder:
         """Let downloads that are under way end soon."""
         self._stopped = True
 
+    def close(self) -> None:
+        """Close connections; the next request opens new ones."""
+        if self._opened is not None:
+            self._opened.close()
+
     def take(self, place: Place, one: Wheel) -> Place:
         """Bring a place's bytes to this machine and check them. Raises `ArtifactError` or `NetworkError`."""
         if place.remote:

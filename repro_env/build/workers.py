@@ -13,6 +13,7 @@ import signal
 import struct
 import sys
 import time
+import warnings
 from collections.abc import Callable
 from types import TracebackType
 from typing import TYPE_CHECKING, Generic, TypeVar
@@ -52,7 +53,11 @@ class Workers(Generic[Job]):
         for slot in range(count):
             ours, theirs = context.Pipe()
             process = context.Process(target=self._work, args=(slot, theirs, [*self._pipes, ours]), daemon=True)
-            process.start()
+            with warnings.catch_warnings():
+                # Python 3.12 and later warn of any fork beside threads. Ours have not started; a caller's own hold
+                # nothing that a worker needs.
+                warnings.filterwarnings("ignore", r".*multi-threaded.*fork", DeprecationWarning)
+                process.start()
             theirs.close()
             self._processes.append(process)
             self._pipes.append(ours)
