@@ -14,6 +14,7 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import data, python, source
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
+from repro_env.io import machine
 from repro_env.io.files import FileContents, atomic_write
 from repro_env.lock import assemble, environment, identify, layers
 from repro_env.model import codec
@@ -52,6 +53,7 @@ class Captured(msgspec.Struct, frozen=True):
 
 def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     """Capture and write `request.output`. Raises `CaptureError` and its neighbours; nothing half-written stays."""
+    machine.platform()  # first of all: nothing is read on a machine that no image can be for
     never = (request.output, request.output.parent / "runs")
     tree = source.look(request.source, include=request.include, exclude=request.exclude, never=never)
     mounted = tuple(data.fingerprint(path, target, store.hashes) for path, target in request.data)
