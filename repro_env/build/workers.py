@@ -6,7 +6,6 @@ parent is gone sees the end of its pipe after its job, and ends.
 
 from __future__ import annotations
 
-import contextlib
 import mmap
 import queue
 import signal
@@ -37,6 +36,7 @@ class Workers(Generic[Job]):
     def __init__(self, count: int, serve: Callable[[Job, Advance], None]) -> None:
         self._serve = serve
         self._stopping = False
+        self._busy = False
         self._counts = mmap.mmap(-1, _COUNT.size * max(count, 1))  # shared with the children
         self._free: queue.Queue[tuple[int, Connection | None]] = queue.Queue()
         self._processes: list[ForkProcess] = []
@@ -70,16 +70,18 @@ class Workers(Generic[Job]):
             other.close()
         while True:
             try:
-                job: Job | None = jobs.recv()
+                job: Job = jobs.recv()
             except EOFError:
                 return
-            if job is None:
-                return
+            self._busy = True
             try:
                 self._serve(job, self._advance(slot))
                 answer: Exception | None = None
             except Exception as error:  # noqa: BLE001 it is raised again in the parent
                 answer = error
+            self._busy = False
+            if self._stopping:
+                return
             try:
                 jobs.send(answer)
             except BrokenPipeError:
@@ -96,8 +98,10 @@ class Workers(Generic[Job]):
         return advance
 
     def _asked_to_stop(self, *_: object) -> None:
-        # Not an exception from here: it could strike inside a lock or a queue, and the clean-up would wait for ever.
         self._stopping = True
+        if not self._busy:
+            sys.exit(1)
+        # Within a job no exception from here: it could strike inside a lock or a queue, and the clean-up would wait for ever.
 
     @property
     def done(self) -> int:
@@ -126,10 +130,8 @@ class Workers(Generic[Job]):
 
     def stop(self) -> None:
         """End running jobs: they fail where they next advance, and leave nothing half-written."""
-        for process, pipe in zip(self._processes, self._pipes, strict=True):
+        for process in self._processes:
             process.terminate()
-            with contextlib.suppress(OSError):
-                pipe.send(None)  # wakes one that waits for a job
         end = time.monotonic() + PATIENCE
         for process in self._processes:
             process.join(max(end - time.monotonic(), 0))
