@@ -252,7 +252,8 @@ class _Embedded:
         with store.bytecode.shown(launch.image) as kept:
             runner = EmbeddedRunner(store.layers.path, merged=store.root / "merged", bytecode=kept)
             outcome = runner.run(launch, folder=folder)
-        self.compiled = bytecode.modules(runner.compiled, self._spec, launch)
+        if not outcome.signal:  # somebody who ended the run does not want to wait for more
+            self.compiled = bytecode.modules(runner.compiled, self._spec, launch)
         return outcome
 
     def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:  # noqa: ARG002

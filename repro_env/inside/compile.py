@@ -1,7 +1,7 @@
 """Compiles modules of an image with the image's own interpreter: `python compile.py WANTED OUT`.
 
 WANTED is a JSON file: a list of [source, path, optimize]. For each the bytecode goes to OUT/path, marked as valid
-whatever becomes of the source's time. A source that is not there, or does not compile, is left out. Nothing of
+without a look at the source: an image's files do not change. A source that is not there, or does not compile, is left out. Nothing of
 the image is imported but its standard library; one worker per core.
 """
 

@@ -3,6 +3,9 @@
 Only *names* are taken from a run, never the bytes it wrote: a script can put anything where Python keeps bytecode.
 The names of modules that are the image's own are compiled again, from the image's own files, where no code of the
 user runs.
+
+What is kept is used without a look at the source (PEP 552, unchecked). So a run that edits a module of the image in
+its own throw-away root, and imports it in another process, gets the image's.
 """
 
 from __future__ import annotations
@@ -20,8 +23,6 @@ from repro_env.run.plan import HOSTNAME
 
 WORTHWHILE = 20
 """With fewer new modules than this, starting another Python would cost more than it saves."""
-_MOST = 50_000
-"""More modules than any run imports; a script may have written names without end."""
 _TEMPORARY = ("/tmp", "/var/tmp", "/run", "/dev", "/proc", "/sys", "/.repro-env")  # noqa: S108
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)+")
 
@@ -49,7 +50,7 @@ def modules(names: Iterable[str], spec: Spec, launch: Launch) -> tuple[Module, .
         source = f"/{match['module']}.py" if match else ""
         if match and len(source) < 4000 and _PATH.fullmatch(source) and _belongs(source, own, foreign):
             found.append(Module(path=name, source=source, optimize=int(match["optimize"] or 0)))
-    return tuple(found[:_MOST])
+    return tuple(found)
 
 
 def _belongs(path: str, own: Sequence[str], foreign: Sequence[str]) -> bool:

@@ -8,11 +8,15 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator
+from itertools import islice
 from pathlib import Path
 
 from repro_env.image import layout
 from repro_env.io import files
 from repro_env.run import kernel, overlay
+
+_MOST = 50_000
+"""More files than any run compiles; a script may have written there without end."""
 
 
 class Pycache:
@@ -39,7 +43,8 @@ class Pycache:
 
     def written(self) -> Iterator[str]:
         """The files that the run itself wrote, after it. Raises `OSError`, `CaptureError` for a name that is not UTF-8."""
-        return (found.path for found in files.walk(self._own) if found.kind == "file")
+        names = (found.path for found in files.walk(self._own) if found.kind == "file")
+        return islice(names, _MOST)
 
 
 def _link(kept: Path, own: Path) -> None:

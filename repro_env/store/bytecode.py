@@ -27,8 +27,8 @@ from repro_env.store.temp import Temp
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LARGEST = 64 * CHUNK
-_UNCHECKED = (1).to_bytes(4, "little")
-"""The flags of a file that is valid whatever its source's time and bytes are (PEP 552)."""
+_HASHED = 1
+"""The bit of the flags that says: not valid by its source's time (PEP 552)."""
 
 
 class _File(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -175,11 +175,11 @@ def _is_whole(folder: Path, *, thorough: bool) -> bool:
 
 
 def _read(path: Path) -> bytes | None:
-    """The bytes of a bytecode file that is valid without a look at its source; None when it is none."""
+    """The bytes of a bytecode file that does not go by its source's time, which is always the same; None when it is none."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError:
         return None
     with os.fdopen(fd, "rb") as file:
         data = file.read(_LARGEST + 1)
-    return data if 16 < len(data) <= _LARGEST and data[4:8] == _UNCHECKED else None
+    return data if 16 < len(data) <= _LARGEST and data[4] & _HASHED else None

@@ -66,11 +66,11 @@ def test_more_is_added_to_what_was_there_and_what_was_there_stays(store: Store, 
     assert trees(store) == ["2"]
 
 
-def test_only_bytecode_that_was_asked_for_and_holds_whatever_the_time_is_kept(store: Store, tmp_path: Path) -> None:
-    folder = made(tmp_path / "made", timed=data("x", 0), checked=data("x", 3), torn=data(""), unasked=data("x"), good=data("x"))
+def test_only_bytecode_that_was_asked_for_and_does_not_go_by_time_is_kept(store: Store, tmp_path: Path) -> None:
+    folder = made(tmp_path / "made", timed=data("x", 0), torn=data(""), unasked=data("x"), good=data("x"))
     (folder / "usr/lib/link").symlink_to("good")
     os.mkfifo(folder / "usr/lib/pipe")
-    assert add(store, folder, "timed", "checked", "torn", "link", "pipe", "gone", "good") == 1
+    assert add(store, folder, "timed", "torn", "link", "pipe", "gone", "good") == 1
     assert held(store) == {"good": data("x")}
 
 
