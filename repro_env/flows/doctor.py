@@ -21,7 +21,9 @@ class Diagnosis(Frozen, frozen=True, kw_only=True):
 def examine(store: Path, runs: Path) -> Diagnosis:
     """Try what a run with its folder in `runs` and its layers in `store` needs. Raises `UsageError`, `PlatformError`."""
     if os.uname().sysname != "Linux":
-        raise PlatformError(f"runs need Linux, and this is {os.uname().sysname}")
+        raise PlatformError(
+            f"runs need Linux, and this is {os.uname().sysname}", where="this machine", hint="run repro-env on a Linux machine"
+        )
     if not runs.is_dir():
         raise UsageError("is no folder", where=str(runs), hint="name the folder that runs will be kept in: doctor --for DIR")
     observations = doctor.observe(store, runs.resolve())

@@ -141,7 +141,11 @@ _: type[Runner] = EmbeddedRunner
 
 def _check(launch: Launch) -> None:
     if (launch.user.uid, launch.user.gid) != (os.geteuid(), os.getegid()):
-        raise RunError(f"asks for uid {launch.user.uid} and gid {launch.user.gid}, and only the caller's can be had")
+        raise RunError(
+            f"asks for uid {launch.user.uid} and gid {launch.user.gid}, and only the caller's can be had",
+            where=f"run {launch.run_id}",
+            hint="start it as that user",
+        )
     for mount in launch.mounts:
         if mount.target in _RESERVED:
             raise RunError("would hide what every program needs", where=mount.target, hint="name another place with SRC:DST")
@@ -319,7 +323,7 @@ def _supervise(launch: Launch, stage: _Stage) -> _Supervised | list[Refused]:
             raise channel.error(message)
     notes = next((message.notes for message in messages if isinstance(message, Started)), None)
     if notes is None:
-        raise SandboxError("the run was killed while it was being set up")
+        raise SandboxError("the run was killed while it was being set up", hint="was memory short? start it again")
     status = next((message.status for message in messages if isinstance(message, Ended)), int(signal.SIGKILL))
     return _Supervised(status=status, notes=notes)
 
