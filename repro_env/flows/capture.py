@@ -13,6 +13,7 @@ import msgspec
 
 from repro_env import __version__
 from repro_env.capture import data, python, source
+from repro_env.flows.snapshot import own_streams
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
 from repro_env.io.files import FileContents, atomic_write
@@ -20,6 +21,7 @@ from repro_env.lock import assemble, environment, identify, layers
 from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.environment import Carried as CarriedFact
+from repro_env.model.environment import Excluded
 from repro_env.model.spec import Data, InstalledFrom, Observed, Source, Spec
 from repro_env.model.talk import Tell
 from repro_env.store.carried import Carried
@@ -55,7 +57,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     """Capture and write `request.output`. Raises `CaptureError` and its neighbours; nothing half-written stays."""
     machine.platform()  # first of all: nothing is read on a machine that no image can be for
     never = (request.output, request.output.parent / "runs")
-    tree = source.look(request.source, include=request.include, exclude=request.exclude, never=never)
+    tree = _quiet(source.look(request.source, include=request.include, exclude=request.exclude, never=never))
     mounted = tuple(data.fingerprint(path, target, store.hashes) for path, target in request.data)
     locked = environment.lock(
         request.python, request.environ, workspace=request.source, programs=request.programs, store=store, tell=tell
@@ -90,6 +92,18 @@ def carry(entries: Sequence[Entry], contents: Contents, *, store: Store, carried
     blob = carried.add_tree(members(entries, contents), facts=store.facts)
     layers.remember_blob(entries, blob, facts=store.facts)
     return blob
+
+
+def _quiet(tree: source.SourceTree) -> source.SourceTree:
+    """The tree without the files that we print to: `capture > log` in the source must not capture its own log."""
+    own = own_streams()
+    logs = [one for one in tree.found if one.key[:2] in own]
+    return msgspec.structs.replace(
+        tree,
+        found=tuple(one for one in tree.found if one not in logs),
+        size=tree.size - sum(one.size for one in logs),
+        excluded=(*tree.excluded, *(Excluded(path=one.path, size=0, why="what this command prints to") for one in logs)),
+    )
 
 
 def _source(tree: source.SourceTree, request: Request, store: Store, carried: Carried) -> Source:
