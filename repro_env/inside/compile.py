@@ -17,7 +17,7 @@ _LONGEST = 900
 
 
 def compile_all(wanted: "list[tuple[str, str, int]]", out: str) -> None:
-    mode = py_compile.PycInvalidationMode.UNCHECKED_HASH
+    mode = py_compile.PycInvalidationMode.CHECKED_HASH
     for source, path, optimize in wanted:
         try:
             py_compile.compile(source, os.path.join(out, path), doraise=True, optimize=optimize, invalidation_mode=mode)

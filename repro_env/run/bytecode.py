@@ -4,8 +4,8 @@ Only *names* are taken from a run, never the bytes it wrote: a script can put an
 The names of modules that are the image's own are compiled again, from the image's own files, where no code of the
 user runs.
 
-What is kept is used without a look at the source (PEP 552, unchecked). So a run that edits a module of the image in
-its own throw-away root, and imports it in another process, gets the image's.
+What is kept carries the hash of its source, and Python compares it at each import (PEP 552, checked): a run that
+edits a module of the image in its own throw-away root, and imports it in another process, gets what it edited.
 """
 
 from __future__ import annotations

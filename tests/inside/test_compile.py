@@ -28,7 +28,7 @@ def test_what_compiles_is_there_and_nothing_is_said_about_the_rest(tmp_path: Pat
     wanted = [(str(tmp_path / f"{name}.py"), f"deep/er/{name}.pyc", 0) for name in (*names, "gone")]
     made = compile_(tmp_path, wanted)
     assert list(made) == ["deep/er/good.pyc", "deep/er/warns.pyc"]
-    assert {data[4:8] for data in made.values()} == {b"\1\0\0\0"}
+    assert {data[4:8] for data in made.values()} == {b"\3\0\0\0"}
     assert str(tmp_path / "good.py").encode() in made["deep/er/good.pyc"]
 
 
