@@ -17,7 +17,8 @@ import msgspec
 from repro_env.model.errors import UsageError
 
 if TYPE_CHECKING:
-    from repro_env.flows.execute import Asked, Done
+    from repro_env.flows.asked import Asked
+    from repro_env.flows.execute import Done
 
 HELP = """\
 Usage: repro-env exec [OPTIONS] [--] COMMAND [ARGS]...
@@ -145,7 +146,7 @@ def main(words: Sequence[str]) -> int:
 
 def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
     """Options as typed -> what is asked for. Raises `UsageError`."""
-    from repro_env.flows.execute import Asked
+    from repro_env.flows.asked import Asked
 
     if not words.command:
         raise UsageError("there is no command", where="repro-env exec", hint="say what to run: repro-env exec train.py")

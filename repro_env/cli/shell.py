@@ -36,7 +36,8 @@ def command(
     frozen: Annotated[bool, typer.Option("--frozen", help="Show the captured source, not the files as they are now.")] = False,
 ) -> int:
     from repro_env.cli import exec as run
-    from repro_env.flows.execute import Asked, execute
+    from repro_env.flows.asked import Asked
+    from repro_env.flows.execute import execute
     from repro_env.flows.locate import locate
     from repro_env.store.store import Store
 

@@ -109,9 +109,7 @@ def _quiet(tree: source.SourceTree) -> source.SourceTree:
 def _source(tree: source.SourceTree, request: Request, store: Store, carried: Carried) -> Source:
     entries = ordered(entries_of(tree.found, store.hashes.of(tree.root, tree.found)))
     blob = carry(entries, FileContents(tree.root), store=store, carried=carried)
-    return Source(
-        path=str(tree.root), tree=blob, size=tree.size, git=tree.git, include=request.include, exclude=request.exclude
-    )
+    return Source(path=str(tree.root), tree=blob, size=tree.size, git=tree.git, include=request.include, exclude=request.exclude)
 
 
 def _observed(

@@ -25,9 +25,15 @@ def locate(given: str | None, start: Path) -> tuple[Spec, Path]:
         with path.open("rb") as file:
             data = file.read(MAX_SIZE + 1)
     except OSError as error:
-        raise SpecError(f"cannot be read: {error.strerror}", where=str(path), hint="name a spec that repro-env capture wrote") from None
+        raise SpecError(
+            f"cannot be read: {error.strerror}", where=str(path), hint="name a spec that repro-env capture wrote"
+        ) from None
     if len(data) > MAX_SIZE:
-        raise SpecError(f"is larger than the {MAX_SIZE:,} bytes that a spec may have", where=str(path), hint="name a spec that repro-env wrote")
+        raise SpecError(
+            f"is larger than the {MAX_SIZE:,} bytes that a spec may have",
+            where=str(path),
+            hint="name a spec that repro-env wrote",
+        )
     return spec.read(data, where=str(path)), path.parent.resolve()
 
 

@@ -26,7 +26,9 @@ def where(given: Path | None, start: Path) -> Path:
         if (folder / FOLDER / FILE).is_file() or (folder / "runs" / records.LATEST).is_symlink():
             return folder / "runs"
     raise RecordError(
-        f"no {FOLDER}/{FILE} and no runs here or above", where=str(start), hint="go to the project's folder, or name one with --runs DIR"
+        f"no {FOLDER}/{FILE} and no runs here or above",
+        where=str(start),
+        hint="go to the project's folder, or name one with --runs DIR",
     )
 
 
@@ -77,12 +79,20 @@ def get(run: Run, glob: str | None, target: Path, *, force: bool) -> tuple[Path,
     for found in picked:
         here = target / found.path
         if not force and (here.is_symlink() or here.exists()):
-            raise RecordError("is there already", where=str(here), hint="name another folder with --to DIR, or overwrite with --force")
+            raise RecordError(
+                "is there already", where=str(here), hint="name another folder with --to DIR, or overwrite with --force"
+            )
         if here.is_dir() and not here.is_symlink():
             raise RecordError("is a folder, and the output is a file", where=str(here), hint="name another folder with --to DIR")
-        if found.kind == "file" and found.path in recorded and f"sha256:{sha256_of(run.files / found.path)}" != recorded[found.path]:
+        if (
+            found.kind == "file"
+            and found.path in recorded
+            and f"sha256:{sha256_of(run.files / found.path)}" != recorded[found.path]
+        ):
             raise RecordError(
-                "is not what the run recorded: it was changed since", where=str(run.files / found.path), hint="leave it out with a GLOB"
+                "is not what the run recorded: it was changed since",
+                where=str(run.files / found.path),
+                hint="leave it out with a GLOB",
             )
     made = []
     with room(target):
@@ -97,7 +107,9 @@ def get(run: Run, glob: str | None, target: Path, *, force: bool) -> tuple[Path,
                 else:
                     copy_file(run.files / found.path, here)
             except (FileExistsError, NotADirectoryError, PermissionError) as error:
-                raise RecordError(f"cannot be written: {error.strerror}", where=str(here), hint="name another folder with --to DIR") from None
+                raise RecordError(
+                    f"cannot be written: {error.strerror}", where=str(here), hint="name another folder with --to DIR"
+                ) from None
             made.append(here)
     return tuple(made)
 

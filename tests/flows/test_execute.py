@@ -13,8 +13,9 @@ import msgspec
 import pytest
 
 from repro_env.catalog import records
-from repro_env.flows import execute
-from repro_env.flows.execute import Asked, Done
+from repro_env.flows import asked, execute
+from repro_env.flows.asked import Asked
+from repro_env.flows.execute import Done
 from repro_env.model.environment import Variable
 from repro_env.model.errors import (
     ArtifactError,
@@ -446,7 +447,7 @@ def test_the_host_runner_refuses_what_it_cannot_do(place: Place, tmp_path: Path)
     ("environ", "home"), [({"HOME": "/home/x/"}, "/home/x"), ({"HOME": "relative"}, None), ({"HOME": "/"}, None), ({"HOME": ""}, None)]
 )
 def test_there_is_always_a_home(environ: dict[str, str], home: str | None) -> None:
-    user = execute._user(environ)
+    user = asked.user_of(environ)
     assert isinstance(user, User)
     assert user.uid == os.geteuid()
     assert user.name
@@ -456,11 +457,11 @@ def test_there_is_always_a_home(environ: dict[str, str], home: str | None) -> No
 
 
 def test_numeric_variables_of_the_host_that_were_not_captured_are_left_out(place: Place) -> None:
-    asked = Asked(command=("x",), here=Path("/"), environ={"OMP_NUM_THREADS": "3", "LANG": "C", "OTHER": "1"}, runner="host")
+    request = Asked(command=("x",), here=Path("/"), environ={"OMP_NUM_THREADS": "3", "LANG": "C", "OTHER": "1"}, runner="host")
     identity = msgspec.structs.replace(
         place.spec.identity, config=msgspec.structs.replace(place.spec.identity.config, env=(Variable(name="LANG", value="C"),))
     )
-    names = {variable.name for variable in execute._caller(asked, msgspec.structs.replace(place.spec, identity=identity))}
+    names = {variable.name for variable in asked.caller_of(request, msgspec.structs.replace(place.spec, identity=identity))}
     assert names == {"LANG", "OTHER"}
 
 

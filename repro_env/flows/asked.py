@@ -1,0 +1,197 @@
+"""What the user asked of `exec`, held against what is there. All of it can be refused before a run's folder exists."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from repro_env.model.environment import Variable
+from repro_env.model.errors import DataError, RecordError, UsageError
+from repro_env.model.run import DataFact, GivenVariable, Mount, User
+from repro_env.model.spec import Spec
+from repro_env.model.talk import Tell
+from repro_env.run import plan
+from repro_env.store.store import Store
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked for."""
+
+    command: tuple[str, ...]
+    here: Path
+    """The caller's folder, absolute."""
+    environ: Mapping[str, str]
+    """The caller's variables."""
+    runner: Literal["embedded", "host"] = "embedded"
+    data: tuple[tuple[str, str], ...] = ()
+    """(SRC, DST) as typed; DST may be empty."""
+    checkpoints: tuple[tuple[str, str], ...] = ()
+    seed: int | Literal["random"] | None = None
+    env: tuple[tuple[str, str | None], ...] = ()
+    """(name, value); None stands for the caller's own value."""
+    env_file: Path | None = None
+    network: bool = False
+    frozen: bool = False
+    data_changed: bool = False
+    runs: Path | None = None
+    save: Path | None = None
+    record: Path | None = None
+    kept: bool = True
+    """The run's folder stays; where it does not, it is not spoken of."""
+
+
+def given_of(asked: Asked) -> tuple[tuple[Variable, ...], tuple[GivenVariable, ...]]:
+    """The variables given at run time: with their values for the launch, by name alone for the record."""
+    values: dict[str, tuple[str, Literal["value", "host", "file"]]] = {}
+    if asked.env_file is not None:
+        for name, value in read_env_file(asked.env_file):
+            values[name] = (_own(asked, name) if value is None else value, "file")
+    for name, value in asked.env:
+        values[name] = (_own(asked, name), "host") if value is None else (value, "value")
+    for name, (value, _) in values.items():
+        if not (name.isascii() and name.isidentifier()) or "\0" in value:
+            raise UsageError("is no variable that can be set", where=f"--env {name!r}", hint="use --env NAME=VALUE")
+    launched = tuple(Variable(name=name, value=value) for name, (value, _) in values.items())
+    return launched, tuple(GivenVariable(name=name, how=how) for name, (_, how) in sorted(values.items()))
+
+
+def _own(asked: Asked, name: str) -> str:
+    if name not in asked.environ:
+        raise UsageError("is not set here", where=f"--env {name}", hint=f"export it first, or give a value: --env {name}=VALUE")
+    return asked.environ[name]
+
+
+def read_env_file(path: Path) -> list[tuple[str, str | None]]:
+    """Lines `NAME=VALUE`, nothing unquoted; `NAME` alone takes the caller's value; empty lines and `#` lines are skipped."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(
+            f"cannot be read: {reason}", where=f"--env-file {path}", hint="give a file of NAME=VALUE lines"
+        ) from None
+    found: list[tuple[str, str | None]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.lstrip().partition("=")
+        if not (name.isascii() and name.isidentifier()):
+            raise UsageError(
+                "is no NAME=VALUE line", where=f"--env-file {path}, line {number}", hint="names have letters, digits and _"
+            )
+        found.append((name, value if equals else None))
+    return found
+
+
+def mounts_of(asked: Asked, spec: Spec, tell: Tell) -> tuple[Mount, ...]:
+    mounts = []
+    kinds: tuple[tuple[Literal["data", "checkpoints"], tuple[tuple[str, str], ...]], ...] = (
+        ("data", asked.data),
+        ("checkpoints", asked.checkpoints),
+    )
+    for kind, pairs in kinds:
+        for source, target in pairs:
+            absolute = Path(os.path.normpath(asked.here / source))
+            if not absolute.exists():
+                if kind == "data":
+                    raise DataError("is not there", where=f"--data {source}", hint="give the path of a file or folder")
+                try:
+                    absolute.mkdir(parents=True)
+                except OSError as error:
+                    raise DataError(
+                        f"cannot be made: {error.strerror}", where=f"--checkpoints {source}", hint="name another place"
+                    ) from None
+                tell(f"made {absolute} for the checkpoints")
+            mounts.append(Mount(kind=kind, source=str(absolute.resolve()), target=target.rstrip("/") or str(absolute)))
+    if asked.runner == "host":
+        for mount in mounts:
+            if os.path.realpath(mount.target) != mount.source:
+                raise UsageError(
+                    "the host runner cannot show it at another place",
+                    where=f"--{mount.kind} {mount.source}:{mount.target}",
+                    hint="leave out DST, or leave out --runner host",
+                )
+    else:
+        plan.check_mounts(spec, mounts)
+    return tuple(mounts)
+
+
+def check_save(asked: Asked) -> None:
+    if asked.save is None:
+        return
+    if asked.save.exists() and (not asked.save.is_dir() or any(asked.save.iterdir())):
+        raise RecordError("is not empty", where=f"--save {asked.save}", hint="name a new or empty folder: nothing is overwritten")
+
+
+def seed_of(asked: Asked, spec: Spec) -> int:
+    if asked.seed == "random":
+        return secrets.randbits(32)
+    return spec.identity.determinism.seed if asked.seed is None else asked.seed
+
+
+def data_of(asked: Asked, spec: Spec, mounts: tuple[Mount, ...], store: Store) -> tuple[DataFact, ...]:
+    """Fingerprint what is mounted, and hold it against what was named at capture."""
+    expected = {one.path: one for one in spec.observed.data}
+    there = {mount.target: mount for mount in mounts if mount.kind == "data"}
+    if asked.runner == "host":
+        # On the host the data need no mount: they are where they are.
+        there |= {
+            path: Mount(kind="data", source=path, target=path) for path in expected if path not in there and Path(path).exists()
+        }
+    for path in expected:
+        if path not in there:
+            option = f"--data {path}" if Path(path).exists() else f"--data SRC:{path}"
+            raise DataError("was named at capture and is not mounted", where=path, hint=f"add {option}")
+    facts = []
+    for path, mount in there.items():
+        from repro_env.capture.data import fingerprint
+
+        found = fingerprint(Path(mount.source), path, store.hashes)
+        if path in expected and found.digest != expected[path].digest and not asked.data_changed:
+            raise DataError(
+                f"is not what it was at capture ({found.files} files, {found.size} bytes; then {expected[path].files} and "
+                f"{expected[path].size})",
+                where=mount.source,
+                hint="mount the captured data, or say --data-changed if that is meant",
+            )
+        facts.append(DataFact(source=mount.source, target=path, kind="data", digest=found.digest))
+    facts += [
+        DataFact(source=mount.source, target=mount.target, kind="checkpoints", digest=None)
+        for mount in mounts
+        if mount.kind == "checkpoints"
+    ]
+    return tuple(sorted(facts, key=lambda fact: fact.target))
+
+
+def caller_of(asked: Asked, spec: Spec) -> tuple[Variable, ...]:
+    if asked.runner == "embedded":
+        return (Variable(name="TERM", value=asked.environ["TERM"]),) if "TERM" in asked.environ else ()
+    from repro_env.capture import variables
+
+    # What changes numbers was recorded at capture; what was not set then is not set now.
+    image = {variable.name for variable in spec.identity.config.env}
+    numeric = {variable.name for variable in variables.sort(asked.environ).replayed} - image
+    return tuple(Variable(name=name, value=value) for name, value in sorted(asked.environ.items()) if name not in numeric)
+
+
+def user_of(environ: Mapping[str, str]) -> User:
+    """The caller by number; a name and a home even where the system knows none."""
+    import pwd
+
+    uid, gid = os.geteuid(), os.getegid()
+    try:
+        known = pwd.getpwuid(uid)
+        name, home = known.pw_name, known.pw_dir
+    except KeyError:
+        name, home = environ.get("USER", ""), ""
+    if not name.isascii() or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
+        name = "user"
+    home = os.path.normpath(environ.get("HOME") or home or "/")
+    if not home.startswith("/") or home in ("/", "//"):
+        home = f"/home/{name}"
+    return User(uid=uid, gid=gid, name=name, home=home)

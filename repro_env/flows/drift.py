@@ -1,0 +1,63 @@
+"""Whether the live environment is still the captured one: what the host runner needs to know."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from repro_env.flows.asked import Asked
+from repro_env.flows.opening import some
+from repro_env.flows.snapshot import Snapshot
+from repro_env.model.errors import DriftError, UsageError
+from repro_env.model.run import Launch
+from repro_env.model.spec import Spec
+from repro_env.model.talk import Silent, Tell
+from repro_env.store.store import Store
+
+
+def check_host(asked: Asked, spec: Spec, source: Snapshot) -> None:
+    if asked.frozen:
+        raise UsageError("the host runner runs the live source", where="--frozen", hint="leave out --frozen, or --runner host")
+    if source.fact.frozen:
+        raise DriftError("the source's folder is not on this machine", where=source.fact.path, hint="leave out --runner host")
+    if not Path(spec.identity.command).exists():
+        raise DriftError(
+            "the captured environment is not on this machine", where=spec.identity.command, hint="leave out --runner host"
+        )
+
+
+def check_drift(spec: Spec, launch: Launch, store: Store, tell: Tell) -> None:
+    """The live environment has to be the captured one, file for file."""
+    from repro_env.image import layer
+    from repro_env.image.entry import members
+    from repro_env.lock import environment, layers
+    from repro_env.lock.tree import Tree
+    from repro_env.model.artifact import TreeBlob
+    from repro_env.verify.environment import differences
+
+    def hold(tree: Tree) -> TreeBlob:
+        known = layers.known_blob(tree.entries, facts=store.facts)
+        digest = known.sha256 if known else layer.diff_id(members(tree.entries, tree.contents))
+        return TreeBlob(sha256=digest, size=0, files=len(tree.entries))
+
+    environ = {variable.name: variable.value for variable in launch.env}
+    captured = next((one.value for one in spec.identity.config.env if one.name == "PYTHONPATH"), None)
+    environ.pop("PYTHONPATH")  # it names our seeds first
+    if captured is not None:
+        environ["PYTHONPATH"] = captured
+    tell("checking that the environment is the captured one")
+    locked = environment.lock(
+        spec.identity.command,
+        environ,
+        workspace=Path(launch.workspace),
+        programs=spec.observed.programs,
+        store=store,
+        tell=Silent(),  # what it would say is about a capture that nobody asked for
+    )
+    found = differences(spec.identity, environment.identity(locked, launch.seed, hold))
+    if found:
+        edited = sorted(set(locked.composition.edited) - set(spec.observed.edited))
+        raise DriftError(
+            f"the environment is no longer the captured one: {some([*found, *edited], '; ')}",
+            where=launch.prefix,
+            hint="capture again, or leave out --runner host",
+        )

@@ -1,0 +1,77 @@
+"""What `exec` says before the command starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from repro_env.flows.asked import Asked
+from repro_env.flows.snapshot import Snapshot
+from repro_env.model import redact
+from repro_env.model.run import Launch, Start
+from repro_env.run import plan
+from repro_env.store.store import Store
+
+_NAMED = 10
+"""How many things are named before the rest is counted."""
+
+
+def opening(asked: Asked, start: Start, where: Path, source: Snapshot, launch: Launch, store: Store) -> list[str]:
+    said = [f"run {where}"] if asked.kept else []
+    isolation = ", isolation none: the live environment on this machine" if asked.runner == "host" else ""
+    said.append(f"  seed {start.seed}, image {start.image.removeprefix('sha256:')[:12]}{isolation}")
+    fact = start.source
+    state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"
+    said.append(f"  source {fact.path} ({'captured' if fact.frozen else 'live'}, {state})")
+    for one in start.data:
+        how = "read-only" if one.kind == "data" else "writable"
+        said.append(f"  {one.kind} {one.source}" + (f" at {one.target}" if one.target != one.source else "") + f" ({how})")
+    if launch.cwd != str(asked.here):
+        said.append(f"  working folder {launch.cwd}: {asked.here} is not part of the source")
+    if not asked.network:
+        text = "no network" if asked.runner == "embedded" else "the network is this machine's"
+        said.append(f"  {text}; W&B and Hugging Face are set to offline (--network)")
+    if asked.runner == "embedded":
+        missing = plan.named_paths(
+            asked.command, here=str(asked.here), exists=os.path.exists, inside=lambda path: is_inside(path, launch, source, store)
+        )
+        said += [f"  {path} is named in the command and not in the run; to bring it: --data {path}" for path in missing]
+    return said
+
+
+def is_inside(path: str, launch: Launch, source: Snapshot, store: Store) -> bool:
+    """Whether an absolute path of the host will be there in the run: by mount, source, image, or made by the runner."""
+    if path in ("/", "/tmp", "/var/tmp", launch.user.home, launch.workspace) or _below(path, "/dev", "/proc", "/sys"):  # noqa: S108
+        return True
+    if any(_below(path, mount.target) for mount in launch.mounts):
+        return True
+    if _below(path, launch.prefix):
+        return True
+    if _below(path, launch.workspace):
+        return path[len(launch.workspace) + 1 :] in source.paths
+    if launch.workspace.startswith(path + "/") or any(mount.target.startswith(path + "/") for mount in launch.mounts):
+        return True
+    trees = (store.layers.path(diff_id) for diff_id in launch.layers)
+    return any(tree is not None and os.path.lexists(f"{tree}{path}") for tree in trees)
+
+
+def _below(path: str, *folders: str) -> bool:
+    return any(path == folder or path.startswith(folder + "/") for folder in folders)
+
+
+def some(items: tuple[str, ...] | list[str], between: str) -> str:
+    shown = between.join(items[:_NAMED])
+    return shown if len(items) <= _NAMED else f"{shown}{between}and {len(items) - _NAMED} more"
+
+
+def shown(command: tuple[str, ...]) -> tuple[str, ...]:
+    """The command as the record shows it: secrets out, also one that follows its option as a word of its own."""
+    shown = []
+    for number, word in enumerate(command):
+        line = redact.line(word)
+        if number:
+            before = redact.line(command[number - 1])
+            if redact.line(f"{command[number - 1]} {word}") not in (f"{before} {line}", f"{before} {word}"):
+                line = redact.REDACTED
+        shown.append(line)
+    return tuple(shown)
