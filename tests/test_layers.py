@@ -15,6 +15,7 @@ LINES = (
     ("flows",),
     ("build", "run"),
     ("lock",),
+    ("base",),
     ("store",),
     ("image", "render", "capture", "catalog", "verify", "registry"),
     ("model", "io"),
@@ -25,7 +26,7 @@ VALUES = {("io", "model")}
 """`io` is on `model`'s line and may know its types; nothing else crosses a line sideways."""
 PROCESSES = {"subprocess", "multiprocessing", "pty"}
 SOCKETS = {"socket", "http", "urllib.request", "ssl", "requests", "urllib3", "pip"}
-WORLD = {"io", "store", "build", "run", "capture", "lock"}
+WORLD = {"io", "store", "base", "build", "run", "capture", "lock"}
 """Folders that may touch files, processes and the network at all."""
 DOORS = {"subprocess": {"io/process.py"}, "socket": {"io/http.py"}, "requests": {"io/http.py"}, "urllib.request": {"io/http.py"}}
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))

@@ -27,10 +27,10 @@ def check_host(asked: Asked, spec: Spec, source: Snapshot) -> None:
 
 def check_drift(spec: Spec, launch: Launch, store: Store, tell: Tell) -> None:
     """The live environment has to be the captured one, file for file."""
+    from repro_env.base.tree import Tree
     from repro_env.image import layer
     from repro_env.image.entry import members
     from repro_env.lock import environment, layers
-    from repro_env.lock.tree import Tree
     from repro_env.model.artifact import TreeBlob
     from repro_env.verify.environment import differences
 

@@ -8,15 +8,16 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.base import host, interpreter
+from repro_env.base.tree import Tree
 from repro_env.capture import distributions, python, system, variables
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Contents, Entry, entries_of, ordered
 from repro_env.image.layout import inside
 from repro_env.io import machine
 from repro_env.io.files import FileContents, Found, walk
-from repro_env.lock import assemble, base, compose, identify, interpreter, layers
+from repro_env.lock import assemble, compose, identify, layers
 from repro_env.lock.outside import Outside, check_links, outside, python_path
-from repro_env.lock.tree import Tree
 from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.environment import Host, Interpretation, Layout, Startup, Variables
@@ -69,7 +70,7 @@ def lock(
         found = tuple(walk(prefix, skip=compose.bytecode))
         hashes = store.hashes.of(prefix, found)
         libraries = [prefix / one.path for one in found if one.kind == "file" and ".so" in one.path.rpartition("/")[2]]
-        host_base = base.cut(
+        host_base = host.cut(
             facts,
             startup,
             libraries=libraries,

@@ -8,9 +8,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
+from repro_env.base import ldcache
+from repro_env.base.ldcache import Library
 from repro_env.io import process
-from repro_env.lock import ldcache
-from repro_env.lock.ldcache import Library
 from tests.parts import need
 
 LIBRARIES = st.lists(

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from repro_env.base import elf
 from repro_env.io import process
-from repro_env.lock import elf
 from repro_env.model.errors import LockError
-from tests.lock import elves
+from tests.base import elves
 from tests.parts import need
 
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from repro_env.base import closure, ldcache
+from repro_env.base.closure import Loader, close
 from repro_env.io import process
-from repro_env.lock import closure, ldcache
-from repro_env.lock.closure import Loader, close
-from tests.lock import elves
+from tests.base import elves
 from tests.parts import need
 
 

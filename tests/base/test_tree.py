@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from repro_env.base.tree import LiveTree, within
 from repro_env.image.entry import Entry
 from repro_env.io.files import sha256_of
 from repro_env.io.hashes import FileHashes
-from repro_env.lock.tree import LiveTree, within
 
 
 @pytest.fixture

@@ -8,18 +8,18 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from repro_env.base import host, ldcache
+from repro_env.base.closure import Loader, close
+from repro_env.base.tree import LiveTree
 from repro_env.image import layer
 from repro_env.image.entry import members
 from repro_env.io import process
 from repro_env.io.hashes import FileHashes
-from repro_env.lock import base, ldcache
-from repro_env.lock.closure import Loader, close
-from repro_env.lock.tree import LiveTree
 from repro_env.model.errors import LockError, UsageError
 from repro_env.store.facts import FactCache
-from tests.lock import elves, roots
-from tests.lock.conftest import Cut
-from tests.lock.test_dpkg import Machine
+from tests.base import elves, roots
+from tests.base.conftest import Cut
+from tests.base.test_dpkg import Machine
 from tests.parts import need
 
 FACTS = """
@@ -78,7 +78,7 @@ def test_the_shell_and_its_programs_work(cut: Cut, root: Path) -> None:
     assert roots.run(root, "date", "+%Z") == process.run(["date", "+%Z"], env={"PATH": "/usr/bin:/bin"}).stdout.decode()
     assert roots.run(root, "sh", "-c", "printf x | gzip | gunzip; tar -c /etc/passwd 2>/dev/null | tar -t") == "xetc/passwd\n"
     assert roots.run(root, "sh", "-c", r"printf '\303\251' | iconv -f UTF-8 -t ISO-8859-1 | od -An -c").strip() == "351"
-    assert roots.run(root, "getent", "passwd") == base.PASSWD.decode()
+    assert roots.run(root, "getent", "passwd") == host.PASSWD.decode()
 
 
 @pytest.mark.root
@@ -109,7 +109,7 @@ def test_our_loader_cache_lists_what_ldconfig_lists(cut: Cut, root: Path) -> Non
 
 
 def test_a_second_cut_is_equal_and_its_bytes_are_its_entries(cut: Cut, hashes: FileHashes) -> None:
-    again = base.cut(cut.facts, cut.startup, locale=cut.startup.locale, hashes=hashes)
+    again = host.cut(cut.facts, cut.startup, locale=cut.startup.locale, hashes=hashes)
     assert (again.entries, again.packages, again.notes) == (cut.base.entries, cut.base.packages, cut.base.notes)
     layer.diff_id(layer.checked(members(again.entries, again.contents)))  # raises where a content is not its sha256
 
@@ -117,8 +117,8 @@ def test_a_second_cut_is_equal_and_its_bytes_are_its_entries(cut: Cut, hashes: F
 def test_the_order_of_what_was_mapped_and_listed_does_not_matter(cut: Cut, hashes: FileHashes) -> None:
     startup = msgspec.structs.replace(cut.startup, mapped=tuple(reversed(cut.startup.mapped)))
     libraries = [Path(one) for one in cut.startup.mapped]
-    one = base.cut(cut.facts, startup, libraries=libraries, programs=["tar", "sed"], hashes=hashes)
-    other = base.cut(cut.facts, cut.startup, libraries=libraries[::-1], programs=["sed", "tar"], hashes=hashes)
+    one = host.cut(cut.facts, startup, libraries=libraries, programs=["tar", "sed"], hashes=hashes)
+    other = host.cut(cut.facts, cut.startup, libraries=libraries[::-1], programs=["sed", "tar"], hashes=hashes)
     assert one.entries == other.entries
 
 
@@ -157,7 +157,7 @@ def test_the_package_database_inside_names_the_packages(cut: Cut) -> None:
 
 def test_a_program_comes_with_its_package_and_what_it_depends_on(cut: Cut, hashes: FileHashes) -> None:
     need(shutil.which("git", path="/usr/bin:/bin"), "git: apt-get install git")
-    found = base.cut(cut.facts, cut.startup, programs=["git"], hashes=hashes)
+    found = host.cut(cut.facts, cut.startup, programs=["git"], hashes=hashes)
     assert "git" in {one.name for one in found.packages} - {one.name for one in cut.base.packages}
     by_path = {one.path: one for one in found.entries}
     assert by_path["usr/bin/git"].executable
@@ -172,7 +172,7 @@ def test_a_program_of_nobody_is_carried_and_named(cut: Cut, hashes: FileHashes, 
     elves.place(program, elves.elf(("libmine.so.1", "libabsent.so.3"), runpath="$ORIGIN/../lib", interpreter="/lib64/ld-x.so.2"))
     program.chmod(0o755)
     (tmp_path / "bin/tool").symlink_to("tool-1")
-    found = base.cut(cut.facts, cut.startup, programs=[f"{tmp_path}/bin/tool"], hashes=hashes)
+    found = host.cut(cut.facts, cut.startup, programs=[f"{tmp_path}/bin/tool"], hashes=hashes)
     assert found.unowned == (str(program), f"{tmp_path}/lib/libmine.so.1")
     kinds = {f"/{one.path}": one.target or one.kind for one in found.entries}
     assert [kinds[f"{tmp_path}/{name}"] for name in ("bin/tool", "bin/tool-1", "lib/libmine.so.1")] == ["tool-1", "file", "file"]
@@ -182,7 +182,7 @@ def test_a_program_of_nobody_is_carried_and_named(cut: Cut, hashes: FileHashes, 
 def test_a_library_found_by_no_rule_but_mapped_is_in_the_loaders_cache(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
     stray = elves.place(tmp_path / "site/libstray.so.1", elves.elf(soname="libstray.so.1"))
     startup = msgspec.structs.replace(cut.startup, mapped=(*cut.startup.mapped, stray))
-    found = base.cut(cut.facts, startup, hashes=hashes)
+    found = host.cut(cut.facts, startup, hashes=hashes)
     assert found.unowned == (stray,)
     (entry,) = (one for one in found.entries if one.path == "etc/ld.so.cache")
     lines = ldcache.read(b"".join(found.contents.chunks(entry)))
@@ -196,7 +196,7 @@ def test_a_module_on_sys_path_and_libraries_of_the_environment_are_no_part_of_it
     startup = msgspec.structs.replace(
         cut.startup, mapped=(*cut.startup.mapped, module, mine), sys_path=(*cut.startup.sys_path, f"{tmp_path}/project")
     )
-    found = base.cut(cut.facts, startup, libraries=[Path(mine), Path(peer)], hashes=hashes)
+    found = host.cut(cut.facts, startup, libraries=[Path(mine), Path(peer)], hashes=hashes)
     assert (found.unowned, found.unknown) == ((), cut.base.unknown)
     assert [one.path for one in found.entries] == [one.path for one in cut.base.entries]
 
@@ -205,7 +205,7 @@ def test_a_gpu_driver_is_named_and_left_on_its_machine(cut: Cut, hashes: FileHas
     driver = elves.place(tmp_path / "libcuda.so.550.1", elves.elf(soname="libcuda.so.1"))
     runtime = elves.place(tmp_path / "libcudart.so.12", elves.elf(soname="libcudart.so.12"))
     startup = msgspec.structs.replace(cut.startup, mapped=(*cut.startup.mapped, driver, runtime))
-    found = base.cut(cut.facts, startup, hashes=hashes)
+    found = host.cut(cut.facts, startup, hashes=hashes)
     assert found.unowned == (runtime,)
     assert [note for note in found.notes if driver in note]
 
@@ -213,13 +213,13 @@ def test_a_gpu_driver_is_named_and_left_on_its_machine(cut: Cut, hashes: FileHas
 def test_an_unknown_program_is_refused(cut: Cut, hashes: FileHashes) -> None:
     for name in ("no-such-program-anywhere", "/no/such/file", "/etc"):
         with pytest.raises(UsageError, match="neither a program nor a package") as caught:
-            base.cut(cut.facts, cut.startup, programs=[name], hashes=hashes)
+            host.cut(cut.facts, cut.startup, programs=[name], hashes=hashes)
         assert caught.value.where == f"--with {name}"
 
 
 def test_a_locale_that_is_not_there_is_refused_by_name(cut: Cut, hashes: FileHashes) -> None:
     with pytest.raises(LockError, match="xx_YY") as caught:
-        base.cut(cut.facts, cut.startup, locale="xx_YY.UTF-8 UTF-8", hashes=hashes)
+        host.cut(cut.facts, cut.startup, locale="xx_YY.UTF-8 UTF-8", hashes=hashes)
     assert "locale-gen xx_YY.UTF-8" in caught.value.hint
 
 
@@ -230,7 +230,7 @@ def test_a_locale_that_is_not_there_is_refused_by_name(cut: Cut, hashes: FileHas
 def test_other_machines_are_refused_by_name(tmp_path: Path, place: str, word: str) -> None:
     (tmp_path / place).mkdir(parents=True)
     with pytest.raises(LockError, match=word):
-        base.database(tmp_path)
+        host.database(tmp_path)
 
 
 def test_an_edited_system_file_is_carried_and_named(tmp_path: Path, hashes: FileHashes) -> None:
@@ -245,16 +245,16 @@ def test_an_edited_system_file_is_carried_and_named(tmp_path: Path, hashes: File
     files = [f"{tmp_path}/{name}" for name in ("same", "edited", "made-a-link", "gone")]
     machine.install("tool", *files, sums="".join(f"{md5}  {file[1:]}\n" for file in files))
     database, tree = machine.database(), LiveTree()
-    checks: list[base._Check] = []
-    gone = base._collect(tree, database, database.packages["tool:amd64"], frozenset(), checks)
+    checks: list[host._Check] = []
+    gone = host._collect(tree, database, database.packages["tool:amd64"], frozenset(), checks)
     assert gone == [f"{tmp_path}/gone (tool) is not there or cannot be reached"]
     edited = (f"{tmp_path}/edited (tool)", f"{tmp_path}/made-a-link (tool)")
-    assert base._edited(checks, {}, None) == edited
+    assert host._edited(checks, {}, None) == edited
     known = FactCache(tmp_path)
     told = {f"{tmp_path}/same"[1:]: "0" * 64, f"{tmp_path}/edited"[1:]: "1" * 64}
-    assert base._edited(checks, told, known) == edited
+    assert host._edited(checks, told, known) == edited
     (tmp_path / "same").write_text("changed too\n")
-    assert base._edited(checks, told, known) == edited  # the same sha256 is the same file: not looked at again
+    assert host._edited(checks, told, known) == edited  # the same sha256 is the same file: not looked at again
     told[f"{tmp_path}/same"[1:]] = "2" * 64
-    assert base._edited(checks, told, known) == (edited[0], edited[1], f"{tmp_path}/same (tool)")
+    assert host._edited(checks, told, known) == (edited[0], edited[1], f"{tmp_path}/same (tool)")
     assert all(f"{tmp_path}/{name}" in tree for name in ("same", "edited", "made-a-link", "elsewhere"))

@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from repro_env.base import host, interpreter
+from repro_env.base.tree import Tree
 from repro_env.capture import python
 from repro_env.io import process
 from repro_env.io.hashes import FileHashes
-from repro_env.lock import base, interpreter
-from repro_env.lock.tree import Tree
 from repro_env.model.environment import Interpretation, Startup
-from tests.lock import roots
+from tests.base import roots
 from tests.parts import need
 
 
@@ -49,7 +49,7 @@ def cut(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     return Cut(
         facts,
         startup,
-        base.cut(facts, startup, locale=startup.locale, hashes=hashes),
+        host.cut(facts, startup, locale=startup.locale, hashes=hashes),
         interpreter.interpreter_tree(facts, hashes=hashes),
     )
 

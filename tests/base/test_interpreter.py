@@ -7,13 +7,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from repro_env.base import interpreter
 from repro_env.capture import python
 from repro_env.io import process
 from repro_env.io.hashes import FileHashes
-from repro_env.lock import interpreter
 from repro_env.model.environment import Interpretation, Interpreter, Layout
 from repro_env.model.errors import InterpreterError
-from tests.lock import elves
+from tests.base import elves
 
 NAME = "python3.11"
 

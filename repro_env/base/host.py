@@ -26,9 +26,9 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.base import closure, dpkg, interpreter, ldcache
+from repro_env.base.tree import Hashes, LiveTree, Tree, real, within
 from repro_env.image.layout import SYSTEM_PATH
-from repro_env.lock import closure, dpkg, interpreter, ldcache
-from repro_env.lock.tree import Hashes, LiveTree, Tree, real, within
 from repro_env.model import codec
 from repro_env.model.environment import Interpretation, Startup, SystemPackage
 from repro_env.model.errors import LockError, UsageError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from repro_env.base.dpkg import Alternative, Database, Package
 from repro_env.io import process
-from repro_env.lock.dpkg import Alternative, Database, Package
 from repro_env.model.errors import LockError
 from tests.parts import need
 

@@ -7,8 +7,8 @@ import stat
 from collections.abc import Iterable
 from pathlib import Path
 
+from repro_env.base.tree import Tree
 from repro_env.io import process
-from repro_env.lock.tree import Tree
 
 
 def write(root: Path, trees: Iterable[Tree]) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.lock import elf, ldcache
-from repro_env.lock.elf import Elf
+from repro_env.base import elf, ldcache
+from repro_env.base.elf import Elf
 from repro_env.model.errors import LockError
 
 _TRIPLETS = {elf.X86_64: "x86_64-linux-gnu", elf.AARCH64: "aarch64-linux-gnu", elf.I386: "i386-linux-gnu"}

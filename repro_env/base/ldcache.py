@@ -13,7 +13,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from repro_env.lock import elf
+from repro_env.base import elf
 
 _MAGIC = b"glibc-ld.so.cache1.1"
 _HEADER = struct.Struct("<20sIIB3xI12x")

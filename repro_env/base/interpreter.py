@@ -11,9 +11,9 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from repro_env.base import closure, dpkg
+from repro_env.base.tree import Hashes, LiveTree, Tree, real, within
 from repro_env.io.files import walk
-from repro_env.lock import closure, dpkg
-from repro_env.lock.tree import Hashes, LiveTree, Tree, real, within
 from repro_env.model.environment import Interpretation, Interpreter, SystemPackage
 from repro_env.model.errors import InterpreterError
 
