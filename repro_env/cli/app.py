@@ -16,7 +16,7 @@ COMMANDS = {
     "exec": "Run a command in the captured environment, and record the run.",
     "shell": "Open a shell in the captured environment.",
     "runs": "List, show and fetch recorded runs.",
-    "doctor": "Say what this machine can do, by doing it, and how to mend what it cannot.",
+    "doctor": "Try all that a run needs here, and name the fixes.",
 }
 """Name -> one line of help. Each lives in the module of its name and offers `add(app)`."""
 

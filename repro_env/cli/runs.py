@@ -25,7 +25,7 @@ def add(app: typer.Typer) -> None:
     below = typer.Typer(help=commands.COMMANDS["runs"], no_args_is_help=True)
     below.command(name="list", help="Every run, newest first.")(list_)
     below.command(name="show", help="One run: what ran, in what, how it ended, what it left.")(show)
-    below.command(name="get", help="Copy outputs of a run to a folder, at the paths where the run wrote them.")(get)
+    below.command(name="get", help="Copy outputs of a run into a folder, by their paths.")(get)
     below.command(name="rm", help="Remove runs with their outputs.")(rm)
     app.add_typer(below, name="runs")
 
