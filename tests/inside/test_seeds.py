@@ -113,7 +113,7 @@ def test_a_seed_from_the_system_is_a_hole_with_its_line(script: Script) -> None:
 def test_the_systems_own_randomness_is_left_alone(script: Script) -> None:
     code = """
     import os, random, secrets, tempfile, uuid
-    print(os.urandom(8), secrets.token_hex(8), uuid.uuid4(), random.SystemRandom().random(), tempfile.mktemp())
+    print(os.urandom(8).hex(), secrets.token_hex(8), uuid.uuid4(), random.SystemRandom().random(), tempfile.mktemp())
     """
     first, second = script.run(code).split(), script.run(code).split()
     assert len(first) == len(second)
