@@ -189,7 +189,8 @@ def test_torch_and_matplotlib_work_inside(torch: parts.Project) -> None:
 @pytest.mark.slow
 def test_torchrun_is_found(torch: parts.Project) -> None:
     (torch.folder / "ranks.py").write_text(
-        "import os, torch.distributed as dist\ndist.init_process_group('gloo')\nprint('rank', dist.get_rank(), 'of', dist.get_world_size())\n"
+        "import os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+        "os.write(1, f'rank {dist.get_rank()} of {dist.get_world_size()}\\n'.encode())  # at once: two ranks share the stream\n"
         "dist.destroy_process_group()\n"
     )
     said = torch.run("exec", "torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py").out
