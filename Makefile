@@ -39,6 +39,7 @@ soak: wide ## the long counts; results go to benchmarks/results/
 
 lint: dev ## ruff and mypy --strict
 	$(DEV)/bin/ruff check .
+	$(DEV)/bin/ruff format --check --quiet .
 	$(DEV)/bin/mypy
 
 bench: dev ## every ratio of benchmarks/README.md, measured here

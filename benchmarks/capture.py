@@ -30,7 +30,11 @@ def index_alone(python: Path, store: Path) -> float:
     import subprocess
 
     done = subprocess.run(
-        [sys.executable, "-c", code, str(python)], env=parts.environ(parts.fresh(store)), capture_output=True, text=True, check=True
+        [sys.executable, "-c", code, str(python)],
+        env=parts.environ(parts.fresh(store)),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     return float(done.stdout)
 
@@ -64,7 +68,9 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
     )
     inspect = [python, "-m", "pip", "--disable-pip-version-check", "inspect", "--local"]
     theirs = parts.median(count, lambda: parts.run(inspect))
-    rows.append(parts.Row("the same against `pip inspect --local`", f"{total:.2f} s", f"{theirs:.2f} s", total / theirs, "none", True))
+    rows.append(
+        parts.Row("the same against `pip inspect --local`", f"{total:.2f} s", f"{theirs:.2f} s", total / theirs, "none", True)
+    )
     words = [parts.TOOL, "capture", "--python", python]
     again = parts.median(count, lambda: parts.run(words, env=parts.environ(store), cwd=folder))
     rows.append(

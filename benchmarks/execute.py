@@ -24,7 +24,9 @@ def docker_image() -> bool:
         archive.add(program, "true")
         for path in (word for line in listed.splitlines() for word in line.split() if word.startswith("/")):
             archive.add(Path(path).resolve(), path.lstrip("/"))
-    return not subprocess.run(["docker", "import", "-", IMAGE], input=held.getvalue(), capture_output=True, check=False).returncode
+    return not subprocess.run(
+        ["docker", "import", "-", IMAGE], input=held.getvalue(), capture_output=True, check=False
+    ).returncode
 
 
 def main(count: int) -> list[parts.Row]:
@@ -59,7 +61,11 @@ def main(count: int) -> list[parts.Row]:
             )
         )
     if not rows:
-        rows.append(parts.Row("`exec true`; neither bwrap nor an engine is here to compare", f"{mine * 1000:.0f} ms", "", 1.0, "none", True))
+        rows.append(
+            parts.Row(
+                "`exec true`; neither bwrap nor an engine is here to compare", f"{mine * 1000:.0f} ms", "", 1.0, "none", True
+            )
+        )
     return rows
 
 

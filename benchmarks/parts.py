@@ -113,7 +113,12 @@ def _hash(count: int) -> str:
 def peak(words: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path) -> int:
     """Bytes: the most memory that a command and all its children held at one time (sum of PSS, looked at every 20 ms)."""
     child = subprocess.Popen(
-        [str(word) for word in words], env=env, cwd=cwd, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True
+        [str(word) for word in words],
+        env=env,
+        cwd=cwd,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     most, over = [0], threading.Event()
 
@@ -162,7 +167,9 @@ def arguments(document: str | None) -> argparse.Namespace:
 
 def machine() -> dict[str, str]:
     release = platform.freedesktop_os_release() if hasattr(platform, "freedesktop_os_release") else {}
-    models = [line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    models = [
+        line.partition(":")[2].strip() for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")
+    ]
     return {
         "date": datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%d"),
         "os": release.get("PRETTY_NAME", "unknown"),

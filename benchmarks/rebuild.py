@@ -34,7 +34,9 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
     caches = parts.BUILD / "no-caches"
     nowhere = {"PIP_CACHE_DIR": str(caches / "pip"), "UV_CACHE_DIR": str(caches / "uv"), "XDG_CACHE_HOME": str(caches)}
     parts.fresh(folder / "repro")
-    parts.run([parts.TOOL, "capture", "--python", python], env=parts.environ(parts.fresh(parts.BUILD / "other-store")), cwd=folder)
+    parts.run(
+        [parts.TOOL, "capture", "--python", python], env=parts.environ(parts.fresh(parts.BUILD / "other-store")), cwd=folder
+    )
     local = wheels(folder, store, nowhere)
 
     def only_wheels() -> None:
@@ -82,7 +84,11 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
     ]
     ours()
     again = parts.median(max(count, 5), lambda: parts.run([parts.TOOL, "rebuild"], env=parts.environ(store), cwd=folder))
-    rows.append(parts.Row("rebuild again, nothing changed, against 0.2 s", f"{again:.3f} s", "0.2 s", again / 0.2, "under 1.0", again < 0.2))
+    rows.append(
+        parts.Row(
+            "rebuild again, nothing changed, against 0.2 s", f"{again:.3f} s", "0.2 s", again / 0.2, "under 1.0", again < 0.2
+        )
+    )
     only_wheels()
     most = parts.peak([parts.TOOL, "rebuild"], env=parts.environ(store), cwd=folder)
     what = "peak memory of a rebuild, all processes together" + (", torch in the environment" if torch else "")

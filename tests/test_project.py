@@ -121,7 +121,9 @@ def test_the_extra_for_tests_is_what_the_tests_run_on() -> None:
     assert extra <= asked
 
 
-HOSTS = re.compile(r"(?:.+\.)?(?:test|invalid|localhost)|(?:.+\.)?example\.(?:org|com|net)|127\.0\.0\.1|\[::1\]|localhost|\[2001:db8:[\da-f:]+\]|[\d.]+")
+HOSTS = re.compile(
+    r"(?:.+\.)?(?:test|invalid|localhost)|(?:.+\.)?example\.(?:org|com|net)|127\.0\.0\.1|\[::1\]|localhost|\[2001:db8:[\da-f:]+\]|[\d.]+"
+)
 """Reserved names (RFC 2606) and addresses: what a test or a document may call a server."""
 PAGES = {"github.com", "www.apache.org", "opencontainers.org", "peps.python.org", "packaging.python.org", "docs.python.org"}
 """Where a document may point a reader."""
@@ -135,7 +137,9 @@ def test_no_file_names_a_package_index_or_this_checkout() -> None:
             text = path.read_text(encoding="utf-8")
         except UnicodeDecodeError:
             continue
-        hosts = set(re.findall(r"https?://(?:[^/@\s\"'`]+@)?(\[[\da-f:]+\]|[A-Za-z\d][A-Za-z\d.-]*\.[A-Za-z\d.-]*[A-Za-z\d])", text))
+        hosts = set(
+            re.findall(r"https?://(?:[^/@\s\"'`]+@)?(\[[\da-f:]+\]|[A-Za-z\d][A-Za-z\d.-]*\.[A-Za-z\d.-]*[A-Za-z\d])", text)
+        )
         found += [f"{path.relative_to(ROOT)}: {host}" for host in hosts if not HOSTS.fullmatch(host) and host not in PAGES]
         if re.search(re.escape(str(ROOT)) + r"(?![\w-])", text):
             found.append(f"{path.relative_to(ROOT)}: {ROOT}")

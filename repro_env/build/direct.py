@@ -139,7 +139,9 @@ class _Source:
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
         if self._inner is None:  # the layer was there a moment ago, and somebody removed it
-            raise PlaceFailed(self._name, ArtifactError("its layer was removed from the store", where=self._name, hint="rebuild again"))
+            raise PlaceFailed(
+                self._name, ArtifactError("its layer was removed from the store", where=self._name, hint="rebuild again")
+            )
         try:
             yield from self._inner.chunks(entry)
         except ReproEnvError as error:

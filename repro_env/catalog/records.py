@@ -139,7 +139,9 @@ def _write_once(path: Path, data: bytes) -> None:
         atomic_write(path, data)
         path.chmod(0o444)
     except OSError as error:
-        raise RecordError(f"cannot be written: {error.strerror}", where=str(path), hint="free some room, or mend its folder") from None
+        raise RecordError(
+            f"cannot be written: {error.strerror}", where=str(path), hint="free some room, or mend its folder"
+        ) from None
 
 
 def point_latest(folder: Path) -> None:
@@ -182,7 +184,9 @@ def read(folder: Path) -> Run:
     try:
         data = started.read_bytes()
     except OSError as error:
-        raise RecordError(f"has no record: {error.strerror}", where=str(folder), hint="it never started, or its files were moved") from None
+        raise RecordError(
+            f"has no record: {error.strerror}", where=str(folder), hint="it never started, or its files were moved"
+        ) from None
     codec.schema_of(data, family="repro-env/run-start", newest=1, where=str(started))
     start = codec.decode(data, Start, where=str(started))
     ended = folder / "end.json"

@@ -187,7 +187,9 @@ def mount(text: str, option: str) -> tuple[str, str]:
     if not colon or os.path.exists(text):  # noqa: PTH110
         source, target = text, ""
     if not source or (colon and target and not target.startswith("/")):
-        raise UsageError("is not SRC[:DST] with an absolute DST", where=f"{option} {text}", hint=f"such as {option} ./images:/data/images")
+        raise UsageError(
+            "is not SRC[:DST] with an absolute DST", where=f"{option} {text}", hint=f"such as {option} ./images:/data/images"
+        )
     return source, target
 
 
@@ -246,7 +248,9 @@ def closing(done: Done) -> list[str]:
     if end.outputs:
         largest = sorted(end.outputs, key=lambda one: (-one.size, one.path))[:3]
         names = ", ".join(f"{one.path} ({size(one.size)})" for one in largest)
-        said.append(f"{len(end.outputs)} output{'s' * (len(end.outputs) > 1)}, {size(sum(one.size for one in end.outputs))}: {names}")
+        said.append(
+            f"{len(end.outputs)} output{'s' * (len(end.outputs) > 1)}, {size(sum(one.size for one in end.outputs))}: {names}"
+        )
     else:
         said.append("no outputs")
     if end.holes:

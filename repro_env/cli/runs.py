@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 RunsOption = Annotated[
     Path | None,
-    typer.Option("--runs", help="The folder of the runs. Default: runs/ beside the nearest spec upwards.", metavar="DIR", show_default=False),
+    typer.Option(
+        "--runs",
+        help="The folder of the runs. Default: runs/ beside the nearest spec upwards.",
+        metavar="DIR",
+        show_default=False,
+    ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 IdArgument = Annotated[str, typer.Argument(help="A short id, a beginning of one, or `latest`.", metavar="ID")]
@@ -65,7 +70,11 @@ def get(
     run_id: IdArgument = "latest",
     glob: Annotated[
         str | None,
-        typer.Argument(help="Which outputs: a path, a name, a folder, or a pattern of those. Default: all.", metavar="GLOB", show_default=False),
+        typer.Argument(
+            help="Which outputs: a path, a name, a folder, or a pattern of those. Default: all.",
+            metavar="GLOB",
+            show_default=False,
+        ),
     ] = None,
     to: Annotated[Path, typer.Option(help="Where to put them.", metavar="DIR", show_default="the current folder")] = Path(),
     force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,

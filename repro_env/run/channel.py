@@ -77,7 +77,8 @@ class Writer:
         """Report an error and end this process."""
         if not isinstance(error, ReproEnvError):
             error = SandboxError(
-                f"the run could not be set up: {type(error).__name__}: {error}", hint="`repro-env doctor` says what is missing here"
+                f"the run could not be set up: {type(error).__name__}: {error}",
+                hint="`repro-env doctor` says what is missing here",
             )
         try:
             self.send(Failed(type(error).__name__, error.what[:1500], error.where[:500], error.hint[:500]))

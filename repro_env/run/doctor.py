@@ -103,7 +103,9 @@ def works(findings: tuple[Finding, ...]) -> bool:
 
 _USERNS = "sysctl -w kernel.unprivileged_userns_clone=1 (as root)"
 _MAX = "sysctl -w user.max_user_namespaces=15000 (as root)"
-_APPARMOR = "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (as root), or an AppArmor profile with `userns,` for your python"
+_APPARMOR = (
+    "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (as root), or an AppArmor profile with `userns,` for your python"
+)
 _SECCOMP = (
     "start the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
     "--security-opt systempaths=unconfined, or run outside of it"
@@ -150,7 +152,11 @@ def _user(seen: Observations, tried: dict[Step, int]) -> Finding:
         return _blocked(name, "AppArmor refuses it to plain users", _APPARMOR)
     if seen.seccomp == 2:
         return _blocked(name, f"a seccomp filter refuses it ({_name(number)}), as container engines set one", _SECCOMP)
-    return _blocked(name, f"refused ({_name(number)}): by a security module, or because this process is in a chroot", "run outside of it, or as root")
+    return _blocked(
+        name,
+        f"refused ({_name(number)}): by a security module, or because this process is in a chroot",
+        "run outside of it, or as root",
+    )
 
 
 def _spaces(seen: Observations, tried: dict[Step, int]) -> Finding:
@@ -158,7 +164,9 @@ def _spaces(seen: Observations, tried: dict[Step, int]) -> Finding:
         number = tried.get(what, errno.ENOSYS)
         if number:
             text = f"{'those for processes, IPC and host name' if what == 'name spaces' else 'one for the network'} are refused ({_name(number)})"
-            return _blocked("name spaces", text, _MAX.replace("user.max_user", "user.max_pid") if number == errno.ENOSPC else _outside(seen))
+            return _blocked(
+                "name spaces", text, _MAX.replace("user.max_user", "user.max_pid") if number == errno.ENOSPC else _outside(seen)
+            )
     return _ok("name spaces", "processes, IPC, host name and network can be apart")
 
 
@@ -185,7 +193,11 @@ def _proc(tried: dict[Step, int]) -> Finding:
 
 def _loopback(tried: dict[Step, int]) -> Finding:
     number = tried.get("loopback", 0)
-    return _ok("loopback", "comes up") if number == 0 else _blocked("loopback", f"does not come up ({_name(number)})", "run with --network")
+    return (
+        _ok("loopback", "comes up")
+        if number == 0
+        else _blocked("loopback", f"does not come up ({_name(number)})", "run with --network")
+    )
 
 
 def _root(seen: Observations, tried: dict[Step, int]) -> Finding:
@@ -194,10 +206,14 @@ def _root(seen: Observations, tried: dict[Step, int]) -> Finding:
         return _ok("root", "overlay")
     why, fix = _why(disk, seen, seen.runs.kind)
     if memory == 0:
-        return Finding(name="root", state="fallback", text=f"overlay with its upper side in memory: on disk it is refused, {why}", fix=fix)
+        return Finding(
+            name="root", state="fallback", text=f"overlay with its upper side in memory: on disk it is refused, {why}", fix=fix
+        )
     how = "copied once" if tried.get("hard link") else "linked once"
     why, fix = _why(memory, seen, seen.store.kind)
-    return Finding(name="root", state="fallback", text=f"a tree of all layers, {how} for each image: overlay is refused, {why}", fix=fix)
+    return Finding(
+        name="root", state="fallback", text=f"a tree of all layers, {how} for each image: overlay is refused, {why}", fix=fix
+    )
 
 
 def _workspace(seen: Observations, tried: dict[Step, int]) -> Finding:
@@ -234,12 +250,21 @@ def _room(name: str, folder: Folder) -> Finding:
     if folder.errno in (errno.ENOSPC, errno.EDQUOT):
         return _blocked(name, f"{folder.path} is full ({folder.kind})", "free some room there")
     if folder.errno:
-        return _blocked(name, f"{folder.path} cannot be written ({_name(folder.errno)})", "name another folder, or change its owner")
+        return _blocked(
+            name, f"{folder.path} cannot be written ({_name(folder.errno)})", "name another folder, or change its owner"
+        )
     text = f"{folder.path} ({folder.kind}): {folder.size / (1 << 30):.1f} GiB free"
     if folder.size < _LOW:
-        return Finding(name=name, state="fallback", text=text, fix="free some room there: an environment with torch takes several GiB")
+        return Finding(
+            name=name, state="fallback", text=text, fix="free some room there: an environment with torch takes several GiB"
+        )
     if folder.inodes < _FEW:
-        return Finding(name=name, state="fallback", text=f"{text}, {folder.inodes} inodes", fix="remove files there: it is nearly out of inodes")
+        return Finding(
+            name=name,
+            state="fallback",
+            text=f"{text}, {folder.inodes} inodes",
+            fix="remove files there: it is nearly out of inodes",
+        )
     return _ok(name, text)
 
 

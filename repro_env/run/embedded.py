@@ -103,7 +103,8 @@ class EmbeddedRunner:
             refusals += [f"{one.what}: {one.why}" for one in outcome]
             strategy = None if self._strategy else choose(strategy, frozenset(one.what for one in outcome))
         raise SandboxError(
-            f"the kernel refuses every way of mounting: {'; '.join(refusals)}", hint="run `repro-env doctor` for the cause and its fix"
+            f"the kernel refuses every way of mounting: {'; '.join(refusals)}",
+            hint="run `repro-env doctor` for the cause and its fix",
         )
 
     def _tree(self, diff_id: str) -> Path:
@@ -152,7 +153,9 @@ def _check(launch: Launch) -> None:
         if not os.path.lexists(mount.source):
             raise DataError("is not there", where=mount.source)
     if launch.prefix == launch.workspace:
-        raise RunError("is both the environment and the source", where=launch.prefix, hint="keep the environment in a folder of its own")
+        raise RunError(
+            "is both the environment and the source", where=launch.prefix, hint="keep the environment in a folder of its own"
+        )
 
 
 class _Stage:
@@ -215,7 +218,10 @@ class _Stage:
         os.umask(0o022)
         with rootfs.doing("have mounts of its own"):
             namespaces.enter_mounts()
-        refused = [*_stack("root", self.root, self._points["root"]), *_stack("workspace", self.workspace, self._points["workspace"])]
+        refused = [
+            *_stack("root", self.root, self._points["root"]),
+            *_stack("workspace", self.workspace, self._points["workspace"]),
+        ]
         if refused:
             for one in refused:
                 out.send(one)

@@ -104,22 +104,37 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
 def check_mounts(spec: Spec, mounts: Sequence[Mount]) -> None:
     """A mount may bring something, never hide what the run stands on. Raises `UsageError` naming the option's target."""
     identity = spec.identity
-    standing = (workspace_of(spec), identity.layout.prefix, layout.ENVIRONMENT, posixpath.dirname(identity.interpreter.executable))
+    standing = (
+        workspace_of(spec),
+        identity.layout.prefix,
+        layout.ENVIRONMENT,
+        posixpath.dirname(identity.interpreter.executable),
+    )
     seen: dict[str, Mount] = {}
     for mount in mounts:
         target, option = mount.target, f"--{mount.kind}"
         if not _ABSOLUTE.fullmatch(target):
-            raise UsageError("is no absolute, normal path", where=f"{option} …:{target}", hint=f"give it as {option} SRC:/where/it/goes")
+            raise UsageError(
+                "is no absolute, normal path", where=f"{option} …:{target}", hint=f"give it as {option} SRC:/where/it/goes"
+            )
         below = next((path for path in _NEVER if target == path or target.startswith(path + "/")), "")
         if below or target in _SYSTEM:
-            raise UsageError(f"{below or target} is the image's own", where=f"{option} …:{target}", hint="choose another place, such as /data")
+            raise UsageError(
+                f"{below or target} is the image's own", where=f"{option} …:{target}", hint="choose another place, such as /data"
+            )
         for path in standing:
             if path == target or path.startswith(target + "/"):
-                raise UsageError(f"it would hide {path}", where=f"{option} …:{target}", hint="choose another place, such as /data")
+                raise UsageError(
+                    f"it would hide {path}", where=f"{option} …:{target}", hint="choose another place, such as /data"
+                )
         if target.startswith((identity.layout.prefix + "/", layout.ENVIRONMENT + "/")):
-            raise UsageError("the environment itself stays as it is", where=f"{option} …:{target}", hint="choose a place such as /data")
+            raise UsageError(
+                "the environment itself stays as it is", where=f"{option} …:{target}", hint="choose a place such as /data"
+            )
         if target in seen:
-            raise UsageError("two things cannot be in one place", where=f"{option} …:{target}", hint="give one of them another DST")
+            raise UsageError(
+                "two things cannot be in one place", where=f"{option} …:{target}", hint="give one of them another DST"
+            )
         seen[target] = mount
 
 
@@ -130,7 +145,9 @@ def working_folder(here: str, source: str, folders: Container[str]) -> str:
     return source
 
 
-def named_paths(command: Sequence[str], *, here: str, exists: Callable[[str], bool], inside: Callable[[str], bool]) -> tuple[str, ...]:
+def named_paths(
+    command: Sequence[str], *, here: str, exists: Callable[[str], bool], inside: Callable[[str], bool]
+) -> tuple[str, ...]:
     """Absolute paths that the arguments name, also as the right side of `key=value`, that are on the host and not inside."""
     missing: dict[str, None] = {}
     for word in command:

@@ -174,7 +174,9 @@ def doing(what: str) -> Iterator[None]:
         yield
     except OSError as error:
         raise SandboxError(
-            f"cannot {what}: {error.strerror}", where=str(error.filename or ""), hint="`repro-env doctor` tells what is refused here"
+            f"cannot {what}: {error.strerror}",
+            where=str(error.filename or ""),
+            hint="`repro-env doctor` tells what is refused here",
         ) from None
 
 

@@ -259,5 +259,3 @@ def _remove_empty(folder: Path) -> None:
             folder.rmdir()
     elif folder.is_file() and not folder.stat().st_size:
         folder.unlink()
-
-

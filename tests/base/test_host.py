@@ -59,7 +59,9 @@ def outside(cut: Cut, code: str) -> str:
 
 @pytest.mark.root
 def test_python_says_the_same_inside_as_outside(cut: Cut, root: Path) -> None:
-    need("pyconfig.h" in " ".join(one.path for one in cut.interpreter.entries), f"C headers of {cut.facts.interpreter.executable}")
+    need(
+        "pyconfig.h" in " ".join(one.path for one in cut.interpreter.entries), f"C headers of {cut.facts.interpreter.executable}"
+    )
     inside = roots.run(root, cut.facts.command, "-W", "ignore", "-c", FACTS, LANG="C.UTF-8")
     assert inside == outside(cut, FACTS)
 
@@ -93,7 +95,9 @@ for folder in ("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/libexec"):
                 text = subprocess.run([sys.argv[1], "--list", path], capture_output=True, text=True).stdout
                 print(*(f"{path}: {line.strip()}\\n" for line in text.splitlines() if "not found" in line), end="", sep="")
 """
-    (loader,) = {one.path for one in cut.base.entries if re.search(r"/ld-linux-[a-z0-9-]+\.so\.\d$", one.path) and one.kind == "file"}
+    (loader,) = {
+        one.path for one in cut.base.entries if re.search(r"/ld-linux-[a-z0-9-]+\.so\.\d$", one.path) and one.kind == "file"
+    }
     assert roots.run(root, cut.facts.command, "-c", code, f"/{loader}") == ""
 
 
@@ -189,7 +193,9 @@ def test_a_library_found_by_no_rule_but_mapped_is_in_the_loaders_cache(cut: Cut,
     assert [one.path for one in lines if one.name == "libstray.so.1"] == [stray]
 
 
-def test_a_module_on_sys_path_and_libraries_of_the_environment_are_no_part_of_it(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
+def test_a_module_on_sys_path_and_libraries_of_the_environment_are_no_part_of_it(
+    cut: Cut, hashes: FileHashes, tmp_path: Path
+) -> None:
     module = elves.place(tmp_path / "project/fast.so", elves.elf())
     mine = elves.place(Path(cut.facts.layout.prefix) / "lib/libmine.so", elves.elf(("libpeer.so",), soname="libmine.so"))
     peer = elves.place(Path(cut.facts.layout.prefix) / "lib/deep/libpeer.so", elves.elf())
@@ -225,7 +231,12 @@ def test_a_locale_that_is_not_there_is_refused_by_name(cut: Cut, hashes: FileHas
 
 @pytest.mark.parametrize(
     ("place", "word"),
-    [("var/lib/rpm", "rpm"), ("lib/apk/db/installed", "apk"), ("var/lib/dpkg/status.d", "distroless"), ("tmp", "no package database")],
+    [
+        ("var/lib/rpm", "rpm"),
+        ("lib/apk/db/installed", "apk"),
+        ("var/lib/dpkg/status.d", "distroless"),
+        ("tmp", "no package database"),
+    ],
 )
 def test_other_machines_are_refused_by_name(tmp_path: Path, place: str, word: str) -> None:
     (tmp_path / place).mkdir(parents=True)

@@ -166,14 +166,20 @@ def test_damaged_records_are_named_and_the_others_still_listed(tmp_path: Path) -
     (tmp_path / "notes").mkdir()
     there, damaged = records.listing(tmp_path)
     assert [run.folder for run in there] == [good]
-    assert [(one.folder, type(one.why)) for one in damaged] == [(empty, RecordError), (newer, SpecVersionError), (torn, SpecError)]
+    assert [(one.folder, type(one.why)) for one in damaged] == [
+        (empty, RecordError),
+        (newer, SpecVersionError),
+        (torn, SpecError),
+    ]
     assert records.find(tmp_path, "00000002") == torn
 
 
 def test_a_damaged_end_is_no_silent_interruption(tmp_path: Path) -> None:
     folder = recorded(tmp_path, 1)
     (folder / "end.json").chmod(0o644)
-    (folder / "end.json").write_bytes(codec.canonical(msgspec.json.decode((folder / "end.json").read_bytes()) | {"seconds": "no"}))
+    (folder / "end.json").write_bytes(
+        codec.canonical(msgspec.json.decode((folder / "end.json").read_bytes()) | {"seconds": "no"})
+    )
     with pytest.raises(SpecError, match="seconds"):
         records.read(folder)
 

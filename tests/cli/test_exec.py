@@ -159,7 +159,9 @@ def done(*, code: int = 0, signal: int = 0, starved: bool = False, outputs: int 
 
 
 def test_the_end_says_what_happened_and_what_is_next() -> None:
-    said = "\n".join(run.closing(done(outputs=5, holes=("x at /v/site-packages/x.py:1", "numpy generator without a seed at /p/t.py:3"))))  # type: ignore[arg-type]
+    said = "\n".join(
+        run.closing(done(outputs=5, holes=("x at /v/site-packages/x.py:1", "numpy generator without a seed at /p/t.py:3")))
+    )  # type: ignore[arg-type]
     assert "exit code 0 after 1.2 s" in said
     assert "5 outputs, 10.0 kB: 4.pt (4.0 kB), 3.pt (3.0 kB), 2.pt (2.0 kB)\n" in said
     assert "seeded for it: numpy generator without a seed at /p/t.py:3 and 1 more" in said

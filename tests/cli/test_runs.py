@@ -41,7 +41,10 @@ def test_list_shows_the_newest_first_and_names_what_it_cannot_read(runs: Path, c
 def test_list_as_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = call(capsys, "list", "--runs", str(runs), "--json")
     found = json.loads(out)
-    assert [(one["short"], one["state"], one["exit_code"]) for one in found["runs"]] == [("00000002", "interrupted", None), ("00000001", "done", 0)]
+    assert [(one["short"], one["state"], one["exit_code"]) for one in found["runs"]] == [
+        ("00000002", "interrupted", None),
+        ("00000001", "done", 0),
+    ]
     assert found["unreadable"] == []
 
 

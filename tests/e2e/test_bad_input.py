@@ -40,7 +40,9 @@ def test_no_interpreter(small: parts.Project, tmp_path: Path) -> None:
 def test_an_interpreter_that_is_none(small: parts.Project, tmp_path: Path) -> None:
     (tmp_path / "python").write_text("#!/bin/sh\nexit 3\n")
     (tmp_path / "python").chmod(0o755)
-    refused(small.run("capture", "--python", tmp_path / "python", "--output", tmp_path / "repro", code=6), str(tmp_path / "python"))
+    refused(
+        small.run("capture", "--python", tmp_path / "python", "--output", tmp_path / "repro", code=6), str(tmp_path / "python")
+    )
     assert not (tmp_path / "repro").exists()
 
 
@@ -115,7 +117,11 @@ def unknown_key(spec: dict[str, Any]) -> bytes:
 
 def another_architecture(spec: dict[str, Any]) -> bytes:
     other = {"amd64": "arm64", "arm64": "amd64"}[spec["identity"]["platform"]["architecture"]]
-    return json.dumps(spec).replace(f'"architecture": "{spec["identity"]["platform"]["architecture"]}"', f'"architecture": "{other}"').encode()
+    return (
+        json.dumps(spec)
+        .replace(f'"architecture": "{spec["identity"]["platform"]["architecture"]}"', f'"architecture": "{other}"')
+        .encode()
+    )
 
 
 def no_spec(spec: dict[str, Any]) -> bytes:

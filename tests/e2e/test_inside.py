@@ -20,7 +20,12 @@ def both(project: parts.Project) -> tuple[dict[str, Any], dict[str, Any]]:
     """The facts on the host and inside."""
     (project.folder / "facts.py").write_text(FACTS.read_text())
     plain = subprocess.run(
-        [project.python, "facts.py"], cwd=project.folder, env=parts.environ(project.store), capture_output=True, text=True, check=True
+        [project.python, "facts.py"],
+        cwd=project.folder,
+        env=parts.environ(project.store),
+        capture_output=True,
+        text=True,
+        check=True,
     )
     inside = project.run("exec", "facts.py").out
     return json.loads(plain.stdout), json.loads(inside)
@@ -42,7 +47,9 @@ def test_edited_files_are_as_edited(small: parts.Project) -> None:
 def test_console_scripts_start_the_python_beside_them(small: parts.Project) -> None:
     said = small.run("exec", "pygmentize", "-V").out
     assert "2.21.0" in said
-    assert small.run("exec", "sh", "-c", "command -v pygmentize").out.strip() == str(small.folder / ".venv" / "bin" / "pygmentize")
+    assert small.run("exec", "sh", "-c", "command -v pygmentize").out.strip() == str(
+        small.folder / ".venv" / "bin" / "pygmentize"
+    )
 
 
 def test_who_and_where(small: parts.Project) -> None:
@@ -136,7 +143,9 @@ def test_ways_to_name_a_command(small: parts.Project) -> None:
 
 
 def test_stdin_and_streams_are_untouched(small: parts.Project) -> None:
-    done = small.run("exec", "python", "-c", "import sys; sys.stdout.write(sys.stdin.read()); sys.stderr.write('to err')", stdin="in\n")
+    done = small.run(
+        "exec", "python", "-c", "import sys; sys.stdout.write(sys.stdin.read()); sys.stderr.write('to err')", stdin="in\n"
+    )
     assert done.out == "in\n"
     assert "to err" in done.err
 

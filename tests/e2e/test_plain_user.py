@@ -29,7 +29,9 @@ class User(NamedTuple):
 
     def make(self, *words: str) -> subprocess.CompletedProcess[str]:
         """`make WORDS` in the clone, as the user, with nothing of root's surroundings but pip's configuration."""
-        kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "REQUESTS_")) or name == "LANG"}
+        kept = {
+            name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "REQUESTS_")) or name == "LANG"
+        }
         return subprocess.run(
             [*as_user(self.uid), "make", f"PYTHON={self.python}", *words],
             cwd=self.clone,
@@ -43,7 +45,15 @@ class User(NamedTuple):
 
 
 def as_user(uid: int) -> list[str]:
-    return ["setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups", "--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]
+    return [
+        "setpriv",
+        f"--reuid={uid}",
+        f"--regid={uid}",
+        "--clear-groups",
+        "--inh-caps=-all",
+        "--bounding-set=-all",
+        "--no-new-privs",
+    ]
 
 
 def starts(uid: int, python: str) -> bool:

@@ -43,7 +43,10 @@ def test_where_it_was_captured_nothing_is_downloaded(small: parts.Project, tmp_p
     dead = dict.fromkeys(("http_proxy", "https_proxy", "HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"), "http://127.0.0.1:9")
     there = small.elsewhere(tmp_path / "store")
     there.capture("--output", tmp_path / "repro")
-    assert there.rebuild(tmp_path / "repro", env=dead) == json.loads((tmp_path / "repro" / "spec.json").read_text())["expected"]["image_id"]
+    assert (
+        there.rebuild(tmp_path / "repro", env=dead)
+        == json.loads((tmp_path / "repro" / "spec.json").read_text())["expected"]["image_id"]
+    )
 
 
 def test_without_the_live_environment_wheels_come_from_their_hints(ground: Path, tmp_path: Path) -> None:
@@ -53,7 +56,11 @@ def test_without_the_live_environment_wheels_come_from_their_hints(ground: Path,
     made = parts.project(folder, python, ground / "gone-store")
     made.capture()
     shutil.rmtree(folder / ".venv")
-    caches = {"PIP_CACHE_DIR": str(tmp_path / "pip"), "UV_CACHE_DIR": str(tmp_path / "uv"), "XDG_CACHE_HOME": str(tmp_path / "xdg")}
+    caches = {
+        "PIP_CACHE_DIR": str(tmp_path / "pip"),
+        "UV_CACHE_DIR": str(tmp_path / "uv"),
+        "XDG_CACHE_HOME": str(tmp_path / "xdg"),
+    }
     assert made.elsewhere(tmp_path / "store").rebuild(env=caches) == expected(made)
 
 

@@ -169,7 +169,9 @@ class _Handler(BaseHTTPRequestHandler):
         if not asked or not self.index.ranges or (not asked[1] and not self.index.tails):
             self._tagged(host, path, data, {}, cut=fault == "cut")
             return
-        first, last = (int(asked[1]), int(asked[2] or len(data) - 1)) if asked[1] else (max(0, len(data) - int(asked[2])), len(data) - 1)
+        first, last = (
+            (int(asked[1]), int(asked[2] or len(data) - 1)) if asked[1] else (max(0, len(data) - int(asked[2])), len(data) - 1)
+        )
         last = min(last, len(data) - 1)
         span = {"Content-Range": f"bytes {first}-{last}/{len(data)}"}
         self._answer(host, path, 206, data[first : last + 1], span, cut=fault == "cut")
@@ -184,7 +186,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(host, path, 200, body, headers | {"ETag": tag}, cut=cut)
 
-    def _answer(self, host: str, path: str, status: int, body: bytes, headers: dict[str, str] | None = None, *, cut: bool = False) -> None:
+    def _answer(
+        self, host: str, path: str, status: int, body: bytes, headers: dict[str, str] | None = None, *, cut: bool = False
+    ) -> None:
         self.index.asked.append(Asked(host, path, self.headers.get("Range", ""), status))
         self.send_response(status)
         for name, value in (headers or {}).items():
@@ -217,7 +221,12 @@ def _html(wheels: list[Path], name: str, hashes: bool) -> bytes:
 
 def _json(wheels: list[Path], name: str, hashes: bool) -> bytes:
     files = [
-        {"filename": one.name, "url": f"/files/{quote(one.name)}", "hashes": {"sha256": _digest(one)} if hashes else {}, "yanked": True}
+        {
+            "filename": one.name,
+            "url": f"/files/{quote(one.name)}",
+            "hashes": {"sha256": _digest(one)} if hashes else {},
+            "yanked": True,
+        }
         for one in wheels
     ]
     return json.dumps({"meta": {"api-version": "1.1"}, "name": name, "files": files}).encode()

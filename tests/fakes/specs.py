@@ -92,9 +92,7 @@ def make(
 
 def layers(made: Mapping[str, Path], artifacts: Mapping[str, Wheel]) -> list[Layer]:
     """The distribution layers of the wheels, as capture would have computed them."""
-    installed = {
-        name: wheel.canonical(open_facts(path, path.name), wheels.layout(), name=name) for name, path in made.items()
-    }
+    installed = {name: wheel.canonical(open_facts(path, path.name), wheels.layout(), name=name) for name, path in made.items()}
     sources = {
         name: DistributionContents(one, WheelContents(made[name], one), frozenset(), None) for name, one in installed.items()
     }

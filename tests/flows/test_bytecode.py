@@ -75,7 +75,9 @@ class Kept:
         made = f'{around or ":"}; mkdir -p "{folder}"; chown {here.uid}:{here.uid} "{folder}" "{folder.parent}"; exec "$@"'
         command = [*(["unshare", "-m"] if around else []), "sh", "-ec", made, "sh", *command]
         more = {"TMPDIR": str(folder.parent)} if around else {}
-        done = subprocess.run(command, cwd=REPOSITORY, env=environ() | more, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run(
+            command, cwd=REPOSITORY, env=environ() | more, capture_output=True, text=True, check=False, timeout=120
+        )
         assert done.returncode == 0, done.stderr
         assert not done.stderr or "Traceback" not in done.stderr, done.stderr
         return msgspec.json.decode(answer.read_bytes(), type=Answer), done.stdout
@@ -141,7 +143,11 @@ def test_the_source_is_never_kept(kept: Kept) -> None:
         (tree / "mine.py").write_text(text)
         os.utime(tree / "mine.py", (0, 0))
         kept.place.own(tree)
-        printed.append(kept.run(f"{MANY}\nimport sys; sys.path.insert(0, ''); import mine; print(mine.VALUE)", snapshot=rootfs.digest(number))[1])
+        printed.append(
+            kept.run(
+                f"{MANY}\nimport sys; sys.path.insert(0, ''); import mine; print(mine.VALUE)", snapshot=rootfs.digest(number)
+            )[1]
+        )
     assert printed == ["1\n", "2\n"]
     assert kept.files()
     assert not [path for path in kept.files() if path.name.startswith("mine")]
@@ -167,7 +173,9 @@ def test_a_damaged_file_harms_no_run_and_is_made_anew(kept: Kept, size: int) -> 
 
 def test_without_overlay_links_do_the_same(kept: Kept) -> None:
     """An overlay does not take another overlay as its upper side: so it is inside most containers."""
-    need(os.getuid() == 0 and shutil.which("unshare"), "uid 0 and unshare (package util-linux) to mount an overlay around the runs")
+    need(
+        os.getuid() == 0 and shutil.which("unshare"), "uid 0 and unshare (package util-linux) to mount an overlay around the runs"
+    )
     root = kept.place.root
     around = f'cd "{root}"; mkdir -p l u w; mount -t overlay none -o lowerdir=l,upperdir=u,workdir=w runs; cd "{REPOSITORY}"'
 

@@ -79,7 +79,11 @@ class Place:
         return nullcontext(lambda count: None)
 
     def run(self, *command: str, backend: Fake | None = None, **asked: Any) -> Done:
-        options: dict[str, Any] = {"command": command or ("train.py",), "here": self.project, "environ": {"HOME": "/home/ann", "TERM": "x"}}
+        options: dict[str, Any] = {
+            "command": command or ("train.py",),
+            "here": self.project,
+            "environ": {"HOME": "/home/ann", "TERM": "x"},
+        }
         request = Asked(**(options | asked))
         return execute.execute(request, self.spec, self.folder, store=self.store, tell=self, backend=backend or Fake())
 
@@ -283,7 +287,13 @@ def test_variables_are_passed_and_recorded_by_name(place: Place, tmp_path: Path)
     )
     assert backend.launch is not None
     values = {variable.name: variable.value for variable in backend.launch.env}
-    assert (values["A"], values["HOST"], values["TOKEN"], values["OWN"], values["C"]) == ("from option", "of the host", "hunter2", "own", "x=y ")
+    assert (values["A"], values["HOST"], values["TOKEN"], values["OWN"], values["C"]) == (
+        "from option",
+        "of the host",
+        "hunter2",
+        "own",
+        "x=y ",
+    )
     assert "STRAY" not in values
     assert GivenVariable(name="HOST", how="host") in done.start.given
     assert [one.name for one in done.start.given] == ["A", "C", "HOST", "OWN", "TOKEN"]
@@ -408,7 +418,15 @@ def test_a_record_file_that_cannot_be_written_is_our_error_after_the_run_is_reco
 def test_holes_are_collected_once_each_and_garbage_is_not_believed(place: Place) -> None:
     def work(launch: Launch, folder: Path) -> int:
         hole = {"library": "numpy", "what": "generator without a seed", "file": "/p/t.py", "line": 3}
-        lines = [json.dumps(hole), json.dumps(hole), "garbage", '{"library": 5}', "[]", json.dumps({"problem": "torch: x\n"}), "\udcff"]
+        lines = [
+            json.dumps(hole),
+            json.dumps(hole),
+            "garbage",
+            '{"library": 5}',
+            "[]",
+            json.dumps({"problem": "torch: x\n"}),
+            "\udcff",
+        ]
         (Path(launch.notes) / "holes.jsonl").write_bytes("\n".join(lines).encode(errors="surrogateescape"))
         return 0
 
@@ -444,7 +462,8 @@ def test_the_host_runner_refuses_what_it_cannot_do(place: Place, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("environ", "home"), [({"HOME": "/home/x/"}, "/home/x"), ({"HOME": "relative"}, None), ({"HOME": "/"}, None), ({"HOME": ""}, None)]
+    ("environ", "home"),
+    [({"HOME": "/home/x/"}, "/home/x"), ({"HOME": "relative"}, None), ({"HOME": "/"}, None), ({"HOME": ""}, None)],
 )
 def test_there_is_always_a_home(environ: dict[str, str], home: str | None) -> None:
     user = asked.user_of(environ)

@@ -272,7 +272,12 @@ def test_another_file_of_the_same_name_is_not_taken(
 def test_the_next_url_is_tried(folder: Path, made: dict[str, Path], store: Store, index: Index) -> None:
     good = f"{index.proxy}/files/{made['alpha'].name}"
     (index.folder / "other.whl").write_bytes(made["alpha"].read_bytes()[:-1] + b"?")
-    urls = [f"{index.proxy}/files/gone.whl", f"{index.proxy}/files/other.whl", f"{index.proxy}/files/{made['beta-two'].name}", good]
+    urls = [
+        f"{index.proxy}/files/gone.whl",
+        f"{index.proxy}/files/other.whl",
+        f"{index.proxy}/files/{made['beta-two'].name}",
+        good,
+    ]
     spec = specs.make(folder, made, urls={"alpha": urls}, carry=["beta-two"])
     assert run(spec, folder, store).image_id == spec.expected.image_id
 
@@ -387,9 +392,7 @@ def test_a_dry_run_changes_nothing(folder: Path, made: dict[str, Path], store: S
 
 
 @pytest.mark.parametrize("damage", ["flip", "404", "nowhere", "silence"])
-def test_a_dry_run_names_what_cannot_be_had(
-    damage: str, folder: Path, made: dict[str, Path], store: Store, index: Index
-) -> None:
+def test_a_dry_run_names_what_cannot_be_had(damage: str, folder: Path, made: dict[str, Path], store: Store, index: Index) -> None:
     urls = {"404": [f"{index.proxy}/files/gone.whl"], "silence": ["http://127.0.0.1:9/a.whl"]}.get(damage, [])
     carry = ["beta-two", "alpha"] if damage == "flip" else ["beta-two"]
     spec = specs.make(folder, made, urls={"alpha": urls}, carry=carry)
@@ -423,7 +426,10 @@ def test_an_expected_layer_that_is_another(folder: Path, made: dict[str, Path], 
 
 def test_a_layer_of_the_store_is_not_believed(folder: Path, made: dict[str, Path], store: Store, tmp_path: Path) -> None:
     """A spec names a layer that is there, but of other wheels."""
-    evil = {"alpha": wheels.make(tmp_path / "evil", "alpha", files={"alpha/__init__.py": b"evil\n"}), "beta-two": made["beta-two"]}
+    evil = {
+        "alpha": wheels.make(tmp_path / "evil", "alpha", files={"alpha/__init__.py": b"evil\n"}),
+        "beta-two": made["beta-two"],
+    }
     planted = specs.make(tmp_path / "planted", evil, carry=list(evil))
     run(planted, tmp_path / "planted", store)
     spec = specs.make(folder, made, carry=list(made))
@@ -462,7 +468,9 @@ def test_other_groups_than_the_rule_makes(folder: Path, made: dict[str, Path], s
 
 
 def test_two_distributions_with_one_path(folder: Path, store: Store, tmp_path: Path) -> None:
-    both = {name: wheels.make(tmp_path / "w", name, files={"shared.py": name.encode()}) for name in ("aa", "ab", "ac", "ad", "ae")}
+    both = {
+        name: wheels.make(tmp_path / "w", name, files={"shared.py": name.encode()}) for name in ("aa", "ab", "ac", "ad", "ae")
+    }
     spec = specs.make(folder, both, carry=list(both))
     assert run(spec, folder, store).image_id == spec.expected.image_id
 

@@ -231,7 +231,9 @@ def test_numpy_is_a_function_of_the_master_seed(numpy: Script) -> None:
     """
     assert numpy.run(code) == numpy.run(code) != numpy.run(code, seed=2)
     what = "generator without a seed"
-    imported = {("global generator, never seeded, imported", line) for line in (2, 3)}  # NumPy imports it when it is first asked for
+    imported = {
+        ("global generator, never seeded, imported", line) for line in (2, 3)
+    }  # NumPy imports it when it is first asked for
     assert {(what, 4), (what, 5), (what, 6)} == numpy.places - imported
     assert len(numpy.places & imported) == 1
 

@@ -263,7 +263,11 @@ def test_a_direct_url_that_is_gone(place: Place) -> None:
 @pytest.mark.parametrize(
     ("url", "more", "says"),
     [
-        ("https://git.test/demo.git", {"vcs_info": {"vcs": "git", "commit_id": "abc"}}, "installed from git+https://git.test/demo.git@abc"),
+        (
+            "https://git.test/demo.git",
+            {"vcs_info": {"vcs": "git", "commit_id": "abc"}},
+            "installed from git+https://git.test/demo.git@abc",
+        ),
         ("file:///home/ann/demo", {"dir_info": {"editable": True}}, "an editable install of file:///home/ann/demo"),
         ("file:///home/ann/demo", {"dir_info": {}}, "installed from file:///home/ann/demo"),
         ("https://ann:secret@a.test/demo-1.0.tar.gz", {}, "installed from https://a.test/demo-1.0.tar.gz"),
@@ -361,11 +365,24 @@ def test_a_real_package_of_the_configured_index(tmp_path: Path) -> None:
     """pip installs from what this machine is configured with, and we find the very wheel."""
     venv = tmp_path / "venv"
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", venv], check=True)
-    pip = [sys.executable, "-m", "pip", "--python", str(venv), "install", "--quiet", "--no-deps", "--only-binary=:all:", "iniconfig"]
+    pip = [
+        sys.executable,
+        "-m",
+        "pip",
+        "--python",
+        str(venv),
+        "install",
+        "--quiet",
+        "--no-deps",
+        "--only-binary=:all:",
+        "iniconfig",
+    ]
     done = subprocess.run(pip, check=False, capture_output=True, text=True)
     need(done.returncode == 0, f"an index that has iniconfig: {done.stderr[-300:]}")
     facts = python.interpret(str(venv), {})
-    (found,), indexes = identify(distributions.scan(facts).distributions, facts, store=Store.open(tmp_path / "store"), talk=Silent())
+    (found,), indexes = identify(
+        distributions.scan(facts).distributions, facts, store=Store.open(tmp_path / "store"), talk=Silent()
+    )
     assert indexes
     assert found.hint.origin in ("index", "carried")
     assert len(wheel.canonical(found.facts, facts.layout, name="iniconfig").entries) > 3

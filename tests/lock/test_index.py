@@ -47,7 +47,9 @@ def test_links_of_an_html_page() -> None:
 
 
 def test_the_base_of_an_html_page() -> None:
-    assert urls('<base href="http://cdn.test/w/"><a href="d-1-py3-none-any.whl">x</a>') == ["http://cdn.test/w/d-1-py3-none-any.whl"]
+    assert urls('<base href="http://cdn.test/w/"><a href="d-1-py3-none-any.whl">x</a>') == [
+        "http://cdn.test/w/d-1-py3-none-any.whl"
+    ]
 
 
 def test_links_that_are_not_followed() -> None:
@@ -61,7 +63,12 @@ def test_links_that_are_not_followed() -> None:
 
 def test_a_json_page() -> None:
     files = [
-        {"filename": "demo-1.0-py3-none-any.whl", "url": "../../f/1", "hashes": {"sha256": HEX.upper(), "md5": "0"}, "yanked": "bad"},
+        {
+            "filename": "demo-1.0-py3-none-any.whl",
+            "url": "../../f/1",
+            "hashes": {"sha256": HEX.upper(), "md5": "0"},
+            "yanked": "bad",
+        },
         {"filename": "demo-1.0.tar.gz", "url": "x", "hashes": {}},
     ]
     found = candidates(page(json.dumps({"name": "demo", "files": files}), kind=JSON), "i")
@@ -128,7 +135,13 @@ def test_tags_and_build_of_a_file_name() -> None:
 @pytest.mark.parametrize("as_json", [True, False])
 def test_only_this_distribution_and_version(index: Index, monkeypatch: pytest.MonkeyPatch, as_json: bool) -> None:
     index.json = as_json
-    for name, version in (("demo-pkg", "1.0"), ("demo-pkg", "1.0.0"), ("demo-pkg", "1.0.post1"), ("demo-pkg", "1.0+cpu"), ("demo", "1.0")):
+    for name, version in (
+        ("demo-pkg", "1.0"),
+        ("demo-pkg", "1.0.0"),
+        ("demo-pkg", "1.0.post1"),
+        ("demo-pkg", "1.0+cpu"),
+        ("demo", "1.0"),
+    ):
         wheels.make(index.folder, name, version)
     (index.folder / "demo_pkg-1.0-bad.whl").write_bytes(b"")
     with configured(monkeypatch, index_url=index.url), Session() as session:

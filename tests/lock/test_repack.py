@@ -27,7 +27,7 @@ FILES = {
     "demo/__init__.py": b"def main(): print('demo')\n",
     "demo/tool.sh": b"#!/bin/sh\n",
     "demo/empty.py": b"",
-    "demo/ä,\"b\".txt": b"csv",
+    'demo/ä,"b".txt': b"csv",
     "demo-1.0.data/data/share/demo/data.txt": b"data",
     "demo-1.0.data/headers/demo.h": b"int x;",
     "demo-1.0.data/scripts/other": b"#!python\nprint('other')\n",

@@ -23,7 +23,10 @@ def index(tmp_path: Path) -> Iterator[Index]:
 @pytest.fixture
 def spec(index: Index, tmp_path: Path) -> Spec:
     """One wheel from an index, one from a URL, one carried."""
-    made = {name: wheels.make(index.folder, name, version) for name, version in (("zeta", "1.0"), ("mid", "2.0+cpu"), ("alpha-pkg", "3"))}
+    made = {
+        name: wheels.make(index.folder, name, version)
+        for name, version in (("zeta", "1.0"), ("mid", "2.0+cpu"), ("alpha-pkg", "3"))
+    }
     urls = {name: [f"{index.proxy}/files/{quote(path.name)}"] for name, path in made.items() if name != "alpha-pkg"}
     found = specs.make(tmp_path / "repro", made, urls=urls, carry=["alpha-pkg"])
     hints = []

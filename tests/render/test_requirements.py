@@ -62,9 +62,22 @@ def test_pip_installs_from_requirements(spec: Spec, index: Index, tmp_path: Path
     (tmp_path / "requirements.txt").write_bytes(requirements.render(spec))
     venv = _venv(tmp_path)
     pip = [sys.executable, "-m", "pip", "--python", str(venv), "install", "--quiet", "--no-deps", "--require-hashes"]
-    options = ["--only-binary", ":all:", "--index-url", index.url, "--find-links", str(links), "-r", str(tmp_path / "requirements.txt")]
+    options = [
+        "--only-binary",
+        ":all:",
+        "--index-url",
+        index.url,
+        "--find-links",
+        str(links),
+        "-r",
+        str(tmp_path / "requirements.txt"),
+    ]
     subprocess.run([*pip, *options], check=True, env=_plain_pip())
-    assert {path.name for path in venv.rglob("*.dist-info")} == {"alpha_pkg-3.dist-info", "mid-2.0+cpu.dist-info", "zeta-1.0.dist-info"}
+    assert {path.name for path in venv.rglob("*.dist-info")} == {
+        "alpha_pkg-3.dist-info",
+        "mid-2.0+cpu.dist-info",
+        "zeta-1.0.dist-info",
+    }
 
 
 def _venv(folder: Path) -> Path:

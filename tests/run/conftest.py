@@ -110,9 +110,7 @@ class Place:
         if self.uid != os.getuid():
             subprocess.run(["chown", "-hR", f"{self.uid}:{self.uid}", str(path)], check=True)
 
-    def run(
-        self, *argv: str, mounts: Sequence[Mount] = (), before: Sequence[str] = (), stdin: str = "", **changes: Any
-    ) -> Ran:
+    def run(self, *argv: str, mounts: Sequence[Mount] = (), before: Sequence[str] = (), stdin: str = "", **changes: Any) -> Ran:
         """Run a command in the tiny image. `before`: a program and arguments that start the driver, as the same user."""
         launch = self.launch(*argv, mounts=tuple(mounts), **changes)
         command, folder, answer = self.command(launch, before=before)

@@ -117,7 +117,10 @@ class Live:
         self._answer = answer
         self.lines: list[str] = []
         self.driver = subprocess.Popen(  # type: ignore[call-overload]
-            command, cwd=REPOSITORY, env=environ(), **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | options
+            command,
+            cwd=REPOSITORY,
+            env=environ(),
+            **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | options,
         )
 
     def said(self, line: str) -> None:
@@ -268,7 +271,10 @@ def test_out_of_memory_is_told_where_a_control_group_tells_it(stores: Callable[[
 
 def _starves(place: Place) -> None:
     root = Path("/sys/fs/cgroup")
-    group = next((path for path in (root / "memory", root) if (path / "cgroup.procs").exists()), root) / f"repro-env-test-{os.getpid()}"
+    group = (
+        next((path for path in (root / "memory", root) if (path / "cgroup.procs").exists()), root)
+        / f"repro-env-test-{os.getpid()}"
+    )
     try:
         group.mkdir()
     except OSError:

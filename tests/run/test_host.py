@@ -55,7 +55,11 @@ def run(launch: Launch, tmp_path: Path) -> tuple[int, tuple[str, ...]]:
 
 
 def files(tmp_path: Path) -> list[str]:
-    return sorted(path.relative_to(tmp_path / "files").as_posix() for path in (tmp_path / "files").rglob("*") if path.is_symlink() or not path.is_dir())
+    return sorted(
+        path.relative_to(tmp_path / "files").as_posix()
+        for path in (tmp_path / "files").rglob("*")
+        if path.is_symlink() or not path.is_dir()
+    )
 
 
 def test_the_command_gets_its_variables_folder_and_nothing_else(launch: Launch, tmp_path: Path) -> None:

@@ -60,7 +60,9 @@ def test_variables_are_exactly_those_of_the_launch(place: Place) -> None:
 
 
 def test_no_handle_of_the_host_is_passed_on(place: Place) -> None:
-    ran = place.python("import os; print([name for name in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + name)])")
+    ran = place.python(
+        "import os; print([name for name in os.listdir('/proc/self/fd') if os.path.exists('/proc/self/fd/' + name)])"
+    )
     assert ran.stdout == "['0', '1', '2']\n"
 
 

@@ -202,7 +202,9 @@ def test_paths_in_the_arguments_that_will_not_be_there_are_found(tmp_path: Path)
         "bad\0byte/",
         "/",
     ]
-    found = plan.named_paths(command, here=str(tmp_path), exists=os.path.exists, inside=lambda path: path in inside or path == "/")
+    found = plan.named_paths(
+        command, here=str(tmp_path), exists=os.path.exists, inside=lambda path: path in inside or path == "/"
+    )
     assert found == (f"{tmp_path}/data", f"{tmp_path}/data/x", f"{tmp_path}/out.txt")
 
 

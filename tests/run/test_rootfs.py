@@ -73,13 +73,20 @@ def test_a_home_that_the_image_has_keeps_what_is_in_it(anyhow: Place) -> None:
 
 def test_what_the_image_has_in_tmp_is_there(anyhow: Place) -> None:
     """An interpreter is carried at its own path, wherever that is."""
-    ran = anyhow.sh("cat /tmp/of-the-image/file; echo mine > /tmp/mine; cat /tmp/mine; stat -c %a /tmp; echo x > /tmp/of-the-image/file || :")
+    ran = anyhow.sh(
+        "cat /tmp/of-the-image/file; echo mine > /tmp/mine; cat /tmp/mine; stat -c %a /tmp; echo x > /tmp/of-the-image/file || :"
+    )
     assert ran.stdout == "carried\nmine\n1777\n"
 
 
 def test_the_environment_is_at_its_captured_prefix(anyhow: Place) -> None:
     ran = anyhow.sh(f"hello; cat {rootfs.PREFIX}/note; stat -c %F {rootfs.PREFIX}; cd {rootfs.PREFIX}/bin; pwd -P")
-    assert ran.stdout.splitlines() == [f"hello from {rootfs.PREFIX}/bin/hello", "the environment", "directory", f"{rootfs.PREFIX}/bin"]
+    assert ran.stdout.splitlines() == [
+        f"hello from {rootfs.PREFIX}/bin/hello",
+        "the environment",
+        "directory",
+        f"{rootfs.PREFIX}/bin",
+    ]
 
 
 def test_what_a_layer_removes_is_gone(anyhow: Place) -> None:
@@ -88,7 +95,9 @@ def test_what_a_layer_removes_is_gone(anyhow: Place) -> None:
 
 def test_the_image_in_the_store_stays_as_it_is(anyhow: Place) -> None:
     before = _state(anyhow.store / "layers")
-    anyhow.sh("echo evil > /opt/env/note || true; rm -f /etc/passwd || true; chmod 0777 /opt/env/bin/hello || true; echo x > /bin/cat || true")
+    anyhow.sh(
+        "echo evil > /opt/env/note || true; rm -f /etc/passwd || true; chmod 0777 /opt/env/bin/hello || true; echo x > /bin/cat || true"
+    )
     assert _state(anyhow.store / "layers") == before
 
 
@@ -268,4 +277,3 @@ open("/mnt/still", "w")
     command = [*place.identity(), python(place.uid), "-c", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=REPOSITORY, env=environ())
     assert done.stdout.splitlines() == ["Read-only file system"] * 3, done.stderr
-

@@ -27,7 +27,9 @@ def either(request: pytest.FixtureRequest, place: Place) -> Place:
 
 
 def test_the_source_is_there_and_can_be_written(either: Place) -> None:
-    ran = either.sh("cat train.py link; ./run.sh || echo $?; echo two > out.txt; mkdir -p a/b; echo deep > a/b/c; stat -c %a train.py run.sh")
+    ran = either.sh(
+        "cat train.py link; ./run.sh || echo $?; echo two > out.txt; mkdir -p a/b; echo deep > a/b/c; stat -c %a train.py run.sh"
+    )
     assert ran.stdout == "print('training')\n" * 2 + "7\n644\n755\n"
     assert (ran.files, ran.answer.removed) == ({"a/b/c": "deep\n", "out.txt": "two\n"}, ())
 
@@ -82,7 +84,8 @@ def test_changes_and_removals(either: Place, script: str, files: dict[str, str],
 
 def _kinds(root: Path) -> set[str]:
     return {
-        "link" if path.is_symlink() else "dir" if path.is_dir() else "file" if path.is_file() else "other" for path in root.rglob("*")
+        "link" if path.is_symlink() else "dir" if path.is_dir() else "file" if path.is_file() else "other"
+        for path in root.rglob("*")
     }
 
 
@@ -124,7 +127,10 @@ def test_mounts_inside_the_workspace_are_no_outputs(either: Place) -> None:
     ran = either.sh("cat package/x link/x deeper/down/x; echo w > checkpoints/w; echo n > deeper/new", mounts=mounts)
     assert ran.stdout == "x\nx\nx\n"
     assert (ran.files, ran.answer.removed) == ({"deeper/new": "n\n"}, ())
-    assert sorted(str(path.relative_to(ran.folder / "files")) for path in (ran.folder / "files").rglob("*")) == ["deeper", "deeper/new"]
+    assert sorted(str(path.relative_to(ran.folder / "files")) for path in (ran.folder / "files").rglob("*")) == [
+        "deeper",
+        "deeper/new",
+    ]
     assert (keep / "w").read_text() == "w\n"
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import io
 import random
 import zipfile
@@ -11,6 +12,7 @@ import pytest
 
 from repro_env.image.entry import CHUNK
 from repro_env.store import member
+from tests.parts import need
 
 CONTENTS = {
     "empty": b"",
@@ -19,6 +21,17 @@ CONTENTS = {
     "noise": random.Random(7).randbytes(CHUNK + 1),
     "mixed": b"".join(random.Random(n).randbytes(500) + bytes(500) for n in range(3000)),
 }
+
+
+@pytest.fixture(autouse=True, params=["zlib", "isal.isal_zlib"])
+def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every test with both: what comes out is the same."""
+    try:
+        module = importlib.import_module(request.param)
+    except ImportError:
+        need(False, f"{request.param} is missing: pip install 'repro-env[fast]'")
+    else:
+        monkeypatch.setattr(member, "_ZLIB", module)
 
 
 def made(method: int, level: int | None = None) -> io.BytesIO:
@@ -40,12 +53,6 @@ def test_content_is_whole_and_in_chunks(name: str, method: int, level: int | Non
     parts = list(member.content(file, info(file, name)))
     assert b"".join(parts) == CONTENTS[name]
     assert all(len(part) <= CHUNK for part in parts)
-
-
-def test_the_slow_inflater_does_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(member, "_ZLIB", zlib)
-    file = made(zipfile.ZIP_DEFLATED)
-    assert all(b"".join(member.content(file, info(file, name))) == data for name, data in CONTENTS.items())
 
 
 @pytest.mark.parametrize("declared", [0, 100, 5 * CHUNK, 5 * CHUNK + 8])

@@ -15,7 +15,9 @@ def tree(number: int) -> TreeBlob:
 
 
 def wheel(name: str, version: str, number: int) -> Wheel:
-    return Wheel(name=name, version=version, filename=f"{name}-{version}-py3-none-any.whl", sha256=f"sha256:{number:064x}", size=1)
+    return Wheel(
+        name=name, version=version, filename=f"{name}-{version}-py3-none-any.whl", sha256=f"sha256:{number:064x}", size=1
+    )
 
 
 CAPTURED = Identity(
@@ -51,9 +53,18 @@ def test_variables_and_the_seed_are_not_the_environment() -> None:
         (changed(distributions=(wheel("torch", "2.9", 4),)), "numpy 2.1 is gone"),
         (changed(distributions=(*CAPTURED.distributions, wheel("x", "1", 9))), "x 1 is new"),
         (changed(distributions=(wheel("numpy", "2.2", 5), wheel("torch", "2.9", 4))), "numpy is 2.2, 2.1 was captured"),
-        (changed(distributions=(wheel("numpy", "2.1", 5), wheel("torch", "2.9", 4))), "numpy 2.1 is another build than the captured one"),
-        (changed(interpreter=Runtime(tree=tree(8), executable="/opt/python/bin/python3.11", version="3.11.8")), "python is 3.11.8, 3.11.7 was"),
-        (changed(interpreter=Runtime(tree=tree(8), executable="/opt/python/bin/python3.11", version="3.11.7")), "interpreter's files"),
+        (
+            changed(distributions=(wheel("numpy", "2.1", 5), wheel("torch", "2.9", 4))),
+            "numpy 2.1 is another build than the captured one",
+        ),
+        (
+            changed(interpreter=Runtime(tree=tree(8), executable="/opt/python/bin/python3.11", version="3.11.8")),
+            "python is 3.11.8, 3.11.7 was",
+        ),
+        (
+            changed(interpreter=Runtime(tree=tree(8), executable="/opt/python/bin/python3.11", version="3.11.7")),
+            "interpreter's files",
+        ),
         (changed(overlay=tree(9)), "added, edited or removed"),
         (changed(base=tree(9)), "system's libraries"),
         (changed(platform=Platform(os="linux", architecture="arm64")), "platform: arm64, amd64 was captured"),
