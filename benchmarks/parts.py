@@ -42,15 +42,19 @@ class Row(NamedTuple):
 HEAD = "| what | ours | against | ratio | goal | met |\n|---|---|---|---|---|---|"
 
 
-def environ(store: Path, more: Mapping[str, str] | None = None) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if name not in ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH")}
-    return {**kept, "REPRO_ENV_STORE": str(store), **(more or {})}
+HIDDEN = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONDONTWRITEBYTECODE")
+"""Without the last, every start of Python would compile again what a user's Python has compiled once: ours and pip's."""
+
+
+def environ(store: Path | None = None, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+    return {**kept, **({"REPRO_ENV_STORE": str(store)} if store else {}), **(more or {})}
 
 
 def run(words: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> float:
     """Seconds of one process from start to end. Its failure ends the benchmark."""
     start = time.perf_counter()
-    done = subprocess.run([str(word) for word in words], env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run([str(word) for word in words], env=environ() if env is None else env, cwd=cwd, capture_output=True, text=True, check=False)
     took = time.perf_counter() - start
     if done.returncode:
         sys.exit(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stderr[-3000:]}")
