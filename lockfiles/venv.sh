@@ -48,5 +48,6 @@ mkdir -p -- "$(dirname -- "$folder")" || stop "$folder cannot be made here; is t
 "$python" -m venv -- "$folder"
 pip="$folder/bin/python -m pip --disable-pip-version-check -qq"
 $pip install --require-hashes --only-binary :all: -r "$lock"
+grep -q '^setuptools==' "$lock" || $pip uninstall -y setuptools # venv puts one in before Python 3.12
 [ -z "$project" ] || $pip install --no-deps --no-build-isolation --editable .
 printf '%s\n' "$stamp" >"$folder/stamp"
