@@ -54,7 +54,9 @@ def environ(store: Path | None = None, more: Mapping[str, str] | None = None) ->
 def run(words: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cwd: Path = ROOT) -> float:
     """Seconds of one process from start to end. Its failure ends the benchmark."""
     start = time.perf_counter()
-    done = subprocess.run([str(word) for word in words], env=environ() if env is None else env, cwd=cwd, capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [str(word) for word in words], env=environ() if env is None else env, cwd=cwd, capture_output=True, text=True, check=False
+    )
     took = time.perf_counter() - start
     if done.returncode:
         sys.exit(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stderr[-3000:]}")

@@ -22,6 +22,7 @@ from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.environment import Carried as CarriedFact
 from repro_env.model.environment import Excluded
+from repro_env.model.errors import CaptureError
 from repro_env.model.spec import Data, InstalledFrom, Observed, Source, Spec
 from repro_env.model.talk import Tell
 from repro_env.store.carried import Carried
@@ -71,7 +72,8 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     for one in locked.identified:
         if one.hint.origin in ("carried", "repacked") and not carried.has(one.wheel.sha256, store.facts):
             carried.add_file(identify.whole(one, store), one.wheel.sha256)
-    environment.check_unchanged(locked)
+    if locked.read:
+        environment.check_unchanged(locked)
     spec = assemble.spec(
         identity,
         [one.hint for one in locked.identified],
@@ -90,6 +92,8 @@ def carry(entries: Sequence[Entry], contents: Contents, *, store: Store, carried
     if known is not None and carried.has(known.sha256, store.facts):
         return known
     blob = carried.add_tree(members(entries, contents), facts=store.facts)
+    if known is not None and blob != known:
+        raise CaptureError("files changed while they were captured", hint="capture again when nothing writes to them")
     layers.remember_blob(entries, blob, facts=store.facts)
     return blob
 

@@ -27,17 +27,8 @@ def check_host(asked: Asked, spec: Spec, source: Snapshot) -> None:
 
 def check_drift(spec: Spec, launch: Launch, store: Store, tell: Tell) -> None:
     """The live environment has to be the captured one, file for file."""
-    from repro_env.base.tree import Tree
-    from repro_env.image import layer
-    from repro_env.image.entry import members
     from repro_env.lock import environment, layers
-    from repro_env.model.artifact import TreeBlob
     from repro_env.verify.environment import differences
-
-    def hold(tree: Tree) -> TreeBlob:
-        known = layers.known_blob(tree.entries, facts=store.facts)
-        digest = known.sha256 if known else layer.diff_id(members(tree.entries, tree.contents))
-        return TreeBlob(sha256=digest, size=0, files=len(tree.entries))
 
     environ = {variable.name: variable.value for variable in launch.env}
     captured = next((one.value for one in spec.identity.config.env if one.name == "PYTHONPATH"), None)
@@ -53,7 +44,10 @@ def check_drift(spec: Spec, launch: Launch, store: Store, tell: Tell) -> None:
         store=store,
         tell=Silent(),  # what it would say is about a capture that nobody asked for
     )
-    found = differences(spec.identity, environment.identity(locked, launch.seed, hold))
+    live = environment.identity(
+        locked, launch.seed, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts)
+    )
+    found = differences(spec.identity, live)
     if found:
         edited = sorted(set(locked.composition.edited) - set(spec.observed.edited))
         raise DriftError(

@@ -45,6 +45,8 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
     overlay: Tree | None
     layers: tuple[Layer, ...]
     """Of the distributions."""
+    read: bool
+    """Whether a layer has to be, or was, computed from the installed files after they were hashed."""
     python_path: str
     unknown: tuple[str, ...]
 
@@ -61,15 +63,16 @@ def lock(
     """Observe the environment of a python and lock it. `workspace` is the source folder: runs show it at its own path."""
     facts = python.interpret(python_name, environ)
     prefix = Path(facts.layout.prefix)
-    startup = python.start_up(facts, environ)
     scanned = distributions.scan(facts)
     tell(f"{len(scanned.distributions)} distributions in {prefix}")
-    with ThreadPoolExecutor(1) as pool:
-        # The indexes are asked while the files are read: one waits for the network, the other for the disk.
+    with ThreadPoolExecutor(2) as pool:
+        # Python starts and the indexes are asked while the files are read: two wait, the third has the disk.
+        starting = pool.submit(python.start_up, facts, environ)
         answer = pool.submit(identify.identify, scanned.distributions, facts, store=store, talk=tell)
         found = tuple(walk(prefix, skip=compose.bytecode))
         hashes = store.hashes.of(prefix, found)
         libraries = [prefix / one.path for one in found if one.kind == "file" and ".so" in one.path.rpartition("/")[2]]
+        startup = starting.result()
         host_base = host.cut(
             facts,
             startup,
@@ -92,6 +95,10 @@ def lock(
     beside = outside(facts, startup, scanned, workspace)
     held = {entry.path for tree in (host_base, runtime) for entry in tree.entries}
     check_links(composition.overlay, prefix, held, [workspace, *(one.root for one in beside)])
+    overlay = _overlay(composition, prefix, beside, store)
+    groups = stack.layers(installed)
+    unread = all(layers.known_layer(group, facts=store.facts) for group in groups)
+    unread = unread and (overlay is None or layers.known_blob(overlay.entries, facts=store.facts) is not None)
     return Locked(
         facts=facts,
         startup=startup,
@@ -104,8 +111,9 @@ def lock(
         composition=composition,
         base=host_base,
         interpreter=runtime,
-        overlay=_overlay(composition, prefix, beside, store),
-        layers=_layers(installed, identified, composition, prefix, store),
+        overlay=overlay,
+        layers=_layers(groups, installed, identified, composition, prefix, store),
+        read=not unread,
         python_path=python_path(environ),
         unknown=_unknown(startup, scanned, host_base, runtime, environ),
     )
@@ -141,6 +149,7 @@ def _installed(one: identify.Identified, layout: Layout, store: Store) -> wheel.
 
 
 def _layers(
+    groups: Sequence[stack.GroupLayer],
     installed: Mapping[str, wheel.Installed],
     identified: Sequence[identify.Identified],
     composition: compose.Composition,
@@ -155,7 +164,7 @@ def _layers(
         original = WheelContents(identify.whole(one, store), installed[name]) if altered else None
         sources[name] = layers.DistributionContents(installed[name], live, altered, original)
     versions = {one.wheel.name: one.wheel.version for one in identified}
-    return layers.diff_ids(stack.layers(installed), sources, versions, facts=store.facts)
+    return layers.diff_ids(groups, sources, versions, facts=store.facts)
 
 
 def _overlay(composition: compose.Composition, prefix: Path, beside: Sequence[Outside], store: Store) -> Tree | None:

@@ -70,14 +70,13 @@ def diff_ids(
     """
 
     def one(group: stack.GroupLayer) -> Layer:
-        recipe = layer.recipe(group.entries)
-        known = facts.get(KIND, recipe)
+        known = known_layer(group, facts=facts)
         if known is None:
-            known = layer.diff_id(members(group.entries, GroupContents(group.owner, sources))).encode()
-            facts.put(KIND, recipe, known)
+            known = layer.diff_id(members(group.entries, GroupContents(group.owner, sources)))
+            facts.put(KIND, layer.recipe(group.entries), known.encode())
         return Layer(
             kind="distributions",
-            diff_id=known.decode(),
+            diff_id=known,
             holds=tuple(f"{name}=={versions[name]}" for name in group.names),
         )
 
@@ -87,6 +86,12 @@ def diff_ids(
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         started = {group.names: pool.submit(one, group) for group in sorted(layers, key=size, reverse=True)}
         return tuple(started[group.names].result() for group in layers)
+
+
+def known_layer(group: stack.GroupLayer, *, facts: FactCache) -> str | None:
+    """The diff ID of these very entries, when it was computed before."""
+    known = facts.get(KIND, layer.recipe(group.entries))
+    return None if known is None else known.decode()
 
 
 def tree_blob(entries: Sequence[Entry], contents: Contents, *, facts: FactCache) -> TreeBlob:
