@@ -30,7 +30,10 @@ _NOT_TEXT = re.compile("[\x00-\x1f\x7f]")
 class Rules:
     """Decides path by path, as `walk` asks, and keeps the account of what is left out."""
 
-    def __init__(self, root: Path, include: tuple[Glob, ...], exclude: tuple[Glob, ...], never: Sequence[Path]) -> None:
+    def __init__(
+        self, root: Path, include: tuple[Glob, ...], exclude: tuple[Glob, ...], never: Sequence[Path], *, measure: bool = True
+    ) -> None:
+        self._measure = measure
         self.include, self.exclude = include, exclude
         self._root = str(root)
         self._venv_root = (root / "pyvenv.cfg").exists() or (root / "conda-meta").is_dir()
@@ -133,6 +136,8 @@ class Rules:
         return True
 
     def _size(self, path: str, is_dir: bool) -> int:
+        if not self._measure:
+            return 0
         return _total(f"{self._root}/{path}") if is_dir else _size(f"{self._root}/{path}")
 
     def _ask_nested(self, path: str) -> None:

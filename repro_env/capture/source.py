@@ -57,13 +57,14 @@ def look(
     Globs: without a slash they match a name at any depth, with one the path from `root`; `*` stops at a slash, `**`
     does not; a folder's match is that of all in it. `exclude` wins over `include`. `include` brings back what is left
     out by rule, but no `.env`, no `.git` and nothing of `never` (folders that this tool writes; listed without size).
-    `facts=False` leaves out the git facts and the search for secrets; the snapshot is the same.
+    `facts=False` leaves out the git facts, the search for secrets and the sizes of what is left out; the snapshot is
+    the same.
     Raises `SourceError`: no folder, unreadable, over `cap` bytes, or a secret in a file.
     """
     root = Path(os.path.abspath(root))  # noqa: PTH100 - `resolve` would move the source to another path
     if not root.is_dir():
         raise SourceError("no such folder", where=str(root), hint="name the folder of your code with --source")
-    rules = Rules(root, globs(include), globs(exclude), never)
+    rules = Rules(root, globs(include), globs(exclude), never, measure=facts)
     found = _walk(root, rules)
     size = sum(one.size for one in found)
     if size > cap:
