@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from repro_env.cli import exec as run
+from repro_env.flows.execute import Done
 from repro_env.model.errors import UsageError
 from repro_env.model.run import End, Outcome, Output, SourceFact, Start
 
@@ -125,9 +126,7 @@ def test_a_path_with_a_colon_that_is_there_is_one_path(tmp_path: Path) -> None:
     assert run.mount("a:", "--data") == ("a", "")
 
 
-def done(*, code: int = 0, signal: int = 0, starved: bool = False, outputs: int = 0, holes: tuple[str, ...] = ()) -> object:
-    from repro_env.flows.execute import Done
-
+def done(*, code: int = 0, signal: int = 0, starved: bool = False, outputs: int = 0, holes: tuple[str, ...] = ()) -> Done:
     start = Start(
         schema="repro-env/run-start/1",
         id="01a1fd02-1a59-73ca-8e91-4a5fbfd6a4b6",
@@ -161,7 +160,7 @@ def done(*, code: int = 0, signal: int = 0, starved: bool = False, outputs: int 
 def test_the_end_says_what_happened_and_what_is_next() -> None:
     said = "\n".join(
         run.closing(done(outputs=5, holes=("x at /v/site-packages/x.py:1", "numpy generator without a seed at /p/t.py:3")))
-    )  # type: ignore[arg-type]
+    )
     assert "exit code 0 after 1.2 s" in said
     assert "5 outputs, 10.0 kB: 4.pt (4.0 kB), 3.pt (3.0 kB), 2.pt (2.0 kB)\n" in said
     assert "seeded for it: numpy generator without a seed at /p/t.py:3 and 1 more" in said
