@@ -22,6 +22,7 @@ from repro_env.image.entry import CHUNK, Members
 from repro_env.io.files import room, sync_folder
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.errors import ArtifactError
+from repro_env.store import inflate
 from repro_env.store.blobs import write_hashed
 from repro_env.store.digests import hex_of
 from repro_env.store.facts import FactCache
@@ -201,11 +202,11 @@ class _Source:
         """One gzip member after another, at most a chunk of output at a time; nothing may follow them."""
         data = self._read()
         while data:
-            member = zlib.decompressobj(31)
+            member = inflate.ZLIB.decompressobj(31)
             while not member.eof:
                 try:
                     inflated = member.decompress(data, CHUNK)
-                except zlib.error as error:
+                except inflate.ZLIB.error as error:
                     raise self._bad(f"is damaged: {error}") from None
                 if inflated:
                     yield inflated

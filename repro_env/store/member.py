@@ -6,27 +6,16 @@ The local header is read for its length alone; what is true of a member stands i
 
 from __future__ import annotations
 
-import importlib
 import zipfile
 import zlib
 from collections.abc import Iterator
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 from repro_env.image.entry import CHUNK
+from repro_env.store import inflate
 
 _READ = 1 << 18
 _HEADER = 30
-
-
-def _inflater() -> Any:
-    """isal when it is installed: twice as fast. What comes out is checked either way, so it cannot change a digest."""
-    try:
-        return importlib.import_module("isal.isal_zlib")
-    except ImportError:
-        return zlib
-
-
-_ZLIB = _inflater()
 
 
 def content(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
@@ -47,7 +36,7 @@ def content(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
         seen += len(chunk)
         if seen > member.file_size:
             break
-        check = _ZLIB.crc32(chunk, check)
+        check = inflate.ZLIB.crc32(chunk, check)
         yield chunk
     if seen != member.file_size or check != member.CRC:
         raise zipfile.BadZipFile(f"{member.filename} has another size or CRC than the directory says")
@@ -61,7 +50,7 @@ def _stored(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
 
 
 def _inflated(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    inflater = _ZLIB.decompressobj(-zlib.MAX_WBITS)
+    inflater = inflate.ZLIB.decompressobj(-zlib.MAX_WBITS)
     left = member.compress_size
     try:
         while left and not inflater.eof and (data := file.read(min(left, _READ))):
@@ -72,5 +61,5 @@ def _inflated(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
                 data = inflater.unconsumed_tail
         while not inflater.eof and (chunk := inflater.decompress(b"", CHUNK)):
             yield chunk  # what the inflater still held back
-    except _ZLIB.error as error:
+    except inflate.ZLIB.error as error:
         raise zlib.error(str(error)) from None

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -7,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.io.process import run
+from repro_env.store import inflate
 from repro_env.store.store import Store
 from tests.parts import need
 
@@ -29,3 +31,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
     finally:
         run(["umount", "-l", str(folder)])
+
+
+@pytest.fixture(params=["zlib", "isal.isal_zlib"])
+def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A test with both: what comes out is the same."""
+    try:
+        module = importlib.import_module(request.param)
+    except ImportError:
+        need(False, f"{request.param} is missing: pip install 'repro-env[fast]'")
+    else:
+        monkeypatch.setattr(inflate, "ZLIB", module)

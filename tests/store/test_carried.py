@@ -21,6 +21,8 @@ from repro_env.store.store import Store
 from tests.store import trees
 from tests.store.trees import diff_id, member, small
 
+pytestmark = pytest.mark.usefixtures("inflater")
+
 
 @pytest.fixture
 def carried(tmp_path: Path) -> Carried:

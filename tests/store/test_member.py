@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 import io
 import random
 import zipfile
@@ -12,7 +11,6 @@ import pytest
 
 from repro_env.image.entry import CHUNK
 from repro_env.store import member
-from tests.parts import need
 
 CONTENTS = {
     "empty": b"",
@@ -23,15 +21,7 @@ CONTENTS = {
 }
 
 
-@pytest.fixture(autouse=True, params=["zlib", "isal.isal_zlib"])
-def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every test with both: what comes out is the same."""
-    try:
-        module = importlib.import_module(request.param)
-    except ImportError:
-        need(False, f"{request.param} is missing: pip install 'repro-env[fast]'")
-    else:
-        monkeypatch.setattr(member, "_ZLIB", module)
+pytestmark = pytest.mark.usefixtures("inflater")
 
 
 def made(method: int, level: int | None = None) -> io.BytesIO:
