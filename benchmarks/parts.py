@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
-BUILD = ROOT / "build" / "bench"
+BUILD = Path(os.environ.get("REPRO_ENV_BENCH") or ROOT / "build" / "bench")
+"""Where everything is made. Name a folder on tmpfs to leave the disk out."""
 TOOL = Path(sys.executable).with_name("repro-env")
 
 
