@@ -10,6 +10,7 @@ import typer
 
 from repro_env.cli import app as commands
 from repro_env.cli import say
+from repro_env.cli.options import JsonOption
 from repro_env.model.environment import Excluded
 from repro_env.model.errors import UsageError
 from repro_env.model.spec import Spec
@@ -51,7 +52,7 @@ def command(
     seed: Annotated[
         int, typer.Option(help="The master seed of runs, up to 4294967295.", min=0, max=2**32 - 1, metavar="N", show_default="0")
     ] = 0,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     from repro_env.flows.capture import Request, capture
     from repro_env.store.store import Store

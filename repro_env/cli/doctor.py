@@ -9,6 +9,7 @@ import typer
 
 from repro_env.cli import app as commands
 from repro_env.cli import say
+from repro_env.cli.options import JsonOption
 
 
 def add(app: typer.Typer) -> None:
@@ -20,7 +21,7 @@ def command(
         Path | None,
         typer.Option("--for", help="The folder that runs will be kept in.", metavar="DIR", show_default="the current folder"),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     raise typer.Exit(doctor(for_dir, json=json))
 

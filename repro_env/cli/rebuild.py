@@ -9,6 +9,7 @@ import typer
 
 from repro_env.cli import app as commands
 from repro_env.cli import say
+from repro_env.cli.options import JsonOption, SpecArgument
 from repro_env.model.errors import UsageError
 
 if TYPE_CHECKING:
@@ -20,19 +21,12 @@ def add(app: typer.Typer) -> None:
 
 
 def command(
-    spec: Annotated[
-        str | None,
-        typer.Argument(
-            help="The spec, or the folder that holds it. Default: the nearest repro/spec.json upwards.",
-            metavar="SPEC",
-            show_default=False,
-        ),
-    ] = None,
+    spec: SpecArgument = None,
     builder: Annotated[
         str, typer.Option(help="What makes the image: `direct` needs no container engine.", metavar="NAME")
     ] = "direct",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say where everything would come from, and change nothing.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")] = False,
+    json: JsonOption = False,
 ) -> None:
     from repro_env.flows.locate import locate
     from repro_env.flows.rebuild import rebuild

@@ -9,6 +9,7 @@ import typer
 
 from repro_env.cli import app as commands
 from repro_env.cli import say
+from repro_env.cli.options import JsonOption
 
 if TYPE_CHECKING:
     from repro_env.catalog.records import Run
@@ -22,7 +23,6 @@ RunsOption = Annotated[
         show_default=False,
     ),
 ]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
 IdArgument = Annotated[str, typer.Argument(help="A short id, a beginning of one, or `latest`.", metavar="ID")]
 
 

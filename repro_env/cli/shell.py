@@ -10,6 +10,7 @@ import typer
 
 from repro_env.cli import app as commands
 from repro_env.cli import say
+from repro_env.cli.options import SpecArgument
 
 
 def add(app: typer.Typer) -> None:
@@ -17,14 +18,7 @@ def add(app: typer.Typer) -> None:
 
 
 def command(
-    spec: Annotated[
-        str | None,
-        typer.Argument(
-            help="The spec, or the folder that holds it. Default: the nearest repro/spec.json upwards.",
-            metavar="SPEC",
-            show_default=False,
-        ),
-    ] = None,
+    spec: SpecArgument = None,
     data: Annotated[
         list[str] | None, typer.Option(help="Show a file or folder read-only, as `exec --data`.", metavar="SRC[:DST]")
     ] = None,

@@ -1,0 +1,17 @@
+"""Options that several commands share, said the same way everywhere."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+SpecArgument = Annotated[
+    str | None,
+    typer.Argument(
+        help="The spec, or the folder that holds it. Default: the nearest repro/spec.json upwards.",
+        metavar="SPEC",
+        show_default=False,
+    ),
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
