@@ -13,7 +13,7 @@ import msgspec
 
 from repro_env import __version__
 from repro_env.capture import data, python, source
-from repro_env.flows.snapshot import own_streams
+from repro_env.flows import snapshot
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
 from repro_env.io.files import FileContents, atomic_write
@@ -82,6 +82,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         locked.layers,
     )
     _write(request.output, spec, carried)
+    snapshot.remember(spec, store)
     proven = sum(one.hint.origin != "repacked" for one in locked.identified)
     return Captured(request.output / "spec.json", spec, proven, python.holds_us(locked.facts))
 
@@ -100,7 +101,7 @@ def carry(entries: Sequence[Entry], contents: Contents, *, store: Store, carried
 
 def _quiet(tree: source.SourceTree) -> source.SourceTree:
     """The tree without the files that we print to: `capture > log` in the source must not capture its own log."""
-    own = own_streams()
+    own = snapshot.own_streams()
     logs = [one for one in tree.found if one.key[:2] in own]
     return msgspec.structs.replace(
         tree,

@@ -18,7 +18,11 @@ def check_host(asked: Asked, spec: Spec, source: Snapshot) -> None:
     if asked.frozen:
         raise UsageError("the host runner runs the live source", where="--frozen", hint="leave out --frozen, or --runner host")
     if source.fact.frozen:
-        raise DriftError("the source's folder is not on this machine", where=source.fact.path, hint="leave out --runner host")
+        raise DriftError(
+            "the source's folder is not on this machine, or this spec was not captured here",
+            where=source.fact.path,
+            hint="capture here, or leave out --runner host",
+        )
     if not Path(spec.identity.command).exists():
         raise DriftError(
             "the captured environment is not on this machine", where=spec.identity.command, hint="leave out --runner host"

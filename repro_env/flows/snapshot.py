@@ -21,6 +21,7 @@ from repro_env.store.carried import Carried
 from repro_env.store.store import Store
 
 _FACT = "source-tree"
+_CAPTURED = "captured-here"
 _TRIES = 2
 """Before the last one, whose failure is told."""
 
@@ -45,8 +46,11 @@ def take(spec: Spec, folder: Path, *, runs: Path, frozen: bool, store: Store, te
     if source is None:
         raise SourceError("the spec holds no source", where=str(folder), hint="capture again with --source DIR")
     live = Path(source.path)
-    if frozen or not live.is_dir():
-        if not frozen:
+    known = is_known(spec, folder, store)
+    if frozen or not known or not live.is_dir():
+        if not known:
+            tell(f"this spec was not captured here and does not lie in {live}: the captured source is used, not that folder")
+        elif not frozen:
             tell(f"the source's folder {live} is not on this machine: the captured source is used")
         tree = _captured(source, folder, store)
         return _snapshot(source, source.tree.sha256, tree, _listed(tree, store), frozen=True, differs=())
@@ -56,6 +60,24 @@ def take(spec: Spec, folder: Path, *, runs: Path, frozen: bool, store: Store, te
         differs = _differs(source, folder, entries, store)
     tree = store.layers.path(diff_id) or store.root  # it was put there just now
     return _snapshot(source, diff_id, tree, entries, frozen=False, differs=differs)
+
+
+def is_known(spec: Spec, folder: Path, store: Store) -> bool:
+    """Whether the folder that a spec names as its source may be read: a spec from a stranger can name any.
+
+    It may when the spec lies in it, where the user has put it, or when this store's owner captured it.
+    """
+    source = spec.observed.source
+    if source is None:
+        return False
+    in_it = os.path.realpath(folder.parent) == os.path.realpath(source.path)
+    return in_it or store.facts.get(_CAPTURED, f"{spec.digest} {source.path}") is not None
+
+
+def remember(spec: Spec, store: Store) -> None:
+    """Note that this spec was captured here, so that its source's folder is known wherever the spec lies."""
+    if spec.observed.source is not None:
+        store.facts.put(_CAPTURED, f"{spec.digest} {spec.observed.source.path}", b"here")
 
 
 def _snapshot(

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from repro_env.catalog import records
-from repro_env.flows import asked, execute
+from repro_env.flows import asked, execute, snapshot
 from repro_env.flows.asked import Asked
 from repro_env.flows.execute import Done
 from repro_env.model.environment import Variable
@@ -487,3 +487,33 @@ def test_numeric_variables_of_the_host_that_were_not_captured_are_left_out(place
 def test_the_record_is_read_only(place: Place) -> None:
     done = place.run()
     assert all(stat.S_IMODE((done.folder / name).stat().st_mode) == 0o444 for name in ("start.json", "end.json"))
+
+
+def elsewhere(place: Place, tmp_path: Path) -> Path:
+    """The spec of a stranger: it lies in a folder of its own and names another one as its source."""
+    private = tmp_path / "home"
+    private.mkdir()
+    (private / "train.py").write_bytes(specs.TREES["source"]["train.py"])
+    (private / "secret.txt").write_text("not yours")
+    source = place.spec.observed.source
+    assert source is not None
+    source = msgspec.structs.replace(source, path=str(private))
+    place.spec = msgspec.structs.replace(place.spec, observed=msgspec.structs.replace(place.spec.observed, source=source))
+    return private
+
+
+def test_a_strangers_spec_cannot_have_another_folder_read(place: Place, tmp_path: Path) -> None:
+    private = elsewhere(place, tmp_path)
+    done = place.run(here=private)
+    assert done.start.source.frozen
+    assert "the captured source is used, not that folder" in place.talk
+    with pytest.raises(DriftError, match="not captured here"):
+        place.run(runner="host", here=private)
+
+
+def test_who_captured_it_may(place: Place, tmp_path: Path) -> None:
+    private = elsewhere(place, tmp_path)
+    snapshot.remember(place.spec, place.store)
+    done = place.run(here=private)
+    assert not done.start.source.frozen
+    assert done.start.source.differs == ("+ secret.txt",)
