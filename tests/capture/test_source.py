@@ -110,7 +110,7 @@ def test_a_venv_made_in_the_project_folder_itself(src: Path) -> None:
     make_venv(BASE, src)
     put(src, "train.py")
     tree = look(src)
-    assert files(tree) == ["train.py"]
+    assert [path for path in files(tree) if path != ".gitignore"] == ["train.py"]  # Python 3.13 writes one
     assert "bin" in left_out(tree)
 
 
