@@ -8,10 +8,12 @@ import os
 import random
 import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
+from repro_env.io.files import remove_tree
 from tests.e2e import parts
 
 pytestmark = pytest.mark.soak
@@ -42,16 +44,23 @@ def test_trainings_are_equal(digits: parts.Project, tmp_path: Path) -> None:
 def test_killed_at_many_moments(small: parts.Project, tmp_path: Path, command: str) -> None:
     """Each kill is followed by the same command, to its end; what it makes is always the same."""
     there = small.elsewhere(tmp_path / "store")
-    words = {
-        "capture": ["capture", "--python", str(small.python), "--output", str(tmp_path / "repro")],
-        "rebuild": ["rebuild", str(small.folder / "repro")],
-        "exec": ["exec", "--spec", str(small.folder / "repro"), "--runs", str(tmp_path / "runs"), "hello.py"],
-    }[command]
+
+    def words(output: str) -> list[str]:
+        return {
+            "capture": ["capture", "--python", str(small.python), "--output", str(tmp_path / output)],
+            "rebuild": ["rebuild", str(small.folder / "repro")],
+            "exec": ["exec", "--spec", str(small.folder / "repro"), "--runs", str(tmp_path / "runs"), "hello.py"],
+        }[command]
+
+    began = time.monotonic()
+    there.run(*words("whole"))
+    took = time.monotonic() - began
+    remove_tree(there.store)
     chance = random.Random(1)
     killed = 0
     for _ in range(COUNT):
         child = subprocess.Popen(
-            [parts.COMMAND, *words],
+            [parts.COMMAND, *words("repro")],
             cwd=small.folder,
             env=parts.environ(there.store),
             stdout=subprocess.DEVNULL,
@@ -59,14 +68,16 @@ def test_killed_at_many_moments(small: parts.Project, tmp_path: Path, command: s
             start_new_session=True,
         )
         try:
-            child.wait(chance.uniform(0.05, 4))
+            child.wait(chance.uniform(0.02, took))
+            remove_tree(there.store)  # it came to its end: begin anew
         except subprocess.TimeoutExpired:
             os.killpg(child.pid, signal.SIGKILL)
             child.wait()
             killed += 1
-    there.run(*words)
+    there.run(*words("repro"))
+    assert killed > COUNT // 2
     if command == "capture":
-        assert (tmp_path / "repro" / "spec.json").read_bytes() == (small.folder / "repro" / "spec.json").read_bytes()
+        assert (tmp_path / "repro" / "spec.json").read_bytes() == (tmp_path / "whole" / "spec.json").read_bytes()
     mounts = Path("/proc/self/mountinfo").read_text()
     assert str(there.store) not in mounts
     note(f"killed {command}", {"started": COUNT, "killed": killed})
