@@ -55,7 +55,10 @@ class Captured(msgspec.Struct, frozen=True):
 
 
 def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
-    """Capture and write `request.output`. Raises `CaptureError` and its neighbours; nothing half-written stays."""
+    """Capture and write `request.output`. Raises `CaptureError` and its neighbours.
+
+    A failure leaves the earlier spec as it was, and at most whole blobs beside it that the next capture uses or removes.
+    """
     machine.platform()  # first of all: nothing is read on a machine that no image can be for
     never = (request.output, request.output.parent / "runs")
     tree = _quiet(source.look(request.source, include=request.include, exclude=request.exclude, never=never))

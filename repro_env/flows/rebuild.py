@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from repro_env.image import config
+from repro_env.io import machine
 from repro_env.model.errors import BuildError, PlatformError
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
@@ -19,9 +19,6 @@ from repro_env.store.store import Store
 
 if TYPE_CHECKING:
     from repro_env.build.interface import Builder, Plan
-
-MACHINES = {"amd64": "x86_64", "arm64": "aarch64"}
-"""Architecture of an image -> `uname -m`."""
 
 
 class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
@@ -92,18 +89,12 @@ def present(spec: Spec, folder: Path, store: Store) -> bool:
 
 def check_platform(spec: Spec) -> None:
     """Raises `PlatformError` when this machine cannot run the image."""
-    here = os.uname()
-    wanted = spec.identity.platform
-    if here.sysname != "Linux":
+    wanted, here = spec.identity.platform, machine.platform()
+    if here != wanted:
         raise PlatformError(
-            f"the spec is for Linux, and this is {here.sysname}", where="this machine", hint="rebuild on a Linux machine"
-        )
-    machine = MACHINES[wanted.architecture]
-    if here.machine != machine:
-        raise PlatformError(
-            f"the spec is for {machine}, and this is {here.machine}",
+            f"the spec is for {wanted.architecture}, and this is {here.architecture}",
             where="this machine",
-            hint=f"rebuild on a machine that is {machine}, or capture here",
+            hint=f"rebuild on a machine that is {wanted.architecture}, or capture here",
         )
 
 
