@@ -7,7 +7,7 @@ import csv
 import hashlib
 import io
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from repro_env.image import wheel
@@ -34,18 +34,21 @@ def make(
     entry_points: str = "",
     executable: frozenset[str] = frozenset(),
     tag: str = "py3-none-any",
+    requires: Sequence[str] = (),
+    build: str = "",
 ) -> Path:
-    """Write `<name>-<version>-<tag>.whl`, the same bytes each time. `files` are members by name; default: one module."""
+    """Write `<name>-<version>[-<build>]-<tag>.whl`, the same bytes each time. `files` are members by name; default: one module."""
     content = dict(files if files is not None else {f"{name.replace('-', '_')}.py": f"NAME = {name!r}\n".encode()})
     stem = f"{name.replace('-', '_')}-{version}"
     info = f"{stem}.dist-info"
-    content[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n".encode()
-    content[f"{info}/WHEEL"] = WHEEL.replace(b"py3-none-any", tag.encode())
+    needs = "".join(f"Requires-Dist: {one}\n" for one in requires)
+    content[f"{info}/METADATA"] = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n{needs}".encode()
+    content[f"{info}/WHEEL"] = WHEEL.replace(b"py3-none-any", tag.encode()) + (f"Build: {build}\n".encode() if build else b"")
     if entry_points:
         content[f"{info}/entry_points.txt"] = entry_points.encode()
     content[f"{info}/RECORD"] = _record(content, f"{info}/RECORD")
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{stem}-{tag}.whl"
+    path = folder / f"{stem}{'-' * bool(build)}{build}-{tag}.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for member, data in content.items():
             header = zipfile.ZipInfo(member, (1980, 1, 1, 0, 0, 0))
