@@ -1,0 +1,297 @@
+"""A conda channel of packages that are built here, and environments that rattler makes of them.
+
+The Python in it is the one that runs the tests, with a launcher whose RPATH is a placeholder: it starts only where the
+prefix was put in. `install` uses py-rattler in a process of its own; conda and mamba themselves are not needed.
+"""
+
+from __future__ import annotations
+
+import bz2
+import hashlib
+import io
+import json
+import os
+import posixpath
+import shutil
+import stat
+import subprocess
+import sys
+import sysconfig
+import tarfile
+import zipfile
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from tests.parts import need
+
+PLACEHOLDER = "/home/builder/placehold" + "_placehold" * 20
+"""As conda-build makes them: longer than any prefix that will stand in their place."""
+SUBDIR = {"x86_64": "linux-64", "aarch64": "linux-aarch64"}.get(os.uname().machine, "linux-64")
+VERSION = ".".join(map(str, sys.version_info[:3]))
+SHORT = ".".join(map(str, sys.version_info[:2]))
+_LEFT_OUT = {"test", "site-packages", "__pycache__", "idlelib", "tkinter", "turtledemo", "lib2to3"}
+
+
+class Item(NamedTuple):
+    """One path of a package."""
+
+    data: bytes = b""
+    executable: bool = False
+    placeholder: str = ""
+    """`text` or `binary`: how it is to be replaced."""
+    target: str | None = None
+    """Of a symlink."""
+    folder: bool = False
+    hard: str | None = None
+    """A hard link, in the archive, to this other path."""
+    no_link: bool = False
+
+
+def text(data: str, *, executable: bool = False, placeholder: bool = True) -> Item:
+    return Item(data.encode(), executable, "text" if placeholder else "")
+
+
+def link(target: str) -> Item:
+    return Item(target=target)
+
+
+class Package(NamedTuple):
+    name: str
+    items: Mapping[str, Item]
+    version: str = "1.0"
+    build: str = "0"
+    noarch: str = ""
+    depends: Sequence[str] = ()
+    entry_points: Sequence[str] = ()
+    ending: str = ".conda"
+    old: bool = False
+    """Without paths.json, as conda-build 2 made them."""
+    extra: Mapping[str, bytes] = {}
+    """More files, listed nowhere (`info/recipe/...`)."""
+
+    @property
+    def filename(self) -> str:
+        return f"{self.name}-{self.version}-{self.build}{self.ending}"
+
+    @property
+    def subdir(self) -> str:
+        return "noarch" if self.noarch else SUBDIR
+
+
+def write(package: Package, channel: Path) -> Path:
+    """The package as a file of the channel."""
+    folder = channel / package.subdir
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / package.filename
+    info = _info(package)
+    stem = f"{package.name}-{package.version}-{package.build}"
+    if package.ending == ".tar.bz2":
+        path.write_bytes(bz2.compress(_tar([*info.items(), *package.items.items()]), 1))
+        return path
+    import zstandard
+
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr("metadata.json", json.dumps({"conda_pkg_format_version": 2}))
+        for kind, items in (("pkg", package.items), ("info", info)):
+            archive.writestr(f"{kind}-{stem}.tar.zst", zstandard.compress(_tar(items.items()), 3))
+    return path
+
+
+def _info(package: Package) -> dict[str, Item]:
+    index = {
+        "name": package.name,
+        "version": package.version,
+        "build": package.build,
+        "build_number": 0,
+        "subdir": package.subdir,
+        "depends": list(package.depends),
+        "license": "MIT",
+        "timestamp": 1700000000000,
+        "arch": None if package.noarch else "x86_64",
+        "platform": None if package.noarch else "linux",
+    }
+    if package.noarch:
+        index["noarch"] = package.noarch
+    files = {"info/index.json": Item(json.dumps(index).encode()), "info/about.json": Item(b"{}")}
+    if package.noarch == "python":
+        said = {"noarch": {"type": "python", "entry_points": list(package.entry_points)}, "package_metadata_version": 1}
+        files["info/link.json"] = Item(json.dumps(said).encode())
+    listed = {path: one for path, one in package.items.items() if not (one.folder and package.old)}
+    files["info/files"] = Item("".join(f"{path}\n" for path, one in listed.items() if not one.folder).encode())
+    if package.old:
+        rows = [f'"{PLACEHOLDER}" {one.placeholder} "{path}"\n' for path, one in listed.items() if one.placeholder]
+        files["info/has_prefix"] = Item("".join(rows).encode())
+        files["info/no_link"] = Item("".join(f"{path}\n" for path, one in listed.items() if one.no_link).encode())
+    else:
+        paths = [_row(path, one, package.items) for path, one in listed.items()]
+        files["info/paths.json"] = Item(json.dumps({"paths": paths, "paths_version": 1}).encode())
+    return {**files, **{name: Item(data) for name, data in package.extra.items()}}
+
+
+def _row(path: str, one: Item, items: Mapping[str, Item]) -> dict[str, object]:
+    if one.folder:
+        return {"_path": path, "path_type": "directory"}
+    row: dict[str, object] = {"_path": path, "path_type": "softlink" if one.target is not None else "hardlink"}
+    data: bytes | None = items[one.hard].data if one.hard is not None else one.data
+    if one.target is not None:
+        other = items.get(posixpath.normpath(posixpath.join(posixpath.dirname(path), one.target)))
+        data = other.data if other is not None else None
+    if data is not None:  # of a symlink, conda-build tells of the file that it leads to
+        row |= {"sha256": hashlib.sha256(data).hexdigest(), "size_in_bytes": len(data)}
+    if one.placeholder:
+        row |= {"prefix_placeholder": PLACEHOLDER, "file_mode": one.placeholder}
+    if one.no_link:
+        row["no_link"] = True
+    return row
+
+
+def _tar(items: Iterable[tuple[str, Item]]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for path, one in items:
+            member = tarfile.TarInfo(path)
+            member.mtime = 1700000000
+            member.mode = 0o755 if one.executable or one.folder else 0o644
+            if one.folder:
+                member.type = tarfile.DIRTYPE
+            elif one.target is not None:
+                member.type, member.linkname, member.mode = tarfile.SYMTYPE, one.target, 0o777
+            elif one.hard is not None:
+                member.type, member.linkname = tarfile.LNKTYPE, one.hard
+            else:
+                member.size = len(one.data)
+            archive.addfile(member, io.BytesIO(one.data) if member.isreg() else None)
+    return out.getvalue()
+
+
+def python() -> Package:
+    """The running Python as a package: a launcher, libpython, the standard library."""
+    base = Path(sys.base_prefix)
+    library = sysconfig.get_config_var("INSTSONAME") or ""
+    shared = base / "lib" / library
+    need(sysconfig.get_config_var("Py_ENABLE_SHARED") and shared.is_file(), "the Python of the tests has no shared libpython")
+    stdlib = Path(sysconfig.get_path("stdlib"))
+    items = {
+        f"bin/python{SHORT}": _launcher(shared),
+        "bin/python": link(f"python{SHORT}"),
+        "bin/python3": link(f"python{SHORT}"),
+        f"lib/{library}": Item(shared.read_bytes(), True),
+    }
+    for path in sorted(stdlib.rglob("*")):
+        inside = path.relative_to(stdlib)
+        if path.is_dir() or _LEFT_OUT & set(inside.parts) or inside.parts[0].startswith("config-"):
+            continue
+        data = path.read_bytes()
+        placeholder = inside.name.startswith("_sysconfigdata")
+        if placeholder:
+            data = data.replace(str(base).encode(), PLACEHOLDER.encode())
+        items[f"lib/python{SHORT}/{inside}"] = Item(data, os.access(path, os.X_OK), "text" if placeholder else "")
+    return Package("python", items, version=VERSION, build="h0_cpython")
+
+
+def compiled(source: str, *arguments: str) -> bytes:
+    """What gcc makes of some C."""
+    compiler = shutil.which("gcc") or shutil.which("cc")
+    need(compiler, "no C compiler: apt-get install gcc")
+    assert compiler is not None
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "source.c").write_text(source)
+        subprocess.run([compiler, "source.c", "-o", "out", *arguments], cwd=folder, check=True)
+        return (Path(folder) / "out").read_bytes()
+
+
+def _launcher(shared: Path) -> Item:
+    source = "extern int Py_BytesMain(int, char **); int main(int n, char **words) { return Py_BytesMain(n, words); }"
+    made = compiled(source, str(shared), f"-Wl,-rpath,{PLACEHOLDER}/lib")
+    assert PLACEHOLDER.encode() in made
+    return Item(made, True, "binary")
+
+
+def pip() -> Package:
+    """pip as conda packages it: `noarch: python`, installed by conda."""
+    import pip as module
+
+    site = Path(module.__file__).parents[1]
+    (info,) = site.glob("pip-*.dist-info")
+    version = info.name.removesuffix(".dist-info").removeprefix("pip-")
+    items = {}
+    for folder in (site / "pip", info):
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts and path.name not in ("RECORD", "INSTALLER", "REQUESTED"):
+                items[f"site-packages/{path.relative_to(site)}"] = Item(path.read_bytes())
+    items[f"site-packages/{info.name}/INSTALLER"] = Item(b"conda")
+    items[f"site-packages/{info.name}/RECORD"] = Item(b"".join(f"../../../{path},,\n".encode() for path in sorted(items)))
+    return Package(
+        "pip",
+        items,
+        version=version,
+        build="pyh0_0",
+        noarch="python",
+        depends=["python"],
+        entry_points=["pip = pip._internal.cli.main:main", "pip3 = pip._internal.cli.main:main"],
+    )
+
+
+def index(channel: Path) -> None:
+    """Write repodata.json of each folder."""
+    for name in (SUBDIR, "noarch"):
+        (channel / name).mkdir(parents=True, exist_ok=True)
+    _rattler("index", {"channel": str(channel)})
+
+
+def install(prefix: Path, channel: str, specs: Sequence[str], *, cache: Path, scripts: bool = False, proxy: str = "") -> None:
+    """Solve and make or change an environment, as pixi and others do by rattler."""
+    asked = {"prefix": str(prefix), "channel": channel, "specs": list(specs), "cache": str(cache), "scripts": scripts}
+    _rattler("install", asked, proxy)
+
+
+def _rattler(what: str, asked: Mapping[str, object], proxy: str = "") -> None:
+    environ = {name: value for name, value in os.environ.items() if not name.upper().endswith("_PROXY")}
+    if proxy:
+        environ |= {"HTTP_PROXY": proxy, "http_proxy": proxy}
+    subprocess.run(
+        [sys.executable, "-m", "tests.fakes.conda", what, json.dumps(asked)],
+        check=True,
+        env=environ,
+        cwd=Path(__file__).parents[2],
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def mode(path: Path) -> int:
+    return stat.S_IMODE(path.lstat().st_mode)
+
+
+async def _main(what: str, asked: Mapping[str, str]) -> None:
+    import rattler
+
+    if what == "index":
+        await rattler.index.index_fs(Path(asked["channel"]), write_zst=False, write_shards=False)
+        return
+    gateway = rattler.Gateway(cache_dir=Path(asked["cache"]) / "repodata")
+    records = await rattler.solve(
+        sources=[asked["channel"]],
+        specs=list(asked["specs"]),
+        gateway=gateway,
+        platforms=[SUBDIR, "noarch"],  # type: ignore[list-item] # one of the literals
+        virtual_packages=[
+            rattler.GenericVirtualPackage(rattler.PackageName("__glibc"), rattler.Version("2.36"), rattler.BuildString("0"))
+        ],
+    )
+    await rattler.install(
+        records,
+        target_prefix=asked["prefix"],
+        cache_dir=Path(asked["cache"]) / "pkgs",
+        execute_link_scripts=bool(asked["scripts"]),
+        show_progress=False,
+    )
+
+
+if __name__ == "__main__":
+    import asyncio
+
+    asyncio.run(_main(sys.argv[1], json.loads(sys.argv[2])))
+    os._exit(0)  # threads of py-rattler 0.28 outlive the event loop and can make a normal end crash
