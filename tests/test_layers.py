@@ -29,6 +29,8 @@ SOCKETS = {"socket", "http", "urllib.request", "ssl", "requests", "urllib3", "pi
 WORLD = {"io", "store", "base", "build", "run", "capture", "lock"}
 """Folders that may touch files, processes and the network at all."""
 DOORS = {"subprocess": {"io/process.py"}, "socket": {"io/http.py"}, "requests": {"io/http.py"}, "urllib.request": {"io/http.py"}}
+BINDINGS = {"nvidia-ml-py": "pynvml"}
+"""What a distribution is imported as, where that is not its name."""
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 
 
@@ -96,6 +98,7 @@ def test_what_is_imported_is_a_dependency(path: Path) -> None:
     text = (PACKAGE.parent / "pyproject.toml").read_text()
     listed = re.search(r"^dependencies = \[(.*?)\]", text, re.DOTALL | re.MULTILINE)
     assert listed
-    allowed = {*re.findall(r'"([a-z0-9]+)', listed[1]), "repro_env", *sys.stdlib_module_names}
+    names = re.findall(r'"([a-z0-9-]+)', listed[1])
+    allowed = {*(BINDINGS.get(each, each) for each in names), "repro_env", *sys.stdlib_module_names}
     for module in imported(path):
         assert module.split(".")[0] in allowed, f"{name(path)} imports {module}, which pyproject.toml does not name"
