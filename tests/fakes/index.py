@@ -48,6 +48,8 @@ class Index:
     tails: bool = True
     """Answer ranges that count from the end (`bytes=-100`)."""
     etags: bool = True
+    yanked: bool = True
+    """Every file is: what is installed is found all the same. pip takes such a file only by its exact version."""
     auth: tuple[str, str] | None = None
     """User and password that are wanted."""
     down: set[str] = field(default_factory=set)
@@ -141,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer(host, path, 401, b"", {"WWW-Authenticate": 'Basic realm="tests"'})
         elif match := re.fullmatch(r"/simple/([^/]+)/", path):
             self._page(host, path, match[1], cut=fault == "cut")
-        elif match := re.fullmatch(r"/files/([^/]+)", path):
+        elif match := re.fullmatch(r"/files/((?:(?:noarch|linux-64)/)?[^/]+)", path):
             self._file(host, path, self.index.folder / match[1], fault)
         else:
             self._answer(host, path, 404, b"")
@@ -151,12 +153,13 @@ class _Handler(BaseHTTPRequestHandler):
         return self.headers.get("Authorization", "") == f"Basic {wanted}"
 
     def _page(self, host: str, path: str, name: str, *, cut: bool) -> None:
-        wheels = [one for one in sorted(self.index.folder.glob("*.whl")) if _normal(one.name.partition("-")[0]) == name]
+        held = [*self.index.folder.glob("*.whl"), *self.index.folder.glob("*.tar.gz")]
+        wheels = [one for one in sorted(held) if _normal(one.name.partition("-")[0]) == name]
         if not wheels:
             self._answer(host, path, 404, b"")
             return
         body, kind = (_json, JSON) if self.index.json else (_html, "text/html; charset=utf-8")
-        self._tagged(host, path, body(wheels, name, self.index.hashes), {"Content-Type": kind}, cut=cut)
+        self._tagged(host, path, body(wheels, name, self.index), {"Content-Type": kind}, cut=cut)
 
     def _file(self, host: str, path: str, file: Path, fault: str | None) -> None:
         if not file.is_file():
@@ -209,23 +212,24 @@ def _digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def _html(wheels: list[Path], name: str, hashes: bool) -> bytes:
+def _html(wheels: list[Path], name: str, index: Index) -> bytes:
     links = []
+    yanked = ' data-yanked=""' if index.yanked else ""
     for one in wheels:
-        fragment = f"#sha256={_digest(one)}" if hashes else ""
+        fragment = f"#sha256={_digest(one)}" if index.hashes else ""
         links.append(
-            f'<a data-requires-python="&gt;=3.8"\n  href="../../files/{html.escape(quote(one.name))}{fragment}" data-yanked="">{one.name}</a><br>'
+            f'<a data-requires-python="&gt;=3.8"\n  href="../../files/{html.escape(quote(one.name))}{fragment}"{yanked}>{one.name}</a><br>'
         )
     return f"<!DOCTYPE html><html><head><title>{name}</title></head><body>{''.join(links)}</body></html>".encode()
 
 
-def _json(wheels: list[Path], name: str, hashes: bool) -> bytes:
+def _json(wheels: list[Path], name: str, index: Index) -> bytes:
     files = [
         {
             "filename": one.name,
             "url": f"/files/{quote(one.name)}",
-            "hashes": {"sha256": _digest(one)} if hashes else {},
-            "yanked": True,
+            "hashes": {"sha256": _digest(one)} if index.hashes else {},
+            "yanked": index.yanked,
         }
         for one in wheels
     ]

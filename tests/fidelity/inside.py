@@ -1,0 +1,237 @@
+"""Run by a case's own python, on the host and in the image: prints what there is as one line of JSON after `MARK`.
+
+Standard library only, Python 3.8 syntax. argv: further folders or files to look at. Nothing here knows a rule of ours but
+the two that are written down: what an interpreter's own library is without (tests, static libraries, other people's
+packages), and that bytecode beside its source is not part of an environment.
+"""
+
+import hashlib
+import importlib
+import importlib.metadata
+import json
+import locale
+import os
+import platform
+import site
+import stat
+import subprocess
+import sys
+import sysconfig
+
+MARK = "\n@@fidelity@@"
+SHOWN = 1 << 16
+"""Bytes: a script up to this size is told whole."""
+OURS = ("repro", "runs", ".git")
+"""Beside the code: what repro-env writes, and git's own."""
+
+
+def library_folders() -> "list[str]":
+    return sorted({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")})
+
+
+LIBRARY = library_folders()
+
+
+def not_in_library(folder: str, name: str, is_dir: bool) -> bool:
+    """What an interpreter's own library is without (base rule 1)."""
+    real = os.path.realpath(folder)
+    inside = any(real == own or real.startswith(own + "/") for own in LIBRARY)
+    parts = real.split("/")
+    if not inside or "site-packages" in parts or "dist-packages" in parts:
+        return False
+    if is_dir:
+        return name in ("test", "tests", "idle_test", "site-packages", "dist-packages")
+    return name.endswith((".a", ".o"))
+
+
+def fact(path: str, here: "os.stat_result") -> "list[object]":
+    if stat.S_ISLNK(here.st_mode):
+        return ["link", os.readlink(path)]
+    if not stat.S_ISREG(here.st_mode):
+        return ["other", stat.S_IFMT(here.st_mode)]
+    try:
+        with open(path, "rb") as file:
+            data = file.read()
+    except OSError as error:
+        return ["unreadable", str(error.errno)]
+    told = ["file", hashlib.sha256(data).hexdigest(), bool(here.st_mode & 0o111)]
+    if data[:2] == b"#!" and len(data) < SHOWN and os.path.basename(os.path.dirname(path)) == "bin":
+        told.append(data.decode("utf-8", "surrogateescape"))
+    return told
+
+
+def look(root: str, found: "dict[str, list[object]]", skip: "tuple[str, ...]" = ()) -> None:
+    """Every file, symlink and empty folder below; one that is a file or a link is told itself."""
+    if not os.path.isdir(root) or os.path.islink(root):
+        if os.path.lexists(root):
+            found[root] = fact(root, os.lstat(root))
+        if not os.path.isdir(root):
+            return
+    for folder, folders, files in os.walk(root):
+        folders[:] = [
+            name
+            for name in folders
+            if name != "__pycache__" and not (folder == root and name in skip) and not not_in_library(folder, name, True)
+        ]
+        for name in list(folders):
+            path = os.path.join(folder, name)
+            if os.path.islink(path):
+                found[path] = fact(path, os.lstat(path))
+                folders.remove(name)
+        held = [name for name in files if not (folder == root and name in skip) and not not_in_library(folder, name, False)]
+        for name in held:
+            path = os.path.join(folder, name)
+            found[path] = fact(path, os.lstat(path))
+        if not folders and not held and folder != root:
+            found[folder] = ["folder"]
+
+
+def roots() -> "list[str]":
+    wanted = [sys.prefix] if sys.prefix != sys.base_prefix else []
+    wanted += [path for path in sys.path if path.startswith("/")]
+    if site.ENABLE_USER_SITE:
+        wanted.append(site.getuserbase())
+    return wanted + sys.argv[1:]
+
+
+def files() -> "dict[str, list[object]]":
+    found = {}
+    done = []
+    for root in sorted({os.path.normpath(root) for root in roots()}):
+        if not any(root.startswith(other + "/") for other in done) or not_covered(root):
+            look(root, found)
+            done.append(root)
+    look(os.getcwd(), found, OURS)
+    return found
+
+
+def not_covered(root: str) -> bool:
+    """A packages folder lies below the library's folder, which is looked at without it."""
+    return any(part in ("site-packages", "dist-packages") for part in root.split("/"))
+
+
+def importable() -> "list[str]":
+    """Top-level modules of every folder on `sys.path` that is not the interpreter's own."""
+    names = set()
+    for root in [path for path in sys.path if os.path.isdir(path)]:
+        if os.path.realpath(root) in LIBRARY or os.path.basename(root) == "lib-dynload":
+            continue
+        for name in os.listdir(root):
+            path = os.path.join(root, name)
+            stem = name.split(".")[0]
+            if not stem.isidentifier() or stem in ("__pycache__", "__editable__"):
+                continue
+            if name.endswith((".py", ".pyc", ".so")) or (os.path.isdir(path) and "." not in name and has_code(path)):
+                names.add(stem)
+    for one in importlib.metadata.distributions():
+        names.update((one.read_text("top_level.txt") or "").split())
+        names.update((one.read_text("fidelity_imports.txt") or "").split())
+    return sorted(name for name in names if name.replace(".", "_").isidentifier())
+
+
+def has_code(folder: str) -> bool:
+    return any(name.endswith((".py", ".pyc", ".so")) for _, _, held in os.walk(folder) for name in held)
+
+
+def modules() -> "dict[str, list[str]]":
+    """What each import gives: where from, and the module's VALUE, through which cases say what it would do."""
+    told = {}
+    for name in importable():
+        if name.startswith("_distutils_hack") or name in ("antigravity", "this", "__main__"):
+            continue
+        try:
+            module = importlib.import_module(name)
+        except BaseException as error:
+            told[name] = ["no", type(error).__name__, str(error)[:300]]
+        else:
+            places = [str(getattr(module, "__file__", None))]
+            if places == ["None"]:
+                places = sorted(str(path) for path in getattr(module, "__path__", ()))
+            told[name] = ["yes", ":".join(places), repr(getattr(module, "VALUE", None))[:2000]]
+    return told
+
+
+def scripts() -> "dict[str, list[object]]":
+    """Every program of the environment, started with --version. Of an interpreter's own folder: what packages put there."""
+    folder = sysconfig.get_path("scripts")
+    if sys.prefix == sys.base_prefix:
+        names = [point.name for one in importlib.metadata.distributions() for point in one.entry_points if is_script(point)]
+        names = [name for name in names if os.path.exists(os.path.join(folder, name))]
+    else:
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+    told = {}
+    for name in sorted(set(names)):
+        path = os.path.join(folder, name)
+        if os.path.islink(path) or not os.path.isfile(path) or not os.access(path, os.X_OK) or is_python(path):
+            continue
+        try:
+            done = subprocess.run([path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
+            told[name] = [done.returncode, done.stdout.decode("utf-8", "replace")[:2000], last(done.stderr)]
+        except OSError as error:
+            told[name] = ["does not start", error.errno, ""]
+        except subprocess.TimeoutExpired:
+            told[name] = ["does not end", 0, ""]
+    return told
+
+
+def is_script(point: "importlib.metadata.EntryPoint") -> bool:
+    return point.group in ("console_scripts", "gui_scripts")
+
+
+def is_python(path: str) -> bool:
+    return os.path.basename(path).startswith("python")
+
+
+def last(printed: bytes) -> str:
+    """The last line: tracebacks quote lines of the script, whose first lines each installer writes anew."""
+    rows = printed.decode("utf-8", "replace").strip().splitlines()
+    return rows[-1][:500] if rows else ""
+
+
+def distributions() -> "list[list[object]]":
+    """As `importlib.metadata` finds them, in its order of folders, with entry points; the files that they claim."""
+    told = []
+    for one in importlib.metadata.distributions():
+        points = sorted("%s: %s = %s" % (point.group, point.name, point.value) for point in one.entry_points)
+        told.append([str(one.metadata["Name"]), str(one.metadata["Version"]), points])
+    return sorted(told, key=str)
+
+
+def facts() -> "dict[str, object]":
+    flags = {name: getattr(sys.flags, name) for name in dir(sys.flags) if not name.startswith(("_", "n_", "count", "index"))}
+    return {
+        "version": sys.version,
+        "prefix": sys.prefix,
+        "exec_prefix": sys.exec_prefix,
+        "base_prefix": sys.base_prefix,
+        "executable": sys.executable,
+        "flags": {name: str(value) for name, value in flags.items() if name != "dont_write_bytecode"},
+        "user site": [site.ENABLE_USER_SITE, site.getusersitepackages() if site.ENABLE_USER_SITE else ""],
+        "site packages": site.getsitepackages(),
+        "paths": dict(sysconfig.get_paths()),
+        "soabi": sysconfig.get_config_var("SOABI"),
+        "encoding": [locale.getpreferredencoding(False), sys.getfilesystemencoding(), sys.stdout.encoding],
+        "libc": platform.libc_ver(),
+        "customized": [
+            path for path in customized() if not path.startswith("/.repro-env/seeds/")
+        ],  # a run's seeds: not the environment
+    }
+
+
+def customized() -> "list[str]":
+    modules = (sys.modules.get(name) for name in ("sitecustomize", "usercustomize"))
+    return [str(module.__file__) for module in modules if module is not None and getattr(module, "__file__", None)]
+
+
+def main() -> None:
+    told = {"path": list(sys.path), "facts": facts(), "files": files()}
+    told["distributions"] = distributions()
+    told["scripts"] = scripts()
+    sys.stdout.flush()
+    told["modules"] = modules()
+    sys.stdout.write(MARK + json.dumps(told) + "\n")
+    sys.stdout.flush()
+    os._exit(0)
+
+
+main()
