@@ -1,46 +1,192 @@
-"""Is a live environment still the one that was captured? Two identities, compared part by part."""
+"""Are two environments the same, and if not, in what? Two identities, compared part by part."""
 
 from __future__ import annotations
 
-from repro_env.model.artifact import TreeBlob
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Literal, get_args
+
+import msgspec
+
+from repro_env.model import codec
+from repro_env.model.artifact import CondaPackage, TreeBlob, Wheel
+from repro_env.model.environment import Layout
 from repro_env.model.spec import Identity
+from repro_env.verify import numerics
+from repro_env.verify.difference import Difference, Level
+
+Part = Literal["base", "unowned", "interpreter", "overlay"]
+"""The trees of an identity, lowest first."""
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A tree that is another one on the other side: its paths have to be compared."""
+
+    part: Part
+    left: TreeBlob | None
+    right: TreeBlob | None
+
+
+OTHER_BUILD = "another build of the same version"
+LEVEL: Mapping[Part, Level] = {"base": "system", "unowned": "system", "interpreter": "interpreter", "overlay": "files"}
+_SAID: Mapping[Part, str] = {
+    "base": "the system's libraries are others (packages were upgraded, or another locale is set)",
+    "unowned": "libraries of the machine that belong to no package are others",
+    "interpreter": "the interpreter's files are others",
+    "overlay": "files of the environment were added, edited or removed since the capture",
+}
 
 
 def differences(expected: Identity, found: Identity) -> tuple[str, ...]:
-    """What is other now, each in a few words; empty when the environment is the captured one.
+    """What is other now than at capture, each in a few words; empty when the environment is the captured one.
 
     Variables and the seed are not part of the environment's files and are not compared.
     """
-    names = {wheel.name: wheel for wheel in expected.distributions}
-    there = {wheel.name: wheel for wheel in found.distributions}
-    said = []
-    if expected.platform != found.platform:
-        said.append(f"platform: {found.platform.architecture}, {expected.platform.architecture} was captured")
-    if expected.rules != found.rules:
-        said.append("it was captured by rules of another version")
-    if expected.layout != found.layout:
-        said.append(f"layout: {found.layout.prefix}, {expected.layout.prefix} was captured")
-    for name in sorted(names.keys() | there.keys()):
-        old, new = names.get(name), there.get(name)
-        if new is None and old is not None:
-            said.append(f"{name} {old.version} is gone")
-        elif old is None and new is not None:
-            said.append(f"{name} {new.version} is new")
-        elif old is not None and new is not None and old.version != new.version:
-            said.append(f"{name} is {new.version}, {old.version} was captured")
-        elif old is not None and new is not None and old.sha256 != new.sha256:
-            said.append(f"{name} {new.version} is another build than the captured one")
-    was, now = expected.interpreter, found.interpreter
-    if was.version != now.version:
-        said.append(f"python is {now.version}, {was.version} was captured")
-    elif was.tree.sha256 != now.tree.sha256 or was.executable != now.executable:
-        said.append("the interpreter's files are others")
-    if _digest(expected.overlay) != _digest(found.overlay):
-        said.append("files of the environment were added, edited or removed since the capture")
-    if expected.base.sha256 != found.base.sha256:
-        said.append("the system's libraries are others (packages were upgraded, or another locale is set)")
-    return tuple(said)
+    return (
+        *(_sentence(one) for one in artifacts(expected, found)),
+        *(_SAID[pair.part] for pair in pairs(expected, found)),
+    )
 
 
-def _digest(tree: TreeBlob | None) -> str:
-    return "" if tree is None else tree.sha256
+def identities(left: Identity, right: Identity) -> tuple[Difference, ...]:
+    """All that differs but the paths inside the trees (`pairs`). Empty, and no pairs: the spec digests are equal."""
+    return (*artifacts(left, right), *settings(left, right))
+
+
+def pairs(left: Identity, right: Identity) -> tuple[Pair, ...]:
+    """The trees that differ."""
+    return tuple(
+        Pair(part, tree(left, part), tree(right, part))
+        for part in get_args(Part)
+        if _digest(tree(left, part)) != _digest(tree(right, part))
+    )
+
+
+def tree(identity: Identity, part: Part) -> TreeBlob | None:
+    if part == "interpreter":
+        return identity.interpreter.tree
+    if part == "base":
+        return identity.base
+    return identity.unowned if part == "unowned" else identity.overlay
+
+
+def artifacts(left: Identity, right: Identity) -> tuple[Difference, ...]:
+    """Platform, rules, interpreter, distributions, conda packages and layout."""
+    return tuple(_artifacts(left, right))
+
+
+def _artifacts(left: Identity, right: Identity) -> Iterator[Difference]:
+    if left.platform != right.platform:
+        yield _plain("numerics", "platform", left.platform.architecture, right.platform.architecture, "other machine code")
+    if left.rules != right.rules:
+        yield _plain("layout", "rules", _rules(left), _rules(right), "captured by rules of another version")
+    if left.interpreter.version != right.interpreter.version:
+        yield _plain("numerics", "python", left.interpreter.version, right.interpreter.version)
+    if left.interpreter.executable != right.interpreter.executable:
+        yield _plain("interpreter", "executable", left.interpreter.executable, right.interpreter.executable)
+    yield from wheels(left.distributions, right.distributions)
+    yield from _packages(left.packages, right.packages)
+    yield from _layouts(left, right)
+    if left.command != right.command:
+        moved = left.command.replace(left.layout.prefix, right.layout.prefix, 1) == right.command
+        yield _plain("layout", "command", left.command, right.command, "follows from the prefix" if moved else "")
+
+
+def wheels(left: Iterable[Wheel], right: Iterable[Wheel]) -> Iterator[Difference]:
+    """Distributions that are new, gone, of another version, or another wheel of the same version."""
+    old, new = {one.key: one for one in left}, {one.key: one for one in right}
+    for key in sorted(old.keys() | new.keys()):
+        was, now = old.get(key), new.get(key)
+        level: Level = "numerics" if numerics.distribution(key.partition("@")[0]) else "distributions"
+        if was is None or now is None or was.version != now.version:
+            yield Difference(level=level, what=key, left=was.version if was else "", right=now.version if now else "")
+        elif was.sha256 != now.sha256:
+            yield Difference(level=level, what=key, left=_wheel(was), right=_wheel(now), why=OTHER_BUILD)
+
+
+def _packages(left: Iterable[CondaPackage], right: Iterable[CondaPackage]) -> Iterator[Difference]:
+    old, new = {one.name: one for one in left}, {one.name: one for one in right}
+    for name in sorted(old.keys() | new.keys()):
+        was, now = old.get(name), new.get(name)
+        if was is not None and now is not None and was.sha256 == now.sha256:
+            continue
+        level: Level = "numerics" if numerics.distribution(name) or name == "python" else "distributions"
+        same = was is not None and now is not None and _conda(was) == _conda(now)
+        why = "the same build, other bytes" if same else ""
+        yield Difference(
+            level=level, what=name, left=_conda(was), right=_conda(now), why=f"conda package{', ' if why else ''}{why}"
+        )
+
+
+def _layouts(left: Identity, right: Identity) -> Iterator[Difference]:
+    if left.layout.prefix != right.layout.prefix:
+        why = "Python starts from there: sys.prefix and __file__ show it"
+        yield _plain("layout", "prefix", left.layout.prefix, right.layout.prefix, why)
+    if _scheme(left.layout) != _scheme(right.layout):
+        yield _plain("layout", "install scheme", _scheme(left.layout), _scheme(right.layout), "packages lie in other folders")
+    if left.others != right.others:
+        yield _plain(
+            "layout",
+            "other places",
+            ", ".join(one.prefix for one in left.others),
+            ", ".join(one.prefix for one in right.others),
+            "other folders that packages are imported from",
+        )
+
+
+def settings(left: Identity, right: Identity) -> tuple[Difference, ...]:
+    """The variables that every run is given, and the master seed."""
+    old = {one.name: one.value for one in left.config.env}
+    new = {one.name: one.value for one in right.config.env}
+    found = list(variables(old, new))
+    for name in sorted(numerics.VARIABLES_OF_PLACE & (old.keys() | new.keys())):
+        was, now = old.get(name, ""), new.get(name, "")
+        if was != now:
+            moved = was.replace(left.layout.prefix, right.layout.prefix) == now
+            found.append(
+                _plain("layout", name, was, now, "follows from the prefix" if moved and was else "variable of the image")
+            )
+    if left.determinism != right.determinism:
+        found.append(_plain("numerics", "seed", str(left.determinism.seed), str(right.determinism.seed), "master seed of runs"))
+    return tuple(found)
+
+
+def variables(left: Mapping[str, str], right: Mapping[str, str]) -> Iterator[Difference]:
+    """Variables that change numbers."""
+    for name in sorted((left.keys() | right.keys()) - numerics.VARIABLES_OF_PLACE):
+        if left.get(name) != right.get(name):
+            yield _plain("numerics", name, left.get(name, ""), right.get(name, ""), "variable that changes numbers")
+
+
+def _plain(level: Level, what: str, left: str, right: str, why: str = "") -> Difference:
+    return Difference(level=level, what=what, left=left, right=right, why=why)
+
+
+def _wheel(one: Wheel) -> str:
+    return f"{one.version} ({one.filename}, sha256 {one.sha256.removeprefix('sha256:')[:12]})"
+
+
+def _conda(one: CondaPackage | None) -> str:
+    return "" if one is None else f"{one.version} {one.build} ({one.subdir})"
+
+
+def _scheme(one: Layout) -> str:
+    """All of a layout but its prefix."""
+    return ", ".join(f"{name} {value}" for name, value in msgspec.structs.asdict(one).items() if name != "prefix")
+
+
+def _rules(identity: Identity) -> str:
+    return codec.canonical(identity.rules).decode()
+
+
+def _digest(one: TreeBlob | None) -> str:
+    return "" if one is None else one.sha256
+
+
+def _sentence(one: Difference) -> str:
+    if one.why == OTHER_BUILD:
+        return f"{one.what} {one.left.partition(' ')[0]} is another build than the captured one"
+    if not one.right:
+        return f"{one.what} {one.left} is gone"
+    if not one.left:
+        return f"{one.what} {one.right} is new"
+    return f"{one.what} is {one.right}, {one.left} was captured"

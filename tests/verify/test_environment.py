@@ -67,8 +67,8 @@ def test_variables_and_the_seed_are_not_the_environment() -> None:
         ),
         (changed(overlay=tree(9)), "added, edited or removed"),
         (changed(base=tree(9)), "system's libraries"),
-        (changed(platform=Platform(os="linux", architecture="arm64")), "platform: arm64, amd64 was captured"),
-        (changed(layout=msgspec.structs.replace(CAPTURED.layout, prefix="/other")), "layout: /other, /venv was captured"),
+        (changed(platform=Platform(os="linux", architecture="arm64")), "platform is arm64, amd64 was captured"),
+        (changed(layout=msgspec.structs.replace(CAPTURED.layout, prefix="/other")), "prefix is /other, /venv was captured"),
     ],
 )
 def test_each_part_is_named_by_itself(found: Identity, said: str) -> None:

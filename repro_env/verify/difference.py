@@ -1,0 +1,40 @@
+"""One thing that differs, and how much it can matter to results."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+from repro_env.model.codec import Frozen
+
+Level = Literal["numerics", "distributions", "interpreter", "system", "files", "layout", "source", "data", "digests", "observed"]
+"""Those that can change numbers first; `digests` follow from the ones above, `observed` changes neither image nor source."""
+LEVELS: tuple[Level, ...] = get_args(Level)
+_HEIGHT = {level: height for height, level in enumerate(LEVELS)}
+
+
+class Difference(Frozen, frozen=True, kw_only=True):
+    level: Level
+    what: str
+    """A distribution, variable, path, fact."""
+    left: str
+    """Empty: it is not there."""
+    right: str
+    why: str = ""
+    """What follows from it, or where it comes from, in a few words."""
+    of: str = ""
+    """Of a path: the distribution, tree or package that it belongs to."""
+    counts: bool = True
+    """Whether it makes the two differ; not so for observations of the machine, which no image holds."""
+
+
+class NotCompared(Frozen, frozen=True, kw_only=True):
+    """Something that could not be compared: it is never taken for the same."""
+
+    what: str
+    why: str
+
+
+def ordered(found: Iterable[Difference]) -> tuple[Difference, ...]:
+    """What can matter most first; within a level what counts first, then by name."""
+    return tuple(sorted(found, key=lambda one: (_HEIGHT[one.level], not one.counts, one.of, one.what)))
