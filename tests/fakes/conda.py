@@ -92,9 +92,9 @@ def write(package: Package, channel: Path) -> Path:
     import zstandard
 
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr("metadata.json", json.dumps({"conda_pkg_format_version": 2}))
+        archive.writestr(zipfile.ZipInfo("metadata.json"), json.dumps({"conda_pkg_format_version": 2}))
         for kind, items in (("pkg", package.items), ("info", info)):
-            archive.writestr(f"{kind}-{stem}.tar.zst", zstandard.compress(_tar(items.items()), 3))
+            archive.writestr(zipfile.ZipInfo(f"{kind}-{stem}.tar.zst"), zstandard.compress(_tar(items.items()), 3))
     return path
 
 
