@@ -7,7 +7,6 @@ and never measured, so capturing twice gives the same.
 from __future__ import annotations
 
 import os
-import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -24,7 +23,16 @@ from repro_env.model.errors import CaptureError, SourceError
 
 CAP = 200_000_000
 """Bytes; data and weights belong to `--data`."""
-_NOT_TEXT = re.compile("[\x00-\x1f\x7f]")
+_OTHER_CONTROL = {
+    ".hg": "Mercurial",
+    ".svn": "Subversion",
+    ".jj": "Jujutsu",
+    ".bzr": "Bazaar",
+    "_darcs": "Darcs",
+    ".pijul": "Pijul",
+    ".fslckout": "Fossil",
+    "CVS": "CVS",
+}
 
 
 class SourceTree(msgspec.Struct, frozen=True):
@@ -41,6 +49,8 @@ class SourceTree(msgspec.Struct, frozen=True):
     """Of the files in the snapshot, in bytes."""
     problems: tuple[str, ...] = ()
     """What may be missing in a run, or could not be found out: one line each."""
+    notes: tuple[str, ...] = ()
+    """What the user should know, and nothing is wrong with."""
 
 
 def look(
@@ -69,10 +79,11 @@ def look(
     size = sum(one.size for one in found)
     if size > cap:
         raise _over(found, size, cap, root)
-    answer = git.Answer(None, "")
+    answer, others = git.Answer(None), list[str]()
     if facts:
         _no_secrets(root, found)
         answer = git.look(root, never=never, held={one.path for one in found})
+        others = _other_control(root)
     problems = [
         *_links(root, found),
         *(
@@ -89,7 +100,7 @@ def look(
             f"{path} is Python code that git ignores: not in the snapshot without --include {path}"
             for path in rules.generated[:10]
         ),
-        answer.problem,
+        *answer.problems,
         rules.problem,
     ]
     return SourceTree(
@@ -99,6 +110,7 @@ def look(
         excluded=rules.rows(),
         size=size,
         problems=tuple(sorted({redact.line(problem) for problem in problems if problem})),
+        notes=tuple(sorted({*answer.notes, *others})),
     )
 
 
@@ -183,6 +195,17 @@ def _over(found: Sequence[Found], size: int, cap: int, root: Path) -> SourceErro
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
+
+
+def _other_control(root: Path) -> list[str]:
+    """Version control that is not asked: the snapshot has the files, and no revision."""
+    real = Path(os.path.realpath(root))
+    near = next(
+        ((folder, mark) for folder in (real, *real.parents) for mark in _OTHER_CONTROL if os.path.lexists(folder / mark)), None
+    )
+    if near is None or any(os.path.lexists(folder / ".git") for folder in (real, *real.parents)):
+        return []
+    return [f"{near[0]} is a repository of {_OTHER_CONTROL[near[1]]}, which is not asked: files are held, no revision is named"]
 
 
 def _links(root: Path, found: Sequence[Found]) -> list[str]:
