@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.capture import git, secrets
-from repro_env.capture.globs import globs
+from repro_env.capture.globs import Glob, globs
 from repro_env.capture.rules import Rules
 from repro_env.io.files import Found, walk
 from repro_env.model import redact
@@ -61,6 +61,8 @@ def look(
     never: Sequence[Path] = (),
     cap: int = CAP,
     facts: bool = True,
+    not_secret: Sequence[str] = (),
+    cache: secrets.Cache | None = None,
 ) -> SourceTree:
     """List the snapshot of `root`. Opens files only to look for secrets, and changes nothing.
 
@@ -68,7 +70,7 @@ def look(
     does not; a folder's match is that of all in it. `exclude` wins over `include`. `include` brings back what is left
     out by rule, but no `.env`, no `.git` and nothing of `never` (folders that this tool writes; listed without size).
     `facts=False` leaves out the git facts, the search for secrets and the sizes of what is left out; the snapshot is
-    the same.
+    the same. Files that match `not_secret` are taken whatever stands in them; `cache` remembers which files hold no secret.
     Raises `SourceError`: no folder, unreadable, over `cap` bytes, or a secret in a file.
     """
     root = Path(os.path.abspath(root))  # noqa: PTH100 - `resolve` would move the source to another path
@@ -81,9 +83,9 @@ def look(
         raise _over(found, size, cap, root)
     answer, others = git.Answer(None), list[str]()
     if facts:
-        _no_secrets(root, found)
+        others = _no_secrets(root, found, globs(not_secret), cache)
         answer = git.look(root, never=never, held={one.path for one in found})
-        others = _other_control(root)
+        others += _other_control(root)
     problems = [
         *_links(root, found),
         *(
@@ -134,28 +136,29 @@ def _walk(root: Path, rules: Rules) -> tuple[Found, ...]:
     return tuple(one for one in kept if not rules.only_passed(one.path) or one.path in wanted)
 
 
-def _no_secrets(root: Path, found: Sequence[Found]) -> None:
-    for one in found:
-        if one.kind != "file":
-            continue
-        try:
-            secret = secrets.in_file(root, one.path)
-        except PermissionError:
-            raise _unreadable(str(root / one.path), root) from None
-        except FileNotFoundError:
-            raise SourceError(
-                "vanished while it was read", where=str(root / one.path), hint="try again when nothing writes there"
-            ) from None
-        except OSError as error:
-            raise SourceError(
-                f"cannot be read: {error.strerror}", where=str(root / one.path), hint=_leave_out(one.path)
-            ) from None
-        if secret is not None:
-            raise SourceError(
-                f"line {secret.line} holds a secret ({secret.kind})",
-                where=str(root / secret.path),
-                hint=f"take it out of the code, or leave the file out: {_leave_out(secret.path)}",
-            )
+def _no_secrets(root: Path, found: Sequence[Found], declared: Sequence[Glob], cache: secrets.Cache | None) -> list[str]:
+    """Raises `SourceError` for the first file with a secret. Returns what is taken because the user says it is none."""
+    told = []
+    try:
+        for secret in secrets.among(root, found, cache=cache):
+            if not secrets.is_declared(secret, declared):
+                raise SourceError(
+                    f"line {secret.line} holds a secret ({secret.kind})",
+                    where=str(root / secret.path),
+                    hint=f"take it out of the code, or leave the file out: {_leave_out(secret.path)}; "
+                    f"if it is none: --not-secret '{secret.path}'",
+                )
+            told.append(secrets.declaration(secret))
+    except PermissionError as error:
+        raise _unreadable(str(error.filename or root), root) from None
+    except FileNotFoundError as error:
+        raise SourceError(
+            "vanished while it was read", where=str(error.filename or root), hint="try again when nothing writes there"
+        ) from None
+    except OSError as error:
+        path = os.path.relpath(str(error.filename or root), root)
+        raise SourceError(f"cannot be read: {error.strerror}", where=str(root / path), hint=_leave_out(path)) from None
+    return told
 
 
 def _unreadable(path: str, root: Path) -> SourceError:

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import base64
+import json
+import random
 from pathlib import Path
 
 import pytest
 
-from repro_env.capture.secrets import LARGEST, Secret, in_file, in_text
+from repro_env.capture.globs import globs
+from repro_env.capture.secrets import PIECE, Secret, among, in_file, in_text, is_declared
+from repro_env.io.files import walk
+from repro_env.store.facts import FactCache
 
 BODY = "MIIEowIBAAKCAQEAx7d0qqfPfnVQ9"
 AWS_ID = "AKIA" + "QX7ZKL2MNB4VCD6R"
@@ -78,8 +84,53 @@ def test_files(tmp_path: Path) -> None:
     assert in_file(tmp_path, "empty") is None
     (tmp_path / "latin").write_bytes(b"caf\xe9\n" + secret.encode())
     assert in_file(tmp_path, "latin") == Secret("latin", 2, "Hugging Face token")
-    (tmp_path / "long").write_text("x" * (LARGEST - 100) + " " + secret + "x" * LARGEST)
-    assert in_file(tmp_path, "long") is None
     (tmp_path / "link").symlink_to("nb.ipynb")
     with pytest.raises(OSError, match="symbolic links"):
         in_file(tmp_path, "link")
+
+
+@pytest.mark.parametrize("before", [0, 100, PIECE - 200, PIECE - 20, PIECE, 2 * PIECE + 7])
+def test_a_long_file_is_searched_to_its_end(tmp_path: Path, before: int) -> None:
+    """Wherever the secret lies, and across the cut between two pieces too."""
+    lines = ("plain words, a few of them\n" * (before // 27 + 1))[:before]
+    (tmp_path / "long").write_text(f"{lines}\nhf_AbCdEfGhIjKlMnOp" + "QrStUvWxYz01234567\n" + "more\n" * 10_000)
+    assert in_file(tmp_path, "long") == Secret("long", lines.count("\n") + 2, "Hugging Face token")
+
+
+def test_a_notebook_full_of_pictures(tmp_path: Path) -> None:
+    """Long base64 and columns of base64 are passed over; what stands behind them is not."""
+    noise = random.Random(3).randbytes(300_000)
+    pictures = [base64.b64encode(noise).decode(), base64.encodebytes(noise).decode()]
+    secret = "ghp_" + "0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R"
+    (tmp_path / "clean.ipynb").write_text(json.dumps({"outputs": pictures}))
+    assert in_file(tmp_path, "clean.ipynb") is None
+    (tmp_path / "nb.ipynb").write_text(json.dumps({"outputs": [*pictures, f"first line\n{secret}\n"]}))
+    found = in_file(tmp_path, "nb.ipynb")
+    assert found is not None
+    assert found.kind == "GitHub token"
+
+
+def test_utf_16_of_windows(tmp_path: Path) -> None:
+    (tmp_path / "x.txt").write_text("a\nhf_AbCdEfGhIjKlMnOp" + "QrStUvWxYz01234567\n", encoding="utf-16")
+    assert in_file(tmp_path, "x.txt") == Secret("x.txt", 2, "Hugging Face token")
+
+
+def test_files_that_were_clean_are_not_read_again(tmp_path: Path) -> None:
+    tree, cache = tmp_path / "tree", FactCache(tmp_path)
+    tree.mkdir()
+    (tree / "a.py").write_text("x = 1\n")
+    found = list(walk(tree))
+    assert not list(among(tree, found, cache=cache))
+    (tree / "a.py").unlink()
+    assert not list(among(tree, found, cache=cache)), "what is remembered is the very files, by inode and times"
+    (tree / "a.py").write_text("x = 'ghp_" + "0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R'\n")
+    for _ in range(2):
+        assert [one.kind for one in among(tree, list(walk(tree)), cache=cache)] == ["GitHub token"]
+
+
+def test_what_the_user_declares() -> None:
+    secret = Secret("pkg/tests/key.pem", 1, "private key")
+    assert is_declared(secret, globs(["key.pem"]))
+    assert is_declared(secret, globs(["/env/pkg/tests/key.pem"]), "/env")
+    assert is_declared(secret, globs(["pkg/tests"]))
+    assert not is_declared(secret, globs(["*.txt", "other/key.pem"]))
