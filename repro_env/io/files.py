@@ -6,6 +6,7 @@ import contextlib
 import errno
 import fcntl
 import hashlib
+import operator
 import os
 import shutil
 import stat
@@ -53,40 +54,69 @@ def walk(root: Path, *, skip: Callable[[str, bool], bool] = never) -> Iterator[F
     and no symlink followed (but `root` itself may be one). What vanishes meanwhile is not listed. Raises
     `PermissionError` for a folder that cannot be read, `CaptureError` for a name that is not UTF-8.
     """
-    with os.scandir(root) as listing:
-        pending = [_sorted(listing, "")]
-    prefixes = [""]
-    while pending:
-        if not pending[-1]:
-            pending.pop()
-            prefixes.pop()
-            continue
-        item = pending[-1].pop()
-        path = prefixes[-1] + item.name
-        is_dir = item.is_dir(follow_symlinks=False)
-        if skip(path, is_dir):
-            continue
-        below: list[os.DirEntry[str]] = []
-        try:
-            found = _found(path, item)
-            if is_dir:
-                with os.scandir(item.path) as listing:
-                    below = _sorted(listing, path)
-        except FileNotFoundError:
-            continue
-        yield found
-        if below:
-            pending.append(below)
-            prefixes.append(path + "/")
+    levels = [_level(root, "", -1, 0)]
+    try:
+        items, prefix, fd = levels[-1]
+        while True:
+            if not items:
+                _close(levels.pop())
+                if not levels:
+                    return
+                items, prefix, fd = levels[-1]
+                continue
+            item = items.pop()
+            path = prefix + item.name
+            is_dir = item.is_dir(follow_symlinks=False)
+            if skip(path, is_dir):
+                continue
+            try:
+                found = _found(path, item, fd)
+                below = _level(root, path, fd, len(levels)) if is_dir else None
+            except FileNotFoundError:
+                continue
+            if below is not None:
+                levels.append(below)
+                items, prefix, fd = below
+            yield found
+    finally:
+        for level in levels:
+            _close(level)
 
 
-def _sorted(listing: Iterator[os.DirEntry[str]], folder: str) -> list[os.DirEntry[str]]:
-    """Last name first, so that `pop` gives them in order."""
-    items = sorted(listing, key=lambda item: item.name, reverse=True)
-    for item in items:
-        if not (item.name.isascii() or _is_text(item.name)):
-            raise CaptureError("has a name that is not UTF-8", where=repr(os.fsencode(f"{folder}/{item.name}")), hint="rename it")
-    return items
+_Level = tuple[list["os.DirEntry[str]"], str, int]
+"""A folder on the way down: what is left of it, the start of its paths, and the folder itself, open, or -1."""
+_HELD = 64
+"""Folders held open at most: what is in them the kernel need not look for from the root."""
+_by_name = operator.attrgetter("name")
+
+
+def _level(root: Path, path: str, parent: int, depth: int) -> _Level:
+    full = f"{root}/{path}" if path else str(root)
+    fd = -1
+    try:
+        if depth < _HELD:
+            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+            near = parent >= 0
+            fd = os.open(path.rpartition("/")[2] if near else full, flags, dir_fd=parent if near else None)
+        with os.scandir(full if fd < 0 else fd) as listing:
+            items = sorted(listing, key=_by_name, reverse=True)  # last first, so that `pop` gives them in order
+        for item in items:
+            if not (item.name.isascii() or _is_text(item.name)):
+                raise CaptureError(
+                    "has a name that is not UTF-8", where=repr(os.fsencode(f"{path}/{item.name}")), hint="rename it"
+                )
+    except BaseException as error:
+        if fd >= 0:
+            os.close(fd)
+        if isinstance(error, OSError):
+            error.filename = full
+        raise
+    return items, f"{path}/" if path else "", fd
+
+
+def _close(level: _Level) -> None:
+    if level[2] >= 0:
+        os.close(level[2])
 
 
 def _is_text(name: str) -> bool:
@@ -97,16 +127,17 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _found(path: str, item: os.DirEntry[str]) -> Found:
+def _found(path: str, item: os.DirEntry[str], folder: int) -> Found:
     facts = item.stat(follow_symlinks=False)
-    key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-    mode = facts.st_mode
-    if stat.S_ISREG(mode):
-        return Found(path, "file", bool(mode & 0o100), facts.st_size, "", key)
-    if stat.S_ISDIR(mode):
+    size, mode = facts.st_size, facts.st_mode
+    key = (facts.st_dev, facts.st_ino, size, facts.st_mtime_ns, facts.st_ctime_ns)
+    kind = stat.S_IFMT(mode)
+    if kind == stat.S_IFREG:
+        return Found(path, "file", bool(mode & 0o100), size, "", key)
+    if kind == stat.S_IFDIR:
         return Found(path, "dir", False, 0, "", key)
-    if stat.S_ISLNK(mode):
-        target = os.readlink(item.path)  # noqa: PTH115
+    if kind == stat.S_IFLNK:
+        target = os.readlink(item.path, dir_fd=folder if folder >= 0 else None)
         if not _is_text(target):
             raise CaptureError("is a symlink whose target is not UTF-8", where=path, hint="remove it or point it elsewhere")
         return Found(path, "link", False, 0, target, key)

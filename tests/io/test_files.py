@@ -63,6 +63,34 @@ def test_walk_leaves_out_what_is_skipped_and_all_below(tmp_path: Path) -> None:
     assert asked == [("keep", True), ("keep/file", False), ("keep/gone", True)]
 
 
+def test_walk_goes_deeper_than_it_holds_folders_open(tmp_path: Path) -> None:
+    wanted, path = [], tmp_path
+    for _ in range(files._HELD + 20):
+        path = path / "d"
+        path.mkdir()
+        (path / "f").write_bytes(b"x")
+        (path / "g").symlink_to("f")
+        here = path.relative_to(tmp_path).as_posix()
+        wanted += [here, f"{here}/f", f"{here}/g"]
+
+    found = {one.path: one for one in files.walk(tmp_path)}
+
+    assert sorted(found) == sorted(wanted)
+    assert all(found[name].target == "f" for name in wanted if name.endswith("g"))
+
+
+def test_a_walk_that_is_given_up_leaves_no_folder_open(tmp_path: Path) -> None:
+    (tmp_path / "a/b/c").mkdir(parents=True)
+    before = sorted(Path("/proc/self/fd").iterdir())
+
+    walked = files.walk(tmp_path)
+    assert next(walked).path == "a"
+    assert next(walked).path == "a/b"
+    walked.close()  # type: ignore[attr-defined]
+
+    assert sorted(Path("/proc/self/fd").iterdir()) == before
+
+
 def test_walk_names_what_is_not_utf8(tmp_path: Path) -> None:
     Path(os.fsdecode(os.fsencode(tmp_path) + b"/bad-\xff")).write_bytes(b"")
 
