@@ -7,12 +7,19 @@ from typing import Literal
 from repro_env.model.codec import Frozen
 from repro_env.model.text import AbsPath, Digest, EnvName, Line, Name, RelPath, Version
 
+Kind = Literal["venv", "conda", "interpreter", "system"]
+"""`venv`: a virtual environment (venv, virtualenv, uv). `conda`: the prefix of a conda environment. `interpreter`: a Python
+with a prefix of its own (pyenv, uv, a module, `/opt/python`). `system`: one whose prefix is shared with other programs
+(`/usr`, `/usr/local`)."""
+
 
 class Layout(Frozen, frozen=True, kw_only=True):
-    """Where the parts of an environment lie: its prefix, and the install scheme relative to it (sysconfig)."""
+    """One place that distributions are installed to: its prefix, and the install scheme relative to it (sysconfig)."""
 
     prefix: AbsPath
-    """`sys.prefix` of the captured environment, e.g. `/home/ann/project/.venv`."""
+    """Of a virtual environment or conda environment `sys.prefix`, e.g. `/home/ann/project/.venv`; `/usr/local`, `~/.local`."""
+    in_place: bool = False
+    """Whether the image holds it at the prefix itself; a virtual environment lies at `image.layout.ENVIRONMENT` instead."""
     purelib: RelPath
     """e.g. `lib/python3.11/site-packages`."""
     platlib: RelPath
@@ -20,6 +27,8 @@ class Layout(Frozen, frozen=True, kw_only=True):
     """`bin`."""
     headers: RelPath
     """Parent of each distribution's own header folder, e.g. `include/site/python3.11`."""
+    python: AbsPath | None = None
+    """What console scripts start; None: the python beside them, wherever the tree lies."""
 
 
 class Interpreter(Frozen, frozen=True, kw_only=True):
@@ -56,11 +65,15 @@ class Interpretation(Frozen, frozen=True, kw_only=True):
 
     interpreter: Interpreter
     layout: Layout
+    kind: Kind
     command: AbsPath
     """The environment's own python, e.g. `<prefix>/bin/python`."""
-    is_venv: bool
     system_site: bool
     """`include-system-site-packages` of `pyvenv.cfg`."""
+
+    @property
+    def is_venv(self) -> bool:
+        return self.kind == "venv"
 
 
 class Startup(Frozen, frozen=True, kw_only=True):
@@ -73,6 +86,8 @@ class Startup(Frozen, frozen=True, kw_only=True):
     sys_path: tuple[Line, ...]
     flags: Line
     """`repr(sys.flags)`."""
+    user_base: Line = ""
+    """`site.getuserbase()` where the user's own site-packages are in use (`ENABLE_USER_SITE`), else empty."""
     mapped: tuple[AbsPath, ...]
     """Shared libraries mapped after importing every top-level extension that starts by itself, sorted."""
     locale: Line
@@ -137,8 +152,15 @@ class Host(Frozen, frozen=True, kw_only=True):
     isa: tuple[Line, ...]
     """CPU flags that choose code paths in numeric libraries, sorted."""
     cores: int
+    """That this process may run on."""
+    quota: int | None = None
+    """Thousandths of a core that its control groups grant it; None where they set no limit."""
     memory: int
     """Bytes."""
+    libc: Line = ""
+    """`glibc 2.36`."""
+    compilers: tuple[Line, ...] = ()
+    """First line of each C, C++ and CUDA compiler's `--version`, with its path: `/usr/bin/gcc: gcc (Debian …) 12.2.0`."""
 
 
 class Excluded(Frozen, frozen=True, kw_only=True):
@@ -164,7 +186,17 @@ class Git(Frozen, frozen=True, kw_only=True):
     """sha256 of the binary diff against the commit; None when clean."""
     untracked: tuple[RelPath, ...]
     submodules: tuple[Line, ...]
-    """`<commit> <path>`."""
+    """`<commit> <path>`, those in submodules too."""
+    shallow: bool = False
+    """Its history is cut."""
+    sparse: bool = False
+    """Some committed files are not on disk, by a sparse checkout."""
+    worktree: bool = False
+    """A linked one (`git worktree add`)."""
+    state: Line = ""
+    """What is under way: `merge`, `rebase`, `cherry-pick`, `revert`, `bisect`."""
+    lfs: tuple[RelPath, ...] = ()
+    """Files of which only the Git LFS pointer is on disk."""
 
 
 class Carried(Frozen, frozen=True, kw_only=True):
@@ -173,3 +205,15 @@ class Carried(Frozen, frozen=True, kw_only=True):
     name: Line
     version: Line
     why: Line
+    size: int = 0
+    """Bytes, where they are told; 0 where not."""
+
+
+class SharedLibrary(Frozen, frozen=True, kw_only=True):
+    """A shared library that the environment really uses, and whose it is."""
+
+    path: AbsPath
+    owner: Line
+    """`wheel torch 2.3.0`, `conda openssl 3.2.1`, `deb libssl3 3.0.11-1`, `rpm …`, `interpreter`, `driver`, or empty: nobody's."""
+    sha256: Digest | None
+    """None for a driver's, which is never captured."""
