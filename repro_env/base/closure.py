@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,16 +36,21 @@ class Closure(msgspec.Struct, frozen=True):
     missing: tuple[Missing, ...]
     damaged: tuple[str, ...]
     """Files that cannot be read as ELF: one line each, sorted."""
+    found: Mapping[tuple[str, str], str]
+    """(the file that asks, the name it asks for) -> the path that the loader takes for it."""
 
 
 class Loader:
-    """The machine's search rules: its cache and its built-in folders."""
+    """The machine's search rules: its cache, its built-in folders, and the folders of `LD_LIBRARY_PATH`."""
 
-    def __init__(self, cache: Iterable[ldcache.Library]) -> None:
+    def __init__(self, cache: Iterable[ldcache.Library], path: Sequence[str] = ()) -> None:
+        """`path`: absolute folders of `LD_LIBRARY_PATH`, in order."""
+        self._path = tuple(path)
         self._cache: dict[tuple[str, int], list[ldcache.Library]] = {}
         for library in cache:
             self._cache.setdefault((library.name, library.flags), []).append(library)
         self._read: dict[str, Elf | None] = {}
+        self._variants: dict[str, list[str]] = {}
         self.damaged: set[str] = set()
 
     def facts(self, path: str) -> Elf | None:
@@ -71,8 +76,8 @@ class Loader:
         if "/" in name:
             return [name] if name.startswith("/") and self._fits(name, facts) else []
         for folder in self._first(facts, path, parents):
-            if self._fits(f"{folder}/{name}", facts):
-                return [f"{folder}/{name}"]
+            if here := self._in(folder, name, facts):
+                return here
         cached = self._cache.get((name, ldcache.FLAGS.get((facts.bits, facts.machine), -1)), [])
         if not facts.default_dirs:
             cached = [one for one in cached if not _in_default(one.path, facts)]
@@ -81,19 +86,29 @@ class Loader:
         if plain or variants:
             return plain + variants
         for folder in _defaults(facts) if facts.default_dirs else ():
-            if self._fits(f"{folder}/{name}", facts):
-                return [f"{folder}/{name}"]
+            if here := self._in(folder, name, facts):
+                return here
         return []
 
     def _first(self, facts: Elf, path: str, parents: tuple[str, ...]) -> Iterator[str]:
-        """RUNPATH, else RPATH of the file and of those that loaded it (each unless it has a RUNPATH itself)."""
-        if facts.runpath:
-            yield from _expanded(facts.runpath, path)
-            return
-        for one in (path, *parents):
-            others = self.facts(one)
-            if others is not None and not others.runpath:
-                yield from _expanded(others.rpath, one)
+        """RPATH of the file and of those that loaded it (each unless it has a RUNPATH itself), LD_LIBRARY_PATH, RUNPATH."""
+        if not facts.runpath:
+            for one in (path, *parents):
+                others = self.facts(one)
+                if others is not None and not others.runpath:
+                    yield from _expanded(others.rpath, one)
+        yield from self._path
+        yield from _expanded(facts.runpath, path)
+
+    def _in(self, folder: str, name: str, asker: Elf) -> list[str]:
+        """The library in one folder, and its variants for better processors below it."""
+        if folder not in self._variants:
+            try:
+                self._variants[folder] = sorted(os.listdir(f"{folder}/glibc-hwcaps"))  # noqa: PTH208
+            except OSError:
+                self._variants[folder] = []
+        places = [f"{folder}/{name}", *(f"{folder}/glibc-hwcaps/{inner}/{name}" for inner in self._variants[folder])]
+        return [place for place in places if self._fits(place, asker)]
 
     def _fits(self, path: str, asker: Elf) -> bool:
         found = self.facts(path)
@@ -110,6 +125,7 @@ def close(starts: Iterable[str], loader: Loader, *, program: str = "", loaded: M
     found: set[str] = set()
     interpreters: set[str] = set()
     missing: dict[str, str] = {}
+    answers: dict[tuple[str, str], str] = {}
     pending: list[tuple[str, tuple[str, ...]]] = [(path, (program,) if program else ()) for path in starts]
     pending.reverse()
     seen: set[str] = set()
@@ -131,6 +147,7 @@ def close(starts: Iterable[str], loader: Loader, *, program: str = "", loaded: M
                 places = [loaded[name]] if loaded[name] else []
             elif not places:
                 missing[name] = min(path, missing.get(name, path))
+            answers.update(((path, name), place) for place in places[:1])
             for place in places:
                 found.add(place)
                 pending.append((place, (path, *parents)[:16]))
@@ -140,15 +157,16 @@ def close(starts: Iterable[str], loader: Loader, *, program: str = "", loaded: M
         interpreters=tuple(sorted(interpreters)),
         missing=tuple(sorted(Missing(name, by) for name, by in missing.items() if name not in names)),
         damaged=tuple(sorted(loader.damaged)),
+        found=answers,
     )
 
 
-def host() -> Loader:
-    """This machine's loader."""
+def host(path: Sequence[str] = ()) -> Loader:
+    """This machine's loader; `path` as `Loader` takes it."""
     try:
-        return Loader(ldcache.read(Path("/etc/ld.so.cache").read_bytes()))
+        return Loader(ldcache.read(Path("/etc/ld.so.cache").read_bytes()), path)
     except FileNotFoundError:
-        return Loader(())
+        return Loader((), path)
 
 
 def _expanded(folders: Iterable[str], path: str) -> Iterator[str]:

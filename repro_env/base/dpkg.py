@@ -1,7 +1,7 @@
 """The package database of Debian and Ubuntu, read from its own files (dpkg(1), deb-control(5), dpkg-divert(1)).
 
 No dpkg process is started: `info/*.list` name what each package owns, `info/*.md5sums` and `Conffiles` what it held
-when it was installed. A sibling for another family offers the same methods.
+when it was installed. Its methods are those of `packages.Database`.
 """
 
 from __future__ import annotations
@@ -12,34 +12,37 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.base import packages
+from repro_env.base.packages import Alternative, Package
 from repro_env.model.errors import LockError
 
+SHELL = (
+    "base-files", "bash", "ca-certificates", "coreutils", "dash", "findutils", "grep", "gzip", "hostname", "libc-bin",
+    "libc-gconv-modules-extra", "media-types", "mime-support", "ncurses-base", "netbase", "openssl", "sed", "tar", "tzdata",
+    "tzdata-legacy", "util-linux",
+)  # fmt: skip
+"""Packages that are in every base, where the machine has them."""
+LEFT_OUT = re.compile(
+    r"\A(?:dpkg|apt|adduser|passwd|login|ucf|mount|udev|init-system-helpers|sysvinit-utils|e2fsprogs|logsave|install-info"
+    r"|debconf.*|cdebconf.*|perl|perl-base|perl-modules-.*|libperl.*|systemd|systemd-sysv|systemd-standalone-.*"
+    r"|nvidia-.*|libnvidia-.*|libcuda1(?:-.*)?|cuda-drivers.*)\Z"
+)
+"""Packages that nothing is followed into: package management, boot, perl, drivers. `--with` a program of theirs brings them."""
 _NAME = re.compile(r"\s*([a-z0-9][a-z0-9+.-]*)")
 _HELD = frozenset({"installed", "triggers-awaited", "triggers-pending"})
 _WANTED = ("Package", "Status", "Architecture", "Version", "Depends", "Pre-Depends", "Recommends", "Provides", "Conffiles")
 
 
-class Package(msgspec.Struct, frozen=True):
-    """One installed package, as its paragraph of the status file tells it."""
+class Paragraph(msgspec.Struct, frozen=True):
+    """What the status file tells of one installed package."""
 
-    name: str
-    architecture: str
-    version: str
     depends: tuple[tuple[str, ...], ...]
     """`Pre-Depends` and `Depends`: every group holds names of which one suffices. Versions are dropped: dpkg checked them."""
     recommends: tuple[tuple[str, ...], ...]
     provides: tuple[str, ...]
     conffiles: tuple[tuple[str, str], ...]
     """(absolute path, md5 hex) as they were delivered."""
-    paragraph: str
-
-    @property
-    def key(self) -> str:
-        return f"{self.name}:{self.architecture}"
-
-    @property
-    def order(self) -> tuple[str, str]:
-        return self.name, self.architecture
+    text: str
 
 
 class Diversion(msgspec.Struct, frozen=True):
@@ -50,31 +53,30 @@ class Diversion(msgspec.Struct, frozen=True):
     by: str
 
 
-class Alternative(msgspec.Struct, frozen=True):
-    """One name under `/etc/alternatives`, and the link that leads to it (update-alternatives(1))."""
-
-    name: str
-    link: str
-
-
 class Database:
     """The installed packages. Raises `LockError` for a database that contradicts its own format."""
 
+    family = "deb"
+    shell = SHELL
+
     def __init__(self, root: Path = Path("/")) -> None:
         self._folder = root / "var/lib/dpkg"
-        self._lists: dict[str, Path] = {}
-        self.packages = {package.key: package for package in _status(self._folder / "status")}
+        self._paragraphs = dict(_status(self._folder / "status"))
+        self.packages = {package.key: package for package in self._paragraphs}
         """By `name:architecture`."""
         self._by_name: dict[str, list[Package]] = {}
         self._providers: dict[str, list[Package]] = {}
         for key in sorted(self.packages):
             package = self.packages[key]
             self._by_name.setdefault(package.name, []).append(package)
-            for name in package.provides:
+            for name in self._paragraphs[package].provides:
                 self._providers.setdefault(name, []).append(package)
         self._native = next((found.architecture for found in self._by_name.get("dpkg", ())), "")
         self._diversions = _diversions(self._folder / "diversions")
         self._merged = _merged(root)
+
+    def is_left_out(self, name: str) -> bool:
+        return LEFT_OUT.match(name) is not None
 
     def named(self, name: str, architecture: str = "") -> Package | None:
         """The installed package of this name: of the given architecture where several are, else the machine's own."""
@@ -118,7 +120,7 @@ class Database:
         for line in text.splitlines():
             digest, _, path = line.partition("  ")
             sums[self._place(package, "/" + path.removeprefix("./"))] = digest
-        for path, digest in package.conffiles:
+        for path, digest in self._paragraphs[package].conffiles:
             sums[self._place(package, path)] = digest
         return sums
 
@@ -131,30 +133,26 @@ class Database:
             if package.key in found:
                 continue
             found[package.key] = package
-            pending += self.meet(package.depends, package.architecture, leave_out)
+            pending += self._met(self._paragraphs[package].depends, package.architecture, leave_out)
         return tuple(sorted(found.values(), key=lambda package: package.order))
 
-    def meet(self, groups: Sequence[tuple[str, ...]], architecture: str, leave_out: Callable[[str], bool]) -> list[Package]:
-        """For each group the first installed package that meets it: by its name, else by what it provides."""
-        return [met for group in groups if (met := self._meet(group, architecture, leave_out)) is not None]
+    def recommended(self, package: Package, leave_out: Callable[[str], bool]) -> list[Package]:
+        """The installed packages that this one recommends."""
+        return self._met(self._paragraphs[package].recommends, package.architecture, leave_out)
 
     def alternatives(self) -> tuple[Alternative, ...]:
         """Every alternative and slave that is registered, sorted by file name."""
-        found: list[Alternative] = []
-        folder = self._folder / "alternatives"
-        for file in sorted(folder.iterdir()) if folder.is_dir() else ():
-            lines = file.read_text(errors="surrogateescape").split("\n")
-            found.append(Alternative(file.name, lines[1] if len(lines) > 1 else ""))
-            for name, link in zip(lines[2::2], lines[3::2], strict=False):
-                if not name:
-                    break
-                found.append(Alternative(name, link))
-        return tuple(one for one in found if one.link.startswith("/"))
+        return packages.alternatives(self._folder / "alternatives")
 
-    def status(self, packages: Iterable[Package]) -> bytes:
+    def kept(self, packages: Iterable[Package]) -> dict[str, bytes]:
         """A status file that holds these packages' paragraphs, word for word, sorted."""
         ordered = sorted(packages, key=lambda package: package.order)
-        return "".join(package.paragraph + "\n\n" for package in ordered).encode(errors="surrogateescape")
+        text = "".join(self._paragraphs[package].text + "\n\n" for package in ordered)
+        return {"/var/lib/dpkg/status": text.encode(errors="surrogateescape")}
+
+    def _met(self, groups: Sequence[tuple[str, ...]], architecture: str, leave_out: Callable[[str], bool]) -> list[Package]:
+        """For each group the first installed package that meets it: by its name, else by what it provides."""
+        return [met for group in groups if (met := self._meet(group, architecture, leave_out)) is not None]
 
     def _meet(self, group: tuple[str, ...], architecture: str, leave_out: Callable[[str], bool]) -> Package | None:
         for name in group:
@@ -192,7 +190,7 @@ class Database:
         return exact if exact.exists() else self._folder / "info" / f"{package.name}.{kind}"
 
 
-def _status(path: Path) -> Iterable[Package]:
+def _status(path: Path) -> Iterable[tuple[Package, Paragraph]]:
     for paragraph in path.read_text(errors="surrogateescape").split("\n\n"):
         if not paragraph.strip():
             continue
@@ -200,15 +198,16 @@ def _status(path: Path) -> Iterable[Package]:
         if fields.get("Status", "").split()[-1:] and fields["Status"].split()[-1] in _HELD:
             if not all(fields.get(field) for field in ("Package", "Architecture", "Version")):
                 raise LockError("has a package without a name, architecture or version", where=str(path), hint="dpkg --audit")
-            yield Package(
-                name=fields["Package"],
-                architecture=fields["Architecture"],
-                version=fields["Version"],
-                depends=_groups(fields.get("Pre-Depends", "")) + _groups(fields.get("Depends", "")),
-                recommends=_groups(fields.get("Recommends", "")),
-                provides=tuple(name for group in _groups(fields.get("Provides", "")) for name in group),
-                conffiles=_conffiles(fields.get("Conffiles", "")),
-                paragraph=paragraph.strip("\n"),
+            package = Package(fields["Package"], fields["Architecture"], fields["Version"])
+            yield (
+                package,
+                Paragraph(
+                    depends=_groups(fields.get("Pre-Depends", "")) + _groups(fields.get("Depends", "")),
+                    recommends=_groups(fields.get("Recommends", "")),
+                    provides=tuple(name for group in _groups(fields.get("Provides", "")) for name in group),
+                    conffiles=_conffiles(fields.get("Conffiles", "")),
+                    text=paragraph.strip("\n"),
+                ),
             )
 
 
@@ -269,5 +268,6 @@ def _merged(root: Path) -> tuple[tuple[str, str], ...]:
 
 
 def present(root: Path) -> bool:
-    """Whether this machine has a dpkg database."""
-    return (root / "var/lib/dpkg/status").is_file()
+    """Whether this machine has a dpkg database with packages in it (an empty one comes with the dpkg of other families)."""
+    status = root / "var/lib/dpkg/status"
+    return status.is_file() and status.stat().st_size > 0

@@ -1,54 +1,50 @@
 """The base layer: the least operating system that this environment needs, cut from the live machine (base rule 1).
 
 In: whole packages. Those that own a library which the interpreter, its extension modules, the environment's libraries
-or the start-up probe's mapped libraries load; those of a small shell (`SHELL`); those of `--with` programs, with what
-they recommend; and all that these depend on. Beside packages: the symlinks that lead to any of it (`/bin`,
-`/etc/alternatives`), libraries and programs that no package owns, at their paths, the machine's certificates, its time
-zone, and the captured locale.
+or the start-up probe's mapped libraries load; those of a small shell (`Database.shell`); those of `--with` programs, with
+what they recommend; those with something in a given folder (Debian's dist-packages); and all that these depend on. Beside
+packages: the symlinks that lead to any of it (`/bin`, `/etc/alternatives`), the machine's certificates, its time zone, and
+the captured locale.
 
-Out: documentation but for copyright files, translations but the captured locale's, package management (`LEFT_OUT`),
-and GPU drivers, which belong to the kernel of the machine that a run is on.
+Out: documentation but for copyright files, translations but the captured locale's, bytecode, package management
+(`Database.is_left_out`), and GPU drivers, which belong to the kernel of the machine that a run is on.
 
-Made by rule, never copied: passwd, group, nsswitch.conf, ld.so.cache, and the package database cut to the packages
-that are there. Every other byte is the machine's own: checked against its package's checksums, and named when it
-differs. Owners, times and set-uid bits do not survive the canonical form (`image.entry`).
+Made by rule, never copied: passwd, group, nsswitch.conf, ld.so.cache, and dpkg's database cut to the packages that are
+there. Every other byte is the machine's own: checked against its package's checksums, and named when it differs. Owners,
+times and set-uid bits do not survive the canonical form (`image.entry`).
+
+What no package owns (a vendor's libraries in `/opt`, module trees, a program of `--with`) is a tree of its own above the
+base: the files that are loaded and what they load, at their paths, never the folder around them unless it is asked for.
+That tree brings its own ld.so.cache, which hides the base's: so the base stays the pure cut of packages, equal for every
+environment that needs the same ones, and a vendor's library changes no byte of it.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
-import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
-from repro_env.base import closure, dpkg, interpreter, ldcache
+from repro_env.base import checks, dpkg, interpreter, ldcache, libpath, locales, packages, rpm
+from repro_env.base import needs as loading
+from repro_env.base import unowned as above
+from repro_env.base.checks import Check
+from repro_env.base.needs import Needs
+from repro_env.base.packages import Database, Package
+from repro_env.base.programs import Program, find
 from repro_env.base.tree import Hashes, LiveTree, Tree, real, within
 from repro_env.image.layout import SYSTEM_PATH
-from repro_env.model import codec
-from repro_env.model.environment import Interpretation, Startup, SystemPackage
-from repro_env.model.errors import LockError, UsageError
+from repro_env.model.environment import Carried, Interpretation, SharedLibrary, Startup, SystemPackage
+from repro_env.model.errors import LockError
 from repro_env.store.facts import FactCache
 
-SHELL = (
-    "base-files", "bash", "ca-certificates", "coreutils", "dash", "findutils", "grep", "gzip", "hostname", "libc-bin",
-    "media-types", "ncurses-base", "netbase", "openssl", "sed", "tar", "tzdata", "util-linux",
-)  # fmt: skip
-"""Packages that are in every base, where the machine has them."""
 SHELL_PROGRAMS = ("sh", "awk")
 """Programs whose package is in every base; which one that is differs from machine to machine."""
-LEFT_OUT = re.compile(
-    r"\A(?:dpkg|apt|adduser|passwd|login|ucf|mount|udev|init-system-helpers|sysvinit-utils|e2fsprogs|logsave|install-info"
-    r"|debconf.*|cdebconf.*|perl|perl-base|perl-modules-.*|libperl.*|systemd|systemd-sysv|systemd-standalone-.*"
-    r"|nvidia-.*|libnvidia-.*|libcuda1(?:-.*)?|cuda-drivers.*)\Z"
-)
-"""Packages that nothing is followed into: package management, boot, perl, drivers. `--with` a program of theirs brings them."""
-DRIVER = re.compile(r"\Alib(?:cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[^/]*|\w+_nvidia)\.so(?:\.|\Z)")
-"""File names of the GPU driver's user-space half: it has to match the kernel module, so a run takes the machine's own."""
+OS_RELEASE = "/etc/os-release"
+"""Its package is in every base too."""
 FOLDERS = (
     "dev", "etc", "home", "mnt", "opt", "proc", "root", "run", "srv", "sys", "tmp", "usr", "var", "var/lib", "var/tmp",
 )  # fmt: skip
@@ -57,219 +53,181 @@ GROUP = b"root:x:0:\nnogroup:x:65534:\n"
 NSSWITCH = b"".join(
     b"%s: files\n" % name for name in (b"passwd", b"group", b"shadow", b"networks", b"protocols", b"services", b"ethers")
 ) + (b"hosts: files dns\n")
+EXTRACTED = ("/etc/pki/ca-trust/extracted", "/var/lib/ca-certificates")
+"""Where update-ca-trust (Fedora, RHEL) and update-ca-certificates of SUSE write the trust store."""
+BUNDLES = ("/etc/ssl/certs/ca-certificates.crt", "/etc/pki/ca-trust/extracted/pem/tls-ca-bundle.pem", "/etc/ssl/ca-bundle.pem")
+ANCHORS = ("/usr/local/share/ca-certificates", "/etc/pki/ca-trust/source/anchors", "/etc/pki/trust/anchors")
+"""Where a site puts certificates of its own."""
 _UNWANTED = ("man", "info", "lintian", "bug", "doc-base", "gtk-doc", "help", "bash-completion")
 """Folders below /usr/share."""
-_BUILT_IN = frozenset({"", "C", "POSIX", "C.UTF-8", "C.utf8"})
-_LIBRARY = re.compile(r"\A(?:lib.*\.so|ld-.*\.so)(?:\..*)?\Z")
-CHECKED = "package-files"
-_READ = 1 << 20
-_TOGETHER = 64
-"""Files that a thread takes at once."""
+
+
+class Cut(msgspec.Struct, frozen=True, kw_only=True):
+    """The system behind an environment."""
+
+    base: Tree
+    unowned: Tree | None
+    """What belongs to no package and is loaded or asked for, above the base; None where there is nothing of the kind."""
+    carried: tuple[Carried, ...]
+    """The same in words, sorted: each file, or the folder that was asked for, with its size."""
+    libraries: tuple[SharedLibrary, ...]
+    """Every shared library that is loaded from outside the environment and the interpreter, sorted by its real path."""
 
 
 def cut(
     facts: Interpretation,
     startup: Startup,
     *,
+    system: Database | None = None,
     libraries: Iterable[Path] = (),
     programs: Sequence[str] = (),
+    folders: Iterable[Path] = (),
+    elsewhere: Sequence[str] = (),
     locale: str = "",
+    environ: Mapping[str, str] | None = None,
     hashes: Hashes,
     known: FactCache | None = None,
-) -> Tree:
-    """The base for an environment.
+) -> Cut:
+    """The base for an environment, and what lies beside all packages.
 
-    `libraries`: absolute paths of the environment's shared libraries and extension modules. `programs`: names or
-    absolute paths to add (`--with`). `locale`: the one in force, as setlocale(3) names it; words after it are ignored.
-    `known` remembers which files were held against the package database, by their sha256. Raises `LockError`: no package database of a supported family, or a locale that is not there; `UsageError`: a
-    program that is not there.
+    `system`: the machine's packages, where the caller has them open. `libraries`: absolute paths of the environment's
+    shared libraries and extension modules. `programs`: names or absolute paths to add (`--with`). `folders`: packages
+    that own something directly in one of these are in. `elsewhere`: folders beside the environment's and the interpreter's
+    whose files travel in other layers. `locale`: the one in force, as setlocale(3) names it; words after
+    it are ignored. `environ`: where Python is started, for LD_LIBRARY_PATH and LD_PRELOAD. `known` remembers which files
+    were held against the package database, by their sha256. Raises `LockError`: no package database of a supported
+    family, or a locale that is not there; `UsageError`: a program that is not there.
     """
-    system = database(Path("/"))
-    added = [_program(system, name) for name in programs]
-    own = [str(path) for path in libraries]
+    system = system or database(Path("/"))
+    added = [one for name in programs for one in find(system, name)]
+    whole = {one.folder: _walk(one.folder) for one in added if one.folder}
     locale = next(iter(locale.split()), "")
-    needs = _needs(facts, startup, own, [path for one in added for path in one.chain[-1:]])
-    tree = LiveTree()
+    executed = [*(one.file for one in added if one.file), *(path for tree in whole.values() for path in _binaries(tree))]
+    held = [*loading.elsewhere(facts), *elsewhere, *map(real, elsewhere)]
+    needed = loading.needs(facts, startup, [str(path) for path in libraries], executed, libpath.read(environ or {}), held)
     basics = [real(found) for name in SHELL_PROGRAMS if (found := shutil.which(name, path=SYSTEM_PATH))]
-    owners = system.owners([*basics, *needs.libraries, *needs.mapped, *(path for one in added for path in one.chain)])
-    packages = _packages(system, owners, [*basics, *needs.libraries, *needs.mapped], added)
+    basics += [real(OS_RELEASE), *_children(folders)]
+    asked = [path for one in added for path in one.chain]
+    owners = system.owners([*basics, *needed.libraries, *needed.mapped, *asked])
+    chosen = _packages(system, owners, [*basics, *needed.libraries, *needed.mapped], added)
 
     gone: list[str] = []
-    checks: list[_Check] = []
-    wanted = _translations(locale)
-    for package in packages:
-        gone += _collect(tree, system, package, wanted, checks)
-    unowned = _unowned(tree, needs, added, owners, facts, startup)
-    spelled = [path for path in needs.spelled if real(path) in owners or real(path) in unowned]
-    for path in (*spelled, *(path for one in added for path in one.chain[:1]), "/bin/sh"):
-        tree.follow(path)
-    for link in ("/bin", "/lib", "/lib64", "/sbin", "/etc/os-release", "/etc/localtime", "/etc/timezone"):
+    compared: list[Check] = []
+    tree = LiveTree()
+    translations = locales.translations(locale)
+    for package in chosen:
+        gone += _collect(tree, system, package, translations, compared)
+    unowned = _unowned(needed, added, owners, startup)
+    beside = LiveTree()
+    for path in sorted(unowned):
+        beside.follow(path)
+    for inner in whole.values():
+        beside.merge(inner)
+    for path in (*needed.spelled, *(path for one in added for path in one.chain[:1])):
+        if real(path) in owners and _is_systems(path):
+            tree.follow(path)
+        elif real(path) in owners or real(path) in beside:
+            beside.follow(path)
+    for link in ("/bin", "/bin/sh", "/lib", "/lib64", "/sbin", OS_RELEASE, "/etc/localtime", "/etc/timezone"):
         tree.follow(link)
     _alternatives(tree, system)
-    _locale(tree, locale)
-    notes = [*needs.notes, *_certificates(tree)]
+    locales.add(tree, locale)
+    notes = [*needed.notes, *_certificates(tree)]
 
+    python = facts.interpreter
+    first = above.by_path(tree, beside, needed)
+    lower = above.listed([tree], needed, python.libpython)
+    upper = above.merged(first.lines, above.listed([tree, beside], needed, python.libpython))
+    differing = loading.differing(needed, python.executable, upper) if needed.path.folders else ()
     tree.make("/etc/passwd", PASSWD)
     tree.make("/etc/group", GROUP)
     tree.make("/etc/nsswitch.conf", NSSWITCH)
-    tree.make("/var/lib/dpkg/status", system.status(packages))
-    tree.make("/etc/ld.so.cache", ldcache.write(_cache(tree, needs, facts.interpreter.libpython)))
+    tree.make(above.CACHE, ldcache.write(lower))
+    for path, data in system.kept(chosen).items():
+        tree.make(path, data)
     entries, contents = tree.finish(hashes, FOLDERS)
-    return Tree(
+    upper_tree = above.above(beside, entries, ldcache.write(lower), ldcache.write(upper), hashes)
+    carried = above.carried(sorted(unowned), sorted(whole), upper_tree)
+    if carried:
+        size = sum(one.size for one in carried)
+        notes.append(f"{len(carried)} libraries, programs or folders belong to no package and are carried: {size:,} bytes")
+    base = Tree(
         entries=entries,
         contents=contents,
-        packages=tuple(SystemPackage(name=system.shown(package), version=package.version) for package in packages),
-        edited=_edited(checks, {entry.path: entry.sha256 for entry in entries}, known),
-        unowned=tuple(sorted(unowned)),
-        unknown=tuple(sorted({*needs.unknown, *gone})),
+        packages=tuple(SystemPackage(name=system.shown(package), version=package.version) for package in chosen),
+        edited=checks.edited(compared, {entry.path: entry.sha256 for entry in entries}, known),
+        unknown=tuple(sorted({*needed.unknown, *gone, *first.unknown, *differing})),
         notes=tuple(sorted(set(notes))),
     )
+    told = {f"/{entry.path}": entry.sha256 for one in (base, upper_tree) if one for entry in one.entries if entry.sha256}
+    used = _used(system, needed, owners, told)
+    return Cut(base=base, unowned=upper_tree, carried=carried, libraries=used)
 
 
-def database(root: Path) -> dpkg.Database:
+def database(root: Path) -> Database:
     """The machine's package database. Raises `LockError` naming what the machine has instead of a supported one."""
     if dpkg.present(root):
         return dpkg.Database(root)
+    if rpm.present(root):
+        return rpm.Database(root)
     others = {
-        "var/lib/rpm": "rpm", "usr/lib/sysimage/rpm": "rpm", "lib/apk/db/installed": "apk", "var/lib/pacman": "pacman",
-        "nix/store": "nix", "var/lib/dpkg/status.d": "a distroless image's",
+        "lib/apk/db/installed": "apk", "var/lib/pacman": "pacman", "nix/store": "nix",
+        "var/lib/dpkg/status.d": "a distroless image's",
     }  # fmt: skip
     family = next((name for place, name in others.items() if (root / place).exists()), "")
-    what = f"a base can be cut from dpkg machines (Debian, Ubuntu) only so far; this one's package database is {family}"
+    what = f"a base can be cut from dpkg and rpm machines only so far; this one's package database is {family}"
     if not family:
         what = "this machine has no package database, so nothing says which files an operating system needs"
-    raise LockError(what, where=str(root), hint="capture on a Debian or Ubuntu machine or in a container of one")
-
-
-class _Program(msgspec.Struct, frozen=True):
-    """What one `--with` asks for."""
-
-    chain: tuple[str, ...]
-    """Every path from the name to the file, folders resolved; empty when a package was named."""
-    package: dpkg.Package | None
-
-
-class _Needs(msgspec.Struct, frozen=True, kw_only=True):
-    """What is loaded from outside the environment and the interpreter."""
-
-    loader: closure.Loader
-    spelled: tuple[str, ...]
-    """As the loader spells them."""
-    libraries: frozenset[str]
-    """Real paths, found by the loader's rules."""
-    mapped: frozenset[str]
-    """Real paths that were mapped at start-up, but which the rules do not lead to (LD_LIBRARY_PATH, dlopen by path)."""
-    unknown: tuple[str, ...]
-    notes: tuple[str, ...]
-
-
-class _Check(msgspec.Struct, frozen=True):
-    """A file to compare with its package's checksum."""
-
-    path: str
-    md5: str
-    package: str
-
-
-def _program(system: dpkg.Database, name: str) -> _Program:
-    path = name if name.startswith("/") else shutil.which(name, path=SYSTEM_PATH)
-    if path is None or not Path(path).is_file():
-        package = None if path else system.named(name)
-        if package is None:
-            hint = "install it on this machine first, or give the full path of the program"
-            raise UsageError("is neither a program nor a package of this machine", where=f"--with {name}", hint=hint)
-        return _Program((), package)
-    chain = []
-    for _ in range(40):
-        folder, _, last = path.rpartition("/")
-        path = f"{real(folder)}/{last}"
-        chain.append(path)
-        if not Path(path).is_symlink():
-            break
-        path = os.path.normpath(Path(real(folder), Path(path).readlink()))
-    return _Program(tuple(chain), None)
-
-
-def _needs(facts: Interpretation, startup: Startup, own: Sequence[str], programs: Sequence[str]) -> _Needs:
-    python = facts.interpreter
-    loader = closure.host()
-    elsewhere = _elsewhere(facts)
-    parts = interpreter.binaries(python)
-    themselves = {real(part) for part in parts}
-    loaded: dict[str, str] = {}
-    for path in (*startup.mapped, *own):
-        found = loader.facts(path)
-        for name in (path.rpartition("/")[2], found.soname if found else ""):
-            if name:
-                loaded[name] = "" if within(path, elsewhere) or within(real(path), elsewhere) else path
-    starts = [*parts, *startup.mapped, *own, *programs]
-    closed = closure.close(starts, loader, program=python.executable, loaded=loaded)
-
-    notes, unknown, spelled = [], [*closed.damaged], []
-    libraries, mapped = set(), set()
-    for path in (*closed.libraries, *closed.interpreters, *startup.mapped):
-        at = real(path)
-        if at in themselves or within(path, elsewhere) or within(at, elsewhere):
-            continue
-        if DRIVER.match(path.rpartition("/")[2]) or DRIVER.match(at.rpartition("/")[2]):
-            notes.append(f"{path} belongs to the GPU driver and is not captured: a run takes its own machine's")
-        elif not Path(at).is_file():
-            unknown.append(f"{path} is loaded and is not on this machine")
-        else:
-            spelled.append(path)
-            libraries.add(at)
-            if path in startup.mapped:
-                mapped.add(at)
-    ruled = {real(path) for path in (*closed.libraries, *closed.interpreters)}
-    for one in closed.missing:
-        text = f"{one.name}, needed by {one.by}, is not on this machine"
-        (notes if DRIVER.match(one.name) else unknown).append(text)
-    return _Needs(
-        loader=loader,
-        spelled=tuple(sorted(spelled)),
-        libraries=frozenset(libraries & ruled),
-        mapped=frozenset(mapped - ruled),
-        unknown=tuple(unknown),
-        notes=tuple(notes),
-    )
-
-
-def _elsewhere(facts: Interpretation) -> list[str]:
-    """Folders whose files travel in other layers."""
-    layout, python = facts.layout, facts.interpreter
-    found = [python.stdlib, python.platstdlib]
-    if facts.is_venv or layout.prefix not in interpreter.SHARED:
-        found.append(layout.prefix)
-    else:
-        found += [f"{layout.prefix}/{site}" for site in (layout.purelib, layout.platlib)]
-    if own := interpreter.own_prefix(facts):
-        found.append(own)
-    return [*found, *map(real, found)]
+    hint = "capture on a machine of Debian's, Ubuntu's, Fedora's or RHEL's family, or in a container of one"
+    raise LockError(what, where=str(root), hint=hint)
 
 
 def _packages(
-    system: dpkg.Database,
-    owners: dict[str, tuple[dpkg.Package, ...]],
-    needed: Iterable[str],
-    added: Sequence[_Program],
-) -> tuple[dpkg.Package, ...]:
+    system: Database, owners: Mapping[str, tuple[Package, ...]], needed: Iterable[str], added: Sequence[Program]
+) -> tuple[Package, ...]:
     roots = [package for path in needed for package in owners.get(path, ())]
-    roots += [found for name in SHELL if (found := system.named(name)) is not None]
+    roots += [found for name in system.shell if (found := system.named(name)) is not None]
     for one in added:
         asked = [one.package] if one.package else [package for path in one.chain for package in owners.get(path, ())]
         roots += asked
         for package in asked:
-            roots += system.meet(package.recommends, package.architecture, _is_left_out)
-    return system.close(roots, _is_left_out)
+            roots += system.recommended(package, system.is_left_out)
+    return system.close(roots, system.is_left_out)
 
 
-def _is_left_out(name: str) -> bool:
-    return LEFT_OUT.match(name) is not None
+def _children(folders: Iterable[Path]) -> list[str]:
+    """What lies directly in the folders, real paths; nothing in one that is not there."""
+    found = []
+    for folder in folders:
+        place = real(str(folder))
+        try:
+            found += [f"{place}/{name}" for name in sorted(os.listdir(place))]  # noqa: PTH208
+        except OSError:
+            continue
+    return found
 
 
-def _collect(
-    tree: LiveTree, system: dpkg.Database, package: dpkg.Package, wanted: frozenset[str], checks: list[_Check]
-) -> list[str]:
+def _walk(folder: str) -> LiveTree:
+    tree = LiveTree()
+    try:
+        tree.below(folder, lambda path, is_dir: False)  # noqa: ARG005
+    except PermissionError as error:
+        hint = "make it readable, or name the programs that are needed"
+        raise LockError("cannot be read by this user", where=str(error.filename or folder), hint=hint) from None
+    return tree
+
+
+def _binaries(tree: LiveTree) -> list[str]:
+    """Programs and libraries of a tree, by their look; the loader's rules tell which are ELF files."""
+    found = []
+    for path in tree.paths():
+        one = tree.found(path)
+        if one is not None and one.kind == "file" and (one.executable or ".so" in path.rpartition("/")[2]):
+            found.append(path)
+    return found
+
+
+def _collect(tree: LiveTree, system: Database, package: Package, wanted: frozenset[str], compared: list[Check]) -> list[str]:
     """A package's files into the tree, and what to compare them with. Returns a line for each that is not to be had."""
     gone = []
     for path in system.files(package):
@@ -281,18 +239,20 @@ def _collect(
         elif found.kind == "file" and not os.access(f"/{found.path}", os.R_OK):
             tree.drop(f"/{found.path}")
             gone.append(f"{path} ({package.name}) cannot be read by this user")
-    for path, md5 in system.checksums(package).items():
+    for path, digest in system.checksums(package).items():
         place = tree.parent(path) if _belongs(path, wanted) else None
         found = tree.found(place) if place is not None else None
         if found is not None and found.kind == "link" and tree.follow(f"/{found.path}") is not None:
-            checks.append(_Check(f"/{found.path}", "", package.name))  # somebody put a link in the place of a file
+            compared.append(Check(f"/{found.path}", "", package.name))  # somebody put a link in the place of a file
         elif found is not None and found.kind == "file":
-            checks.append(_Check(f"/{found.path}", md5, package.name))
+            compared.append(Check(f"/{found.path}", digest, package.name))
     return gone
 
 
 def _belongs(path: str, wanted: frozenset[str]) -> bool:
-    """Whether a packaged path is part of a base: no documentation, no foreign translations."""
+    """Whether a packaged path is part of a base: no bytecode, no documentation, no foreign translations."""
+    if "/__pycache__" in path:
+        return False
     if not path.startswith("/usr/share/"):
         return True
     first, _, rest = path[len("/usr/share/") :].partition("/")
@@ -305,194 +265,60 @@ def _belongs(path: str, wanted: frozenset[str]) -> bool:
     return first not in _UNWANTED
 
 
-def _translations(locale: str) -> frozenset[str]:
-    """Folders of /usr/share/locale that gettext looks into for a locale."""
-    if locale in _BUILT_IN:
-        return frozenset()
-    plain = locale.partition("@")[0].partition(".")[0]
-    return frozenset({locale, locale.partition(".")[0], plain, plain.partition("_")[0]})
-
-
 def _unowned(
-    tree: LiveTree,
-    needs: _Needs,
-    added: Sequence[_Program],
-    owners: dict[str, tuple[dpkg.Package, ...]],
-    facts: Interpretation,
+    needed: Needs,
+    added: Sequence[Program],
+    owners: Mapping[str, tuple[Package, ...]],
     startup: Startup,
 ) -> set[str]:
-    """Take what no package owns. A mapped file on `sys.path` is somebody's module: source or overlay, not base."""
-    found = set(needs.libraries - owners.keys())
-    modules = [path for path in startup.sys_path if path.startswith("/") and path not in interpreter.SHARED]
-    found |= {path for path in needs.mapped - owners.keys() if not within(path, map(real, modules))}
-    elsewhere = _elsewhere(facts)
+    """What no package owns. A library on `sys.path` is somebody's module: source or overlay, not the system's."""
+    modules = [real(path) for path in startup.sys_path if path.startswith("/") and path not in interpreter.SHARED]
+    found = {path for path in needed.libraries | needed.mapped if path not in owners and not within(path, modules)}
     for one in added:
-        found |= {path for path in one.chain if path not in owners and not within(path, elsewhere)}
-    for path in found:
-        tree.follow(path)
-    return {path for path in found if not Path(path).is_symlink()}
+        found |= {path for path in one.chain if path not in owners and not within(path, needed.held)}
+    return found
 
 
-def _alternatives(tree: LiveTree, system: dpkg.Database) -> None:
+def _is_systems(path: str) -> bool:
+    """Whether a link at this path is the system's own, as `/etc/alternatives` are, whoever made it."""
+    return within(path, ("/bin", "/etc", "/lib", "/lib32", "/lib64", "/sbin", "/usr", "/var")) and not within(
+        path, ("/usr/local",)
+    )
+
+
+def _alternatives(tree: LiveTree, system: Database) -> None:
     """The links of every alternative whose choice is in the tree."""
     for one in system.alternatives():
         if real(f"/etc/alternatives/{one.name}") in tree and real(one.link) in tree:
             tree.follow(one.link)
 
 
-def _locale(tree: LiveTree, locale: str) -> None:
-    """The compiled locale: its own folder, else the archive that holds it (locale(7))."""
-    if locale in _BUILT_IN:
-        return
-    names = _spellings(locale)
-    for name in names:
-        if Path("/usr/lib/locale", name).is_dir():
-            tree.below(f"/usr/lib/locale/{name}", lambda path, is_dir: False)  # noqa: ARG005
-            return
-    archive = Path("/usr/lib/locale/locale-archive")
-    if archive.is_file() and _mentions(archive, [name.encode() + b"\0" for name in names]):
-        tree.follow(str(archive))
-        return
-    raise LockError(
-        f"the locale {locale!r} is in force and not to be found in /usr/lib/locale",
-        where=locale,
-        hint=f"generate it (locale-gen {locale}), or capture with LANG=C.UTF-8",
-    )
-
-
-def _spellings(locale: str) -> list[str]:
-    """A locale's name as given and as glibc normalises it: `de_DE.UTF-8@euro` -> `de_DE.utf8@euro`."""
-    head, at, modifier = locale.partition("@")
-    language, dot, charset = head.partition(".")
-    plain = re.sub(r"[^a-z0-9]", "", charset.lower())
-    if plain.isdecimal():
-        plain = f"iso{plain}"
-    return list(dict.fromkeys([locale, f"{language}{dot}{plain}{at}{modifier}"]))
-
-
-def _mentions(file: Path, words: Sequence[bytes]) -> bool:
-    longest = max(map(len, words))
-    with file.open("rb") as stream:
-        tail = b""
-        while chunk := stream.read(_READ):
-            window = tail + chunk
-            if any(word in window for word in words):
-                return True
-            tail = window[-longest:]
-    return False
-
-
 def _certificates(tree: LiveTree) -> Iterator[str]:
-    """The trust store as it is: the bundle and the links beside it. Yields a note for each certificate of the site's own."""
-    folder = "/etc/ssl/certs"
-    try:
-        names = sorted(os.listdir(folder))  # noqa: PTH208
-    except OSError:
-        return
-    for name in names:
-        path = f"{folder}/{name}"
+    """The trust store as it is, made by the machine's own tool. Yields a note for each certificate of the site's own."""
+    for path in _children([Path("/etc/ssl/certs")]):
         if Path(path).is_file() and os.access(path, os.R_OK):
             tree.follow(path)
-    bundle = Path(folder, "ca-certificates.crt")
-    trusted = bundle.read_bytes() if str(bundle) in tree else b""
-    for own in sorted(Path("/usr/local/share/ca-certificates").rglob("*.crt")):
-        if own.is_file() and os.access(own, os.R_OK) and own.read_bytes().strip() in trusted:
-            yield f"{own} is a certificate of this site's own and travels with the base"
+    for folder in EXTRACTED:
+        if os.access(folder, os.R_OK | os.X_OK):
+            tree.below(folder, lambda path, is_dir: False)  # noqa: ARG005
+    trusted = b"".join(Path(path).read_bytes() for path in BUNDLES if real(path) in tree)
+    for place in ANCHORS:
+        for own in sorted(Path(place).rglob("*")):
+            if (
+                own.suffix in (".crt", ".pem")
+                and own.is_file()
+                and os.access(own, os.R_OK)
+                and own.read_bytes().strip() in trusted
+            ):
+                yield f"{own} is a certificate of this site's own and travels with the base"
 
 
-def _cache(tree: LiveTree, needs: _Needs, libpython: str | None) -> Iterator[ldcache.Library]:
-    """What ldconfig would list of this tree (ldconfig(8)): its folders in their order, then what was loaded from others."""
-    folders: dict[str, list[str]] = {}
-    for path in tree.paths():
-        folder, _, name = path.rpartition("/")
-        if _LIBRARY.match(name):
-            folders.setdefault(folder, []).append(name)
-    if libpython:  # it travels with the interpreter, and may be found by nothing but this cache
-        folder, _, name = real(libpython).rpartition("/")
-        folders.setdefault(folder, []).append(name)
-    seen: set[str] = set()
-    for spelled in _search():
-        place = real(spelled)
-        if place in seen:
-            continue
-        seen.add(place)
-        inner = f"{place}/glibc-hwcaps/"
-        for folder in sorted(name for name in folders if name == place or name.startswith(inner)):
-            below = folder[len(place) :]
-            yield from _lines(tree, needs.loader, folder, spelled + below, folders[folder], below.rpartition("/")[2])
-    for path in sorted(needs.mapped):
-        if path in tree and path.rpartition("/")[0] not in seen:
-            folder, _, name = path.rpartition("/")
-            yield from _lines(tree, needs.loader, folder, folder, [name], "")
-
-
-def _lines(
-    tree: LiveTree, loader: closure.Loader, folder: str, spelled: str, names: Iterable[str], hwcaps: str
-) -> Iterator[ldcache.Library]:
-    for name in names:
-        facts = loader.facts(f"{folder}/{name}")
-        flags = ldcache.FLAGS.get((facts.bits, facts.machine)) if facts else None
-        if facts is None or flags is None:
-            continue
-        listed = facts.soname or name
-        if f"{folder}/{name}" in tree.links and name.endswith(".so") and listed.startswith(name):
-            listed = name  # a link for the linker, which ldconfig lists too
-        file = listed if f"{folder}/{listed}" in tree else name
-        yield ldcache.Library(listed, flags, f"{spelled}/{file}", hwcaps)
-
-
-def _search() -> Iterator[str]:
-    """Folders of ld.so.conf in their order, then the loader's built-in ones."""
-    yield from _configured(Path("/etc/ld.so.conf"), 0)
-    yield from ("/lib", "/usr/lib")
-
-
-def _configured(file: Path, depth: int) -> Iterator[str]:
-    try:
-        text = file.read_text(errors="surrogateescape")
-    except OSError:
-        return
-    for line in text.splitlines():
-        words = line.partition("#")[0].split()
-        if words[:1] == ["include"] and depth < 8:
-            for pattern in words[1:]:
-                start = Path("/") if pattern.startswith("/") else file.parent
-                for found in sorted(start.glob(pattern.lstrip("/"))):
-                    yield from _configured(found, depth + 1)
-        elif words and words[0].startswith("/"):
-            yield words[0].rstrip("/")
-
-
-def _edited(checks: Sequence[_Check], hashes: Mapping[str, str], known: FactCache | None) -> tuple[str, ...]:
-    """Files that are not as their package installed them. The same bytes against the same database need no second look."""
-    told = [[check.path, check.package, check.md5, hashes.get(check.path[1:], "")] for check in checks]
-    if known is None or not all(sha256 or not md5 for _, _, md5, sha256 in told):
-        return _compared(checks)
-    key = codec.digest(told)
-    found = known.recall(CHECKED, key, tuple[str, ...])
-    if found is None:
-        found = _compared(checks)
-        known.put(CHECKED, key, codec.canonical(found))
-    return found
-
-
-def _compared(checks: Sequence[_Check]) -> tuple[str, ...]:
-    parts = [checks[start : start + _TOGETHER] for start in range(0, len(checks), _TOGETHER)]
-    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        return tuple(sorted({line for lines in pool.map(_differing, parts) for line in lines}))
-
-
-def _differing(checks: Sequence[_Check]) -> list[str]:
-    return [f"{check.path} ({check.package})" for check in checks if _md5(check.path) != check.md5]
-
-
-def _md5(path: str) -> str:
-    """Hex; empty for a file that is gone by now, which the hashing of the tree will say."""
-    hasher = hashlib.md5(usedforsecurity=False)
-    try:
-        with open(path, "rb") as file:  # noqa: PTH123
-            while chunk := file.read(_READ):
-                hasher.update(chunk)
-    except OSError:
-        return ""
-    return hasher.hexdigest()
+def _used(
+    system: Database, needed: Needs, owners: Mapping[str, tuple[Package, ...]], told: Mapping[str, str]
+) -> tuple[SharedLibrary, ...]:
+    """Every library that is held, with its owner, and the driver's."""
+    found = [SharedLibrary(path=path, owner="driver", sha256=None) for path in needed.drivers]
+    for path in (needed.libraries | needed.mapped) & told.keys():
+        owner = packages.word(system, owners[path][0]) if path in owners else ""
+        found.append(SharedLibrary(path=path, owner=owner, sha256=f"sha256:{told[path]}"))
+    return tuple(sorted(found, key=lambda one: one.path))

@@ -9,13 +9,17 @@ libraries and object files, Tcl/Tk scripts. A symlink to a file brings the file.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from repro_env.base import closure, dpkg
+from repro_env.base import checks, closure, libpath
+from repro_env.base.checks import Check
+from repro_env.base.packages import Database, Package
 from repro_env.base.tree import Hashes, LiveTree, Tree, real, within
 from repro_env.io.files import walk
 from repro_env.model.environment import Interpretation, Interpreter, SystemPackage
 from repro_env.model.errors import InterpreterError
+from repro_env.store.facts import FactCache
 
 SHARED = ("/", "/usr", "/usr/local")
 """Prefixes that a Python shares with the rest of the system: what lies there is not its own."""
@@ -24,27 +28,46 @@ _SITE = frozenset({"site-packages", "dist-packages"})
 _OBJECTS = (".a", ".o")
 
 
-def interpreter_tree(facts: Interpretation, *, hashes: Hashes) -> Tree:
-    """The interpreter's own layer. Raises `InterpreterError` when a part that Python needs is not there."""
+def interpreter_tree(
+    facts: Interpretation,
+    *,
+    hashes: Hashes,
+    system: Database | None = None,
+    environ: Mapping[str, str] | None = None,
+    known: FactCache | None = None,
+) -> Tree:
+    """The interpreter's own layer. Raises `InterpreterError` when a part that Python needs is not there.
+
+    `system`: the machine's packages, to name those that own it and what was edited since; `environ`: where Python is
+    started, for LD_LIBRARY_PATH; `known`: as `checks.edited` takes it.
+    """
     python = facts.interpreter
     tree = LiveTree()
-    for path in (python.executable, python.prefix, python.stdlib, python.platstdlib, python.libpython):
-        if path is not None and tree.follow(path) is None:
-            raise InterpreterError("is part of this Python and is not there", where=path, hint="reinstall this Python")
-    for path in _names(facts):
-        tree.follow(path)
+    for part in (python.executable, python.prefix, python.stdlib, python.platstdlib, python.libpython):
+        if part is not None and tree.follow(part) is None:
+            raise InterpreterError("is part of this Python and is not there", where=part, hint="reinstall this Python")
+    for name in _names(facts):
+        tree.follow(name)
     for folder in dict.fromkeys((python.stdlib, python.platstdlib)):
         tree.below(folder, left_out)
     for folder in _headers(python):
         tree.below(folder, left_out)
     own = own_prefix(facts)
-    loader = closure.host()
+    loader = closure.host(libpath.read(environ or {}).folders)
     if own:
-        for path in closure.close(binaries(python), loader, program=python.executable).libraries:
-            if within(real(path), [own]):
-                tree.follow(path)
+        for library in closure.close(binaries(python), loader, program=python.executable).libraries:
+            if within(real(library), [own]):
+                tree.follow(library)
     entries, contents = tree.finish(hashes)
-    return Tree(entries=entries, contents=contents, packages=_packages(python), unknown=tuple(sorted(loader.damaged)))
+    owners = _owners(python, system)
+    compared, gone = _compared(tree, python, system, owners)
+    return Tree(
+        entries=entries,
+        contents=contents,
+        packages=tuple(SystemPackage(name=system.shown(one), version=one.version) for one in owners) if system else (),
+        edited=checks.edited(compared, {entry.path: entry.sha256 for entry in entries}, known),
+        unknown=tuple(sorted({*loader.damaged, *gone})),
+    )
 
 
 def own_prefix(facts: Interpretation) -> str:
@@ -135,10 +158,36 @@ def _headers(python: Interpreter) -> list[str]:
     return [folder for folder in found if Path(folder).is_dir()]
 
 
-def _packages(python: Interpreter) -> tuple[SystemPackage, ...]:
-    """The Debian packages that own the binary and the standard library, where it is Debian's Python."""
-    if not (python.executable.startswith("/usr/bin/") and dpkg.present(Path("/"))):
+def _owners(python: Interpreter, system: Database | None) -> tuple[Package, ...]:
+    """The packages that own the binary and the standard library, sorted, where it is the system's own Python."""
+    if system is None or not python.executable.startswith("/usr/"):
         return ()
-    owners = dpkg.Database().owners(real(part) for part in [*binaries(python), f"{python.stdlib}/os.py"])
-    names = {package.name: package.version for found in owners.values() for package in found}
-    return tuple(SystemPackage(name=name, version=names[name]) for name in sorted(names))
+    owners = system.owners(real(part) for part in [*binaries(python), f"{python.stdlib}/os.py"])
+    return tuple(sorted({one for found in owners.values() for one in found}, key=lambda one: one.order))
+
+
+def _compared(
+    tree: LiveTree, python: Interpreter, system: Database | None, owners: Iterable[Package]
+) -> tuple[list[Check], list[str]]:
+    """The interpreter's files to hold against their packages, and a line for each file of the standard library that is gone."""
+    compared, gone = [], []
+    stdlib = (python.stdlib, python.platstdlib)
+    for package in owners if system else ():
+        assert system is not None  # noqa: S101
+        for path, digest in system.checksums(package).items():
+            folder, _, name = path.rpartition("/")
+            found = tree.found(f"{real(folder)}/{name}")
+            if found is not None and found.kind == "file":
+                compared.append(Check(f"/{found.path}", digest, package.name))
+            elif found is not None and found.kind == "link":
+                compared.append(Check(f"/{found.path}", "", package.name))
+            elif within(path, stdlib) and not _is_left_out(path, stdlib) and not os.path.lexists(path):
+                gone.append(f"{path} ({package.name}) is not there")
+    return compared, gone
+
+
+def _is_left_out(path: str, folders: Iterable[str]) -> bool:
+    """Whether a file below one of the folders, or a folder that it lies in, stays out."""
+    folder = next(one for one in folders if within(path, (one,)))
+    parts = path[len(folder) + 1 :].split("/")
+    return left_out("/".join(parts), False) or any(left_out("/".join(parts[:depth]), True) for depth in range(1, len(parts)))

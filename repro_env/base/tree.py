@@ -35,8 +35,6 @@ class Tree(msgspec.Struct, frozen=True, kw_only=True):
     """Those it was cut from, sorted by name."""
     edited: tuple[str, ...] = ()
     """`<path> (<package>)`: not as its package installed it; carried as it is."""
-    unowned: tuple[str, ...] = ()
-    """Libraries and programs that belong to no package; carried at their paths."""
     unknown: tuple[str, ...] = ()
     """What could not be found, read or told. One line each."""
     notes: tuple[str, ...] = ()
@@ -96,6 +94,11 @@ class LiveTree:
                 self.links.add(path)
                 if Path(path).is_file():
                     self.follow(path)
+
+    def merge(self, other: LiveTree) -> None:
+        """Collect all that another tree has collected."""
+        self._found.update(other._found)
+        self.links |= other.links
 
     def make(self, path: str, data: bytes) -> None:
         """A file made by rule, in place of whatever lies there."""

@@ -20,10 +20,11 @@ from tests.parts import need
 
 
 class Cut(msgspec.Struct, frozen=True):
-    """A virtual environment, and the two trees that it stands on."""
+    """A virtual environment, and the trees that it stands on."""
 
     facts: Interpretation
     startup: Startup
+    whole: host.Cut
     base: Tree
     interpreter: Tree
 
@@ -46,10 +47,13 @@ def cut(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
     facts = python.interpret(str(prefix / "bin/python"), environ)
     startup = python.start_up(facts, environ)
     assert startup.problem == ""
+    whole = host.cut(facts, startup, locale=startup.locale, hashes=hashes)
+    assert whole.unowned is None
     return Cut(
         facts,
         startup,
-        host.cut(facts, startup, locale=startup.locale, hashes=hashes),
+        whole,
+        whole.base,
         interpreter.interpreter_tree(facts, hashes=hashes),
     )
 

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.base.dpkg import Alternative, Database, Package
+from repro_env.base.dpkg import Database
+from repro_env.base.packages import Alternative, Package
 from repro_env.io import process
 from repro_env.model.errors import LockError
 from tests.parts import need
@@ -143,7 +144,7 @@ def test_the_cut_status_file_is_read_as_the_same_packages(machine: Machine, tmp_
     machine.install("c")
     database = machine.database()
     kept = [database.packages["b:amd64"], database.packages["a:amd64"]]
-    (machine.root / "var/lib/dpkg/status").write_bytes(database.status(kept))
+    (machine.root / "var/lib/dpkg/status").write_bytes(database.kept(kept)["/var/lib/dpkg/status"])
     assert list(machine.database().packages.values()) == [kept[1], kept[0]]
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from repro_env.base import host, ldcache
+from repro_env.base import checks, host, interpreter, ldcache
+from repro_env.base.checks import Check
 from repro_env.base.closure import Loader, close
-from repro_env.base.tree import LiveTree
+from repro_env.base.tree import LiveTree, Tree, within
 from repro_env.image import layer
 from repro_env.image.entry import members
 from repro_env.io import process
@@ -113,7 +114,7 @@ def test_our_loader_cache_lists_what_ldconfig_lists(cut: Cut, root: Path) -> Non
 
 
 def test_a_second_cut_is_equal_and_its_bytes_are_its_entries(cut: Cut, hashes: FileHashes) -> None:
-    again = host.cut(cut.facts, cut.startup, locale=cut.startup.locale, hashes=hashes)
+    again = host.cut(cut.facts, cut.startup, locale=cut.startup.locale, hashes=hashes).base
     assert (again.entries, again.packages, again.notes) == (cut.base.entries, cut.base.packages, cut.base.notes)
     layer.diff_id(layer.checked(members(again.entries, again.contents)))  # raises where a content is not its sha256
 
@@ -123,7 +124,7 @@ def test_the_order_of_what_was_mapped_and_listed_does_not_matter(cut: Cut, hashe
     libraries = [Path(one) for one in cut.startup.mapped]
     one = host.cut(cut.facts, startup, libraries=libraries, programs=["tar", "sed"], hashes=hashes)
     other = host.cut(cut.facts, cut.startup, libraries=libraries[::-1], programs=["sed", "tar"], hashes=hashes)
-    assert one.entries == other.entries
+    assert [one.base.entries, one.unowned, one.carried, one.libraries] == [other.base.entries, None, (), other.libraries]
 
 
 def test_nothing_of_the_host_is_in_it(cut: Cut) -> None:
@@ -161,7 +162,7 @@ def test_the_package_database_inside_names_the_packages(cut: Cut) -> None:
 
 def test_a_program_comes_with_its_package_and_what_it_depends_on(cut: Cut, hashes: FileHashes) -> None:
     need(shutil.which("git", path="/usr/bin:/bin"), "git: apt-get install git")
-    found = host.cut(cut.facts, cut.startup, programs=["git"], hashes=hashes)
+    found = host.cut(cut.facts, cut.startup, programs=["git"], hashes=hashes).base
     assert "git" in {one.name for one in found.packages} - {one.name for one in cut.base.packages}
     by_path = {one.path: one for one in found.entries}
     assert by_path["usr/bin/git"].executable
@@ -170,27 +171,79 @@ def test_a_program_comes_with_its_package_and_what_it_depends_on(cut: Cut, hashe
     assert {str(Path(one).resolve())[1:] for one in libraries} <= set(by_path)
 
 
+def held(tree: Tree | None) -> dict[str, str]:
+    """Absolute path -> link target or kind."""
+    assert tree is not None
+    return {f"/{one.path}": one.target or one.kind for one in tree.entries}
+
+
+def cache(tree: Tree | None) -> tuple[ldcache.Library, ...]:
+    assert tree is not None
+    (entry,) = (one for one in tree.entries if one.path == "etc/ld.so.cache")
+    return ldcache.read(b"".join(tree.contents.chunks(entry)))
+
+
 def test_a_program_of_nobody_is_carried_and_named(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
-    elves.place(tmp_path / "lib/libmine.so.1", elves.elf(soname="libmine.so.1"))
+    library = elves.place(tmp_path / "lib/libmine.so.1", elves.elf(soname="libmine.so.1"))
     program = tmp_path / "bin/tool-1"
     elves.place(program, elves.elf(("libmine.so.1", "libabsent.so.3"), runpath="$ORIGIN/../lib", interpreter="/lib64/ld-x.so.2"))
     program.chmod(0o755)
     (tmp_path / "bin/tool").symlink_to("tool-1")
-    found = host.cut(cut.facts, cut.startup, programs=[f"{tmp_path}/bin/tool"], hashes=hashes)
-    assert found.unowned == (str(program), f"{tmp_path}/lib/libmine.so.1")
-    kinds = {f"/{one.path}": one.target or one.kind for one in found.entries}
+    found = host.cut(cut.facts, cut.startup, programs=[f"{tmp_path}/bin/tool"], locale=cut.startup.locale, hashes=hashes)
+    assert [(one.name, one.size) for one in found.carried] == [
+        (path, Path(path).stat().st_size) for path in (str(program), library)
+    ]
+    kinds = held(found.unowned)
     assert [kinds[f"{tmp_path}/{name}"] for name in ("bin/tool", "bin/tool-1", "lib/libmine.so.1")] == ["tool-1", "file", "file"]
-    assert f"libabsent.so.3, needed by {program}, is not on this machine" in found.unknown
+    assert f"libabsent.so.3, needed by {program}, is not on this machine" in found.base.unknown
+    assert found.base.entries == cut.base.entries  # whatever lies beside the packages changes no byte of them
+    (owner,) = (one.owner for one in found.libraries if one.path == library)
+    assert owner == ""
 
 
 def test_a_library_found_by_no_rule_but_mapped_is_in_the_loaders_cache(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
     stray = elves.place(tmp_path / "site/libstray.so.1", elves.elf(soname="libstray.so.1"))
     startup = msgspec.structs.replace(cut.startup, mapped=(*cut.startup.mapped, stray))
-    found = host.cut(cut.facts, startup, hashes=hashes)
-    assert found.unowned == (stray,)
-    (entry,) = (one for one in found.entries if one.path == "etc/ld.so.cache")
-    lines = ldcache.read(b"".join(found.contents.chunks(entry)))
-    assert [one.path for one in lines if one.name == "libstray.so.1"] == [stray]
+    found = host.cut(cut.facts, startup, locale=cut.startup.locale, hashes=hashes)
+    assert [one.name for one in found.carried] == [stray]
+    assert [one.path for one in cache(found.unowned) if one.name == "libstray.so.1"] == [stray]
+    assert [one for one in cache(found.unowned) if one.path != stray] == list(cache(found.base))
+    assert found.base.entries == cut.base.entries
+
+
+def test_a_folder_of_nobody_is_carried_whole(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
+    elves.place(tmp_path / "tool/bin/run", elves.elf(("libz.so.1", "libnear.so"), runpath="$ORIGIN/../lib"))
+    (tmp_path / "tool/bin/run").chmod(0o755)
+    elves.place(tmp_path / "tool/lib/libnear.so", elves.elf(("libfar.so",), runpath=str(tmp_path / "far")))
+    far = elves.place(tmp_path / "far/libfar.so", elves.elf())
+    (tmp_path / "tool/share").mkdir()
+    (tmp_path / "tool/share/data").write_text("x" * 100)
+    (tmp_path / "tool/share/empty").mkdir()
+    (tmp_path / "alias").symlink_to("tool")
+    found = host.cut(cut.facts, cut.startup, programs=[f"{tmp_path}/alias"], locale=cut.startup.locale, hashes=hashes)
+    kinds = held(found.unowned)
+    assert {path.removeprefix(f"{tmp_path}/") for path in kinds if path.startswith(f"{tmp_path}/")} == {
+        "alias", "far", "far/libfar.so", "tool", "tool/bin", "tool/bin/run", "tool/lib", "tool/lib/libnear.so", "tool/share",
+        "tool/share/data", "tool/share/empty",
+    }  # fmt: skip
+    size = sum(path.stat().st_size for path in (tmp_path / "tool").rglob("*") if path.is_file())
+    assert [(one.name, one.size) for one in found.carried] == [(far, Path(far).stat().st_size), (f"{tmp_path}/tool", size)]
+    assert "zlib1g" in {one.name for one in found.base.packages}
+
+
+def test_the_interpreter_of_a_script_comes_with_it(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
+    need(shutil.which("perl", path="/usr/bin:/bin"), "perl")
+    for name, line in (
+        ("direct", "#!/usr/bin/perl -w"),
+        ("env", "#!/usr/bin/env -S perl -w"),
+        ("script", f"#!{tmp_path}/direct"),
+    ):
+        (tmp_path / name).write_text(f"{line}\nprint 1;\n")
+        (tmp_path / name).chmod(0o755)
+        found = host.cut(cut.facts, cut.startup, programs=[f"{tmp_path}/{name}"], hashes=hashes)
+        assert "perl-base" in {one.name for one in found.base.packages}
+        names = {"script": ["direct", "script"]}.get(name, [name])
+        assert [one.name for one in found.carried] == [f"{tmp_path}/{one}" for one in names]
 
 
 def test_a_module_on_sys_path_and_libraries_of_the_environment_are_no_part_of_it(
@@ -202,9 +255,9 @@ def test_a_module_on_sys_path_and_libraries_of_the_environment_are_no_part_of_it
     startup = msgspec.structs.replace(
         cut.startup, mapped=(*cut.startup.mapped, module, mine), sys_path=(*cut.startup.sys_path, f"{tmp_path}/project")
     )
-    found = host.cut(cut.facts, startup, libraries=[Path(mine), Path(peer)], hashes=hashes)
-    assert (found.unowned, found.unknown) == ((), cut.base.unknown)
-    assert [one.path for one in found.entries] == [one.path for one in cut.base.entries]
+    found = host.cut(cut.facts, startup, libraries=[Path(mine), Path(peer)], locale=cut.startup.locale, hashes=hashes)
+    assert (found.unowned, found.base.unknown) == (None, cut.base.unknown)
+    assert found.base.entries == cut.base.entries
 
 
 def test_a_gpu_driver_is_named_and_left_on_its_machine(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
@@ -212,12 +265,43 @@ def test_a_gpu_driver_is_named_and_left_on_its_machine(cut: Cut, hashes: FileHas
     runtime = elves.place(tmp_path / "libcudart.so.12", elves.elf(soname="libcudart.so.12"))
     startup = msgspec.structs.replace(cut.startup, mapped=(*cut.startup.mapped, driver, runtime))
     found = host.cut(cut.facts, startup, hashes=hashes)
-    assert found.unowned == (runtime,)
-    assert [note for note in found.notes if driver in note]
+    assert [one.name for one in found.carried] == [runtime]
+    assert [note for note in found.base.notes if driver in note]
+    assert {one.path: (one.owner, one.sha256) for one in found.libraries}[driver] == ("driver", None)
+
+
+def test_every_library_that_is_used_is_told_with_its_owner(cut: Cut) -> None:
+    by_path = {one.path: one for one in cut.whole.libraries}
+    (libc,) = (one for path, one in by_path.items() if re.search(r"/libc\.so\.6\Z", path))
+    assert re.fullmatch(r"deb libc6 \S+", libc.owner)
+    assert libc.sha256 == f"sha256:{hashlib.sha256(Path(libc.path).read_bytes()).hexdigest()}"
+    assert list(by_path) == sorted(by_path)
+    mapped = {one for one in cut.startup.mapped if not within(one, [cut.facts.interpreter.stdlib, cut.facts.layout.prefix])}
+    inner = interpreter.own_prefix(cut.facts)
+    assert {one for one in mapped if not (inner and within(one, [inner]))} <= {*by_path, cut.facts.interpreter.libpython}
+
+
+def test_packages_with_something_in_a_folder_are_in_the_base(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "db")
+    site = tmp_path / "dist-packages"
+    (site / "numpy").mkdir(parents=True)
+    (site / "numpy/core.py").write_text("x")
+    (site / "mine.py").write_text("x")
+    (tmp_path / "data").write_text("x")
+    machine.install("dpkg")
+    machine.install("python3-numpy", str(site), str(site / "numpy"), str(site / "numpy/core.py"), Depends="libdata")
+    machine.install("python3-other", str(site))
+    machine.install("libdata", str(tmp_path / "data"))
+    startup = msgspec.structs.replace(cut.startup, mapped=())
+    found = host.cut(cut.facts, startup, system=machine.database(), folders=[site, tmp_path / "none"], hashes=hashes)
+    assert [one.name for one in found.base.packages] == ["libdata", "python3-numpy"]
+    kinds = held(found.base)
+    assert kinds[f"{site}/numpy/core.py"] == "file"
+    assert f"{site}/mine.py" not in kinds
 
 
 def test_an_unknown_program_is_refused(cut: Cut, hashes: FileHashes) -> None:
-    for name in ("no-such-program-anywhere", "/no/such/file", "/etc"):
+    for name in ("no-such-program-anywhere", "/no/such/file", "/etc", "/"):
         with pytest.raises(UsageError, match="neither a program nor a package") as caught:
             host.cut(cut.facts, cut.startup, programs=[name], hashes=hashes)
         assert caught.value.where == f"--with {name}"
@@ -232,7 +316,6 @@ def test_a_locale_that_is_not_there_is_refused_by_name(cut: Cut, hashes: FileHas
 @pytest.mark.parametrize(
     ("place", "word"),
     [
-        ("var/lib/rpm", "rpm"),
         ("lib/apk/db/installed", "apk"),
         ("var/lib/dpkg/status.d", "distroless"),
         ("tmp", "no package database"),
@@ -256,16 +339,16 @@ def test_an_edited_system_file_is_carried_and_named(tmp_path: Path, hashes: File
     files = [f"{tmp_path}/{name}" for name in ("same", "edited", "made-a-link", "gone")]
     machine.install("tool", *files, sums="".join(f"{md5}  {file[1:]}\n" for file in files))
     database, tree = machine.database(), LiveTree()
-    checks: list[host._Check] = []
-    gone = host._collect(tree, database, database.packages["tool:amd64"], frozenset(), checks)
+    compared: list[Check] = []
+    gone = host._collect(tree, database, database.packages["tool:amd64"], frozenset(), compared)
     assert gone == [f"{tmp_path}/gone (tool) is not there or cannot be reached"]
     edited = (f"{tmp_path}/edited (tool)", f"{tmp_path}/made-a-link (tool)")
-    assert host._edited(checks, {}, None) == edited
+    assert checks.edited(compared, {}, None) == edited
     known = FactCache(tmp_path)
     told = {f"{tmp_path}/same"[1:]: "0" * 64, f"{tmp_path}/edited"[1:]: "1" * 64}
-    assert host._edited(checks, told, known) == edited
+    assert checks.edited(compared, told, known) == edited
     (tmp_path / "same").write_text("changed too\n")
-    assert host._edited(checks, told, known) == edited  # the same sha256 is the same file: not looked at again
+    assert checks.edited(compared, told, known) == edited  # the same sha256 is the same file: not looked at again
     told[f"{tmp_path}/same"[1:]] = "2" * 64
-    assert host._edited(checks, told, known) == (edited[0], edited[1], f"{tmp_path}/same (tool)")
+    assert checks.edited(compared, told, known) == (edited[0], edited[1], f"{tmp_path}/same (tool)")
     assert all(f"{tmp_path}/{name}" in tree for name in ("same", "edited", "made-a-link", "elsewhere"))

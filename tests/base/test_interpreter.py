@@ -61,7 +61,7 @@ def facts(home: Path) -> Interpretation:
             cache_tag="cpython-311", soabi="cpython-311-x86_64-linux-gnu", libc="glibc 2.36", openssl="", platform="linux-x86_64",
         ),
         layout=Layout(prefix=str(env), purelib="lib/p", platlib="lib/p", scripts="bin", headers="include"),
-        command=f"{env}/bin/python", is_venv=True, system_site=False,
+        command=f"{env}/bin/python", kind="venv", system_site=False,
     )  # fmt: skip
 
 
