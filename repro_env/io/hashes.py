@@ -3,6 +3,8 @@
 A content is known by its file's `Found.key` (device, inode, size, mtime, ctime). Nobody can set ctime, so a
 file with the same key has the same content, unless it was written again within one tick of the file system's
 clock: what was changed less than `SETTLED` ago is therefore hashed, but not remembered.
+
+A long list of files that was asked for before, with not one key changed, is known at once.
 """
 
 from __future__ import annotations
@@ -15,6 +17,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from repro_env.io.files import Found, Key
 from repro_env.model.errors import CaptureError
@@ -32,6 +36,11 @@ _KEPT = 2_000_000
 """Rows in the table; the oldest go first."""
 _COLUMNS = "dev integer, ino integer, size integer, mtime integer, ctime integer"
 _TABLE = f"create table if not exists hash ({_COLUMNS}, sha256 blob, unique (dev, ino))"
+_MANY = 500
+"""Files from which on a list is remembered as a whole."""
+_LISTS = 24
+"""Lists that are kept; the oldest go first."""
+_LIST_TABLE = "create table if not exists list (keys blob primary key, sha256 blob)"
 
 
 class FileHashes:
@@ -48,16 +57,47 @@ class FileHashes:
         Raises `CaptureError` for a file that cannot be read, or that is no longer the one found.
         """
         files = [one for one in found if one.kind == "file"]
+        keys = _digest(files) if len(files) >= _MANY else b""
+        listed = self._recall(keys, len(files))
+        if listed:
+            if advance is not None:
+                advance(sum(one.size for one in files))
+            return {one.path: listed[64 * place : 64 * place + 64] for place, one in enumerate(files)}
         known = self._load(files)
         todo = {one.key: one for one in files if one.key not in known}
         if advance is not None:
             advance(sum(one.size for one in files if one.key in known))
+        youngest = time.time_ns() - SETTLED
         if todo:
-            youngest = time.time_ns() - SETTLED
             fresh = _hash_all(root, list(todo.values()), workers or len(os.sched_getaffinity(0)), advance)
             known.update(fresh)
             self._store([(key, digest) for key, digest in fresh.items() if max(key[3], key[4]) < youngest])
+        if keys and all(max(key[3], key[4]) < youngest for key in todo):
+            self._remember(keys, b"".join(known[one.key] for one in files))
         return {one.path: known[one.key].hex() for one in files}
+
+    def _recall(self, keys: bytes, count: int) -> str:
+        """The hashes of a whole list, one after the other in hex; empty when the list is a new one."""
+        found: list[str] = []
+
+        def recall(db: sqlite3.Connection) -> None:
+            db.execute(_LIST_TABLE)
+            for (digests,) in db.execute("select sha256 from list where keys = ?", (keys,)):
+                if isinstance(digests, bytes) and len(digests) == 32 * count:
+                    found.append(digests.hex())
+
+        if keys:
+            self._with_database(recall)
+        return found[0] if found else ""
+
+    def _remember(self, keys: bytes, digests: bytes) -> None:
+        def remember(db: sqlite3.Connection) -> None:
+            with db:
+                db.execute(_LIST_TABLE)
+                db.execute("insert or replace into list values (?, ?)", (keys, digests))
+                db.execute("delete from list where rowid <= (select max(rowid) from list) - ?", (_LISTS,))
+
+        self._with_database(remember)
 
     def _load(self, files: Sequence[Found]) -> dict[Key, bytes]:
         known: dict[Key, bytes] = {}
@@ -103,6 +143,11 @@ class FileHashes:
             return  # locked for long, no room, or no locks on this file system
         except sqlite3.DatabaseError:
             self._database.unlink(missing_ok=True)  # damaged
+
+
+def _digest(files: Sequence[Found]) -> bytes:
+    """Of the keys of a list of files, in its order."""
+    return hashlib.sha256(msgspec.msgpack.encode([one.key for one in files])).digest()
 
 
 def _signed(number: int) -> int:

@@ -68,6 +68,52 @@ def test_what_is_known_is_not_read_again(tree: Path, cache: FileHashes, monkeypa
     assert FileHashes(cache._database).of(tree, found) == first, "another process knows it too"
 
 
+def test_a_long_list_is_known_as_a_whole(tree: Path, cache: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
+    _settle(monkeypatch)
+    monkeypatch.setattr(hashes, "_MANY", 100)
+    found = list(walk(tree))
+    first = cache.of(tree, found)
+    monkeypatch.setattr(FileHashes, "_load", lambda *_: pytest.fail("asked for each file"))
+
+    assert cache.of(tree, found) == first == _truth(tree)
+
+
+def test_a_list_with_one_file_changed_is_another_list(tree: Path, cache: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
+    _settle(monkeypatch)
+    monkeypatch.setattr(hashes, "_MANY", 100)
+    cache.of(tree, list(walk(tree)))
+    (tree / "sub/100.py").write_bytes(b"z" * 100)
+
+    assert cache.of(tree, list(walk(tree))) == _truth(tree)
+    (tree / "sub/100.py").rename(tree / "sub/new.py")
+    assert cache.of(tree, list(walk(tree))) == _truth(tree)
+
+
+def test_a_list_with_a_young_file_is_not_remembered(tree: Path, cache: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hashes, "_MANY", 100)
+    found = list(walk(tree))
+    past = time.time_ns() + 10**12
+    with monkeypatch.context() as patch:
+        patch.setattr(time, "time_ns", lambda: past)
+        cache.of(tree, found)
+    (tree / "sub/100.py").write_bytes(b"z" * 100)
+    found = list(walk(tree))
+    cache.of(tree, found)
+
+    assert not cache._recall(hashes._digest([one for one in found if one.kind == "file"]), 304)
+
+
+def test_only_some_lists_are_kept(tree: Path, cache: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
+    _settle(monkeypatch)
+    monkeypatch.setattr(hashes, "_MANY", 1)
+    found = [one for one in walk(tree) if one.kind == "file"]
+    for count in range(1, hashes._LISTS + 6):
+        cache.of(tree, found[:count])
+
+    with sqlite3.connect(cache._database) as db:
+        assert db.execute("select count(*) from list").fetchone() == (hashes._LISTS,)
+
+
 def test_an_edit_within_one_tick_of_the_clock_is_seen(tree: Path, cache: FileHashes) -> None:
     """Same inode, size, mtime and ctime, other bytes: only the age of the file can tell."""
     found = list(walk(tree))
