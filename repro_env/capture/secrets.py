@@ -27,7 +27,7 @@ PIECE = 4 << 20
 """Bytes searched at once."""
 _OVERLAP = 1 << 16
 """Bytes that a piece shares with the next: a secret may lie across the cut."""
-_RULE = 1
+RULE = 1
 """Part of the cache's key; a change of what counts as a secret needs the next number."""
 _BINARY = re.compile(
     r"\.(?:so|so\.[0-9.]+|a|o|pyc|png|jpe?g|gif|webp|bmp|tiff?|ico|mp[34]|wav|flac|ogg|avi|mov|webm|npy|npz|pt|pth|ckpt|safetensors|onnx"
@@ -165,10 +165,10 @@ def among(root: Path, found: Iterable[Found], *, cache: Cache | None = None) -> 
     Files seen before, and as they were then, are not read again when none of them held any.
     Raises `OSError`, with the file's name, for one that cannot be read.
     """
-    files = [one for one in found if one.kind == "file" and one.size and not _BINARY.fullmatch(os.path.splitext(one.path)[1])]  # noqa: PTH122
+    files = [one for one in found if one.kind == "file" and one.size and may_be_text(one.path)]
     if not files:
         return
-    key = codec.digest([_RULE, str(root), [(one.path, one.key) for one in files]])
+    key = codec.digest([RULE, str(root), [(one.path, one.key) for one in files]])
     if cache is not None and cache.get("secrets", key) is not None:
         return
     clean = True
@@ -197,26 +197,39 @@ def declaration(secret: Secret, root: str = "") -> str:
 
 def in_file(root: Path, path: str) -> Secret | None:
     """The first secret of a file under `root`. A binary file has none. Raises `OSError` when it cannot be read."""
-    if _BINARY.fullmatch(Path(path).suffix):
+    if not may_be_text(path):
         return None
     fd = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
             return None
-        before, lines = b"", 0
-        while data := os.read(fd, min(PIECE, facts.st_size + 1)):
-            if not before and (data[:2] in (b"\xff\xfe", b"\xfe\xff")):
-                return _found(path, in_bytes(_narrow(data + _rest(fd))), 0)
-            if b"\0" in data[:8192]:
-                return None
-            piece = before + data
-            if (found := in_bytes(piece)) is not None:
-                return _found(path, found, lines)
-            before = piece[-_OVERLAP:]
-            lines += piece.count(b"\n") - before.count(b"\n")
+        found = in_chunks(iter(lambda: os.read(fd, min(PIECE, facts.st_size + 1)), b""))
     finally:
         os.close(fd)
+    return None if found is None else Secret(path, *found)
+
+
+def may_be_text(path: str) -> bool:
+    """Judged by the name alone."""
+    return not _BINARY.fullmatch(os.path.splitext(path)[1])  # noqa: PTH122
+
+
+def in_chunks(chunks: Iterable[bytes]) -> tuple[int, str] | None:
+    """(line, kind) of the first secret in a file's bytes; None for a binary file."""
+    before, lines, first = b"", 0, True
+    for chunk in chunks:
+        if first and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
+            # UTF-16, in one byte a character: what is searched for is ASCII.
+            return in_bytes(b"".join((chunk, *chunks)).decode("utf-16", "replace").encode("latin-1", "replace"))
+        if b"\0" in chunk[:8192]:
+            return None
+        first = False
+        piece = before + chunk
+        if (found := in_bytes(piece)) is not None:
+            return found[0] + lines, found[1]
+        before = piece[-_OVERLAP:]
+        lines += piece.count(b"\n") - before.count(b"\n")
     return None
 
 
@@ -379,19 +392,3 @@ def _is_password(user: str, password: str, host: str) -> bool:
         and not _MADE_UP.search(password)
         and not _LOCAL.fullmatch(host)
     )
-
-
-def _found(path: str, found: tuple[int, str] | None, lines: int) -> Secret | None:
-    return None if found is None else Secret(path, found[0] + lines, found[1])
-
-
-def _narrow(data: bytes) -> bytes:
-    """UTF-16 in one byte a character: what is searched for is ASCII."""
-    return data.decode("utf-16", "replace").encode("latin-1", "replace")
-
-
-def _rest(fd: int) -> bytes:
-    parts = []
-    while data := os.read(fd, PIECE):
-        parts.append(data)
-    return b"".join(parts)

@@ -6,7 +6,7 @@ An allow-list and no scanner: scanners miss most secrets in variables. Whatever 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from repro_env.model import redact
 from repro_env.model.environment import Variable, Variables
@@ -33,6 +33,9 @@ _PLACES = re.compile(
 _NEVER = re.compile(r"TOKEN|SECRET|PASS|KEY|CRED|AUTH|COOKIE|SESSION|PRIVATE", re.IGNORECASE)
 _ALLOWED_THOUGH = frozenset({"TOKENIZERS_PARALLELISM", "NPY_DISABLE_CPU_FEATURES"})
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
+_SHORT = 6
+_PLAIN = re.compile(r"[/~.][^\s=:@]*|[\d.,:-]+|\s*")
+_USERINFO = re.compile(r"://[^\s/:@]*:([^\s/@]+)@")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
 
@@ -56,6 +59,29 @@ def sort(environ: Mapping[str, str]) -> Variables:
         else:
             named.append(name)
     return Variables(replayed=tuple(replayed), recorded=tuple(recorded), named=tuple(named))
+
+
+def hidden(environ: Mapping[str, str]) -> frozenset[str]:
+    """Values that free text must not repeat (what a program prints, an error): of all variables that are kept by name only.
+
+    Paths, numbers and values of less than six characters are not secrets, and a text without them would say nothing.
+    """
+    kept = sort(environ)
+    shown = {one.name for one in (*kept.replayed, *kept.recorded)}
+    return _telling(value for name, value in environ.items() if name not in shown)
+
+
+def secret(environ: Mapping[str, str]) -> frozenset[str]:
+    """Values of the variables whose names say that they are secrets: no command line is written down with them."""
+    return _telling(value for name, value in environ.items() if _NEVER.search(name) and name not in _ALLOWED_THOUGH)
+
+
+def _telling(values: Iterable[str]) -> frozenset[str]:
+    found = set()
+    for value in values:
+        found.add(value)
+        found |= {match[1] for match in _USERINFO.finditer(value)}
+    return frozenset(value for value in found if len(value) >= _SHORT and not _PLAIN.fullmatch(value))
 
 
 def _is_line(value: str) -> bool:

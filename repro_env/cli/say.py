@@ -123,10 +123,12 @@ def json_result(value: object) -> None:
 
 
 def error(failure: ReproEnvError) -> None:
-    """A failure of ours: what happened where, and what to do next."""
-    say(f"repro-env: error: {failure}")
+    """A failure of ours: what happened where, and what to do next. Secrets are taken out where it was made, and again here."""
+    from repro_env.model import redact
+
+    say(redact.secretless(f"repro-env: error: {failure}"))
     if failure.hint:
-        say(f"  -> {failure.hint}")
+        say(redact.secretless(f"  -> {failure.hint}"))
 
 
 def table(rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> str:

@@ -17,6 +17,7 @@ from typing import Protocol
 
 import msgspec
 
+from repro_env.capture import variables
 from repro_env.catalog import ids, outputs, records
 from repro_env.flows import rebuild, snapshot
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, seed_of, user_of
@@ -81,7 +82,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     workspace = plan.workspace_of(spec)
     run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
     started = datetime.now(timezone.utc)
-    where = runs / records.name_of(started, asked.command, run_id)
+    command = shown(asked.command, variables.secret({**asked.environ, **{one.name: one.value for one in given}}))
+    where = runs / records.name_of(started, command, run_id)
     request = Request(
         run_id=run_id,
         runner=asked.runner,
@@ -107,7 +109,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         spec=launch.spec,
         image=launch.image,
         runner=asked.runner,
-        command=shown(asked.command),
+        command=command,
         cwd=launch.cwd,
         seed=seed,
         source=source.fact,

@@ -64,14 +64,17 @@ def some(items: tuple[str, ...] | list[str], between: str) -> str:
     return shown if len(items) <= _NAMED else f"{shown}{between}and {len(items) - _NAMED} more"
 
 
-def shown(command: tuple[str, ...]) -> tuple[str, ...]:
-    """The command as the record shows it: secrets out, also one that follows its option as a word of its own."""
+def shown(command: tuple[str, ...], hidden: frozenset[str] = frozenset()) -> tuple[str, ...]:
+    """The command as the record shows it: secrets out, also one that follows its option as a word of its own.
+
+    `hidden` are values of the caller's variables that are secrets by their name.
+    """
     shown = []
     for number, word in enumerate(command):
-        line = redact.line(word)
+        line = redact.line(word, hidden)
         if number:
             before = redact.line(command[number - 1])
-            if redact.line(f"{command[number - 1]} {word}") not in (f"{before} {line}", f"{before} {word}"):
+            if redact.REDACTED not in line and redact.line(f"{command[number - 1]} {word}") != f"{before} {line}":
                 line = redact.REDACTED
         shown.append(line)
     return tuple(shown)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import io
 import os
+import re
 import threading
 import time
 import urllib.parse
@@ -45,6 +46,10 @@ TRIES = 3
 """Of a transfer that was cut, or of a server that says "too many requests"."""
 PASSED = (403, 404, 410)
 """Statuses that an index page may have: many indexes say one of these of a project they do not hold."""
+
+
+_WITH_USER = re.compile(rb"://[^\s/\"'<>@]{1,500}@")
+_IN_QUERY = re.compile(rb"[?&;]([A-Za-z0-9_-]{1,60})=")
 
 
 class Configuration(msgspec.Struct, frozen=True):
@@ -114,7 +119,7 @@ class Session:
         path = local_path(url)
         if path is not None:
             return _local_page(path)
-        kept = _unpack(self._cache.get("page", url)) if self._cache is not None else None
+        kept = _unpack(self._cache.get("page", redact.url(url))) if self._cache is not None else None
         headers = {"Accept": ACCEPT, "Cache-Control": "max-age=0"}
         if kept is not None:
             if kept[0].etag:
@@ -192,8 +197,11 @@ class Session:
         import zlib
 
         kept = _Kept(headers.get("ETag", ""), headers.get("Last-Modified", ""), page.url, page.content_type)
-        if self._cache is not None and (kept.etag or kept.modified) and "no-store" not in headers.get("Cache-Control", ""):
-            self._cache.put("page", url, msgspec.json.encode(kept) + b"\n" + zlib.compress(page.body, 1))
+        if "no-store" in headers.get("Cache-Control", "") or not (kept.etag or kept.modified) or not _is_public(page):
+            return
+        if self._cache is not None:
+            # By its redacted URL: a hash of one with a password could be searched for it.
+            self._cache.put("page", redact.url(url), msgspec.json.encode(kept) + b"\n" + zlib.compress(page.body, 1))
 
     @contextlib.contextmanager
     def _open(self, url: str, headers: Mapping[str, str], *, passed: tuple[int, ...], plain: bool = False) -> Iterator[Any]:
@@ -255,6 +263,13 @@ class _LocalFile(io.FileIO):
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self.size = os.fstat(self.fileno()).st_size
+
+
+def _is_public(page: Page) -> bool:
+    """Whether a page can be kept on disk: no URL of it, nor its own, gives access to anything."""
+    if redact.url(page.url) != page.url or _WITH_USER.search(page.body):
+        return False
+    return b"?" not in page.body or not any(redact.gives_access(match[1].decode()) for match in _IN_QUERY.finditer(page.body))
 
 
 def _unpack(value: bytes | None) -> tuple[_Kept, bytes] | None:

@@ -190,6 +190,11 @@ def _without_tokens(text: str) -> str:
     return text
 
 
+def gives_access(name: str) -> bool:
+    """Whether a value of this name in a URL's query gives access to something."""
+    return _SIGNING.fullmatch(name) is not None
+
+
 def _is_host(text: str) -> bool:
     """Whether this can stand before a path: with userinfo in it, or without anything like a user's password."""
     host, colon, port = text.rpartition(":")
