@@ -47,6 +47,8 @@ class Part(msgspec.Struct, frozen=True):
     """One distribution of a layer, and where its bytes are; `place` is None where only its facts are needed."""
 
     wheel: Wheel
+    layout: Layout
+    """Where it is installed to."""
     facts: rule.Facts
     place: Place | None
 
@@ -56,7 +58,6 @@ class GroupJob(msgspec.Struct, frozen=True):
 
     diff_id: str
     parts: tuple[Part, ...]
-    layout: Layout
 
 
 class TreeJob(msgspec.Struct, frozen=True):
@@ -99,7 +100,7 @@ def serve(root: Path, job: Job, advance: Advance) -> None:
 
 
 def _group(store: Store, job: GroupJob, advance: Advance) -> None:
-    installed = {part.wheel.name: rule.canonical(part.facts, job.layout, name=part.wheel.name) for part in job.parts}
+    installed = {part.wheel.key: rule.canonical(part.facts, part.layout, name=part.wheel.name) for part in job.parts}
     made = stack.layer(tuple(sorted(installed)), installed)
     recipe = layer.recipe(made.entries)
     known = store.facts.get(KIND, recipe)
@@ -117,7 +118,7 @@ def _group(store: Store, job: GroupJob, advance: Advance) -> None:
                 hint="the spec contradicts itself; capture again",
             )
     else:
-        sources: dict[str, Contents] = {part.wheel.name: _Source(part, installed[part.wheel.name]) for part in job.parts}
+        sources: dict[str, Contents] = {part.wheel.key: _Source(part, installed[part.wheel.key]) for part in job.parts}
         given = members(made.entries, GroupContents(made.owner, sources))
         store.layers.unpack(job.diff_id, _counted(given, advance), size=sum(entry.size for entry in made.entries))
     store.facts.put(KIND, recipe, job.diff_id.encode())
@@ -134,7 +135,7 @@ class _Source:
     """The bytes of one distribution; a failure says whose it was."""
 
     def __init__(self, part: Part, installed: rule.Installed) -> None:
-        self._name = part.wheel.name
+        self._name = part.wheel.key
         self._inner: Contents | None = contents(part.place, installed) if part.place is not None else None
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
@@ -200,7 +201,7 @@ class Direct:
         for wheel in spec.identity.distributions:
             known = self._finder.facts(wheel)
             if known is not None:
-                self._facts[wheel.name] = known
+                self._facts[wheel.key] = known
 
     def plan(self, *, ask: bool) -> Plan:
         try:
@@ -214,26 +215,26 @@ class Direct:
             wheel
             for one in self._spec.expected.layers
             for wheel in self._wheels[one.diff_id]
-            if not self._there(one.diff_id) or wheel.name not in self._facts
+            if not self._there(one.diff_id) or wheel.key not in self._facts
         ]
         for wheel in needed:
-            self._searches.setdefault(wheel.name, Search(self._finder, wheel, self._facts.get(wheel.name)))
+            self._searches.setdefault(wheel.key, Search(self._finder, wheel, self._facts.get(wheel.key)))
         with ThreadPoolExecutor(FETCHES) as pool:
             places = dict(
                 zip(
-                    (wheel.name for wheel in needed),
-                    pool.map(lambda wheel: self._searches[wheel.name].peek(agree), needed),
+                    (wheel.key for wheel in needed),
+                    pool.map(lambda wheel: self._searches[wheel.key].peek(agree), needed),
                     strict=True,
                 )
             )
         for wheel in needed:
-            self._weigh(wheel, places[wheel.name])
+            self._weigh(wheel, places[wheel.key])
         items: list[Item] = []
         fetch = write = files = 0
         for one in self._spec.expected.layers:
             there = self._there(one.diff_id)
             for wheel in self._wheels[one.diff_id]:
-                place = places.get(wheel.name)
+                place = places.get(wheel.key)
                 origin: Origin = place.origin if place is not None else "layer"
                 items.append(Item(what=_label(wheel), origin=origin, where=str(place or ""), size=wheel.size))
                 if place is not None and place.remote:
@@ -250,7 +251,7 @@ class Direct:
             if blob:
                 write += _blocks(tree.size)
                 files += tree.files
-        exact = all(wheel.name in self._weights for wheel in needed)
+        exact = all(wheel.key in self._weights for wheel in needed)
         self._planned = Plan(items=tuple(items), fetch=fetch, write=write, files=files, exact=exact)
         return self._planned
 
@@ -319,12 +320,12 @@ class Direct:
             wheels = self._wheels[one.diff_id]
             if one.kind == "distributions":
                 task = _Task(
-                    GroupJob(one.diff_id, (), identity.layout),
+                    GroupJob(one.diff_id, ()),
                     label=f"the layer of {_several(one.holds)}",
                     size=sum(self._unpacked(wheel)[0] for wheel in wheels),
                 )
-                task.wheels = {wheel.name: wheel for wheel in wheels}
-                task.needed = {wheel.name: fetchers.submit(self._part, wheel, self._there(one.diff_id)) for wheel in wheels}
+                task.wheels = {wheel.key: wheel for wheel in wheels}
+                task.needed = {wheel.key: fetchers.submit(self._part, wheel, self._there(one.diff_id)) for wheel in wheels}
                 tasks.append(task)
             elif one.kind == "marker":
                 tasks.append(_Task(MarkerJob(one.diff_id, identity), label="the marker layer", size=0))
@@ -335,23 +336,23 @@ class Direct:
 
     def _part(self, wheel: Wheel, there: bool) -> Part:
         """Find one wheel; runs in a fetcher's thread."""
-        facts = self._facts.get(wheel.name)
+        facts = self._facts.get(wheel.key)
         if there and facts is not None:
-            return Part(wheel, facts, None)
-        search = self._searches.setdefault(wheel.name, Search(self._finder, wheel, facts))
+            return Part(wheel, self._spec.identity.layout_of(wheel), facts, None)
+        search = self._searches.setdefault(wheel.key, Search(self._finder, wheel, facts))
         while True:
             place = search.take(self._finder.take)
             if facts is not None:
-                return Part(wheel, facts, place)
+                return Part(wheel, self._spec.identity.layout_of(wheel), facts, place)
             try:
                 # Only whole wheels are offered while the facts are not known.
-                facts = self._facts[wheel.name] = self._finder.learn(place, wheel)
+                facts = self._facts[wheel.key] = self._finder.learn(place, wheel)
             except ArtifactError as error:
                 if not self._finder.drop(place, wheel):
                     raise
                 search.failed(error)
             else:
-                return Part(wheel, facts, place)
+                return Part(wheel, self._spec.identity.layout_of(wheel), facts, place)
 
     def _ready(self, task: _Task) -> Job:
         """The job of a task whose parts are all found. Raises what finding one raised, or `DiskError`."""
@@ -389,19 +390,19 @@ class Direct:
         return True
 
     def _again(self, task: _Task, part: Part, error: ReproEnvError, fetchers: ThreadPoolExecutor) -> None:
-        self._searches[part.wheel.name].failed(error)
-        task.needed[part.wheel.name] = fetchers.submit(self._part, part.wheel, False)
+        self._searches[part.wheel.key].failed(error)
+        task.needed[part.wheel.key] = fetchers.submit(self._part, part.wheel, False)
 
     def _grouped(self) -> None:
         """The expected groups are those that the grouping rule makes of these wheels. Raises `BuildError`."""
         identity = self._spec.identity
         sized = [
-            group.Sized(wheel.name, rule.canonical(self._facts[wheel.name], identity.layout, name=wheel.name).size)
+            group.Sized(wheel.key, rule.canonical(self._facts[wheel.key], identity.layout_of(wheel), name=wheel.name).size)
             for wheel in identity.distributions
         ]
         found = group.groups(sized)
         expected = [
-            tuple(wheel.name for wheel in self._wheels[one.diff_id])
+            tuple(wheel.key for wheel in self._wheels[one.diff_id])
             for one in self._spec.expected.layers
             if one.kind == "distributions"
         ]
@@ -419,25 +420,26 @@ class Direct:
 
     def _weigh(self, wheel: Wheel, place: Place) -> None:
         """Look into a whole wheel on this machine, whose facts are not known, for what it will unpack to."""
-        if wheel.name in self._facts or not place.whole or place.remote:
+        if wheel.key in self._facts or not place.whole or place.remote:
             return
         try:
             # Not checked yet, so good for a forecast and for nothing else.
-            self._weights[wheel.name] = _weight(open_facts(Path(place.where), wheel.filename))
+            self._weights[wheel.key] = _weight(open_facts(Path(place.where), wheel.filename))
         except (ArtifactError, OSError):
             return
 
     def _unpacked(self, wheel: Wheel) -> tuple[int, int]:
         """Bytes in whole blocks and files that a wheel becomes; a lower bound while nothing is known of it."""
-        facts = self._facts.get(wheel.name)
+        facts = self._facts.get(wheel.key)
         if facts is not None:
-            self._weights[wheel.name] = _weight(facts)
-        return self._weights.get(wheel.name, (wheel.size, 1))
+            self._weights[wheel.key] = _weight(facts)
+        return self._weights.get(wheel.key, (wheel.size, 1))
 
     def _trees(self) -> list[tuple[str, TreeBlob]]:
         identity, source = self._spec.identity, self._spec.observed.source
         named: list[tuple[str, TreeBlob | None]] = [
             ("base", identity.base),
+            ("unowned libraries", identity.unowned),
             ("interpreter", identity.interpreter.tree),
             ("overlay", identity.overlay),
             ("source", source.tree if source else None),
@@ -467,19 +469,17 @@ class Direct:
 def contradiction(spec: Spec) -> None:
     """Check that `expected` follows from `identity` as far as that shows without any wheel. Raises `BuildError`."""
     identity, expected = spec.identity, spec.expected
-    fixed = [("base", identity.base.sha256), ("interpreter", identity.interpreter.tree.sha256)]
-    if identity.overlay is not None:
-        fixed.append(("overlay", identity.overlay.sha256))
-    fixed.append(("marker", config.marker_layer(identity).diff_id))
-    others = [one for one in expected.layers if one.kind != "distributions"]
-    order = [kind for kind, _ in fixed]
-    order[2:2] = ["distributions"] * (len(expected.layers) - len(others))
-    if [one.kind for one in expected.layers] != order:
-        raise _contradicts("the order of its layers", ", ".join(order), ", ".join(one.kind for one in expected.layers))
-    for one, (kind, digest) in zip(others, fixed, strict=True):
-        if one.diff_id != digest or one.holds:
-            raise _contradicts(f"the {kind} layer", one.diff_id, digest)
-    if len({wheel.name for wheel in identity.distributions}) != len(identity.distributions):
+    lower, upper = config.lower_layers(identity), config.upper_layers(identity)
+    kinds = [one.kind for one in expected.layers]
+    packages = [*["conda"] * kinds.count("conda"), *["distributions"] * kinds.count("distributions")]
+    order = [*(one.kind for one in lower), *packages, *(one.kind for one in upper)]
+    if kinds != order:
+        raise _contradicts("the order of its layers", ", ".join(order), ", ".join(kinds))
+    others = [one for one in expected.layers if one.kind not in ("conda", "distributions")]
+    for one, fixed in zip(others, [*lower, *upper], strict=True):
+        if one.diff_id != fixed.diff_id or one.holds:
+            raise _contradicts(f"the {one.kind} layer", one.diff_id, fixed.diff_id)
+    if len({wheel.key for wheel in identity.distributions}) != len(identity.distributions):
         raise _contradicts("its distributions", "each once", "one twice")
     held = sorted(name for one in expected.layers for name in one.holds)
     wanted = sorted(_label(wheel) for wheel in identity.distributions)
@@ -517,7 +517,7 @@ def _believe(place: Place, wheel: Wheel) -> Place:  # noqa: ARG001
 
 
 def _label(wheel: Wheel) -> str:
-    return f"{wheel.name}=={wheel.version}"
+    return f"{wheel.key}=={wheel.version}"
 
 
 def _several(names: Iterable[str]) -> str:

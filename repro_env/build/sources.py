@@ -58,7 +58,7 @@ class Finder:
     """Knows the places of a spec's wheels. Safe from several threads."""
 
     def __init__(self, spec: Spec, folder: Path, store: Store) -> None:
-        self._layout = spec.identity.layout
+        self._spec = spec
         self._opened: Session | None = None
         self._asked: Indexes | None = None
         self._hints = {hint.sha256: hint for hint in spec.hints.wheels}
@@ -166,7 +166,7 @@ class Finder:
             if self._opened is None:
                 from repro_env.io.http import Session
 
-                self._opened = Session(prefix=self._layout.prefix, cache=self._store.facts)
+                self._opened = Session(prefix=self._spec.identity.layout.prefix, cache=self._store.facts)
             return self._opened
 
     def _on_indexes(self, one: Wheel, failures: list[ReproEnvError]) -> Iterator[Place]:
@@ -196,9 +196,10 @@ class Finder:
 
     def _unpacked(self, one: Wheel, facts: rule.Facts) -> Iterator[Place]:
         """Trees that may hold the wheel's files, by their sizes: the captured environment, then uv's cache."""
-        installed = rule.canonical(facts, self._layout, name=one.name)
+        layout = self._spec.identity.layout_of(one)
+        installed = rule.canonical(facts, layout, name=one.name)
         sizes = {entry.path: entry.size for entry in installed.entries if entry.path in installed.members}
-        prefix = self._layout.prefix
+        prefix = layout.prefix
         if _stands(prefix, sizes.items()):
             yield Place("live", prefix)
         info = rule.dist_info([file.name for file in facts.files], facts.filename)

@@ -16,7 +16,7 @@ import msgspec
 from packaging.utils import canonicalize_name
 
 from repro_env.model import redact
-from repro_env.model.environment import Distribution, Interpretation
+from repro_env.model.environment import Distribution, Layout
 from repro_env.model.text import Name, RelPath, Version
 
 SMALL = 1 << 20
@@ -52,15 +52,15 @@ class _Bad(Exception):  # noqa: N818 - never seen outside
     """Why a folder is no distribution."""
 
 
-def scan(facts: Interpretation) -> Scan:
-    """Read every `.dist-info` folder of the environment. What is in them may be anything: it cannot make this fail."""
+def scan(layout: Layout) -> Scan:
+    """Read every `.dist-info` folder of a place. What is in them may be anything: it cannot make this fail."""
     by_name: dict[str, list[InstalledDistribution]] = defaultdict(list)
     problems = []
-    for site in _sites(facts):
-        for folder in _dist_infos(Path(facts.layout.prefix, site)):
+    for site in _sites(layout):
+        for folder in _dist_infos(Path(layout.prefix, site)):
             shown = redact.line(f"{site}/{folder}")
             try:
-                found = _read(Path(facts.layout.prefix), site, folder)
+                found = _read(Path(layout.prefix), site, folder)
             except _Bad as reason:
                 problems.append(f"{shown}: {reason}")
             else:
@@ -82,10 +82,10 @@ def project(one: InstalledDistribution) -> str:
     return unquote(url.path) if one.facts.editable and url.scheme == "file" and url.path.startswith("/") else ""
 
 
-def _sites(facts: Interpretation) -> list[str]:
+def _sites(layout: Layout) -> list[str]:
     """purelib and platlib, relative to the prefix; one of them when both are the same folder."""
-    prefix = Path(facts.layout.prefix)
-    sites = {os.path.realpath(prefix / site): site for site in (facts.layout.platlib, facts.layout.purelib)}
+    prefix = Path(layout.prefix)
+    sites = {os.path.realpath(prefix / site): site for site in (layout.platlib, layout.purelib)}
     return sorted(sites.values())
 
 

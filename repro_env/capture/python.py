@@ -9,12 +9,13 @@ import re
 import shutil
 import sys
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from repro_env.capture import variables
 from repro_env.io import process
 from repro_env.model import codec, redact
 from repro_env.model.environment import Interpretation, Startup
@@ -26,10 +27,11 @@ TIMEOUT = 60.0
 """Seconds that a Python may take to start."""
 PRINTED = 2000
 """Characters kept of what a start prints."""
+_FLOOD = 1 << 18
+"""Bytes looked at of what a start prints."""
 _ERROR = re.compile(r"\w*(?:Error|Exception)\b.*:|error:|not found")
 _SCRATCH = "<scratch>"
 """Stands for our scratch folder: its name is another one each time."""
-_MAKE_ONE = "python3 -m venv .venv, install into it, and name it with --python .venv"
 
 
 def interpret(python: str | None, environ: Mapping[str, str]) -> Interpretation:
@@ -44,9 +46,11 @@ def interpret(python: str | None, environ: Mapping[str, str]) -> Interpretation:
     interpreter = said["facts"]["interpreter"]
     interpreter["banner"] = redact.line(interpreter["banner"])
     interpreter["openssl"] = redact.line(interpreter["openssl"])
-    layout = said["facts"]["layout"]
+    facts, layout = said["facts"], said["facts"]["layout"]
     layout["platlib"] = _unaliased(layout["prefix"], layout["platlib"])
-    said["facts"]["command"] = _command(said["facts"]["layout"]["prefix"], said["facts"]["command"])
+    facts["command"] = _command(facts)
+    if facts["kind"] != "venv":
+        layout["python"] = facts["command"]
     try:
         return codec.decode(json.dumps(said["facts"]).encode(), Interpretation, where=str(path))
     except SpecError as error:
@@ -72,11 +76,14 @@ def start_up(facts: Interpretation, environ: Mapping[str, str]) -> Startup:
         report = folder / "report"
         argv = [facts.command, str(folder / "startup.py"), str(report), "1" if environ.get("PYTHONDONTWRITEBYTECODE") else "0"]
         try:
-            done = process.run(argv, env=_own_environment(environ), cwd=folder, timeout=TIMEOUT)
+            done = process.run(argv, env=own_environment(environ), cwd=folder, timeout=TIMEOUT)
         except OSError as error:
             raise InterpreterError(f"does not start: {error.strerror}", where=facts.command) from None
         said = _read_report(report)
-    done = msgspec.structs.replace(done, stdout=_placeless(done.stdout, folder), stderr=_placeless(done.stderr, folder))
+    hidden = variables.hidden(environ)
+    done = msgspec.structs.replace(
+        done, stdout=_placeless(done.stdout, folder, hidden), stderr=_placeless(done.stderr, folder, hidden)
+    )
     printed = (done.stdout + done.stderr).decode("utf-8", "replace")
     return Startup(
         problem=_problem(done, said),
@@ -85,6 +92,7 @@ def start_up(facts: Interpretation, environ: Mapping[str, str]) -> Startup:
         flags=redact.line(said.get("flags", "")),
         mapped=tuple(sorted(path for path in said.get("mapped", ()) if redact.line(path) == path)),
         locale=redact.line(said.get("locale", "")),
+        user_base=redact.line(said.get("user_base", "")),
     )
 
 
@@ -159,11 +167,11 @@ def _ask(path: Path, named: str, environ: Mapping[str, str]) -> dict[str, Any]:
         raise InterpreterError(f"does not start within {TIMEOUT:.0f} s", where=named, hint="name another python with --python")
     try:
         said: dict[str, Any] = json.loads(done.stdout.rpartition(b"\n")[2])
-        said["version"], said["prefix"], said["conda"], said["implementation"]
+        said["version"], said["prefix"], said["implementation"]
     except (ValueError, KeyError, TypeError):
         if b"Unknown option: -I" in done.stderr:
             raise InterpreterError("is too old: Python 3.8 and later are captured", where=named) from None
-        last = _last_line(done.stderr) or f"exit code {done.code}, no message"
+        last = last_line(done.stderr) or f"exit code {done.code}, no message"
         raise InterpreterError(f"does not start as a Python: {last}", where=named, hint="name a python with --python") from None
     return said
 
@@ -192,34 +200,27 @@ def _refuse(said: Mapping[str, Any], named: str) -> None:
         raise InterpreterError(f"is {redact.line(str(said['implementation']))}, only CPython is captured", where=where)
     if tuple(said["version"]) < OLDEST:
         raise InterpreterError(f"is Python {version}, too old: 3.8 and later are captured", where=where)
-    if said["conda"]:
-        raise InterpreterError("is a conda environment; a later version captures those", where=where, hint=_MAKE_ONE)
     if "facts" not in said:
         raise InterpreterError("is not a Python for Linux", where=where)
-    if not said["facts"]["is_venv"]:
-        raise InterpreterError(
-            "is not a virtual environment; system and version-managed interpreters come in a later version",
-            where=where,
-            hint=_MAKE_ONE,
-        )
-    if said["facts"]["system_site"]:
-        raise InterpreterError(
-            "also uses the packages of the Python below it (include-system-site-packages), which is not held yet",
-            where=where,
-            hint="make the environment again without --system-site-packages",
-        )
 
 
-def _command(prefix: str, started: str) -> str:
+def _command(facts: Mapping[str, Any]) -> str:
     """One spelling of the environment's own python, however it was named."""
-    for name in ("python", "python3"):
-        path = Path(prefix, "bin", name)
-        if path.is_file() and os.access(path, os.X_OK):
-            return str(path)
+    started = str(facts["command"])
+    folders = [f"{facts['layout']['prefix']}/bin"]
+    if facts["kind"] != "venv":
+        folders += [f"{facts['interpreter']['prefix']}/bin", started.rpartition("/")[0]]
+    for folder in folders:
+        for name in ("python", "python3"):
+            path = Path(folder, name)
+            # In a folder that others share, `python` may be another one.
+            same = facts["kind"] == "venv" or os.path.realpath(path) == os.path.realpath(started)
+            if path.is_file() and os.access(path, os.X_OK) and same:
+                return str(path)
     return started
 
 
-def _own_environment(environ: Mapping[str, str]) -> dict[str, str]:
+def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
     """The caller's, for a process that starts in another folder and leaves no bytecode behind."""
     own = dict(environ)
     own["PYTHONDONTWRITEBYTECODE"] = "1"
@@ -241,8 +242,12 @@ def _read_report(report: Path) -> dict[str, Any]:
     return said
 
 
-def _placeless(output: bytes, folder: Path) -> bytes:
-    return output.replace(os.fsencode(folder), _SCRATCH.encode())
+def _placeless(output: bytes, folder: Path, hidden: Iterable[str]) -> bytes:
+    """What a start printed, without our scratch folder and without secrets; the middle of a flood is dropped."""
+    if len(output) > _FLOOD:
+        output = output[: _FLOOD // 2].rpartition(b"\n")[0] + b"\n" + output[-_FLOOD // 2 :].partition(b"\n")[2]
+    text = output.replace(os.fsencode(folder), _SCRATCH.encode()).decode("utf-8", "replace")
+    return redact.secretless(text, hidden).encode("utf-8", "replace")
 
 
 def _problem(done: process.Done, said: Mapping[str, Any]) -> str:
@@ -258,12 +263,12 @@ def _problem(done: process.Done, said: Mapping[str, Any]) -> str:
     if done.code < 0:
         return redact.line(f"was killed by signal {-done.code}{at}")
     if done.code or "importing" not in said or said["importing"]:
-        last = _last_line(done.stderr)
+        last = last_line(done.stderr)
         return redact.line(f"ended with exit code {done.code}{at}" + (f": {last}" if last else ""))
     return ""
 
 
-def _last_line(output: bytes) -> str:
+def last_line(output: bytes) -> str:
     """The last line that names an error, else the last one: a dying Python ends with its thread list."""
     rows = [row for row in output.decode("utf-8", "replace").splitlines() if row.strip()]
     errors = [row for row in rows if _ERROR.search(row)]

@@ -11,19 +11,18 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env import __version__
 from repro_env.capture import data, python, source
 from repro_env.flows import snapshot
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
 from repro_env.io.files import FileContents, atomic_write
 from repro_env.lock import assemble, environment, identify, layers
+from repro_env.lock.observe import observed
 from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
-from repro_env.model.environment import Carried as CarriedFact
 from repro_env.model.environment import Excluded
 from repro_env.model.errors import CaptureError
-from repro_env.model.spec import Data, InstalledFrom, Observed, Source, Spec
+from repro_env.model.spec import Source, Spec
 from repro_env.model.talk import Tell
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
@@ -81,7 +80,14 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         identity,
         [one.hint for one in locked.identified],
         locked.indexes,
-        _observed(locked, request, tree, code, mounted),
+        observed(
+            locked,
+            programs=request.programs,
+            source=code,
+            data=mounted,
+            excluded=tree.excluded,
+            unknown=tree.problems,
+        ),
         locked.layers,
     )
     _write(request.output, spec, carried)
@@ -118,53 +124,6 @@ def _source(tree: source.SourceTree, request: Request, store: Store, carried: Ca
     entries = ordered(entries_of(tree.found, store.hashes.of(tree.root, tree.found)))
     blob = carry(entries, FileContents(tree.root), store=store, carried=carried)
     return Source(path=str(tree.root), tree=blob, size=tree.size, git=tree.git, include=request.include, exclude=request.exclude)
-
-
-def _observed(
-    locked: environment.Locked, request: Request, tree: source.SourceTree, code: Source, mounted: tuple[Data, ...]
-) -> Observed:
-    return Observed(
-        tool=f"repro-env {__version__}",
-        interpreter=locked.facts.interpreter,
-        startup=locked.startup,
-        host=locked.host,
-        variables=locked.variables,
-        system_packages=locked.base.packages,
-        distributions=tuple(
-            InstalledFrom(
-                name=one.facts.name,
-                version=one.facts.version,
-                installer=one.facts.installer,
-                requested=one.facts.requested,
-                editable=one.facts.editable,
-                direct_url=one.facts.direct_url,
-            )
-            for one in locked.scanned.distributions
-        ),
-        carried=_carried(locked),
-        edited=(*locked.composition.edited, *locked.base.edited),
-        notes=(*locked.base.notes, *locked.interpreter.notes),
-        excluded=tree.excluded,
-        unknown=(*locked.unknown, *tree.problems),
-        programs=request.programs,
-        source=code,
-        data=mounted,
-    )
-
-
-def _carried(locked: environment.Locked) -> tuple[CarriedFact, ...]:
-    wheels = [CarriedFact(name=one.wheel.name, version=one.wheel.version, why=one.why) for one in locked.identified if one.why]
-    told = {one.wheel.name for one in locked.identified}
-    files = [
-        CarriedFact(name=one.facts.name, version=one.facts.version, why="no wheel can hold it: its files are carried as they are")
-        for one in locked.scanned.distributions
-        if one.facts.name not in told
-    ]
-    libraries = [
-        CarriedFact(name=path, version="", why="belongs to no package of the system")
-        for path in sorted({*locked.base.unowned, *locked.interpreter.unowned})
-    ]
-    return (*wheels, *files, *libraries)
 
 
 def _write(output: Path, spec: Spec, carried: Carried) -> None:

@@ -53,7 +53,7 @@ def check_drift(spec: Spec, launch: Launch, store: Store, tell: Tell) -> None:
     )
     found = differences(spec.identity, live)
     if found:
-        edited = sorted(set(locked.composition.edited) - set(spec.observed.edited))
+        edited = sorted(set(locked.edited) - set(spec.observed.edited))
         raise DriftError(
             f"the environment is no longer the captured one: {some([*found, *edited], '; ')}",
             where=launch.prefix,

@@ -8,7 +8,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from repro_env.image import layer, layout
 from repro_env.image.entry import Entry, Member, ordered
 from repro_env.model import codec
-from repro_env.model.image import Layer
+from repro_env.model.artifact import TreeBlob
+from repro_env.model.image import Layer, LayerKind
 from repro_env.model.spec import Identity
 
 CREATED = "1980-01-01T00:00:00Z"
@@ -38,10 +39,10 @@ def image_id(identity: Identity, layers: Iterable[Layer]) -> str:
 
 
 def marker(identity: Identity) -> list[Member]:
-    """The last layer: the marker file, and a symlink where the captured prefix was (unless it is the same place)."""
+    """The last layer: the marker file, and a symlink where the captured prefix was (unless the tree lies there)."""
     text = codec.canonical({"schema": "repro-env/image/1", "spec": codec.digest(identity)}) + b"\n"
     entries = [Entry(layout.inside(layout.MARKER), "file", size=len(text), sha256=hashlib.sha256(text).hexdigest())]
-    if identity.layout.prefix != layout.ENVIRONMENT:
+    if layout.root_of(identity.layout) != identity.layout.prefix:
         entries.append(Entry(layout.inside(identity.layout.prefix), "link", target=layout.ENVIRONMENT))
     return list(_with(ordered(entries), text))
 
@@ -49,6 +50,23 @@ def marker(identity: Identity) -> list[Member]:
 def _with(entries: Iterable[Entry], text: bytes) -> Iterator[Member]:
     for entry in entries:
         yield entry, ([text] if entry.kind == "file" else ())
+
+
+def lower_layers(identity: Identity) -> list[Layer]:
+    """The layers that carried trees make, below conda packages and distributions."""
+    trees: list[tuple[LayerKind, TreeBlob | None]] = [
+        ("base", identity.base),
+        ("unowned", identity.unowned),
+        ("interpreter", identity.interpreter.tree),
+    ]
+    return [Layer(kind=kind, diff_id=tree.sha256, holds=()) for kind, tree in trees if tree is not None]
+
+
+def upper_layers(identity: Identity) -> list[Layer]:
+    """The layers above all packages: the overlay, where there is one, and the marker."""
+    overlay = identity.overlay
+    above = [] if overlay is None else [Layer(kind="overlay", diff_id=overlay.sha256, holds=())]
+    return [*above, marker_layer(identity)]
 
 
 def marker_layer(identity: Identity) -> Layer:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from repro_env.model.environment import Layout
+
 ENVIRONMENT = "/opt/env"
-"""The environment's tree, the same place in every image, so that torch's layer is the same bytes for every project."""
+"""A virtual environment's tree, the same place in every image, so that torch's layer is the same bytes for every project."""
 MARKER = "/.repro-env/image.json"
 """Written by the last layer: says which spec the image is made of. A job can check that it really runs inside."""
 SEEDS = "/.repro-env/seeds"
@@ -17,6 +19,11 @@ KEPT = "/run/repro-env/bytecode"
 COMPILED = "/.repro-env/bytecode"
 """Where the image's interpreter writes bytecode that is to be kept."""
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def root_of(layout: Layout) -> str:
+    """Where the image holds the tree of a place: its own prefix, or `ENVIRONMENT` for one that can be moved."""
+    return layout.prefix if layout.in_place else ENVIRONMENT
 
 
 def inside(absolute: str) -> str:

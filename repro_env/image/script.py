@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import configparser
 import re
+import shlex
 
 import msgspec
 
@@ -17,6 +18,8 @@ from repro_env.model.errors import ArtifactError
 
 SHEBANG = b"""#!/usr/bin/env -S sh -c 'exec "${0%/*}/python" "$0" "$@"'\n"""
 
+_LONGEST_SHEBANG = 124
+"""Characters of a path that every kernel takes (BINPRM_BUF_SIZE was 128 before Linux 5.1)."""
 _NAME = re.compile(r"[^/\\\s\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*")
 _REFERENCE = re.compile(r"(?P<module>\w+(?:\.\w+)*)\s*:\s*(?P<attr>\w+(?:\.\w+)*)\s*(?:\[.*\])?")
 _SHELL_STUB = re.compile(rb"#!/bin/sh\n'''exec' [^\n]*\n' '''\n")
@@ -29,12 +32,11 @@ class EntryPoint(msgspec.Struct, frozen=True):
     module: str
     attr: str
 
-    @property
-    def text(self) -> bytes:
+    def text(self, first_line: bytes = SHEBANG) -> bytes:
         """The script in canonical form."""
         first = self.attr.partition(".")[0]
         return (
-            SHEBANG
+            first_line
             + (
                 f'import sys\n\nfrom {self.module} import {first}\n\nif __name__ == "__main__":\n    sys.exit({self.attr}())\n'
             ).encode()
@@ -59,11 +61,21 @@ def entry_points(text: str, *, where: str) -> list[EntryPoint]:
     return [found[name] for name in sorted(found)]
 
 
-def rewritten(body: bytes) -> bytes:
+def first_line(python: str | None) -> bytes:
+    """What a script in canonical form begins with. `python` is an absolute path, None for the one beside the script."""
+    if python is None:
+        return SHEBANG
+    if len(python) <= _LONGEST_SHEBANG and " " not in python:
+        return f"#!{python}\n".encode()
+    # As pip and distlib do it: sh runs the second line, Python sees a string.
+    return f"#!/bin/sh\n'''exec' {shlex.quote(python)} \"$0\" \"$@\"\n' '''\n".encode()
+
+
+def rewritten(body: bytes, first_line: bytes = SHEBANG) -> bytes:
     """A wheel's `.data/scripts` file in canonical form: `#!python` becomes our first line (PEP 427), others stay."""
     first, newline, rest = body.partition(b"\n")
     if re.fullmatch(rb"#!pythonw?(?:[ \t].*)?\r?", first) and newline:
-        return SHEBANG + rest
+        return first_line + rest
     return body
 
 

@@ -17,6 +17,7 @@ import msgspec
 
 from repro_env.image import record, script
 from repro_env.image.entry import Entry
+from repro_env.image.layout import inside, root_of
 from repro_env.model.environment import Layout
 from repro_env.model.errors import ArtifactError
 
@@ -50,6 +51,9 @@ class Facts(msgspec.Struct, frozen=True):
 
 class Installed(msgspec.Struct, frozen=True):
     """What a wheel becomes: entries relative to the prefix, and where the bytes of each come from."""
+
+    root: str
+    """Where the image holds the prefix, relative to the image's root: `opt/env`."""
 
     entries: tuple[Entry, ...]
     """Files only, sorted by the path's bytes."""
@@ -106,6 +110,7 @@ def canonical(facts: Facts, layout: Layout, *, name: str) -> Installed:
     info = dist_info(names, where)
     data = info.removesuffix(".dist-info") + ".data"
     site = layout.purelib if _is_purelib(facts.metadata) else layout.platlib
+    first_line = script.first_line(layout.python)
     rows = {row.path: row for row in record.parse(facts.record, where=where)}
     entries: dict[str, Entry] = {}
     members: dict[str, str] = {}
@@ -131,7 +136,7 @@ def canonical(facts: Facts, layout: Layout, *, name: str) -> Installed:
             body = facts.scripts[file.name]
             if hashlib.sha256(body).hexdigest() != row.sha256:
                 raise ArtifactError(f"has {file.name} with other bytes than its RECORD says", where=where)
-            add(_literal(path, script.rewritten(body), literals))
+            add(_literal(path, script.rewritten(body, first_line), literals))
             bodies[path] = body
             continue
         path = _placed(file.name, data, site, layout, name, where)
@@ -145,7 +150,7 @@ def canonical(facts: Facts, layout: Layout, *, name: str) -> Installed:
         if path in entries:  # a .data/scripts file of the same name: installers write the entry point over it
             del entries[path]
             bodies.pop(path, None)
-        add(_literal(path, point.text, literals))
+        add(_literal(path, point.text(first_line), literals))
         points[path] = point
     add(_literal(f"{site}/{info}/INSTALLER", record.INSTALLER, literals, executable=False))
     own = f"{site}/{info}/RECORD"
@@ -153,6 +158,7 @@ def canonical(facts: Facts, layout: Layout, *, name: str) -> Installed:
         raise ArtifactError(f"installs {own} twice", where=where)
     add(_literal(own, record.write(entries.values(), own=own, site=site), literals, executable=False))
     return Installed(
+        root=inside(root_of(layout)),
         entries=tuple(sorted(entries.values(), key=lambda entry: entry.key)),
         members=members,
         literals=literals,

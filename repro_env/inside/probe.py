@@ -9,6 +9,9 @@ import json
 import os
 import sys
 
+SHARED = ("/", "/usr", "/usr/local")
+"""Prefixes that a Python shares with other programs."""
+
 
 def venv_of(executable: str) -> "tuple[str | None, dict[str, str]]":
     """(prefix, keys of pyvenv.cfg) of the venv that this executable belongs to, or (None, {})."""
@@ -26,7 +29,7 @@ def venv_of(executable: str) -> "tuple[str | None, dict[str, str]]":
     return None, {}
 
 
-def layout_of(prefix: str) -> "dict[str, str]":
+def layout_of(prefix: str) -> "dict[str, object]":
     """The install scheme of a venv, relative to its prefix."""
     import sysconfig
 
@@ -41,6 +44,27 @@ def layout_of(prefix: str) -> "dict[str, str]":
         "scripts": paths["scripts"].strip("/"),
         # Where pip puts headers in a venv; sysconfig's own answer is the base's folder.
         "headers": "include/site/python%d.%d" % sys.version_info[:2],
+    }
+
+
+def own_layout() -> "dict[str, object]":
+    """Where this Python itself installs to; Debian's into `/usr/local`, though its prefix is `/usr`."""
+    import sysconfig
+
+    paths = sysconfig.get_paths()
+    prefix = os.path.normpath(paths["data"])
+    if not all(paths[key].startswith(prefix + "/") for key in ("purelib", "platlib", "scripts")):
+        prefix = os.path.normpath(sys.prefix)
+        paths = sysconfig.get_paths("posix_prefix", {"base": prefix, "platbase": prefix, "installed_base": prefix})
+    inner = {key: os.path.relpath(paths[key], prefix) for key in ("purelib", "platlib", "scripts", "include")}
+    return {
+        "prefix": prefix,
+        "in_place": True,
+        "purelib": inner["purelib"],
+        "platlib": inner["platlib"],
+        "scripts": inner["scripts"],
+        # Debian's lie below another prefix.
+        "headers": inner["include"] if not inner["include"].startswith("..") else "include/python%d.%d" % sys.version_info[:2],
     }
 
 
@@ -83,6 +107,10 @@ def platstdlib_of(stdlib: str) -> str:
     return stdlib
 
 
+def is_conda(prefix: str) -> bool:
+    return os.path.isdir(os.path.join(prefix, "conda-meta"))
+
+
 def report() -> "dict[str, object]":
     import platform
     import sysconfig
@@ -106,11 +134,14 @@ def report() -> "dict[str, object]":
         "openssl": openssl(),
         "platform": sysconfig.get_platform(),
     }
+    kind = "venv" if keys else "conda" if is_conda(prefix) else "interpreter"
+    if kind == "interpreter" and os.path.realpath(sys.base_prefix) in SHARED:
+        kind = "system"
     return {
         "interpreter": interpreter,
-        "layout": layout_of(prefix),
+        "kind": kind,
+        "layout": layout_of(prefix) if kind == "venv" else own_layout(),
         "command": os.path.abspath(sys.executable),
-        "is_venv": bool(keys),
         "system_site": keys.get("include-system-site-packages", "false").lower() == "true",
     }
 
@@ -121,7 +152,6 @@ def main() -> None:
     said = {
         "implementation": implementation,
         "version": list(sys.version_info[:3]),
-        "conda": os.path.isdir(os.path.join(prefix, "conda-meta")),
         "prefix": prefix,
     }
     if implementation == "cpython" and sys.version_info >= (3, 8) and sys.platform == "linux":

@@ -33,6 +33,13 @@ def path_at_start() -> "list[str]":
     return entries
 
 
+def user_base() -> str:
+    """The user's own folder of packages, where Python looks into it."""
+    import site
+
+    return str(site.getuserbase()) if getattr(site, "ENABLE_USER_SITE", None) else ""
+
+
 def flags(dont_write: str) -> str:
     ours = "dont_write_bytecode=%d" % sys.flags.dont_write_bytecode
     return repr(sys.flags).replace(ours, "dont_write_bytecode=%s" % dont_write)
@@ -71,7 +78,7 @@ def main() -> None:
     import warnings
 
     with open(sys.argv[1], "w") as report:
-        say(report, sys_path=path_at_start(), flags=flags(sys.argv[2]), locale=locale_in_force())
+        say(report, sys_path=path_at_start(), flags=flags(sys.argv[2]), locale=locale_in_force(), user_base=user_base())
         sys.stdout.flush()
         sys.stderr.flush()
         nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -9,7 +9,7 @@ import msgspec
 from repro_env.image import config
 from repro_env.image.layout import SYSTEM_PATH
 from repro_env.model.artifact import TreeBlob, Wheel
-from repro_env.model.environment import Interpretation, Variable, Variables
+from repro_env.model.environment import Interpretation, Layout, Variable, Variables
 from repro_env.model.image import Config, Expected, Layer
 from repro_env.model.spec import (
     Determinism,
@@ -28,7 +28,8 @@ class Trees(msgspec.Struct, frozen=True, kw_only=True):
     """The trees that travel as blobs."""
 
     base: TreeBlob
-    interpreter: TreeBlob
+    unowned: TreeBlob | None
+    interpreter: TreeBlob | None
     overlay: TreeBlob | None
 
 
@@ -39,7 +40,9 @@ def identity(
     wheels: Sequence[Wheel],
     variables: Variables,
     *,
+    others: Sequence[Layout],
     python_path: str,
+    user_base: str,
     seed: int,
 ) -> Identity:
     """What the spec digest is taken of."""
@@ -47,37 +50,39 @@ def identity(
         rules=Rules(),
         platform=platform,
         base=trees.base,
+        unowned=trees.unowned,
         interpreter=Runtime(tree=trees.interpreter, executable=facts.interpreter.executable, version=facts.interpreter.version),
         layout=facts.layout,
+        others=tuple(others),
         command=facts.command,
-        distributions=tuple(sorted(wheels, key=lambda wheel: wheel.name)),
+        distributions=tuple(sorted(wheels, key=lambda wheel: wheel.key)),
         overlay=trees.overlay,
-        config=Config(env=_env(facts, variables, python_path)),
+        config=Config(env=_env(facts, variables, others, python_path, user_base)),
         determinism=Determinism(seed=seed),
     )
 
 
-def _env(facts: Interpretation, variables: Variables, python_path: str) -> tuple[Variable, ...]:
+def _env(
+    facts: Interpretation, variables: Variables, others: Sequence[Layout], python_path: str, user_base: str
+) -> tuple[Variable, ...]:
     """The image's variables: the captured ones that change numbers, and what finds the environment's programs first."""
-    layout = facts.layout
     values = {variable.name: variable.value for variable in variables.replayed}
-    values["PATH"] = f"{layout.prefix}/{layout.scripts}:{SYSTEM_PATH}"
-    values["VIRTUAL_ENV"] = layout.prefix
+    own = facts.command.rpartition("/")[0]
+    folders = [] if facts.kind == "venv" or own in SYSTEM_PATH.split(":") else [own]
+    folders += [f"{layout.prefix}/{layout.scripts}" for layout in (facts.layout, *others)]
+    values["PATH"] = ":".join(dict.fromkeys([*folders, *SYSTEM_PATH.split(":")]))
+    if facts.kind == "venv":
+        values["VIRTUAL_ENV"] = facts.layout.prefix
     if python_path:
         values["PYTHONPATH"] = python_path
+    if user_base:
+        values["PYTHONUSERBASE"] = user_base  # HOME is that of whoever runs it
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))
 
 
 def expected(found: Identity, distributions: Sequence[Layer]) -> Expected:
-    """The layers of the image, lowest first, and its ID."""
-    layers = [
-        Layer(kind="base", diff_id=found.base.sha256, holds=()),
-        Layer(kind="interpreter", diff_id=found.interpreter.tree.sha256, holds=()),
-        *distributions,
-    ]
-    if found.overlay is not None:
-        layers.append(Layer(kind="overlay", diff_id=found.overlay.sha256, holds=()))
-    layers.append(config.marker_layer(found))
+    """The layers of the image, lowest first, and its ID. `distributions`: those of conda packages and wheels."""
+    layers = [*config.lower_layers(found), *distributions, *config.upper_layers(found)]
     return Expected(layers=tuple(layers), image_id=config.image_id(found, layers))
 
 

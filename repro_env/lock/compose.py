@@ -23,29 +23,43 @@ class Composition(msgspec.Struct, frozen=True):
     edited: tuple[str, ...]
     """`<path> (<distribution>: changed|missing)`, paths relative to the prefix, sorted."""
     altered: dict[str, frozenset[str]]
-    """Distribution -> paths of its canonical form that the live tree does not show: their bytes are in the wheel only."""
+    """Key of a distribution -> paths of its canonical form that the live tree does not show: their bytes are in the wheel only."""
     unheld: tuple[str, ...]
     """Paths that are no file, folder or symlink."""
 
 
 def compose(
-    installed: Mapping[str, Installed],
+    stacks: Sequence[Mapping[str, Installed]],
     found: Sequence[Found],
     hashes: Mapping[str, str],
     *,
+    root: str,
+    held: Mapping[str, Entry],
     read: Callable[[str], bytes],
 ) -> Composition:
-    """Compare. `found` is the prefix without bytecode (paths relative to it), `hashes` the sha256 of its files, `read` gives a script."""
+    """Compare one place with what the image's layers show there.
+
+    `stacks`: what the packages and wheels of all places become, the lowest layers first. `found` is the place without
+    bytecode (paths relative to its prefix), `hashes` the sha256 of its files, `read` gives a script. `root`: where the
+    image holds the prefix. `held`: the entries of the layers below all these, by path from the image's root.
+    """
     live = {one.path: one for one in found}
     entries = {path: _entry(one, hashes) for path, one in live.items() if one.kind in ("file", "link")}
+    installed = {key: one for stacked in stacks for key, one in stacked.items() if one.root == root}
     own = _rewritten(installed)
-    composed = stack.composed(installed)
+    composed = stack.composed(stacks, root)
 
     def shows(path: str, entry: Entry, owner: str) -> bool:
         if path in own:
             return True
+        if entry.kind == "dir":
+            return path in live and live[path].kind == "dir"
         there = entries.get(path)
-        if there is None or there.kind != "file" or there.executable != entry.executable:
+        if there is None or there.kind != entry.kind:
+            return False
+        if there.kind == "link":
+            return there.target == entry.target
+        if there.executable != entry.executable:
             return False
         if there.sha256 == entry.sha256:
             return True
@@ -63,22 +77,24 @@ def compose(
     for path, (_, owner) in composed.items():
         if path not in altered[owner]:
             continue
-        edited.append(f"{path} ({owner}: {'changed' if path in live else 'missing'})")
+        edited.append(f"{path} ({_name(owner)}: {'changed' if path in live else 'missing'})")
         if path not in live and not _under_link(path, entries):
-            gone = _topmost_missing(path, live)
+            gone = _topmost_missing(path, lambda folder: folder in live or f"{root}/{folder}" in held)
             overlay[gone] = Entry(gone, "gone")
     for path, entry in entries.items():
         if path in own:
             continue
         known = composed.get(path)
+        if known is None and held.get(f"{root}/{path}") == stack.below(entry, root):
+            continue
         if known is None or path in altered[known[1]]:
             overlay[path] = entry
     parents = {path.rpartition("/")[0] for path in (*live, *composed)}
     for path, one in live.items():
-        if one.kind == "dir" and path not in parents:
+        if one.kind == "dir" and path not in parents and f"{root}/{path}" not in held:
             overlay[path] = Entry(path, "dir")
     return Composition(
-        overlay=tuple(ordered(stack.below(entry, stack.ROOT) for entry in overlay.values())),
+        overlay=tuple(ordered(stack.below(entry, root) for entry in overlay.values())),
         edited=tuple(sorted(edited)),
         altered=altered,
         unheld=tuple(sorted(path for path, one in live.items() if one.kind == "other")),
@@ -97,9 +113,23 @@ def _entry(one: Found, hashes: Mapping[str, str]) -> Entry:
 
 
 def _rewritten(installed: Mapping[str, Installed]) -> set[str]:
-    """What installers write for themselves, of the distributions that are layers: never compared."""
-    folders = {entry.path.rpartition("/")[0] for one in installed.values() for entry in one.entries if _is_record(entry.path)}
-    return {f"{folder}/{name}" for folder in folders for name in record.REWRITTEN}
+    """What installers write for themselves, of the packages and distributions that are layers: never compared."""
+    own = set()
+    for key, one in installed.items():
+        for entry in one.entries:
+            folder = entry.path.rpartition("/")[0]
+            if key.startswith("conda/"):
+                # Its `.dist-info` is part of the package, RECORD and all.
+                if folder == "conda-meta" and entry.path in one.literals:
+                    own.add(entry.path)
+            elif _is_record(entry.path):
+                own |= {f"{folder}/{name}" for name in record.REWRITTEN}
+    return own
+
+
+def _name(key: str) -> str:
+    """Of a key of a wheel or conda package (`Wheel.key`), for people."""
+    return key.removeprefix("conda/").partition("@")[0]
 
 
 def _is_record(path: str) -> bool:
@@ -112,7 +142,7 @@ def _under_link(path: str, entries: Mapping[str, Entry]) -> bool:
     return any("/".join(parts[:depth]) in entries for depth in range(1, len(parts)))
 
 
-def _topmost_missing(path: str, live: Mapping[str, Found]) -> str:
-    while (parent := path.rpartition("/")[0]) and parent not in live:
+def _topmost_missing(path: str, there: Callable[[str], bool]) -> str:
+    while (parent := path.rpartition("/")[0]) and not there(parent):
         path = parent
     return path

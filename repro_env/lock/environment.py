@@ -8,19 +8,21 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.base import host, interpreter
 from repro_env.base.tree import Tree
-from repro_env.capture import distributions, python, system, variables
+from repro_env.capture import distributions, python, variables
+from repro_env.capture.distributions import InstalledDistribution
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Contents, Entry, entries_of, ordered
 from repro_env.image.layout import inside
 from repro_env.io import machine
-from repro_env.io.files import FileContents, Found, walk
-from repro_env.lock import assemble, compose, identify, layers
-from repro_env.lock.outside import Outside, check_links, outside, python_path
+from repro_env.io.files import FileContents
+from repro_env.lock import assemble, compose, identify, layers, places
+from repro_env.lock.live import Live, look
+from repro_env.lock.outside import Outside, linked, outside, python_path
+from repro_env.lock.places import Place
 from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
-from repro_env.model.environment import Host, Interpretation, Layout, Startup, Variables
+from repro_env.model.environment import Interpretation, Layout, Variables
 from repro_env.model.errors import CaptureError
 from repro_env.model.image import Layer
 from repro_env.model.spec import Identity, Rules
@@ -31,24 +33,31 @@ from repro_env.store.wheelfile import FACTS, WheelContents
 
 class Locked(msgspec.Struct, frozen=True, kw_only=True):
     facts: Interpretation
-    startup: Startup
-    host: Host
+    live: Live
     variables: Variables
-    scanned: distributions.Scan
-    found: tuple[Found, ...]
-    """The whole prefix but its bytecode, as it was when its files were hashed."""
     identified: tuple[identify.Identified, ...]
     indexes: tuple[str, ...]
-    composition: compose.Composition
-    base: Tree
-    interpreter: Tree
+    compositions: tuple[compose.Composition, ...]
+    """Of the places."""
     overlay: Tree | None
     layers: tuple[Layer, ...]
     """Of the distributions."""
     read: bool
     """Whether a layer has to be, or was, computed from the installed files after they were hashed."""
     python_path: str
+    notes: tuple[str, ...]
     unknown: tuple[str, ...]
+
+    @property
+    def installed(self) -> tuple[tuple[Place, InstalledDistribution], ...]:
+        """Every distribution with its place."""
+        return tuple((place, one) for place in self.live.places for one in place.scanned.distributions)
+
+    @property
+    def edited(self) -> tuple[str, ...]:
+        """Files that are not as their distribution installed them."""
+        pairs = zip(self.live.places, self.compositions, strict=True)
+        return tuple(line for place, one in pairs for line in places.edited(place, one.edited))
 
 
 def lock(
@@ -62,75 +71,72 @@ def lock(
 ) -> Locked:
     """Observe the environment of a python and lock it. `workspace` is the source folder: runs show it at its own path."""
     facts = python.interpret(python_name, environ)
-    prefix = Path(facts.layout.prefix)
-    scanned = distributions.scan(facts)
-    tell(f"{len(scanned.distributions)} distributions in {prefix}")
-    with ThreadPoolExecutor(2) as pool:
-        # Python starts and the indexes are asked while the files are read: two wait, the third has the disk.
-        starting = pool.submit(python.start_up, facts, environ)
-        answer = pool.submit(identify.identify, scanned.distributions, facts, store=store, talk=tell)
-        found = tuple(walk(prefix, skip=compose.bytecode))
-        hashes = store.hashes.of(prefix, found)
-        libraries = [prefix / one.path for one in found if one.kind == "file" and ".so" in one.path.rpartition("/")[2]]
-        startup = starting.result()
-        host_base = host.cut(
-            facts,
-            startup,
-            libraries=libraries,
-            programs=programs,
-            locale=startup.locale,
-            hashes=store.hashes,
-            known=store.facts,
-        )
-        runtime = interpreter.interpreter_tree(facts, hashes=store.hashes)
+    scanned = distributions.scan(facts.layout)
+    tell(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
+    with ThreadPoolExecutor(1) as pool:
+        # The indexes are asked while the files are read.
+        answer = pool.submit(identify.identify, scanned.distributions, facts.layout, store=store, talk=tell)
+        live = look(facts, scanned, environ, programs=programs, store=store)
         identified, indexes = answer.result()
-    installed = {one.wheel.name: _installed(one, facts.layout, store) for one in identified}
-    composition = compose.compose(installed, found, hashes, read=lambda path: (prefix / path).read_bytes())
+    for place in live.places[1:]:
+        if found := place.scanned.distributions:
+            tell(f"{len(found)} distributions in {place.layout.prefix}")
+            more, _ = identify.identify(found, place.layout, place=place.number, store=store, talk=tell)
+            identified = (*identified, *more)
+    held = live.held
+    installed = {one.wheel.key: _installed(one, live.places[one.wheel.place].layout, store) for one in identified}
+    compositions = tuple(_compose(place, [installed], held) for place in live.places)
+    beside = outside(facts, live.startup, live.places, workspace)
+    overlay = _overlay(compositions, live.places, beside, held, workspace, store)
+    groups = stack.layers(installed)
+    unread = all(layers.known_layer(group, facts=store.facts) for group in groups)
+    unread = unread and (overlay is None or layers.known_blob(overlay.entries, facts=store.facts) is not None)
+    return Locked(
+        facts=facts,
+        live=live,
+        variables=variables.sort(environ),
+        identified=identified,
+        indexes=indexes,
+        compositions=compositions,
+        overlay=overlay,
+        layers=_layers(groups, installed, identified, compositions, live.places, store),
+        read=not unread,
+        python_path=python_path(environ),
+        notes=(),
+        unknown=_unknown(live, environ),
+    )
+
+
+def _compose(place: Place, stacks: Sequence[Mapping[str, wheel.Installed]], held: Mapping[str, Entry]) -> compose.Composition:
+    prefix = place.prefix
+    composition = compose.compose(
+        stacks, place.found, place.hashes, root=place.root, held=held, read=lambda path: (prefix / path).read_bytes()
+    )
     if composition.unheld:
         raise CaptureError(
             "is no file, folder or symlink, and no image can hold it",
             where=str(prefix / composition.unheld[0]),
             hint="remove it from the environment and capture again",
         )
-    beside = outside(facts, startup, scanned, workspace)
-    held = {entry.path for tree in (host_base, runtime) for entry in tree.entries}
-    check_links(composition.overlay, prefix, held, [workspace, *(one.root for one in beside)])
-    overlay = _overlay(composition, prefix, beside, store)
-    groups = stack.layers(installed)
-    unread = all(layers.known_layer(group, facts=store.facts) for group in groups)
-    unread = unread and (overlay is None or layers.known_blob(overlay.entries, facts=store.facts) is not None)
-    return Locked(
-        facts=facts,
-        startup=startup,
-        host=system.host(),
-        variables=variables.sort(environ),
-        scanned=scanned,
-        found=found,
-        identified=identified,
-        indexes=indexes,
-        composition=composition,
-        base=host_base,
-        interpreter=runtime,
-        overlay=overlay,
-        layers=_layers(groups, installed, identified, composition, prefix, store),
-        read=not unread,
-        python_path=python_path(environ),
-        unknown=_unknown(startup, scanned, host_base, runtime, environ),
-    )
+    return composition
 
 
 def identity(locked: Locked, seed: int, hold: Callable[[Tree], TreeBlob]) -> Identity:
     """The identity of a locked environment. `hold` says what becomes of each tree: carried, or only hashed."""
+    live = locked.live
     return assemble.identity(
         locked.facts,
         machine.platform(),
         assemble.Trees(
-            base=hold(locked.base),
-            interpreter=hold(locked.interpreter),
+            base=hold(live.base),
+            unowned=hold(live.unowned) if live.unowned is not None else None,
+            interpreter=hold(live.interpreter) if live.interpreter is not None else None,
             overlay=hold(locked.overlay) if locked.overlay is not None else None,
         ),
         [one.wheel for one in locked.identified],
         locked.variables,
+        others=[place.layout for place in live.places[1:]],
+        user_base=live.startup.user_base,
         python_path=locked.python_path,
         seed=seed,
     )
@@ -152,66 +158,77 @@ def _layers(
     groups: Sequence[stack.GroupLayer],
     installed: Mapping[str, wheel.Installed],
     identified: Sequence[identify.Identified],
-    composition: compose.Composition,
-    prefix: Path,
+    compositions: Sequence[compose.Composition],
+    observed: Sequence[Place],
     store: Store,
 ) -> tuple[Layer, ...]:
-    live = FileContents(prefix)
     sources: dict[str, Contents] = {}
     for one in identified:
-        name = one.wheel.name
-        altered = composition.altered[name] & set(installed[name].members)
-        original = WheelContents(identify.whole(one, store), installed[name]) if altered else None
-        sources[name] = layers.DistributionContents(installed[name], live, altered, original)
-    versions = {one.wheel.name: one.wheel.version for one in identified}
-    return layers.diff_ids(groups, sources, versions, facts=store.facts)
+        key, place = one.wheel.key, one.wheel.place
+        altered = compositions[place].altered[key] & set(installed[key].members)
+        original = WheelContents(identify.whole(one, store), installed[key]) if altered else None
+        sources[key] = layers.DistributionContents(installed[key], FileContents(observed[place].prefix), altered, original)
+    holds = {one.wheel.key: f"{one.wheel.key}=={one.wheel.version}" for one in identified}
+    return layers.diff_ids(groups, sources, holds, facts=store.facts)
 
 
-def _overlay(composition: compose.Composition, prefix: Path, beside: Sequence[Outside], store: Store) -> Tree | None:
-    entries = list(composition.overlay)
+def _overlay(
+    compositions: Sequence[compose.Composition],
+    observed: Sequence[Place],
+    beside: Sequence[Outside],
+    held: Mapping[str, Entry],
+    workspace: Path,
+    store: Store,
+) -> Tree | None:
+    entries = [entry for one in compositions for entry in one.overlay]
+    roots = [workspace, *(one.root for one in beside)]
+    links = linked(entries, observed, held, roots)
     for one in beside:
         entries += entries_of(one.found, store.hashes.of(one.root, one.found), below=inside(str(one.root)))
-    return Tree(entries=tuple(ordered(entries)), contents=_OverlayContents(prefix)) if entries else None
+        links.follow(str(one.root))
+    for place in observed:
+        if place.layout.in_place:
+            links.follow(place.layout.prefix)
+    found, _ = links.finish(store.hashes)
+    parents = {entry.path.rpartition("/")[0] for entry in found}
+    entries += [entry for entry in found if held.get(entry.path) != entry and entry.path not in parents]
+    return Tree(entries=tuple(ordered(entries)), contents=_OverlayContents(observed[0])) if entries else None
 
 
 class _OverlayContents:
-    """Overlay entries below the environment's place come from the live prefix, others from their own path."""
+    """Overlay entries below a virtual environment's place come from its prefix, all others from their own path."""
 
-    def __init__(self, prefix: Path) -> None:
-        self._environment = FileContents(prefix, strip=stack.ROOT)
+    def __init__(self, place: Place) -> None:
+        self._root = f"{place.root}/"
+        self._environment = FileContents(place.prefix, strip=place.root)
         self._outside = FileContents(Path("/"))
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
-        below = entry.path.startswith(stack.ROOT + "/")
+        below = entry.path.startswith(self._root)
         return (self._environment if below else self._outside).chunks(entry)
 
 
-def _unknown(
-    startup: Startup, scanned: distributions.Scan, host_base: Tree, runtime: Tree, environ: Mapping[str, str]
-) -> tuple[str, ...]:
+def _unknown(live: Live, environ: Mapping[str, str]) -> tuple[str, ...]:
     """What could not be told or cannot be held, in words. Never empty by default: each source of facts adds its own."""
-    notes = [*scanned.problems, *host_base.unknown, *runtime.unknown]
-    if startup.problem:
-        notes.append(f"start of Python: {startup.problem}")
-    notes += [
-        f"{name} is set: libraries found through it are held only where a captured file needs them"
-        for name in ("LD_LIBRARY_PATH", "LD_PRELOAD")
-        if environ.get(name)
-    ]
+    lines = [line for place in live.places for line in places.edited(place, place.scanned.problems)]
+    lines += [line for tree in live.trees for line in tree.unknown]
+    if live.startup.problem:
+        lines.append(f"start of Python: {live.startup.problem}")
     if any(part and not part.startswith("/") for part in environ.get("PYTHONPATH", "").split(":")):
-        notes.append("PYTHONPATH has a relative entry, which means another folder in every working directory: left out")
-    return tuple(dict.fromkeys(notes))
+        lines.append("PYTHONPATH has a relative entry, which means another folder in every working directory: left out")
+    return tuple(dict.fromkeys(lines))
 
 
 def check_unchanged(locked: Locked) -> None:
-    """Nobody installed or edited while the layers were computed: the tree still has the keys it was hashed by."""
-    prefix = Path(locked.facts.layout.prefix)
-    now = {one.path: one.key for one in walk(prefix, skip=compose.bytecode) if one.kind == "file"}
-    before = {one.path: one.key for one in locked.found if one.kind == "file"}
-    changed = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
-    if changed:
-        raise CaptureError(
-            f"changed while it was captured ({len(changed)} files in all)",
-            where=str(prefix / changed[0]),
-            hint="wait until nothing is installing into the environment and capture again",
-        )
+    """Nobody installed or edited while the layers were computed: the trees still have the keys they were hashed by."""
+    for place in locked.live.places:
+        again = places.listed(locked.facts, place.layout, place.scanned)
+        now = {one.path: one.key for one in again if one.kind == "file"}
+        before = {one.path: one.key for one in place.found if one.kind == "file"}
+        changed = sorted(path for path in now.keys() | before.keys() if now.get(path) != before.get(path))
+        if changed:
+            raise CaptureError(
+                f"changed while it was captured ({len(changed)} files in all)",
+                where=str(place.prefix / changed[0]),
+                hint="wait until nothing is installing into the environment and capture again",
+            )

@@ -29,7 +29,7 @@ from repro_env.lock.evidence import Witness
 from repro_env.lock.index import Candidate, Indexes, candidate, linkable, tags_of
 from repro_env.model import codec, redact
 from repro_env.model.artifact import Wheel
-from repro_env.model.environment import Interpretation, Layout
+from repro_env.model.environment import Layout
 from repro_env.model.errors import ArtifactError, NetworkError
 from repro_env.model.spec import WheelHint
 from repro_env.model.talk import Tell
@@ -70,19 +70,19 @@ class _Proof(msgspec.Struct, frozen=True):
 
 def identify(
     distributions: Sequence[InstalledDistribution],
-    interpretation: Interpretation,
+    layout: Layout,
     *,
+    place: int = 0,
     store: Store,
     talk: Tell,
 ) -> tuple[tuple[Identified, ...], tuple[str, ...]]:
-    """Every distribution as a wheel, sorted by name; and the configured indexes and find-links, redacted.
+    """Every distribution of a place as a wheel, sorted by name; and the configured indexes and find-links, redacted.
 
     Left out are those that no wheel can hold: without RECORD, installed outside the install scheme, or
     contradicting themselves. Their files are then plain files of the environment; `talk` says so.
     Raises `NetworkError` when an index that may have the wheel cannot be asked, `LockError` when it answers with
     something else than an index page.
     """
-    layout = interpretation.layout
     with Session(prefix=layout.prefix, cache=store.facts) as session:
         search = _Search(session, layout, store)
         with ThreadPoolExecutor(THREADS, thread_name_prefix="identify") as pool:
@@ -96,7 +96,7 @@ def identify(
         if one is None:
             one = _repacked(dist, layout, store, why, talk)
         if one is not None:
-            done.append(one)
+            done.append(msgspec.structs.replace(one, wheel=msgspec.structs.replace(one.wheel, place=place)))
     return tuple(sorted(done, key=lambda one: one.wheel.name)), session.configuration.shown
 
 
@@ -119,8 +119,8 @@ def differs(facts: Facts, dist: InstalledDistribution, layout: Layout) -> str:
     for entry in installed.entries:
         row = rows.get(entry.path)
         if entry.path in installed.literals:
-            made = entry.path in installed.points or entry.path in installed.bodies
-            if made and row is None:
+            # Scripts of entry points need not be there: ensurepip leaves some out. What names them was compared.
+            if entry.path in installed.bodies and row is None:
                 return f"it has the script {entry.path}"
         elif row is None:
             return f"it has {entry.path}"

@@ -12,7 +12,7 @@ from repro_env.image.entry import Contents, Entry, members
 from repro_env.image.wheel import Installed
 from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
-from repro_env.model.image import Layer
+from repro_env.model.image import Layer, LayerKind
 from repro_env.store.facts import FactCache
 
 KIND = "diff-id"
@@ -45,24 +45,24 @@ class DistributionContents:
 class GroupContents:
     """The bytes of a layer that several distributions share; entries relative to the image's root."""
 
-    def __init__(self, owner: Mapping[str, str], sources: Mapping[str, Contents]) -> None:
+    def __init__(self, owner: Mapping[str, tuple[str, str]], sources: Mapping[str, Contents]) -> None:
         self._owner = owner
         self._sources = sources
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
-        path = entry.path.removeprefix(stack.ROOT + "/")
-        moved = Entry(path, "file", entry.executable, entry.size, entry.sha256)
-        return self._sources[self._owner[entry.path]].chunks(moved)
+        key, path = self._owner[entry.path]
+        return self._sources[key].chunks(Entry(path, "file", entry.executable, entry.size, entry.sha256))
 
 
 def diff_ids(
     layers: Sequence[stack.GroupLayer],
     sources: Mapping[str, Contents],
-    versions: Mapping[str, str],
+    holds: Mapping[str, str],
     *,
     facts: FactCache,
+    kind: LayerKind = "distributions",
 ) -> tuple[Layer, ...]:
-    """The layers by diff ID, in the given order.
+    """The layers by diff ID, in the given order. `holds`: by key, `name==version` for people.
 
     The entries' sha256 were taken just before; that no file changed in between is the caller's to check. A
     layer of the same entries as one seen before has the same diff ID (the tar is a function of them), so it is
@@ -75,9 +75,9 @@ def diff_ids(
             known = layer.diff_id(members(group.entries, GroupContents(group.owner, sources)))
             facts.put(KIND, layer.recipe(group.entries), known.encode())
         return Layer(
-            kind="distributions",
+            kind=kind,
             diff_id=known,
-            holds=tuple(f"{name}=={versions[name]}" for name in group.names),
+            holds=tuple(holds[name] for name in group.names),
         )
 
     def size(group: stack.GroupLayer) -> int:

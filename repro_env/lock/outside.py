@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from repro_env.base.tree import LiveTree
 from repro_env.capture import distributions, source
-from repro_env.image import stack
 from repro_env.image.entry import Entry
 from repro_env.image.layout import inside
 from repro_env.io.files import Found, walk
+from repro_env.lock.places import Place
 from repro_env.model.environment import Interpretation, Startup
 from repro_env.model.errors import CaptureError
 
 CAP = 200_000_000
 """Bytes of one folder outside the environment that is on `sys.path`; above it, somebody has to decide."""
+MOST = 50_000
+"""Files that the symlinks of an environment may lead to outside of it."""
 IMPORTABLE = ("*.py",)
 """Brought in even where git ignores them: a build writes `_version.py` and the like, and the package imports it."""
 
@@ -29,12 +32,15 @@ class Outside(msgspec.Struct, frozen=True):
     found: tuple[Found, ...]
 
 
-def outside(facts: Interpretation, startup: Startup, scanned: distributions.Scan, workspace: Path) -> tuple[Outside, ...]:
-    """What Python imports from, outside prefix, interpreter and source. A zip file or egg comes with its folder's name."""
-    covered = [Path(path) for path in (facts.layout.prefix, facts.interpreter.stdlib, facts.interpreter.platstdlib)]
+def outside(facts: Interpretation, startup: Startup, places: Sequence[Place], workspace: Path) -> tuple[Outside, ...]:
+    """What Python imports from, outside all places, interpreter and source. A zip file or egg comes with its folder's name."""
+    covered = [Path(path) for path in (facts.interpreter.stdlib, facts.interpreter.platstdlib)]
+    covered += [place.prefix / site for place in places for site in (place.layout.purelib, place.layout.platlib)]
+    if facts.kind != "system":
+        covered.append(Path(facts.layout.prefix))
     covered.append(workspace)
     roots = [Path(path) for path in startup.sys_path if path.startswith("/")]
-    roots += [Path(path) for one in scanned.distributions if (path := distributions.project(one))]
+    roots += [Path(path) for place in places for one in place.scanned.distributions if (path := distributions.project(one))]
     found: list[Outside] = []
     for root in sorted({Path(os.path.normpath(root)) for root in roots}):
         if any(root.is_relative_to(parent) for parent in covered) or not root.exists():
@@ -52,24 +58,57 @@ def _all_but(name: str) -> Callable[[str, bool], bool]:
     return lambda path, _is_dir: path != name
 
 
-def check_links(overlay: Sequence[Entry], prefix: Path, held: set[str], roots: Sequence[Path]) -> None:
-    """A symlink of the environment must lead to something that the image holds, or to nothing on the host either.
+def linked(overlay: Sequence[Entry], places: Sequence[Place], held: Collection[str], roots: Sequence[Path]) -> LiveTree:
+    """What symlinks of the environment lead to and nothing else holds: carried at its own path.
 
-    `held` are the paths of base and interpreter, relative to `/`; `roots` are folders that a run shows at their own path.
+    `held` are the paths of the layers below, relative to `/`; `roots` are folders that a run shows at their own path.
+    Raises `CaptureError` for a link to more than `CAP` bytes or `MOST` files.
     """
+    tree = LiveTree()
+    known = {f"{place.prefix}/{one.path}" for place in places for one in place.found}
+    known |= {str(place.prefix) for place in places}
+    size = count = 0
     for entry in overlay:
         if entry.kind != "link":
             continue
-        here = prefix / entry.path.removeprefix(stack.ROOT + "/")
+        here = _on_host(entry.path, places)
         target = Path(os.path.normpath(here.parent / entry.target))
-        if not here.exists() or any(target.is_relative_to(root) for root in (prefix, *roots)):
+        real = Path(os.path.realpath(here))
+        if not here.exists() or any(path.is_relative_to(root) for path in (target, real) for root in roots):
             continue
-        if inside(str(target)) not in held and inside(os.path.realpath(target)) not in held:
+        if str(real) in known or inside(str(real)) in held:
+            if str(target) not in known and inside(str(target)) not in held:
+                tree.follow(str(target))  # the links on the way
+            continue
+        if tree.follow(str(target)) is None:
             raise CaptureError(
-                f"is a symlink to {entry.target}, which is outside the environment",
+                f"is a symlink to {entry.target}, which is no file or folder that can be held",
                 where=str(here),
-                hint="replace the link by the file, or install with copies (uv: --link-mode=copy)",
+                hint="remove it from the environment and capture again",
             )
+        for one in walk(real) if real.is_dir() else ():
+            size, count = size + one.size, count + 1
+            if size > CAP or count > MOST:
+                break
+        size += real.stat().st_size
+        if size > CAP or count > MOST:
+            raise CaptureError(
+                f"is a symlink to {entry.target}, outside the environment, and what is there is more than "
+                f"{CAP // 10**6} MB or {MOST:,} files",
+                where=str(here),
+                hint="replace the link by what is needed of it, or give it to runs as data: --data",
+            )
+        if real.is_dir():
+            tree.below(str(real), lambda path, is_dir: is_dir and path.rpartition("/")[2] == "__pycache__")
+    return tree
+
+
+def _on_host(path: str, places: Sequence[Place]) -> Path:
+    """Where a path of the image is on this machine."""
+    for place in places:
+        if path.startswith(place.root + "/"):
+            return place.prefix / path[len(place.root) + 1 :]
+    return Path("/", path)
 
 
 def python_path(environ: Mapping[str, str]) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 from msgspec import Meta
 
 from repro_env.model.codec import Frozen
-from repro_env.model.text import Digest, Name, Version, WheelName
+from repro_env.model.text import CondaFile, CondaName, Digest, Line, Name, Version, WheelName
 
 Size = Annotated[int, Meta(ge=0)]
 """Bytes."""
@@ -23,6 +23,34 @@ class Wheel(Frozen, frozen=True, kw_only=True):
     """Of the wheel file."""
     size: Size
     """Of the wheel file, in bytes."""
+    place: Size = 0
+    """Which layout of the identity it is installed by: 0 is `layout`, n is `others[n - 1]`."""
+
+    @property
+    def key(self) -> str:
+        """Tells it from every other one of the environment: one name may be installed in several places."""
+        return f"{self.name}@{self.place}" if self.place else self.name
+
+
+class CondaPackage(Frozen, frozen=True, kw_only=True):
+    """One conda package as an archive: linked by URL or carried as a blob, either way the same bytes."""
+
+    name: CondaName
+    version: Line
+    build: Line
+    subdir: CondaName
+    """`linux-64`, `noarch`."""
+    filename: CondaFile
+    """`<name>-<version>-<build>.conda` or `.tar.bz2`."""
+    sha256: Digest
+    """Of the archive."""
+    size: Size
+    """Of the archive, in bytes."""
+
+    @property
+    def key(self) -> str:
+        """Tells it from every wheel: a name may be both."""
+        return f"conda/{self.name}"
 
 
 class TreeBlob(Frozen, frozen=True, kw_only=True):

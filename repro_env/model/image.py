@@ -8,7 +8,8 @@ from repro_env.model.codec import Frozen
 from repro_env.model.environment import Variable
 from repro_env.model.text import Digest, Line
 
-LayerKind = Literal["base", "interpreter", "distributions", "overlay", "marker"]
+LayerKind = Literal["base", "unowned", "interpreter", "conda", "distributions", "overlay", "marker"]
+"""Lowest first. `unowned`: libraries and programs of the machine that belong to no package of its."""
 
 
 class Layer(Frozen, frozen=True, kw_only=True):
@@ -17,7 +18,7 @@ class Layer(Frozen, frozen=True, kw_only=True):
     kind: LayerKind
     diff_id: Digest
     holds: tuple[Line, ...]
-    """`name==version` of each distribution in it; empty for the other kinds."""
+    """`name==version` of each distribution or conda package in it; empty for the other kinds."""
 
 
 class Config(Frozen, frozen=True, kw_only=True):

@@ -59,6 +59,14 @@ class Request(Frozen, frozen=True, kw_only=True):
     notes: AbsPath
 
 
+class Shown(Frozen, frozen=True, kw_only=True):
+    """A tree of the image at the path where it was captured."""
+
+    root: AbsPath
+    """Where the image holds it."""
+    target: AbsPath
+
+
 class Launch(Frozen, frozen=True, kw_only=True):
     """A run fully decided; plain data, so that any runner can be tested without running."""
 
@@ -68,7 +76,9 @@ class Launch(Frozen, frozen=True, kw_only=True):
     layers: tuple[Digest, ...]
     """Diff IDs, lowest first."""
     prefix: AbsPath
-    """The captured environment prefix; the image keeps that tree at `image.layout.ENVIRONMENT`."""
+    """The captured environment prefix."""
+    trees: tuple[Shown, ...]
+    """Trees of the image that have to be shown at another place, or that the workspace would hide."""
     argv: tuple[str, ...]
     """argv[0] is absolute, or a word to be found on PATH inside."""
     env: tuple[Variable, ...]

@@ -11,7 +11,8 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from repro_env.model import codec
-from repro_env.model.artifact import Size, TreeBlob, Wheel
+from repro_env.model.accelerator import Accelerators, Frameworks
+from repro_env.model.artifact import CondaPackage, Size, TreeBlob, Wheel
 from repro_env.model.codec import Frozen
 from repro_env.model.environment import (
     Carried,
@@ -19,13 +20,16 @@ from repro_env.model.environment import (
     Git,
     Host,
     Interpreter,
+    Kind,
     Layout,
+    SharedLibrary,
     Startup,
     SystemPackage,
     Variables,
 )
+from repro_env.model.errors import SpecError
 from repro_env.model.image import Config, Expected
-from repro_env.model.text import AbsPath, Digest, Line, Url
+from repro_env.model.text import AbsPath, Digest, Line, RelPath, Url
 
 FAMILY = "repro-env/spec"
 NEWEST = 1
@@ -39,6 +43,8 @@ class Rules(Frozen, frozen=True, kw_only=True):
 
     base: Literal[1] = 1
     """How a base is cut from the live machine."""
+    conda: Literal[1] = 1
+    """What of a conda package is compared, and how it is linked into a prefix."""
     canonical: Literal[1] = 1
     """What of a distribution is compared and how it is normalised."""
     grouping: Literal[1] = 1
@@ -56,7 +62,8 @@ class Platform(Frozen, frozen=True, kw_only=True):
 class Runtime(Frozen, frozen=True, kw_only=True):
     """The interpreter as an artifact, and the path it is started by."""
 
-    tree: TreeBlob
+    tree: TreeBlob | None
+    """None where the interpreter is a package of the environment itself, as conda's is."""
     executable: AbsPath
     version: Line
 
@@ -71,20 +78,36 @@ class Identity(Frozen, frozen=True, kw_only=True):
     rules: Rules
     platform: Platform
     base: TreeBlob
+    unowned: TreeBlob | None = None
+    """Libraries and programs of the machine that belong to no package of its, at their own paths."""
     interpreter: Runtime
     layout: Layout
+    others: tuple[Layout, ...] = ()
+    """Further places that `sys.path` has distributions in: the Python below a virtual environment, the user's own."""
     command: AbsPath
     """The environment's own python."""
-    distributions: tuple[Wheel, ...]
+    packages: tuple[CondaPackage, ...] = ()
     """Sorted by name."""
+    distributions: tuple[Wheel, ...]
+    """Sorted by key."""
     overlay: TreeBlob | None
     """What the environment holds beside its distributions' own files, and where it differs from them."""
     config: Config
     determinism: Determinism
 
+    def layout_of(self, wheel: Wheel) -> Layout:
+        """The place that a wheel is installed to. Raises `SpecError` for one that the identity does not name."""
+        if wheel.place > len(self.others):
+            raise SpecError(
+                f"{wheel.name} is installed to place {wheel.place}, and there are {len(self.others) + 1}",
+                where="identity.distributions",
+                hint="the spec was edited or damaged; restore it or capture again",
+            )
+        return self.others[wheel.place - 1] if wheel.place else self.layout
+
 
 class WheelHint(Frozen, frozen=True, kw_only=True):
-    """Where one wheel may be had. A hint: the sha256 in `identity` is the truth."""
+    """Where one wheel or conda package may be had. A hint: the sha256 in `identity` is the truth."""
 
     sha256: Digest
     origin: Literal["index", "direct", "carried", "repacked"]
@@ -97,6 +120,8 @@ class WheelHint(Frozen, frozen=True, kw_only=True):
 class Hints(Frozen, frozen=True, kw_only=True):
     wheels: tuple[WheelHint, ...]
     """Sorted by sha256."""
+    packages: tuple[WheelHint, ...] = ()
+    """Of conda packages; sorted by sha256. `index` is the channel."""
     indexes: tuple[Line, ...]
     """As configured at capture, redacted."""
 
@@ -109,9 +134,32 @@ class Source(Frozen, frozen=True, kw_only=True):
     size: Size
     """Of the files' contents, in bytes."""
     git: Git | None
+    notebooks: tuple[Notebook, ...] = ()
+    """Sorted by path."""
+    requirements: tuple[FileDigest, ...] = ()
+    """The files that say what the project needs (`requirements*.txt`, `pyproject.toml`, `environment.yml` …); sorted by path."""
     include: tuple[Line, ...] = ()
     """`--include` and `--exclude` of the capture: a run looks at the live tree by the same rule."""
     exclude: tuple[Line, ...] = ()
+
+
+class Notebook(Frozen, frozen=True, kw_only=True):
+    """A Jupyter notebook by its parts: run again with other outputs, its code is the same."""
+
+    path: RelPath
+    code: Digest
+    """Of the sources of its code cells, in order."""
+    text: Digest
+    """Of all its other cells' sources, attachments and metadata that no run changes."""
+    outputs: Digest
+    """Of the outputs of its code cells."""
+    counts: Digest
+    """Of their execution counts."""
+
+
+class FileDigest(Frozen, frozen=True, kw_only=True):
+    path: RelPath
+    sha256: Digest
 
 
 class Data(Frozen, frozen=True, kw_only=True):
@@ -123,6 +171,8 @@ class Data(Frozen, frozen=True, kw_only=True):
     """Of its tree: names, sizes and contents; of its bytes when it is one file."""
     files: Size
     size: Size
+    croissant: tuple[FileDigest, ...] = ()
+    """Croissant descriptions (`croissant.json`) in it, by path from its root."""
 
 
 class InstalledFrom(Frozen, frozen=True, kw_only=True):
@@ -134,6 +184,8 @@ class InstalledFrom(Frozen, frozen=True, kw_only=True):
     requested: bool
     editable: bool
     direct_url: Line
+    site: AbsPath | None = None
+    """The folder that holds its metadata."""
 
 
 class Observed(Frozen, frozen=True, kw_only=True):
@@ -141,9 +193,14 @@ class Observed(Frozen, frozen=True, kw_only=True):
 
     tool: Line
     """`repro-env <version>` that wrote the spec."""
+    kind: Kind
     interpreter: Interpreter
     startup: Startup
     host: Host
+    accelerators: Accelerators
+    frameworks: Frameworks
+    libraries: tuple[SharedLibrary, ...] = ()
+    """Every shared library that the environment really uses from outside its own files, sorted by path."""
     variables: Variables
     system_packages: tuple[SystemPackage, ...]
     """Those the base was cut from, sorted by name."""
@@ -176,9 +233,10 @@ class Spec(Frozen, frozen=True, kw_only=True):
     @property
     def carried(self) -> frozenset[str]:
         """Digests of everything that travels beside the spec as a blob."""
-        trees = [self.identity.base, self.identity.interpreter.tree, self.identity.overlay]
+        trees = [self.identity.base, self.identity.unowned, self.identity.interpreter.tree, self.identity.overlay]
         trees.append(self.observed.source.tree if self.observed.source else None)
-        wheels = {hint.sha256 for hint in self.hints.wheels if hint.origin in ("carried", "repacked")}
+        hints = (*self.hints.wheels, *self.hints.packages)
+        wheels = {hint.sha256 for hint in hints if hint.origin in ("carried", "repacked")}
         return frozenset(wheels | {tree.sha256 for tree in trees if tree is not None})
 
 

@@ -22,6 +22,12 @@ Version = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9][A-Za-z0-9.!+_-]*\Z", max_l
 WheelName = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.!+-]+\.whl\Z", max_length=255)]
 """A wheel's file name (PEP 427)."""
 
+CondaName = Annotated[str, Meta(pattern=r"\A[a-z0-9_][a-z0-9_.-]*\Z", max_length=200)]
+"""A conda package's name, or a channel's subfolder (CEP 26)."""
+
+CondaFile = Annotated[str, Meta(pattern=r"\A[A-Za-z0-9_.!+-]+\.(?:conda|tar\.bz2)\Z", max_length=255)]
+"""A conda package's file name."""
+
 AbsPath = Annotated[str, Meta(pattern=r"\A(?:/(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)+\Z", max_length=4000)]
 """An absolute, normal path: no `.`, `..`, empty part, trailing slash or control character."""
 

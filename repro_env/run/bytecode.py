@@ -19,6 +19,7 @@ from repro_env.model.environment import Variable
 from repro_env.model.run import Launch, User
 from repro_env.model.spec import Spec
 from repro_env.model.text import AbsPath, Digest, RelPath
+from repro_env.run import plan
 from repro_env.run.plan import HOSTNAME
 
 WORTHWHILE = 20
@@ -41,7 +42,8 @@ class Module(Frozen, frozen=True, kw_only=True):
 def modules(names: Iterable[str], spec: Spec, launch: Launch) -> tuple[Module, ...]:
     """The image's modules among the files that a run left below PYTHONPYCACHEPREFIX; sorted."""
     interpreter = spec.observed.interpreter
-    own = (launch.prefix, layout.ENVIRONMENT, interpreter.stdlib, interpreter.platstdlib)
+    sites = (f"{place.prefix}/{site}" for place in spec.identity.others for site in (place.purelib, place.platlib))
+    own = (launch.prefix, layout.ENVIRONMENT, interpreter.stdlib, interpreter.platstdlib, *sites)
     foreign = (launch.workspace, launch.user.home, *(mount.target for mount in launch.mounts), *_TEMPORARY)
     pattern = re.compile(rf"(?P<module>.+)\.{re.escape(interpreter.cache_tag)}(?:\.opt-(?P<optimize>[12]))?\.pyc")
     found = []
@@ -76,6 +78,7 @@ def launch(spec: Spec, *, user: User, empty: Digest, tools: AbsPath, notes: AbsP
         image=spec.expected.image_id,
         layers=tuple(layer.diff_id for layer in spec.expected.layers),
         prefix=spec.identity.layout.prefix,
+        trees=plan.trees(spec, layout.COMPILED),
         argv=(
             spec.identity.interpreter.executable,
             *("-s", "-S"),

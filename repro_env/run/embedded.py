@@ -242,10 +242,10 @@ class _Stage:
             with rootfs.doing("make HOME"):
                 self.root.open(launch.user.home)
         rootfs.places(self.root, temporary)
-        if launch.prefix != layout.ENVIRONMENT:
-            shown[launch.prefix] = (_handle(layout.ENVIRONMENT), False)
+        shown |= {one.target: (_handle(one.root), False) for one in launch.trees}
+        moved = {one.target for one in launch.trees if one.root != one.target}
         for target, (handle, read_only) in sorted(shown.items(), key=lambda one: one[0].count("/") if one[0] != "/" else 0):
-            rootfs.show(self.root, target, handle, read_only=read_only, replace_link=target == launch.prefix)
+            rootfs.show(self.root, target, handle, read_only=read_only, replace_link=target in moved)
         rootfs.leave(old)
         return notes
 
@@ -286,7 +286,7 @@ def _names() -> tuple[bytes, bytes]:
 def _inside(launch: Launch) -> list[workspace.Point]:
     """What will be mounted inside the workspace."""
     below = launch.workspace + "/"
-    points = [workspace.Point(launch.prefix.removeprefix(below), True)] if launch.prefix.startswith(below) else []
+    points = [workspace.Point(one.target.removeprefix(below), True) for one in launch.trees if one.target.startswith(below)]
     targets = [mount for mount in launch.mounts if mount.target.startswith(below)]
     return points + [workspace.Point(mount.target.removeprefix(below), Path(mount.source).is_dir()) for mount in targets]
 

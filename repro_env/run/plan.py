@@ -9,8 +9,8 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from repro_env.image import layout
 from repro_env.model.environment import Variable
 from repro_env.model.errors import UsageError
-from repro_env.model.run import Launch, Mount, Request
-from repro_env.model.spec import Spec
+from repro_env.model.run import Launch, Mount, Request, Shown
+from repro_env.model.spec import Identity, Spec
 
 HOSTNAME = "repro-env"
 HOLES = "holes.jsonl"
@@ -38,6 +38,7 @@ def plan(spec: Spec, request: Request) -> Launch:
         image=spec.expected.image_id,
         layers=tuple(layer.diff_id for layer in spec.expected.layers),
         prefix=identity.layout.prefix,
+        trees=trees(spec, workspace),
         argv=argv(request.command, python=identity.command, cwd=request.cwd),
         env=_variables(spec, request),
         cwd=request.cwd,
@@ -51,6 +52,18 @@ def plan(spec: Spec, request: Request) -> Launch:
         network=request.network,
         seed=request.seed,
     )
+
+
+def trees(spec: Spec, workspace: str) -> tuple[Shown, ...]:
+    """What of the image must be shown anew: a moved environment, and whatever lies below the workspace, which covers it."""
+    identity = spec.identity
+    below = [one.prefix for one in (identity.layout, *identity.others)]
+    if identity.interpreter.tree is not None:
+        below.append(spec.observed.interpreter.prefix)
+    shown = {path: path for path in below if path.startswith(workspace + "/")}
+    if (root := layout.root_of(identity.layout)) != identity.layout.prefix:
+        shown[identity.layout.prefix] = root
+    return tuple(Shown(target=target, root=shown[target]) for target in sorted(shown))
 
 
 def workspace_of(spec: Spec) -> str:
@@ -104,12 +117,7 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
 def check_mounts(spec: Spec, mounts: Sequence[Mount]) -> None:
     """A mount may bring something, never hide what the run stands on. Raises `UsageError` naming the option's target."""
     identity = spec.identity
-    standing = (
-        workspace_of(spec),
-        identity.layout.prefix,
-        layout.ENVIRONMENT,
-        posixpath.dirname(identity.interpreter.executable),
-    )
+    standing = (workspace_of(spec), *closed(identity), posixpath.dirname(identity.interpreter.executable))
     seen: dict[str, Mount] = {}
     for mount in mounts:
         target, option = mount.target, f"--{mount.kind}"
@@ -127,7 +135,7 @@ def check_mounts(spec: Spec, mounts: Sequence[Mount]) -> None:
                 raise UsageError(
                     f"it would hide {path}", where=f"{option} …:{target}", hint="choose another place, such as /data"
                 )
-        if target.startswith((identity.layout.prefix + "/", layout.ENVIRONMENT + "/")):
+        if target.startswith(tuple(f"{path}/" for path in closed(identity))):
             raise UsageError(
                 "the environment itself stays as it is", where=f"{option} …:{target}", hint="choose a place such as /data"
             )
@@ -136,6 +144,14 @@ def check_mounts(spec: Spec, mounts: Sequence[Mount]) -> None:
                 "two things cannot be in one place", where=f"{option} …:{target}", hint="give one of them another DST"
             )
         seen[target] = mount
+
+
+def closed(identity: Identity) -> tuple[str, ...]:
+    """Folders that are the environment's alone: nothing may be mounted there, or above."""
+    whole = not identity.layout.in_place or identity.interpreter.tree is None
+    shared = identity.others if whole else (identity.layout, *identity.others)
+    sites = [f"{place.prefix}/{site}" for place in shared for site in (place.purelib, place.platlib)]
+    return tuple(dict.fromkeys([*([identity.layout.prefix] if whole else []), layout.ENVIRONMENT, *sites]))
 
 
 def working_folder(here: str, source: str, folders: Container[str]) -> str:

@@ -41,9 +41,10 @@ def differences(expected: Identity, found: Identity) -> tuple[str, ...]:
 
     Variables and the seed are not part of the environment's files and are not compared.
     """
+    upgraded = expected.interpreter.version != found.interpreter.version  # of course its files are others then
     return (
         *(_sentence(one) for one in artifacts(expected, found)),
-        *(_SAID[pair.part] for pair in pairs(expected, found)),
+        *(_SAID[pair.part] for pair in pairs(expected, found) if pair.part != "interpreter" or not upgraded),
     )
 
 
@@ -101,6 +102,14 @@ def wheels(left: Iterable[Wheel], right: Iterable[Wheel]) -> Iterator[Difference
             yield Difference(level=level, what=key, left=was.version if was else "", right=now.version if now else "")
         elif was.sha256 != now.sha256:
             yield Difference(level=level, what=key, left=_wheel(was), right=_wheel(now), why=OTHER_BUILD)
+
+
+def versions(left: Mapping[str, str], right: Mapping[str, str]) -> Iterator[Difference]:
+    """Distributions by name and version alone."""
+    for name in sorted(left.keys() | right.keys()):
+        if left.get(name) != right.get(name):
+            level: Level = "numerics" if numerics.distribution(name) else "distributions"
+            yield Difference(level=level, what=name, left=left.get(name, ""), right=right.get(name, ""))
 
 
 def _packages(left: Iterable[CondaPackage], right: Iterable[CondaPackage]) -> Iterator[Difference]:

@@ -36,14 +36,14 @@ def install(venv: Path, name: str = "demo", version: str = "1.0", folder: str | 
 
 
 def one(facts: Interpretation) -> InstalledDistribution:
-    result = scan(facts)
+    result = scan(facts.layout)
     assert result.problems == ()
     assert len(result.distributions) == 1
     return result.distributions[0]
 
 
 def problem(facts: Interpretation) -> str:
-    result = scan(facts)
+    result = scan(facts.layout)
     assert result.distributions == ()
     assert len(result.problems) == 1
     return result.problems[0]
@@ -83,7 +83,7 @@ def test_a_full_one(facts: Interpretation, venv: Path) -> None:
         entry_points=b"[console_scripts]\nd = d:m\n",
     )
     assert codec.decode(codec.canonical(found.facts), Distribution, where="") == found.facts
-    assert scan(facts) == scan(facts)
+    assert scan(facts.layout) == scan(facts.layout)
 
 
 def test_a_bare_one(facts: Interpretation, venv: Path) -> None:
@@ -93,9 +93,9 @@ def test_a_bare_one(facts: Interpretation, venv: Path) -> None:
 
 
 def test_none_at_all(facts: Interpretation, venv: Path) -> None:
-    assert scan(facts).distributions == ()
+    assert scan(facts.layout).distributions == ()
     site_of(venv).rmdir()
-    assert scan(facts).distributions == ()
+    assert scan(facts.layout).distributions == ()
 
 
 def test_what_pip_installs(facts: Interpretation, venv: Path, tmp_path: Path) -> None:
@@ -108,7 +108,7 @@ def test_what_pip_installs(facts: Interpretation, venv: Path, tmp_path: Path) ->
     subprocess.run([*pip, *made], check=True, capture_output=True, env=PLAIN)
     ask = "import importlib.metadata as m; print(*sorted(f'{d.name.lower()}=={d.version}' for d in m.distributions()), sep='\\n')"
     listed = subprocess.run([venv / "bin" / "python", "-I", "-c", ask], check=True, capture_output=True, text=True).stdout.split()
-    found = scan(facts).distributions
+    found = scan(facts.layout).distributions
     assert [f"{one.facts.name}=={one.facts.version}" for one in found] == listed == ["demo-pkg==1.0+cpu", "other==1.0"]
     assert found[0].facts.direct_url == (tmp_path / "wheels" / made[0].name).as_uri()
     assert (found[1].facts.installer, found[1].facts.requested, found[1].facts.tags) == ("pip", True, ("py3-none-any",))
@@ -204,7 +204,7 @@ def test_what_is_no_folder(facts: Interpretation, venv: Path, tmp_path: Path) ->
     install(venv, "odd", folder="odd\n-1.0.dist-info")
     Path(os.fsdecode(os.fsencode(site) + b"/bad\xff-1.0.dist-info")).mkdir()
     install(venv, "~ip", "23.0", folder="~ip-23.0.dist-info")
-    result = scan(facts)
+    result = scan(facts.layout)
     assert result.distributions == ()
     assert [said.partition(": ")[2] for said in result.problems] == [
         "its name cannot be written down",
@@ -221,7 +221,7 @@ def test_two_of_one_name_are_neither(facts: Interpretation, venv: Path) -> None:
     install(venv, "demo", "1.0")
     install(venv, "Demo", "2.0")
     install(venv, "other")
-    result = scan(facts)
+    result = scan(facts.layout)
     assert [found.facts.name for found in result.distributions] == ["other"]
     assert len(result.problems) == 2
     assert all("one of 2 folders that claim to be demo" in said for said in result.problems)
@@ -232,11 +232,11 @@ def test_purelib_and_platlib_apart(facts: Interpretation, venv: Path) -> None:
     (venv / "lib64-own" / "site").mkdir(parents=True)
     install(venv, "plat").rename(venv / "lib64-own" / "site" / "plat-1.0.dist-info")
     split = msgspec.structs.replace(facts, layout=msgspec.structs.replace(facts.layout, platlib="lib64-own/site"))
-    found = scan(split).distributions
+    found = scan(split.layout).distributions
     assert [(each.facts.name, each.facts.site) for each in found] == [("demo", facts.layout.purelib), ("plat", "lib64-own/site")]
     same = msgspec.structs.replace(
         facts, layout=msgspec.structs.replace(facts.layout, platlib="lib64/" + facts.layout.purelib[4:])
     )
     (venv / "lib64").unlink(missing_ok=True)
     (venv / "lib64").symlink_to("lib")
-    assert [each.facts.site for each in scan(same).distributions] == [facts.layout.purelib]
+    assert [each.facts.site for each in scan(same.layout).distributions] == [facts.layout.purelib]

@@ -17,6 +17,7 @@ from repro_env.model import codec
 from repro_env.model.environment import Interpretation, Startup
 from repro_env.model.errors import InterpreterError
 from tests.capture.conftest import make_venv
+from tests.parts import need
 
 BASE = os.path.realpath(getattr(sys, "_base_executable", sys.executable))
 PLAIN = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "VIRTUAL_ENV", "CONDA"))}
@@ -130,20 +131,30 @@ def test_broken_venvs(venv: Path, tmp_path: Path) -> None:
     assert "pyvenv.cfg is gone" in failure(str(copied))
 
 
-def test_no_venv_is_not_captured_yet() -> None:
-    said = failure(BASE)
-    assert "not a virtual environment" in said
-    assert "python3 -m venv" in said
+def test_a_python_without_an_environment_is_one_itself() -> None:
+    found = interpret(BASE, PLAIN)
+    assert found.kind in ("interpreter", "system")
+    assert found.layout.in_place
+    assert found.layout.python == found.command
+    assert Path(found.layout.prefix, found.layout.purelib).is_absolute()
+    assert os.path.realpath(found.command) == found.interpreter.executable
 
 
-def test_conda_is_said_by_name(venv: Path) -> None:
+def test_debians_python_installs_below_local() -> None:
+    need(Path("/usr/lib/python3/dist-packages").is_dir(), "Debian's python3")
+    found = interpret("/usr/bin/python3", PLAIN)
+    assert (found.kind, found.layout.prefix, found.command) == ("system", "/usr/local", "/usr/bin/python3")
+    assert found.layout.purelib.endswith("/dist-packages")
+
+
+def test_a_virtual_environment_with_records_of_conda_is_still_one(venv: Path) -> None:
     (venv / "conda-meta").mkdir()
-    assert "conda environment" in failure(str(venv))
+    assert interpret(str(venv), PLAIN).kind == "venv"
 
 
-def test_system_site_packages_are_refused_by_name(tmp_path: Path) -> None:
+def test_system_site_packages_are_told(tmp_path: Path) -> None:
     shared = make_venv(BASE, tmp_path / "shared", "--system-site-packages")
-    assert "include-system-site-packages" in failure(str(shared))
+    assert interpret(str(shared), PLAIN).system_site
 
 
 @pytest.mark.parametrize(

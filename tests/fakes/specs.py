@@ -13,6 +13,7 @@ from repro_env.image.entry import Entry, Member, members, ordered
 from repro_env.lock import assemble
 from repro_env.lock.layers import DistributionContents, GroupContents
 from repro_env.model import codec
+from repro_env.model.accelerator import Accelerators, Frameworks
 from repro_env.model.artifact import TreeBlob, Wheel
 from repro_env.model.environment import Host, Interpretation, Interpreter, Startup, Variables
 from repro_env.model.image import Layer
@@ -71,6 +72,7 @@ def make(
     facts = _facts(prefix)
     trees = assemble.Trees(
         base=carried.add_tree(tree(TREES["base"])),
+        unowned=None,
         interpreter=carried.add_tree(tree(TREES["interpreter"])),
         overlay=carried.add_tree(tree(overlay)) if overlay else None,
     )
@@ -81,7 +83,9 @@ def make(
         trees,
         list(artifacts.values()),
         variables,
+        others=(),
         python_path="",
+        user_base="",
         seed=0,
     )
     source = Source(path="/home/ann/project", tree=carried.add_tree(tree(TREES["source"])), size=17, git=None)
@@ -126,7 +130,7 @@ def _facts(prefix: str | Path) -> Interpretation:
         interpreter=interpreter,
         layout=wheels.layout(prefix),
         command=f"{prefix}/bin/python",
-        is_venv=True,
+        kind="venv",
         system_site=False,
     )
 
@@ -134,9 +138,12 @@ def _facts(prefix: str | Path) -> Interpretation:
 def _observed(facts: Interpretation, variables: Variables, source: Source) -> Observed:
     return Observed(
         tool="repro-env 0",
+        kind="venv",
         interpreter=facts.interpreter,
         startup=Startup(problem="", printed="", sys_path=(), flags="", mapped=(), locale="C UTF-8"),
         host=Host(os="tests", kernel="6", machine="x86_64", cpu="none", isa=(), cores=1, memory=1),
+        accelerators=Accelerators(why="no driver"),
+        frameworks=Frameworks(problem="not installed"),
         variables=variables,
         system_packages=(),
         distributions=(),

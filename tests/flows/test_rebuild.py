@@ -362,7 +362,9 @@ def test_a_damaged_blob_of_the_store_without_facts(folder: Path, made: dict[str,
 @pytest.mark.parametrize("what", ["base", "interpreter"])
 def test_a_tree_that_is_missing(what: str, folder: Path, made: dict[str, Path], store: Store) -> None:
     spec = specs.make(folder, made, carry=list(made))
-    specs.blob(folder, spec.identity.base if what == "base" else spec.identity.interpreter.tree).unlink()
+    tree = spec.identity.base if what == "base" else spec.identity.interpreter.tree
+    assert tree is not None
+    specs.blob(folder, tree).unlink()
     with pytest.raises(ArtifactError, match=f"the {what} is not there") as caught:
         run(spec, folder, store)
     assert "blobs" in caught.value.where

@@ -50,7 +50,7 @@ from pkg.cli import main
 if __name__ == '__main__':
     sys.exit(main())
 """,
-    "ours": POINT.text.decode().replace("#!/usr/bin/env", "#!/usr/bin/env"),
+    "ours": POINT.text().decode().replace("#!/usr/bin/env", "#!/usr/bin/env"),
 }
 
 
@@ -80,8 +80,8 @@ def test_edited_stubs_do_not(text: str) -> None:
 
 def test_nested_attributes_import_their_first_part() -> None:
     point = EntryPoint("tool", "pkg", "App.main")
-    assert b"from pkg import App\n" in point.text
-    assert b"sys.exit(App.main())" in point.text
+    assert b"from pkg import App\n" in point.text()
+    assert b"sys.exit(App.main())" in point.text()
     assert script.means(
         STUBS["pip 25"].replace("pkg.cli import main", "pkg import App").replace("main()", "App.main()").encode(), point
     )
@@ -97,7 +97,7 @@ def environment(folder: Path, name: str, text: bytes) -> Path:
 
 
 def test_canonical_script_runs_with_the_python_beside_it(tmp_path: Path) -> None:
-    text = EntryPoint("tool", "platform", "python_version").text
+    text = EntryPoint("tool", "platform", "python_version").text()
     path = environment(tmp_path / 'it\'s a "path" $HOME', "tool", text)
     done = subprocess.run([path], capture_output=True, check=False)
     assert done.stderr.decode().strip() == ".".join(map(str, sys.version_info[:3]))

@@ -66,7 +66,7 @@ def test_the_probe_says_what_python_says(tmp_path: Path, base: str, options: tup
         assert interpreter[key] == oracle[key], key
     assert interpreter["executable"] == base
     assert (Path(str(interpreter["platstdlib"])) / "lib-dynload").is_dir()
-    assert facts["is_venv"] is True
+    assert facts["kind"] == "venv"
     assert facts["system_site"] is False
 
 
@@ -98,9 +98,9 @@ def test_system_site_packages_are_told(tmp_path: Path) -> None:
 
 
 def test_a_base_python_is_no_venv() -> None:
-    assert probe(BASE)["facts"]["is_venv"] is False
+    assert probe(BASE)["facts"]["kind"] in ("interpreter", "system")
 
 
-def test_conda_is_told_by_its_folder(venv: Path) -> None:
+def test_records_of_conda_make_no_venv_another_thing(venv: Path) -> None:
     (venv / "conda-meta").mkdir()
-    assert probe(venv / "bin" / "python")["conda"] is True
+    assert probe(venv / "bin" / "python")["facts"]["kind"] == "venv"

@@ -24,6 +24,7 @@ def installed(
     ]
     entries += [Entry(path, "file", True, 1, "0" * 64) for path in points or {}]
     return Installed(
+        "opt/env",
         tuple(sorted(entries, key=lambda entry: entry.key)),
         {path: path for path in files},
         {},
@@ -49,7 +50,7 @@ def live(prefix: Path) -> None:
 def composed(prefix: Path, wheels: dict[str, Installed]) -> Composition:
     found = list(walk(prefix, skip=bytecode))
     hashes = {one.path: sha256_of(prefix / one.path) for one in found if one.kind == "file"}
-    return compose(wheels, found, hashes, read=lambda path: (prefix / path).read_bytes())
+    return compose([wheels], found, hashes, root="opt/env", held={}, read=lambda path: (prefix / path).read_bytes())
 
 
 def overlay(done: Composition) -> dict[str, str]:

@@ -67,7 +67,9 @@ class Place:
         self.index.asked.clear()
         options = {"index_url": MIRROR, "proxy": self.index.proxy, "retries": "0"} | options
         with configured(self._patch, **options):
-            return identify(distributions.scan(self.facts).distributions, self.facts, store=self.store, talk=self.said)[0]
+            return identify(
+                distributions.scan(self.facts.layout).distributions, self.facts.layout, store=self.store, talk=self.said
+            )[0]
 
     def one(self, **options: str) -> Identified:
         (found,) = self.identify(**options)
@@ -381,7 +383,7 @@ def test_a_real_package_of_the_configured_index(tmp_path: Path) -> None:
     need(done.returncode == 0, f"an index that has iniconfig: {done.stderr[-300:]}")
     facts = python.interpret(str(venv), {})
     (found,), indexes = identify(
-        distributions.scan(facts).distributions, facts, store=Store.open(tmp_path / "store"), talk=Silent()
+        distributions.scan(facts.layout).distributions, facts.layout, store=Store.open(tmp_path / "store"), talk=Silent()
     )
     assert indexes
     assert found.hint.origin in ("index", "carried")

@@ -35,7 +35,7 @@ FILES = {
 
 
 def installed(prefix: Path) -> distributions.InstalledDistribution:
-    (found,) = distributions.scan(specs._facts(prefix)).distributions
+    (found,) = distributions.scan(specs._facts(prefix).layout).distributions
     return found
 
 
@@ -181,7 +181,7 @@ def test_pip_makes_the_same_environment_of_it(tmp_path: Path, store: Store) -> N
     path = wheels.make(tmp_path / "wheels", "demo", files=FILES, entry_points=POINTS, executable=frozenset({"demo/tool.sh"}))
     first = _venv(tmp_path / "first", path)
     facts = python.interpret(str(tmp_path / "first"), {})
-    (dist,) = distributions.scan(facts).distributions
+    (dist,) = distributions.scan(facts.layout).distributions
     one = repack(dist, facts.layout, store=store)
     (tmp_path / "again").mkdir()
     copy = tmp_path / "again" / one.wheel.filename

@@ -16,8 +16,9 @@ from typing import Any
 import msgspec
 import pytest
 
+from repro_env.image import layout
 from repro_env.model.environment import Variable
-from repro_env.model.run import Launch, Mount, Outcome, User
+from repro_env.model.run import Launch, Mount, Outcome, Shown, User
 from repro_env.run.embedded import Strategy
 from tests.fakes import rootfs
 from tests.parts import need
@@ -74,6 +75,7 @@ class Place:
             image=rootfs.digest(10 + len(self.layers)),
             layers=tuple(self.layers),
             prefix=rootfs.PREFIX,
+            trees=(Shown(target=rootfs.PREFIX, root=layout.ENVIRONMENT),),
             argv=argv,
             env=(Variable(name="PATH", value=f"{rootfs.PREFIX}/bin:/bin"), Variable(name="LC_ALL", value="C.UTF-8")),
             cwd="/srv/captured/project",

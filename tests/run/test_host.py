@@ -28,6 +28,7 @@ def launch(tmp_path: Path) -> Launch:
         image=DIGEST,
         layers=(),
         prefix=str(tmp_path / "project" / ".venv"),
+        trees=(),
         argv=("/bin/true",),
         env=(Variable(name="PATH", value=os.environ["PATH"]),),
         cwd=str(tmp_path / "project"),

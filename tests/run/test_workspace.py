@@ -9,8 +9,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from repro_env.image import layout
 from repro_env.model.errors import DiskError
-from repro_env.model.run import Mount
+from repro_env.model.run import Mount, Shown
 from repro_env.run import workspace
 from repro_env.run.embedded import Strategy
 from repro_env.run.workspace import Point
@@ -97,7 +98,9 @@ def _attributes(root: Path) -> list[str]:
 def test_an_environment_inside_the_workspace_is_no_output(either: Place) -> None:
     prefix = "/srv/captured/project/.venv"
     either.layers = either.layers[:2]
-    ran = either.sh(f"cat {prefix}/note; ls -A; echo new > new", prefix=prefix)
+    ran = either.sh(
+        f"cat {prefix}/note; ls -A; echo new > new", prefix=prefix, trees=(Shown(target=prefix, root=layout.ENVIRONMENT),)
+    )
     assert ran.stdout == "the environment\n.venv\nlink\nold.txt\npackage\nrun.sh\ntrain.py\n"
     assert (ran.files, ran.answer.removed) == ({"new": "new\n"}, ())
     assert sorted(path.name for path in (ran.folder / "files").iterdir()) == ["new"]

@@ -1,0 +1,133 @@
+"""What there is: the environment's places, the system below it, the machine, each as it was found. Decides nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+
+from repro_env.base import host, interpreter
+from repro_env.base.tree import Tree
+from repro_env.capture import distributions, gpu, python, system
+from repro_env.capture.distributions import Scan
+from repro_env.image.entry import Entry
+from repro_env.io.files import Found
+from repro_env.lock import places
+from repro_env.lock.places import Place
+from repro_env.model.accelerator import Accelerators, Frameworks
+from repro_env.model.environment import Carried, Host, Interpretation, Layout, SharedLibrary, Startup
+from repro_env.store.store import Store
+
+
+class Live(msgspec.Struct, frozen=True, kw_only=True):
+    startup: Startup
+    host: Host
+    accelerators: Accelerators
+    frameworks: Frameworks
+    places: tuple[Place, ...]
+    """The first is the environment itself."""
+    base: Tree
+    unowned: Tree | None
+    interpreter: Tree | None
+    """None where it is a package of the environment itself."""
+    libraries: tuple[SharedLibrary, ...]
+    carried: tuple[Carried, ...]
+    """What belongs to no package of the system."""
+
+    @property
+    def trees(self) -> tuple[Tree, ...]:
+        """Those that are cut from the machine, the lowest first."""
+        return tuple(tree for tree in (self.base, self.unowned, self.interpreter) if tree is not None)
+
+    @property
+    def held(self) -> dict[str, Entry]:
+        """Their entries by path from the image's root."""
+        return {entry.path: entry for tree in self.trees for entry in tree.entries}
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """A place before its files are hashed."""
+
+    layout: Layout
+    scanned: Scan
+    found: tuple[Found, ...]
+
+
+def look(facts: Interpretation, scanned: Scan, environ: Mapping[str, str], *, programs: Sequence[str], store: Store) -> Live:
+    """Look at everything, each file once. `scanned`: the environment's own distributions; `programs`: of `--with`."""
+    with ThreadPoolExecutor(3) as pool:
+        # Python starts, drivers answer and libraries load while this thread has the disk.
+        starting = pool.submit(python.start_up, facts, environ)
+        asking = pool.submit(_machine)
+        listed = [_Listed(facts.layout, scanned, places.listed(facts, facts.layout, scanned))]
+        startup = starting.result()
+        for layout in places.others(facts, startup):
+            others = distributions.scan(layout)
+            listed.append(_Listed(layout, others, places.listed(facts, layout, others)))
+        found = [_hashed(number, one, store) for number, one in enumerate(listed)]
+        cut, runtime = _system(facts, startup, found, environ, programs, store)
+        this_host, accelerators = asking.result()
+    held = {entry.path for tree in (cut.base, cut.unowned, runtime) if tree is not None for entry in tree.entries}
+    return Live(
+        startup=startup,
+        host=this_host,
+        accelerators=accelerators,
+        frameworks=Frameworks(problem="not looked for"),
+        places=(found[0], *(_without_packaged(place, held) for place in found[1:])),
+        base=cut.base,
+        unowned=cut.unowned,
+        interpreter=runtime,
+        libraries=cut.libraries,
+        carried=cut.carried,
+    )
+
+
+def _machine() -> tuple[Host, Accelerators]:
+    return system.host(), gpu.accelerators()
+
+
+def _hashed(number: int, one: _Listed, store: Store) -> Place:
+    return Place(number, one.layout, one.scanned, one.found, store.hashes.of(Path(one.layout.prefix), one.found))
+
+
+def _system(
+    facts: Interpretation,
+    startup: Startup,
+    found: Sequence[Place],
+    environ: Mapping[str, str],
+    programs: Sequence[str],
+    store: Store,
+) -> tuple[host.Cut, Tree | None]:
+    """The operating system that the places need, and the interpreter, unless it is a package of the environment."""
+    sites = [place.prefix / site for place in found for site in dict.fromkeys((place.layout.purelib, place.layout.platlib))]
+    packages = host.database(Path("/"))
+    cut = host.cut(
+        facts,
+        startup,
+        system=packages,
+        libraries=[library for place in found for library in _libraries(place)],
+        programs=programs,
+        locale=startup.locale,
+        # Only where packages of the system may be: nobody's package is in a virtual environment.
+        folders=[] if facts.is_venv and len(found) == 1 else sites,
+        elsewhere=[str(site) for site in sites],
+        environ=environ,
+        hashes=store.hashes,
+        known=store.facts,
+    )
+    if facts.kind == "conda":
+        return cut, None
+    return cut, interpreter.interpreter_tree(facts, hashes=store.hashes, system=packages, environ=environ, known=store.facts)
+
+
+def _libraries(place: Place) -> list[Path]:
+    return [place.prefix / one.path for one in place.found if one.kind == "file" and ".so" in one.path.rpartition("/")[2]]
+
+
+def _without_packaged(place: Place, held: set[str]) -> Place:
+    """Without the distributions that a package of the system brought: they are part of the base, and no wheel's."""
+    scanned = place.scanned
+    own = tuple(one for one in scanned.distributions if f"{place.root}/{one.facts.dist_info}/METADATA" not in held)
+    return msgspec.structs.replace(place, scanned=msgspec.structs.replace(scanned, distributions=own))

@@ -1,0 +1,68 @@
+"""What was seen, for the spec: facts that no digest is taken of. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from repro_env import __version__
+from repro_env.lock.environment import Locked
+from repro_env.model.environment import Carried, Excluded
+from repro_env.model.spec import Data, InstalledFrom, Observed, Source
+
+
+def observed(
+    locked: Locked,
+    *,
+    programs: Sequence[str] = (),
+    source: Source | None = None,
+    data: Sequence[Data] = (),
+    excluded: Sequence[Excluded] = (),
+    notes: Sequence[str] = (),
+    unknown: Sequence[str] = (),
+) -> Observed:
+    """The facts of a locked environment, and of the code and data beside it; `notes` and `unknown` are about those two."""
+    live = locked.live
+    return Observed(
+        tool=f"repro-env {__version__}",
+        kind=locked.facts.kind,
+        interpreter=locked.facts.interpreter,
+        startup=live.startup,
+        host=live.host,
+        accelerators=live.accelerators,
+        frameworks=live.frameworks,
+        libraries=live.libraries,
+        variables=locked.variables,
+        system_packages=live.base.packages,
+        distributions=tuple(
+            InstalledFrom(
+                name=one.facts.name,
+                version=one.facts.version,
+                installer=one.facts.installer,
+                requested=one.facts.requested,
+                editable=one.facts.editable,
+                direct_url=one.facts.direct_url,
+                site=f"{place.layout.prefix}/{one.facts.site}",
+            )
+            for place, one in locked.installed
+        ),
+        carried=tuple(_carried(locked)),
+        edited=(*locked.edited, *(line for tree in live.trees for line in tree.edited)),
+        notes=tuple(dict.fromkeys([*(note for tree in live.trees for note in tree.notes), *locked.notes, *notes])),
+        excluded=tuple(excluded),
+        unknown=tuple(dict.fromkeys([*locked.unknown, *unknown])),
+        programs=tuple(programs),
+        source=source,
+        data=tuple(data),
+    )
+
+
+def _carried(locked: Locked) -> Iterator[Carried]:
+    for one in locked.identified:
+        if one.why:
+            yield Carried(name=one.wheel.name, version=one.wheel.version, why=one.why, size=one.wheel.size)
+    told = {(one.wheel.name, one.wheel.place) for one in locked.identified}
+    for place, found in locked.installed:
+        if (found.facts.name, place.number) not in told:
+            why = "no wheel can hold it: its files are carried as they are"
+            yield Carried(name=found.facts.name, version=found.facts.version, why=why)
+    yield from locked.live.carried
