@@ -13,3 +13,11 @@ def own_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.Monk
     store = tmp_path_factory.getbasetemp() / "stores" / str(abs(hash(request.node.nodeid)))
     monkeypatch.setenv("REPRO_ENV_STORE", str(store))
     return store
+
+
+@pytest.fixture(scope="session")
+def conda_channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A conda channel of packages built here (`tests.fakes.conda.standard`), in a folder."""
+    from tests.fakes import conda
+
+    return conda.channel(tmp_path_factory.mktemp("channel"))

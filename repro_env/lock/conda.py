@@ -148,7 +148,8 @@ class _Search:
 
     def identified(self, record: Record) -> Identified | str:
         """The package; or why there is none, in a few words."""
-        key = codec.digest([_RULE, record.filename, record.sha256, record.md5, record.url, record.size, self._prefix])
+        told = [record.name, record.version, record.build, record.subdir, record.filename, record.sha256, record.md5]
+        key = codec.digest([_RULE, *told, record.url, record.size, self._layout])
         known = self._known(key)
         if known is not None:
             return known

@@ -21,7 +21,7 @@ import tarfile
 import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.parts import need
 
@@ -235,6 +235,105 @@ def pip() -> Package:
     )
 
 
+def standard() -> list[Package]:
+    """Packages of every kind that one environment can hold."""
+    lower = compiled("int lower(void) { return 20; }", "-shared", "-fPIC", "-Wl,-soname,liblower.so.1")
+    upper = compiled(
+        f'const char *where(void) {{ return "{PLACEHOLDER}/share/answer.txt"; }}\n'
+        "__attribute__((weak)) int lower(void); int answer(void) { return lower() + 22; }",
+        "-shared",
+        "-fPIC",
+        "-Wl,-rpath,$ORIGIN/../lib",
+    )
+    site = f"lib/python{SHORT}/site-packages"
+    answer = f"""
+import ctypes, pathlib, sys
+ctypes.CDLL(sys.prefix + "/lib/liblower.so.1", ctypes.RTLD_GLOBAL)
+library = ctypes.CDLL(sys.prefix + "/lib/libupper.so")
+library.where.restype = ctypes.c_char_p
+NAMED = "{PLACEHOLDER}"
+def text(): return pathlib.Path(library.where().decode()).read_text() + str(library.answer())
+"""
+    return [
+        python(),
+        pip(),
+        Package(
+            "answer",
+            {
+                "lib/liblower.so.1": Item(lower, True),
+                "lib/liblower.so": link("liblower.so.1"),
+                "lib/libupper.so": Item(upper, True, "binary"),
+                "share/answer.txt": text("answer: ", placeholder=False),
+                "share/same.txt": Item(hard="share/answer.txt"),
+                "share/Müller 漢字.txt": text("name", placeholder=False),
+                "share/private.txt": Item(b"p", no_link=True),
+                "bin/answer": text(f"#!{PLACEHOLDER}/bin/python\nimport answer; print(answer.text())\n", executable=True),
+                "bin/where.sh": text(f"#!/bin/sh\nPREFIX={PLACEHOLDER}\necho $PREFIX\n", executable=True),
+                f"{site}/answer.py": text(answer),
+                f"{site}/__pycache__/answer.cpython-{SHORT.replace('.', '')}.pyc": Item(b"never read"),
+            },
+            depends=["python"],
+            ending=".tar.bz2",
+        ),
+        Package(
+            "greet",
+            {
+                "site-packages/greet/__init__.py": text("def main(): print('greetings')\n", placeholder=False),
+                "site-packages/greet-2.0.dist-info/METADATA": text(
+                    "Metadata-Version: 2.1\nName: greet\nVersion: 2.0\n", placeholder=False
+                ),
+                "site-packages/greet-2.0.dist-info/INSTALLER": text("conda", placeholder=False),
+                "site-packages/greet-2.0.dist-info/RECORD": text("greet/__init__.py,,\n", placeholder=False),
+                "python-scripts/greet-twice": text(
+                    "#!/usr/bin/env python\nimport greet; greet.main(); greet.main()\n", executable=True
+                ),
+            },
+            version="2.0",
+            build="pyhd8ed1ab_0",
+            noarch="python",
+            depends=["python"],
+            entry_points=["greet = greet:main"],
+        ),
+        Package("twin-a", {"share/twin.txt": text("a", placeholder=False), "share/a.txt": text("a", placeholder=False)}),
+        Package("twin-b", {"share/twin.txt": text("b", placeholder=False), "share/b.txt": text("b", placeholder=False)}),
+        Package(
+            "scripted",
+            {
+                "bin/.scripted-post-link.sh": text('#!/bin/sh\necho linked > "$PREFIX/share/made-by-link"\n', executable=True),
+                "share/scripted.txt": text("s", placeholder=False),
+            },
+        ),
+        Package(
+            "older",
+            {
+                "bin/older": text(f"#!{PLACEHOLDER}/bin/python\nprint('older')\n", executable=True),
+                "lib/older": link("../bin/older"),
+            },
+            ending=".tar.bz2",
+            old=True,
+            depends=["python"],
+        ),
+        Package(
+            "cuda-cudart",
+            {
+                "lib/libcudart.so.12.4.127": Item(lower, True),
+                "lib/libcudart.so.12": link("libcudart.so.12.4.127"),
+                "etc/conda/activate.d/cuda.sh": text('export CUDA_HOME="$CONDA_PREFIX"\n', placeholder=False),
+            },
+            version="12.4.127",
+            depends=["__cuda >=12"],
+        ),
+    ]
+
+
+def channel(folder: Path) -> Path:
+    """A channel of `standard` packages."""
+    for package in standard():
+        write(package, folder)
+    index(folder)
+    return folder
+
+
 def index(channel: Path) -> None:
     """Write repodata.json of each folder."""
     for name in (SUBDIR, "noarch"):
@@ -265,6 +364,12 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
+def _virtual(name: str, version: str) -> Any:
+    import rattler
+
+    return rattler.GenericVirtualPackage(rattler.PackageName(name), rattler.Version(version), rattler.BuildString("0"))
+
+
 async def _main(what: str, asked: Mapping[str, str]) -> None:
     import rattler
 
@@ -277,9 +382,7 @@ async def _main(what: str, asked: Mapping[str, str]) -> None:
         specs=list(asked["specs"]),
         gateway=gateway,
         platforms=[SUBDIR, "noarch"],  # type: ignore[list-item] # one of the literals
-        virtual_packages=[
-            rattler.GenericVirtualPackage(rattler.PackageName("__glibc"), rattler.Version("2.36"), rattler.BuildString("0"))
-        ],
+        virtual_packages=[_virtual("__glibc", "2.36"), _virtual("__cuda", "12.4")],
     )
     await rattler.install(
         records,
