@@ -12,6 +12,9 @@ from repro_env import __version__
 
 COMMANDS = {
     "capture": "Write the spec of a live environment: what it is, file for file.",
+    "check": "Compare what is here with the spec: has anything changed?",
+    "show": "Show what a spec holds, what it does not, and what of it is here.",
+    "diff": "Say in what two environments differ, what can change results first.",
     "rebuild": "Make the exact image that a spec describes, or say why not.",
     "exec": "Run a command in the captured environment, and record the run.",
     "shell": "Open a shell in the captured environment.",
@@ -25,8 +28,16 @@ EPILOG = "Start with `repro-env capture` in your project folder, with its enviro
 
 def application(wanted: str | None) -> typer.Typer:
     """The Typer application, with the wanted command alone when it is one of ours, else with all."""
+    from typer.core import TyperGroup
+
+    class Ordered(TyperGroup):
+        def list_commands(self, ctx: Any) -> list[str]:
+            """As in `COMMANDS`: Typer would put groups last."""
+            return sorted(super().list_commands(ctx), key=list(COMMANDS).index)
+
     app = typer.Typer(
         name="repro-env",
+        cls=Ordered,
         help="The rebuilt environment is the captured one, file for file, or the command fails and says why.",
         epilog=EPILOG,
         no_args_is_help=True,

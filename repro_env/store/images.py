@@ -24,6 +24,11 @@ class Images:
             return None
         return config if hashlib.sha256(config).hexdigest() == name else None
 
+    def ids(self, beginning: str) -> tuple[str, ...]:
+        """IDs of the images whose digits begin so, sorted."""
+        names = sorted(path.name for path in self._root.glob("[0-9a-f]*") if len(path.name) == 64)
+        return tuple(f"sha256:{name}" for name in names if name.startswith(beginning.removeprefix("sha256:")))
+
     def put(self, config: bytes) -> str:
         """Keep a config; returns its image ID. To be done last: it says that all layers are there."""
         name = hashlib.sha256(config).hexdigest()

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+import posixpath
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from repro_env.model.accelerator import Accelerators, Device, Frameworks
+from repro_env.model.accelerator import Accelerators, Device, Frameworks, Library, Threads
 from repro_env.model.environment import Host, SharedLibrary, SystemPackage
 from repro_env.model.spec import Hints, Observed
 from repro_env.verify import numerics
@@ -38,14 +40,16 @@ def hosts(left: Host, right: Host) -> Iterator[Difference]:
 
 def accelerators(left: Accelerators, right: Accelerators) -> Iterator[Difference]:
     yield from _fact("numerics", "GPUs", _devices(left), _devices(right), "other kernels are chosen for another GPU")
-    yield from _fact("numerics", "GPU driver", left.driver, right.driver)
-    yield from _fact("observed", "newest CUDA or ROCm of the driver", left.newest, right.newest)
+    yield from _fact("numerics", "NVIDIA driver", left.driver, right.driver)
+    yield from _fact("numerics", "AMD driver", left.amdgpu, right.amdgpu)
+    yield from _fact("numerics", "ROCm", left.rocm, right.rocm)
+    yield from _fact("observed", "newest CUDA of the driver", left.newest, right.newest)
 
 
 def frameworks(left: Frameworks, right: Frameworks) -> Iterator[Difference]:
-    """What was really loaded. Where one side has no answer, only that is said."""
-    if left.problem or right.problem:
-        yield from _fact("observed", "loading PyTorch", left.problem or "loads", right.problem or "loads")
+    """What was really loaded. Where a side has no answer, only that is said."""
+    yield from _fact("observed", "loading of frameworks", left.problem or "works", right.problem or "works")
+    if any(one.problem and not one.libraries for one in (left, right)):
         return
     yield from _fact("numerics", "torch as loaded", left.torch, right.torch)
     yield from _fact("numerics", "torch's commit", left.torch_git, right.torch_git)
@@ -54,12 +58,29 @@ def frameworks(left: Frameworks, right: Frameworks) -> Iterator[Difference]:
     yield from _fact("numerics", "torch has code for", " ".join(left.arch), " ".join(right.arch))
     yield from _fact("numerics", "torch's CPU code path", left.cpu_capability, right.cpu_capability, "chosen by the CPU's flags")
     yield from _fact("numerics", "triton as loaded", left.triton, right.triton)
-    old = {one.name: f"{one.version} {one.owner}".strip() or one.path for one in left.libraries}
-    new = {one.name: f"{one.version} {one.owner}".strip() or one.path for one in right.libraries}
-    yield from _facts("numerics", old, new, "library as loaded")
-    counts = {f"threads of {one.library}": str(one.count) for one in left.threads}
-    now = {f"threads of {one.library}": str(one.count) for one in right.threads}
-    yield from _facts("numerics", counts, now, "another number of threads sums in another order")
+    yield from _fact("numerics", "numeric packages as loaded", "; ".join(left.versions), "; ".join(right.versions))
+    yield from _facts("numerics", _loaded(left.libraries), _loaded(right.libraries), "library as loaded")
+    yield from _facts(
+        "numerics", _counts(left.threads), _counts(right.threads), "another number of threads sums in another order"
+    )
+
+
+def _loaded(found: Sequence[Library]) -> dict[str, str]:
+    """By name; one that is loaded from several files also by its file's."""
+    names = Counter(one.name for one in found)
+    return {
+        one.name if names[one.name] == 1 else f"{one.name} ({posixpath.basename(one.path)})": " ".join(
+            part for part in (one.version, one.build, one.owner, (one.sha256 or "").removeprefix("sha256:")[:12]) if part
+        )
+        for one in found
+    }
+
+
+def _counts(found: Iterable[Threads]) -> dict[str, str]:
+    """By library, and its file's name where there is one."""
+    return {
+        f"threads of {one.library}" + (f" ({posixpath.basename(one.path)})" if one.path else ""): str(one.count) for one in found
+    }
 
 
 def libraries(left: Iterable[SharedLibrary], right: Iterable[SharedLibrary]) -> Iterator[Difference]:
@@ -125,7 +146,10 @@ def _devices(found: Accelerators) -> str:
 
 
 def _device(one: Device) -> str:
-    return f"{one.name} ({one.architecture})" if one.architecture else one.name
+    """A GPU, or an instance of one, by what decides its kernels."""
+    return (
+        f"{one.name} ({', '.join(part for part in (one.architecture, one.partition) if part)})" if one.architecture else one.name
+    )
 
 
 def _owned(one: SharedLibrary | None) -> str:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 
 from repro_env.model.environment import Git
-from repro_env.model.spec import Data, FileDigest, Notebook
+from repro_env.model.spec import Data, FileDigest
 from repro_env.verify.difference import Difference
 
 
@@ -24,35 +24,13 @@ def commits(left: Git | None, right: Git | None, *, same: bool) -> Iterator[Diff
         yield from _other("submodules", ", ".join(left.submodules), ", ".join(right.submodules), about)
 
 
-def requirements(left: Iterable[FileDigest], right: Mapping[str, str]) -> Iterator[Difference]:
-    """The files that say what the project needs: `right` is path -> sha256 as it is now."""
-    for one in left:
-        now = right.get(one.path, "")
-        if now != one.sha256:
-            yield Difference(
-                level="source", what=one.path, left=_short(one.sha256), right=_short(now), why="says what the project needs"
-            )
-
-
-def notebooks(left: Iterable[Notebook], right: Iterable[Notebook]) -> dict[str, str]:
-    """Path -> what of it differs, for notebooks on both sides: run again with other outputs, the code is the same."""
-    old, new = {one.path: one for one in left}, {one.path: one for one in right}
-    found = {}
-    for path in sorted(old.keys() & new.keys()):
-        was, now = old[path], new[path]
-        parts = [
-            name
-            for name, differs in (
-                ("code", was.code != now.code),
-                ("text", was.text != now.text),
-                ("outputs", was.outputs != now.outputs),
-                ("counts", was.counts != now.counts),
-            )
-            if differs
-        ]
-        if parts:
-            found[path] = f"notebook: {', '.join(parts)} differ" + ("" if "code" in parts else ", the code is the same")
-    return found
+def requirements(left: Iterable[FileDigest], right: Iterable[FileDigest]) -> Iterator[Difference]:
+    """The files that say what the project needs."""
+    old, new = {one.path: one.sha256 for one in left}, {one.path: one.sha256 for one in right}
+    for path in sorted(old.keys() | new.keys()):
+        if old.get(path) != new.get(path):
+            why = "says what the project needs"
+            yield Difference(level="source", what=path, left=_short(old.get(path)), right=_short(new.get(path)), why=why)
 
 
 def data(left: Iterable[Data], right: Iterable[Data]) -> Iterator[Difference]:

@@ -9,7 +9,9 @@ HOST = Host(os="Debian 12", kernel="6.1", machine="x86_64", cpu="Fast", isa=("av
 
 
 def gpu(name: str, architecture: str) -> Device:
-    return Device(index=0, vendor="nvidia", name=name, architecture=architecture, units=1, memory=1, mig="", ecc=None, uuid=None)
+    return Device(
+        index=0, vendor="nvidia", name=name, architecture=architecture, units=1, memory=1, partition="", ecc=None, uuid=None
+    )
 
 
 def test_the_cpu_comes_before_the_kernel_and_neither_counts() -> None:
@@ -34,7 +36,7 @@ def test_gpus_are_counted_by_kind() -> None:
     two = Accelerators(devices=(gpu("H100", "9.0"), gpu("H100", "9.0")), driver="550")
     none = Accelerators(why="no driver")
     found = {one.what: (one.left, one.right) for one in machine.accelerators(two, none)}
-    assert found == {"GPUs": ("2 x H100 (9.0)", "no driver"), "GPU driver": ("550", "")}
+    assert found == {"GPUs": ("2 x H100 (9.0)", "no driver"), "NVIDIA driver": ("550", "")}
 
 
 def test_loaded_libraries_and_threads_by_name() -> None:
@@ -53,7 +55,7 @@ def test_loaded_libraries_and_threads_by_name() -> None:
 
 def test_a_side_without_an_answer_is_not_compared_fact_by_fact() -> None:
     (only,) = machine.frameworks(Frameworks(torch="2.3.0"), Frameworks(problem="not installed"))
-    assert (only.left, only.right) == ("loads", "not installed")
+    assert (only.left, only.right) == ("works", "not installed")
 
 
 def test_packages_count_where_the_bases_differ() -> None:

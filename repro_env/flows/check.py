@@ -1,0 +1,167 @@
+"""The story of `repro-env check`: is what is here still what was captured? Nothing is written but caches.
+
+pip-tools' sync knows which versions to install and remove to reach a list of pins; it knows no files, builds, other
+places, interpreter or system, and answers with a plan instead of a reason. So the comparison is our own, the one that
+`--runner host` uses.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from repro_env.flows import code, compare, sides, snapshot
+from repro_env.flows.compare import Compared
+from repro_env.model.errors import DriftError, LockError, NetworkError
+from repro_env.model.spec import Spec
+from repro_env.model.talk import Tell
+from repro_env.store.store import Store
+from repro_env.verify import environment
+from repro_env.verify.difference import Difference, NotCompared, ordered
+
+
+class Asked(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user asked for. Paths are absolute."""
+
+    environ: Mapping[str, str]
+    environment: bool = True
+    project: bool = True
+    """The source; with the environment also the data."""
+    python: str | None = None
+    source: Path | None = None
+    data: Mapping[str, Path] = {}
+    """Where data are now, by where runs see them."""
+
+
+class Checked(msgspec.Struct, frozen=True, kw_only=True):
+    compared: Compared
+    environment: str
+    """The python that was compared; empty when none was."""
+    source: str
+    """The folder that was compared; empty when none was."""
+
+
+def check(spec: Spec, folder: Path, asked: Asked, *, store: Store, tell: Tell) -> Checked:
+    """`folder` holds the spec. Raises `DriftError` where there is nothing to compare, and what a capture raises."""
+    known = snapshot.is_known(spec, folder, store)
+    found: list[Difference] = []
+    missing: list[NotCompared] = []
+    command = ""
+    if asked.environment:
+        command = _command(spec, asked, known=known)
+        more, lacking = _environment(spec, folder, command, asked, store, tell)
+        found += more
+        missing += lacking
+        more, lacking = code.data(spec.observed.data, asked.data, store, anywhere=known) if asked.project else ([], [])
+        found += more
+        missing += lacking
+    root = _root(spec, folder, asked, known=known) if asked.project else None
+    then = code.captured(spec, folder, store)
+    if asked.project and then is not None:
+        source = spec.observed.source
+        if root is None or source is None:
+            why = "this spec was not captured here, or its folder is gone; say where the code is: --source DIR"
+            missing.append(NotCompared(what="source", why=why))
+        else:
+            found += code.different(then, code.live(source, root, folder, store))
+    if asked.project and not asked.environment and then is None:
+        raise DriftError("the spec holds no source", where=str(folder), hint="capture again with --source DIR")
+    return Checked(
+        compared=Compared(ordered(found), tuple(missing)),
+        environment=command,
+        source=str(root) if root is not None and then is not None else "",
+    )
+
+
+def _command(spec: Spec, asked: Asked, *, known: bool) -> str:
+    """The python to look at. A spec from a stranger may name any program of this machine: it is not started unasked."""
+    if asked.python is not None:
+        return asked.python
+    if not known:
+        raise DriftError(
+            "this spec was not captured here, so no program that it names is started",
+            where=spec.identity.command,
+            hint="name the environment with --python, or check the code alone with --project",
+        )
+    if not Path(spec.identity.command).exists():
+        raise DriftError(
+            "the captured environment is not on this machine",
+            where=spec.identity.command,
+            hint="name another with --python, or check the code alone with --project",
+        )
+    return spec.identity.command
+
+
+def _environment(
+    spec: Spec, folder: Path, command: str, asked: Asked, store: Store, tell: Tell
+) -> tuple[list[Difference], list[NotCompared]]:
+    """The files as they are under the captured variables; the variables by themselves."""
+    captured = sides.of_spec(spec, folder, "the capture", store)
+    found = list(_variables(spec, asked.environ))
+    source = spec.observed.source
+    try:
+        live = sides.of_live(
+            command,
+            under(spec, asked.environ),
+            workspace=Path(source.path) if source is not None else folder,
+            programs=spec.observed.programs,
+            seed=spec.identity.determinism.seed,
+            store=store,
+            tell=tell,
+        )
+    except (NetworkError, LockError) as error:
+        # Something new is there that an index was asked about. Names and versions can be told without it.
+        why = f"what is new could not be identified: {error}"
+        missing = [NotCompared(what="files of the environment", why=why)]
+        return [*found, *_by_name(spec, command, asked.environ)], missing
+    found += compare.environments(captured, live, store).differences
+    return found, []
+
+
+def under(spec: Spec, environ: Mapping[str, str]) -> dict[str, str]:
+    """The caller's variables, those that change numbers as they were captured."""
+    from repro_env.capture import variables
+
+    numeric = {one.name for one in variables.sort(environ).replayed}
+    own = {name: value for name, value in environ.items() if name not in numeric and name != "PYTHONPATH"}
+    place = ("PATH", "VIRTUAL_ENV", "PYTHONUSERBASE")
+    return own | {one.name: one.value for one in spec.identity.config.env if one.name not in place}
+
+
+def _variables(spec: Spec, environ: Mapping[str, str]) -> tuple[Difference, ...]:
+    from repro_env.capture import variables
+    from repro_env.lock.outside import python_path
+
+    then = {one.name: one.value for one in spec.identity.config.env}
+    now = {one.name: one.value for one in variables.sort(environ).replayed}
+    found = list(environment.variables(then, now))
+    path, was = python_path(environ), then.get("PYTHONPATH", "")
+    if path != was:
+        why = "modules are found along it"
+        found.append(Difference(level="layout", what="PYTHONPATH", left=was, right=path, why=why))
+    return tuple(found)
+
+
+def _by_name(spec: Spec, command: str, environ: Mapping[str, str]) -> tuple[Difference, ...]:
+    """Distributions of the environment's own prefix by name and version, without a proof of what is in them."""
+    from repro_env.capture import distributions, python
+
+    scanned = distributions.scan(python.interpret(command, environ).layout)
+    there = {one.facts.name: one.facts.version for one in scanned.distributions}
+    prefix = spec.identity.layout.prefix + "/"
+    seen = [one for one in spec.observed.distributions if one.site is None or one.site.startswith(prefix)]
+    then = {one.name: one.version for one in seen}
+    return tuple(environment.versions(then, there))
+
+
+def _root(spec: Spec, folder: Path, asked: Asked, *, known: bool) -> Path | None:
+    """The folder of the code now: the given one, else the captured one; without an environment the one that holds `repro/`."""
+    if asked.source is not None:
+        return asked.source
+    source = spec.observed.source
+    if not asked.environment:
+        inner = source is not None and source.path.startswith(f"{folder.parent}/") and Path(source.path).is_dir()
+        return Path(source.path) if source is not None and inner else folder.parent
+    return Path(source.path) if source is not None and known and Path(source.path).is_dir() else None

@@ -1,0 +1,166 @@
+"""The source and the data of a capture, held against a folder or another capture."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.flows import snapshot, trees
+from repro_env.flows.locate import FILE, FOLDER
+from repro_env.flows.trees import Held
+from repro_env.image.entry import Entry, entries_of, ordered
+from repro_env.io.files import FileContents
+from repro_env.model.environment import Git
+from repro_env.model.errors import ArtifactError, DataError
+from repro_env.model.spec import Data, FileDigest, Notebook, Source, Spec
+from repro_env.store.store import Store
+from repro_env.verify import source as verify
+from repro_env.verify.difference import Difference, NotCompared
+from repro_env.verify.tree import Change, changes, described
+
+_EMPTY = "nothing lies in it, and git cannot hold it"
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    """The source of one side."""
+
+    name: str
+    digest: str
+    """Of its tree as a layer tar."""
+    tree: Held | None
+    """None where its paths cannot be told."""
+    git: Git | None
+    notebooks: tuple[Notebook, ...]
+    requirements: tuple[FileDigest, ...]
+
+
+def captured(spec: Spec, folder: Path, store: Store) -> Code | None:
+    """The source as it was captured; None for a spec without one."""
+    source = spec.observed.source
+    if source is None:
+        return None
+    return Code(
+        name="the capture",
+        digest=source.tree.sha256,
+        tree=trees.captured(source.tree, folder, store),
+        git=source.git,
+        notebooks=source.notebooks,
+        requirements=source.requirements,
+    )
+
+
+def live(source: Source, root: Path, folder: Path, store: Store) -> Code:
+    """A folder by the rules of a capture. `folder` holds the spec: it and `runs/` beside it are no part of the source.
+
+    Raises `SourceError` for a folder that is not there or cannot be read.
+    """
+    from repro_env.capture import git, notebook, requirements
+    from repro_env.capture.source import look
+    from repro_env.lock import layers
+
+    never = [folder, folder.parent / "runs"]
+    if (root / FOLDER / FILE).is_file():  # the spec is read from elsewhere
+        never += [root / FOLDER, root / "runs"]
+    own = snapshot.own_streams()
+    seen = look(root, include=source.include, exclude=source.exclude, never=never, facts=False)
+    found = [one for one in seen.found if one.key[:2] not in own]
+    entries = ordered(entries_of(found, store.hashes.of(root, found)))
+    return Code(
+        name=str(root),
+        digest=layers.tree_blob(entries, FileContents(root), facts=store.facts).sha256,
+        tree=trees.Listed(entries),
+        git=git.look(root, never=never, held={one.path for one in found}).git,
+        notebooks=notebook.look(root, found).notebooks,
+        requirements=requirements.look(root, found).files,
+    )
+
+
+def different(left: Code, right: Code) -> tuple[Difference, ...]:
+    """Files that differ, then what git says of the two."""
+    found = [] if left.digest == right.digest else _files(left, right)
+    return (*found, *verify.commits(left.git, right.git, same=not any(one.counts for one in found)))
+
+
+def _files(left: Code, right: Code) -> list[Difference]:
+    why = ""
+    try:
+        if left.tree is not None and right.tree is not None:
+            return _by_path(left, right, left.tree.entries(), right.tree.entries())
+        why = f"the files of {left.name if left.tree is None else right.name} are neither beside the spec nor in the store"
+    except ArtifactError as error:
+        why = str(error)
+    known = [*_requirements(left, right), *_notebooks(left, right)]
+    return [
+        *known,
+        Difference(
+            level="source",
+            what="files of the source",
+            left=left.digest.removeprefix("sha256:")[:12],
+            right=right.digest.removeprefix("sha256:")[:12],
+            why=f"which {'other ones' if known else 'ones'} cannot be told: {why}",
+        ),
+    ]
+
+
+def _by_path(left: Code, right: Code, old: Mapping[str, Entry], new: Mapping[str, Entry]) -> list[Difference]:
+    notes = {one.what: one.why for one in (*_requirements(left, right), *_notebooks(left, right))}
+    return [
+        Difference(
+            level="source",
+            what=one.path,
+            left=described(one.left),
+            right=described(one.right),
+            why=_EMPTY if _is_folder(one) else notes.get(one.path, "mode" if one.how == "mode" else ""),
+            counts=not _is_folder(one),
+        )
+        for one in changes(old, new)
+    ]
+
+
+def _is_folder(one: Change) -> bool:
+    """A folder with nothing in it on one side, and not there on the other."""
+    return {getattr(side, "kind", "dir") for side in (one.left, one.right)} == {"dir"}
+
+
+def _requirements(left: Code, right: Code) -> list[Difference]:
+    return list(verify.requirements(left.requirements, right.requirements))
+
+
+def _notebooks(left: Code, right: Code) -> list[Difference]:
+    from repro_env.capture.notebook import change
+
+    now = {one.path: one for one in right.notebooks}
+    found = []
+    for old in left.notebooks:
+        new = now.get(old.path)
+        what = change(old, new) if new is not None else ""
+        if new is not None and what:
+            why = f"notebook: {what}" if what != "code" else "notebook: its code"
+            found.append(Difference(level="source", what=old.path, left=old.code[7:19], right=new.code[7:19], why=why))
+    return found
+
+
+def data(
+    expected: Sequence[Data], places: Mapping[str, Path], store: Store, *, anywhere: bool
+) -> tuple[list[Difference], list[NotCompared]]:
+    """Data named at capture against what lies there now. `places`: target -> where it is, for those that were told.
+
+    Without `anywhere` only these are looked at: a spec from a stranger must not have a path of this machine read.
+    """
+    from repro_env.capture.data import fingerprint
+
+    found: list[Difference] = []
+    missing: list[NotCompared] = []
+    for one in expected:
+        place = places.get(one.path, Path(one.path) if anywhere else None)
+        if place is None or not place.exists():
+            why = "is not there" if place is not None else "this spec was not captured here"
+            missing.append(NotCompared(what=f"data {one.path}", why=f"{why}; say where it is: --data SRC:{one.path}"))
+            continue
+        try:
+            found += verify.data([one], [fingerprint(place, one.path, store.hashes)])
+        except DataError as error:
+            missing.append(NotCompared(what=f"data {one.path}", why=str(error)))
+    return found, missing

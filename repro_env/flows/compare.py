@@ -1,0 +1,111 @@
+"""Two sides -> all that differs between them, ordered by how much it can matter, and what could not be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from repro_env.flows import paths
+from repro_env.flows.sides import Side
+from repro_env.image import config
+from repro_env.model.artifact import TreeBlob
+from repro_env.model.errors import ArtifactError
+from repro_env.model.image import Layer
+from repro_env.store.store import Store
+from repro_env.verify import environment, machine
+from repro_env.verify.difference import Difference, NotCompared, ordered
+from repro_env.verify.environment import LEVEL, Pair
+
+
+class Compared(msgspec.Struct, frozen=True):
+    differences: tuple[Difference, ...]
+    """Ordered (`verify.difference.ordered`)."""
+    missing: tuple[NotCompared, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether nothing that counts differs, and all was compared."""
+        return not self.missing and not any(one.counts for one in self.differences)
+
+
+def environments(left: Side, right: Side, store: Store) -> Compared:
+    """Compare what makes two environments these environments, and what was seen of their machines."""
+    found: list[Difference] = []
+    for one in environment.identities(left.identity, right.identity):
+        found += _listed(one, left, right, store) if one.why == environment.OTHER_BUILD else (one,)
+    different = environment.pairs(left.identity, right.identity)
+    for pair in different:
+        found += _paths(pair, left, right, store)
+    based = any(pair.part == "base" for pair in different)
+    found += machine.packages(left.observed.system_packages, right.observed.system_packages, counts=based)
+    found += machine.observations(left.observed, right.observed)
+    found += _digests(left, right)
+    return Compared(ordered(found))
+
+
+def _paths(pair: Pair, left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
+    """The paths of a tree that differ; the tree as a whole, and why, where they cannot be told."""
+    sides = []
+    for side in (left, right):
+        held = side.tree(pair.part)
+        if held is None:
+            return (_whole(pair, f"the tree of {side.name} is neither beside the spec nor in the store"),)
+        known = paths.Owners.known(side.identity, store) if pair.part == "overlay" else paths.Owners({})
+        sides.append(paths.Side(held, side.identity, known))
+    try:
+        return paths.different(pair.part, *sides)
+    except ArtifactError as error:
+        return (_whole(pair, str(error)),)
+
+
+def _whole(pair: Pair, why: str) -> Difference:
+    return Difference(
+        level=LEVEL[pair.part],
+        what=f"files of the {pair.part}",
+        left=_short(pair.left),
+        right=_short(pair.right),
+        why=f"which ones cannot be told: {why}",
+    )
+
+
+def _listed(one: Difference, left: Side, right: Side, store: Store) -> list[Difference]:
+    """Another build of one version, with the files that differ where the store knows both."""
+    old = next(wheel for wheel in left.identity.distributions if wheel.key == one.what)
+    new = next(wheel for wheel in right.identity.distributions if wheel.key == one.what)
+    files = paths.builds(old, new, left.identity, right.identity, store)
+    if files is None:
+        why = f"{one.why}; which files cannot be told: the store does not know both wheels"
+        return [msgspec.structs.replace(one, why=why)]
+    if not files:
+        return [msgspec.structs.replace(one, why="another wheel file of the same files")]
+    return [one, *files]
+
+
+def _digests(left: Side, right: Side) -> Iterator[Difference]:
+    """What follows from the rest: the layers that are others, and the digests over all of it."""
+    old, new = {one.diff_id for one in left.layers}, {one.diff_id for one in right.layers}
+    for kind in dict.fromkeys(one.kind for one in (*left.layers, *right.layers)):
+        was = [one for one in left.layers if one.kind == kind and one.diff_id not in new]
+        now = [one for one in right.layers if one.kind == kind and one.diff_id not in old]
+        if was or now:
+            why = "holds the spec digest, and the link at the prefix" if kind == "marker" else "holds what differs above"
+            yield _follows(f"{kind} layer{'s' if max(len(was), len(now)) > 1 else ''}", _ids(was), _ids(now), why)
+    if left.digest != right.digest:
+        yield _follows("spec digest", left.digest, right.digest, "is taken of all that counts above")
+    if left.image_id != right.image_id:
+        yield _follows(
+            "image ID", left.image_id, right.image_id, f"its config holds the layers, the variables and {config.LABEL}"
+        )
+
+
+def _follows(what: str, left: str, right: str, why: str) -> Difference:
+    return Difference(level="digests", what=what, left=left, right=right, why=why)
+
+
+def _ids(layers: list[Layer]) -> str:
+    return ", ".join(one.diff_id.removeprefix("sha256:")[:12] for one in layers)
+
+
+def _short(tree: TreeBlob | None) -> str:
+    return "" if tree is None else tree.sha256.removeprefix("sha256:")[:12]

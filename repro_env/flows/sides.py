@@ -1,0 +1,90 @@
+"""The two sides of a comparison: a spec, or the live environment locked and not written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from repro_env.base.tree import Tree
+from repro_env.flows import trees
+from repro_env.flows.trees import Held
+from repro_env.model.image import Layer
+from repro_env.model.spec import Identity, Observed, Spec
+from repro_env.model.talk import Tell
+from repro_env.store.store import Store
+from repro_env.verify import environment
+from repro_env.verify.environment import Part
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of one environment."""
+
+    name: str
+    """As it was named."""
+    kind: Literal["spec", "live"]
+    identity: Identity
+    digest: str
+    """The spec digest."""
+    image_id: str
+    layers: tuple[Layer, ...]
+    observed: Observed
+    tree: Callable[[Part], Held | None]
+    """None for one whose paths cannot be told."""
+    spec: Spec | None
+
+
+def of_spec(spec: Spec, folder: Path, name: str, store: Store) -> Side:
+    return Side(
+        name=name,
+        kind="spec",
+        identity=spec.identity,
+        digest=spec.digest,
+        image_id=spec.expected.image_id,
+        layers=spec.expected.layers,
+        observed=spec.observed,
+        tree=lambda part: trees.captured(environment.tree(spec.identity, part), folder, store),
+        spec=spec,
+    )
+
+
+def of_live(
+    python: str | None,
+    environ: Mapping[str, str],
+    *,
+    workspace: Path,
+    programs: tuple[str, ...],
+    seed: int,
+    store: Store,
+    tell: Tell,
+) -> Side:
+    """Lock an environment as a capture would, and write nothing. Raises what a capture raises."""
+    from repro_env.lock import assemble, layers, observe
+    from repro_env.lock import environment as locking
+    from repro_env.model import codec
+
+    locked = locking.lock(python, environ, workspace=workspace, programs=programs, store=store, tell=tell)
+    identity = locking.identity(locked, seed, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts))
+    if locked.read:
+        locking.check_unchanged(locked)
+    expected = assemble.expected(identity, locked.layers)
+    live = locked.live
+    held: dict[Part, Tree | None] = {
+        "base": live.base,
+        "unowned": live.unowned,
+        "interpreter": live.interpreter,
+        "overlay": locked.overlay,
+    }
+    return Side(
+        name=locked.facts.command,
+        kind="live",
+        identity=identity,
+        digest=codec.digest(identity),
+        image_id=expected.image_id,
+        layers=expected.layers,
+        observed=observe.observed(locked, programs=programs),
+        tree=lambda part: trees.Live(tree) if (tree := held[part]) is not None else trees.Listed(()),
+        spec=None,
+    )
