@@ -11,7 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -48,8 +48,8 @@ class Ground:
         self.index_gone = False
         self.instead: list[str] = []
         """Host names under which the index is found by the one who rebuilds; the captured one no longer answers then."""
-        self.fresh: list[list[str]] = []
-        """Commands that make the environment anew, empty, as another tool would have it done."""
+        self.fresh: list[Callable[[], None]] = []
+        """What made the environment, before anything was installed: another tool starts from there."""
         self._proxy = proxy
         for folder in (self.project, self.home):
             folder.mkdir(parents=True)
@@ -116,9 +116,20 @@ class Ground:
         self.make(self.base, "-m", "venv", *([] if pip else ["--without-pip"]), *options, str(self.prefix))
 
     def make(self, *words: str) -> None:
-        """A command that makes the environment."""
-        self.fresh.append(list(words))
-        self.run(*words)
+        """A command that makes the environment; `anew` makes it at the place that it has then."""
+        there = str(self.prefix)
+
+        def once() -> None:
+            self.prefix.parent.mkdir(parents=True, exist_ok=True)
+            self.run(*(str(self.prefix) if word == there else word for word in words))
+
+        self.fresh.append(once)
+        once()
+
+    def anew(self) -> None:
+        """The environment again, empty, after everything was taken away."""
+        for make in list(self.fresh):
+            make()
 
     def pip(self, *words: str | Path, env: Mapping[str, str] | None = None) -> None:
         """`pip install WORDS` into the environment."""
@@ -133,6 +144,37 @@ class Ground:
         found = str(beside) if beside.exists() else shutil.which(name)
         need(found, f"{name} is missing")
         return Path(str(found))
+
+    def pip_into(self, python: str | Path, *words: str | Path) -> None:
+        """`pip install WORDS` into another Python than the one that is captured."""
+        self.run(sys.executable, "-m", "pip", "--python", python, "install", "-qq", *words)
+
+    def use(self, prefix: Path) -> None:
+        """Capture another venv than `.venv`."""
+        self.prefix, self.python = prefix, prefix / "bin" / "python"
+
+    def python_of_its_own(self, folder: str = "python") -> None:
+        """A Python installation at a place of its own: a copy of the one that runs the tests, without its packages."""
+        home = Path(self.run(self.base, "-c", "import sys; print(sys.base_prefix)").strip())
+        need(
+            home not in (Path("/usr"), Path("/usr/local")),
+            "the Python that runs the tests is the system's: no copy of it can be made",
+        )
+        there = self.root / folder
+        self.fresh.append(lambda: self._copied(home, there))
+        self._copied(home, there)
+        self.base = str(there / "bin" / "python3")
+
+    def _copied(self, home: Path, there: Path) -> None:
+        shutil.copytree(
+            home, there, symlinks=True, ignore=shutil.ignore_patterns("site-packages", "__pycache__", "test", "tests", "*.a")
+        )
+        for path in (there / "bin").iterdir():
+            if not path.name.startswith("python"):
+                path.unlink()
+        (found,) = (path.name for path in there.glob("lib/python3*") if path.is_dir())
+        (there / "lib" / found / "site-packages").mkdir()
+        run_path((there / "bin" / "python3").resolve(), home / "lib", "$ORIGIN/../lib")
 
     def plain(self) -> None:
         """The environment that most cases change: a venv with two distributions of the index."""
@@ -188,3 +230,10 @@ class Ground:
             f'PyModule_AddIntConstant(m, "VALUE", {answer}); return m; }}\n'
         )
         return self.compiled(path, code, "-shared", "-fPIC", f"-I{include}")
+
+
+def run_path(binary: Path, old: Path | str, new: str) -> None:
+    """Have an ELF program look for its libraries in another folder: written over the old RUNPATH, since no tool for it is everywhere."""
+    data, before = binary.read_bytes(), str(old).encode() + b"\0"
+    if data.count(before) == 1 and len(new) < len(before):
+        binary.write_bytes(data.replace(before, new.encode().ljust(len(before), b"\0")))

@@ -95,8 +95,8 @@ def roots() -> "list[str]":
 
 
 def files() -> "dict[str, list[object]]":
-    found = {}
-    done = []
+    found: "dict[str, list[object]]" = {}
+    done: "list[str]" = []
     for root in sorted({os.path.normpath(root) for root in roots()}):
         if not any(root.startswith(other + "/") for other in done) or not_covered(root):
             look(root, found)
@@ -188,9 +188,9 @@ def last(printed: bytes) -> str:
     return rows[-1][:500] if rows else ""
 
 
-def distributions() -> "list[list[object]]":
+def distributions() -> "list[object]":
     """As `importlib.metadata` finds them, in its order of folders, with entry points; the files that they claim."""
-    told = []
+    told: "list[object]" = []
     for one in importlib.metadata.distributions():
         points = sorted("%s: %s = %s" % (point.group, point.name, point.value) for point in one.entry_points)
         told.append([str(one.metadata["Name"]), str(one.metadata["Version"]), points])
@@ -224,7 +224,7 @@ def customized() -> "list[str]":
 
 
 def main() -> None:
-    told = {"path": list(sys.path), "facts": facts(), "files": files()}
+    told: "dict[str, object]" = {"path": list(sys.path), "facts": facts(), "files": files()}
     told["distributions"] = distributions()
     told["scripts"] = scripts()
     sys.stdout.flush()

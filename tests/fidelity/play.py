@@ -104,7 +104,7 @@ def play(case: Case, root: Path, machine: Machine, *, before: Callable[[Ground, 
         rebuilt = _repro_env(at, store, "rebuild", "--json", cwd=repro.parent)
         if rebuilt.code:
             return _failed("rebuild", rebuilt, counted)
-        words = ["exec", "--spec", repro, "--seed", SEED, "--frozen", "-c", INSIDE.read_text(), *at.roots]
+        words: list[str | Path] = ["exec", "--spec", repro, "--seed", SEED, "--frozen", "-c", INSIDE.read_text(), *at.roots]
         ran = _repro_env(at, store, *words, cwd=repro.parent)
         if "repro-env: error" in ran.err:
             return _failed("exec", ran, counted)

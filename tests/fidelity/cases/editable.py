@@ -1,0 +1,135 @@
+"""Editable installs: what is imported lies outside the environment."""
+
+from __future__ import annotations
+
+from tests.fidelity.case import case
+from tests.fidelity.ground import Ground
+
+
+@case("editable, no git")
+def plain_folder(at: Ground) -> None:
+    at.plain()
+    at.pip("-e", at.sources("thing"))
+
+
+@case("editable from a git tree with changes")
+def dirty(at: Ground) -> None:
+    at.plain()
+    root = at.sources("thing")
+    at.repository(root)
+    at.pip("-e", root)
+    at.write(root / "thing" / "__init__.py", "from thing.fresh import VALUE\n")
+    at.write(root / "thing" / "fresh.py", "VALUE = 'neither committed nor added'\n")
+
+
+@case("editable, src layout, reading ../configs")
+def reads_beside(at: Ground) -> None:
+    at.plain()
+    root = at.sources(
+        "thing", src=True, value="__import__('pathlib').Path(__file__).parents[2].joinpath('configs', 'run.toml').read_text()"
+    )
+    at.write(root / "configs" / "run.toml", "rate = 0.1\n")
+    at.pip("-e", root)
+
+
+@case("editable with a git-ignored extension module built in place")
+def ignored_extension(at: Ground) -> None:
+    at.plain()
+    root = at.sources("thing", src=True, value="__import__('thing.fast').fast.VALUE")
+    at.extension(root / "src" / "thing" / "fast.abi3.so")
+    at.write(root / ".gitignore", "*.so\n*.egg-info\n")
+    at.repository(root)
+    at.pip("-e", root)
+
+
+@case("editable that reads a git-ignored data file", named="weights.bin")
+def ignored_data(at: Ground) -> None:
+    """Git-ignored files are left out of a source, and each is named."""
+    at.plain()
+    root = at.sources("thing", src=True)
+    at.write(root / "src" / "thing" / "weights.bin", b"\1" * 100)
+    at.write(root / ".gitignore", "*.bin\n*.egg-info\n")
+    at.repository(root)
+    at.pip("-e", root)
+
+
+@case("editable through a finder module (a package at another path than its name)")
+def finder(at: Ground) -> None:
+    at.plain()
+    root = at.sources("thing")
+    (root / "thing").rename(root / "code")
+    table = (root / "pyproject.toml").read_text()
+    at.write(
+        root / "pyproject.toml",
+        table.replace('packages = ["thing"]\n', 'packages = ["thing"]\npackage-dir = {"thing" = "code"}\n'),
+    )
+    at.pip("-e", root)
+
+
+@case("editable in PEP 660's strict mode: a tree of links in build/", soak=True)
+def strict(at: Ground) -> None:
+    at.plain()
+    at.pip("-e", at.sources("thing"), "--config-settings", "editable_mode=strict")
+
+
+@case("setup.py develop: .egg-link and easy-install.pth")
+def develop(at: Ground) -> None:
+    at.plain()
+    at.pip("setuptools==68.2.2")
+    root = at.sources("legacy", backend=False)
+    at.write(root / "setup.py", "import setuptools\nsetuptools.setup()\n")
+    at.run(at.python, "setup.py", "-q", "develop", "--no-deps", cwd=root)
+
+
+@case("editable inside the project's own folder")
+def in_the_project(at: Ground) -> None:
+    at.plain()
+    root = at.sources("thing", "project/libs/thing", src=True)
+    at.pip("-e", root)
+
+
+@case("the project itself, editable", soak=True)
+def the_project(at: Ground) -> None:
+    at.plain()
+    root = at.sources("thing", "project")
+    at.pip("-e", root)
+
+
+@case("two editables, one inside the other's folder", soak=True)
+def nested(at: Ground) -> None:
+    at.plain()
+    at.pip("-e", at.sources("outer", "mono"))
+    at.pip("-e", at.sources("inner", "mono/plugins/inner", src=True))
+
+
+@case("editable made by uv", soak=True)
+def by_uv(at: Ground) -> None:
+    at.plain()
+    at.uv("pip", "install", "-q", "--python", at.python, "-e", at.sources("thing", src=True))
+
+
+@case("editable through a symlinked folder", soak=True)
+def through_a_link(at: Ground) -> None:
+    at.plain()
+    root = at.sources("thing", "real/thing", src=True)
+    (at.root / "linked").symlink_to(root.parent)
+    at.pip("-e", at.root / "linked" / "thing")
+
+
+@case("editable whose version file is generated and git-ignored", soak=True)
+def generated(at: Ground) -> None:
+    at.plain()
+    root = at.sources("thing", src=True, value="__import__('thing._version')._version.VERSION")
+    at.write(root / "src" / "thing" / "_version.py", "VERSION = '1.0.dev3+gabc'\n")
+    at.write(root / ".gitignore", "_version.py\n*.egg-info\n")
+    at.repository(root)
+    at.pip("-e", root)
+
+
+@case("editable in a linked git worktree", soak=True)
+def worktree(at: Ground) -> None:
+    at.plain()
+    root = at.sources("thing", "main-tree", src=True)
+    at.repository(root)
+    at.run("git", "worktree", "add", "-q", "-b", "other", at.root / "other-tree", cwd=root)
+    at.pip("-e", at.root / "other-tree")
