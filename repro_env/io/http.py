@@ -21,6 +21,7 @@ from typing import Any, BinaryIO, Protocol, cast
 
 import msgspec
 
+from repro_env.io import settings
 from repro_env.io.answer import (
     LATER,
     chunks,
@@ -35,7 +36,7 @@ from repro_env.io.answer import (
     whole_body,
 )
 from repro_env.io.files import CHUNK
-from repro_env.io.pip import build, configured
+from repro_env.io.pip import build, config_files, configured
 from repro_env.io.ranges import RangeFile
 from repro_env.model import redact
 from repro_env.model.errors import NetworkError
@@ -101,17 +102,27 @@ class Session:
     """Requests as pip would make them. Safe to use from several threads: each gets a pip session of its own."""
 
     def __init__(self, *, prefix: str = "", cache: PageCache | None = None) -> None:
-        """`prefix` is the environment whose own `pip.conf` counts. Raises `LockError` when pip cannot be used so."""
-        self._command, self._options = configured(prefix)
+        """`prefix` is the environment whose own `pip.conf` counts. Raises `LockError` when pip cannot be used so.
+
+        With a cache that knows what pip said to the same settings, pip starts when something has to be asked.
+        """
+        self._prefix = prefix
         self._cache = cache
         self._own = threading.local()
         self._all: list[Any] = []
-        options = self._options
-        indexes = [] if options.no_index else [options.index_url, *options.extra_index_urls]
-        self.configuration = Configuration(
-            indexes=tuple(dict.fromkeys(_as_url(index) for index in indexes if index)),
+        self._lock = threading.Lock()
+        self._asked: tuple[Any, Any] | None = None
+        self.shown = self._shown()
+
+    @property
+    def configuration(self) -> Configuration:
+        """What pip is configured with. Raises `LockError` when pip cannot be used so."""
+        options = self._pip()[1]
+        indexes = _indexes(options)
+        return Configuration(
+            indexes=tuple(dict.fromkeys(_as_url(index) for index in indexes)),
             find_links=tuple(dict.fromkeys(options.find_links)),
-            shown=tuple(redact.url(_as_url(one)) for one in dict.fromkeys([*filter(None, indexes), *options.find_links])),
+            shown=tuple(redact.url(_as_url(one)) for one in dict.fromkeys([*indexes, *options.find_links])),
         )
 
     def get_page(self, url: str) -> Page:
@@ -227,13 +238,40 @@ class Session:
             time.sleep(0.25 * 2**attempt)  # pip's own retries wait for Retry-After when the server gives one
             attempt += 1
 
+    def _pip(self) -> tuple[Any, Any]:
+        """pip's install command and its options."""
+        with self._lock:
+            if self._asked is None:
+                self._asked = configured(self._prefix)
+            return self._asked
+
+    def _shown(self) -> tuple[str, ...]:
+        """`Configuration.shown`, from the cache where all that decides it is as it was."""
+        key = settings.key(self._prefix)
+        kept = self._cache.get("pip-settings", key) if self._cache is not None else None
+        with contextlib.suppress(msgspec.DecodeError):
+            if kept is not None and (known := msgspec.json.decode(kept, type=settings.Settings)).hold:
+                return known.shown
+        shown = self.configuration.shown
+        if self._cache is not None:
+            command, options = self._pip()
+            files = config_files(command)
+            there = tuple((one, Path(one).exists()) for one in [*_indexes(options), *options.find_links] if "://" not in one)
+            found = settings.Settings(files, settings.state_of(files), there, shown)
+            self._cache.put("pip-settings", key, msgspec.json.encode(found))
+        return shown
+
     def _session(self, *, plain: bool) -> Any:
         name = "plain" if plain else "cached"
         if not hasattr(self._own, name):
-            session = build(self._command, self._options, plain=plain)
+            session = build(*self._pip(), plain=plain)
             setattr(self._own, name, session)
             self._all.append(session)
         return getattr(self._own, name)
+
+
+def _indexes(options: Any) -> list[str]:
+    return [] if options.no_index else [one for one in (options.index_url, *options.extra_index_urls) if one]
 
 
 def _as_url(location: str) -> str:

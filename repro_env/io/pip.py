@@ -56,6 +56,14 @@ def build(command: Any, options: Any, *, plain: bool) -> Any:
     return session
 
 
+def config_files(command: Any) -> tuple[str, ...]:
+    """Every file that the command's configuration may come from, whether it is there or not."""
+    known = importlib.import_module("pip._internal.configuration").get_configuration_files()
+    named = [name for names in known.values() for name in names]
+    named += [name for _, names in command.parser.config.iter_config_files() for name in names]
+    return tuple(sorted(set(named)))
+
+
 def _no_password(netloc: str) -> tuple[None, None, bool]:  # noqa: ARG001
     return None, None, False
 

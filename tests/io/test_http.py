@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from repro_env.io import http, pip
 from repro_env.io.http import PASSED, Session
 from repro_env.io.ranges import RangesRefusedError
 from repro_env.model.errors import LockError, NetworkError
@@ -64,6 +65,67 @@ def test_a_configuration_that_pip_refuses(monkeypatch: pytest.MonkeyPatch, capsy
     with configured(monkeypatch, timeout="soon"), pytest.raises(LockError, match="configuration"):
         Session()
     capsys.readouterr()
+
+
+def test_the_same_settings_are_known_without_starting_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "facts").mkdir()
+    cache = FactCache(tmp_path / "facts")
+    file = tmp_path / "pip.conf"
+    file.write_text("[global]\nextra-index-url = http://ann:secret@b.test/simple\n")
+    with configured(monkeypatch, config_file=str(file), index_url="http://a.test/simple", find_links=str(tmp_path / "links")):
+        (tmp_path / "links").mkdir()
+        first = Session(cache=cache)
+        assert first.shown == first.configuration.shown
+        started: list[str] = []
+        real = pip.configured
+
+        def start(prefix: str) -> object:
+            started.append(prefix)
+            return real(prefix)
+
+        monkeypatch.setattr(http, "configured", start)
+
+        again = Session(cache=cache)
+        assert again.shown == first.shown
+        assert not started
+        assert again.configuration == first.configuration, "asked for more, pip starts"
+        assert started == [""]
+    assert not [path for path in (tmp_path / "facts").rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
+
+
+@pytest.mark.parametrize("change", ["file", "new file", "variable", "home", "links", "prefix"])
+def test_other_settings_are_asked_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
+    cache = FactCache(tmp_path / "facts")
+    for name in ("facts", "home", "own", "links"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
+    monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "dirs"))
+    prefix = str(tmp_path / "none")
+    with configured(monkeypatch, index_url="http://a.test/simple", find_links=str(tmp_path / "links")):
+        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+        before = Session(prefix=prefix, cache=cache).shown
+        other = "[global]\nextra-index-url = http://b.test/simple\n"
+        if change == "file":
+            (tmp_path / "pip.conf").write_text(other)
+        elif change == "new file":
+            (tmp_path / "home/.pip").mkdir()
+            (tmp_path / "home/.pip/pip.conf").write_text(other)
+        elif change == "variable":
+            monkeypatch.setenv("PIP_INDEX_URL", "http://c.test/simple")
+        elif change == "home":
+            (tmp_path / "new/.pip").mkdir(parents=True)
+            (tmp_path / "new/.pip/pip.conf").write_text(other)
+            monkeypatch.setenv("HOME", str(tmp_path / "new"))
+        elif change == "links":
+            (tmp_path / "links").rmdir()
+        else:
+            (tmp_path / "own/pip.conf").write_text(other)
+            prefix = str(tmp_path / "own")
+
+        after = Session(prefix=prefix, cache=cache).shown
+        assert after == Session(prefix=prefix).shown
+        assert after != before
 
 
 def test_a_page_is_sent_again_only_when_it_changed(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
