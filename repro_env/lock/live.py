@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 
 from repro_env.base import host, interpreter
 from repro_env.base.tree import Tree
-from repro_env.capture import distributions, gpu, python, system
+from repro_env.capture import distributions, frameworks, gpu, python, system
 from repro_env.capture.distributions import Scan
 from repro_env.image.entry import Entry
 from repro_env.io.files import Found
 from repro_env.lock import places
 from repro_env.lock.places import Place
+from repro_env.model import codec
 from repro_env.model.accelerator import Accelerators, Frameworks
 from repro_env.model.environment import Carried, Host, Interpretation, Layout, SharedLibrary, Startup
 from repro_env.store.store import Store
@@ -60,21 +62,23 @@ def look(facts: Interpretation, scanned: Scan, environ: Mapping[str, str], *, pr
     with ThreadPoolExecutor(3) as pool:
         # Python starts, drivers answer and libraries load while this thread has the disk.
         starting = pool.submit(python.start_up, facts, environ)
-        asking = pool.submit(_machine)
+        asking = pool.submit(_machine, environ)
         listed = [_Listed(facts.layout, scanned, places.listed(facts, facts.layout, scanned))]
         startup = starting.result()
         for layout in places.others(facts, startup):
             others = distributions.scan(layout)
             listed.append(_Listed(layout, others, places.listed(facts, layout, others)))
+        loading = pool.submit(_load, facts, environ, tuple(listed), asking, store)
         found = [_hashed(number, one, store) for number, one in enumerate(listed)]
-        cut, runtime = _system(facts, startup, found, environ, programs, store)
+        loaded = loading.result()
+        cut, runtime = _system(facts, startup, found, loaded, environ, programs, store)
         this_host, accelerators = asking.result()
     held = {entry.path for tree in (cut.base, cut.unowned, runtime) if tree is not None for entry in tree.entries}
     return Live(
         startup=startup,
         host=this_host,
         accelerators=accelerators,
-        frameworks=Frameworks(problem="not looked for"),
+        frameworks=_tied(loaded, found, cut, runtime),
         places=(found[0], *(_without_packaged(place, held) for place in found[1:])),
         base=cut.base,
         unowned=cut.unowned,
@@ -84,8 +88,45 @@ def look(facts: Interpretation, scanned: Scan, environ: Mapping[str, str], *, pr
     )
 
 
-def _machine() -> tuple[Host, Accelerators]:
-    return system.host(), gpu.accelerators()
+def _machine(environ: Mapping[str, str]) -> tuple[Host, Accelerators]:
+    return system.host(environ), gpu.accelerators(environ)
+
+
+def _load(
+    facts: Interpretation,
+    environ: Mapping[str, str],
+    listed: Sequence[_Listed],
+    asking: Future[tuple[Host, Accelerators]],
+    store: Store,
+) -> frameworks.Report:
+    """Have PyTorch and its neighbours loaded, unless every file and the machine are as they were the last time."""
+    return frameworks.look(
+        facts,
+        environ,
+        names={dist.facts.name for one in listed for dist in one.scanned.distributions},
+        state=codec.digest([(one.layout.prefix, [(found.path, found.key) for found in one.found]) for one in listed]),
+        here=asking.result(),
+        cache=store.facts,
+    )
+
+
+def _tied(report: frameworks.Report, found: Sequence[Place], cut: host.Cut, runtime: Tree | None) -> Frameworks:
+    """Each loaded library with whose it is, and its bytes where they were read."""
+    owner = {one.path: one.owner for one in cut.libraries}
+    digests = {one.path: one.sha256 for one in cut.libraries}
+    for entry in runtime.entries if runtime is not None else ():
+        owner[f"/{entry.path}"], digests[f"/{entry.path}"] = "interpreter", f"sha256:{entry.sha256}"
+    for place in found:
+        owner |= frameworks.owners(place.scanned.distributions, place.prefix)
+    known = {os.path.realpath(place.prefix): place.hashes for place in found}
+
+    def sha256(path: str) -> str | None:
+        for prefix, hashes in known.items():
+            if path.startswith(prefix + "/") and path[len(prefix) + 1 :] in hashes:
+                return f"sha256:{hashes[path[len(prefix) + 1 :]]}"
+        return digests.get(path)
+
+    return frameworks.frameworks(report, owner=lambda path: owner.get(path, ""), sha256=sha256)
 
 
 def _hashed(number: int, one: _Listed, store: Store) -> Place:
@@ -96,6 +137,7 @@ def _system(
     facts: Interpretation,
     startup: Startup,
     found: Sequence[Place],
+    loaded: frameworks.Report,
     environ: Mapping[str, str],
     programs: Sequence[str],
     store: Store,
@@ -107,7 +149,7 @@ def _system(
         facts,
         startup,
         system=packages,
-        libraries=[library for place in found for library in _libraries(place)],
+        libraries=[*(library for place in found for library in _libraries(place)), *_outside(loaded, found)],
         programs=programs,
         locale=startup.locale,
         # Only where packages of the system may be: nobody's package is in a virtual environment.
@@ -120,6 +162,13 @@ def _system(
     if facts.kind == "conda":
         return cut, None
     return cut, interpreter.interpreter_tree(facts, hashes=store.hashes, system=packages, environ=environ, known=store.facts)
+
+
+def _outside(loaded: frameworks.Report, found: Sequence[Place]) -> list[Path]:
+    """Libraries that were loaded from outside all places; a driver's is every machine's own."""
+    prefixes = tuple(f"{os.path.realpath(place.prefix)}/" for place in found if place.number == 0)
+    paths = (*loaded.mapped, *loaded.beside)
+    return [Path(path) for path in paths if not frameworks.is_driver(path) and not path.startswith(prefixes)]
 
 
 def _libraries(place: Place) -> list[Path]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from repro_env import __version__
+from repro_env.capture import frameworks
 from repro_env.lock.environment import Locked
 from repro_env.model.environment import Carried, Excluded
 from repro_env.model.spec import Data, InstalledFrom, Observed, Source
@@ -47,7 +48,7 @@ def observed(
         ),
         carried=tuple(_carried(locked)),
         edited=(*locked.edited, *(line for tree in live.trees for line in tree.edited)),
-        notes=tuple(dict.fromkeys([*(note for tree in live.trees for note in tree.notes), *locked.notes, *notes])),
+        notes=tuple(dict.fromkeys([*(note for tree in live.trees for note in tree.notes), *_notes(locked, programs), *notes])),
         excluded=tuple(excluded),
         unknown=tuple(dict.fromkeys([*locked.unknown, *unknown])),
         programs=tuple(programs),
@@ -56,7 +57,16 @@ def observed(
     )
 
 
+def _notes(locked: Locked, programs: Sequence[str]) -> Iterator[str]:
+    if note := frameworks.compiler_note(locked.live.frameworks, programs):
+        yield note
+
+
 def _carried(locked: Locked) -> Iterator[Carried]:
+    for package in locked.packages:
+        if package.why:
+            yield Carried(name=package.package.name, version=package.package.version, why=package.why, size=package.package.size)
+    yield from locked.plain
     for one in locked.identified:
         if one.why:
             yield Carried(name=one.wheel.name, version=one.wheel.version, why=one.why, size=one.wheel.size)
