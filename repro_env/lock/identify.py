@@ -27,6 +27,7 @@ from repro_env.io.http import Session, local_path
 from repro_env.lock import repack as repacking
 from repro_env.lock.evidence import Witness
 from repro_env.lock.index import Candidate, Indexes, candidate, linkable, tags_of
+from repro_env.lock.search import Search
 from repro_env.model import codec, redact
 from repro_env.model.artifact import Wheel
 from repro_env.model.environment import Layout
@@ -75,26 +76,28 @@ def identify(
     place: int = 0,
     store: Store,
     talk: Tell,
+    search: Search | None = None,
 ) -> tuple[tuple[Identified, ...], tuple[str, ...]]:
     """Every distribution of a place as a wheel, sorted by name; and the configured indexes and find-links, redacted.
 
     Left out are those that no wheel can hold: without RECORD, installed outside the install scheme, or
     contradicting themselves. Their files are then plain files of the environment; `talk` says so.
+    `search` looks through what has to be repacked, and raises for a secret in it.
     Raises `NetworkError` when an index that may have the wheel cannot be asked, `LockError` when it answers with
     something else than an index page.
     """
     with Session(prefix=layout.prefix, cache=store.facts) as session:
-        search = _Search(session, layout, store)
+        finder = _Search(session, layout, store)
         with ThreadPoolExecutor(THREADS, thread_name_prefix="identify") as pool:
             try:
-                found = list(pool.map(search.proven, distributions))
+                found = list(pool.map(finder.proven, distributions))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
     done = []
     for dist, (one, why) in zip(distributions, found, strict=True):
         if one is None:
-            one = _repacked(dist, layout, store, why, talk)
+            one = _repacked(dist, layout, store, why, talk, search)
         if one is not None:
             done.append(msgspec.structs.replace(one, wheel=msgspec.structs.replace(one.wheel, place=place)))
     return tuple(sorted(done, key=lambda one: one.wheel.name)), session.configuration.shown
@@ -226,13 +229,15 @@ def _identified(proof: _Proof, found: Facts, path: Path | None) -> Identified:
     return Identified(proof.wheel, hint, found, path, why)
 
 
-def _repacked(dist: InstalledDistribution, layout: Layout, store: Store, why: str, talk: Tell) -> Identified | None:
+def _repacked(
+    dist: InstalledDistribution, layout: Layout, store: Store, why: str, talk: Tell, search: Search | None
+) -> Identified | None:
     name = f"{dist.facts.name} {dist.facts.version}"
     if not dist.facts.has_record:
         talk(f"{name} has no RECORD: its files are held as plain files")
         return None
     try:
-        made = repacking.repack(dist, layout, store=store)
+        made = repacking.repack(dist, layout, store=store, search=search)
     except ArtifactError as error:
         talk(f"{name} cannot be made a wheel ({error}): its files are held as plain files")
         return None

@@ -71,7 +71,7 @@ def linked(overlay: Sequence[Entry], places: Sequence[Place], held: Collection[s
     for entry in overlay:
         if entry.kind != "link":
             continue
-        here = _on_host(entry.path, places)
+        here = on_host(entry.path, places)
         target = Path(os.path.normpath(here.parent / entry.target))
         real = Path(os.path.realpath(here))
         if not here.exists() or any(path.is_relative_to(root) for path in (target, real) for root in roots):
@@ -103,7 +103,7 @@ def linked(overlay: Sequence[Entry], places: Sequence[Place], held: Collection[s
     return tree
 
 
-def _on_host(path: str, places: Sequence[Place]) -> Path:
+def on_host(path: str, places: Sequence[Place]) -> Path:
     """Where a path of the image is on this machine."""
     for place in places:
         if path.startswith(place.root + "/"):

@@ -22,6 +22,7 @@ from repro_env.image import record, script, wheel
 from repro_env.image.entry import CHUNK, Entry
 from repro_env.image.wheel import Facts
 from repro_env.io.files import FileContents, Found, room, walk
+from repro_env.lock.search import Search
 from repro_env.model import codec
 from repro_env.model.artifact import Wheel
 from repro_env.model.environment import Layout
@@ -82,13 +83,19 @@ def root_of(metadata: bytes, layout: Layout) -> str:
     return layout.purelib if pure else layout.platlib
 
 
-def repack(dist: InstalledDistribution, layout: Layout, *, store: Store) -> Repacked:
-    """Make the wheel and put it into the store. Raises `ArtifactError` when no wheel can hold the distribution."""
+def repack(dist: InstalledDistribution, layout: Layout, *, store: Store, search: Search | None = None) -> Repacked:
+    """Make the wheel and put it into the store. Raises `ArtifactError` when no wheel can hold the distribution.
+
+    `search` looks through the files first, and raises for a secret in them.
+    """
     if root_of(dist.wheel, layout) != dist.facts.site:
         raise ArtifactError("is installed where no wheel installs to", where=dist.facts.dist_info)
     prefix = Path(layout.prefix)
     taken, problems = _taken(dist, layout)
     hashes = store.hashes.of(prefix, taken)
+    if search is not None:
+        files = [Entry(one.path, "file", one.executable, one.size, hashes[one.path]) for one in taken]
+        search.tree(files, FileContents(prefix), lambda path: f"{prefix}/{path}")
     members = _members(taken, hashes, dist)
     literal = {} if dist.wheel else {f"{_info(dist)}/WHEEL": _NO_WHEEL}
     filename = _filename(dist)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from repro_env.capture import secrets
-from repro_env.capture.globs import Glob
+from repro_env.capture.globs import globs
 from repro_env.capture.secrets import Secret
 from repro_env.image import layer
 from repro_env.image.entry import Contents, Entry
@@ -17,35 +17,37 @@ from repro_env.model.errors import CaptureError
 from repro_env.store.facts import FactCache
 
 
-def search(
-    entries: Iterable[Entry],
-    contents: Contents,
-    *,
-    shown: Callable[[str], str],
-    declared: Sequence[Glob],
-    facts: FactCache,
-) -> list[str]:
-    """Search the files of a tree. `shown` says how a path is shown to people; `declared` are those that hold none.
+class Search:
+    """One search through all that a capture carries."""
 
-    Returns a line for each secret that the user declared to be none. Raises `CaptureError` for the first other one.
-    """
-    files = [entry for entry in entries if entry.kind == "file" and entry.size and secrets.may_be_text(entry.path)]
-    key = codec.digest([secrets.RULE, layer.recipe(files)])
-    if not files or facts.get("secrets", key) is not None:
-        return []
-    told = []
-    for secret in _found(files, contents):
-        secret = Secret(shown(secret.path), secret.line, secret.kind)
-        if not secrets.is_declared(secret, declared):
+    def __init__(self, declared: Sequence[str], facts: FactCache) -> None:
+        """`declared`: globs of files that hold no secret whatever they look like. `facts` remembers what was clean."""
+        self._declared = globs(declared)
+        self._facts = facts
+        self.told: list[str] = []
+        """A line for each file that looks as if it held a secret, and is carried since the user declared it."""
+
+    def tree(self, entries: Iterable[Entry], contents: Contents, shown: Callable[[str], str]) -> None:
+        """Search the files of a tree; `shown` says how people know a path. Raises `CaptureError` for a secret."""
+        files = [entry for entry in entries if entry.kind == "file" and entry.size and secrets.may_be_text(entry.path)]
+        key = codec.digest([secrets.RULE, layer.recipe(files)])
+        if not files or self._facts.get("secrets", key) is not None:
+            return
+        clean = True
+        for secret in _found(files, contents):
+            clean = False
+            self._refuse(Secret(shown(secret.path), secret.line, secret.kind))
+        if clean:
+            self._facts.put("secrets", key, b"none")
+
+    def _refuse(self, secret: Secret) -> None:
+        if not secrets.is_declared(secret, self._declared):
             raise CaptureError(
                 f"line {secret.line} holds a secret ({secret.kind}), and the file would be carried",
                 where=secret.path,
                 hint=f"take it out of the file, and give it to runs with `exec --env NAME`; if it is none: --not-secret '{secret.path}'",
             )
-        told.append(secrets.declaration(secret))
-    if not told:
-        facts.put("secrets", key, b"none")
-    return told
+        self.told.append(secrets.declaration(secret))
 
 
 def _found(files: Iterable[Entry], contents: Contents) -> Iterator[Secret]:
