@@ -114,7 +114,7 @@ def read(rows: Iterable[str], problem: str = "") -> Report:
         # Another package may have written to the report: nothing gets further that could not be stored.
         return codec.decode(codec.canonical(found), Report, where="report")
     except (SpecError, KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError):
-        return Report(facts=Frameworks(problem=_line(f"its report cannot be read {problem}")))
+        return Report(facts=Frameworks(problem=_line("; ".join(filter(None, ("its report cannot be read", problem))))))
 
 
 def _read(rows: Iterable[str], problem: str) -> Report:
@@ -124,6 +124,7 @@ def _read(rows: Iterable[str], problem: str) -> Report:
         try:
             one = json.loads(row)
         except ValueError:
+            problem = problem or "its report was damaged"
             break
         libraries += [one["library"]] if "library" in one else []
         threads += [one["threads"]] if "threads" in one else []
@@ -203,11 +204,11 @@ def owners(installed: Iterable[InstalledDistribution], prefix: Path) -> dict[str
     folders: dict[str, str] = {}
     for one in installed:
         site = prefix / one.facts.site
-        rows = [row for row in one.record.decode("utf-8", "replace").splitlines() if ".so" in row]
-        for fields in csv.reader(rows):
-            if not fields or ".so" not in fields[0].rpartition("/")[2]:
+        for row in one.record.decode("utf-8", "replace").splitlines():
+            path = _recorded(row) if ".so" in row else ""
+            if ".so" not in path.rpartition("/")[2]:
                 continue
-            folder, name = os.path.split(os.path.normpath(site / fields[0]))
+            folder, name = os.path.split(os.path.normpath(site / path))
             real = folders.setdefault(folder, "") or os.path.realpath(folder)
             folders[folder] = real
             found[f"{real}/{name}"] = f"wheel {one.facts.name} {one.facts.version}"
@@ -223,6 +224,14 @@ def compiler_note(facts: Frameworks, programs: Sequence[str]) -> str:
 
 _PLAIN = {"started", "doing", "torch_git", "cuda", "hip", "arch", "cpu_capability", "needs_compiler", "triton", "mapped"}
 """Facts that stand on a line of their own."""
+
+
+def _recorded(row: str) -> str:
+    """The path in a line of RECORD; empty for a line that is none."""
+    try:
+        return next(csv.reader([row]), [""])[0]
+    except (csv.Error, IndexError):
+        return ""
 
 
 def _library(one: Mapping[str, Any]) -> Library:

@@ -478,13 +478,13 @@ def main() -> None:
             report.step("a multiplication by numpy", lambda: numpy.ones((64, 64)).dot(numpy.ones((64, 64))) is None)
         torch = load(report, "torch")
         if torch is not None:
-            torch_facts(report, torch)
+            report.step("facts of torch", functools.partial(torch_facts, report, torch))
         elif not there("torch"):
             for name in ("scipy.linalg", "jax", "tensorflow"):
                 load(report, name)
-        libraries(report)
+        report.step("libraries", functools.partial(libraries, report))
         if torch is not None:
-            devices(report, torch)
+            report.step("GPUs of torch", functools.partial(devices, report, torch))
         report.say(doing="")
         file.flush()
         # What was imported may hang when Python ends; all is said.

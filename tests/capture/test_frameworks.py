@@ -1,0 +1,295 @@
+"""What torch and its libraries are: run for real on small stand-ins, and read from what the CUDA build printed."""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro_env.capture import frameworks
+from repro_env.capture.distributions import InstalledDistribution
+from repro_env.model import codec
+from repro_env.model.accelerator import Frameworks, Library, Seen, Threads
+from repro_env.model.environment import Distribution, Interpretation, Interpreter, Layout
+from repro_env.store.facts import FactCache
+from tests.fakes import numeric
+
+REPORT = Path(__file__).parents[1] / "fakes" / "frameworks" / "torch-2.15.0+cu132.report"
+SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
+EXPECTED_CUDA = {
+    "cublas": "13.4.1", "cublaslt": "13.4.1", "cudart": "13.2", "cudnn": "9.26.0", "cudnn graph": "", "cufft": "12.2.0",
+    "cusolver": "12.2.0", "cusparse": "12.7.10", "cusparselt": "0.8.1", "nccl": "2.30.7", "nvjitlink": "13.5", "nvrtc": "13.2",
+    "nvrtc builtins": "", "nvshmem": "3.7.2", "openblas": "0.3.31.188.0", "openmp": "",
+}  # fmt: skip
+
+
+def interpretation(venv: Path) -> Interpretation:
+    here = str(venv)
+    return Interpretation(
+        interpreter=Interpreter(
+            implementation="cpython", version="3.11.7", banner="", executable="/p/bin/python3", prefix="/p", stdlib="/p/lib",
+            platstdlib="/p/lib", libpython=None, cache_tag="", soabi="", libc="", openssl="", platform="",
+        ),
+        layout=Layout(prefix=here, purelib=SITE, platlib=SITE, scripts="bin", headers="include"),
+        kind="venv",
+        command=f"{here}/bin/python",
+        system_site=False,
+    )  # fmt: skip
+
+
+class Cache(FactCache):
+    """Counts what is kept."""
+
+    kept = 0
+
+    def put(self, kind: str, key: str, value: bytes) -> None:
+        self.kept += 1
+        super().put(kind, key, value)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Cache:
+    (tmp_path / "facts").mkdir()
+    return Cache(tmp_path / "facts")
+
+
+def look(venv: Path, cache: Cache, *, names: tuple[str, ...] = ("torch",), state: str = "1", here: Any = None, **environ: str):  # type: ignore[no-untyped-def]
+    return frameworks.look(interpretation(venv), {**os.environ, **environ}, names=names, state=state, here=here, cache=cache)
+
+
+def nobody(path: str) -> str:
+    return ""
+
+
+def test_what_a_torch_is(venv: Path, cache: Cache) -> None:
+    torch = numeric.install(
+        venv / SITE, ["libcudnn.so.8", "libgomp-a34b3233.so.1.0.0", "libcuda.so.1"], later=["libcudnn_ops_infer.so.8"]
+    )
+    numeric.plain(venv / SITE, "triton", "raise SystemExit('its import compiles things')")
+    report = look(venv, cache, OMP_NUM_THREADS="3")
+    lib = f"{os.path.realpath(torch)}/lib"
+    found = frameworks.frameworks(
+        report,
+        owner=lambda path: "wheel torch 2.4.0" if "/torch/" in path else "",
+        sha256=lambda path: "sha256:" + "1" * 64 if path.endswith("libcudnn.so.8") else None,
+    )
+    assert found == Frameworks(
+        torch="2.4.0+cu124", torch_git="0123abc", cuda="12.4", arch=("sm_80", "sm_90", "compute_90"), cpu_capability="AVX2",
+        devices=(Seen(name="NVIDIA H100 80GB HBM3", architecture="9.0", units=132, memory=85520809984),),
+        triton="of unknown version", needs_compiler=True,
+        libraries=(
+            Library(name="cuda driver", version="12.4", path=f"{lib}/libcuda.so.1", owner="wheel torch 2.4.0"),
+            Library(name="cudnn", version="8.9.2", path=f"{lib}/libcudnn.so.8", owner="wheel torch 2.4.0", sha256="sha256:" + "1" * 64),
+            Library(name="cudnn ops_infer", version="", how="beside", path=f"{lib}/libcudnn_ops_infer.so.8", owner="wheel torch 2.4.0"),
+            Library(name="openmp", version="", path=f"{lib}/libgomp-a34b3233.so.1.0.0", owner="wheel torch 2.4.0"),
+        ),
+        threads=(
+            Threads(library="openmp", path=f"{lib}/libgomp-a34b3233.so.1.0.0", count=5),
+            Threads(library="torch", count=3),
+            Threads(library="torch interop", count=2),
+        ),
+        unknown=("torch's GPU 1: RuntimeError: CUDA error: out of memory",),
+    )  # fmt: skip
+    assert f"{lib}/libcudnn.so.8" in report.mapped
+    assert report.beside == (f"{lib}/libcudnn_ops_infer.so.8",)
+
+
+def test_a_library_of_the_driver_is_no_part_of_the_environment(venv: Path, cache: Cache) -> None:
+    numeric.install(venv / SITE, ["libcuda.so.1"])
+
+    def refuse(path: str) -> str:
+        raise AssertionError(path)
+
+    report = look(venv, cache)
+    (told,) = frameworks.frameworks(report, owner=lambda path: "deb libcuda1 580.65.06-1", sha256=refuse).libraries
+    assert (told.name, told.owner, told.sha256) == ("cuda driver", "driver", None)
+
+
+@pytest.mark.parametrize(
+    ("path", "driver"),
+    [
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.1", True),
+        ("/usr/lib/x86_64-linux-gnu/libcuda.so.580.65.06", True),
+        ("/usr/lib/x86_64-linux-gnu/libnvidia-ptxjitcompiler.so.580.65.06", True),
+        ("/usr/lib/wsl/lib/libdxcore.so", True),
+        ("/usr/lib/x86_64-linux-gnu/libcudart.so.13", False),
+        ("/venv/nvidia/cu13/lib/libnvrtc.so.13", False),
+        ("/venv/nvidia/cu13/lib/libcudadevrt.a", False),
+        ("/opt/rocm/lib/libamdhip64.so.6", False),
+    ],
+)
+def test_the_drivers_libraries(path: str, driver: bool) -> None:
+    assert frameworks.is_driver(path) is driver
+
+
+def test_what_was_seen_is_seen_again_while_nothing_changed(venv: Path, cache: Cache, tmp_path: Path) -> None:
+    torch = numeric.install(venv / SITE, ["libgomp-a34b3233.so.1.0.0"])
+    first = look(venv, cache)
+    assert cache.kept == 1
+    mark = tmp_path / "imported"
+    (torch / "__init__.py").write_text(f"open({str(mark)!r}, 'w'); " + (torch / "__init__.py").read_text().lstrip())
+    assert look(venv, cache, HOME="/elsewhere", SLURM_JOB_ID="7", PATH=os.environ["PATH"] + ":/more") == first
+    assert not mark.exists()
+    assert cache.kept == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"state": "2"},
+        {"here": ["driver 580.65.06"]},
+        {"OMP_NUM_THREADS": "1"},
+        {"CUDA_VISIBLE_DEVICES": "1"},
+        {"LD_LIBRARY_PATH": "/opt/other"},
+    ],
+)
+def test_what_matters_is_looked_at_anew(venv: Path, cache: Cache, change: dict[str, Any]) -> None:
+    numeric.install(venv / SITE, ["libgomp-a34b3233.so.1.0.0"])
+    look(venv, cache)
+    look(venv, cache, **change)
+    assert cache.kept == 2
+
+
+def test_a_mapped_library_that_changed_is_looked_at_anew(venv: Path, cache: Cache, tmp_path: Path) -> None:
+    """One outside the environment: nothing else tells that it is another one."""
+    outside = numeric.build(tmp_path / "opt", ["libcublas.so.12"])
+    code = f"import ctypes; held = ctypes.CDLL({str(outside / 'libcublas.so.12')!r})\n" + numeric.TORCH
+    numeric.install(venv / SITE, ["libplain.so.1"], code=code)
+    look(venv, cache)
+    os.utime(outside / "libcublas.so.12", ns=(1, 1))
+    look(venv, cache)
+    assert cache.kept == 2
+
+
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        ("raise ImportError('libcudnn.so.9: cannot open shared object file')", "import of torch: ImportError: libcudnn.so.9: cannot open shared object file"),
+        ("raise SystemExit(0)", "import of torch: SystemExit: 0"),
+        ("import os; os._exit(0)", "ended with exit code 0 during import of torch"),
+        ("import os; os.kill(os.getpid(), 11)", "was killed by signal 11 during import of torch"),
+        ("import time; time.sleep(1000)", "did not end within 3 s during import of torch"),
+        ("import sys; open(sys.argv[1], 'w').write('{\"libraries\"')", "its report was damaged before its first line"),
+        ("import sys; open(sys.argv[1], 'w').write('[1]\\n'); import os; os._exit(0)", "its report cannot be read; ended with exit code 0"),
+    ],
+)  # fmt: skip
+def test_a_torch_that_does_not_import_is_a_fact(
+    venv: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch, code: str, problem: str
+) -> None:
+    monkeypatch.setattr(frameworks, "TIMEOUT", 3.0)
+    numeric.plain(venv / SITE, "numpy", "__version__ = '2.4.6'")
+    numeric.plain(venv / SITE, "torch", code)
+    began = time.monotonic()
+    report = look(venv, cache)
+    assert time.monotonic() - began < 20
+    assert report.facts.problem == problem
+    if "argv" not in code:
+        assert report.facts.versions == ("numpy 2.4.6",)  # what came before is not lost
+    assert report.facts.torch == ""
+    assert cache.kept == 0  # another day it may work
+
+
+def test_noise_harms_nothing(venv: Path, cache: Cache) -> None:
+    noise = "import sys, os; print('{\"doing\": \"x\"}'); os.write(1, b'\\xff' * 100000); sys.stderr.write('x\\n')\n"
+    numeric.install(venv / SITE, ["libplain.so.1"], code=noise + numeric.TORCH)
+    assert look(venv, cache).facts.problem == ""
+
+
+def test_secrets_in_what_is_said(venv: Path, cache: Cache) -> None:
+    numeric.plain(venv / SITE, "torch", "raise OSError('GET https://ann:hunter2@example.org/x')")
+    found = look(venv, cache)
+    assert "hunter2" not in codec.canonical(found).decode()
+    assert "example.org" in found.facts.problem
+
+
+def test_nothing_numeric_starts_nothing(venv: Path, cache: Cache) -> None:
+    (venv / "bin" / "python").unlink()
+    found = look(venv, cache, names=("requests", "rich"))
+    assert found.facts.problem == "neither PyTorch nor another numeric package is installed"
+    assert found.mapped == ()
+    assert look(venv, cache).facts.problem.startswith("Python does not start: ")
+
+
+def test_a_package_without_metadata_is_found_by_its_folder(venv: Path, cache: Cache, tmp_path: Path) -> None:
+    numeric.plain(tmp_path / "more", "torch", numeric.TORCH.replace("os.listdir(HERE)", "()"))
+    assert look(venv, cache, names=(), PYTHONPATH=str(tmp_path / "more")).facts.torch == "2.4.0+cu124"
+
+
+def test_without_torch_others_are_imported(venv: Path, cache: Cache) -> None:
+    numeric.plain(venv / SITE, "jax", "__version__ = '0.10.2'")
+    numeric.plain(venv / SITE, "numpy", "__version__ = '2.4.6'")
+    found = look(venv, cache, names=("jax", "numpy")).facts
+    assert (found.torch, found.versions, found.needs_compiler) == ("", ("jax 0.10.2", "numpy 2.4.6"), False)
+    numeric.plain(venv / SITE, "torch", numeric.TORCH.replace("os.listdir(HERE)", "()"))
+    assert look(venv, cache, names=("jax", "numpy"), state="2").facts.versions == ("numpy 2.4.6",)
+
+
+def test_what_the_cuda_build_said_without_a_gpu() -> None:
+    """torch 2.15.0 for CUDA 13.2 and its wheels, as they were installed from an index; paths are made up."""
+    report = frameworks.read(REPORT.read_text().splitlines())
+    found = report.facts
+    assert (found.problem, found.unknown, found.devices) == ("", (), ())
+    assert (found.torch, found.cuda, found.hip, found.triton) == ("2.15.0+cu132", "13.2", "", "3.9.0")
+    assert found.arch == ("sm_75", "sm_80", "sm_86", "sm_90", "sm_100", "sm_120")
+    assert {one.name: one.version for one in found.libraries if one.how == "mapped"} == EXPECTED_CUDA
+    assert {one.name: one.version for one in found.libraries if one.how == "static"} == {"mkl": "2024.2", "onednn": "3.13.3"}
+    assert {one.name for one in found.libraries if one.how == "beside"} == {
+        f"cudnn {part}" for part in
+        ("adv", "cnn", "engines_precompiled", "engines_runtime_compiled", "engines_tensor_ir", "ext", "heuristic", "ops")
+    }  # fmt: skip
+    assert list(found.libraries) == sorted(found.libraries, key=lambda one: (one.name, one.path))
+    assert {one.library: one.count for one in found.threads} == {
+        "mkl": 2, "openblas": 2, "openmp": 2, "torch": 2, "torch interop": 2,
+    }  # fmt: skip
+    assert codec.decode(codec.canonical(report), frameworks.Report, where="") == report
+
+
+def test_a_report_that_was_cut_anywhere_is_read() -> None:
+    text = REPORT.read_text()
+    for end in range(0, len(text), 97):
+        found = frameworks.read(text[:end].splitlines(), "was killed by signal 9").facts
+        assert found.problem.startswith("was killed by signal 9")
+        assert found.torch in ("", "2.15.0+cu132")
+
+
+@pytest.mark.parametrize("row", ["[]", "7", '{"library": 7}', '{"threads": {}}', '{"device": {"name": "x"}}', '{"mapped": 3}', '{"arch": [[]]}',
+    '{"library": {"name": "x", "path": "/x", "how": "eaten"}}', '{"threads": {"library": "x", "path": "", "count": "many"}}'])  # fmt: skip
+def test_a_report_that_another_wrote(row: str) -> None:
+    found = frameworks.read(['{"started": true}', row, '{"doing": ""}'])
+    assert codec.decode(codec.canonical(found), frameworks.Report, where="") == found
+
+
+def test_owners_by_record(tmp_path: Path) -> None:
+    def one(name: str, record: str) -> InstalledDistribution:
+        facts = Distribution(
+            name=name, version="13.4.1.3", dist_info=f"{SITE}/{name}.dist-info", site=SITE, installer="pip", tags=(), build="",
+            requested=False, direct_url="", editable=False, has_record=True,
+        )  # fmt: skip
+        return InstalledDistribution(facts, record.encode(), b"", b"")
+
+    (tmp_path / SITE / "nvidia" / "lib").mkdir(parents=True)
+    (tmp_path / "linked").symlink_to(tmp_path / SITE / "nvidia")
+    installed = [
+        one("nvidia-cublas", "nvidia/lib/libcublas.so.13,sha256=x,5\nnvidia/lib/x.py,,\n"),
+        one("odd", '"nvidia/a,b/libodd.so.1",sha256=x,5\n../../../linked/lib/libx.so,,\n'),
+        one("broken", "\x00.so\n,\n"),
+    ]
+    found = frameworks.owners(installed, tmp_path)
+    site = os.path.realpath(tmp_path / SITE)
+    assert found[f"{site}/nvidia/lib/libcublas.so.13"] == "wheel nvidia-cublas 13.4.1.3"
+    assert found[f"{site}/nvidia/a,b/libodd.so.1"] == "wheel odd 13.4.1.3"
+    assert found[f"{site}/nvidia/lib/libx.so"] == "wheel odd 13.4.1.3"
+    assert not any(path.endswith(".py") for path in found)
+
+
+def test_the_note_about_compilers() -> None:
+    needs, not_ = Frameworks(needs_compiler=True), Frameworks()
+    assert frameworks.compiler_note(needs, ()).endswith("capture with --with gcc if the run uses them")
+    assert frameworks.compiler_note(needs, ("git",))
+    assert frameworks.compiler_note(needs, ("git", "gcc")) == ""
+    assert frameworks.compiler_note(needs, ("/usr/bin/clang-16",)) == ""
+    assert frameworks.compiler_note(not_, ()) == ""
