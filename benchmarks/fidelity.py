@@ -319,7 +319,7 @@ def _table(result: dict[str, Any]) -> None:
     lines = [f"| case | {' | '.join(tools)} |", f"|---|{'---|' * len(tools)}"]
     for one in result["cases"]:
         shown = " | ".join(WORDS[one[tool]["verdict"]] if tool in one else "" for tool in tools)
-        lines.append(f"| {one['title']} | {shown} |")  # noqa: PERF401 - a comprehension of this would be no line
+        lines.append(f"| {one['title']} | {shown} |")
     counts = []
     for tool in tools:
         told = [one[tool]["verdict"] for one in result["cases"] if tool in one and one[tool]["verdict"] != "n/a"]
