@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -12,6 +13,7 @@ from typing import Any
 
 import msgspec
 
+from repro_env.capture.distributions import InstalledDistribution, Scan
 from repro_env.model import redact
 from repro_env.model.environment import Interpretation, Variable
 from repro_env.model.text import CondaFile, CondaName, EnvName, Line, RelPath
@@ -52,8 +54,8 @@ class Record(msgspec.Struct, frozen=True):
     """The user asked for it, and it is no dependency alone."""
     path: RelPath
     """Of the record itself, relative to the prefix."""
-    files: frozenset[str]
-    """What was installed, relative to the prefix."""
+    files: dict[str, str]
+    """What was installed, by its path relative to the prefix: sha256 (hex) as it was linked, or empty."""
 
     @property
     def shown_url(self) -> str:
@@ -69,14 +71,21 @@ class Meta(msgspec.Struct, frozen=True):
     problems: tuple[str, ...]
     """Records that cannot be used, and why: one line each, sorted. Their packages' files are plain files."""
 
-    def owner(self, path: str) -> str:
-        """Name of the package that installed a path, relative to the prefix; empty for none."""
-        return next((record.name for record in self.records if path in record.files), "")
+    is_there: bool = False
+    """Whether it is a conda environment."""
 
-    @property
-    def files(self) -> frozenset[str]:
-        """Everything that any package installed."""
-        return frozenset[str]().union(*(record.files for record in self.records))
+    def owners(self) -> dict[str, Record]:
+        """The package that installed each path, relative to the prefix."""
+        return {path: record for record in self.records for path in record.files}
+
+    def own(self, dist: InstalledDistribution) -> bool:
+        """Whether a distribution is (part of) a conda package, and not what pip installed, maybe over one."""
+        path = f"{dist.facts.dist_info}/{'RECORD' if dist.facts.has_record else 'METADATA'}"
+        record = next((one for one in self.records if path in one.files), None)
+        if record is None:
+            return False
+        linked = record.files[path]
+        return not dist.facts.has_record or linked in ("", hashlib.sha256(dist.record).hexdigest())
 
 
 class _Bad(Exception):  # noqa: N818 - never seen outside
@@ -99,7 +108,7 @@ def read(prefix: Path) -> Meta:
         if len(records) > 1:
             problems += [f"{record.path}: {name} has {len(records)} records" for record in records]
             del found[name]
-    return Meta(tuple(found[name][0] for name in sorted(found)), tuple(sorted(problems)))
+    return Meta(tuple(found[name][0] for name in sorted(found)), tuple(sorted(problems)), is_there=True)
 
 
 def _names(folder: Path) -> list[str]:
@@ -128,7 +137,7 @@ def _record(prefix: Path, name: str) -> Record:
         "unpacked": _text(said.get("extracted_package_dir")),
         "requested": bool(said.get("requested_spec") or said.get("requested_specs")),
         "path": f"{META}/{name}",
-        "files": frozenset(_files(said)),
+        "files": dict(_files(said)),
     }
     try:
         return msgspec.convert(fields, Record)
@@ -149,14 +158,20 @@ def _text(said: object) -> str:
     return said if isinstance(said, str) and said.isprintable() and len(said) < 4000 else ""
 
 
-def _files(said: Mapping[str, Any]) -> Iterator[str]:
-    files, data = said.get("files"), said.get("paths_data")
-    paths = data.get("paths") if isinstance(data, dict) else None
-    listed = files if isinstance(files, list) else []
-    listed = listed + [row.get("_path") for row in paths if isinstance(row, dict)] if isinstance(paths, list) else listed
-    for path in listed:
-        if isinstance(path, str) and not path.startswith("/") and ".." not in path.split("/"):
-            yield path
+def _files(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Later ones know more."""
+    for path in said["files"] if isinstance(said.get("files"), list) else ():
+        if _is_below(path):
+            yield path, ""
+    data = said.get("paths_data")
+    rows = data.get("paths") if isinstance(data, dict) else None
+    for row in rows if isinstance(rows, list) else ():
+        if isinstance(row, dict) and _is_below(path := row.get("_path")):
+            yield str(path), _digest(row.get("sha256_in_prefix") or row.get("sha256"), _SHA256)
+
+
+def _is_below(path: object) -> bool:
+    return isinstance(path, str) and not path.startswith("/") and ".." not in path.split("/")
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -177,6 +192,12 @@ def _read(path: Path) -> dict[str, Any]:
     if not isinstance(said, dict):
         raise _Bad("is no record")
     return said
+
+
+def without(scanned: Scan, meta: Meta) -> Scan:
+    """The distributions that are no part of a conda package."""
+    own = tuple(one for one in scanned.distributions if not meta.own(one))
+    return msgspec.structs.replace(scanned, distributions=own)
 
 
 def beside(prefix: Path) -> tuple[str, ...]:

@@ -11,13 +11,14 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.capture import data, python, source
+from repro_env.capture import data, notebook, python, requirements, source
 from repro_env.flows import snapshot
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
 from repro_env.io.files import FileContents, atomic_write
-from repro_env.lock import assemble, environment, identify, layers
+from repro_env.lock import assemble, conda, environment, identify, layers
 from repro_env.lock.observe import observed
+from repro_env.lock.search import Search
 from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.environment import Excluded
@@ -41,6 +42,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """(where it is, where it appears in a run)."""
     programs: tuple[str, ...] = ()
     seed: int = 0
+    not_secret: tuple[str, ...] = ()
+    """Globs of files that hold no secret, whatever they look like."""
 
 
 class Captured(msgspec.Struct, frozen=True):
@@ -60,25 +63,45 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     """
     machine.platform()  # first of all: nothing is read on a machine that no image can be for
     never = (request.output, request.output.parent / "runs")
-    tree = _quiet(source.look(request.source, include=request.include, exclude=request.exclude, never=never))
+    tree = _quiet(
+        source.look(
+            request.source,
+            include=request.include,
+            exclude=request.exclude,
+            never=never,
+            not_secret=request.not_secret,
+            cache=store.facts,
+        )
+    )
     mounted = tuple(data.fingerprint(path, target, store.hashes) for path, target in request.data)
+    search = Search(request.not_secret, store.facts)
     locked = environment.lock(
-        request.python, request.environ, workspace=request.source, programs=request.programs, store=store, tell=tell
+        request.python,
+        request.environ,
+        workspace=request.source,
+        programs=request.programs,
+        store=store,
+        tell=tell,
+        search=search,
     )
     tell("writing what has to be carried")
     carried = Carried(request.output / "blobs")
-    code = _source(tree, request, store, carried)
+    code, problems = _source(tree, request, store, carried)
     identity = environment.identity(
         locked, request.seed, lambda one: carry(one.entries, one.contents, store=store, carried=carried)
     )
     for one in locked.identified:
         if one.hint.origin in ("carried", "repacked") and not carried.has(one.wheel.sha256, store.facts):
             carried.add_file(identify.whole(one, store), one.wheel.sha256)
+    for package in locked.packages:
+        if package.hint.origin == "carried" and not carried.has(package.package.sha256, store.facts):
+            carried.add_file(conda.whole(package, store), package.package.sha256)
     if locked.read:
         environment.check_unchanged(locked)
     spec = assemble.spec(
         identity,
         [one.hint for one in locked.identified],
+        [one.hint for one in locked.packages],
         locked.indexes,
         observed(
             locked,
@@ -86,7 +109,8 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
             source=code,
             data=mounted,
             excluded=tree.excluded,
-            unknown=tree.problems,
+            notes=(*tree.notes, *search.told),
+            unknown=problems,
         ),
         locked.layers,
     )
@@ -120,10 +144,22 @@ def _quiet(tree: source.SourceTree) -> source.SourceTree:
     )
 
 
-def _source(tree: source.SourceTree, request: Request, store: Store, carried: Carried) -> Source:
+def _source(tree: source.SourceTree, request: Request, store: Store, carried: Carried) -> tuple[Source, tuple[str, ...]]:
+    """The code as a carried tree, and what could not be told of it."""
     entries = ordered(entries_of(tree.found, store.hashes.of(tree.root, tree.found)))
     blob = carry(entries, FileContents(tree.root), store=store, carried=carried)
-    return Source(path=str(tree.root), tree=blob, size=tree.size, git=tree.git, include=request.include, exclude=request.exclude)
+    notebooks, wanted = notebook.look(tree.root, tree.found), requirements.look(tree.root, tree.found)
+    code = Source(
+        path=str(tree.root),
+        tree=blob,
+        size=tree.size,
+        git=tree.git,
+        notebooks=notebooks.notebooks,
+        requirements=wanted.files,
+        include=request.include,
+        exclude=request.exclude,
+    )
+    return code, (*tree.problems, *notebooks.problems, *wanted.problems)
 
 
 def _write(output: Path, spec: Spec, carried: Carried) -> None:

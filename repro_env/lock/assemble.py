@@ -8,7 +8,7 @@ import msgspec
 
 from repro_env.image import config
 from repro_env.image.layout import SYSTEM_PATH
-from repro_env.model.artifact import TreeBlob, Wheel
+from repro_env.model.artifact import CondaPackage, TreeBlob, Wheel
 from repro_env.model.environment import Interpretation, Layout, Variable, Variables
 from repro_env.model.image import Config, Expected, Layer
 from repro_env.model.spec import (
@@ -37,9 +37,11 @@ def identity(
     facts: Interpretation,
     platform: Platform,
     trees: Trees,
+    packages: Sequence[CondaPackage],
     wheels: Sequence[Wheel],
     variables: Variables,
     *,
+    activation: Sequence[Variable],
     others: Sequence[Layout],
     python_path: str,
     user_base: str,
@@ -55,18 +57,19 @@ def identity(
         layout=facts.layout,
         others=tuple(others),
         command=facts.command,
+        packages=tuple(sorted(packages, key=lambda package: package.name)),
         distributions=tuple(sorted(wheels, key=lambda wheel: wheel.key)),
         overlay=trees.overlay,
-        config=Config(env=_env(facts, variables, others, python_path, user_base)),
+        config=Config(env=_env(facts, [*variables.replayed, *activation], others, python_path, user_base)),
         determinism=Determinism(seed=seed),
     )
 
 
 def _env(
-    facts: Interpretation, variables: Variables, others: Sequence[Layout], python_path: str, user_base: str
+    facts: Interpretation, held: Sequence[Variable], others: Sequence[Layout], python_path: str, user_base: str
 ) -> tuple[Variable, ...]:
     """The image's variables: the captured ones that change numbers, and what finds the environment's programs first."""
-    values = {variable.name: variable.value for variable in variables.replayed}
+    values = {variable.name: variable.value for variable in held}
     own = facts.command.rpartition("/")[0]
     folders = [] if facts.kind == "venv" or own in SYSTEM_PATH.split(":") else [own]
     folders += [f"{layout.prefix}/{layout.scripts}" for layout in (facts.layout, *others)]
@@ -89,6 +92,7 @@ def expected(found: Identity, distributions: Sequence[Layer]) -> Expected:
 def spec(
     found: Identity,
     hints: Sequence[WheelHint],
+    packages: Sequence[WheelHint],
     indexes: Sequence[str],
     observed: Observed,
     distributions: Sequence[Layer],
@@ -97,7 +101,11 @@ def spec(
     return Spec(
         schema="repro-env/spec/1",
         identity=found,
-        hints=Hints(wheels=tuple(sorted(hints, key=lambda hint: hint.sha256)), indexes=tuple(indexes)),
+        hints=Hints(
+            wheels=tuple(sorted(hints, key=lambda hint: hint.sha256)),
+            packages=tuple(sorted(packages, key=lambda hint: hint.sha256)),
+            indexes=tuple(indexes),
+        ),
         observed=observed,
         expected=expected(found, distributions),
     )

@@ -16,22 +16,28 @@ import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
 from repro_env.capture.conda import Meta, Record
-from repro_env.image import conda
-from repro_env.io.files import Found, room, walk
+from repro_env.image import conda, stack
+from repro_env.image.entry import Contents
+from repro_env.image.wheel import Installed
+from repro_env.io.files import FileContents, room, walk
 from repro_env.io.http import Session, local_path
 from repro_env.io.ranges import RangesRefusedError
+from repro_env.lock import layers
 from repro_env.lock.index import linkable
+from repro_env.lock.places import Place
 from repro_env.lock.repack import chunks_of
 from repro_env.model import codec, redact
 from repro_env.model.artifact import CondaPackage
-from repro_env.model.environment import Carried, Layout
+from repro_env.model.environment import Carried
 from repro_env.model.errors import ArtifactError, NetworkError
+from repro_env.model.image import Layer
 from repro_env.model.spec import WheelHint
 from repro_env.model.talk import Tell
 from repro_env.model.text import Url
@@ -76,22 +82,25 @@ class _NotHadError(Exception):
 
 
 def identify(
-    meta: Meta, layout: Layout, found: Sequence[Found], hashes: Mapping[str, str], *, store: Store, environ: Mapping[str, str]
+    meta: Meta, place: Place, *, store: Store, environ: Mapping[str, str], tell: Tell
 ) -> tuple[tuple[Identified, ...], tuple[Carried, ...]]:
-    """Every package whose archive can be had, sorted by name; and those whose files are plain files, with the reason.
+    """Every package of an environment whose archive can be had, sorted by name; and the others, with the reason.
 
-    `found` and `hashes`: the installed files, by their path relative to the prefix.
+    The files of the others are plain files of the environment, and `tell` says so.
     """
-    with Session(prefix=layout.prefix, cache=store.facts) as session:
-        search = _Search(session, layout, found, hashes, store, environ)
+    if not meta.records:
+        return (), ()
+    with Session(prefix=place.layout.prefix, cache=store.facts) as session:
+        search = _Search(session, place, store, environ)
         with ThreadPoolExecutor(THREADS, thread_name_prefix="conda") as pool:
             try:
                 answers = list(pool.map(search.identified, meta.records))
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
+    tell(f"{len(meta.records)} conda packages in {place.prefix}")
     done = tuple(one for one in answers if isinstance(one, Identified))
-    sizes = {one.path: one.size for one in found}
+    sizes = {one.path: one.size for one in place.found}
     plain = [
         Carried(
             name=record.name,
@@ -102,7 +111,35 @@ def identify(
         for record, answer in zip(meta.records, answers, strict=True)
         if isinstance(answer, str)
     ]
+    for one in plain:
+        tell(f"conda package {one.name} {one.version}: {one.why}")
     return done, tuple(plain)
+
+
+def layers_of(
+    groups: Sequence[stack.GroupLayer],
+    installed: Mapping[str, Installed],
+    packages: Sequence[Identified],
+    altered: Mapping[str, frozenset[str]],
+    prefix: Path,
+    store: Store,
+) -> tuple[Layer, ...]:
+    """The layers of packages, from the installed files; from the archive what the environment does not show as it was."""
+    live = FileContents(prefix)
+    sources: dict[str, Contents] = {}
+    needed = {name for group in groups if layers.known_layer(group, facts=store.facts) is None for name in group.names}
+    with ExitStack() as opened:
+        for one in packages:
+            key = one.package.key
+            changed, archive = altered[key] & set(installed[key].members), None
+            if changed and key in needed:
+                archive = condafile.CondaContents(
+                    whole(one, store), one.package.filename, str(prefix), installed[key], store.temp
+                )
+                opened.enter_context(archive)
+            sources[key] = layers.DistributionContents(installed[key], live, changed, archive)
+        holds = {one.package.key: f"{one.package.key}=={one.package.version}" for one in packages}
+        return layers.diff_ids(groups, sources, holds, facts=store.facts, kind="conda")
 
 
 def whole(one: Identified, store: Store) -> Path:
@@ -117,34 +154,19 @@ def whole(one: Identified, store: Store) -> Path:
         return store.blobs.put(session.download(url), one.package.sha256, where=url, size=one.package.size)
 
 
-def told(identified: Sequence[Identified], plain: Sequence[Carried], tell: Tell) -> None:
-    """Say what was found, and what was not."""
-    tell(f"{len(identified) + len(plain)} conda packages")
-    for one in plain:
-        tell(f"{one.name} {one.version} is no package here: {one.why}")
-
-
 class _Search:
     """The search for all packages of one environment; called from several threads."""
 
-    def __init__(
-        self,
-        session: Session,
-        layout: Layout,
-        found: Sequence[Found],
-        hashes: Mapping[str, str],
-        store: Store,
-        environ: Mapping[str, str],
-    ) -> None:
+    def __init__(self, session: Session, place: Place, store: Store, environ: Mapping[str, str]) -> None:
         self._session = session
-        self._layout = layout
-        self._prefix = layout.prefix
-        self._found = {one.path: one for one in found}
-        self._hashes = hashes
+        self._layout = place.layout
+        self._prefix = place.layout.prefix
+        self._found = {one.path: one for one in place.found}
+        self._hashes = place.hashes
         self._store = store
-        self._caches = tuple(_caches(Path(layout.prefix), environ))
+        self._caches = tuple(_caches(place.prefix, environ))
         # conda writes them without that bit: a change of all modes cannot be told from how files were packed.
-        self._modes = not any(one.executable for one in found if one.path.startswith("conda-meta/"))
+        self._modes = not any(one.executable for one in place.found if one.path.startswith("conda-meta/"))
 
     def identified(self, record: Record) -> Identified | str:
         """The package; or why there is none, in a few words."""

@@ -9,20 +9,23 @@ from pathlib import Path
 import msgspec
 
 from repro_env.base.tree import Tree
+from repro_env.capture import conda as records
 from repro_env.capture import distributions, python, variables
 from repro_env.capture.distributions import InstalledDistribution
+from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Contents, Entry, entries_of, ordered
 from repro_env.image.layout import inside
 from repro_env.io import machine
 from repro_env.io.files import FileContents
-from repro_env.lock import assemble, compose, identify, layers, places
+from repro_env.lock import assemble, compose, conda, identify, layers, places
 from repro_env.lock.live import Live, look
-from repro_env.lock.outside import Outside, linked, outside, python_path
+from repro_env.lock.outside import Outside, linked, on_host, outside, python_path
 from repro_env.lock.places import Place
+from repro_env.lock.search import Search
 from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
-from repro_env.model.environment import Interpretation, Layout, Variables
+from repro_env.model.environment import Carried, Interpretation, Layout, Variable, Variables
 from repro_env.model.errors import CaptureError
 from repro_env.model.image import Layer
 from repro_env.model.spec import Identity, Rules
@@ -35,17 +38,21 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
     facts: Interpretation
     live: Live
     variables: Variables
+    activation: tuple[Variable, ...]
+    """What activating a conda environment sets."""
+    packages: tuple[conda.Identified, ...]
+    plain: tuple[Carried, ...]
+    """Conda packages that are none here: their files are plain files of the environment."""
     identified: tuple[identify.Identified, ...]
     indexes: tuple[str, ...]
     compositions: tuple[compose.Composition, ...]
     """Of the places."""
     overlay: Tree | None
     layers: tuple[Layer, ...]
-    """Of the distributions."""
+    """Of the conda packages and the distributions."""
     read: bool
     """Whether a layer has to be, or was, computed from the installed files after they were hashed."""
     python_path: str
-    notes: tuple[str, ...]
     unknown: tuple[str, ...]
 
     @property
@@ -68,42 +75,60 @@ def lock(
     programs: Sequence[str],
     store: Store,
     tell: Tell,
+    search: Search | None = None,
 ) -> Locked:
-    """Observe the environment of a python and lock it. `workspace` is the source folder: runs show it at its own path."""
+    """Observe the environment of a python and lock it. `workspace` is the source folder: runs show it at its own path.
+
+    `search` looks through all that a capture would carry, and raises for a secret in it.
+    """
     facts = python.interpret(python_name, environ)
-    scanned = distributions.scan(facts.layout)
+    meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
+    scanned = records.without(distributions.scan(facts.layout), meta)
     tell(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
     with ThreadPoolExecutor(1) as pool:
         # The indexes are asked while the files are read.
-        answer = pool.submit(identify.identify, scanned.distributions, facts.layout, store=store, talk=tell)
+        answer = pool.submit(identify.identify, scanned.distributions, facts.layout, store=store, talk=tell, search=search)
         live = look(facts, scanned, environ, programs=programs, store=store)
         identified, indexes = answer.result()
     for place in live.places[1:]:
         if found := place.scanned.distributions:
             tell(f"{len(found)} distributions in {place.layout.prefix}")
-            more, _ = identify.identify(found, place.layout, place=place.number, store=store, talk=tell)
+            more, _ = identify.identify(found, place.layout, place=place.number, store=store, talk=tell, search=search)
             identified = (*identified, *more)
+    packages, plain = conda.identify(meta, live.places[0], store=store, environ=environ, tell=tell)
     held = live.held
+    linked_in = {one.package.key: rule.canonical(one.facts, facts.layout) for one in packages}
     installed = {one.wheel.key: _installed(one, live.places[one.wheel.place].layout, store) for one in identified}
-    compositions = tuple(_compose(place, [installed], held) for place in live.places)
+    first = live.places[0]
+    made = (
+        records.made(first.prefix, frozenset(rule.record_path(one.package.filename) for one in packages)) if meta.is_there else {}
+    )
+    compositions = tuple(_compose(place, [linked_in, installed], held) for place in (first.with_made(made), *live.places[1:]))
     beside = outside(facts, live.startup, live.places, workspace)
-    overlay = _overlay(compositions, live.places, beside, held, workspace, store)
-    groups = stack.layers(installed)
-    unread = all(layers.known_layer(group, facts=store.facts) for group in groups)
+    overlay = _overlay(compositions, live.places, beside, held, workspace, made, store)
+    if search is not None:
+        _search(search, live, identified, installed, overlay, store)
+    lower, upper = stack.layers(linked_in), stack.layers(installed)
+    unread = all(layers.known_layer(group, facts=store.facts) for group in (*lower, *upper))
     unread = unread and (overlay is None or layers.known_blob(overlay.entries, facts=store.facts) is not None)
     return Locked(
         facts=facts,
         live=live,
         variables=variables.sort(environ),
+        activation=records.variables(first.prefix, environ) if meta.is_there else (),
+        packages=packages,
+        plain=plain,
         identified=identified,
         indexes=indexes,
         compositions=compositions,
         overlay=overlay,
-        layers=_layers(groups, installed, identified, compositions, live.places, store),
+        layers=(
+            *conda.layers_of(lower, linked_in, packages, compositions[0].altered, first.prefix, store),
+            *_layers(upper, installed, identified, compositions, live.places, store),
+        ),
         read=not unread,
         python_path=python_path(environ),
-        notes=(),
-        unknown=_unknown(live, environ),
+        unknown=(*meta.problems, *_unknown(live, environ)),
     )
 
 
@@ -133,8 +158,10 @@ def identity(locked: Locked, seed: int, hold: Callable[[Tree], TreeBlob]) -> Ide
             interpreter=hold(live.interpreter) if live.interpreter is not None else None,
             overlay=hold(locked.overlay) if locked.overlay is not None else None,
         ),
+        [one.package for one in locked.packages],
         [one.wheel for one in locked.identified],
         locked.variables,
+        activation=locked.activation,
         others=[place.layout for place in live.places[1:]],
         user_base=live.startup.user_base,
         python_path=locked.python_path,
@@ -178,6 +205,7 @@ def _overlay(
     beside: Sequence[Outside],
     held: Mapping[str, Entry],
     workspace: Path,
+    made: Mapping[str, bytes],
     store: Store,
 ) -> Tree | None:
     entries = [entry for one in compositions for entry in one.overlay]
@@ -192,20 +220,49 @@ def _overlay(
     found, _ = links.finish(store.hashes)
     parents = {entry.path.rpartition("/")[0] for entry in found}
     entries += [entry for entry in found if held.get(entry.path) != entry and entry.path not in parents]
-    return Tree(entries=tuple(ordered(entries)), contents=_OverlayContents(observed[0])) if entries else None
+    return Tree(entries=tuple(ordered(entries)), contents=_OverlayContents(observed[0], made)) if entries else None
 
 
 class _OverlayContents:
-    """Overlay entries below a virtual environment's place come from its prefix, all others from their own path."""
+    """Overlay entries below the environment's place come from its prefix, all others from their own path.
 
-    def __init__(self, place: Place) -> None:
+    `made`: what stands in the place of files below the prefix.
+    """
+
+    def __init__(self, place: Place, made: Mapping[str, bytes]) -> None:
+        self._made = {f"{place.root}/{path}": data for path, data in made.items()}
         self._root = f"{place.root}/"
         self._environment = FileContents(place.prefix, strip=place.root)
         self._outside = FileContents(Path("/"))
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
+        if entry.path in self._made:
+            return iter([self._made[entry.path]])
         below = entry.path.startswith(self._root)
         return (self._environment if below else self._outside).chunks(entry)
+
+
+def _search(
+    search: Search,
+    live: Live,
+    identified: Sequence[identify.Identified],
+    installed: Mapping[str, wheel.Installed],
+    overlay: Tree | None,
+    store: Store,
+) -> None:
+    """All that is carried and that no database vouches for. Repacked distributions were searched when they were packed."""
+    if overlay is not None:
+        search.tree(overlay.entries, overlay.contents, lambda path: str(on_host(path, live.places)))
+    settings = [entry for entry in live.base.entries if entry.path.startswith("etc/")]
+    search.tree(settings, live.base.contents, lambda path: f"/{path}")
+    for tree in (live.unowned, live.interpreter):
+        if tree is not None:
+            search.tree(tree.entries, tree.contents, lambda path: f"/{path}")
+    for one in identified:
+        if one.hint.origin == "carried":
+            made = installed[one.wheel.key]
+            members = [entry for entry in made.entries if entry.path in made.members]
+            search.tree(members, WheelContents(identify.whole(one, store), made), f"{one.wheel.filename}/".__add__)
 
 
 def _unknown(live: Live, environ: Mapping[str, str]) -> tuple[str, ...]:

@@ -7,16 +7,17 @@ belong to it, and what the distributions in them list in their RECORD.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from repro_env.base import interpreter
-from repro_env.capture import distributions
+from repro_env.capture import conda, distributions
 from repro_env.image.layout import root_of
 from repro_env.io.files import Found, walk
 from repro_env.lock import compose
@@ -25,9 +26,6 @@ from repro_env.model.environment import Interpretation, Layout, Startup
 SITES = ("site-packages", "dist-packages")
 _FOLDER = re.compile(r"python\d*(?:\.\d+)?t?")
 _LIBRARY = ("lib", "lib64")
-_APART = ("pkgs", "envs")
-"""Folders of a base conda environment that are other environments, and the cache of packages."""
-
 Skip = Callable[[str, bool], bool]
 
 
@@ -51,6 +49,17 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def prefix(self) -> Path:
         return Path(self.layout.prefix)
+
+    def with_made(self, made: Mapping[str, bytes]) -> Place:
+        """The place as if it held these files, by path relative to the prefix."""
+        live = {one.path: one for one in self.found}
+        changed = {path: _made(path, data, live.get(path)) for path, data in made.items()}
+        digests = {path: hashlib.sha256(data).hexdigest() for path, data in made.items()}
+        return msgspec.structs.replace(self, found=tuple((live | changed).values()), hashes=self.hashes | digests)
+
+
+def _made(path: str, data: bytes, live: Found | None) -> Found:
+    return Found(path, "file", False, len(data), "", live.key if live is not None else (0, 0, 0, 0, 0))
 
 
 def others(facts: Interpretation, startup: Startup) -> tuple[Layout, ...]:
@@ -96,7 +105,8 @@ def _skip(facts: Interpretation, layout: Layout, scanned: distributions.Scan) ->
     if facts.kind == "interpreter":
         return _but_interpreter(facts)
     if facts.kind == "conda":
-        return lambda path, is_dir: path in _APART or compose.bytecode(path, is_dir)
+        apart = conda.beside(Path(layout.prefix))
+        return lambda path, is_dir: path in apart or compose.bytecode(path, is_dir)
     return compose.bytecode
 
 
