@@ -52,6 +52,12 @@ def command(
     seed: Annotated[
         int, typer.Option(help="The master seed of runs, up to 4294967295.", min=0, max=2**32 - 1, metavar="N", show_default="0")
     ] = 0,
+    not_secret: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--not-secret", help="Carry files that look as if they held a secret: you say that they hold none.", metavar="GLOB"
+        ),
+    ] = None,
     json: JsonOption = False,
 ) -> None:
     from repro_env.flows.capture import Request, capture
@@ -69,6 +75,7 @@ def command(
         data=tuple(_mount(text) for text in data or ()),
         programs=tuple(with_ or ()),
         seed=seed,
+        not_secret=tuple(not_secret or ()),
     )
     done = capture(request, store=Store.open(), tell=say.say)
     if json:

@@ -25,6 +25,8 @@ class Page:
         self._width = None if width is None else max(width, _NARROWEST)
         self._colour = colour
         self._most = most
+        self.whole = most is None
+        """No list is cut."""
         self.lines: list[str] = []
 
     @staticmethod

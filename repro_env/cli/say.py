@@ -18,7 +18,8 @@ from repro_env.model.talk import Advance, Tell
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""Control characters, and those that turn the direction of text around."""
 _PATIENCE = 0.4
 """Seconds until a progress bar shows: what is over sooner needs none, and drawing it costs time to import."""
 

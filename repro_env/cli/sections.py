@@ -37,7 +37,7 @@ def distributions(facts: Facts, page: Page) -> None:
         for found in one.all
     ]
     if rows:
-        page.row("largest", "first")
+        page.row("largest", "first:")
         page.table(rows, "--only distributions", indent=4)
 
 
@@ -65,7 +65,8 @@ def outside(facts: Facts, page: Page) -> None:
 
 def system(facts: Facts, page: Page) -> None:
     one = facts.system
-    page.heading("system", f"{len(one.packages):,} packages of the operating system are in the base")
+    how = "" if page.whole else " (--only system names them)"
+    page.heading("system", f"{len(one.packages):,} packages of the operating system are in the base{how}")
     if one.owners:
         rows = [(owner or "nobody's", str(count)) for owner, count in one.owners.items()]
         page.row("in use", f"{len(one.libraries):,} shared libraries from outside the environment's own files, by owner:")
@@ -74,7 +75,8 @@ def system(facts: Facts, page: Page) -> None:
     page.listing("nobody's", nobody, "--only system")
     page.row("unowned", f"{size(one.unowned)} that belong to no package are carried" if one.unowned else "")
     page.row("programs", ", ".join(one.programs))
-    page.listing("packages", [f"{package.name} {package.version}" for package in one.packages], "--only system")
+    if page.whole:  # hundreds of names are not for a page
+        page.listing("packages", [f"{package.name} {package.version}" for package in one.packages], "--only system")
 
 
 def machine(facts: Facts, page: Page) -> None:

@@ -52,7 +52,7 @@ def described(one: Listed | None) -> str:
     if one is None:
         return ""
     if one.kind == "link":
-        return f"-> {one.target}"
+        return f"link to {one.target}"
     if one.kind == "dir":
         return "empty folder"
     if one.kind == "gone":

@@ -47,7 +47,7 @@ def test_a_folder_counts_only_when_nothing_lies_in_it() -> None:
 
 def test_what_is_said_of_a_path() -> None:
     assert described(None) == ""
-    assert described(Entry("a", "link", target="b c")) == "-> b c"
+    assert described(Entry("a", "link", target="b c")) == "link to b c"
     assert described(Entry("a", "gone")) == "removed"
     assert described(Entry("a", "file", True, 1234, "0123456789abcdef")) == "program, 1,234 bytes, sha256 0123456789ab"
 
