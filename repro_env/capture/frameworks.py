@@ -107,17 +107,20 @@ def look(
     return report
 
 
-def read(rows: Iterable[str], problem: str = "") -> Report:
-    """The lines of `inside/frameworks.py`; a last one that a crash cut is dropped. `problem`: how the process itself failed."""
+def read(rows: Iterable[str], problem: str = "", hidden: Collection[str] = ()) -> Report:
+    """The lines of `inside/frameworks.py`; a last one that a crash cut is dropped.
+
+    `problem`: how the process itself failed. `hidden`: values that no text may repeat.
+    """
     try:
-        found = _read(rows, problem)
+        found = _read(rows, problem, hidden)
         # Another package may have written to the report: nothing gets further that could not be stored.
         return codec.decode(codec.canonical(found), Report, where="report")
     except (SpecError, KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError):
         return Report(facts=Frameworks(problem=_line("; ".join(filter(None, ("its report cannot be read", problem))))))
 
 
-def _read(rows: Iterable[str], problem: str) -> Report:
+def _read(rows: Iterable[str], problem: str, hidden: Collection[str]) -> Report:
     said: dict[str, Any] = {}
     libraries, threads, devices, versions, unknown, failed, beside = [], [], [], [], [], [], []
     for row in rows:
@@ -142,7 +145,7 @@ def _read(rows: Iterable[str], problem: str) -> Report:
         problem += f" during {doing}" if doing else "" if "started" in said else " before its first line"
     mapped = tuple(path for path in sorted(said.get("mapped", ())) if _fits(path))
     facts = Frameworks(
-        problem=redact.line("; ".join(filter(None, (problem, *failed)))),
+        problem=_line(redact.secretless("; ".join(filter(None, (problem, *failed))), hidden)),
         torch=_line(said.get("torch", "")),
         torch_git=_line(said.get("torch_git", "")),
         cuda=_line(said.get("cuda", "")),
@@ -171,7 +174,7 @@ def _read(rows: Iterable[str], problem: str) -> Report:
                 key=lambda one: (one.library, one.path or ""),
             )
         ),
-        unknown=tuple(sorted({_line(one) for one in unknown})),
+        unknown=tuple(sorted({_line(redact.secretless(one, hidden)) for one in unknown})),
     )
     return Report(
         facts=facts,
@@ -259,7 +262,7 @@ def _run(facts: Interpretation, environ: Mapping[str, str]) -> Report:
             rows = report.read_text("utf-8").splitlines()
         except OSError:
             rows = []
-        return read(rows, _problem(done, rows))
+        return read(rows, _problem(done, rows), variables.hidden(environ))
 
 
 def _problem(done: process.Done, rows: Sequence[str]) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import shutil
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -10,13 +12,15 @@ from typing import Any
 
 import pytest
 
-from repro_env.capture import frameworks
-from repro_env.capture.distributions import InstalledDistribution
+from repro_env.capture import frameworks, gpu
+from repro_env.capture.distributions import InstalledDistribution, scan
 from repro_env.model import codec
 from repro_env.model.accelerator import Frameworks, Library, Seen, Threads
 from repro_env.model.environment import Distribution, Interpretation, Interpreter, Layout
 from repro_env.store.facts import FactCache
+from tests.e2e.test_soak import note
 from tests.fakes import numeric
+from tests.parts import need
 
 REPORT = Path(__file__).parents[1] / "fakes" / "frameworks" / "torch-2.15.0+cu132.report"
 SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
@@ -204,6 +208,10 @@ def test_secrets_in_what_is_said(venv: Path, cache: Cache) -> None:
     found = look(venv, cache)
     assert "hunter2" not in codec.canonical(found).decode()
     assert "example.org" in found.facts.problem
+    numeric.plain(venv / SITE, "numpy", "import os; raise OSError('no licence for ' + os.environ['LICENCE'])")
+    found = look(venv, cache, LICENCE="abcdef1234")
+    assert "no licence for" in found.facts.problem
+    assert "abcdef1234" not in codec.canonical(found).decode()
 
 
 def test_nothing_numeric_starts_nothing(venv: Path, cache: Cache) -> None:
@@ -293,3 +301,45 @@ def test_the_note_about_compilers() -> None:
     assert frameworks.compiler_note(needs, ("git", "gcc")) == ""
     assert frameworks.compiler_note(needs, ("/usr/bin/clang-16",)) == ""
     assert frameworks.compiler_note(not_, ()) == ""
+
+
+@pytest.mark.soak
+def test_the_cuda_build_of_torch(tmp_path: Path, cache: Cache) -> None:
+    """What an index gives by default, several GB: no GPU is needed, and each library is its wheel's."""
+    need(shutil.disk_usage(tmp_path).free > 20 << 30, "installing the CUDA build of torch takes 20 GB of disk for a while")
+    venv = tmp_path / "venv"
+    subprocess.run([getattr(sys, "_base_executable", sys.executable), "-m", "venv", venv], check=True)
+    pip = [str(venv / "bin" / "python"), "-m", "pip", "install", "-qq", "--disable-pip-version-check", "--no-cache-dir"]
+    subprocess.run([*pip, "torch", "numpy"], check=True)
+    here = interpretation(venv)
+    scanned = scan(here.layout)
+    began = time.monotonic()
+    report = look(venv, cache, names=tuple(one.facts.name for one in scanned.distributions))
+    first = time.monotonic() - began
+    need(report.facts.cuda, f"the index gives {report.facts.torch} by default, which is not built for CUDA")
+    began = time.monotonic()
+    assert look(venv, cache, names=tuple(one.facts.name for one in scanned.distributions)) == report
+    again = time.monotonic() - began
+    owner = frameworks.owners(scanned.distributions, venv)
+    found = frameworks.frameworks(report, owner=lambda path: owner.get(path, ""), sha256=lambda path: None)
+    assert found.problem == ""
+    assert found.arch
+    told = {one.name: one for one in found.libraries}
+    versions = {one.facts.name: one.facts.version for one in scanned.distributions}
+    for name, wheel in (
+        ("cudnn", "nvidia-cudnn-cu"),
+        ("cublas", "nvidia-cublas"),
+        ("nccl", "nvidia-nccl-cu"),
+        ("cudart", "nvidia-cuda-runtime"),
+    ):
+        # The library and its wheel say the same version, though the one knows nothing of the other.
+        kind, distribution, version = told[name].owner.split(" ")
+        assert (kind, versions[distribution]) == ("wheel", version)
+        assert distribution.startswith(wheel)
+        assert f"{version}.".startswith(f"{told[name].version}.")
+    assert not [one for one in found.libraries if not one.owner]
+    assert found.devices or gpu.accelerators().why
+    note(
+        "cuda build of torch",
+        {"torch": found.torch, "libraries": len(found.libraries), "first s": round(first, 1), "again s": round(again, 3)},
+    )
