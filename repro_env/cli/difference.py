@@ -50,6 +50,8 @@ def counted(found: Iterable[Difference]) -> str:
     own = [one for one in found if one.counts and one.level != "digests"]
     numeric = sum(one.level == "numerics" for one in own)
     text = f"{len(own):,} difference{'s' * (len(own) != 1)}"
+    if own and all(one.moved for one in own):
+        return f"{text}, all because the environment lies at another prefix"
     return f"{text}, {numeric:,} of them can change numbers" if numeric else text
 
 
@@ -63,6 +65,7 @@ def facts(found: Iterable[Difference]) -> list[dict[str, object]]:
             "left": one.left,
             "right": one.right,
             "why": one.why,
+            "moved": one.moved,
             "counts": one.counts,
         }
         for one in found

@@ -76,7 +76,7 @@ def _specs(left: SpecOperand, right: SpecOperand, store: Store) -> list[Differen
     was, now = left.spec.observed.source, right.spec.observed.source
     if was is not None and now is not None and was.path != now.path:
         why = "runs show the code there"
-        found.append(Difference(level="source", what="path", left=was.path, right=now.path, why=why, counts=False))
+        found.append(Difference(level="source", what="folder", left=was.path, right=now.path, why=why, counts=False))
     return found
 
 

@@ -7,7 +7,7 @@ import io
 import posixpath
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Literal
 
 import msgspec
@@ -44,6 +44,11 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
     """By diff ID, `name==version` of what is in it, where a spec says it."""
     owners: Callable[[], Mapping[str, str]] = dict
     """Path -> distribution, where a spec says it."""
+
+    @property
+    def prefix(self) -> str:
+        """Where the environment lies, as its variables say; empty when they do not."""
+        return self.env.get("VIRTUAL_ENV", "")
 
 
 def of_store(image_id: str, name: str, store: Store) -> Image:
@@ -86,10 +91,7 @@ def different(left: Image, right: Image) -> Iterator[Difference]:
     if left.architecture != right.architecture:
         yield Difference(level="numerics", what="platform", left=left.architecture, right=right.architecture)
     yield from environment.variables(left.env, right.env)
-    for name in sorted(numerics.VARIABLES_OF_PLACE & (left.env.keys() | right.env.keys())):
-        if left.env.get(name) != right.env.get(name):
-            old, new = left.env.get(name, ""), right.env.get(name, "")
-            yield Difference(level="layout", what=name, left=old, right=new, why="variable of the image")
+    yield from environment.places(left.env, right.env, left.prefix, right.prefix)
     one, two = _View(left, right), _View(right, left)
     yield from one.untold
     yield from two.untold
@@ -111,6 +113,7 @@ class _View:
         self.owner = dict(image.owners()) if own else {}
         """Path -> the distribution whose RECORD lists it."""
         self.versions: dict[str, str] = {}
+        self._held: list[Held] = []
         self.last: frozenset[str] = frozenset()
         """Paths of the topmost layer, which is the marker."""
         for diff_id in own:
@@ -126,6 +129,7 @@ class _View:
             if held is None or listing is None:
                 self._cannot(diff_id, "not in the store; repro-env rebuild brings it there")
                 continue
+            self._held.append(held)
             self._lay(listing)
             self._learn(held, listing)
             if diff_id == image.layers[-1]:
@@ -142,6 +146,17 @@ class _View:
             if below is not None:
                 return None if below.kind == "gone" else below
         return None
+
+    def contents(self, found: Collection[str]) -> dict[str, bytes]:
+        """The bytes of small files in the layers that the other one lacks."""
+        known: dict[str, bytes] = {}
+        for held in self._held:
+            known |= held.contents(found)
+        return known
+
+    @property
+    def prefix(self) -> str:
+        return self._image.prefix
 
     def _cannot(self, diff_id: str, why: str) -> None:
         self.untold.append(
@@ -187,6 +202,7 @@ def _files(left: _View, right: _View) -> Iterator[Difference]:
     found = changes(old, new)
     owners = {one.path: left.owner.get(one.path) or right.owner.get(one.path, "") for one in found}
     counts = Counter(owners.values())
+    moved = paths.same_but_prefix(found, left.contents, right.contents, left.prefix, right.prefix)
     for row in rows:
         yield msgspec.structs.replace(row, why=f"{counts[row.what]:,} files" if counts[row.what] else "")
     for one in found:
@@ -194,13 +210,15 @@ def _files(left: _View, right: _View) -> Iterator[Difference]:
         if owner and owner in other:
             continue  # a distribution of another version has other files
         marker = one.path in left.last or one.path in right.last
+        why = paths.MOVED if one.path in moved else "mode" if one.how == "mode" else ""
         yield Difference(
             level="layout" if marker else _level(one.path, owner),
             what=f"/{one.path}",
             left=described(one.left),
             right=described(one.right),
             of=owner,
-            why="written by rule: names the spec, and links the prefix" if marker else "mode" if one.how == "mode" else "",
+            why="written by rule: names the spec, and links the prefix" if marker else why,
+            moved=one.path in moved or marker,
         )
 
 

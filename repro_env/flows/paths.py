@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
@@ -21,7 +21,8 @@ from repro_env.verify.environment import LEVEL, Part
 from repro_env.verify.tree import Change, changes, described, masked
 
 _STARTS = ("sitecustomize.py", "usercustomize.py")
-_MOVED = "differs only in the prefix that is written in it"
+Contents = Callable[[Collection[str]], Mapping[str, bytes]]
+MOVED = "differs only in the prefix that is written in it"
 
 
 class Owners:
@@ -87,7 +88,7 @@ class Side(msgspec.Struct, frozen=True):
     def owner(self, shown: str) -> str:
         return self.owners.of(shown[1:] if shown.startswith("/") else f"{self.root}/{shown}")
 
-    def contents(self, paths: Iterable[str]) -> dict[str, bytes]:
+    def contents(self, paths: Collection[str]) -> dict[str, bytes]:
         found = self.held.contents({one[1:] if one.startswith("/") else f"{self.root}/{one}" for one in paths})
         return {self.shown(path): data for path, data in found.items()}
 
@@ -97,7 +98,8 @@ def different(part: Part, left: Side, right: Side) -> tuple[Difference, ...]:
     found = changes(left.listing(), right.listing())
     if part != "overlay":
         return tuple(_other(part, one) for one in found)
-    moved = _moved(found, left, right)
+    prefixes = left.identity.layout.prefix, right.identity.layout.prefix
+    moved = same_but_prefix(found, left.contents, right.contents, *prefixes)
     said = (_overlaid(one, left.owner(one.path), right.owner(one.path), moved=one.path in moved) for one in found)
     return tuple(one for one in said if (one.left or "removed") != (one.right or "removed"))
 
@@ -132,7 +134,9 @@ def _overlaid(one: Change, before: str, after: str, *, moved: bool) -> Differenc
     level: Level = "files" if not owner else "numerics" if numerics.distribution(owner.partition("@")[0]) else "distributions"
     left = described(one.left) or (f"as {before} has it" if before else "")
     right = described(one.right) or (f"as {after} has it" if after else "")
-    return Difference(level=level, what=one.path, of=owner, left=left, right=right, why=_MOVED if moved else _how(one))
+    return Difference(
+        level=level, what=one.path, of=owner, left=left, right=right, why=MOVED if moved else _how(one), moved=moved
+    )
 
 
 def _how(one: Change) -> str:
@@ -148,14 +152,12 @@ def _kind(one: object) -> str:
     return getattr(one, "kind", "")
 
 
-def _moved(found: Iterable[Change], left: Side, right: Side) -> frozenset[str]:
+def same_but_prefix(found: Iterable[Change], old: Contents, new: Contents, left: str, right: str) -> frozenset[str]:
     """Files that are the same but for the prefix that is written in them."""
-    old, new = left.identity.layout.prefix, right.identity.layout.prefix
-    if old == new:
+    if left == right or not left or not right:
         return frozenset()
     wanted = [one.path for one in found if one.how == "content"]
-    was, now = left.contents(wanted), right.contents(wanted)
-    return frozenset(_same(was, now, old, new))
+    return frozenset(_same(old(wanted), new(wanted), left, right)) if wanted else frozenset()
 
 
 def _same(was: Mapping[str, bytes], now: Mapping[str, bytes], old: str, new: str) -> Iterator[str]:

@@ -24,6 +24,8 @@ class Difference(Frozen, frozen=True, kw_only=True):
     """What follows from it, or where it comes from, in a few words."""
     of: str = ""
     """Of a path: the distribution, tree or package that it belongs to."""
+    moved: bool = False
+    """It follows from the environment lying at another prefix, and from nothing else."""
     counts: bool = True
     """Whether it makes the two differ; not so for observations of the machine, which no image holds."""
 

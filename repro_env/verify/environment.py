@@ -26,6 +26,7 @@ class Pair(msgspec.Struct, frozen=True):
     right: TreeBlob | None
 
 
+_FOLLOWS = "follows from the prefix"
 OTHER_BUILD = "another build of the same version"
 LEVEL: Mapping[Part, Level] = {"base": "system", "unowned": "system", "interpreter": "interpreter", "overlay": "files"}
 _SAID: Mapping[Part, str] = {
@@ -89,7 +90,7 @@ def _artifacts(left: Identity, right: Identity) -> Iterator[Difference]:
     yield from _layouts(left, right)
     if left.command != right.command:
         moved = left.command.replace(left.layout.prefix, right.layout.prefix, 1) == right.command
-        yield _plain("layout", "command", left.command, right.command, "follows from the prefix" if moved else "")
+        yield _placed("command", left.command, right.command, "" if not moved else _FOLLOWS, moved=moved)
 
 
 def wheels(left: Iterable[Wheel], right: Iterable[Wheel]) -> Iterator[Difference]:
@@ -129,7 +130,7 @@ def _packages(left: Iterable[CondaPackage], right: Iterable[CondaPackage]) -> It
 def _layouts(left: Identity, right: Identity) -> Iterator[Difference]:
     if left.layout.prefix != right.layout.prefix:
         why = "Python starts from there: sys.prefix and __file__ show it"
-        yield _plain("layout", "prefix", left.layout.prefix, right.layout.prefix, why)
+        yield _placed("prefix", left.layout.prefix, right.layout.prefix, why, moved=True)
     if _scheme(left.layout) != _scheme(right.layout):
         yield _plain("layout", "install scheme", _scheme(left.layout), _scheme(right.layout), "packages lie in other folders")
     if left.others != right.others:
@@ -147,13 +148,7 @@ def settings(left: Identity, right: Identity) -> tuple[Difference, ...]:
     old = {one.name: one.value for one in left.config.env}
     new = {one.name: one.value for one in right.config.env}
     found = list(variables(old, new))
-    for name in sorted(numerics.VARIABLES_OF_PLACE & (old.keys() | new.keys())):
-        was, now = old.get(name, ""), new.get(name, "")
-        if was != now:
-            moved = was.replace(left.layout.prefix, right.layout.prefix) == now
-            found.append(
-                _plain("layout", name, was, now, "follows from the prefix" if moved and was else "variable of the image")
-            )
+    found += places(old, new, left.layout.prefix, right.layout.prefix)
     if left.determinism != right.determinism:
         found.append(_plain("numerics", "seed", str(left.determinism.seed), str(right.determinism.seed), "master seed of runs"))
     return tuple(found)
@@ -166,8 +161,21 @@ def variables(left: Mapping[str, str], right: Mapping[str, str]) -> Iterator[Dif
             yield _plain("numerics", name, left.get(name, ""), right.get(name, ""), "variable that changes numbers")
 
 
+def places(left: Mapping[str, str], right: Mapping[str, str], old: str, new: str) -> Iterator[Difference]:
+    """Variables that say where things lie. `old` and `new`: the prefixes."""
+    for name in sorted(numerics.VARIABLES_OF_PLACE & (left.keys() | right.keys())):
+        was, now = left.get(name, ""), right.get(name, "")
+        if was != now:
+            moved = bool(was and old) and was.replace(old, new) == now
+            yield _placed(name, was, now, _FOLLOWS if moved else "variable of the image", moved=moved)
+
+
 def _plain(level: Level, what: str, left: str, right: str, why: str = "") -> Difference:
     return Difference(level=level, what=what, left=left, right=right, why=why)
+
+
+def _placed(what: str, left: str, right: str, why: str, *, moved: bool) -> Difference:
+    return Difference(level="layout", what=what, left=left, right=right, why=why, moved=moved)
 
 
 def _wheel(one: Wheel) -> str:
