@@ -34,6 +34,7 @@ def compose(
     hashes: Mapping[str, str],
     *,
     root: str,
+    mine: Callable[[str], bool] = lambda key: True,  # noqa: ARG005
     held: Mapping[str, Entry],
     read: Callable[[str], bytes],
 ) -> Composition:
@@ -41,11 +42,12 @@ def compose(
 
     `stacks`: what the packages and wheels of all places become, the lowest layers first. `found` is the place without
     bytecode (paths relative to its prefix), `hashes` the sha256 of its files, `read` gives a script. `root`: where the
-    image holds the prefix. `held`: the entries of the layers below all these, by path from the image's root.
+    image holds the prefix. `mine` says of a key whether it is of this place: two may have one prefix, and each is compared
+    with its own. `held`: the entries of the layers below all these, by path from the image's root.
     """
     live = {one.path: one for one in found}
     entries = {path: _entry(one, hashes) for path, one in live.items() if one.kind in ("file", "link")}
-    installed = {key: one for stacked in stacks for key, one in stacked.items() if one.root == root}
+    installed = {key: one for stacked in stacks for key, one in stacked.items() if one.root == root and mine(key)}
     own = _rewritten(installed)
     composed = stack.composed(stacks, root)
 
@@ -75,7 +77,7 @@ def compose(
     overlay: dict[str, Entry] = {}
     edited = []
     for path, (_, owner) in composed.items():
-        if path not in altered[owner]:
+        if owner not in installed or path not in altered[owner]:
             continue
         edited.append(f"{path} ({_name(owner)}: {'changed' if path in live else 'missing'})")
         if path not in live and not _under_link(path, entries):
@@ -85,6 +87,8 @@ def compose(
         if path in own:
             continue
         known = composed.get(path)
+        if known is not None and known[1] not in installed:
+            continue  # of another place, which lists it too
         if known is None and held.get(f"{root}/{path}") == stack.below(entry, root):
             continue
         if known is None or path in altered[known[1]]:

@@ -135,7 +135,13 @@ def lock(
 def _compose(place: Place, stacks: Sequence[Mapping[str, wheel.Installed]], held: Mapping[str, Entry]) -> compose.Composition:
     prefix = place.prefix
     composition = compose.compose(
-        stacks, place.found, place.hashes, root=place.root, held=held, read=lambda path: (prefix / path).read_bytes()
+        stacks,
+        place.found,
+        place.hashes,
+        root=place.root,
+        mine=place.owns,
+        held=held,
+        read=lambda path: (prefix / path).read_bytes(),
     )
     if composition.unheld:
         raise CaptureError(

@@ -40,11 +40,19 @@ class Place(msgspec.Struct, frozen=True):
     """Its paths but bytecode, relative to the prefix."""
     hashes: dict[str, str]
     """sha256 (hex) of its files."""
+    state: str
+    """`io.files.fingerprint` of what was found."""
+    settled: bool
+    """Whether the state decides the hashes (`io.hashes.settled`)."""
 
     @property
     def root(self) -> str:
         """Where the image holds the prefix, relative to the image's root."""
         return root_of(self.layout).lstrip("/")
+
+    def owns(self, key: str) -> bool:
+        """Whether a wheel or conda package of this key (`Wheel.key`) is installed here."""
+        return key.endswith(f"@{self.number}") if self.number else "@" not in key
 
     @property
     def prefix(self) -> Path:
