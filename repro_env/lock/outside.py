@@ -65,8 +65,9 @@ def linked(overlay: Sequence[Entry], places: Sequence[Place], held: Collection[s
     Raises `CaptureError` for a link to more than `CAP` bytes or `MOST` files.
     """
     tree = LiveTree()
-    known = {f"{place.prefix}/{one.path}" for place in places for one in place.found}
-    known |= {str(place.prefix) for place in places}
+    prefixes = [(prefix, place) for place in places for prefix in {str(place.prefix), os.path.realpath(place.prefix)}]
+    known = {f"{prefix}/{one.path}" for prefix, place in prefixes for one in place.found}
+    known |= {prefix for prefix, _ in prefixes}
     size = count = 0
     for entry in overlay:
         if entry.kind != "link":

@@ -127,7 +127,7 @@ def composed(
     scanned = distributions.scan(layout)
     paths = places.listed(found, layout, scanned)
     hashes = {one.path: sha256_of(Path(layout.prefix, one.path)) for one in paths if one.kind == "file"}
-    place = places.Place(number, layout, scanned, paths, hashes)
+    place = places.Place(number, layout, scanned, paths, hashes, state="", settled=False)
     stacks = {key: msgspec.structs.replace(installed(texts), root=place.root) for key, texts in files.items()}
     read = (Path(layout.prefix) / "x").read_bytes
     return compose([stacks], paths, hashes, root=place.root, mine=place.owns, held=held, read=lambda path: read())
