@@ -10,25 +10,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from repro_env.build import conda
 from repro_env.build.interface import Built, Item, Origin, Plan
-from repro_env.build.sources import Finder, Place, Search, contents
+from repro_env.build.sources import Artifact, Finder, Place, Search, contents
 from repro_env.build.workers import Workers
+from repro_env.image import conda as linking
 from repro_env.image import config, group, layer, stack
 from repro_env.image import wheel as rule
 from repro_env.image.entry import Contents, Entry, Members, members
 from repro_env.io.files import FileContents, free
 from repro_env.lock.layers import KIND, GroupContents
-from repro_env.model.artifact import TreeBlob, Wheel
+from repro_env.model.artifact import CondaPackage, TreeBlob
 from repro_env.model.environment import Layout
 from repro_env.model.errors import ArtifactError, BuildError, DiskError, ReproEnvError
+from repro_env.model.image import LayerKind
 from repro_env.model.spec import Identity, Spec
 from repro_env.model.talk import Advance, Tell
 from repro_env.store.carried import Carried
@@ -44,17 +48,18 @@ ALONE = 64 << 20
 
 
 class Part(msgspec.Struct, frozen=True):
-    """One distribution of a layer, and where its bytes are; `place` is None where only its facts are needed."""
+    """One distribution or conda package of a layer, and where its bytes are; `place` is None where only its facts are needed."""
 
-    wheel: Wheel
+    wheel: Artifact
     layout: Layout
     """Where it is installed to."""
-    facts: rule.Facts
+    facts: rule.Facts | None
+    """None of a conda package: to know what it becomes takes unpacking it, which is done once."""
     place: Place | None
 
 
 class GroupJob(msgspec.Struct, frozen=True):
-    """Unpack a layer of distributions or, where it is unpacked, prove that it is the one of these wheels."""
+    """Unpack a layer of distributions or packages or, where it is unpacked, prove that it is the one of these artifacts."""
 
     diff_id: str
     parts: tuple[Part, ...]
@@ -100,28 +105,52 @@ def serve(root: Path, job: Job, advance: Advance) -> None:
 
 
 def _group(store: Store, job: GroupJob, advance: Advance) -> None:
-    installed = {part.wheel.key: rule.canonical(part.facts, part.layout, name=part.wheel.name) for part in job.parts}
+    with ExitStack() as opened:
+        installed: dict[str, rule.Installed] = {}
+        sources: dict[str, Contents] = {}
+        for part in job.parts:
+            key = part.wheel.key
+            installed[key], contained = _opened(part, store, opened)
+            sources[key] = _Source(key, contained)
+        _make(store, job.diff_id, installed, sources, advance)
+
+
+def _opened(part: Part, store: Store, opened: ExitStack) -> tuple[rule.Installed, Contents | None]:
+    if isinstance(part.wheel, CondaPackage):
+        archive = Path(part.place.where) if part.place is not None else None
+        try:
+            return conda.opened(part.wheel, archive, part.layout, store, opened)
+        except ArtifactError as error:
+            raise PlaceFailed(part.wheel.key, error) from None
+    if part.facts is None:
+        raise BuildError("has a wheel that nothing is known of", where=part.wheel.key, hint="rebuild again")
+    installed = rule.canonical(part.facts, part.layout, name=part.wheel.name)
+    return installed, contents(part.place, installed) if part.place is not None else None
+
+
+def _make(
+    store: Store, diff_id: str, installed: Mapping[str, rule.Installed], sources: Mapping[str, Contents], advance: Advance
+) -> None:
     made = stack.layer(tuple(sorted(installed)), installed)
     recipe = layer.recipe(made.entries)
     known = store.facts.get(KIND, recipe)
-    if known is not None and known.decode() != job.diff_id:
+    if known is not None and known.decode() != diff_id:
         raise BuildError(
-            f"the layer is {known.decode()}, not the expected {job.diff_id}",
+            f"the layer is {known.decode()}, not the expected {diff_id}",
             hint="the spec contradicts itself; capture again",
         )
-    there = store.layers.path(job.diff_id)
+    there = store.layers.path(diff_id)
     if there is not None:
         # The tree hashed to this diff ID when it was written; if these entries with its bytes do too, it is theirs.
-        if known is None and not _is_made_of(there, made.entries, job.diff_id):
+        if known is None and not _is_made_of(there, made.entries, diff_id):
             raise BuildError(
-                f"the layer {job.diff_id} is in the store and holds something else",
+                f"the layer {diff_id} is in the store and holds something else",
                 hint="the spec contradicts itself; capture again",
             )
     else:
-        sources: dict[str, Contents] = {part.wheel.key: _Source(part, installed[part.wheel.key]) for part in job.parts}
         given = members(made.entries, GroupContents(made.owner, sources))
-        store.layers.unpack(job.diff_id, _counted(given, advance), size=sum(entry.size for entry in made.entries))
-    store.facts.put(KIND, recipe, job.diff_id.encode())
+        store.layers.unpack(diff_id, _counted(given, advance), size=sum(entry.size for entry in made.entries))
+    store.facts.put(KIND, recipe, diff_id.encode())
 
 
 def _is_made_of(tree: Path, entries: Iterable[Entry], diff_id: str) -> bool:
@@ -134,9 +163,9 @@ def _is_made_of(tree: Path, entries: Iterable[Entry], diff_id: str) -> bool:
 class _Source:
     """The bytes of one distribution; a failure says whose it was."""
 
-    def __init__(self, part: Part, installed: rule.Installed) -> None:
-        self._name = part.wheel.key
-        self._inner: Contents | None = contents(part.place, installed) if part.place is not None else None
+    def __init__(self, name: str, inner: Contents | None) -> None:
+        self._name = name
+        self._inner = inner
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
         if self._inner is None:  # the layer was there a moment ago, and somebody removed it
@@ -168,7 +197,7 @@ class _Task:
         self.label = label
         self.size = size
         """For the order of work: the largest first."""
-        self.wheels: dict[str, Wheel] = {}
+        self.wheels: dict[str, Artifact] = {}
         self.needed: dict[str, Future[Part]] = {}
 
     @property
@@ -191,7 +220,8 @@ class Direct:
         self._workers = workers
         self._finder = Finder(spec, folder, store)
         self._carried = Carried(folder / "blobs")
-        by_label = {_label(wheel): wheel for wheel in spec.identity.distributions}
+        self._artifacts: tuple[Artifact, ...] = (*spec.identity.packages, *spec.identity.distributions)
+        by_label = {_label(one): one for one in self._artifacts}
         self._wheels = {one.diff_id: tuple(by_label[held] for held in one.holds) for one in spec.expected.layers}
         self._facts: dict[str, rule.Facts] = {}
         self._weights: dict[str, tuple[int, int]] = {}
@@ -202,6 +232,9 @@ class Direct:
             known = self._finder.facts(wheel)
             if known is not None:
                 self._facts[wheel.key] = known
+        self._linked: dict[str, linking.Facts] = {}
+        """Of conda packages, as far as known."""
+        self._learn_packages()
 
     def plan(self, *, ask: bool) -> Plan:
         try:
@@ -215,7 +248,7 @@ class Direct:
             wheel
             for one in self._spec.expected.layers
             for wheel in self._wheels[one.diff_id]
-            if not self._there(one.diff_id) or wheel.key not in self._facts
+            if not self._there(one.diff_id) or not self._is_known(wheel)
         ]
         for wheel in needed:
             self._searches.setdefault(wheel.key, Search(self._finder, wheel, self._facts.get(wheel.key)))
@@ -298,7 +331,7 @@ class Direct:
             for task in [task for task in waiting if task.ready][: most - len(running)]:
                 waiting.remove(task)
                 running[lanes.submit(workers.run, self._ready(task))] = task
-            if not grouped and len(self._facts) == len(self._spec.identity.distributions):
+            if not grouped and all(self._is_known(one) for one in self._artifacts):
                 self._grouped()
                 grouped = True
             awaited: list[Future[Any]] = [*running]
@@ -311,14 +344,27 @@ class Direct:
                 task = running.pop(future)
                 if not self._settled(task, future, fetchers):
                     waiting.insert(0, task)
+        if not grouped:
+            self._learn_packages()  # what they become was found out while they were unpacked
+            self._grouped()
         return told
+
+    def _is_known(self, one: Artifact) -> bool:
+        return one.key in (self._linked if isinstance(one, CondaPackage) else self._facts)
+
+    def _learn_packages(self) -> None:
+        identity = self._spec.identity
+        for package in identity.packages:
+            found = conda.known(package, identity.layout, self._store)
+            if found is not None:
+                self._linked[package.key] = found
 
     def _tasks(self, fetchers: ThreadPoolExecutor) -> list[_Task]:
         identity = self._spec.identity
         tasks = []
         for one in self._spec.expected.layers:
             wheels = self._wheels[one.diff_id]
-            if one.kind == "distributions":
+            if one.kind in ("conda", "distributions"):
                 task = _Task(
                     GroupJob(one.diff_id, ()),
                     label=f"the layer of {_several(one.holds)}",
@@ -334,8 +380,13 @@ class Direct:
                 tasks.append(_Task(TreeJob(tree, str(self._folder)), label=f"the {what}", size=tree.size))
         return tasks
 
-    def _part(self, wheel: Wheel, there: bool) -> Part:
-        """Find one wheel; runs in a fetcher's thread."""
+    def _part(self, wheel: Artifact, there: bool) -> Part:
+        """Find one wheel or package; runs in a fetcher's thread."""
+        if isinstance(wheel, CondaPackage):
+            if there and self._is_known(wheel):
+                return Part(wheel, self._spec.identity.layout, None, None)
+            search = self._searches.setdefault(wheel.key, Search(self._finder, wheel, None))
+            return Part(wheel, self._spec.identity.layout, None, search.take(self._finder.take))
         facts = self._facts.get(wheel.key)
         if there and facts is not None:
             return Part(wheel, self._spec.identity.layout_of(wheel), facts, None)
@@ -394,33 +445,40 @@ class Direct:
         task.needed[part.wheel.key] = fetchers.submit(self._part, part.wheel, False)
 
     def _grouped(self) -> None:
-        """The expected groups are those that the grouping rule makes of these wheels. Raises `BuildError`."""
+        """The expected groups are those that the grouping rule makes of these artifacts. Raises `BuildError`."""
         identity = self._spec.identity
-        sized = [
-            group.Sized(wheel.key, rule.canonical(self._facts[wheel.key], identity.layout_of(wheel), name=wheel.name).size)
-            for wheel in identity.distributions
-        ]
-        found = group.groups(sized)
+        self._check_groups(
+            "conda",
+            [(one.key, linking.canonical(self._linked[one.key], identity.layout).size) for one in identity.packages],
+        )
+        self._check_groups(
+            "distributions",
+            [
+                (one.key, rule.canonical(self._facts[one.key], identity.layout_of(one), name=one.name).size)
+                for one in identity.distributions
+            ],
+        )
+
+    def _check_groups(self, kind: LayerKind, sizes: Sequence[tuple[str, int]]) -> None:
+        found = group.groups(group.Sized(key, size) for key, size in sizes)
         expected = [
-            tuple(wheel.key for wheel in self._wheels[one.diff_id])
-            for one in self._spec.expected.layers
-            if one.kind == "distributions"
+            tuple(wheel.key for wheel in self._wheels[one.diff_id]) for one in self._spec.expected.layers if one.kind == kind
         ]
         if found != expected:
             first = next(
                 (names for names, other in zip(expected, [*found, *expected], strict=False) if names != other), expected[-1]
             )
             raise BuildError(
-                f"the spec expects a layer of {_several(first)}, and the grouping rule makes another of these wheels",
+                f"the spec expects a layer of {_several(first)}, and the grouping rule makes another of these artifacts",
                 hint="the spec contradicts itself; capture again",
             )
 
     def _there(self, diff_id: str) -> bool:
         return self._store.layers.path(diff_id) is not None
 
-    def _weigh(self, wheel: Wheel, place: Place) -> None:
+    def _weigh(self, wheel: Artifact, place: Place) -> None:
         """Look into a whole wheel on this machine, whose facts are not known, for what it will unpack to."""
-        if wheel.key in self._facts or not place.whole or place.remote:
+        if isinstance(wheel, CondaPackage) or wheel.key in self._facts or not place.whole or place.remote:
             return
         try:
             # Not checked yet, so good for a forecast and for nothing else.
@@ -428,8 +486,12 @@ class Direct:
         except (ArtifactError, OSError):
             return
 
-    def _unpacked(self, wheel: Wheel) -> tuple[int, int]:
+    def _unpacked(self, wheel: Artifact) -> tuple[int, int]:
         """Bytes in whole blocks and files that a wheel becomes; a lower bound while nothing is known of it."""
+        linked = self._linked.get(wheel.key)
+        if linked is not None:
+            self._weights[wheel.key] = sum(_blocks(one.size) for one in linked.linked), len(linked.linked)
+            return self._weights[wheel.key]
         facts = self._facts.get(wheel.key)
         if facts is not None:
             self._weights[wheel.key] = _weight(facts)
@@ -479,10 +541,13 @@ def contradiction(spec: Spec) -> None:
     for one, fixed in zip(others, [*lower, *upper], strict=True):
         if one.diff_id != fixed.diff_id or one.holds:
             raise _contradicts(f"the {one.kind} layer", one.diff_id, fixed.diff_id)
-    if len({wheel.key for wheel in identity.distributions}) != len(identity.distributions):
+    artifacts: list[Artifact] = [*identity.packages, *identity.distributions]
+    if len({one.key for one in artifacts}) != len(artifacts):
         raise _contradicts("its distributions", "each once", "one twice")
+    if any(held.startswith("conda/") != (one.kind == "conda") for one in expected.layers for held in one.holds):
+        raise _contradicts("what its layers hold", "packages and distributions apart", "both in one")
     held = sorted(name for one in expected.layers for name in one.holds)
-    wanted = sorted(_label(wheel) for wheel in identity.distributions)
+    wanted = sorted(_label(one) for one in artifacts)
     if held != wanted or len({one.diff_id for one in expected.layers}) != len(expected.layers):
         raise _contradicts("what its layers hold", _several(held), _several(wanted))
     image = config.image_id(identity, expected.layers)
@@ -512,11 +577,11 @@ def _weight(facts: rule.Facts) -> tuple[int, int]:
     return sum(_blocks(file.size) for file in facts.files) + BLOCK * len(folders), len(facts.files) + len(folders)
 
 
-def _believe(place: Place, wheel: Wheel) -> Place:  # noqa: ARG001
+def _believe(place: Place, wheel: Artifact) -> Place:  # noqa: ARG001
     return place
 
 
-def _label(wheel: Wheel) -> str:
+def _label(wheel: Artifact) -> str:
     return f"{wheel.key}=={wheel.version}"
 
 

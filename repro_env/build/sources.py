@@ -22,7 +22,7 @@ from repro_env.image.layer import checked
 from repro_env.io.files import FileContents, sha256_of
 from repro_env.lock.layers import DistributionContents
 from repro_env.model import codec, redact
-from repro_env.model.artifact import Wheel
+from repro_env.model.artifact import CondaPackage, Wheel
 from repro_env.model.errors import ArtifactError, LockError, NetworkError, ReproEnvError
 from repro_env.model.spec import Spec
 from repro_env.store.carried import Carried
@@ -34,8 +34,11 @@ if TYPE_CHECKING:
     from repro_env.lock.index import Indexes
 
 
+Artifact = Wheel | CondaPackage
+
+
 class Place(msgspec.Struct, frozen=True):
-    """One place that claims to have a wheel's bytes; `Finder.take` proves it."""
+    """One place that claims to have a wheel's or package's bytes; `Finder.take` proves it."""
 
     origin: Origin
     where: str
@@ -61,7 +64,7 @@ class Finder:
         self._spec = spec
         self._opened: Session | None = None
         self._asked: Indexes | None = None
-        self._hints = {hint.sha256: hint for hint in spec.hints.wheels}
+        self._hints = {hint.sha256: hint for hint in (*spec.hints.wheels, *spec.hints.packages)}
         self._carried = Carried(folder / "blobs")
         self._store = store
         self._archives: dict[str, list[Path]] | None = None
@@ -76,7 +79,7 @@ class Finder:
         # The name is not in the wheel's bytes, and `canonical` compares it with what they say.
         return found if found is None or found.filename == one.filename else msgspec.structs.replace(found, filename=one.filename)
 
-    def places(self, one: Wheel, facts: rule.Facts | None, failures: list[ReproEnvError]) -> Iterator[Place]:
+    def places(self, one: Artifact, facts: rule.Facts | None, failures: list[ReproEnvError]) -> Iterator[Place]:
         """Every claim, nearest first; what is far is asked for only when it is reached.
 
         Indexes that could not be asked are added to `failures`.
@@ -84,7 +87,7 @@ class Finder:
         held = self._store.blobs.path(one.sha256)
         if held is not None:
             yield Place("blob", str(held))
-        if facts is not None:
+        if facts is not None and isinstance(one, Wheel):
             yield from self._unpacked(one, facts)
         carried = self._carried.file(one.sha256)
         if carried is not None:
@@ -92,7 +95,8 @@ class Finder:
         hint = self._hints.get(one.sha256)
         for url in hint.urls if hint else ():
             yield Place("url", url)
-        yield from self._on_indexes(one, failures)
+        if isinstance(one, Wheel):
+            yield from self._on_indexes(one, failures)
 
     def learn(self, place: Place, one: Wheel) -> rule.Facts:
         """The facts of a whole wheel, kept for the next time. Raises `ArtifactError` for what is not a wheel."""
@@ -109,7 +113,7 @@ class Finder:
         if self._opened is not None:
             self._opened.close()
 
-    def take(self, place: Place, one: Wheel) -> Place:
+    def take(self, place: Place, one: Artifact) -> Place:
         """Bring a place's bytes to this machine and check them. Raises `ArtifactError` or `NetworkError`."""
         if place.remote:
             path = self._store.blobs.put(self._bounded(place, one), one.sha256, where=str(place))
@@ -118,7 +122,7 @@ class Finder:
             _is(Path(place.where), one)
         return place
 
-    def ask(self, place: Place, one: Wheel) -> Place:
+    def ask(self, place: Place, one: Artifact) -> Place:
         """As `take`, but without bringing anything: a server is asked whether it would give the file."""
         if not place.remote:
             return self.take(place, one)
@@ -133,7 +137,7 @@ class Finder:
             raise ArtifactError(f"has {size} bytes where {one.filename} has {one.size}", where=str(place), hint=_OTHER)
         return place
 
-    def drop(self, place: Place, one: Wheel) -> bool:
+    def drop(self, place: Place, one: Artifact) -> bool:
         """A place that was taken gave other bytes. True when that is so; the store's own damaged blob is deleted."""
         if not place.whole:
             return True
@@ -146,7 +150,7 @@ class Finder:
             return True
         return False
 
-    def _bounded(self, place: Place, one: Wheel) -> Iterator[bytes]:
+    def _bounded(self, place: Place, one: Artifact) -> Iterator[bytes]:
         """A server may send without end: not more than the wheel's size is taken."""
         left = one.size
         for chunk in self.session.download(place.where):
@@ -222,19 +226,19 @@ class Finder:
 class Search:
     """The search for one wheel, place after place."""
 
-    def __init__(self, finder: Finder, one: Wheel, facts: rule.Facts | None) -> None:
+    def __init__(self, finder: Finder, one: Artifact, facts: rule.Facts | None) -> None:
         self._wheel = one
         self._failures: list[ReproEnvError] = []
         self._places = finder.places(one, facts, self._failures)
         self._ahead: Place | None = None
 
-    def peek(self, agree: Callable[[Place, Wheel], Place]) -> Place:
+    def peek(self, agree: Callable[[Place, Artifact], Place]) -> Place:
         """The first place that `agree` (say `Finder.ask`) lets pass. Raises as `take`; `take` starts from it."""
         if self._ahead is None:
             self._ahead, _ = self._next(agree)
         return self._ahead
 
-    def take(self, prove: Callable[[Place, Wheel], Place]) -> Place:
+    def take(self, prove: Callable[[Place, Artifact], Place]) -> Place:
         """What `prove` (`Finder.take`) makes of the next place that it agrees with.
 
         Raises `NetworkError` when those that are left did not answer, else `ArtifactError`; both with all that was tried.
@@ -242,7 +246,7 @@ class Search:
         _, proven = self._next(prove)
         return proven
 
-    def _next(self, prove: Callable[[Place, Wheel], Place]) -> tuple[Place, Place]:
+    def _next(self, prove: Callable[[Place, Artifact], Place]) -> tuple[Place, Place]:
         while True:
             place, self._ahead = self._ahead or next(self._places, None), None
             if place is None:
@@ -342,7 +346,7 @@ def _dist_infos(archive: Path) -> list[str]:
         return []
 
 
-def _is(path: Path, one: Wheel) -> None:
+def _is(path: Path, one: Artifact) -> None:
     """Check a whole wheel. Raises `ArtifactError`."""
     try:
         found = "sha256:" + sha256_of(path)

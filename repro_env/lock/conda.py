@@ -133,10 +133,8 @@ def layers_of(
             key = one.package.key
             changed, archive = altered[key] & set(installed[key].members), None
             if changed and key in needed:
-                archive = condafile.CondaContents(
-                    whole(one, store), one.package.filename, str(prefix), installed[key], store.temp
-                )
-                opened.enter_context(archive)
+                package = condafile.Unpacked(whole(one, store), one.package.filename, str(prefix), store.temp)
+                archive = condafile.CondaContents(opened.enter_context(package), installed[key])
             sources[key] = layers.DistributionContents(installed[key], live, changed, archive)
         holds = {one.package.key: f"{one.package.key}=={one.package.version}" for one in packages}
         return layers.diff_ids(groups, sources, holds, facts=store.facts, kind="conda")

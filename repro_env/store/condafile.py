@@ -109,42 +109,59 @@ def _kind(kind: str) -> conda.Kind:
     return cast("conda.Kind", kind)
 
 
-class CondaContents:
-    """The bytes of what a package on disk becomes (`image.entry.Contents`); entries relative to the prefix.
+class Unpacked:
+    """A package on disk at one prefix, unpacked when something of it is asked for.
 
-    It is unpacked when the first byte is asked for. Use as a context manager: leaving it removes what was unpacked.
+    Use as a context manager: leaving it removes what was unpacked.
     """
 
-    def __init__(self, path: Path, filename: str, prefix: str, installed: Installed, temp: Temp) -> None:
+    def __init__(self, path: Path, filename: str, prefix: str, temp: Temp) -> None:
         self._path = path
         self._filename = filename
         self._prefix = prefix
-        self._installed = installed
         self._temp = temp
         self._stack = ExitStack()
-        self._contents: dict[str, Path] | None = None
+        self._linked: tuple[conda.Facts, dict[str, Path]] | None = None
 
-    def __enter__(self) -> CondaContents:  # noqa: PYI034 - typing.Self came with Python 3.11
+    def __enter__(self) -> Unpacked:  # noqa: PYI034 - typing.Self came with Python 3.11
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
         self._stack.close()
-        self._contents = None
+        self._linked = None
+
+    @property
+    def facts(self) -> conda.Facts:
+        """Raises `ArtifactError` for what is no package."""
+        return self._link()[0]
+
+    def content(self, member: str) -> Path:
+        """A file of it with the prefix in place."""
+        where = self._link()[1].get(member)
+        if where is None:
+            raise ArtifactError(f"is not in {self._filename}", where=member, hint="capture again")
+        return where
+
+    def _link(self) -> tuple[conda.Facts, dict[str, Path]]:
+        if self._linked is None:
+            folder = self._stack.enter_context(self._temp.folder())
+            self._linked = link(self._path, self._filename, self._prefix, folder)
+        return self._linked
+
+
+class CondaContents:
+    """The bytes of what a package becomes (`image.entry.Contents`); entries relative to the prefix."""
+
+    def __init__(self, package: Unpacked, installed: Installed) -> None:
+        self._package = package
+        self._installed = installed
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
         literal = self._installed.literals.get(entry.path)
         if literal is not None:
             yield literal
             return
-        if self._contents is None:
-            folder = self._stack.enter_context(self._temp.folder())
-            _, self._contents = link(self._path, self._filename, self._prefix, folder)
-        where = self._contents.get(self._installed.members[entry.path])
-        if where is None:
-            raise ArtifactError(f"is not in {self._filename}", where=entry.path, hint="capture again")
+        where = self._package.content(self._installed.members[entry.path])
         moved = Entry(where.name, "file", entry.executable, entry.size, entry.sha256)
         yield from FileContents(where.parent).chunks(moved)
 
