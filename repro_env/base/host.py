@@ -197,14 +197,14 @@ def _packages(
 
 def _children(folders: Iterable[Path]) -> list[str]:
     """What lies directly in the folders, real paths; nothing in one that is not there."""
-    found = []
-    for folder in folders:
-        place = real(str(folder))
-        try:
-            found += [f"{place}/{name}" for name in sorted(os.listdir(place))]  # noqa: PTH208
-        except OSError:
-            continue
-    return found
+    return [f"{place}/{name}" for place in (real(str(folder)) for folder in folders) for name in _names(place)]
+
+
+def _names(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder))  # noqa: PTH208
+    except OSError:
+        return []
 
 
 def _walk(folder: str) -> LiveTree:
@@ -295,7 +295,8 @@ def _alternatives(tree: LiveTree, system: Database) -> None:
 
 def _certificates(tree: LiveTree) -> Iterator[str]:
     """The trust store as it is, made by the machine's own tool. Yields a note for each certificate of the site's own."""
-    for path in _children([Path("/etc/ssl/certs")]):
+    for name in _names("/etc/ssl/certs"):
+        path = f"/etc/ssl/certs/{name}"
         if Path(path).is_file() and os.access(path, os.R_OK):
             tree.follow(path)
     for folder in EXTRACTED:

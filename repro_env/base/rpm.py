@@ -104,7 +104,8 @@ class Database:
             for name in dict.fromkeys((package.name, *header.provides)):
                 self._providers.setdefault(name, []).append(package)
         counts = Counter(package.architecture for package in self._headers if package.architecture != "noarch")
-        self._native = min(counts, key=lambda name: (-counts[name], name), default="")
+        machine = os.uname().machine
+        self._native = machine if machine in counts else min(counts, key=lambda name: (-counts[name], name), default="")
         self._details: dict[Package, tuple[File, ...]] = {}
         self._wanted: set[Package] = set()
         """Packages whose files will be asked for: one question to rpm is as dear as many."""
