@@ -13,12 +13,13 @@ from packaging.version import InvalidVersion, Version
 from repro_env.model.artifact import Wheel
 from repro_env.model.spec import Spec, WheelHint
 from repro_env.render import templates
+from repro_env.render.imported import imported
 
 
 def render(spec: Spec) -> bytes:
     """Sorted by name; the same spec gives the same bytes. Carried wheels are named by their path in `blobs/`."""
     hints = {hint.sha256: hint for hint in spec.hints.wheels}
-    wheels = sorted(spec.identity.distributions, key=lambda wheel: wheel.name)
+    wheels, _ = imported(spec)
     lock = Pylock(
         lock_version=Version("1.0"),
         requires_python=_python(spec.identity.interpreter.version),

@@ -7,11 +7,13 @@ from packaging.version import InvalidVersion, Version
 from repro_env.model.artifact import Wheel
 from repro_env.model.spec import Spec, WheelHint
 from repro_env.render import templates
+from repro_env.render.imported import imported
 
 
 def render(spec: Spec) -> bytes:
-    """Sorted by name; the same spec gives the same bytes."""
+    """Sorted by name; the same spec gives the same bytes. Of a name that several places have, the one that is imported."""
     hints = {hint.sha256: hint for hint in spec.hints.wheels}
+    shown, hidden = imported(spec)
     lines = [
         {
             "what": requirement(wheel, hints[wheel.sha256]),
@@ -20,12 +22,14 @@ def render(spec: Spec) -> bytes:
             "blob": f"blobs/{wheel.sha256.removeprefix('sha256:')}",
             "filename": wheel.filename,
         }
-        for wheel in sorted(spec.identity.distributions, key=lambda wheel: wheel.name)
+        for wheel in shown
     ]
     return templates.render(
         "requirements.txt.j2",
         lines=lines,
         some_carried=any(line["carried"] for line in lines),
+        hidden=[{"what": f"{one.name} {one.version}", "prefix": spec.identity.layout_of(one).prefix} for one in hidden],
+        conda=bool(spec.identity.packages),
         python=spec.identity.interpreter.version,
         digest=spec.digest,
     )

@@ -81,15 +81,17 @@ def make(
         facts,
         Platform(os="linux", architecture=architecture),
         trees,
+        (),
         list(artifacts.values()),
         variables,
+        activation=(),
         others=(),
         python_path="",
         user_base="",
         seed=0,
     )
     source = Source(path="/home/ann/project", tree=carried.add_tree(tree(TREES["source"])), size=17, git=None)
-    spec = assemble.spec(identity, hints, (), _observed(facts, variables, source), layers(made, artifacts))
+    spec = assemble.spec(identity, hints, (), (), _observed(facts, variables, source), layers(made, artifacts))
     (folder / "spec.json").write_bytes(codec.pretty(spec))
     return spec
 
