@@ -134,6 +134,13 @@ def write(top: Path, commit: str, index: Index, output: Path, never: Sequence[Pa
     ask(top, *options, *OPTIONS, f"--output={output}", base, "--", *specs, env=env)
 
 
+def between(root: Path, old: str, new: str) -> list[tuple[str, str]]:
+    """(`A`, `D`, `M` or `T`, path) of what differs below `root` between two commits. Raises `GitError` when one is not there."""
+    names = ("diff", "--name-status", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--relative", "-O/dev/null")
+    words = paths(ask(root, *names, old, new, "--", "."))
+    return list(zip(words[::2], words[1::2], strict=True))
+
+
 def filters(top: Path) -> list[str]:
     """Names of the filters (git-lfs, git-crypt, nbstripout …) that the configuration defines."""
     try:

@@ -27,6 +27,7 @@ from repro_env.model.spec import Source, Spec
 from repro_env.model.talk import Tell
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
+from repro_env.verify.tree import content
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,6 +154,7 @@ def _source(tree: source.SourceTree, request: Request, store: Store, carried: Ca
         path=str(tree.root),
         tree=blob,
         size=tree.size,
+        content=content(entries),
         git=tree.git,
         notebooks=notebooks.notebooks,
         requirements=wanted.files,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from repro_env.model.spec import Data, FileDigest, Notebook, Source, Spec
 from repro_env.store.store import Store
 from repro_env.verify import source as verify
 from repro_env.verify.difference import Difference, NotCompared
-from repro_env.verify.tree import Change, changes, described
+from repro_env.verify.tree import Change, changes, content, described
 
 _EMPTY = "nothing lies in it, and git cannot hold it"
 
@@ -28,9 +29,15 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     digest: str
-    """Of its tree as a layer tar."""
+    """Of its tree as a layer tar; empty where the content is enough."""
+    content: str | None
+    """Of its files alone, without folders; None in specs that do not say it."""
     tree: Held | None
     """None where its paths cannot be told."""
+    root: Path | None = None
+    """Where it lies, of a folder of this machine."""
+    never: tuple[Path, ...] = ()
+    """What is no part of it there."""
     git: Git | None
     notebooks: tuple[Notebook, ...]
     requirements: tuple[FileDigest, ...]
@@ -44,6 +51,7 @@ def captured(spec: Spec, folder: Path, store: Store) -> Code | None:
     return Code(
         name="the capture",
         digest=source.tree.sha256,
+        content=source.content,
         tree=trees.captured(source.tree, folder, store),
         git=source.git,
         notebooks=source.notebooks,
@@ -69,8 +77,11 @@ def live(source: Source, root: Path, folder: Path, store: Store) -> Code:
     entries = ordered(entries_of(found, store.hashes.of(root, found)))
     return Code(
         name=str(root),
-        digest=layers.tree_blob(entries, FileContents(root), facts=store.facts).sha256,
+        digest="" if source.content else layers.tree_blob(entries, FileContents(root), facts=store.facts).sha256,
+        content=content(entries),
         tree=trees.Listed(entries),
+        root=root,
+        never=tuple(never),
         git=git.look(root, never=never, held={one.path for one in found}).git,
         notebooks=notebook.look(root, found).notebooks,
         requirements=requirements.look(root, found).files,
@@ -79,7 +90,9 @@ def live(source: Source, root: Path, folder: Path, store: Store) -> Code:
 
 def different(left: Code, right: Code) -> tuple[Difference, ...]:
     """Files that differ, then what git says of the two."""
-    found = [] if left.digest == right.digest else _files(left, right)
+    known = left.content is not None and right.content is not None
+    same = left.content == right.content if known else left.digest == right.digest
+    found = [] if same else _files(left, right)
     return (*found, *verify.commits(left.git, right.git, same=not any(one.counts for one in found)))
 
 
@@ -91,17 +104,50 @@ def _files(left: Code, right: Code) -> list[Difference]:
         why = f"the files of {left.name if left.tree is None else right.name} are neither beside the spec nor in the store"
     except ArtifactError as error:
         why = str(error)
-    known = [*_requirements(left, right), *_notebooks(left, right)]
+    known = {one.what: one for one in (*_by_git(left, right), *_notebooks(left, right), *_requirements(left, right))}
+    if known and _is_clean(left.git) and _is_clean(right.git):
+        return list(known.values())
     return [
-        *known,
+        *known.values(),
         Difference(
             level="source",
             what="files of the source",
-            left=left.digest.removeprefix("sha256:")[:12],
-            right=right.digest.removeprefix("sha256:")[:12],
+            left=(left.content or left.digest).removeprefix("sha256:")[:12],
+            right=((right.content if left.content else None) or right.digest).removeprefix("sha256:")[:12],
             why=f"which {'other ones' if known else 'ones'} cannot be told: {why}",
         ),
     ]
+
+
+def _by_git(left: Code, right: Code) -> list[Difference]:
+    """Paths that differ between the two commits, as far as the repository around the folder has both."""
+    from repro_env.capture import gitdiff
+    from repro_env.capture.gitask import GitError
+
+    if right.root is None or left.git is None or right.git is None or not (left.git.commit and right.git.commit):
+        return []
+    try:
+        names = gitdiff.between(right.root, left.git.commit, right.git.commit)
+    except GitError:
+        return []
+    apart = [os.path.relpath(path, right.root) for path in right.never]
+    entries = right.tree.entries() if right.tree is not None else {}
+    then = f"as in commit {left.git.commit[:12]}"
+    return [
+        Difference(
+            level="source",
+            what=name,
+            left="" if status == "A" else then,
+            right="" if status == "D" else described(entries.get(name)) or "there, and no part of the code by the rules",
+        )
+        for status, name in names
+        if not any(name == path or name.startswith(path + "/") for path in apart)
+    ]
+
+
+def _is_clean(git: Git | None) -> bool:
+    """Whether the files are those of the commit."""
+    return git is not None and bool(git.commit) and not git.dirty and git.diff is None and not git.untracked
 
 
 def _by_path(left: Code, right: Code, old: Mapping[str, Entry], new: Mapping[str, Entry]) -> list[Difference]:

@@ -209,16 +209,17 @@ def _files(left: _View, right: _View) -> Iterator[Difference]:
         owner = owners[one.path]
         if owner and owner in other:
             continue  # a distribution of another version has other files
-        marker = one.path in left.last or one.path in right.last
         why = paths.MOVED if one.path in moved else "mode" if one.how == "mode" else ""
+        made = one.path in left.last or one.path in right.last
+        linked = made and "link" in (getattr(one.left, "kind", ""), getattr(one.right, "kind", ""))
         yield Difference(
-            level="layout" if marker else _level(one.path, owner),
+            level="layout" if linked else "digests" if made else _level(one.path, owner),
             what=f"/{one.path}",
             left=described(one.left),
             right=described(one.right),
             of=owner,
-            why="written by rule: names the spec, and links the prefix" if marker else why,
-            moved=one.path in moved or marker,
+            why="the link at the prefix" if linked else "names the spec" if made else why,
+            moved=one.path in moved or linked,
         )
 
 

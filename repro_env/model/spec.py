@@ -133,6 +133,8 @@ class Source(Frozen, frozen=True, kw_only=True):
     tree: TreeBlob
     size: Size
     """Of the files' contents, in bytes."""
+    content: Digest | None = None
+    """Of its files and symlinks by path, without folders: a fresh clone has the same, though git holds no empty folder."""
     git: Git | None
     notebooks: tuple[Notebook, ...] = ()
     """Sorted by path."""

@@ -18,8 +18,6 @@ def commits(left: Git | None, right: Git | None, *, same: bool) -> Iterator[Diff
     about = "the files are the same" if same else ""
     yield from _other("commit", left.commit or "none yet", right.commit or "none yet", about)
     yield from _other("uncommitted changes", _state(left), _state(right), about)
-    yield from _other("branch", left.branch, right.branch, "")
-    yield from _other("remote", left.remote, right.remote, "")
     if left.submodules != right.submodules:
         yield from _other("submodules", ", ".join(left.submodules), ", ".join(right.submodules), about)
 
