@@ -18,13 +18,16 @@ from typing import Any
 import pytest
 
 from repro_env.capture import conda as capture
+from repro_env.capture.distributions import Scan
 from repro_env.image import conda as rule
 from repro_env.image import stack
 from repro_env.image.wheel import Installed
 from repro_env.io.files import walk
 from repro_env.lock import compose
 from repro_env.lock import conda as lock
+from repro_env.lock.places import Place
 from repro_env.model.environment import Carried, Layout
+from repro_env.model.talk import Silent
 from repro_env.store import condafile
 from repro_env.store.store import Store
 from tests.fakes import conda
@@ -82,8 +85,8 @@ Answer = tuple[dict[str, lock.Identified], tuple[Carried, ...]]
 
 def identify(prefix: Path, store: Store, environ: Mapping[str, str] | None = None) -> Answer:
     found = tuple(walk(prefix, skip=compose.bytecode))
-    hashes = store.hashes.of(prefix, found)
-    done, plain = lock.identify(capture.read(prefix), layout(prefix), found, hashes, store=store, environ=environ or {})
+    place = Place(0, layout(prefix), Scan((), ()), found, store.hashes.of(prefix, found), state="", settled=False)
+    done, plain = lock.identify(capture.read(prefix), place, store=store, environ=environ or {}, tell=Silent())
     return {one.package.name: one for one in done}, plain
 
 
@@ -146,7 +149,8 @@ def test_the_archive_gives_the_same_bytes(made: Path, store: Store) -> None:
     for one in done.values():
         becomes = rule.canonical(one.facts, layout(made))
         where = lock.whole(one, store)
-        with condafile.CondaContents(where, one.package.filename, str(made), becomes, store.temp) as contents:
+        with condafile.Unpacked(where, one.package.filename, str(made), store.temp) as package:
+            contents = condafile.CondaContents(package, becomes)
             for entry in becomes.entries:
                 if entry.kind == "file":
                     data = b"".join(contents.chunks(entry))
