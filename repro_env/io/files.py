@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -142,6 +142,15 @@ def _found(path: str, item: os.DirEntry[str], folder: int) -> Found:
             raise CaptureError("is a symlink whose target is not UTF-8", where=path, hint="remove it or point it elsewhere")
         return Found(path, "link", False, 0, target, key)
     return Found(path, "other", False, 0, "", key)
+
+
+def fingerprint(found: Iterable[Found]) -> str:
+    """Of a listing (hex): it stays while every path is what it was, and every file has the key that it had.
+
+    Folders count by their paths alone: bytecode that comes and goes in them changes their times.
+    """
+    rows = [(one.path, one.executable, one.key) if one.kind == "file" else (one.path, one.kind, one.target) for one in found]
+    return hashlib.sha256(msgspec.msgpack.encode(rows)).hexdigest()
 
 
 def atomic_write(path: Path, data: bytes, *, flush: bool = True) -> None:

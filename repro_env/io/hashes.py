@@ -145,6 +145,12 @@ class FileHashes:
             self._database.unlink(missing_ok=True)  # damaged
 
 
+def settled(found: Sequence[Found]) -> bool:
+    """Whether all files are old enough to be known by their keys. To be asked before they are read."""
+    youngest = time.time_ns() - SETTLED
+    return all(one.key[3] < youngest and one.key[4] < youngest for one in found if one.kind == "file")
+
+
 def _digest(files: Sequence[Found]) -> bytes:
     """Of the keys of a list of files, in its order."""
     return hashlib.sha256(msgspec.msgpack.encode([one.key for one in files])).digest()

@@ -18,7 +18,7 @@ from repro_env.image.entry import Contents, Entry, entries_of, ordered
 from repro_env.image.layout import inside
 from repro_env.io import machine
 from repro_env.io.files import FileContents
-from repro_env.lock import assemble, compose, conda, identify, layers, places
+from repro_env.lock import assemble, compared, compose, conda, identify, layers, places
 from repro_env.lock.live import Live, look
 from repro_env.lock.outside import Outside, linked, on_host, outside, python_path
 from repro_env.lock.places import Place
@@ -98,19 +98,34 @@ def lock(
     packages, plain = conda.identify(meta, live.places[0], store=store, environ=environ, tell=tell)
     held = live.held
     linked_in = {one.package.key: rule.canonical(one.facts, facts.layout) for one in packages}
-    installed = {one.wheel.key: _installed(one, live.places[one.wheel.place].layout, store) for one in identified}
+    installed = _Installed(identified, live.places, store)
     first = live.places[0]
     made = (
         records.made(first.prefix, frozenset(rule.record_path(one.package.filename) for one in packages)) if meta.is_there else {}
     )
-    compositions = tuple(_compose(place, [linked_in, installed], held) for place in (first.with_made(made), *live.places[1:]))
+    seen = compared.key(live.places, live.trees, [one.package for one in packages], [one.wheel for one in identified], made)
+    known = compared.recall(seen, store.facts)
+    compositions = (
+        known.compositions
+        if known is not None
+        else tuple(_compose(place, [linked_in, installed], held) for place in (first.with_made(made), *live.places[1:]))
+    )
     beside = outside(facts, live.startup, live.places, workspace)
     overlay = _overlay(compositions, live.places, beside, held, workspace, made, store)
     if search is not None:
         _search(search, live, identified, installed, overlay, store)
-    lower, upper = stack.layers(linked_in), stack.layers(installed)
-    unread = all(layers.known_layer(group, facts=store.facts) for group in (*lower, *upper))
-    unread = unread and (overlay is None or layers.known_blob(overlay.entries, facts=store.facts) is not None)
+    unread = overlay is None or layers.known_blob(overlay.entries, facts=store.facts) is not None
+    if known is None:
+        lower, upper = stack.layers(linked_in), stack.layers(installed)
+        unread = unread and all(layers.known_layer(group, facts=store.facts) for group in (*lower, *upper))
+        known = compared.Compared(
+            compositions=compositions,
+            layers=(
+                *conda.layers_of(lower, linked_in, packages, compositions[0].altered, first.prefix, store),
+                *_layers(upper, installed, identified, compositions, live.places, store),
+            ),
+        )
+        compared.remember(seen, known, store.facts)
     return Locked(
         facts=facts,
         live=live,
@@ -122,10 +137,7 @@ def lock(
         indexes=indexes,
         compositions=compositions,
         overlay=overlay,
-        layers=(
-            *conda.layers_of(lower, linked_in, packages, compositions[0].altered, first.prefix, store),
-            *_layers(upper, installed, identified, compositions, live.places, store),
-        ),
+        layers=known.layers,
         read=not unread,
         python_path=python_path(environ),
         unknown=(*meta.problems, *_unknown(live, environ)),
@@ -175,14 +187,37 @@ def identity(locked: Locked, seed: int, hold: Callable[[Tree], TreeBlob]) -> Ide
     )
 
 
+class _Installed(Mapping[str, wheel.Installed]):
+    """What each wheel becomes, by its key; made, or read from the store, when it is asked for."""
+
+    def __init__(self, identified: Sequence[identify.Identified], observed: Sequence[Place], store: Store) -> None:
+        self._wheels = {one.wheel.key: one for one in identified}
+        self._places = observed
+        self._store = store
+        self._made: dict[str, wheel.Installed] = {}
+
+    def __getitem__(self, key: str) -> wheel.Installed:
+        if key not in self._made:
+            one = self._wheels[key]
+            self._made[key] = _installed(one, self._places[one.wheel.place].layout, self._store)
+        return self._made[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._wheels)
+
+    def __len__(self) -> int:
+        return len(self._wheels)
+
+
 def _installed(one: identify.Identified, layout: Layout, store: Store) -> wheel.Installed:
     """What the wheel becomes. The store remembers that, and the wheel's facts: a rebuild here can use the installed files."""
-    key = codec.digest([one.facts.filename, one.wheel.sha256, one.wheel.name, layout, Rules().canonical])
+    key = codec.digest([one.wheel.filename, one.wheel.sha256, one.wheel.name, layout, Rules().canonical])
     known = store.facts.recall("installed", key, wheel.Installed)
     if known is not None:
         return known
-    store.facts.put(FACTS, one.wheel.sha256, codec.canonical(one.facts))
-    made = wheel.canonical(one.facts, layout, name=one.wheel.name)
+    facts = identify.facts_of(one, store)
+    store.facts.put(FACTS, one.wheel.sha256, codec.canonical(facts))
+    made = wheel.canonical(facts, layout, name=one.wheel.name)
     store.facts.put("installed", key, codec.canonical(made))
     return made
 

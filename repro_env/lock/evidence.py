@@ -82,6 +82,10 @@ class Witness:
         found = list(walk(path.parent, skip=lambda name, _: name != path.name))
         return "sha256:" + self._store.hashes.of(path.parent, found, workers=1)[path.name]
 
+    def knows(self, digest: str, url: str) -> bool:
+        """Whether `recall` will find something, as far as a look can tell."""
+        return any(self._store.facts.has("evidence", key) for key in (digest, _by_url(digest, url)))
+
     def recall(self, digest: str, filename: str, url: str = "") -> _Known | None:
         """Facts seen before. Those read by ranges count only for the URL that they came from: nobody hashed the file."""
         for key in (digest, _by_url(digest, url)):

@@ -36,6 +36,7 @@ from repro_env.model.spec import WheelHint
 from repro_env.model.talk import Tell
 from repro_env.model.text import Url
 from repro_env.store.store import Store
+from repro_env.store.wheelfile import open_facts
 
 THREADS = 8
 MOST_OTHERS = 8
@@ -52,7 +53,8 @@ class Identified(msgspec.Struct, frozen=True):
 
     wheel: Wheel
     hint: WheelHint
-    facts: Facts
+    facts: Facts | None
+    """None where the store has them: `facts_of`."""
     file: Path | None
     """The whole wheel, when it is on disk; always for one that is carried."""
     why: str
@@ -100,7 +102,7 @@ def identify(
             one = _repacked(dist, layout, store, why, talk, search)
         if one is not None:
             done.append(msgspec.structs.replace(one, wheel=msgspec.structs.replace(one.wheel, place=place)))
-    return tuple(sorted(done, key=lambda one: one.wheel.name)), session.configuration.shown
+    return tuple(sorted(done, key=lambda one: one.wheel.name)), session.shown
 
 
 def whole(one: Identified, store: Store) -> Path:
@@ -113,6 +115,15 @@ def whole(one: Identified, store: Store) -> Path:
         raise ArtifactError("is nowhere to be had", where=one.wheel.filename, hint="capture again where it is")
     with Session(cache=store.facts) as session:
         return store.blobs.put(session.download(url), one.wheel.sha256, where=url, size=one.wheel.size)
+
+
+def facts_of(one: Identified, store: Store) -> Facts:
+    """What is in the wheel. Raises as `whole` when the store has lost it."""
+    if one.facts is not None:
+        return one.facts
+    with Session(cache=store.facts) as session:
+        known = Witness(session, store).recall(one.wheel.sha256, one.wheel.filename, next(iter(one.hint.urls), ""))
+    return known.facts if known is not None else open_facts(whole(one, store), one.wheel.filename)
 
 
 def differs(facts: Facts, dist: InstalledDistribution, layout: Layout) -> str:
@@ -180,21 +191,20 @@ class _Search:
 
     def _key(self, dist: InstalledDistribution) -> str:
         digests = [hashlib.sha256(data).hexdigest() for data in (dist.record, dist.wheel, dist.entry_points)]
-        return codec.digest((_RULE, dist.facts, digests, self._layout, self._session.configuration.shown))
+        return codec.digest((_RULE, dist.facts, digests, self._layout, self._session.shown))
 
     def _known(self, key: str) -> Identified | None:
         proof = self._store.facts.recall("proof", key, _Proof)
         if proof is None:
             return None
-        known = self._witness.recall(proof.wheel.sha256, proof.wheel.filename, proof.url)
-        if known is None:
+        if not self._witness.knows(proof.wheel.sha256, proof.url):
             return None
         path = None
         if proof.origin == "carried":
             path = self._store.blobs.path(proof.wheel.sha256) or self._same_file(proof)
             if path is None:
                 return None
-        return _identified(proof, known.facts, path)
+        return _identified(proof, None, path)
 
     def _same_file(self, proof: _Proof) -> Path | None:
         path = local_path(proof.url)
@@ -222,7 +232,7 @@ class _NotThisError(Exception):
     """Why a candidate is not the wheel."""
 
 
-def _identified(proof: _Proof, found: Facts, path: Path | None) -> Identified:
+def _identified(proof: _Proof, found: Facts | None, path: Path | None) -> Identified:
     linked = proof.origin != "carried"
     hint = WheelHint(sha256=proof.wheel.sha256, origin=proof.origin, urls=(proof.url,) if linked else (), index=proof.index)
     why = "" if linked else _LOCAL if proof.url.startswith("file:") else _SIGNED if linkable(proof.url) else _LOOPBACK

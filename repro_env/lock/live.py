@@ -14,7 +14,8 @@ from repro_env.base.tree import Tree
 from repro_env.capture import distributions, frameworks, gpu, python, system
 from repro_env.capture.distributions import Scan
 from repro_env.image.entry import Entry
-from repro_env.io.files import Found
+from repro_env.io.files import Found, fingerprint
+from repro_env.io.hashes import settled
 from repro_env.lock import places
 from repro_env.lock.places import Place
 from repro_env.model import codec
@@ -55,6 +56,7 @@ class _Listed(msgspec.Struct, frozen=True):
     layout: Layout
     scanned: Scan
     found: tuple[Found, ...]
+    state: str
 
 
 def look(facts: Interpretation, scanned: Scan, environ: Mapping[str, str], *, programs: Sequence[str], store: Store) -> Live:
@@ -63,11 +65,9 @@ def look(facts: Interpretation, scanned: Scan, environ: Mapping[str, str], *, pr
         # Python starts, drivers answer and libraries load while this thread has the disk.
         starting = pool.submit(python.start_up, facts, environ)
         asking = pool.submit(_machine, environ)
-        listed = [_Listed(facts.layout, scanned, places.listed(facts, facts.layout, scanned))]
+        listed = [_listed(facts, facts.layout, scanned)]
         startup = starting.result()
-        for layout in places.others(facts, startup):
-            others = distributions.scan(layout)
-            listed.append(_Listed(layout, others, places.listed(facts, layout, others)))
+        listed += [_listed(facts, layout, distributions.scan(layout)) for layout in places.others(facts, startup)]
         loading = pool.submit(_load, facts, environ, tuple(listed), asking, store)
         found = [_hashed(number, one, store) for number, one in enumerate(listed)]
         loaded = loading.result()
@@ -88,6 +88,11 @@ def look(facts: Interpretation, scanned: Scan, environ: Mapping[str, str], *, pr
     )
 
 
+def _listed(facts: Interpretation, layout: Layout, scanned: Scan) -> _Listed:
+    found = places.listed(facts, layout, scanned)
+    return _Listed(layout, scanned, found, fingerprint(found))
+
+
 def _machine(environ: Mapping[str, str]) -> tuple[Host, Accelerators]:
     return system.host(environ), gpu.accelerators(environ)
 
@@ -104,7 +109,7 @@ def _load(
         facts,
         environ,
         names={dist.facts.name for one in listed for dist in one.scanned.distributions},
-        state=codec.digest([(one.layout.prefix, [(found.path, found.key) for found in one.found]) for one in listed]),
+        state=codec.digest([(one.layout.prefix, one.state) for one in listed]),
         here=asking.result(),
         cache=store.facts,
     )
@@ -130,7 +135,10 @@ def _tied(report: frameworks.Report, found: Sequence[Place], cut: host.Cut, runt
 
 
 def _hashed(number: int, one: _Listed, store: Store) -> Place:
-    return Place(number, one.layout, one.scanned, one.found, store.hashes.of(Path(one.layout.prefix), one.found))
+    known = settled(one.found)
+    return Place(
+        number, one.layout, one.scanned, one.found, store.hashes.of(Path(one.layout.prefix), one.found), one.state, known
+    )
 
 
 def _system(

@@ -31,6 +31,10 @@ class FactCache:
         check, _, value = stored.partition(b"\n")
         return value if check == _check(key, value) else None
 
+    def has(self, kind: str, key: str) -> bool:
+        """Whether there is a value; it may turn out to be damaged."""
+        return self._path(kind, key).is_file()
+
     def recall(self, kind: str, key: str, into: type[T]) -> T | None:
         """The value as a type; None too for one that another version of repro-env wrote in another shape."""
         value = self.get(kind, key)
