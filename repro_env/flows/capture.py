@@ -166,9 +166,13 @@ def _source(tree: source.SourceTree, request: Request, store: Store, carried: Ca
 
 def _write(output: Path, spec: Spec, carried: Carried) -> None:
     """The lock files, then the spec, then away with blobs of an earlier capture."""
-    from repro_env.render import pylock, requirements
+    from repro_env.render import conda, pylock, requirements
 
     atomic_write(output / "requirements.txt", requirements.render(spec))
     atomic_write(output / "pylock.toml", pylock.render(spec))
+    if spec.identity.packages:
+        atomic_write(output / "conda-explicit.txt", conda.render(spec))
+    else:
+        (output / "conda-explicit.txt").unlink(missing_ok=True)
     atomic_write(output / "spec.json", codec.pretty(spec))
     carried.keep_only(spec.carried)
