@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+import time
 import urllib.parse
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -41,6 +42,8 @@ from repro_env.store.wheelfile import open_facts
 THREADS = 8
 MOST_OTHERS = 8
 """Candidates tried whose tags are not those of WHEEL."""
+ASK_AGAIN = 600
+"""Seconds for which "no index has such a wheel" is believed, of an installation that has not changed since."""
 _RULE = 1
 """Part of the cache's key; a change of what a proof means needs the next number."""
 _LOCAL = "from a local file, which no other machine can reach"
@@ -69,6 +72,14 @@ class _Proof(msgspec.Struct, frozen=True):
     url: str
     """Redacted; of a `file:` wheel not."""
     index: str
+
+
+class _Absence(msgspec.Struct, frozen=True):
+    """No wheel was found, as the store remembers it."""
+
+    asked: int
+    """Seconds since 1970."""
+    why: str
 
 
 def identify(
@@ -169,6 +180,9 @@ class _Search:
         known = self._known(key)
         if known is not None:
             return known, known.why
+        absent = self._store.facts.recall("no-wheel", key, _Absence)
+        if absent is not None and 0 <= time.time() - absent.asked < ASK_AGAIN:
+            return None, absent.why
         offers = self._indexes.offers(facts.name, facts.version)
         first = candidate(direct, "") if direct else None
         reasons: list[str] = []
@@ -187,7 +201,10 @@ class _Search:
             return identified, identified.why
         if failures:
             raise failures[0]
-        return None, "; ".join([*_told(reasons), *offers.refusals]) or "no configured index has a wheel of this version"
+        why = "; ".join([*_told(reasons), *offers.refusals]) or "no configured index has a wheel of this version"
+        if not direct and not offers.refusals:
+            self._store.facts.put("no-wheel", key, codec.canonical(_Absence(int(time.time()), why)))
+        return None, why
 
     def _key(self, dist: InstalledDistribution) -> str:
         digests = [hashlib.sha256(data).hexdigest() for data in (dist.record, dist.wheel, dist.entry_points)]

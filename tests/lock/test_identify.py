@@ -10,11 +10,13 @@ import zipfile
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from repro_env.capture import distributions, python
 from repro_env.image import wheel
-from repro_env.lock.identify import Identified, identify, whole
+from repro_env.lock import identify as identifying
+from repro_env.lock.identify import Identified, facts_of, identify, whole
 from repro_env.model.environment import Interpretation
 from repro_env.model.errors import ArtifactError, NetworkError
 from repro_env.model.talk import Silent
@@ -67,9 +69,10 @@ class Place:
         self.index.asked.clear()
         options = {"index_url": MIRROR, "proxy": self.index.proxy, "retries": "0"} | options
         with configured(self._patch, **options):
-            return identify(
+            found, _ = identify(
                 distributions.scan(self.facts.layout).distributions, self.facts.layout, store=self.store, talk=self.said
-            )[0]
+            )
+            return tuple(msgspec.structs.replace(one, facts=facts_of(one, self.store)) for one in found)
 
     def one(self, **options: str) -> Identified:
         (found,) = self.identify(**options)
@@ -80,6 +83,37 @@ class Place:
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Place]:
     with Index(tmp_path / "wheels") as index:
         yield Place(tmp_path, index, monkeypatch)
+
+
+def test_an_index_that_had_no_wheel_is_asked_again_later_or_for_other_files(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = place.install()
+    hidden = path.rename(path.with_suffix(".hidden"))
+    assert place.one().hint.origin == "repacked"
+    hidden.rename(path)
+    assert place.one().hint.origin == "repacked"
+    assert place.index.asked == []
+
+    with (place.site / "demo-1.0.dist-info/RECORD").open("a") as record:
+        record.write("\n")
+    assert place.one().hint.origin == "index", "other files are another question"
+    hidden = path.rename(path.with_suffix(".hidden"))
+    (place.site / "demo-1.0.dist-info/WHEEL").write_text("Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n\n")
+    assert place.one().hint.origin == "repacked"
+    hidden.rename(path)
+    monkeypatch.setattr(identifying, "ASK_AGAIN", 0)
+    place.one()
+    assert place.index.asked != []
+
+
+def test_facts_that_the_store_has_lost_are_read_from_the_wheel(place: Place) -> None:
+    place.install()
+    first = place.one()
+    for path in (place.store.root / "facts/evidence").iterdir():
+        path.write_bytes(b"damaged")
+
+    assert place.one().facts == first.facts
 
 
 def digest(path: Path) -> str:
@@ -310,12 +344,15 @@ def test_a_hostile_wheel_is_only_another(place: Place) -> None:
     assert place.one().hint.origin == "repacked"
 
 
-def test_what_was_looked_at_is_not_fetched_again(place: Place) -> None:
+def test_what_was_looked_at_is_not_fetched_again(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a proof the pages are asked anew, by ETag; the candidates' contents are known."""
     place.install()
     wheels.make(place.index.folder, "demo", files={"demo.py": b"another"}, entry_points=POINTS)
     first = place.one()
     assert [one.status for one in place.index.asked] == [200, 206]
+    assert place.one() == first
+    assert place.index.asked == [], "asked a moment ago"
+    monkeypatch.setattr(identifying, "ASK_AGAIN", 0)
     assert place.one() == first
     assert [one.status for one in place.index.asked] == [304]
 
@@ -382,9 +419,8 @@ def test_a_real_package_of_the_configured_index(tmp_path: Path) -> None:
     done = subprocess.run(pip, check=False, capture_output=True, text=True)
     need(done.returncode == 0, f"an index that has iniconfig: {done.stderr[-300:]}")
     facts = python.interpret(str(venv), {})
-    (found,), indexes = identify(
-        distributions.scan(facts.layout).distributions, facts.layout, store=Store.open(tmp_path / "store"), talk=Silent()
-    )
+    store = Store.open(tmp_path / "store")
+    (found,), indexes = identify(distributions.scan(facts.layout).distributions, facts.layout, store=store, talk=Silent())
     assert indexes
     assert found.hint.origin in ("index", "carried")
-    assert len(wheel.canonical(found.facts, facts.layout, name="iniconfig").entries) > 3
+    assert len(wheel.canonical(facts_of(found, store), facts.layout, name="iniconfig").entries) > 3
