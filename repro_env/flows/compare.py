@@ -31,17 +31,28 @@ class Compared(msgspec.Struct, frozen=True):
 
 def environments(left: Side, right: Side, store: Store) -> Compared:
     """Compare what makes two environments these environments, and what was seen of their machines."""
+    based = any(pair.part == "base" for pair in environment.pairs(left.identity, right.identity))
+    return Compared(
+        ordered(
+            (
+                *files(left, right, store),
+                *environment.settings(left.identity, right.identity),
+                *machine.packages(left.observed.system_packages, right.observed.system_packages, counts=based),
+                *machine.observations(left.observed, right.observed),
+                *_digests(left, right),
+            )
+        )
+    )
+
+
+def files(left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
+    """What of the artifacts and trees differs, ordered: all but variables, seed, and what was only seen."""
     found: list[Difference] = []
-    for one in environment.identities(left.identity, right.identity):
+    for one in environment.artifacts(left.identity, right.identity):
         found += _listed(one, left, right, store) if one.why == environment.OTHER_BUILD else (one,)
-    different = environment.pairs(left.identity, right.identity)
-    for pair in different:
+    for pair in environment.pairs(left.identity, right.identity):
         found += _paths(pair, left, right, store)
-    based = any(pair.part == "base" for pair in different)
-    found += machine.packages(left.observed.system_packages, right.observed.system_packages, counts=based)
-    found += machine.observations(left.observed, right.observed)
-    found += _digests(left, right)
-    return Compared(ordered(found))
+    return ordered(found)
 
 
 def _paths(pair: Pair, left: Side, right: Side, store: Store) -> tuple[Difference, ...]:

@@ -12,6 +12,7 @@ from repro_env.model.run import Launch
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Silent, Tell
 from repro_env.store.store import Store
+from repro_env.verify.difference import sentence
 
 
 def check_host(asked: Asked, spec: Spec, source: Snapshot) -> None:
@@ -29,10 +30,9 @@ def check_host(asked: Asked, spec: Spec, source: Snapshot) -> None:
         )
 
 
-def check_drift(spec: Spec, launch: Launch, store: Store, tell: Tell) -> None:
-    """The live environment has to be the captured one, file for file."""
-    from repro_env.lock import environment, layers
-    from repro_env.verify.environment import differences
+def check_drift(spec: Spec, folder: Path, launch: Launch, store: Store, tell: Tell) -> None:
+    """The live environment has to be the captured one, file for file. `folder` holds the spec."""
+    from repro_env.flows import compare, sides
 
     environ = {variable.name: variable.value for variable in launch.env}
     captured = next((one.value for one in spec.identity.config.env if one.name == "PYTHONPATH"), None)
@@ -40,22 +40,19 @@ def check_drift(spec: Spec, launch: Launch, store: Store, tell: Tell) -> None:
     if captured is not None:
         environ["PYTHONPATH"] = captured
     tell("checking that the environment is the captured one")
-    locked = environment.lock(
+    live = sides.of_live(
         spec.identity.command,
         environ,
         workspace=Path(launch.workspace),
         programs=spec.observed.programs,
+        seed=launch.seed,
         store=store,
         tell=Silent(),  # what it would say is about a capture that nobody asked for
     )
-    live = environment.identity(
-        locked, launch.seed, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts)
-    )
-    found = differences(spec.identity, live)
+    found = compare.files(sides.of_spec(spec, folder, "the capture", store), live, store)
     if found:
-        edited = sorted(set(locked.edited) - set(spec.observed.edited))
         raise DriftError(
-            f"the environment is no longer the captured one: {some([*found, *edited], '; ')}",
+            f"the environment is no longer the captured one: {some([sentence(one) for one in found], '; ')}",
             where=launch.prefix,
-            hint="capture again, or leave out --runner host",
+            hint="`repro-env check` shows all of it; capture again, or leave out --runner host",
         )

@@ -101,7 +101,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     )
     launch = plan.plan(spec, request)
     if asked.runner == "host":
-        check_drift(spec, launch, store, tell)
+        check_drift(spec, folder, launch, store, tell)
     start = Start(
         schema="repro-env/run-start/1",
         id=run_id,

@@ -37,6 +37,18 @@ class NotCompared(Frozen, frozen=True, kw_only=True):
     why: str
 
 
+def sentence(one: Difference) -> str:
+    """In a few words, `right` being what is there now and `left` what was captured."""
+    about = f"{one.what} ({one.of})" if one.of else one.what
+    if one.of or one.level == "files":  # a path: its size and sha256 are not for a sentence
+        return f"{about} {'is gone' if not one.right else 'is new' if not one.left else 'was changed'}"
+    if not one.right:
+        return f"{about} {one.left} is gone"
+    if not one.left:
+        return f"{about} {one.right} is new"
+    return f"{about} is {one.right}, {one.left} was captured"
+
+
 def ordered(found: Iterable[Difference]) -> tuple[Difference, ...]:
     """What can matter most first; within a level what counts first, then by name."""
     return tuple(sorted(found, key=lambda one: (_HEIGHT[one.level], not one.counts, one.of, one.what)))

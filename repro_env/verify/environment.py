@@ -29,24 +29,6 @@ class Pair(msgspec.Struct, frozen=True):
 _FOLLOWS = "follows from the prefix"
 OTHER_BUILD = "another build of the same version"
 LEVEL: Mapping[Part, Level] = {"base": "system", "unowned": "system", "interpreter": "interpreter", "overlay": "files"}
-_SAID: Mapping[Part, str] = {
-    "base": "the system's libraries are others (packages were upgraded, or another locale is set)",
-    "unowned": "libraries of the machine that belong to no package are others",
-    "interpreter": "the interpreter's files are others",
-    "overlay": "files of the environment were added, edited or removed since the capture",
-}
-
-
-def differences(expected: Identity, found: Identity) -> tuple[str, ...]:
-    """What is other now than at capture, each in a few words; empty when the environment is the captured one.
-
-    Variables and the seed are not part of the environment's files and are not compared.
-    """
-    upgraded = expected.interpreter.version != found.interpreter.version  # of course its files are others then
-    return (
-        *(_sentence(one) for one in artifacts(expected, found)),
-        *(_SAID[pair.part] for pair in pairs(expected, found) if pair.part != "interpreter" or not upgraded),
-    )
 
 
 def identities(left: Identity, right: Identity) -> tuple[Difference, ...]:
@@ -197,13 +179,3 @@ def _rules(identity: Identity) -> str:
 
 def _digest(one: TreeBlob | None) -> str:
     return "" if one is None else one.sha256
-
-
-def _sentence(one: Difference) -> str:
-    if one.why == OTHER_BUILD:
-        return f"{one.what} {one.left.partition(' ')[0]} is another build than the captured one"
-    if not one.right:
-        return f"{one.what} {one.left} is gone"
-    if not one.left:
-        return f"{one.what} {one.right} is new"
-    return f"{one.what} is {one.right}, {one.left} was captured"
