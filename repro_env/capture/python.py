@@ -61,6 +61,14 @@ def interpret(python: str | None, environ: Mapping[str, str]) -> Interpretation:
         ) from None
 
 
+def venv(python: str | None, environ: Mapping[str, str]) -> Path | None:
+    """The virtual environment that `interpret` will choose, as far as a look at its place tells: nothing is started."""
+    with contextlib.suppress(InterpreterError):
+        prefix = _choose(python, environ)[0].parent.parent
+        return prefix if (prefix / "pyvenv.cfg").is_file() else None
+    return None
+
+
 def _unaliased(prefix: str, folder: str) -> str:
     """`lib64/…` where `lib64` is a symlink to `lib`: files have one path only, the real one."""
     real = os.path.realpath(f"{prefix}/{folder}")

@@ -31,9 +31,17 @@ class Rules:
     """Decides path by path, as `walk` asks, and keeps the account of what is left out."""
 
     def __init__(
-        self, root: Path, include: tuple[Glob, ...], exclude: tuple[Glob, ...], never: Sequence[Path], *, measure: bool = True
+        self,
+        root: Path,
+        include: tuple[Glob, ...],
+        exclude: tuple[Glob, ...],
+        never: Sequence[Path],
+        *,
+        measure: bool = True,
+        unmeasured: Path | None = None,
     ) -> None:
         self._measure = measure
+        self._unmeasured = None if unmeasured is None else os.path.realpath(unmeasured)
         self.include, self.exclude = include, exclude
         self._root = str(root)
         self._venv_root = (root / "pyvenv.cfg").exists() or (root / "conda-meta").is_dir()
@@ -136,7 +144,7 @@ class Rules:
         return True
 
     def _size(self, path: str, is_dir: bool) -> int:
-        if not self._measure:
+        if not self._measure or (is_dir and self._unmeasured == os.path.realpath(f"{self._root}/{path}")):
             return 0
         return _total(f"{self._root}/{path}") if is_dir else _size(f"{self._root}/{path}")
 

@@ -63,6 +63,7 @@ def look(
     facts: bool = True,
     not_secret: Sequence[str] = (),
     cache: secrets.Cache | None = None,
+    unmeasured: Path | None = None,
 ) -> SourceTree:
     """List the snapshot of `root`. Opens files only to look for secrets, and changes nothing.
 
@@ -70,13 +71,13 @@ def look(
     does not; a folder's match is that of all in it. `exclude` wins over `include`. `include` brings back what is left
     out by rule, but no `.env`, no `.git` and nothing of `never` (folders that this tool writes; listed without size).
     `facts=False` leaves out the git facts, the search for secrets and the sizes of what is left out; the snapshot is
-    the same. Files that match `not_secret` are taken whatever stands in them; `cache` remembers which files hold no secret.
+    the same. Files that match `not_secret` are taken whatever stands in them; `cache` remembers which files hold no secret. `unmeasured` is a folder that the caller will measure (`measured`).
     Raises `SourceError`: no folder, unreadable, over `cap` bytes, or a secret in a file.
     """
     root = Path(os.path.abspath(root))  # noqa: PTH100 - `resolve` would move the source to another path
     if not root.is_dir():
         raise SourceError("no such folder", where=str(root), hint="name the folder of your code with --source")
-    rules = Rules(root, globs(include), globs(exclude), never, measure=facts)
+    rules = Rules(root, globs(include), globs(exclude), never, measure=facts, unmeasured=unmeasured)
     found = _walk(root, rules)
     size = sum(one.size for one in found)
     if size > cap:
@@ -114,6 +115,15 @@ def look(
         problems=tuple(sorted({redact.line(problem) for problem in problems if problem})),
         notes=tuple(sorted({*answer.notes, *others})),
     )
+
+
+def measured(tree: SourceTree, folder: Path, size: int) -> SourceTree:
+    """With the size (bytes) of the folder that `look` left unmeasured, where it is one that was left out."""
+    rows = tuple(
+        msgspec.structs.replace(row, size=size) if os.path.realpath(tree.root / row.path) == os.path.realpath(folder) else row
+        for row in tree.excluded
+    )
+    return msgspec.structs.replace(tree, excluded=rows)
 
 
 def _walk(root: Path, rules: Rules) -> tuple[Found, ...]:

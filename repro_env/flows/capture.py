@@ -15,8 +15,8 @@ from repro_env.capture import data, notebook, python, requirements, source
 from repro_env.flows import snapshot
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
-from repro_env.io.files import FileContents, atomic_write
-from repro_env.lock import assemble, conda, environment, identify, layers
+from repro_env.io.files import FileContents, atomic_write, walk
+from repro_env.lock import assemble, compose, conda, environment, identify, layers
 from repro_env.lock.observe import observed
 from repro_env.lock.search import Search
 from repro_env.model import codec
@@ -64,6 +64,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     """
     machine.platform()  # first of all: nothing is read on a machine that no image can be for
     never = (request.output, request.output.parent / "runs")
+    venv = python.venv(request.python, request.environ)
     tree = _quiet(
         source.look(
             request.source,
@@ -72,6 +73,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
             never=never,
             not_secret=request.not_secret,
             cache=store.facts,
+            unmeasured=venv,
         )
     )
     mounted = tuple(data.fingerprint(path, target, store.hashes) for path, target in request.data)
@@ -85,6 +87,8 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         tell=tell,
         search=search,
     )
+    if venv is not None:
+        tree = source.measured(tree, venv, _size(locked, venv))
     tell("writing what has to be carried")
     carried = Carried(request.output / "blobs")
     code, problems = _source(tree, request, store, carried)
@@ -131,6 +135,13 @@ def carry(entries: Sequence[Entry], contents: Contents, *, store: Store, carried
         raise CaptureError("files changed while they were captured", hint="capture again when nothing writes to them")
     layers.remember_blob(entries, blob, facts=store.facts)
     return blob
+
+
+def _size(locked: environment.Locked, venv: Path) -> int:
+    """Bytes of the environment's files, bytecode apart: they were listed, so nothing is listed again."""
+    place = next((one for one in locked.live.places if one.prefix.resolve() == venv.resolve()), None)
+    found = place.found if place is not None else walk(venv, skip=compose.bytecode)
+    return sum(one.size for one in found if one.kind == "file")
 
 
 def _quiet(tree: source.SourceTree) -> source.SourceTree:

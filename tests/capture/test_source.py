@@ -106,6 +106,20 @@ def test_what_is_never_code(src: Path) -> None:
     assert next(one.size for one in tree.excluded if one.path == "conda") == 2
 
 
+def test_a_folder_that_the_caller_measures_is_not_measured_here(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_bytes(b"")
+    for name in (".venv", "other"):
+        (tmp_path / name / "lib").mkdir(parents=True)
+        (tmp_path / name / "pyvenv.cfg").write_bytes(b"home = /usr/bin\n")
+        (tmp_path / name / "lib/x.py").write_bytes(b"12345")
+
+    tree = source.look(tmp_path, unmeasured=tmp_path / ".venv")
+
+    assert {row.path: row.size for row in tree.excluded} == {".venv": 0, "other": 21}
+    told = source.measured(tree, tmp_path / ".venv", 7)
+    assert {row.path: row.size for row in told.excluded} == {".venv": 7, "other": 21}
+
+
 def test_a_venv_made_in_the_project_folder_itself(src: Path) -> None:
     make_venv(BASE, src)
     put(src, "train.py")
