@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.capture.source import SourceTree, look
+from repro_env.capture.source import SourceTree, look, measured
 from repro_env.model import codec
 from repro_env.model.environment import Excluded
 from repro_env.model.errors import SourceError
@@ -113,10 +113,10 @@ def test_a_folder_that_the_caller_measures_is_not_measured_here(tmp_path: Path) 
         (tmp_path / name / "pyvenv.cfg").write_bytes(b"home = /usr/bin\n")
         (tmp_path / name / "lib/x.py").write_bytes(b"12345")
 
-    tree = source.look(tmp_path, unmeasured=tmp_path / ".venv")
+    tree = look(tmp_path, unmeasured=tmp_path / ".venv")
 
     assert {row.path: row.size for row in tree.excluded} == {".venv": 0, "other": 21}
-    told = source.measured(tree, tmp_path / ".venv", 7)
+    told = measured(tree, tmp_path / ".venv", 7)
     assert {row.path: row.size for row in told.excluded} == {".venv": 7, "other": 21}
 
 
