@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import configparser
+import os
 import re
 import shlex
+from collections.abc import Callable
 
 import msgspec
 
@@ -22,7 +24,7 @@ _LONGEST_SHEBANG = 124
 """Characters of a path that every kernel takes (BINPRM_BUF_SIZE was 128 before Linux 5.1)."""
 _NAME = re.compile(r"[^/\\\s\x00-\x1f\x7f][^/\\\x00-\x1f\x7f]*")
 _REFERENCE = re.compile(r"(?P<module>\w+(?:\.\w+)*)\s*:\s*(?P<attr>\w+(?:\.\w+)*)\s*(?:\[.*\])?")
-_SHELL_STUB = re.compile(rb"#!/bin/sh\n'''exec' [^\n]*\n' '''\n")
+_SHELL_STUB = re.compile(rb"#!/bin/sh\n'''exec' (?P<python>[^\n]*) \"\$0\" \"\$@\"\n' '''\n")
 
 
 class EntryPoint(msgspec.Struct, frozen=True):
@@ -79,9 +81,12 @@ def rewritten(body: bytes, first_line: bytes = SHEBANG) -> bytes:
     return body
 
 
-def means(installed: bytes, point: EntryPoint) -> bool:
-    """Whether an installed stub (pip's, uv's, distlib's ...) only calls this entry point."""
-    body = _without_first_lines(installed)
+def means(installed: bytes, point: EntryPoint, starts: Callable[[str], bool]) -> bool:
+    """Whether an installed stub (pip's, uv's, distlib's ...) only calls this entry point.
+
+    `starts` says whether the python of its first line is the environment's own: the canonical one starts that, without options.
+    """
+    body = _without_first_lines(installed, starts)
     if body is None:
         return False
     try:
@@ -95,24 +100,29 @@ def means(installed: bytes, point: EntryPoint) -> bool:
     return wanted in imports and imports <= {wanted, "import sys", "import re"}
 
 
-def same_body(installed: bytes, body: bytes) -> bool:
-    """Whether an installed script is a wheel's `.data/scripts` file with only its first line rewritten."""
+def same_body(installed: bytes, body: bytes, starts: Callable[[str], bool]) -> bool:
+    """Whether an installed script is a wheel's `.data/scripts` file with only its first line rewritten. `starts` as in `means`."""
     if installed == body:
-        return True
-    if rewritten(body) == body:
-        return False
-    rest = _without_first_lines(installed)
-    return rest is not None and rest == body.partition(b"\n")[2]
+        return rewritten(body) == body
+    first, _, rest = body.partition(b"\n")
+    if first.rstrip() not in (b"#!python", b"#!pythonw"):
+        return False  # no script of Python's, or one that wants options: ours would drop them
+    return _without_first_lines(installed, starts) == rest
 
 
-def _without_first_lines(installed: bytes) -> bytes | None:
-    """What follows an absolute `#!/...python` line, or the shell detour used for long or spaced paths."""
+def _without_first_lines(installed: bytes, starts: Callable[[str], bool]) -> bytes | None:
+    """What follows `#!/...python`, or the shell detour used for long or spaced paths; None where another program is started."""
+    if installed.startswith(SHEBANG):
+        return installed.removeprefix(SHEBANG)
     if match := _SHELL_STUB.match(installed):
-        return installed[match.end() :]
+        try:
+            words = shlex.split(os.fsdecode(match["python"]))
+        except ValueError:
+            return None
+        return installed[match.end() :] if len(words) == 1 and starts(words[0]) else None
     first, newline, rest = installed.partition(b"\n")
-    if newline and re.fullmatch(rb"#!\s*/[^\n]*", first):
-        return rest
-    return None
+    python = os.fsdecode(first.removeprefix(b"#!").strip())
+    return rest if newline and first.startswith(b"#!") and python.startswith("/") and starts(python) else None
 
 
 def _is_main_block(statement: ast.stmt, call: str) -> bool:

@@ -37,6 +37,7 @@ def compose(
     mine: Callable[[str], bool] = lambda key: True,  # noqa: ARG005
     held: Mapping[str, Entry],
     read: Callable[[str], bytes],
+    starts: Callable[[str], bool],
 ) -> Composition:
     """Compare one place with what the image's layers show there.
 
@@ -44,6 +45,7 @@ def compose(
     bytecode (paths relative to its prefix), `hashes` the sha256 of its files, `read` gives a script. `root`: where the
     image holds the prefix. `mine` says of a key whether it is of this place: two may have one prefix, and each is compared
     with its own. `held`: the entries of the layers below all these, by path from the image's root.
+    `starts` says of a path whether it is the python that the scripts of this place are for.
     """
     live = {one.path: one for one in found}
     entries = {path: _entry(one, hashes) for path, one in live.items() if one.kind in ("file", "link")}
@@ -67,8 +69,8 @@ def compose(
             return True
         point, body = installed[owner].points.get(path), installed[owner].bodies.get(path)
         if point is not None:
-            return script.means(read(path), point)
-        return body is not None and script.same_body(read(path), body)
+            return script.means(read(path), point, starts)
+        return body is not None and script.same_body(read(path), body, starts)
 
     altered = {
         name: frozenset(entry.path for entry in one.entries if not shows(entry.path, entry, name))

@@ -154,6 +154,7 @@ def _compose(place: Place, stacks: Sequence[Mapping[str, wheel.Installed]], held
         mine=place.owns,
         held=held,
         read=lambda path: (prefix / path).read_bytes(),
+        starts=place.starts,
     )
     if composition.unheld:
         raise CaptureError(

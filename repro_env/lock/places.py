@@ -26,6 +26,7 @@ from repro_env.model.environment import Interpretation, Layout, Startup
 SITES = ("site-packages", "dist-packages")
 _FOLDER = re.compile(r"python\d*(?:\.\d+)?t?")
 _LIBRARY = ("lib", "lib64")
+_PYTHON = re.compile(r"python[\d.]*t?")
 Skip = Callable[[str, bool], bool]
 
 
@@ -57,6 +58,15 @@ class Place(msgspec.Struct, frozen=True):
     @property
     def prefix(self) -> Path:
         return Path(self.layout.prefix)
+
+    def starts(self, path: str) -> bool:
+        """Whether a script whose first line names this path is started by the environment's own python."""
+        folder, name = posixpath.split(path)
+        if self.layout.python is not None:
+            return os.path.realpath(path) == os.path.realpath(self.layout.python)
+        # Not resolved to its end: a venv's python is a symlink to one that knows nothing of the venv.
+        own = os.path.realpath(self.prefix / self.layout.scripts)
+        return _PYTHON.fullmatch(name) is not None and os.path.realpath(folder) == own
 
     def with_made(self, made: Mapping[str, bytes]) -> Place:
         """The place as if it held these files, by path relative to the prefix."""

@@ -14,6 +14,12 @@ from repro_env.model.errors import ArtifactError
 
 POINT = EntryPoint("tool", "pkg.cli", "main")
 
+
+def own(path: str) -> bool:
+    """Whether a path is the python of the environments that the stubs are of."""
+    return path in ("/home/ann/venv/bin/python", "/home/ann/venv/bin/python3.11", "/home/ann/my project/venv/bin/python")
+
+
 STUBS = {
     "pip 23": """#!/home/ann/venv/bin/python
 # -*- coding: utf-8 -*-
@@ -56,7 +62,7 @@ if __name__ == '__main__':
 
 @pytest.mark.parametrize("text", STUBS.values(), ids=STUBS.keys())
 def test_stubs_of_installers_mean_their_entry_point(text: str) -> None:
-    assert script.means(text.encode(), POINT)
+    assert script.means(text.encode(), POINT, own)
 
 
 EDITED = {
@@ -67,6 +73,11 @@ EDITED = {
     "one more import": STUBS["pip 25"].replace("import sys\n", "import sys\nimport os\n"),
     "call in the trim": STUBS["pip 25"].replace("removesuffix('.exe')", "removesuffix(open('/x').read())"),
     "else": STUBS["pip 25"] + "else:\n    main()\n",
+    "options for python": STUBS["pip 25"].replace("bin/python\n", "bin/python -O\n"),
+    "another python": STUBS["pip 25"].replace("#!/home/ann/venv", "#!/usr"),
+    "options in the detour": STUBS["long path"].replace('python" "$0"', 'python" -O "$0"'),
+    "another python in the detour": STUBS["long path"].replace("my project", "other project"),
+    "env": STUBS["pip 25"].replace("#!/home/ann/venv/bin/python", "#!/usr/bin/env python3"),
     "no python": "#!/bin/sh\necho hello\n",
     "nothing": "",
     "binary": "\x7fELF\0\0",
@@ -75,7 +86,7 @@ EDITED = {
 
 @pytest.mark.parametrize("text", EDITED.values(), ids=EDITED.keys())
 def test_edited_stubs_do_not(text: str) -> None:
-    assert not script.means(text.encode(), POINT)
+    assert not script.means(text.encode(), POINT, own)
 
 
 def test_nested_attributes_import_their_first_part() -> None:
@@ -83,7 +94,7 @@ def test_nested_attributes_import_their_first_part() -> None:
     assert b"from pkg import App\n" in point.text()
     assert b"sys.exit(App.main())" in point.text()
     assert script.means(
-        STUBS["pip 25"].replace("pkg.cli import main", "pkg import App").replace("main()", "App.main()").encode(), point
+        STUBS["pip 25"].replace("pkg.cli import main", "pkg import App").replace("main()", "App.main()").encode(), point, own
     )
 
 
@@ -116,19 +127,20 @@ def test_arguments_arrive_untouched_and_future_imports_work(tmp_path: Path) -> N
     [
         (b"#!python\nprint(1)\n", True),
         (b"#!pythonw\nprint(1)\n", True),
+        (b"#!python -E\nprint(1)\n", False),
         (b"#!python\nprint(2)\n", False),
         (b"#!/bin/sh\nprint(1)\n", False),
     ],
 )
 def test_wheel_scripts_are_compared_after_their_first_line(body: bytes, same: bool) -> None:
-    assert script.same_body(b"#!/home/ann/venv/bin/python3.11\nprint(1)\n", body) is same
+    assert script.same_body(b"#!/home/ann/venv/bin/python3.11\nprint(1)\n", body, own) is same
 
 
 def test_scripts_that_are_not_python_stay_as_they_are() -> None:
     body = b"#!/bin/sh\necho hello\n"
     assert script.rewritten(body) == body
-    assert script.same_body(body, body)
-    assert not script.same_body(body + b"#", body)
+    assert script.same_body(body, body, own)
+    assert not script.same_body(body + b"#", body, own)
 
 
 def test_entry_points_are_read_as_the_specification_says() -> None:

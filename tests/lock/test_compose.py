@@ -50,7 +50,15 @@ def live(prefix: Path) -> None:
 def composed(prefix: Path, wheels: dict[str, Installed]) -> Composition:
     found = list(walk(prefix, skip=bytecode))
     hashes = {one.path: sha256_of(prefix / one.path) for one in found if one.kind == "file"}
-    return compose([wheels], found, hashes, root="opt/env", held={}, read=lambda path: (prefix / path).read_bytes())
+    return compose(
+        [wheels],
+        found,
+        hashes,
+        root="opt/env",
+        held={},
+        read=lambda path: (prefix / path).read_bytes(),
+        starts=lambda python: True,
+    )
 
 
 def overlay(done: Composition) -> dict[str, str]:

@@ -103,6 +103,7 @@ def composition(prefix: Path, done: Mapping[str, lock.Identified], store: Store)
         root=str(prefix).lstrip("/"),
         held={},
         read=lambda path: (prefix / path).read_bytes(),
+        starts=lambda python: True,
     )
 
 

@@ -130,7 +130,9 @@ def composed(
     place = places.Place(number, layout, scanned, paths, hashes, state="", settled=False)
     stacks = {key: msgspec.structs.replace(installed(texts), root=place.root) for key, texts in files.items()}
     read = (Path(layout.prefix) / "x").read_bytes
-    return compose([stacks], paths, hashes, root=place.root, mine=place.owns, held=held, read=lambda path: read())
+    return compose(
+        [stacks], paths, hashes, root=place.root, mine=place.owns, held=held, read=lambda path: read(), starts=place.starts
+    )
 
 
 def test_two_places_with_one_prefix_do_not_miss_each_others_files(tmp_path: Path) -> None:
