@@ -12,7 +12,7 @@ import pytest
 
 from repro_env.capture import amd, gpu, nvidia
 from repro_env.model import codec
-from repro_env.model.accelerator import Accelerators, Device
+from repro_env.model.accelerator import Accelerators, Device, Seen
 from tests.parts import need
 
 NVML = Path(__file__).parents[1] / "fakes" / "nvml"
@@ -260,6 +260,33 @@ def test_both_vendors(nvml: Path, tmp_path: Path) -> None:
     broken = ask(nvml, "start !18", loaded(root, "570.86.15"))
     assert [device.vendor for device in broken.devices] == ["amd"]
     assert "needs a restart" in broken.unknown[-1]
+
+
+def test_torch_tells_what_an_old_driver_does_not(tmp_path: Path) -> None:
+    found = ask(library(tmp_path / "old", "-DOLD"), NVML / "old.table", tmp_path)
+    seen = Seen(name="Tesla K80", architecture="3.7", units=13, memory=1)
+    assert [device.units for device in gpu.filled(found, (seen, seen)).devices] == [13, 13]
+    assert gpu.filled(found, (seen,)).devices[0].unknown == ("ecc: the device does not tell it",)
+    for others in (
+        (),
+        (seen, Seen(name="Tesla K80", architecture="3.7", units=12, memory=1)),
+        (Seen(name="K40", architecture="3.7", units=15, memory=1),),
+    ):
+        assert gpu.filled(found, others) == found
+
+
+def test_torch_tells_the_features_of_an_amd_architecture(tmp_path: Path) -> None:
+    found = amd.accelerators(tree("mi300x2", tmp_path))
+    one = Seen(name="AMD Instinct MI300X", architecture="gfx942:sramecc+:xnack-", units=304, memory=1)
+    assert {device.architecture for device in gpu.filled(found, (one,)).devices} == {"gfx942:sramecc+:xnack-"}
+    other = Seen(name="AMD Instinct MI300X", architecture="gfx942:sramecc+:xnack+", units=304, memory=1)
+    assert gpu.filled(found, (one, other)) == found
+
+
+def test_torch_sees_parts_of_a_divided_gpu(nvml: Path, tmp_path: Path) -> None:
+    found = ask(nvml, NVML / "mig.table", tmp_path)
+    seen = Seen(name="NVIDIA A100-SXM4-40GB", architecture="8.0", units=14, memory=1)
+    assert gpu.filled(found, (seen,)) == found
 
 
 def test_this_machine(tmp_path: Path) -> None:
