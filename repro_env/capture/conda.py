@@ -179,10 +179,15 @@ def _read(path: Path) -> dict[str, Any]:
         fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     except OSError as error:
         raise _Bad(f"cannot be read: {error.strerror}") from None
-    with os.fdopen(fd, "rb") as file:
+    try:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             raise _Bad("is not a file")
-        data = file.read(MAX_RECORD + 1)
+        with os.fdopen(fd, "rb", closefd=False) as file:
+            data = file.read(MAX_RECORD + 1)
+    except OSError as error:
+        raise _Bad(f"cannot be read: {error.strerror}") from None
+    finally:
+        os.close(fd)
     if len(data) > MAX_RECORD:
         raise _Bad(f"has more than {MAX_RECORD >> 20} MiB")
     try:

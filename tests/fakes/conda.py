@@ -283,7 +283,13 @@ def text(): return pathlib.Path(library.where().decode()).read_text() + str(libr
                     "Metadata-Version: 2.1\nName: greet\nVersion: 2.0\n", placeholder=False
                 ),
                 "site-packages/greet-2.0.dist-info/INSTALLER": text("conda", placeholder=False),
-                "site-packages/greet-2.0.dist-info/RECORD": text("greet/__init__.py,,\n", placeholder=False),
+                "site-packages/greet-2.0.dist-info/RECORD": text(
+                    "greet/__init__.py,,\n"
+                    "greet-2.0.dist-info/METADATA,,\n"
+                    "greet-2.0.dist-info/INSTALLER,,\n"
+                    "greet-2.0.dist-info/RECORD,,\n",
+                    placeholder=False,
+                ),
                 "python-scripts/greet-twice": text(
                     "#!/usr/bin/env python\nimport greet; greet.main(); greet.main()\n", executable=True
                 ),

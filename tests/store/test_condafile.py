@@ -1,0 +1,217 @@
+"""Packages as files: both formats, and what a stranger may put into one. The hostile ones are constructed."""
+
+from __future__ import annotations
+
+import bz2
+import io
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from repro_env.image import conda as rule
+from repro_env.image.entry import Entry
+from repro_env.model.errors import ArtifactError
+from repro_env.store import condafile
+from repro_env.store.temp import Temp
+from tests.fakes import conda
+
+PREFIX = "/home/ann/envs/ml"
+ITEMS = {
+    "bin/tool": conda.text(f"#!{conda.PLACEHOLDER}/bin/python\n", executable=True),
+    "lib/tool.so": conda.Item(b"\x7fELF" + conda.PLACEHOLDER.encode() + b"/lib\0end", True, "binary"),
+    "lib/link.so": conda.link("tool.so"),
+    "share/hard": conda.Item(hard="lib/tool.so"),
+    "share/Müller.txt": conda.text("plain", placeholder=False),
+    "share/folder": conda.Item(folder=True),
+}
+
+
+def package(**more: object) -> conda.Package:
+    return conda.Package("tool", ITEMS, **more)  # type: ignore[arg-type] # passed on
+
+
+def unpacked(path: Path, folder: Path) -> tuple[rule.Facts, dict[str, Path]]:
+    (folder / "unpacked").mkdir()
+    return condafile.link(path, path.name, PREFIX, folder / "unpacked")
+
+
+def tar_of(*members: tuple[tarfile.TarInfo, bytes]) -> bytes:
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive:
+        for member, data in members:
+            member.size = len(data)
+            archive.addfile(member, io.BytesIO(data))
+    return out.getvalue()
+
+
+def member(name: str, kind: bytes = tarfile.REGTYPE, target: str = "") -> tarfile.TarInfo:
+    found = tarfile.TarInfo(name)
+    found.type, found.linkname = kind, target
+    return found
+
+
+def zipped(folder: Path, info: bytes, pkg: bytes) -> Path:
+    path = folder / "tool-1.0-0.conda"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("info-tool-1.0-0.tar.zst", zstandard.compress(info))
+        archive.writestr("pkg-tool-1.0-0.tar.zst", zstandard.compress(pkg))
+    return path
+
+
+def with_member(folder: Path, *bad: tuple[tarfile.TarInfo, bytes]) -> Path:
+    """A package with more in it than its lists say."""
+    good = conda.write(package(), folder / "good")
+    with zipfile.ZipFile(good) as archive:
+        info = zstandard.decompress(archive.read("info-tool-1.0-0.tar.zst"))
+        pkg = zstandard.decompress(archive.read("pkg-tool-1.0-0.tar.zst"))
+    out = io.BytesIO()
+    with tarfile.open(fileobj=out, mode="w") as archive, tarfile.open(fileobj=io.BytesIO(pkg)) as old:
+        for one in old:
+            archive.addfile(one, old.extractfile(one) if one.isreg() else None)
+        for one, data in bad:
+            one.size = len(data)
+            archive.addfile(one, io.BytesIO(data))
+    return zipped(folder, info, out.getvalue())
+
+
+@pytest.mark.parametrize("more", [{}, {"ending": ".tar.bz2"}, {"ending": ".tar.bz2", "old": True}, {"old": True}])
+def test_both_formats_and_both_lists_say_the_same(tmp_path: Path, more: dict[str, object]) -> None:
+    facts, contents = unpacked(conda.write(package(**more), tmp_path), tmp_path)
+    linked = {one.member: one for one in facts.linked}
+    assert set(linked) == set(ITEMS) - ({"share/folder"} if more.get("old") else set())
+    assert contents["bin/tool"].read_bytes() == f"#!{PREFIX}/bin/python\n".encode()
+    assert contents["lib/tool.so"].read_bytes().startswith(b"\x7fELF" + PREFIX.encode() + b"/lib\0")
+    assert linked["lib/tool.so"].size == len(ITEMS["lib/tool.so"].data)
+    assert linked["lib/link.so"].target == "tool.so"
+    assert (linked["bin/tool"].executable, linked["share/Müller.txt"].executable) == (True, False)
+    assert contents["share/hard"].read_bytes() == ITEMS["lib/tool.so"].data  # nothing says that this one is to be replaced
+
+
+def test_info_alone(tmp_path: Path) -> None:
+    path = conda.write(package(noarch="python", entry_points=["t = t.cli:main"], depends=["python"]), tmp_path)
+    with path.open("rb") as file:
+        found = condafile.info(file, path.name)
+    assert (found.name, found.noarch, found.depends) == ("tool", "python", ("python",))
+    assert {one.path for one in found.paths} == set(ITEMS)
+
+
+def test_the_bytes_of_what_it_becomes(tmp_path: Path) -> None:
+    path = conda.write(package(), tmp_path)
+    facts, _ = unpacked(path, tmp_path)
+    from tests.image.test_conda import LAYOUT
+
+    becomes = rule.canonical(facts, LAYOUT)
+    with condafile.Unpacked(path, path.name, PREFIX, Temp(tmp_path / "temp")) as opened:
+        contents = condafile.CondaContents(opened, becomes)
+        (one,) = (entry for entry in becomes.entries if entry.path == "bin/tool")
+        assert b"".join(contents.chunks(one)) == f"#!{PREFIX}/bin/python\n".encode()
+        (own,) = (entry for entry in becomes.entries if entry.path == "conda-meta/tool-1.0-0.json")
+        assert b"".join(contents.chunks(own)) == becomes.literals[own.path]
+        assert list((tmp_path / "temp").iterdir())
+    assert not (tmp_path / "temp").exists()
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        ((member("../out"), b"x"), "has the path '../out'"),
+        ((member("/etc/passwd"), b"x"), "has the path '/etc/passwd'"),
+        ((member("a/../../b"), b"x"), "has the path"),
+        ((member("a\nb"), b"x"), "has the path"),
+        ((member("bin/tool"), b"x"), "has bin/tool twice"),
+        ((member("dev", tarfile.CHRTYPE), b""), "has dev, which is no file, folder or link"),
+        ((member("fifo", tarfile.FIFOTYPE), b""), "has fifo, which is no file, folder or link"),
+        ((member("hard", tarfile.LNKTYPE, "/etc/passwd"), b""), "has the hard link hard to '/etc/passwd'"),
+        ((member("hard", tarfile.LNKTYPE, "lib/link.so"), b""), "has the hard link hard"),
+    ],
+)
+def test_a_member_that_leaves_or_is_no_file_is_refused(tmp_path: Path, bad: tuple[tarfile.TarInfo, bytes], why: str) -> None:
+    with pytest.raises(ArtifactError, match=why):
+        unpacked(with_member(tmp_path, bad), tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["good", "tool-1.0-0.conda", "unpacked"]
+
+
+def test_what_is_listed_nowhere_is_not_installed(tmp_path: Path) -> None:
+    facts, _ = unpacked(with_member(tmp_path, (member("share/extra"), b"x")), tmp_path)
+    assert "share/extra" not in {one.member for one in facts.linked}
+
+
+def test_what_is_listed_has_to_be_there(tmp_path: Path) -> None:
+    good = conda.write(package(), tmp_path / "good")
+    with zipfile.ZipFile(good) as archive:
+        info = zstandard.decompress(archive.read("info-tool-1.0-0.tar.zst"))
+    with pytest.raises(ArtifactError, match=r"lists bin/tool and does not have it"):
+        unpacked(zipped(tmp_path, info, tar_of((member("other"), b"x"))), tmp_path)
+
+
+class TestBombs:
+    def test_an_extended_header_of_an_impossible_size(self, tmp_path: Path) -> None:
+        header = member("x", tarfile.XHDTYPE)
+        header.size = 1 << 32
+        body = header.tobuf(tarfile.USTAR_FORMAT) + bytes(1 << 20)
+        with pytest.raises(ArtifactError, match="extended header of an impossible size"):
+            unpacked(zipped(tmp_path, tar_of(), body), tmp_path)
+
+    def test_an_info_folder_of_an_impossible_size(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(condafile, "MAX_INFO", 100)
+        path = conda.write(package(), tmp_path)
+        with pytest.raises(ArtifactError, match="impossible size"), path.open("rb") as file:
+            condafile.info(file, path.name)
+        with pytest.raises(ArtifactError, match="impossible size"):
+            unpacked(path, tmp_path)
+
+    def test_more_than_a_package_may_hold(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(condafile, "MAX_UNPACKED", 200)
+        with pytest.raises(ArtifactError, match="is of an impossible size"):
+            unpacked(conda.write(package(), tmp_path), tmp_path)
+
+    def test_too_many_members(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(rule, "MAX_PATHS", 5)
+        with pytest.raises(ArtifactError, match="too many"):
+            unpacked(conda.write(package(), tmp_path), tmp_path)
+
+
+@pytest.mark.parametrize("ending", [".conda", ".tar.bz2"])
+@pytest.mark.parametrize(
+    "data", [b"", b"no archive", b"PK\x05\x06" + bytes(18), bz2.compress(b"no tar"), bz2.compress(bytes(10_240))[:-9]]
+)
+def test_what_is_no_package_is_refused(tmp_path: Path, ending: str, data: bytes) -> None:
+    path = tmp_path / f"tool-1.0-0{ending}"
+    path.write_bytes(data)
+    with pytest.raises(ArtifactError):
+        unpacked(path, tmp_path)
+
+
+def test_every_byte_matters(tmp_path: Path) -> None:
+    """A damaged archive is an error of ours or the same package, never a crash."""
+    path = conda.write(package(), tmp_path)
+    data = path.read_bytes()
+    refused = 0
+    for at in range(0, len(data), 37):
+        path.write_bytes(data[:at] + bytes([data[at] ^ 0x41]) + data[at + 1 :])
+        try:
+            condafile.link(path, path.name, PREFIX, Path(_fresh(tmp_path, at)))
+        except ArtifactError:
+            refused += 1
+    assert refused > 10
+
+
+def _fresh(folder: Path, number: int) -> Path:
+    made = folder / str(number)
+    made.mkdir()
+    return made
+
+
+def test_an_entry_that_is_not_in_it(tmp_path: Path) -> None:
+    path = conda.write(package(), tmp_path)
+    from tests.image.test_conda import LAYOUT
+
+    facts, _ = unpacked(path, tmp_path)
+    becomes = rule.canonical(facts, LAYOUT)
+    becomes.members["bin/other"] = "bin/other"
+    opened = condafile.Unpacked(path, path.name, PREFIX, Temp(tmp_path / "temp"))
+    with opened, pytest.raises(ArtifactError, match="is not in tool-1"):
+        list(condafile.CondaContents(opened, becomes).chunks(Entry("bin/other", "file")))
