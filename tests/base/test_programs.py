@@ -1,0 +1,123 @@
+"""`--with` programs do their work inside, with all that they start and open themselves."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from repro_env.base import dpkg, host, programs
+from repro_env.base.packages import Database
+from repro_env.io.hashes import FileHashes
+from repro_env.model.errors import UsageError
+from tests.base import elves, roots
+from tests.base.conftest import Cut
+from tests.base.rpms import Machine, convert
+from tests.base.test_dpkg import Machine as Debian
+from tests.parts import need
+
+RPM_NAMES = {"libc6": "glibc", "libc-bin": "glibc-common", "base-files": "filesystem", "mawk": "gawk", "libc6-dev": "glibc-devel"}
+"""Some of Debian's packages by the names that Fedora gives them."""
+PROGRAM = '#include <stdio.h>\n#include <math.h>\nint main(int n, char **a) { printf("%.3f\\n", sqrt(2.0 * n)); return 0; }\n'
+
+
+def as_rpm(tmp: Path, names: tuple[str, ...]) -> Database:
+    """An rpm database of this machine's own files: the Debian packages that a base needs, each built as an rpm."""
+    debian, machine = dpkg.Database(), Machine(tmp / "root", tmp / "work")
+    starts = [
+        debian.named(name) for name in (*names, "bash", "coreutils", "base-files", "grep", "sed", "mawk", "libc-bin", "dash")
+    ]
+    chosen = [one for one in starts if one is not None]
+    chosen += [more for one in chosen for more in debian.recommended(one, debian.is_left_out) if names]
+    shutil.copytree("/var/lib/dpkg/alternatives", machine.root / "var/lib/alternatives")
+    machine.install(*(convert(machine, debian, one, RPM_NAMES) for one in debian.close(chosen, debian.is_left_out)))
+    return machine.database()
+
+
+@pytest.fixture(scope="module")
+def fedora(tmp_path_factory: pytest.TempPathFactory) -> Database:
+    return as_rpm(tmp_path_factory.mktemp("rpm"), ())
+
+
+@pytest.mark.root
+@pytest.mark.parametrize("family", ["deb", pytest.param("rpm", marks=pytest.mark.soak)])
+def test_a_compiler_and_git_work_inside(cut: Cut, hashes: FileHashes, tmp_path: Path, family: str) -> None:
+    need(shutil.which("gcc", path="/usr/bin") and shutil.which("git", path="/usr/bin"), "gcc, libc6-dev and git")
+    debian = dpkg.Database()
+    needed = [debian.named(name) for name in ("gcc", "git")]
+    recommended = {more.name for one in needed if one for more in debian.recommended(one, debian.is_left_out)}
+    need("libc6-dev" in recommended, "libc6-dev")
+    system = as_rpm(tmp_path / "rpm", ("gcc", "git", "python3")) if family == "rpm" else None
+    found = host.cut(cut.facts, cut.startup, programs=["git", "gcc"], hashes=hashes, system=system)
+    assert {one.owner.split(" ")[0] for one in found.libraries if one.owner} == {family}
+    if family == "deb":  # the rpm database knows the packages of the programs, and not those of every Python
+        assert found.carried == ()
+    root = tmp_path / "root"
+    root.mkdir()
+    roots.write(root, [found.base, *([found.unowned] if found.unowned else []), cut.interpreter])
+    (root / "tmp/x.c").write_text(PROGRAM)
+    assert roots.run(root, "sh", "-c", "cd /tmp && gcc -O2 -o x x.c -lm && ./x") == "1.414\n"
+    assert roots.run(root, "sh", "-c", "cd /tmp && cc -shared -fPIC -o x.so x.c && echo built") == "built\n"
+    commands = "git init -q /tmp/r && cd /tmp/r && touch f && git add f && git -c user.name=a -c user.email=a@b commit -qm m"
+    assert roots.run(root, "sh", "-c", f"{commands} && git status --short && git log --format=%s", HOME="/tmp") == "m\n"
+
+
+@pytest.mark.root
+def test_a_base_cut_by_an_rpm_database_starts_python(cut: Cut, fedora: Database, hashes: FileHashes, tmp_path: Path) -> None:
+    found = host.cut(cut.facts, cut.startup, hashes=hashes, system=fedora)
+    names = {one.name for one in found.base.packages}
+    assert {"bash", "coreutils", "glibc", "glibc-common", "filesystem"} <= names
+    assert found.base.edited == ()
+    paths = {one.path for one in found.base.entries}
+    assert not [path for path in paths if path.startswith(("var/lib/dpkg", "var/lib/rpm", "usr/lib/sysimage"))]
+    root = tmp_path / "root"
+    root.mkdir()
+    roots.write(root, [found.base, *([found.unowned] if found.unowned else []), cut.interpreter])
+    python = cut.facts.interpreter.executable
+    assert roots.run(root, python, "-c", "import sys; print(sys.version)") == cut.facts.interpreter.banner + "\n"
+    assert roots.run(root, "bash", "-c", "ls / | grep '^us' | sed s/u/U/ | awk '{print $1 1}'") == "Usr1\n"
+    owners = {one.path: one.owner for one in found.libraries}
+    (libc,) = (path for path in owners if path.endswith("/libc.so.6"))
+    assert owners[libc] == "rpm glibc 1.0-1"
+    again = host.cut(cut.facts, cut.startup, hashes=hashes, system=fedora)
+    assert again.base.entries == found.base.entries
+
+
+def test_what_a_script_runs_in(tmp_path: Path) -> None:
+    machine = Debian(tmp_path / "db")
+    tool = elves.place(tmp_path / "tool", elves.elf())
+    for name, line, expected in (
+        ("plain", f"#!{tool}", "tool"),
+        ("option", f"#! {tool}  -x y", "tool"),
+        ("env", "#!/usr/bin/env sh", "sh"),
+        ("env-s", "#!/usr/bin/env -S LANG=C sh -e", "sh"),
+        ("gone", "#!/no/such/program", ""),
+        ("text", "no script", ""),
+        ("empty", "", ""),
+        ("relative", "#!tool", ""),
+        ("bare", "#!/usr/bin/env", ""),
+    ):
+        path = tmp_path / name
+        path.write_text(line + "\n")
+        script, *others = programs.find(machine.database(), str(path))
+        assert script.file == str(path)
+        assert [Path(one.chain[0]).name for one in others] == ([expected] if expected else [])
+
+
+def test_scripts_that_run_in_each_other_end(tmp_path: Path) -> None:
+    for one, other in (("a", "b"), ("b", "a")):
+        (tmp_path / one).write_text(f"#!{tmp_path}/{other}\n")
+    assert 2 <= len(programs.find(Debian(tmp_path / "db").database(), str(tmp_path / "a"))) <= 10
+
+
+def test_a_folder_that_packages_share_is_refused(tmp_path: Path) -> None:
+    machine = Debian(tmp_path / "db")
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "own").mkdir()
+    machine.install("base", str(tmp_path / "shared"))
+    with pytest.raises(UsageError, match="folder that packages share") as caught:
+        programs.find(machine.database(), str(tmp_path / "shared"))
+    assert caught.value.where == f"--with {tmp_path}/shared"
+    (found,) = programs.find(machine.database(), f"{tmp_path}/own/")
+    assert found.folder == str(tmp_path / "own")
