@@ -37,7 +37,7 @@ def site(python: Path) -> Path:
 
 
 def pip(python: Path, *words: str) -> None:
-    command = [python, "-m", "pip", "--disable-pip-version-check", *words, "-qq"]
+    command = [str(python), "-m", "pip", "--disable-pip-version-check", *words, "-qq"]
     subprocess.run(command, check=True, capture_output=True)
 
 
