@@ -21,13 +21,22 @@ TIMEOUT = 30.0
 WSL = Path("/usr/lib/wsl/lib")
 """Where Windows puts its driver's libraries; the loader's configuration does not always name it."""
 VERSION = "proc/driver/nvidia/version"
-_NO_LIBRARY, _MISMATCH, _NOT_LOADED, _NO_PERMISSION, _NO_FUNCTION, _NOT_SUPPORTED = 12, 18, 9, 4, 13, 3
+_INVALID, _NOT_SUPPORTED, _NO_PERMISSION, _NOT_FOUND, _NOT_LOADED, _NO_LIBRARY, _NO_FUNCTION, _MISMATCH = (
+    2,
+    3,
+    4,
+    6,
+    9,
+    12,
+    13,
+    18,
+)
 _WORDS = {
     1: "NVML could not be started",
-    2: "NVML does not understand the question",
+    _INVALID: "NVML does not understand the question",
     _NOT_SUPPORTED: "the device does not tell it",
     _NO_PERMISSION: "the driver does not answer this user (no permission on /dev/nvidia*?)",
-    6: "not found",
+    _NOT_FOUND: "not found",
     _NOT_LOADED: "the driver is not loaded",
     10: "the driver did not answer in its own time",
     11: "the kernel reports a problem with the GPU's interrupts",
@@ -175,7 +184,13 @@ def _devices(said: Said, index: int) -> list[Device]:
     instances = sorted({key[1] for key in said.values if key[0] == index and key[1] >= 0})
     mig = said.values.get((index, -1, "mig"))
     whole = _one(said, index, -1, "on" if mig else "" if mig is None else "off")
-    # An instance that is not there is no fact: NVML counts how many there could be.
+    # NVML counts how many instances there could be: one that is not there is no fact, one that is not shown is.
+    hidden = [
+        f"instance {part}: {why}"
+        for (device, part, what), why in sorted(said.errors.items())
+        if device == index and part >= 0 and what == "handle" and said.codes[device, part, what] not in (_INVALID, _NOT_FOUND)
+    ]
+    whole = msgspec.structs.replace(whole, unknown=(*whole.unknown, *hidden))
     return [whole, *(_one(said, index, instance, _profile(said, index, instance)) for instance in instances)]
 
 

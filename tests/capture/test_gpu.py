@@ -103,6 +103,13 @@ def test_mig_instances_are_devices_of_their_own(nvml: Path, tmp_path: Path) -> N
     assert (named.memory, named.topology, named.ecc, named.unknown) == (20937965568, (), True, ())
 
 
+def test_a_mig_instance_that_this_user_may_not_see(nvml: Path, tmp_path: Path) -> None:
+    (whole,) = ask(nvml, "count 1\n0.name A100\n0.mig 1\n0.instances 7\n0.3.name !4", tmp_path).devices
+    assert [row for row in whole.unknown if row.startswith("instance")] == [
+        "instance 3: the driver does not answer this user (no permission on /dev/nvidia*?)"
+    ]
+
+
 def test_an_old_driver_and_an_old_gpu(tmp_path: Path) -> None:
     """Functions that the library does not have, calls that the device does not have, one that this user may not make."""
     found = ask(library(tmp_path / "old", "-DOLD"), NVML / "old.table", tmp_path)

@@ -123,8 +123,10 @@ ret nvmlDeviceGetMigMode(void *handle, uint *now, uint *later) { *later = 0; ret
 ret nvmlDeviceGetMaxMigDeviceCount(void *handle, uint *out) { return number(key(handle, "instances"), out); }
 
 ret nvmlDeviceGetMigDeviceHandleByIndex(void *parent, uint index, void **out) {
+    ret r;
     *out = (void *)((long)parent | (long)(index + 1) << 8);
-    return look(key(*out, "name")) ? 6 : 0;
+    r = look(key(*out, "name"));
+    return r == 3 ? 6 : r;
 }
 
 typedef struct { uint units, copy, decoder, encoder, jpeg, ofa, slices, parts; unsigned long long megabytes; } attributes;
