@@ -1,0 +1,334 @@
+"""Planted secrets: the real commands run among them, then every byte that was written is searched."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.fakes import wheels
+from tests.fakes.index import Index
+from tests.secrets import ground as grounds
+from tests.secrets.ground import Echo, Ground, leaks
+from tests.secrets.planted import HEXMARK, MARK, Mint, jwt, search, service_account
+
+
+@pytest.fixture(scope="module")
+def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
+    folder, mint = tmp_path_factory.mktemp("secrets"), Mint()
+    auth = (mint.draw("index user", "lab{a:12}"), mint.draw("index password", "{a:24}"))
+    with Index(folder / "index", auth=auth) as index:
+        made = grounds.make(folder, mint, index)
+        made.capture("--json")
+        yield made
+
+
+def written(ground: Ground) -> list[Path]:
+    return [ground.project / "repro", ground.project / "runs", ground.folder / "store", ground.folder / "out"]
+
+
+def test_a_capture_among_secrets_writes_none(ground: Ground) -> None:
+    """Variables, pip's configuration, netrc, proxies, direct_url.json, remotes, `.env`, what Python prints as it starts."""
+    planted = b"".join(
+        path.read_bytes() for path in sorted(ground.folder.rglob("*")) if path.is_file() and path.stat().st_size < 1 << 20
+    )
+    assert planted.count(MARK.encode()) + planted.count(HEXMARK.encode()) >= 15
+    assert len(ground.mint.all) > 60
+    assert all(MARK in value or HEXMARK in value or len(value) < 24 for value in ground.mint.all.values())
+    ground.capture()
+    ground.capture("--json")
+    spec = json.loads((ground.project / "repro" / "spec.json").read_text())
+    assert "<redacted>" in spec["observed"]["startup"]["printed"], "what Python printed was recorded"
+    assert {"WANDB_API_KEY", "MY_PLAIN", "AWS_SECRET_ACCESS_KEY"} <= set(spec["observed"]["variables"]["named"])
+    assert any(one["direct_url"] for one in spec["observed"]["distributions"])
+    assert spec["observed"]["source"]["git"]["remote"].startswith("https://git.example.org/")
+    assert spec["hints"]["indexes"] == [f"http://{grounds.HOST}/simple", f"http://{grounds.HOST}/extra"]
+    assert not leaks(written(ground), ground.said, ground.mint)
+
+
+def test_runs_among_secrets_record_none(ground: Ground) -> None:
+    mint = ground.mint
+    ground.run("rebuild")
+    given = mint.draw("--env value", "{a:22}")
+    (ground.folder / "given.env").write_text(f"SERVICE_TOKEN={mint.draw('--env-file value', '{a:22}')}\n")
+    (ground.folder / "out").mkdir()
+    secret_words = [
+        ["--token", mint.draw("--token x", "{a:30}2a")],
+        [f"--api-key={mint.draw('--api-key=x', '{a:20}')}"],
+        ["--header", f"Authorization: Bearer {mint.draw('bearer on a command line', '{a:32}')}"],
+        [f"--data-url=https://ann:{mint.draw('userinfo on a command line', '{a:12}')}@data.example.net/x.tar"],
+        [f"https://storage.googleapis.com/b/o?X-Goog-Signature={mint.draw('GCS signature', '{h:128}')}"],
+        [f"https://lab.blob.core.windows.net/c/o?sv=2024&se=x&sr=b&sp=r&sig={mint.draw('Azure SAS', '{a:43}')}%3D"],
+        [f"https://d1.cloudfront.net/o?Expires=1&Signature={mint.draw('CloudFront', '{a:60}')}&Key-Pair-Id=K1"],
+        ["--password", mint.draw("--password x", "{a:14}")],
+        ["-u", f"ann:{mint.draw('-u user:password', '{a:14}')}"],
+        ["--proxy", f"ann:{mint.draw('proxy without scheme', '{a:14}')}@proxy.example.net:3128"],
+        ["--wandb", ground.env["WANDB_API_KEY"]],
+        [f"hf={ground.env['HF_TOKEN']}"],
+        [f"--hook={ground.env['SLACK_WEBHOOK']}"],
+        [ground.env["MLFLOW_TRACKING_PASSWORD"]],
+    ]
+    for words in secret_words:
+        ground.run("exec", "--json", "--record", ground.folder / "out" / "record.json", "train.py", *words)
+    ground.run(
+        "exec", "--env", f"LAB_TOKEN={given}", "--env", "HF_TOKEN", "--env-file", ground.folder / "given.env", "train.py", given
+    )
+    ground.run("exec", "-c", f"password = '{mint.draw('in -c code', '{a:16}')}'")
+    ground.run("exec", "fails.py", "--secret", mint.draw("of a failing run", "{a:24}9"), code=3)
+    ground.run("exec", "no-such-program", f"--password={mint.draw('of a missing program', '{a:20}')}", code=127)
+    ground.run("exec", f"missing-{mint.draw('in the program name', 'ghp_{a:36}')}", code=127)
+    ground.run("exec", "sh", "-c", f"TOKEN={mint.draw('in a shell line', '{a:30}1')} true")
+    for words in (["runs", "list"], ["runs", "list", "--json"], ["runs", "show", "latest"], ["runs", "show", "latest", "--json"]):
+        ground.run(*words)
+    records = sorted((ground.project / "runs").glob("*/start.json"))
+    assert len(records) >= len(secret_words) + 4
+    assert sum("<redacted>" in path.read_text() for path in records) >= len(secret_words)
+    assert not leaks(written(ground), ground.said, ground.mint)
+
+
+@pytest.mark.parametrize(
+    "words", [("show",), ("show", "--json"), ("check",), ("check", "--json"), ("check", "--project"), ("diff", "repro", "repro")]
+)
+def test_pages_show_none(ground: Ground, words: tuple[str, ...]) -> None:
+    before = len(ground.said)
+    ground.run(*words, *(["--python", str(ground.python)] if words[0] == "check" and "--project" not in words else []), code=None)
+    assert ground.said[before][1].strip(), "it printed nothing"
+    assert not search(ground.said[before][1].encode())
+
+
+# -- errors -------------------------------------------------------------------------------------------------------
+
+
+def test_errors_say_none(ground: Ground) -> None:
+    mint = ground.mint
+    before = len(ground.said)
+    echo = Echo()
+    index = f"http://lab:{mint.draw('of an index that echoes', '{a:20}')}@{echo.address}/simple"
+    proxy = f"http://ann:{mint.draw('of a dead proxy', '{a:20}')}@127.0.0.1:1"
+    try:
+        fresh = {"REPRO_ENV_STORE": str(ground.folder / "other-store"), "PIP_CONFIG_FILE": "/dev/null", "PIP_PROXY": ""}
+        said = ground.capture("--output", "never", code=10, env={**fresh, "PIP_INDEX_URL": index})
+        assert "credentials" in said
+        said = ground.capture(
+            "--output", "never", code=10, env={**fresh, "PIP_INDEX_URL": f"http://{grounds.HOST}/s", "PIP_PROXY": proxy}
+        )
+        assert "proxy" in said
+        gone = f"http://u:{mint.draw('of an unknown host', '{a:20}')}@nowhere.invalid/simple"
+        ground.capture("--output", "never", code=10, env={**fresh, "PIP_INDEX_URL": gone})
+    finally:
+        echo.close()
+    secret = mint.draw("where it does not belong", "hf_{a:34}")
+    (ground.folder / "bad.env").write_text(f"{secret} = no name\n")
+    ground.run("exec", "--env-file", ground.folder / "bad.env", "train.py", code=2)
+    ground.run("exec", "--env", f"a b={secret}", "train.py", code=2)
+    ground.run("exec", "--seed", secret, "train.py", code=2)
+    ground.run("exec", "--data", f"https://ann:{secret}@example.org/x", "train.py", code=17)
+    ground.run("exec", f"--tokn={secret}", "train.py", code=2)
+    ground.run("capture", f"--tokn={secret}", code=2)
+    ground.run("capture", "--source", f"/nowhere/{secret}", code=2)
+    ground.run("capture", secret, code=2)
+    ground.run("rebuild", f"/nowhere/{secret}/spec.json", code=None)
+    ground.run("runs", "show", secret, code=None)
+    assert len(ground.said) - before == 13
+    for words, printed in ground.said[before:]:
+        assert printed.strip(), f"`{words.partition(' ')[0]}` said nothing"
+    assert not leaks([*written(ground), ground.folder / "other-store"], ground.said[before:], mint)
+
+
+# -- refusals -----------------------------------------------------------------------------------------------------
+
+Plant = Callable[[Ground, Mint, str], str]
+"""Makes a file's text of a secret."""
+
+
+def docker_config(ground: Ground, mint: Mint, name: str) -> str:
+    auth = base64.b64encode(f"lab:{mint.draw(name, '{a:24}')}".encode()).decode()
+    return json.dumps({"auths": {"registry.example.org": {"auth": auth}}})
+
+
+def kubeconfig(ground: Ground, mint: Mint, name: str) -> str:
+    key = base64.b64encode(mint.key(name, "RSA").encode()).decode()
+    return f"apiVersion: v1\nusers:\n- name: ann\n  user:\n    client-key-data: {key}\n"
+
+
+def notebook(where: str) -> Plant:
+    def plant(ground: Ground, mint: Mint, name: str) -> str:
+        secret = mint.draw(name, "ghp_{a:36}")
+        source = [f"login('{secret}')\n"] if where == "source" else ["login()\n"]
+        text = [f"logged in\nwith {secret}\n"] if where == "output" else []
+        outputs = [{"output_type": "stream", "name": "stdout", "text": text}]
+        cell = {"cell_type": "code", "source": source, "outputs": outputs, "metadata": {}, "execution_count": 1}
+        return json.dumps({"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [cell]})
+
+    return plant
+
+
+def shaped(text: str, *shapes: str) -> Plant:
+    """A file in which each `@` is a secret of the next shape."""
+
+    def plant(ground: Ground, mint: Mint, name: str) -> str:
+        parts = text.split("§")
+        drawn = [mint.draw(f"{name} {number}", shape) for number, shape in enumerate(shapes)]
+        return "".join(part + secret for part, secret in zip(parts, [*drawn, ""], strict=True))
+
+    return plant
+
+
+SOURCES: dict[str, Plant] = {
+    "settings.py": shaped("KEY = '§'\n", "sk-ant-api03-{a:93}"),
+    "login.py": shaped("import wandb\nwandb.login(key='§')\n", "{h:40}"),
+    "conf/wandb.yaml": shaped("wandb_api_key: §\n", "{h:40}"),
+    "notes.ipynb": notebook("source"),
+    "outputs.ipynb": notebook("output"),
+    "long.log": shaped("a line of the log\n" * 200_000 + "hf token §\n", "hf_{a:34}"),
+    "id_ed25519": lambda ground, mint, name: mint.key(name, "OPENSSH"),
+    "server.pem": lambda ground, mint, name: mint.key(name, "EC"),
+    "pgp.asc": lambda ground, mint, name: mint.key(name, "PGP").replace("KEY-----", "KEY BLOCK-----"),
+    "gcp.json": lambda ground, mint, name: service_account(mint, name),
+    "kubeconfig": kubeconfig,
+    ".docker/config.json": docker_config,
+    ".npmrc": shaped("//registry.example.org/:_authToken=§\n", "npm_{a:36}"),
+    ".npmrc2": shaped("//registry.example.org/:_auth=§\n", "{a:40}"),
+    ".pypirc": shaped("[pypi]\nusername = __token__\npassword = §\n", "pypi-AgEIcHlwaS5vcmc{a:100}"),
+    ".netrc": shaped("machine api.north.org\n  login ann\n  password §\n", "{a:20}"),
+    "aws/credentials": shaped("[default]\naws_access_key_id = §\naws_secret_access_key = §\n", "AKIA{A:16}", "{a:40}"),
+    "session.sh": shaped("export AWS_SESSION_TOKEN=§\n", "IQoJb3JpZ2luX2Vj{a:300}"),
+    "pyproject.toml": shaped("[[tool.uv.index]]\nname = 'lab'\nurl = 'https://ci:§@packages.north.org/simple'\n", "{a:20}"),
+    "requirements.txt": shaped("--index-url https://ci:§@packages.north.org/simple\nnumpy\n", "{a:20}"),
+    ".gitmodules": shaped('[submodule "lib"]\n  url = https://oauth2:§@git.north.org/lib.git\n', "glpat-{a:20}"),
+    "environment.yml": shaped("channels:\n  - https://conda.north.org/t/§/lab\n", "ch-{h:8}-{h:16}-{h:12}"),
+    "slack.py": shaped("HOOK = 'https://hooks.slack.com/services/T0AB12CD3/B0AB12CD3/§'\n", "{a:24}"),
+    "discord.py": shaped("HOOK = 'https://discord.com/api/webhooks/112233445566778899/§'\n", "{a:68}"),
+    "telegram.py": shaped("BOT = '§'\n", "{d:10}:AA{a:33}"),
+    "azure.cfg": shaped("DefaultEndpointsProtocol=https;AccountName=lab;AccountKey=§==;EndpointSuffix=core\n", "{a:86}"),
+    "token.txt": lambda ground, mint, name: jwt(mint, name) + "\n",
+    "s3.txt": shaped("https://b.s3.amazonaws.com/w.pt?X-Amz-Date=1&X-Amz-Signature=§\n", "{h:64}"),
+    "gcs.txt": shaped("https://storage.googleapis.com/b/w.pt?X-Goog-Signature=§\n", "{h:256}"),
+    "sas.txt": shaped("https://lab.blob.core.windows.net/c/w.pt?sv=2024-01-01&sp=r&sig=§%3D\n", "{a:43}"),
+    "cloudfront.txt": shaped("https://d1.cloudfront.net/w.pt?Expires=1&Signature=§&Key-Pair-Id=K12345\n", "{a:60}"),
+    "ngc.ini": shaped("[CURRENT]\napikey = §\n", "nvapi-{a:64}"),
+    "db.py": shaped("URL = 'mongodb+srv://ann:§@cluster.north.org/runs'\n", "{a:16}"),
+    "kaggle.json": shaped('{"username":"ann","key":"§"}\n', "{h:32}"),
+    "sendgrid.js": shaped("const key = '§'\n", "SG.{a:22}.{a:43}"),
+    "curl.sh": shaped("curl -H 'Authorization: Basic §' https://api.north.org\n", "{a:40}"),
+    "client.yaml": shaped("client_secret: §\n", "{a:40}"),
+    "google.ts": shaped("secret: '§'\n", "GOCSPX-{a:28}"),
+    "windows.txt": shaped("token §\n", "glpat-{a:20}"),
+}
+
+
+@pytest.mark.parametrize("path", SOURCES)
+def test_a_secret_in_the_source_is_refused(ground: Ground, path: str) -> None:
+    file = ground.project / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    text = SOURCES[path](ground, ground.mint, f"source {path}")
+    file.write_text(text, encoding="utf-16" if path == "windows.txt" else "utf-8")
+    try:
+        said = ground.capture("--output", "never", code=8)
+    finally:
+        file.unlink()
+    assert str(file) in said
+    assert "holds a secret" in said
+    assert f"--exclude '{path}'" in said
+    assert not search(said.encode())
+    assert not (ground.project / "never").exists()
+
+
+def in_site(name: str) -> Callable[[Ground], Path]:
+    return lambda ground: ground.site / name
+
+
+ENVIRONMENT: dict[str, tuple[Callable[[Ground], Path], Plant]] = {
+    "an edited file": (in_site("beta.py"), shaped("NAME = 'beta'\nTOKEN = '§'\n", "hf_{a:34}")),
+    "a stray module": (in_site("stray.py"), shaped("KEY = '§'\n", "sk-proj-{a:48}")),
+    "sitecustomize": (in_site("usercustomize.py"), shaped("import os\nos.environ['GITHUB_TOKEN'] = '§'\n", "ghp_{a:36}")),
+    "a .pth line": (in_site("auth.pth"), shaped("import os; os.environ.setdefault('WANDB_API_KEY', '§')\n", "{h:40}")),
+    "an activation script": (
+        lambda ground: ground.project / ".venv" / "bin" / "activate",
+        shaped("export NGC_API_KEY=§\n", "nvapi-{a:64}"),
+    ),
+    "pip.conf": (
+        lambda ground: ground.project / ".venv" / "pip.conf",
+        shaped("[global]\nextra-index-url = https://ci:§@packages.north.org/simple\n", "{a:20}"),
+    ),
+    "METADATA of a local package": (
+        in_site("delta-1.0.dist-info/METADATA"),
+        shaped("Metadata-Version: 2.1\nName: delta\nVersion: 1.0\nHome-page: https://ci:§@git.north.org/delta\n", "{a:20}"),
+    ),
+    "a module of a local package": (in_site("delta.py"), shaped("VALUE = '§'\n", "glpat-{a:20}")),
+    "a key among data": (in_site("certs/client.key"), lambda ground, mint, name: mint.key(name, "RSA")),
+}
+
+
+@pytest.mark.parametrize("place", ENVIRONMENT)
+def test_a_secret_in_what_the_environment_carries_is_refused(ground: Ground, place: str) -> None:
+    where, plant = ENVIRONMENT[place]
+    file = where(ground)
+    before = file.read_bytes() if file.exists() else None
+    file.parent.mkdir(exist_ok=True)
+    file.write_text(plant(ground, ground.mint, f"environment {place}"))
+    try:
+        said = ground.capture("--output", "never", code=7)
+    finally:
+        if before is None:
+            file.unlink()
+        else:
+            file.write_bytes(before)
+    assert str(file) in said
+    assert "holds a secret" in said
+    assert "--not-secret" in said
+    assert not search(said.encode())
+    assert not leaks(written(ground), [("capture", said)], ground.mint)
+
+
+def test_a_secret_outside_the_environment_is_refused(ground: Ground) -> None:
+    """On PYTHONPATH, and behind a symlink of the environment."""
+    beside = ground.folder / "beside"
+    beside.mkdir()
+    (beside / "helper.py").write_text(f"KEY = '{ground.mint.draw('on PYTHONPATH', 'ghp_{a:36}')}'\n")
+    said = ground.capture("--output", "never", code=7, env={"PYTHONPATH": str(beside)})
+    assert str(beside / "helper.py") in said
+    link = ground.site / "linked.py"
+    link.symlink_to(beside / "helper.py")
+    try:
+        said += ground.capture("--output", "never", code=7)
+    finally:
+        link.unlink()
+    assert not search(said.encode())
+
+
+def test_a_secret_in_a_local_wheel_is_refused(ground: Ground, tmp_path: Path) -> None:
+    """Installed from a file that is still there: the original would be carried."""
+    import subprocess
+    import sys
+
+    secret = ground.mint.draw("in a local wheel", "hf_{a:34}")
+    made = wheels.make(tmp_path, "local", files={"local/__init__.py": b"", "local/auth.py": f"TOKEN = '{secret}'\n".encode()})
+    pip = [sys.executable, "-m", "pip", "--python", str(ground.python)]
+    subprocess.run([*pip, "install", "-qq", "--no-deps", "--no-index", str(made)], check=True)
+    try:
+        said = ground.capture("--output", "never", code=7)
+    finally:
+        subprocess.run([*pip, "uninstall", "-qq", "-y", "local"], check=True)
+    assert "local/auth.py" in said
+    assert not search(said.encode())
+
+
+def test_what_the_user_declares_is_carried_and_said(ground: Ground) -> None:
+    """A key made for tests: the capture goes on, and the spec tells."""
+    mint = Mint(9)
+    (ground.site / "certs").mkdir(exist_ok=True)
+    (ground.site / "certs" / "test.key").write_text(mint.key("a test's key", "RSA"))
+    (ground.project / "fixture.pem").write_text(mint.key("another", "EC"))
+    try:
+        said = ground.capture("--output", "declared", "--not-secret", "test.key", "--not-secret", "fixture.pem")
+        notes = json.loads((ground.project / "declared" / "spec.json").read_text())["observed"]["notes"]
+    finally:
+        (ground.site / "certs" / "test.key").unlink()
+        (ground.site / "certs").rmdir()
+        (ground.project / "fixture.pem").unlink()
+    assert sum("--not-secret" in note for note in notes) == 2
+    assert str(ground.site / "certs" / "test.key") in said
