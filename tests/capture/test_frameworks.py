@@ -22,7 +22,8 @@ from tests.e2e.test_soak import note
 from tests.fakes import numeric
 from tests.parts import need
 
-REPORT = Path(__file__).parents[1] / "fakes" / "frameworks" / "torch-2.15.0+cu132.report"
+REPORTS = Path(__file__).parents[1] / "fakes" / "frameworks"
+REPORT = REPORTS / "torch-2.15.0+cu132.report"
 SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 EXPECTED_CUDA = {
     "cublas": "13.4.1", "cublaslt": "13.4.1", "cudart": "13.2", "cudnn": "9.26.0", "cudnn graph": "", "cufft": "12.2.0",
@@ -254,6 +255,20 @@ def test_what_the_cuda_build_said_without_a_gpu() -> None:
         "mkl": 2, "openblas": 2, "openmp": 2, "torch": 2, "torch interop": 2,
     }  # fmt: skip
     assert codec.decode(codec.canonical(report), frameworks.Report, where="") == report
+
+
+def test_what_an_old_cuda_build_said_without_a_gpu() -> None:
+    """torch 1.12.1 for CUDA 10.2: its libraries are files of its own under other names, or parts of it."""
+    found = frameworks.read((REPORTS / "torch-1.12.1+cu102.report").read_text().splitlines()).facts
+    assert (found.problem, found.torch, found.cuda, found.cpu_capability) == ("", "1.12.1+cu102", "10.2", "AVX2")
+    assert found.arch == ("sm_37", "sm_50", "sm_60", "sm_70")
+    assert not found.needs_compiler
+    assert {(one.name, one.version, one.how) for one in found.libraries} == {
+        ("cublas", "10.2.2", "mapped"), ("cublaslt", "10.2.2", "mapped"), ("cudart", "", "mapped"), ("openmp", "", "mapped"),
+        ("openblas", "0.3.23.dev", "mapped"), ("cudnn", "7.6.5", "static"), ("nccl", "2.10.3", "static"),
+        ("mkl", "2020.0.0", "static"), ("onednn", "2.6.0", "static"),
+    }  # fmt: skip
+    assert found.unknown == ("version of libcudart-80664282.so.10.2: OSError: cudaRuntimeGetVersion gives error 35",)
 
 
 def test_a_report_that_was_cut_anywhere_is_read() -> None:
