@@ -78,6 +78,15 @@ class Meta(msgspec.Struct, frozen=True):
         """The package that installed each path, relative to the prefix."""
         return {path: record for record in self.records for path in record.files}
 
+    def shared(self, prefix: str) -> dict[str, str]:
+        """Whose each shared library is: real path -> `conda <name> <version>`."""
+        root = os.path.realpath(prefix)
+        return {
+            f"{root}/{path}": f"conda {one.name} {one.version}"
+            for path, one in self.owners().items()
+            if ".so" in path.rpartition("/")[2]
+        }
+
     def own(self, dist: InstalledDistribution) -> bool:
         """Whether a distribution is (part of) a conda package, and not what pip installed, maybe over one."""
         path = f"{dist.facts.dist_info}/{'RECORD' if dist.facts.has_record else 'METADATA'}"

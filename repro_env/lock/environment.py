@@ -88,7 +88,7 @@ def lock(
     with ThreadPoolExecutor(1) as pool:
         # The indexes are asked while the files are read.
         answer = pool.submit(identify.identify, scanned.distributions, facts.layout, store=store, talk=tell, search=search)
-        live = look(facts, scanned, environ, programs=programs, store=store)
+        live = look(facts, scanned, environ, packaged=meta.shared(facts.layout.prefix), programs=programs, store=store)
         identified, indexes = answer.result()
     for place in live.places[1:]:
         if found := place.scanned.distributions:
@@ -182,7 +182,8 @@ def identity(locked: Locked, seed: int, hold: Callable[[Tree], TreeBlob]) -> Ide
         locked.variables,
         activation=locked.activation,
         others=[place.layout for place in live.places[1:]],
-        user_base=live.startup.user_base,
+        # Where nothing of the user's is held, the image is the same for every user.
+        user_base=live.startup.user_base if live.startup.user_base in {place.layout.prefix for place in live.places} else "",
         python_path=locked.python_path,
         seed=seed,
     )

@@ -17,6 +17,7 @@ from repro_env.image.entry import Entry
 from repro_env.io.files import Found, fingerprint
 from repro_env.io.hashes import settled
 from repro_env.lock import places
+from repro_env.lock.owners import Owners
 from repro_env.lock.places import Place
 from repro_env.model import codec
 from repro_env.model.accelerator import Accelerators, Frameworks
@@ -59,8 +60,20 @@ class _Listed(msgspec.Struct, frozen=True):
     state: str
 
 
-def look(facts: Interpretation, scanned: Scan, environ: Mapping[str, str], *, programs: Sequence[str], store: Store) -> Live:
-    """Look at everything, each file once. `scanned`: the environment's own distributions; `programs`: of `--with`."""
+def look(
+    facts: Interpretation,
+    scanned: Scan,
+    environ: Mapping[str, str],
+    *,
+    packaged: Mapping[str, str],
+    programs: Sequence[str],
+    store: Store,
+) -> Live:
+    """Look at everything, each file once.
+
+    `scanned`: the environment's own distributions; `packaged`: real path -> owner of what conda packages hold;
+    `programs`: of `--with`.
+    """
     with ThreadPoolExecutor(3) as pool:
         # Python starts, drivers answer and libraries load while this thread has the disk.
         starting = pool.submit(python.start_up, facts, environ)
@@ -73,17 +86,19 @@ def look(facts: Interpretation, scanned: Scan, environ: Mapping[str, str], *, pr
         loaded = loading.result()
         cut, runtime = _system(facts, startup, found, loaded, environ, programs, store)
         this_host, accelerators = asking.result()
+    owners = Owners(found, packaged, cut, runtime)
+    tied = frameworks.frameworks(loaded, owner=owners.owner, sha256=owners.sha256)
     held = {entry.path for tree in (cut.base, cut.unowned, runtime) if tree is not None for entry in tree.entries}
     return Live(
         startup=startup,
         host=this_host,
-        accelerators=accelerators,
-        frameworks=_tied(loaded, found, cut, runtime),
+        accelerators=gpu.filled(accelerators, tied.devices),
+        frameworks=tied,
         places=(found[0], *(_without_packaged(place, held) for place in found[1:])),
         base=cut.base,
         unowned=cut.unowned,
         interpreter=runtime,
-        libraries=cut.libraries,
+        libraries=owners.libraries((*startup.mapped, *loaded.mapped)),
         carried=cut.carried,
     )
 
@@ -113,25 +128,6 @@ def _load(
         here=asking.result(),
         cache=store.facts,
     )
-
-
-def _tied(report: frameworks.Report, found: Sequence[Place], cut: host.Cut, runtime: Tree | None) -> Frameworks:
-    """Each loaded library with whose it is, and its bytes where they were read."""
-    owner = {one.path: one.owner for one in cut.libraries}
-    digests = {one.path: one.sha256 for one in cut.libraries}
-    for entry in runtime.entries if runtime is not None else ():
-        owner[f"/{entry.path}"], digests[f"/{entry.path}"] = "interpreter", f"sha256:{entry.sha256}"
-    for place in found:
-        owner |= frameworks.owners(place.scanned.distributions, place.prefix)
-    known = {os.path.realpath(place.prefix): place.hashes for place in found}
-
-    def sha256(path: str) -> str | None:
-        for prefix, hashes in known.items():
-            if path.startswith(prefix + "/") and path[len(prefix) + 1 :] in hashes:
-                return f"sha256:{hashes[path[len(prefix) + 1 :]]}"
-        return digests.get(path)
-
-    return frameworks.frameworks(report, owner=lambda path: owner.get(path, ""), sha256=sha256)
 
 
 def _hashed(number: int, one: _Listed, store: Store) -> Place:

@@ -202,7 +202,7 @@ class Observed(Frozen, frozen=True, kw_only=True):
     accelerators: Accelerators
     frameworks: Frameworks
     libraries: tuple[SharedLibrary, ...] = ()
-    """Every shared library that the environment really uses from outside its own files, sorted by path."""
+    """Every shared library that it really uses: mapped when it starts and loads its frameworks, or led to from outside; by path."""
     variables: Variables
     system_packages: tuple[SystemPackage, ...]
     """Those the base was cut from, sorted by name."""
