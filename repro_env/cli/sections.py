@@ -69,7 +69,7 @@ def system(facts: Facts, page: Page) -> None:
     page.heading("system", f"{len(one.packages):,} packages of the operating system are in the base{how}")
     if one.owners:
         rows = [(owner or "nobody's", str(count)) for owner, count in one.owners.items()]
-        page.row("in use", f"{len(one.libraries):,} shared libraries from outside the environment's own files, by owner:")
+        page.row("in use", f"{len(one.libraries):,} shared libraries, by owner:")
         page.table(rows, "--only system", indent=4)
     nobody = [library.path for library in one.libraries if not library.owner]
     page.listing("nobody's", nobody, "--only system")
