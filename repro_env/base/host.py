@@ -150,7 +150,7 @@ def cut(
     carried = above.carried(sorted(unowned), sorted(whole), upper_tree)
     if carried:
         size = sum(one.size for one in carried)
-        notes.append(f"{len(carried)} libraries, programs or folders belong to no package and are carried: {size:,} bytes")
+        notes.append(f"what belongs to no package of this system is carried: {size:,} bytes, each part named with its size")
     base = Tree(
         entries=entries,
         contents=contents,

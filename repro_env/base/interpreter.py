@@ -23,6 +23,8 @@ from repro_env.store.facts import FactCache
 
 SHARED = ("/", "/usr", "/usr/local")
 """Prefixes that a Python shares with the rest of the system: what lies there is not its own."""
+PACKAGED = ("/usr", "/opt", "/bin")
+"""Where packages of the system put interpreters: for one elsewhere the database is not asked."""
 _TESTS = frozenset({"test", "tests", "idle_test"})
 _SITE = frozenset({"site-packages", "dist-packages"})
 _OBJECTS = (".a", ".o")
@@ -160,7 +162,7 @@ def _headers(python: Interpreter) -> list[str]:
 
 def _owners(python: Interpreter, system: Database | None) -> tuple[Package, ...]:
     """The packages that own the binary and the standard library, sorted, where it is the system's own Python."""
-    if system is None or not python.executable.startswith("/usr/"):
+    if system is None or not within(python.executable, PACKAGED):
         return ()
     owners = system.owners(real(part) for part in [*binaries(python), f"{python.stdlib}/os.py"])
     return tuple(sorted({one for found in owners.values() for one in found}, key=lambda one: one.order))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import hashlib
 import os
 import sys
 from pathlib import Path
@@ -8,12 +9,15 @@ import msgspec
 import pytest
 
 from repro_env.base import interpreter
+from repro_env.base.tree import within
 from repro_env.capture import python
 from repro_env.io import process
 from repro_env.io.hashes import FileHashes
 from repro_env.model.environment import Interpretation, Interpreter, Layout
 from repro_env.model.errors import InterpreterError
 from tests.base import elves
+from tests.base.conftest import Cut
+from tests.base.test_dpkg import Machine
 
 NAME = "python3.11"
 
@@ -121,3 +125,35 @@ def test_every_name_that_an_environments_python_goes_by_leads_to_the_binary(tmp_
     assert kinds[str(real)].executable
     again = interpreter.interpreter_tree(found, hashes=hashes)
     assert again.entries == tree.entries
+
+
+def test_libraries_of_its_own_that_only_the_variable_leads_to_are_part_of_it(home: Path, hashes: FileHashes) -> None:
+    elves.place(home / "far/libfar.so", elves.elf())
+    environ = {"LD_LIBRARY_PATH": f"{home.parent}/cpython-3.11/far"}
+    found = facts(home)
+    without = interpreter.interpreter_tree(found, hashes=hashes)
+    tree = interpreter.interpreter_tree(found, hashes=hashes, environ=environ)
+    added = {one.path for one in tree.entries} - {one.path for one in without.entries}
+    assert added == {f"{home}/far"[1:], f"{home}/far/libfar.so"[1:]}
+
+
+def test_files_of_a_packaged_python_are_held_against_their_package(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
+    stdlib = cut.facts.interpreter.stdlib
+    machine = Machine(tmp_path)
+    sums = {
+        "os.py": hashlib.md5(Path(stdlib, "os.py").read_bytes()).hexdigest(),
+        "json/__init__.py": "0" * 32,
+        "gone.py": "0" * 32,
+        "test/gone.py": "0" * 32,
+        "config-3.11/libpython3.11.a": "0" * 32,
+    }
+    files = [f"{stdlib}/{name}" for name in sums]
+    machine.install("python3", *files, sums="".join(f"{md5}  {stdlib[1:]}/{name}\n" for name, md5 in sums.items()))
+    found = interpreter.interpreter_tree(cut.facts, hashes=hashes, system=machine.database())
+    if within(cut.facts.interpreter.executable, interpreter.PACKAGED):
+        assert [one.name.partition(":")[0] for one in found.packages] == ["python3"]
+        assert found.edited == (f"{stdlib}/json/__init__.py (python3)",)
+        assert found.unknown == (f"{stdlib}/gone.py (python3) is not there",)
+    else:  # built here: nobody to ask
+        assert (found.packages, found.edited, found.unknown) == ((), (), ())
+    assert found.entries == cut.interpreter.entries
