@@ -12,14 +12,13 @@ from pathlib import Path
 import msgspec
 
 from repro_env.capture import data, notebook, python, requirements, source
-from repro_env.flows import snapshot
+from repro_env.flows import files, snapshot
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
-from repro_env.io.files import FileContents, atomic_write, walk
+from repro_env.io.files import FileContents, walk
 from repro_env.lock import assemble, compose, conda, environment, identify, layers
 from repro_env.lock.observe import observed
 from repro_env.lock.search import Search
-from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.environment import Excluded
 from repro_env.model.errors import CaptureError
@@ -119,7 +118,8 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         ),
         locked.layers,
     )
-    _write(request.output, spec, carried)
+    files.write(request.output, spec, store.facts)
+    carried.keep_only(spec.carried)  # away with blobs of an earlier capture
     snapshot.remember(spec, store)
     proven = sum(one.hint.origin != "repacked" for one in locked.identified)
     return Captured(request.output / "spec.json", spec, proven, python.holds_us(locked.facts))
@@ -173,17 +173,3 @@ def _source(tree: source.SourceTree, request: Request, store: Store, carried: Ca
         exclude=request.exclude,
     )
     return code, (*tree.problems, *notebooks.problems, *wanted.problems)
-
-
-def _write(output: Path, spec: Spec, carried: Carried) -> None:
-    """The lock files, then the spec, then away with blobs of an earlier capture."""
-    from repro_env.render import conda, pylock, requirements
-
-    atomic_write(output / "requirements.txt", requirements.render(spec))
-    atomic_write(output / "pylock.toml", pylock.render(spec))
-    if spec.identity.packages:
-        atomic_write(output / "conda-explicit.txt", conda.render(spec))
-    else:
-        (output / "conda-explicit.txt").unlink(missing_ok=True)
-    atomic_write(output / "spec.json", codec.pretty(spec))
-    carried.keep_only(spec.carried)
