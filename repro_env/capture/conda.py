@@ -15,7 +15,7 @@ import msgspec
 
 from repro_env.capture.distributions import InstalledDistribution, Scan
 from repro_env.model import redact
-from repro_env.model.environment import Interpretation, Variable
+from repro_env.model.environment import Variable
 from repro_env.model.text import CondaFile, CondaName, EnvName, Line, RelPath
 
 META = "conda-meta"
@@ -317,9 +317,3 @@ def _bare(path: Path) -> bytes:
         and redact.line(json.dumps(value)) == json.dumps(value)
     }
     return (json.dumps(kept, indent=2) + "\n").encode()
-
-
-def note(prefix: Path, facts: Interpretation) -> tuple[str, ...]:
-    """What the user should know of a base environment."""
-    found = beside(prefix) if facts.kind == "conda" else ()
-    return (f"{' and '.join(found)} of the base environment {prefix} are not part of it and not captured",) if found else ()

@@ -105,6 +105,7 @@ def _facts(path: Path, spec: Spec, proven: int) -> dict[str, object]:
         "spec": str(path),
         "spec_digest": spec.digest,
         "image_id": spec.expected.image_id,
+        "packages": len(spec.identity.packages),
         "distributions": len(spec.identity.distributions),
         "proven": proven,
         "carried": [{"name": one.name, "version": one.version, "why": one.why} for one in spec.observed.carried],
@@ -122,6 +123,9 @@ def _tell(path: Path, spec: Spec, proven: int, *, holds_us: bool) -> None:
     say.result(f"spec digest   {spec.digest}")
     say.result(f"image ID      {spec.expected.image_id}")
     say.result(f"python        {observed.interpreter.version} ({identity.layout.prefix})")
+    if identity.packages:
+        linked = sum(hint.origin == "direct" for hint in spec.hints.packages)
+        say.result(f"conda         {len(identity.packages)} packages, {linked} linked to their channel")
     say.result(f"distributions {len(identity.distributions)}, {proven} proven to be wheels of their index")
     for one in observed.carried:
         say.result(f"  carried     {one.name} {one.version}: {one.why}")

@@ -33,6 +33,7 @@ from repro_env.lock import layers
 from repro_env.lock.index import linkable
 from repro_env.lock.places import Place
 from repro_env.lock.repack import chunks_of
+from repro_env.lock.search import Search
 from repro_env.model import codec, redact
 from repro_env.model.artifact import CondaPackage
 from repro_env.model.environment import Carried
@@ -150,6 +151,18 @@ def whole(one: Identified, store: Store) -> Path:
         raise ArtifactError("is nowhere to be had", where=one.package.filename, hint="capture again where it is")
     with Session(cache=store.facts) as session:
         return store.blobs.put(session.download(url), one.package.sha256, where=url, size=one.package.size)
+
+
+def search(
+    looking: Search, packages: Sequence[Identified], installed: Mapping[str, Installed], prefix: Path, store: Store
+) -> None:
+    """Look for secrets in the packages that are carried and were built on this machine. What a server gave is not private."""
+    for one in packages:
+        if one.why in (_LOCAL, _LOOPBACK):
+            becomes, name = installed[one.package.key], one.package.filename
+            with condafile.Unpacked(whole(one, store), name, str(prefix), store.temp) as package:
+                members = [entry for entry in becomes.entries if entry.path in becomes.members]
+                looking.tree(members, condafile.CondaContents(package, becomes), f"{name}/".__add__)
 
 
 class _Search:

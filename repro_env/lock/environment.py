@@ -43,6 +43,8 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
     packages: tuple[conda.Identified, ...]
     plain: tuple[Carried, ...]
     """Conda packages that are none here: their files are plain files of the environment."""
+    beside: tuple[str, ...]
+    """Folders in the prefix of a base conda environment that are no part of it."""
     identified: tuple[identify.Identified, ...]
     indexes: tuple[str, ...]
     compositions: tuple[compose.Composition, ...]
@@ -114,6 +116,7 @@ def lock(
     overlay = _overlay(compositions, live.places, beside, held, workspace, made, store)
     if search is not None:
         _search(search, live, identified, installed, overlay, store)
+        conda.search(search, packages, linked_in, first.prefix, store)
     unread = overlay is None or layers.known_blob(overlay.entries, facts=store.facts) is not None
     if known is None:
         lower, upper = stack.layers(linked_in), stack.layers(installed)
@@ -133,6 +136,7 @@ def lock(
         activation=records.variables(first.prefix, environ) if meta.is_there else (),
         packages=packages,
         plain=plain,
+        beside=records.beside(first.prefix) if meta.is_there else (),
         identified=identified,
         indexes=indexes,
         compositions=compositions,

@@ -10,6 +10,8 @@ from repro_env.lock.environment import Locked
 from repro_env.model.environment import Carried, Excluded
 from repro_env.model.spec import Data, InstalledFrom, Observed, Source
 
+_BESIDE = {"envs": "a folder of other conda environments", "pkgs": "conda's package cache"}
+
 
 def observed(
     locked: Locked,
@@ -58,6 +60,8 @@ def observed(
 
 
 def _notes(locked: Locked, programs: Sequence[str]) -> Iterator[str]:
+    for folder in locked.beside:
+        yield f"{locked.facts.layout.prefix}/{folder} is {_BESIDE[folder]}: not part of this environment, not captured"
     if note := frameworks.compiler_note(locked.live.frameworks, programs):
         yield note
 
