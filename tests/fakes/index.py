@@ -148,6 +148,9 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._answer(host, path, 404, b"")
 
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
     def _known(self) -> bool:
         wanted = base64.b64encode(":".join(self.index.auth or ()).encode()).decode()
         return self.headers.get("Authorization", "") == f"Basic {wanted}"
@@ -199,7 +202,8 @@ class _Handler(BaseHTTPRequestHandler):
         if status != 304:
             self.send_header("Content-Length", str(len(body)))
         self.end_headers()
-        self.wfile.write(body[: len(body) // 2] if cut else body)
+        if self.command != "HEAD":
+            self.wfile.write(body[: len(body) // 2] if cut else body)
         if cut:
             self.close_connection = True
 

@@ -58,7 +58,7 @@ class Ground:
 
     def environ(self, more: Mapping[str, str] | None = None, *, host: str = HOST) -> dict[str, str]:
         """The user's variables: an empty home, pip configured for the small index alone, the case's own."""
-        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TERM", "CI") if name in os.environ}
+        kept = {name: os.environ[name] for name in ("PATH", "LANG", "TERM", "CI", "PYTHONFAULTHANDLER") if name in os.environ}
         return {
             **kept,
             **GIT,

@@ -61,8 +61,11 @@ def fact(path: str, here: "os.stat_result") -> "list[object]":
 
 
 def look(root: str, found: "dict[str, list[object]]", skip: "tuple[str, ...]" = ()) -> None:
-    """Every file, symlink and empty folder below; one that is a file or a link is told itself."""
-    if not os.path.isdir(root) or os.path.islink(root):
+    """Every file, symlink and empty folder below; one that is a file or a link is told itself.
+
+    A prefix that is a symlink is not: inside a run it is a folder at the same path, and its content is what counts.
+    """
+    if not os.path.isdir(root) or (os.path.islink(root) and root != sys.prefix):
         if os.path.lexists(root):
             found[root] = fact(root, os.lstat(root))
         if not os.path.isdir(root):

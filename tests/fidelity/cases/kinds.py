@@ -36,7 +36,7 @@ def uv_clone(at: Ground) -> None:
     by_uv(at, "clone")
 
 
-@case("uv: files are symlinks into its cache", named="which is outside the environment")
+@case("uv: files are symlinks into its cache")
 def uv_symlink(at: Ground) -> None:
     by_uv(at, "symlink")
 
