@@ -47,6 +47,8 @@ class Ignored(msgspec.Struct, frozen=True):
     paths: frozenset[str]
     """Files, and folders that are ignored as a whole."""
     problem: str
+    hollow: frozenset[str] = frozenset()
+    """Those of the folders that no pattern names: just all that is in them is ignored."""
 
 
 def look(root: Path, *, never: Sequence[Path] = (), held: AbstractSet[str] | None = None) -> Answer:
@@ -72,16 +74,20 @@ def ignored(root: Path) -> Ignored:
     if not _inside(root):
         return Ignored(frozenset(), "")
     try:
-        listed = paths(ask(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z"))
+        raw = ask(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
+        listed = paths(raw)
         if "." in listed and _is_ignored(root):
             return Ignored(frozenset(), "")
+        folders = [row for row in raw.split(b"\0") if row.endswith(b"/") and row != b"./"]
+        named = run(root, "check-ignore", "-z", "--stdin", stdin=b"".join(row + b"\0" for row in folders)) if folders else None
     except GitError as error:
         try:
             # Deep in an ignored folder git does not list, it stops.
             return Ignored(frozenset(), "" if _is_ignored(root) else redact.line(f"which paths git ignores: {error}"))
         except GitError:
             return Ignored(frozenset(), redact.line(f"which paths git ignores: {error}"))
-    return Ignored(frozenset(listed) - {"."}, "")
+    hollow = frozenset(paths(b"\0".join(folders))) - frozenset(paths(named.stdout if named is not None else b""))
+    return Ignored(frozenset(listed) - {"."}, "", hollow)
 
 
 def _answer(root: Path, top: Path, never: Sequence[Path], held: AbstractSet[str] | None) -> Answer:

@@ -40,6 +40,11 @@ def _class(text: str) -> str:
     return f"[^{body[1:]}]" if body.startswith("!") and len(body) > 1 else "[" + body.replace("^", "\\^") + "]"
 
 
+def escaped(path: str) -> str:
+    """A pattern that matches just this path."""
+    return re.sub(r"[*?\[]", lambda match: f"[{match[0]}]", path)
+
+
 def globs(texts: Sequence[str]) -> tuple[Glob, ...]:
     for text in texts:
         if not text.strip("./ ") or ".." in text.split("/"):

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from repro_env.capture import git
 from repro_env.capture.globs import Glob
+from repro_env.capture.ignored import DATA, Places
 from repro_env.model.environment import Excluded
 
 CACHES = frozenset(
@@ -17,14 +18,10 @@ CACHES = frozenset(
 )
 _STORES = frozenset({".git", ".hg", ".svn"})
 _VENV_PARTS = frozenset({"bin", "include", "lib", "lib64", "share", "pyvenv.cfg"})
-_EXTENSION = re.compile(r".+\.so")
-"""`x.cpython-311-x86_64-linux-gnu.so`, `x.abi3.so`, `x.so`: built in place, git-ignored, and imported all the same."""
-_TAGGED = re.compile(r".+\.(?:cpython-[A-Za-z0-9_-]+|abi3)\.so")
-"""In a folder that is ignored as a whole, only what says by its name that Python imports it."""
 _MOST_ROWS = 200
 """Rows with one reason in `excluded`; above it they are summed up by folder."""
 _GIT_IGNORED = "git-ignored"
-_NOT_TEXT = re.compile("[\x00-\x1f\x7f]")
+_NOT_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
 class Rules:
@@ -52,8 +49,12 @@ class Rules:
         self._sizes: dict[str, int] = defaultdict(int)
         self.entered: dict[str, str] = {}
         """Folders that are left out but walked, since something in them may be kept: path -> the outermost one."""
-        self.generated: list[str] = []
-        """Single Python files that git ignores, e.g. a `_version.py` that a build wrote: something may import them."""
+        self.ignored_folders: list[str] = []
+        """Folders that git ignores as a whole."""
+        self.missed: list[str] = []
+        """What git ignores and a run may need all the same: code, or data in a package, that no rule keeps."""
+        self._places = Places(self._root, CACHES | _STORES)
+        self._places.hollow |= ignored.hollow
         self._never = self._relative(never)
         self._above_never = {path[:end] for path in self._never for end, char in enumerate(path) if char == "/"}
         for path in self._never:
@@ -77,18 +78,40 @@ class Rules:
         why = self._soft(path, name, is_dir) or (self._reasons[outer] if outer is not None else "")
         if not why or self._included(path):
             return False
-        if is_dir and (why == _GIT_IGNORED or any(glob.may_match_below(path) for glob in self.include)):
+        if why == _GIT_IGNORED:
+            return self._skip_ignored(path, outer, is_dir)
+        if is_dir and any(glob.may_match_below(path) for glob in self.include):
             self.entered[path] = outer or path
             self._reasons.setdefault(outer or path, why)
             return False
-        if why == _GIT_IGNORED and not is_dir and (_EXTENSION if outer is None else _TAGGED).fullmatch(name):
-            return False
-        if outer is None and why == _GIT_IGNORED and name.endswith(".py"):
-            self.generated.append(path)
         if outer is None:
             return self._leave(path, why, is_dir)
         self._sizes[outer] += self._size(path, is_dir)
         return True
+
+    def _skip_ignored(self, path: str, outer: str | None, is_dir: bool) -> bool:
+        if not is_dir:
+            if self._places.keeps(path, outer):
+                return False
+            if outer is None:
+                if self._places.missed(path):
+                    self.missed.append(path)
+                return self._leave(path, _GIT_IGNORED, is_dir)
+            self._sizes[outer] += self._size(path, is_dir)
+            return True
+        if outer is None:
+            self.ignored_folders.append(path)
+            survey = self._places.survey(path, measure=self._measure)
+            keeps = self._places.keeps_folder(path, survey)
+            if (survey.data > DATA and self._places.in_package(path)) or (survey.code and not keeps):
+                self.missed.append(path)
+            if not keeps and not any(not glob.anchored or glob.may_match_below(path) for glob in self.include):
+                self._reasons[path] = _GIT_IGNORED
+                self._sizes[path] = survey.size if self._measure else 0
+                return True
+            self._reasons.setdefault(path, _GIT_IGNORED)
+        self.entered[path] = outer or path
+        return False
 
     def only_passed(self, path: str) -> bool:
         """Whether this folder belongs to the snapshot only for what in it is kept."""
@@ -152,6 +175,7 @@ class Rules:
         """A repository inside the source (a submodule, a clone) has rules of its own."""
         ignored = git.ignored(Path(self._root, path))
         self._ignored |= {f"{path}/{one}" for one in ignored.paths}
+        self._places.hollow |= {f"{path}/{one}" for one in ignored.hollow}
         self._problems.append(ignored.problem)
 
     def _relative(self, never: Sequence[Path]) -> set[str]:

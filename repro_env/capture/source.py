@@ -14,7 +14,8 @@ from pathlib import Path
 import msgspec
 
 from repro_env.capture import git, secrets
-from repro_env.capture.globs import Glob, globs
+from repro_env.capture.globs import Glob, escaped, globs
+from repro_env.capture.ignored import in_environment
 from repro_env.capture.rules import Rules
 from repro_env.io.files import Found, walk
 from repro_env.model import redact
@@ -23,6 +24,8 @@ from repro_env.model.errors import CaptureError, SourceError
 
 CAP = 200_000_000
 """Bytes; data and weights belong to `--data`."""
+_NAMED = 10
+"""How many paths of one kind are named before the rest is counted."""
 _OTHER_CONTROL = {
     ".hg": "Mercurial",
     ".svn": "Subversion",
@@ -51,6 +54,8 @@ class SourceTree(msgspec.Struct, frozen=True):
     """What may be missing in a run, or could not be found out: one line each."""
     notes: tuple[str, ...] = ()
     """What the user should know, and nothing is wrong with."""
+    ignored: tuple[str, ...] = ()
+    """Folders that git ignores as a whole, also where something in them is kept; sorted."""
 
 
 def look(
@@ -87,6 +92,7 @@ def look(
         others = _no_secrets(root, found, globs(not_secret), cache)
         answer = git.look(root, never=never, held={one.path for one in found})
         others += _other_control(root)
+    missed = sorted(rules.missed)[:_NAMED]
     problems = [
         *_links(root, found),
         *(
@@ -99,10 +105,8 @@ def look(
             for glob, used in zip(include, rules.include, strict=True)
             if not used.hit
         ),
-        *(
-            f"{path} is Python code that git ignores: not in the snapshot without --include {path}"
-            for path in rules.generated[:10]
-        ),
+        *(f"{path} is ignored by git, and Python may need it: not in the snapshot without --include {path}" for path in missed),
+        *([f"and {rest} more that git ignores and Python may need"] if (rest := len(rules.missed) - len(missed)) > 0 else []),
         *answer.problems,
         rules.problem,
     ]
@@ -112,6 +116,7 @@ def look(
         git=answer.git,
         excluded=rules.rows(),
         size=size,
+        ignored=tuple(sorted(rules.ignored_folders)),
         problems=tuple(sorted({redact.line(problem) for problem in problems if problem})),
         notes=tuple(sorted({*answer.notes, *others})),
     )
@@ -124,6 +129,25 @@ def measured(tree: SourceTree, folder: Path, size: int) -> SourceTree:
         for row in tree.excluded
     )
     return msgspec.structs.replace(tree, excluded=rows)
+
+
+def imported(tree: SourceTree, folders: Sequence[Path], *, without: Sequence[Path] = ()) -> tuple[str, ...]:
+    """Patterns for `include` that bring in what Python imports from although git ignores it.
+
+    `folders`: those on `sys.path`, and of editable projects. `without`: the environment and the interpreter, which are
+    held otherwise. Store the patterns with the source: a run looks at it by the same rules.
+    """
+    root = os.path.realpath(tree.root)
+    apart = [os.path.realpath(path) for path in without]
+    patterns = set()
+    for folder in {os.path.realpath(folder) for folder in folders}:
+        path = os.path.relpath(folder, root)
+        inside = any(path == one or path.startswith(one + "/") for one in tree.ignored)
+        if not inside or not os.path.isdir(folder) or in_environment(Path(root), path):  # noqa: PTH112
+            continue
+        if not any(folder == one or folder.startswith(one + "/") for one in apart):
+            patterns.add("/" + escaped(path))
+    return tuple(sorted(patterns))
 
 
 def _walk(root: Path, rules: Rules) -> tuple[Found, ...]:

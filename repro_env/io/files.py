@@ -52,7 +52,7 @@ def walk(root: Path, *, skip: Callable[[str, bool], bool] = never) -> Iterator[F
 
     `skip(path, is_dir)` leaves a path out, and all below it; a symlink is never a folder. No file is opened
     and no symlink followed (but `root` itself may be one). What vanishes meanwhile is not listed. Raises
-    `PermissionError` for a folder that cannot be read, `CaptureError` for a name that is not UTF-8.
+    `PermissionError` for a folder that cannot be read, `CaptureError` for a name that is not UTF-8 and not skipped.
     """
     levels = [_level(root, "", -1, 0)]
     try:
@@ -69,6 +69,8 @@ def walk(root: Path, *, skip: Callable[[str, bool], bool] = never) -> Iterator[F
             is_dir = item.is_dir(follow_symlinks=False)
             if skip(path, is_dir):
                 continue
+            if not (item.name.isascii() or _is_text(item.name)):
+                raise CaptureError("has a name that is not UTF-8", where=repr(os.fsencode(path)), hint="rename it")
             try:
                 found = _found(path, item, fd)
                 below = _level(root, path, fd, len(levels)) if is_dir else None
@@ -100,11 +102,6 @@ def _level(root: Path, path: str, parent: int, depth: int) -> _Level:
             fd = os.open(path.rpartition("/")[2] if near else full, flags, dir_fd=parent if near else None)
         with os.scandir(full if fd < 0 else fd) as listing:
             items = sorted(listing, key=_by_name, reverse=True)  # last first, so that `pop` gives them in order
-        for item in items:
-            if not (item.name.isascii() or _is_text(item.name)):
-                raise CaptureError(
-                    "has a name that is not UTF-8", where=repr(os.fsencode(f"{path}/{item.name}")), hint="rename it"
-                )
     except BaseException as error:
         if fd >= 0:
             os.close(fd)

@@ -21,8 +21,8 @@ CAP = 200_000_000
 """Bytes of one folder outside the environment that is on `sys.path`; above it, somebody has to decide."""
 MOST = 50_000
 """Files that the symlinks of an environment may lead to outside of it."""
-IMPORTABLE = ("*.py",)
-"""Brought in even where git ignores them: a build writes `_version.py` and the like, and the package imports it."""
+IMPORTABLE = ("*.py", "*.so", "*.so.*")
+"""Brought in even where git ignores them: a build writes `_version.py` and extensions, and the package imports them."""
 
 
 class Outside(msgspec.Struct, frozen=True):

@@ -234,7 +234,12 @@ def test_ignored(repo: Path) -> None:
     for path in ("a.log", "keep.log", "out/x", "deep/b.log", "deep/c.py", "ü.log"):
         (repo / path).parent.mkdir(exist_ok=True)
         (repo / path).write_text("")
-    assert asked.ignored(repo).paths == {"a.log", "out", "deep/b.log", "ü.log"}
+    (repo / "all").mkdir()
+    (repo / "all" / "x.log").write_text("")
+    listed = asked.ignored(repo)
+    assert listed.paths - {"all/x.log"} == {"a.log", "out", "deep/b.log", "ü.log", "all"}
+    assert listed.hollow == {"all"}
+    assert listed.problem == ""
     assert asked.ignored(repo / "deep").paths == {"b.log"}
     assert asked.ignored(repo / "out").paths == frozenset()
 

@@ -180,6 +180,7 @@ def test_git_ignored_paths(src: Path, git: Git) -> None:
     assert files(tree) == [
         ".gitignore",
         "build/lib/x.abi3.so",
+        "build/libfoo.so",
         "kept/forced.log",
         "pkg/__init__.py",
         "pkg/fast.cpython-311-x86_64-linux-gnu.so",
@@ -189,17 +190,7 @@ def test_git_ignored_paths(src: Path, git: Git) -> None:
     assert "build/v" not in [one.path for one in tree.found]
     ignored = {path: why for path, why in left_out(tree).items() if why == "git-ignored"}
     assert set(ignored) == {"a.log", "data", "build"}
-    assert {one.path: one.size for one in tree.excluded if one.why == "git-ignored"} == {"a.log": 1, "data": 2, "build": 4}
-
-
-def test_ignored_python_code_is_told(src: Path, git: Git) -> None:
-    git(src, "init")
-    put(src, ".gitignore", text="_version.py\nbuild/\n")
-    put(src, "pkg/__init__.py", "pkg/_version.py", "build/x.py")
-    assert look(src).problems == (
-        "pkg/_version.py is Python code that git ignores: not in the snapshot without --include pkg/_version.py",
-    )
-    assert look(src, include=["pkg/_version.py"]).problems == ()
+    assert {one.path: one.size for one in tree.excluded if one.why == "git-ignored"} == {"a.log": 1, "data": 2, "build": 3}
 
 
 def test_a_nested_repository_has_rules_of_its_own(src: Path, git: Git) -> None:
