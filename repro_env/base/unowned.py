@@ -13,7 +13,7 @@ import msgspec
 
 from repro_env.base import ldconfig
 from repro_env.base.ldcache import Library
-from repro_env.base.needs import Needs
+from repro_env.base.needs import DRIVER, Needs
 from repro_env.base.tree import Hashes, LiveTree, Tree, real, within
 from repro_env.image.entry import Entry, ordered
 from repro_env.model.environment import Carried
@@ -46,11 +46,13 @@ def by_path(tree: LiveTree, beside: LiveTree, needed: Needs) -> Found:
         place = real(folder)
         if place in usual or not Path(place).is_dir():
             continue
+        # A driver's libraries are those of the machine that a run is on, wherever it has them.
+        names = [one for one in ldconfig.named(folder, needed.loader) if not DRIVER.match(one.name)]
         if within(folder, needed.held) or within(place, needed.held):
-            lines += ldconfig.named(folder, needed.loader)
+            lines += names
             continue
         left = set()
-        for one in ldconfig.named(folder, needed.loader):
+        for one in names:
             at = real(one.path)
             if at in tree or at in beside:
                 lines.append(one)

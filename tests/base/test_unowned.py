@@ -180,6 +180,14 @@ def test_a_folder_that_the_loader_searches_anyway_changes_nothing(cut: Cut, hash
         assert (found.base.entries, found.base.unknown) == (cut.base.entries, cut.base.unknown)
 
 
+def test_a_driver_on_the_variable_is_neither_held_nor_missed(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        elves.place(tmp_path / "nvidia" / name, elves.elf(soname=name))
+    environ = {"LD_LIBRARY_PATH": f"{tmp_path}/nvidia:{tmp_path}/gone"}
+    found = host.cut(cut.facts, cut.startup, environ=environ, locale=cut.startup.locale, hashes=hashes)
+    assert (found.unowned, found.base.unknown) == (None, cut.base.unknown)
+
+
 def test_what_is_preloaded_is_held_and_named(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
     mine = elves.place(tmp_path / "libmine.so", elves.elf(("libnear.so",), runpath="$ORIGIN"))
     near = elves.place(tmp_path / "libnear.so", elves.elf())
