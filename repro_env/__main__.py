@@ -16,9 +16,13 @@ def main() -> None:
 
             code = run.main(sys.argv[2:])
         else:
-            from repro_env.cli import app
+            from repro_env.cli import quick
 
-            code = app.run(sys.argv[1:])
+            code = 0
+            if not quick.run(sys.argv[1:]):
+                from repro_env.cli import app
+
+                code = app.run(sys.argv[1:])
         sys.stdout.flush()
     except ReproEnvError as error:
         from repro_env.cli import say

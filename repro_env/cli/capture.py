@@ -1,19 +1,15 @@
-"""`repro-env capture`: options -> the flow -> what was captured, in words or JSON."""
+"""`repro-env capture`: its options. What they do is in `captured`; a usual command line does not come here (`quick`)."""
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import say
+from repro_env.cli import captured
 from repro_env.cli.options import JsonOption
-from repro_env.model.environment import Excluded
-from repro_env.model.errors import UsageError
-from repro_env.model.spec import Spec
 
 
 def add(app: typer.Typer) -> None:
@@ -60,98 +56,16 @@ def command(
     ] = None,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.flows.capture import Request, capture
-    from repro_env.store.store import Store
-
-    if base != "host":
-        raise UsageError(f"--base {base} is not known", hint="this version cuts the base from the live machine: --base host")
-    request = Request(
+    captured.run(
         python=python,
-        source=_folder(source),
-        output=output.absolute(),
-        environ=dict(os.environ),
-        include=tuple(include or ()),
-        exclude=tuple(exclude or ()),
-        data=tuple(_mount(text) for text in data or ()),
-        programs=tuple(with_ or ()),
+        source=source,
+        include=include,
+        exclude=exclude,
+        data=data,
+        output=output,
+        base=base,
+        with_=with_,
         seed=seed,
-        not_secret=tuple(not_secret or ()),
+        not_secret=not_secret,
+        json=json,
     )
-    done = capture(request, store=Store.open(), tell=say.say)
-    if json:
-        say.json_result(_facts(done.path, done.spec, done.proven))
-    else:
-        _tell(done.path, done.spec, done.proven, holds_us=done.holds_us)
-    say.say("next: repro-env rebuild")
-
-
-def _folder(path: Path) -> Path:
-    """Absolute and resolved: runs show the source at this path."""
-    if not path.is_dir():
-        raise UsageError("is no folder", where=str(path), hint="name the folder of your code with --source")
-    return path.resolve()
-
-
-def _mount(text: str) -> tuple[Path, str]:
-    """`SRC[:DST]`; DST defaults to the same absolute path."""
-    path, _, target = text.partition(":")
-    absolute = Path(path).absolute()
-    return absolute, target or str(absolute)
-
-
-def _facts(path: Path, spec: Spec, proven: int) -> dict[str, object]:
-    """The object that `--json` prints; its keys are a contract."""
-    return {
-        "spec": str(path),
-        "spec_digest": spec.digest,
-        "image_id": spec.expected.image_id,
-        "packages": len(spec.identity.packages),
-        "distributions": len(spec.identity.distributions),
-        "proven": proven,
-        "carried": [{"name": one.name, "version": one.version, "why": one.why} for one in spec.observed.carried],
-        "edited": list(spec.observed.edited),
-        "excluded": [{"path": one.path, "size": one.size, "why": one.why} for one in spec.observed.excluded],
-        "unknown": list(spec.observed.unknown),
-    }
-
-
-def _tell(path: Path, spec: Spec, proven: int, *, holds_us: bool) -> None:
-    identity, observed = spec.identity, spec.observed
-    if holds_us:
-        say.say("note: repro-env is installed in this environment, so it is captured with it")
-    say.result(f"spec          {path}")
-    say.result(f"spec digest   {spec.digest}")
-    say.result(f"image ID      {spec.expected.image_id}")
-    say.result(f"python        {observed.interpreter.version} ({identity.layout.prefix})")
-    if identity.packages:
-        linked = sum(hint.origin == "direct" for hint in spec.hints.packages)
-        say.result(f"conda         {len(identity.packages)} packages, {linked} linked to their channel")
-    say.result(f"distributions {len(identity.distributions)}, {proven} proven to be wheels of their index")
-    for one in observed.carried:
-        say.result(f"  carried     {one.name} {one.version}: {one.why}")
-    for edited in observed.edited:
-        say.result(f"  edited      {edited}")
-    say.result(f"base          {len(observed.system_packages)} system packages, {say.size(identity.base.size)}")
-    if identity.overlay is not None:
-        say.result(f"overlay       {identity.overlay.files} paths, {say.size(identity.overlay.size)}")
-    if observed.source is not None:
-        say.result(f"source        {observed.source.path}, {say.size(observed.source.size)}{_state(spec)}")
-    for excluded in _largest(observed.excluded):
-        say.result(f"  left out    {excluded.path} ({say.size(excluded.size)}): {excluded.why}")
-    for data in observed.data:
-        say.result(f"data          {data.path}, {data.files} files, {say.size(data.size)}")
-    for note in observed.notes:
-        say.result(f"note          {note}")
-    for unknown in observed.unknown:
-        say.result(f"unknown       {unknown}")
-
-
-def _largest(excluded: tuple[Excluded, ...]) -> list[Excluded]:
-    return sorted(excluded, key=lambda one: (-one.size, one.path))[:10]
-
-
-def _state(spec: Spec) -> str:
-    git = spec.observed.source.git if spec.observed.source else None
-    if git is None:
-        return ", no git"
-    return f", commit {git.commit[:12] or '(none yet)'}{' with changes' if git.dirty or git.untracked else ''}"
