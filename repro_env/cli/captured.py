@@ -61,8 +61,8 @@ def _folder(path: Path) -> Path:
 def _mount(text: str) -> tuple[Path, str]:
     """`SRC[:DST]`; DST defaults to the same absolute path."""
     path, _, target = text.partition(":")
-    absolute = Path(path).absolute()
-    return absolute, target or str(absolute)
+    absolute = Path(os.path.normpath(Path(path).absolute()))
+    return absolute, target.rstrip("/") or str(absolute)
 
 
 def _facts(path: Path, spec: Spec, proven: int) -> dict[str, object]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.capture import data, notebook, python, requirements, source
+from repro_env.capture import data, distributions, notebook, python, requirements, source
 from repro_env.flows import files, snapshot
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
@@ -64,18 +64,9 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     machine.platform()  # first of all: nothing is read on a machine that no image can be for
     never = (request.output, request.output.parent / "runs")
     venv = python.venv(request.python, request.environ)
-    tree = _quiet(
-        source.look(
-            request.source,
-            include=request.include,
-            exclude=request.exclude,
-            never=never,
-            not_secret=request.not_secret,
-            cache=store.facts,
-            unmeasured=venv,
-        )
-    )
-    mounted = tuple(data.fingerprint(path, target, store.hashes) for path, target in request.data)
+    tree = _look(request, store, never, venv, request.include)
+    data.check(request.data)
+    mounted = tuple(data.look(path, target, store.hashes, tell) for path, target in request.data)
     search = Search(request.not_secret, store.facts)
     locked = environment.lock(
         request.python,
@@ -86,11 +77,15 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         tell=tell,
         search=search,
     )
+    more = source.imported(tree, _imported(locked), without=_held(locked))
+    include = (*request.include, *more)
+    if more:
+        tree = _look(request, store, never, venv, include)
     if venv is not None:
         tree = source.measured(tree, venv, _size(locked, venv))
     tell("writing what has to be carried")
     carried = Carried(request.output / "blobs")
-    code, problems = _source(tree, request, store, carried)
+    code, problems = _source(tree, include, request, store, carried)
     identity = environment.identity(
         locked, request.seed, lambda one: carry(one.entries, one.contents, store=store, carried=carried)
     )
@@ -111,10 +106,14 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
             locked,
             programs=request.programs,
             source=code,
-            data=mounted,
+            data=tuple(one.data for one in mounted),
             excluded=tree.excluded,
-            notes=(*tree.notes, *search.told),
-            unknown=problems,
+            notes=(
+                *tree.notes,
+                *search.told,
+                *(f"{one.lstrip('/')} is ignored by git and imported from: in the source" for one in more),
+            ),
+            unknown=(*problems, *(line for one in mounted for line in one.problems)),
         ),
         locked.layers,
     )
@@ -156,7 +155,39 @@ def _quiet(tree: source.SourceTree) -> source.SourceTree:
     )
 
 
-def _source(tree: source.SourceTree, request: Request, store: Store, carried: Carried) -> tuple[Source, tuple[str, ...]]:
+def _look(
+    request: Request, store: Store, never: Sequence[Path], venv: Path | None, include: tuple[str, ...]
+) -> source.SourceTree:
+    return _quiet(
+        source.look(
+            request.source,
+            include=include,
+            exclude=request.exclude,
+            never=never,
+            not_secret=request.not_secret,
+            cache=store.facts,
+            unmeasured=venv,
+        )
+    )
+
+
+def _imported(locked: environment.Locked) -> list[Path]:
+    """Folders that Python imports from, as it says, and those of editable projects."""
+    projects = (distributions.project(one) for _, one in locked.installed)
+    return [Path(path) for path in (*locked.live.startup.sys_path, *projects) if path.startswith("/")]
+
+
+def _held(locked: environment.Locked) -> list[Path]:
+    """Folders whose content the image holds."""
+    facts = locked.facts
+    held = [Path(facts.interpreter.stdlib), Path(facts.interpreter.platstdlib)]
+    held += [one.prefix / site for one in locked.live.places for site in (one.layout.purelib, one.layout.platlib)]
+    return held if facts.kind == "system" else [*held, Path(facts.layout.prefix)]
+
+
+def _source(
+    tree: source.SourceTree, include: tuple[str, ...], request: Request, store: Store, carried: Carried
+) -> tuple[Source, tuple[str, ...]]:
     """The code as a carried tree, and what could not be told of it."""
     entries = ordered(entries_of(tree.found, store.hashes.of(tree.root, tree.found)))
     blob = carry(entries, FileContents(tree.root), store=store, carried=carried)
@@ -169,7 +200,7 @@ def _source(tree: source.SourceTree, request: Request, store: Store, carried: Ca
         git=tree.git,
         notebooks=notebooks.notebooks,
         requirements=wanted.files,
-        include=request.include,
+        include=include,
         exclude=request.exclude,
     )
     return code, (*tree.problems, *notebooks.problems, *wanted.problems)

@@ -56,9 +56,9 @@ def take(spec: Spec, folder: Path, *, runs: Path, frozen: bool, store: Store, te
         return _snapshot(source, source.tree.sha256, tree, _listed(tree, store), frozen=True, differs=())
     entries, diff_id = _seen(source, folder, runs, store)
     differs: tuple[str, ...] = ()
-    if diff_id != source.tree.sha256:
-        differs = _differs(source, folder, entries, store)
     tree = store.layers.path(diff_id) or store.root  # it was put there just now
+    if diff_id != source.tree.sha256:
+        differs = _explained(_differs(source, folder, entries, store), source, tree)
     return _snapshot(source, diff_id, tree, entries, frozen=False, differs=differs)
 
 
@@ -147,6 +147,19 @@ def _differs(source: Source, folder: Path, entries: Sequence[Entry], store: Stor
     if store.layers.path(digest) is None and Carried(folder / "blobs").path(digest) is None:
         return ("? the captured source is not beside the spec, so what differs cannot be told",)
     return compare(_by_path(_listed(_captured(source, folder, store), store)), _by_path(entries))
+
+
+def _explained(differs: Sequence[str], source: Source, tree: Path) -> tuple[str, ...]:
+    """With a word on each notebook that is other, and has the captured code."""
+    from repro_env.capture import notebook
+
+    known = {f"~ {one.path}": one for one in source.notebooks}
+    explained = []
+    for line in differs:
+        now = notebook.try_read(tree, known[line].path) if line in known else None
+        what = notebook.change(known[line], now) if now is not None else ""
+        explained.append(f"{line} ({what})" if what not in ("", "code") else line)
+    return tuple(explained)
 
 
 def compare(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> tuple[str, ...]:
