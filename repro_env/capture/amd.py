@@ -79,8 +79,8 @@ def _device(root: Path, path: Path, index: int, said: dict[str, int], gpus: list
 def _topology(path: Path, gpus: list[int]) -> tuple[tuple[str, ...], list[str]]:
     """How this node reaches each GPU, and what is not told."""
     links: dict[int, int] = {}
-    for kind in ("p2p_links", "io_links"):  # a direct link of the second kind is the nearer one
-        for link in _folders(path / kind):
+    for folder in ("p2p_links", "io_links"):  # a direct link of the second kind is the nearer one
+        for link in _folders(path / folder):
             said = _pairs(link / "properties")
             if "node_to" in said:
                 links[said["node_to"]] = said.get("type", 0)
