@@ -20,7 +20,7 @@ import msgspec
 
 from repro_env.capture import variables
 from repro_env.capture.distributions import InstalledDistribution
-from repro_env.capture.python import INSIDE, last_line, own_environment
+from repro_env.capture.python import INSIDE, head_of, last_line, own_environment
 from repro_env.io import process
 from repro_env.model import codec, redact
 from repro_env.model.accelerator import Frameworks, How, Library, Seen, Threads
@@ -31,6 +31,8 @@ from repro_env.model.text import AbsPath, Line
 
 TIMEOUT = 120.0
 """Seconds for all imports: from a cold network file system PyTorch alone takes more than one minute."""
+_REPORT = 16 << 20
+"""Bytes read of the report."""
 KIND = "frameworks"
 """Of the kept facts."""
 MODULES = ("torch", "numpy", "scipy", "jax", "tensorflow")
@@ -258,10 +260,7 @@ def _run(facts: Interpretation, environ: Mapping[str, str]) -> Report:
             done = process.run(argv, env=own_environment(environ), cwd=folder, timeout=TIMEOUT)
         except OSError as error:
             return read((), f"Python does not start: {error.strerror}")
-        try:
-            rows = report.read_text("utf-8").splitlines()
-        except OSError:
-            rows = []
+        rows = head_of(report, _REPORT).decode("utf-8", "replace").splitlines()
         return read(rows, _problem(done, rows), variables.hidden(environ))
 
 

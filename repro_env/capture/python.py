@@ -7,11 +7,12 @@ import json
 import os
 import re
 import shutil
+import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -27,6 +28,10 @@ TIMEOUT = 60.0
 """Seconds that a Python may take to start."""
 PRINTED = 2000
 """Characters kept of what a start prints."""
+_SETTINGS = 1 << 20
+"""Bytes read of a pyvenv.cfg."""
+_REPORT = 16 << 20
+"""Bytes read of a probe's report."""
 _FLOOD = 1 << 18
 """Bytes looked at of what a start prints."""
 _ERROR = re.compile(r"\w*(?:Error|Exception)\b.*:|error:|not found")
@@ -84,7 +89,7 @@ def start_up(facts: Interpretation, environ: Mapping[str, str]) -> Startup:
         report = folder / "report"
         argv = [facts.command, str(folder / "startup.py"), str(report), "1" if environ.get("PYTHONDONTWRITEBYTECODE") else "0"]
         try:
-            done = process.run(argv, env=own_environment(environ), cwd=folder, timeout=TIMEOUT)
+            done = process.run(argv, env=own_environment(environ), cwd=folder, timeout=TIMEOUT, limit=_REPORT)
         except OSError as error:
             raise InterpreterError(f"does not start: {error.strerror}", where=facts.command) from None
         said = _read_report(report)
@@ -168,29 +173,54 @@ def _ask(path: Path, named: str, environ: Mapping[str, str]) -> dict[str, Any]:
     """What the static probe says. In the caller's folder, since a version manager's `python3` decides by it."""
     _check_home(path, named)
     try:
-        done = process.run([str(path), "-I", "-S", "-B", str(INSIDE / "probe.py")], env=environ, timeout=TIMEOUT)
+        done = process.run([str(path), "-I", "-S", "-B", str(INSIDE / "probe.py")], env=environ, timeout=TIMEOUT, limit=_REPORT)
     except OSError as error:
         raise InterpreterError(f"does not start: {error.strerror}", where=named, hint="name a python with --python") from None
     if done.timed_out:
         raise InterpreterError(f"does not start within {TIMEOUT:.0f} s", where=named, hint="name another python with --python")
     try:
-        said: dict[str, Any] = json.loads(done.stdout.rpartition(b"\n")[2])
-        said["version"], said["prefix"], said["implementation"]
-    except (ValueError, KeyError, TypeError):
+        said = json.loads(done.stdout.rpartition(b"\n")[2])
+        msgspec.convert(said, type=_Said)
+    except (ValueError, RecursionError, msgspec.ValidationError):
         if b"Unknown option: -I" in done.stderr:
             raise InterpreterError("is too old: Python 3.8 and later are captured", where=named) from None
-        last = last_line(done.stderr) or f"exit code {done.code}, no message"
+        last = (
+            last_line(done.stderr) or f"exit code {done.code}, {'no message' if done.code else 'and it does not say what it is'}"
+        )
         raise InterpreterError(f"does not start as a Python: {last}", where=named, hint="name a python with --python") from None
-    return said
+    return cast("dict[str, Any]", said)
+
+
+class _OfInterpreter(msgspec.Struct):
+    banner: str
+    openssl: str
+    prefix: str
+
+
+class _OfLayout(msgspec.Struct):
+    prefix: str
+    platlib: str
+
+
+class _Facts(msgspec.Struct):
+    interpreter: _OfInterpreter
+    layout: _OfLayout
+    command: str
+    kind: str
+
+
+class _Said(msgspec.Struct):
+    """What is used of the probe's answer before all of it is checked: a program that is no Python may print anything."""
+
+    version: tuple[int, int, int]
+    prefix: str
+    implementation: str
+    facts: _Facts | msgspec.UnsetType = msgspec.UNSET
 
 
 def _check_home(path: Path, named: str) -> None:
     """A venv made with `--copies` still has its binary when the Python below it is gone; its own words say nothing useful."""
-    try:
-        text = (path.parent.parent / "pyvenv.cfg").read_text("utf-8", "replace")
-    except OSError:
-        return
-    for row in text.splitlines():
+    for row in head_of(path.parent.parent / "pyvenv.cfg", _SETTINGS).decode("utf-8", "replace").splitlines():
         key, equals, value = row.partition("=")
         if equals and key.strip().lower() == "home" and not Path(value.strip()).is_dir():
             raise InterpreterError(
@@ -237,17 +267,37 @@ def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
     return own
 
 
+class _Report(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of the start-up probe's report, as far as it can be believed: what runs at start can write there too."""
+
+    sys_path: list[str] | msgspec.UnsetType = msgspec.UNSET
+    flags: str | msgspec.UnsetType = msgspec.UNSET
+    locale: str | msgspec.UnsetType = msgspec.UNSET
+    user_base: str | msgspec.UnsetType = msgspec.UNSET
+    mapped: list[str] | msgspec.UnsetType = msgspec.UNSET
+    importing: str | msgspec.UnsetType = msgspec.UNSET
+
+
 def _read_report(report: Path) -> dict[str, Any]:
-    """All lines of the probe's report in one, later ones first; a last line that a crash cut is dropped."""
+    """All lines of the probe's report in one, later ones first; what a crash cut, or somebody else wrote, is dropped."""
     said: dict[str, Any] = {}
-    try:
-        rows = report.read_text("utf-8").splitlines()
-    except OSError:
-        return said
-    with contextlib.suppress(ValueError):
-        for row in rows:
-            said |= json.loads(row)
+    for row in head_of(report, _REPORT).splitlines():
+        try:
+            found = msgspec.convert(json.loads(row), type=_Report)
+        except (ValueError, RecursionError, msgspec.ValidationError):
+            break
+        said |= {name: value for name in found.__struct_fields__ if (value := getattr(found, name)) is not msgspec.UNSET}
     return said
+
+
+def head_of(path: Path, most: int) -> bytes:
+    """The first `most` bytes of a file, none when there is no such file or it is something else: a pipe must not hang us."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with os.fdopen(fd, "rb") as file:
+        return file.read(most) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
 
 
 def _placeless(output: bytes, folder: Path, hidden: Iterable[str]) -> bytes:

@@ -129,7 +129,7 @@ _SIGNED = re.compile(
 )
 _CHANNEL = re.compile(r"://[^\s\"'<>]{1,200}/t/([A-Za-z]{2}-[0-9a-f-]{20,})/")
 _BASIC = re.compile(r"(?i)authorization[\"']?\s*[:=]\s*[\"']?basic\s+([A-Za-z0-9+/]{16,}={0,2})")
-_VALUE = re.compile(r"[=:][ \t]{0,20}(?:[rbu]?[\"'])?([A-Za-z0-9+/_.-]{20,200}={0,2})(?![A-Za-z0-9_(\[.*])")
+_VALUE = re.compile(r"(?:[=:]|[\"'],)[ \t]{0,20}(?:[rbu]?[\"'])?([A-Za-z0-9+/_.-]{20,200}={0,2})(?![A-Za-z0-9_(\[.*])")
 _NAME = re.compile(
     # A name that says what it is. Names of what is public (`token_id`, `keyword`) do not end so.
     r"(?i)(?:api|access|secret|auth|account|private|service|_|client)[_-]?(?:key|token|secret|password|passwd)[\"']?\]?[ \t]{0,20}\Z"

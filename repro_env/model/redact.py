@@ -24,7 +24,7 @@ class Kind(NamedTuple):
     pattern: str
 
 
-_BEFORE = r"(?:(?<![A-Za-z0-9_-])|(?<=\\[nrt]))"
+_BEFORE = r"(?:(?<![A-Za-z0-9])|(?<=\\[nrt]))"
 _AFTER = r"(?![A-Za-z0-9])"
 
 
@@ -97,7 +97,7 @@ TOKENS = (
     _token(
         "API key",
         ("sk-",),
-        r"sk-(?=[A-Za-z0-9_-]*[A-Za-z0-9]{16})(?=[A-Za-z_-]*[0-9])[A-Za-z0-9][A-Za-z0-9_-]{18,}[A-Za-z0-9]",
+        r"(?<![_-])sk-(?=[A-Za-z0-9_-]*[A-Za-z0-9]{16})(?=[A-Za-z_-]*[0-9])[A-Za-z0-9][A-Za-z0-9_-]{18,}[A-Za-z0-9]",
     ),
 )
 AWS_ID = _token("AWS key id", ("AKIA", "ASIA"), r"(?:AKIA|ASIA)[A-Z2-7]{16}")
@@ -150,7 +150,8 @@ def url(text: str) -> str:
         query_mark = query = ""
     if fragment_mark and any(_SIGNING.fullmatch(part.partition("=")[0]) for part in fragment.split("&")):
         fragment_mark = fragment = ""
-    return scheme + "://" + host + _without_tokens(path + query_mark + query + fragment_mark + fragment)
+    made = scheme + "://" + host + _without_tokens(path + query_mark + query + fragment_mark + fragment)
+    return made if made == text else url(made)  # what is left may be read otherwise
 
 
 def line(text: str, hidden: Iterable[str] = ()) -> str:

@@ -125,7 +125,7 @@ def test_errors_say_none(ground: Ground) -> None:
     ground.run("exec", "--env-file", ground.folder / "bad.env", "train.py", code=2)
     ground.run("exec", "--env", f"a b={secret}", "train.py", code=2)
     ground.run("exec", "--seed", secret, "train.py", code=2)
-    ground.run("exec", "--data", f"https://ann:{secret}@example.org/x", "train.py", code=17)
+    ground.run("exec", "--data", f"https://ann:{secret}@example.org/x", "train.py", code=2)
     ground.run("exec", f"--tokn={secret}", "train.py", code=2)
     ground.run("capture", f"--tokn={secret}", code=2)
     ground.run("capture", "--source", f"/nowhere/{secret}", code=2)
