@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import math
 import os
 import re
 import stat
@@ -23,6 +24,8 @@ SMALL = 1 << 20
 """Bytes read of METADATA (its head, the rest is a readme); most that any other file but RECORD may have."""
 LARGE = 64 << 20
 """Most that a RECORD may have: some 500 000 files."""
+MOST_TAGS = 10_000
+"""Most that a WHEEL may have; real ones have some dozens."""
 _HEADER = re.compile(rb"^(Name|Version):[ \t]*([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
 _END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 
@@ -124,7 +127,7 @@ def _read(prefix: Path, site: str, folder: str) -> InstalledDistribution:
         dist_info=dist_info,
         site=site,
         installer=redact.line(installer.partition("\n")[0].strip())[:200],
-        tags=tuple(sorted(set(_fields(wheel, "Tag")))),
+        tags=_tags(wheel),
         build=next(iter(_fields(wheel, "Build")), ""),
         requested=(path / "REQUESTED").exists(),
         direct_url=origin,
@@ -142,6 +145,15 @@ def _fields(wheel: bytes, key: str) -> list[str]:
     """Values of one key of WHEEL, in order."""
     rows = (row.partition(":") for row in wheel.decode("utf-8", "replace").splitlines())
     return [redact.line(value.strip())[:300] for name, colon, value in rows if colon and name.strip().lower() == key.lower()]
+
+
+def _tags(wheel: bytes) -> tuple[str, ...]:
+    """The tags, sorted. `a.b-c.d-e.f` stands for eight of them, so a short file can stand for more than fit in memory."""
+    found = sorted(set(_fields(wheel, "Tag")))
+    count = sum(math.prod(part.count(".") + 1 for part in tag.split("-")) for tag in found)
+    if count > MOST_TAGS:
+        raise _Bad(f"its WHEEL has {count:,} tags")
+    return tuple(found)
 
 
 def _origin(text: bytes | None) -> tuple[str, bool]:

@@ -83,7 +83,7 @@ def look(
     if not root.is_dir():
         raise SourceError("no such folder", where=str(root), hint="name the folder of your code with --source")
     rules = Rules(root, globs(include), globs(exclude), never, measure=facts, unmeasured=unmeasured)
-    found = _walk(root, rules)
+    found = _walk(root, rules, far=20 * cap)
     size = sum(one.size for one in found)
     if size > cap:
         raise _over(found, size, cap, root)
@@ -150,8 +150,10 @@ def imported(tree: SourceTree, folders: Sequence[Path], *, without: Sequence[Pat
     return tuple(sorted(patterns))
 
 
-def _walk(root: Path, rules: Rules) -> tuple[Found, ...]:
+def _walk(root: Path, rules: Rules, *, far: int) -> tuple[Found, ...]:
+    """What is kept. Ends early behind `far` bytes: whoever named a whole disk need not wait for its last file."""
     kept: list[Found] = []
+    size = 0
     wanted: set[str] = set()
     try:
         for one in walk(root, skip=rules.skip):
@@ -159,6 +161,9 @@ def _walk(root: Path, rules: Rules) -> tuple[Found, ...]:
                 rules.other(one.path)
                 continue
             kept.append(one)
+            size += one.size
+            if size > far:
+                break
             if not rules.only_passed(one.path):
                 path = one.path
                 while path := path.rpartition("/")[0]:

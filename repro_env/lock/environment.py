@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import msgspec
 
@@ -20,7 +21,7 @@ from repro_env.io import machine
 from repro_env.io.files import FileContents
 from repro_env.lock import assemble, compared, compose, conda, identify, layers, places
 from repro_env.lock.live import Live, look
-from repro_env.lock.outside import Outside, linked, on_host, outside, python_path
+from repro_env.lock.outside import Outside, linked, on_host, outside, python_path, systems
 from repro_env.lock.places import Place
 from repro_env.lock.search import Search
 from repro_env.model import codec
@@ -87,10 +88,21 @@ def lock(
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
     scanned = records.without(distributions.scan(facts.layout), meta)
     tell(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
+    calm = Event()
+
+    def ask() -> tuple[tuple[identify.Identified, ...], tuple[str, ...]]:
+        calm.wait()
+        return identify.identify(scanned.distributions, facts.layout, store=store, talk=tell, search=search)
+
     with ThreadPoolExecutor(1) as pool:
-        # The indexes are asked while the files are read.
-        answer = pool.submit(identify.identify, scanned.distributions, facts.layout, store=store, talk=tell, search=search)
-        live = look(facts, scanned, environ, packaged=meta.shared(facts.layout.prefix), programs=programs, store=store)
+        # The indexes are asked while the files are read, but not while PyTorch is loaded: both take much memory.
+        answer = pool.submit(ask)
+        try:
+            live = look(
+                facts, scanned, environ, packaged=meta.shared(facts.layout.prefix), programs=programs, store=store, calm=calm
+            )
+        finally:
+            calm.set()
         identified, indexes = answer.result()
     for place in live.places[1:]:
         if found := place.scanned.distributions:
@@ -316,6 +328,7 @@ def _unknown(live: Live, environ: Mapping[str, str]) -> tuple[str, ...]:
     """What could not be told or cannot be held, in words. Never empty by default: each source of facts adds its own."""
     lines = [line for place in live.places for line in places.edited(place, place.scanned.problems)]
     lines += [line for tree in live.trees for line in tree.unknown]
+    lines += systems(live.startup, live.places)
     if live.startup.problem:
         lines.append(f"start of Python: {live.startup.problem}")
     if any(part and not part.startswith("/") for part in environ.get("PYTHONPATH", "").split(":")):

@@ -39,10 +39,8 @@ def outside(facts: Interpretation, startup: Startup, places: Sequence[Place], wo
     if facts.kind != "system":
         covered.append(Path(facts.layout.prefix))
     covered.append(workspace)
-    roots = [Path(path) for path in startup.sys_path if path.startswith("/")]
-    roots += [Path(path) for place in places for one in place.scanned.distributions if (path := distributions.project(one))]
     found: list[Outside] = []
-    for root in sorted({Path(os.path.normpath(root)) for root in roots}):
+    for root in sorted(root for root in _roots(startup, places) if not _is_system(root)):
         if any(root.is_relative_to(parent) for parent in covered) or not root.exists():
             continue
         if any(root.is_relative_to(parent) for parent in (one.root for one in found)):
@@ -52,6 +50,24 @@ def outside(facts: Interpretation, startup: Startup, places: Sequence[Place], wo
         else:
             found.append(Outside(root.parent, tuple(walk(root.parent, skip=_all_but(root.name)))))
     return tuple(found)
+
+
+def systems(startup: Startup, places: Sequence[Place]) -> tuple[str, ...]:
+    """What is on `sys.path`, or named as an editable project, and is the system itself: nobody's code, and not carried."""
+    return tuple(
+        f"{root} is on sys.path: it is the system itself, not carried"
+        for root in sorted(filter(_is_system, _roots(startup, places)))
+    )
+
+
+def _roots(startup: Startup, places: Sequence[Place]) -> set[Path]:
+    roots = [path for path in startup.sys_path if path.startswith("/")]
+    roots += [path for place in places for one in place.scanned.distributions if (path := distributions.project(one))]
+    return {Path("/" + os.path.normpath(root).lstrip("/")) for root in roots}
+
+
+def _is_system(root: Path) -> bool:
+    return root == Path("/") or any(root.is_relative_to(folder) for folder in ("/proc", "/sys", "/dev"))
 
 
 def _all_but(name: str) -> Callable[[str, bool], bool]:
