@@ -33,7 +33,11 @@ def distributions(facts: Facts, page: Page) -> None:
     page.listing("indexes", one.indexes, "--only distributions")
     page.listing("editable", one.editable, "--only distributions")
     rows = [
-        (f"{found.name} {found.version}", size(found.size), found.origin if found.kind == "wheel" else f"conda, {found.origin}")
+        (
+            f"{found.name} {found.version}{_place(found.place, facts)}",
+            size(found.size),
+            found.origin if found.kind == "wheel" else f"conda, {found.origin}",
+        )
         for found in one.all
     ]
     if rows:
@@ -101,7 +105,8 @@ def machine(facts: Facts, page: Page) -> None:
 
 
 def _frameworks(one: Frameworks, page: Page) -> None:
-    page.row("frameworks", f"not all is known: {one.problem}" if one.problem else "")
+    known = bool(one.torch or one.libraries or one.versions)
+    page.row("frameworks", f"{'not all is known' if known else 'none'}: {one.problem}" if one.problem else "")
     if one.torch:
         parts = [f"CUDA {one.cuda}" if one.cuda else "", f"ROCm {one.hip}" if one.hip else "", one.cpu_capability]
         about = ", ".join(part for part in parts if part)
@@ -166,7 +171,7 @@ def layers(facts: Facts, page: Page) -> None:
             one.diff_id[7:19],
             size(one.size) if one.size else "",
             "stored" if one.stored else "",
-            _few(one.holds),
+            _few(_held(name, facts) for name in one.holds),
         )
         for one in facts.layers
     ]
@@ -225,6 +230,18 @@ def _counts(found: Mapping[str, int]) -> str:
 def _few(names: Iterable[str]) -> str:
     names = list(names)
     return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")
+
+
+def _held(text: str, facts: Facts) -> str:
+    """`numpy@1==1.26` and `conda/openssl==3.2` as people say it."""
+    key, _, version = text.rpartition("==")
+    name, _, place = key.removeprefix("conda/").partition("@")
+    return f"{name} {version}{_place(int(place) if place.isdigit() else 0, facts)}"
+
+
+def _place(number: int, facts: Facts) -> str:
+    others = facts.environment.others
+    return f" in {others[number - 1]}" if 0 < number <= len(others) else ""
 
 
 def _git(git: Git | None) -> str:

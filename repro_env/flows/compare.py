@@ -9,7 +9,7 @@ import msgspec
 from repro_env.flows import paths
 from repro_env.flows.sides import Side
 from repro_env.image import config
-from repro_env.model.artifact import TreeBlob
+from repro_env.model.artifact import TreeBlob, Wheel
 from repro_env.model.errors import ArtifactError
 from repro_env.model.image import Layer
 from repro_env.store.store import Store
@@ -48,21 +48,22 @@ def environments(left: Side, right: Side, store: Store) -> Compared:
 def files(left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
     """What of the artifacts and trees differs, ordered: all but variables, seed, and what was only seen."""
     found: list[Difference] = []
-    for one in environment.artifacts(left.identity, right.identity):
-        found += _listed(one, left, right, store) if one.why == environment.OTHER_BUILD else (one,)
+    found += environment.artifacts(left.identity, right.identity)
+    for old, new in environment.rebuilt(left.identity, right.identity):
+        found += _listed(old, new, left, right, store)
     for pair in environment.pairs(left.identity, right.identity):
-        found += _paths(pair, left, right, store)
+        found += _paths(pair, left, right)
     return ordered(found)
 
 
-def _paths(pair: Pair, left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
+def _paths(pair: Pair, left: Side, right: Side) -> tuple[Difference, ...]:
     """The paths of a tree that differ; the tree as a whole, and why, where they cannot be told."""
     sides = []
     for side in (left, right):
         held = side.tree(pair.part)
         if held is None:
             return (_whole(pair, f"the tree of {side.name} is neither beside the spec nor in the store"),)
-        known = paths.Owners.known(side.identity, store) if pair.part == "overlay" else paths.Owners({})
+        known = side.owners() if pair.part == "overlay" else paths.Owners({})
         sides.append(paths.Side(held, side.identity, known))
     try:
         return paths.different(pair.part, *sides)
@@ -80,10 +81,9 @@ def _whole(pair: Pair, why: str) -> Difference:
     )
 
 
-def _listed(one: Difference, left: Side, right: Side, store: Store) -> list[Difference]:
+def _listed(old: Wheel, new: Wheel, left: Side, right: Side, store: Store) -> list[Difference]:
     """Another build of one version, with the files that differ where the store knows both."""
-    old = next(wheel for wheel in left.identity.distributions if wheel.key == one.what)
-    new = next(wheel for wheel in right.identity.distributions if wheel.key == one.what)
+    one = environment.build(old, new, right.identity)
     files = paths.builds(old, new, left.identity, right.identity, store)
     if files is None:
         why = f"{one.why}; which files cannot be told: the store does not know both wheels"

@@ -82,7 +82,7 @@ def of_side(side: Side, store: Store) -> Image:
         layers=tuple(kinds),
         tree=lambda diff_id: _stored(diff_id, store) or _told(kinds[diff_id], side, store),
         holds={one.diff_id: one.holds for one in side.layers},
-        owners=lambda: paths.Owners.known(side.identity, store).files,
+        owners=lambda: side.owners().files,
     )
 
 
@@ -120,7 +120,7 @@ class _View:
             held = image.tree(diff_id)
             for text in image.holds.get(diff_id, ()):
                 name, _, version = text.rpartition("==")
-                self.versions[name.partition("@")[0]] = version
+                self.versions[name.partition("@")[0].removeprefix("conda/")] = version
             try:
                 listing = None if held is None else held.entries()
             except ArtifactError as error:

@@ -7,12 +7,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 import msgspec
 
 from repro_env.flows.trees import Held
-from repro_env.image import wheel
+from repro_env.image import conda, stack, wheel
 from repro_env.image.entry import Entry
 from repro_env.image.layout import inside, root_of
-from repro_env.model.artifact import Wheel
+from repro_env.model.artifact import CondaPackage, Wheel
 from repro_env.model.errors import ArtifactError, SpecError
-from repro_env.model.spec import Identity
+from repro_env.model.spec import Identity, WheelHint
+from repro_env.store import condafile
 from repro_env.store.store import Store
 from repro_env.store.wheelfile import FACTS
 from repro_env.verify import numerics
@@ -38,9 +39,17 @@ class Owners:
                     self._folders[path] = ""
 
     @staticmethod
-    def known(identity: Identity, store: Store) -> Owners:
-        """As far as the store knows the wheels of an identity."""
-        return Owners({path: one.key for one in identity.distributions for path in canonical(one, identity, store) or ()})
+    def known(identity: Identity, hints: Iterable[WheelHint], store: Store) -> Owners:
+        """As far as the store knows the wheels and conda packages of an identity; `hints` are those of the packages."""
+        urls = {hint.sha256: hint.urls for hint in hints}
+        files: dict[str, str] = {}
+        for package in identity.packages:
+            for path in linked(package, identity, urls.get(package.sha256, ()), store) or ():
+                files[path] = package.name
+        for one in identity.distributions:
+            for path in canonical(one, identity, store) or ():
+                files[path] = one.key
+        return Owners(files)
 
     def of(self, path: str) -> str:
         """The key of the distribution that brings a path, or alone fills a folder; empty when there is none."""
@@ -58,10 +67,25 @@ def canonical(one: Wheel, identity: Identity, store: Store) -> dict[str, Entry] 
         installed = wheel.canonical(facts, identity.layout_of(one), name=one.name)
     except (ArtifactError, SpecError):
         return None
-    return {
-        f"{installed.root}/{entry.path}": msgspec.structs.replace(entry, path=f"{installed.root}/{entry.path}")
-        for entry in installed.entries
-    }
+    return _placed(installed)
+
+
+def linked(one: CondaPackage, identity: Identity, urls: Iterable[str], store: Store) -> dict[str, Entry] | None:
+    """What a conda package puts into the image, by path; None when the store does not know it at this prefix."""
+    key = condafile.facts_key(one.sha256, identity.layout.prefix)
+    for known in (key, *(f"{key} {url}" for url in urls)):  # by URL where only parts of the archive were read
+        facts = store.facts.recall(condafile.FACTS, known, conda.Facts)
+        if facts is not None:
+            try:
+                return _placed(conda.canonical(facts, identity.layout))
+            except ArtifactError:
+                return None
+    return None
+
+
+def _placed(installed: wheel.Installed) -> dict[str, Entry]:
+    entries = (stack.below(entry, installed.root) for entry in installed.entries)
+    return {entry.path: entry for entry in entries}
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -116,7 +140,7 @@ def builds(left: Wheel, right: Wheel, old: Identity, new: Identity, store: Store
         {path.removeprefix(roots[1]): one for path, one in now.items()},
     )
     return tuple(
-        Difference(level=level, what=one.path, of=left.key, left=described(one.left), right=described(one.right), why=_how(one))
+        Difference(level=level, what=one.path, of=left.name, left=described(one.left), right=described(one.right), why=_how(one))
         for one in found
         if not one.path.endswith(".dist-info/RECORD")  # made by rule: lists what differs
     )
@@ -130,8 +154,9 @@ def _other(part: Part, one: Change) -> Difference:
 
 def _overlaid(one: Change, before: str, after: str, *, moved: bool) -> Difference:
     """The overlay is a difference to the wheels: what it says of a path is told in terms of the environment."""
+    before, after = before.partition("@")[0], after.partition("@")[0]
     owner = before or after
-    level: Level = "files" if not owner else "numerics" if numerics.distribution(owner.partition("@")[0]) else "distributions"
+    level: Level = "files" if not owner else "numerics" if numerics.distribution(owner) else "distributions"
     left = described(one.left) or (f"as {before} has it" if before else "")
     right = described(one.right) or (f"as {after} has it" if after else "")
     return Difference(

@@ -10,6 +10,7 @@ import msgspec
 
 from repro_env.base.tree import Tree
 from repro_env.flows import trees
+from repro_env.flows.paths import Owners
 from repro_env.flows.trees import Held
 from repro_env.model.image import Layer
 from repro_env.model.spec import Identity, Observed, Spec
@@ -33,7 +34,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     observed: Observed
     tree: Callable[[Part], Held | None]
     """None for one whose paths cannot be told."""
-    spec: Spec | None
+    owners: Callable[[], Owners]
 
 
 def of_spec(spec: Spec, folder: Path, name: str, store: Store) -> Side:
@@ -46,7 +47,7 @@ def of_spec(spec: Spec, folder: Path, name: str, store: Store) -> Side:
         layers=spec.expected.layers,
         observed=spec.observed,
         tree=lambda part: trees.captured(environment.tree(spec.identity, part), folder, store),
-        spec=spec,
+        owners=lambda: Owners.known(spec.identity, spec.hints.packages, store),
     )
 
 
@@ -86,5 +87,5 @@ def of_live(
         layers=expected.layers,
         observed=observe.observed(locked, programs=programs),
         tree=lambda part: trees.Live(tree) if (tree := held[part]) is not None else trees.Listed(()),
-        spec=None,
+        owners=lambda: Owners.known(identity, [one.hint for one in locked.packages], store),
     )

@@ -27,13 +27,7 @@ class Pair(msgspec.Struct, frozen=True):
 
 
 _FOLLOWS = "follows from the prefix"
-OTHER_BUILD = "another build of the same version"
 LEVEL: Mapping[Part, Level] = {"base": "system", "unowned": "system", "interpreter": "interpreter", "overlay": "files"}
-
-
-def identities(left: Identity, right: Identity) -> tuple[Difference, ...]:
-    """All that differs but the paths inside the trees (`pairs`). Empty, and no pairs: the spec digests are equal."""
-    return (*artifacts(left, right), *settings(left, right))
 
 
 def pairs(left: Identity, right: Identity) -> tuple[Pair, ...]:
@@ -54,7 +48,7 @@ def tree(identity: Identity, part: Part) -> TreeBlob | None:
 
 
 def artifacts(left: Identity, right: Identity) -> tuple[Difference, ...]:
-    """Platform, rules, interpreter, distributions, conda packages and layout."""
+    """Platform, rules, interpreter, distributions by version, conda packages and layout."""
     return tuple(_artifacts(left, right))
 
 
@@ -67,7 +61,7 @@ def _artifacts(left: Identity, right: Identity) -> Iterator[Difference]:
         yield _plain("numerics", "python", left.interpreter.version, right.interpreter.version)
     if left.interpreter.executable != right.interpreter.executable:
         yield _plain("interpreter", "executable", left.interpreter.executable, right.interpreter.executable)
-    yield from wheels(left.distributions, right.distributions)
+    yield from _wheels(left, right)
     yield from _packages(left.packages, right.packages)
     yield from _layouts(left, right)
     if left.command != right.command:
@@ -75,24 +69,51 @@ def _artifacts(left: Identity, right: Identity) -> Iterator[Difference]:
         yield _placed("command", left.command, right.command, "" if not moved else _FOLLOWS, moved=moved)
 
 
-def wheels(left: Iterable[Wheel], right: Iterable[Wheel]) -> Iterator[Difference]:
-    """Distributions that are new, gone, of another version, or another wheel of the same version."""
-    old, new = {one.key: one for one in left}, {one.key: one for one in right}
+def _wheels(left: Identity, right: Identity) -> Iterator[Difference]:
+    """Distributions that are new, gone or of another version."""
+    old, new = {one.key: one for one in left.distributions}, {one.key: one for one in right.distributions}
     for key in sorted(old.keys() | new.keys()):
         was, now = old.get(key), new.get(key)
-        level: Level = "numerics" if numerics.distribution(key.partition("@")[0]) else "distributions"
         if was is None or now is None or was.version != now.version:
-            yield Difference(level=level, what=key, left=was.version if was else "", right=now.version if now else "")
-        elif was.sha256 != now.sha256:
-            yield Difference(level=level, what=key, left=_wheel(was), right=_wheel(now), why=OTHER_BUILD)
+            one, identity = (was, left) if now is None else (now, right)
+            if one is not None:
+                yield Difference(
+                    level=_level(one.name),
+                    what=named(one, identity),
+                    left=was.version if was else "",
+                    right=now.version if now else "",
+                )
+
+
+def rebuilt(left: Identity, right: Identity) -> Iterator[tuple[Wheel, Wheel]]:
+    """Distributions of the same version by another wheel."""
+    old = {one.key: one for one in left.distributions}
+    for now in right.distributions:
+        was = old.get(now.key)
+        if was is not None and was.version == now.version and was.sha256 != now.sha256:
+            yield was, now
+
+
+def build(old: Wheel, new: Wheel, identity: Identity) -> Difference:
+    """What is said of one that is `rebuilt`. `identity`: the one that holds `new`."""
+    why = "another build of the same version"
+    return Difference(level=_level(new.name), what=named(new, identity), left=_wheel(old), right=_wheel(new), why=why)
+
+
+def named(one: Wheel, identity: Identity) -> str:
+    """A distribution as people know it: by its name, and by its place where it is not the environment's own."""
+    return f"{one.name} in {identity.layout_of(one).prefix}" if one.place else one.name
+
+
+def _level(name: str) -> Level:
+    return "numerics" if numerics.distribution(name) else "distributions"
 
 
 def versions(left: Mapping[str, str], right: Mapping[str, str]) -> Iterator[Difference]:
     """Distributions by name and version alone."""
     for name in sorted(left.keys() | right.keys()):
         if left.get(name) != right.get(name):
-            level: Level = "numerics" if numerics.distribution(name) else "distributions"
-            yield Difference(level=level, what=name, left=left.get(name, ""), right=right.get(name, ""))
+            yield Difference(level=_level(name), what=name, left=left.get(name, ""), right=right.get(name, ""))
 
 
 def _packages(left: Iterable[CondaPackage], right: Iterable[CondaPackage]) -> Iterator[Difference]:

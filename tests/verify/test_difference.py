@@ -8,7 +8,7 @@ from repro_env.model.image import Config
 from repro_env.model.spec import Determinism
 from repro_env.verify import numerics
 from repro_env.verify.difference import LEVELS, Difference, ordered
-from repro_env.verify.environment import identities, pairs
+from repro_env.verify.environment import artifacts, pairs, settings
 from tests.verify.test_environment import CAPTURED, changed, tree, wheel
 
 
@@ -49,7 +49,7 @@ def test_numeric_versions_variables_and_seed_come_first() -> None:
         config=Config(env=(Variable(name="OMP_NUM_THREADS", value="1"), Variable(name="PATH", value="/venv/bin:/bin"))),
         determinism=Determinism(seed=7),
     )
-    found = ordered(identities(CAPTURED, other))
+    found = ordered([*artifacts(CAPTURED, other), *settings(CAPTURED, other)])
     assert [(one.level, one.what, one.left, one.right) for one in found] == [
         ("numerics", "OMP_NUM_THREADS", "", "1"),
         ("numerics", "numpy", "2.1", "2.2"),
@@ -65,7 +65,7 @@ def test_what_follows_from_the_prefix_says_so() -> None:
     right = changed(
         layout=layout, command="/other/bin/python", config=Config(env=(Variable(name="VIRTUAL_ENV", value="/other"),))
     )
-    found = {one.what: one.why for one in identities(left, right)}
+    found = {one.what: one.why for one in (*artifacts(left, right), *settings(left, right))}
     assert found["command"] == found["VIRTUAL_ENV"] == "follows from the prefix"
     assert "sys.prefix" in found["prefix"]
     assert set(found) == {"command", "VIRTUAL_ENV", "prefix"}
@@ -94,7 +94,7 @@ def test_conda_packages_by_version_and_build() -> None:
             size=1,
         )
 
-    (one,) = identities(changed(packages=(package("0.3", "h1", 1),)), changed(packages=(package("0.3", "h2", 2),)))
+    (one,) = artifacts(changed(packages=(package("0.3", "h1", 1),)), changed(packages=(package("0.3", "h2", 2),)))
     assert (one.level, one.left, one.right) == ("numerics", "0.3 h1 (linux-64)", "0.3 h2 (linux-64)")
-    (one,) = identities(changed(packages=(package("0.3", "h1", 1),)), changed(packages=(package("0.3", "h1", 2),)))
+    (one,) = artifacts(changed(packages=(package("0.3", "h1", 1),)), changed(packages=(package("0.3", "h1", 2),)))
     assert one.why == "conda package, the same build, other bytes"

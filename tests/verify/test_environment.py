@@ -8,7 +8,7 @@ from repro_env.model.environment import Layout, Variable
 from repro_env.model.image import Config
 from repro_env.model.spec import Determinism, Identity, Platform, Rules, Runtime
 from repro_env.verify.difference import sentence
-from repro_env.verify.environment import artifacts, pairs
+from repro_env.verify.environment import artifacts, build, pairs, rebuilt
 
 
 def tree(number: int) -> TreeBlob:
@@ -41,7 +41,8 @@ def changed(**parts: object) -> Identity:
 
 def said(found: Identity) -> list[str]:
     """What is said of an environment that is held against the captured one."""
-    return [*map(sentence, artifacts(CAPTURED, found)), *(f"other {pair.part}" for pair in pairs(CAPTURED, found))]
+    builds = [build(old, new, found) for old, new in rebuilt(CAPTURED, found)]
+    return [*map(sentence, [*artifacts(CAPTURED, found), *builds]), *(f"other {pair.part}" for pair in pairs(CAPTURED, found))]
 
 
 def test_the_same_environment_differs_in_nothing() -> None:
@@ -80,3 +81,16 @@ def test_variables_and_the_seed_are_not_the_environment() -> None:
 def test_each_part_is_named_by_itself(found: Identity, text: str) -> None:
     (only,) = said(found)
     assert text in only
+
+
+def test_one_name_in_two_places_is_told_apart() -> None:
+    """Under `--system-site-packages` the Python below may have another version of what the environment has."""
+    user = msgspec.structs.replace(CAPTURED.layout, prefix="/home/ann/.local", in_place=True)
+    below = msgspec.structs.replace(wheel("numpy", "1.26", 7), place=1)
+    found = changed(others=(user,), distributions=(*CAPTURED.distributions, below))
+    assert "numpy in /home/ann/.local 1.26 is new" in said(found)
+    newer = msgspec.structs.replace(
+        found, distributions=(*CAPTURED.distributions, msgspec.structs.replace(below, version="1.27"))
+    )
+    (one,) = artifacts(found, newer)
+    assert (one.level, one.what, one.left, one.right) == ("numerics", "numpy in /home/ann/.local", "1.26", "1.27")
