@@ -25,7 +25,8 @@ _HARMLESS = (
     "core.untrackedCache=false",
     "protocol.allow=never",
 )
-_KEPT = frozenset({"GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM", "GIT_CONFIG_NOSYSTEM", "GIT_CEILING_DIRECTORIES"})
+_KEPT = re.compile(r"GIT_CONFIG_(?:GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)|GIT_CEILING_DIRECTORIES")
+"""The caller's own configuration; the others, as a hook has them, lead to another repository or index."""
 _SET = {
     # A partial clone may name any program as its remote. `protocol.allow` alone loses to a repository's `protocol.ext.allow`.
     "GIT_ALLOW_PROTOCOL": "none",
@@ -87,7 +88,7 @@ def _top(root: Path) -> Path:
 
 
 def run(root: Path, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> process.Done:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or name in _KEPT}
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or _KEPT.fullmatch(name)}
     options = [part for setting in _HARMLESS for part in ("-c", setting)]
     words = ["git", *options, "-C", str(root), *args]
     try:

@@ -134,7 +134,7 @@ def seed_of(asked: Asked, spec: Spec) -> int:
     return spec.identity.determinism.seed if asked.seed is None else asked.seed
 
 
-def data_of(asked: Asked, spec: Spec, mounts: tuple[Mount, ...], store: Store) -> tuple[DataFact, ...]:
+def data_of(asked: Asked, spec: Spec, mounts: tuple[Mount, ...], store: Store, tell: Tell) -> tuple[DataFact, ...]:
     """Fingerprint what is mounted, and hold it against what was named at capture."""
     expected = {one.path: one for one in spec.observed.data}
     there = {mount.target: mount for mount in mounts if mount.kind == "data"}
@@ -149,9 +149,9 @@ def data_of(asked: Asked, spec: Spec, mounts: tuple[Mount, ...], store: Store) -
             raise DataError("was named at capture and is not mounted", where=path, hint=f"add {option}")
     facts = []
     for path, mount in there.items():
-        from repro_env.capture.data import fingerprint
+        from repro_env.capture.data import look
 
-        found = fingerprint(Path(mount.source), path, store.hashes)
+        found = look(Path(mount.source), path, store.hashes, tell).data
         if path in expected and found.digest != expected[path].digest and not asked.data_changed:
             raise DataError(
                 f"is not what it was at capture ({found.files} files, {found.size} bytes; then {expected[path].files} and "

@@ -73,7 +73,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     mounts = mounts_of(asked, spec, tell)
     check_save(asked)
     seed = seed_of(asked, spec)
-    data = data_of(asked, spec, mounts, store)
+    data = data_of(asked, spec, mounts, store, tell)
     if asked.runner == "embedded":
         _ensure(spec, folder, store, tell)
     source = snapshot.take(spec, folder, runs=runs, frozen=asked.frozen, store=store, tell=tell)

@@ -396,6 +396,12 @@ def test_a_repository_of_another_user_is_git_s_to_refuse(repo: Path, git: Git, m
     assert answer.git is None
     assert f"git config --global --add safe.directory {repo}" in answer.problems[0]
     assert f"git config --global --add safe.directory {repo}" in asked.ignored(repo).problem
+    monkeypatch.setenv("GIT_CONFIG_COUNT", "1")
+    monkeypatch.setenv("GIT_CONFIG_KEY_0", "safe.directory")
+    monkeypatch.setenv("GIT_CONFIG_VALUE_0", str(repo))
+    assert facts(repo).commit != ""
+    monkeypatch.delenv("GIT_CONFIG_COUNT")
+    assert asked.look(repo).git is None
     git(repo, "config", "--global", "--add", "safe.directory", str(repo))
     assert facts(repo).commit != ""
 
@@ -455,3 +461,15 @@ def test_untracked_files_with_odd_names(repo: Path) -> None:
     (repo / "new\nline.py").write_text("")
     Path(os.fsdecode(os.fsencode(repo) + b"/bad\xff.py")).write_text("")
     assert facts(repo).untracked == ("bad?.py", "new?line.py")
+
+
+def test_a_branch_of_another_name(repo: Path, git: Git, tmp_path: Path) -> None:
+    git(tmp_path, "clone", str(repo), "clone")
+    clone = tmp_path / "clone"
+    git(clone, "branch", "-m", "main", "trunk")
+    assert (facts(clone).branch, facts(clone).pushed) == ("trunk", "yes")
+    git(repo, "branch", "-m", "main", "default")
+    git(clone, "fetch", "--prune", "origin")
+    assert (facts(clone).pushed, facts(clone).remote) == ("yes", str(repo))
+    git(clone, "commit", "--allow-empty", "-m", "mine")
+    assert facts(clone).pushed == "no"
