@@ -7,7 +7,7 @@ each is there because the live tree shows it and the wheels do not.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -50,11 +50,12 @@ def compose(
     live = {one.path: one for one in found}
     entries = {path: _entry(one, hashes) for path, one in live.items() if one.kind in ("file", "link")}
     installed = {key: one for stacked in stacks for key, one in stacked.items() if one.root == root and mine(key)}
-    own = _rewritten(installed)
+    rewritten = _rewritten(installed)
+    own = frozenset().union(*rewritten.values())
     composed = stack.composed(stacks, root)
 
     def shows(path: str, entry: Entry, owner: str) -> bool:
-        if path in own:
+        if path in rewritten[owner]:
             return True
         if entry.kind == "dir":
             return path in live and live[path].kind == "dir"
@@ -118,19 +119,20 @@ def _entry(one: Found, hashes: Mapping[str, str]) -> Entry:
     return Entry(one.path, "file", one.executable, one.size, hashes[one.path])
 
 
-def _rewritten(installed: Mapping[str, Installed]) -> set[str]:
-    """What installers write for themselves, of the packages and distributions that are layers: never compared."""
-    own = set()
-    for key, one in installed.items():
-        for entry in one.entries:
-            folder = entry.path.rpartition("/")[0]
-            if key.startswith("conda/"):
-                # Its `.dist-info` is part of the package, RECORD and all.
-                if folder == "conda-meta" and entry.path in one.literals:
-                    own.add(entry.path)
-            elif _is_record(entry.path):
-                own |= {f"{folder}/{name}" for name in record.REWRITTEN}
-    return own
+def _rewritten(installed: Mapping[str, Installed]) -> dict[str, frozenset[str]]:
+    """What installers write for themselves, by the package or distribution: never compared with what it brings."""
+    return {key: frozenset(_own(key, one)) for key, one in installed.items()}
+
+
+def _own(key: str, one: Installed) -> Iterator[str]:
+    for entry in one.entries:
+        folder = entry.path.rpartition("/")[0]
+        if key.startswith("conda/"):
+            # Its `.dist-info` is part of the package, RECORD and all.
+            if folder == "conda-meta" and entry.path in one.literals:
+                yield entry.path
+        elif _is_record(entry.path):
+            yield from (f"{folder}/{name}" for name in record.REWRITTEN)
 
 
 def _name(key: str) -> str:
