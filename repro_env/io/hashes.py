@@ -101,7 +101,7 @@ class FileHashes:
 
     def _load(self, files: Sequence[Found]) -> dict[Key, bytes]:
         known: dict[Key, bytes] = {}
-        wanted = [(_signed(dev), _signed(ino), size, mtime, ctime) for dev, ino, size, mtime, ctime in (one.key for one in files)]
+        wanted = ((_signed(dev), _signed(ino), size, mtime, ctime) for dev, ino, size, mtime, ctime in (one.key for one in files))
 
         def load(db: sqlite3.Connection) -> None:
             db.execute(f"create temp table wanted ({_COLUMNS})")
@@ -114,19 +114,19 @@ class FileHashes:
                 if isinstance(digest, bytes) and len(digest) == 32:
                     known[(dev % 2**64, ino % 2**64, size, mtime, ctime)] = digest
 
-        if wanted:
+        if files:
             self._with_database(load)
         return known
 
     def _store(self, fresh: Sequence[tuple[Key, bytes]]) -> None:
-        rows = [(_signed(dev), _signed(ino), size, mtime, ctime, digest) for (dev, ino, size, mtime, ctime), digest in fresh]
+        rows = ((_signed(dev), _signed(ino), size, mtime, ctime, digest) for (dev, ino, size, mtime, ctime), digest in fresh)
 
         def store(db: sqlite3.Connection) -> None:
             with db:
                 db.executemany("insert or replace into hash values (?, ?, ?, ?, ?, ?)", rows)
                 db.execute("delete from hash where rowid <= (select max(rowid) from hash) - ?", (_KEPT,))
 
-        if rows:
+        if fresh:
             self._with_database(store)
 
     def _with_database(self, do: Callable[[sqlite3.Connection], None]) -> None:

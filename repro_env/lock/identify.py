@@ -197,7 +197,8 @@ class _Search:
                 reasons.append(str(error))
                 continue
             self._store.facts.put("proof", key, codec.canonical(proof))
-            identified = _identified(proof, found, path)
+            # The facts of all wheels together take much memory: they are read again one by one.
+            identified = _identified(proof, None if self._witness.knows(proof.wheel.sha256, proof.url) else found, path)
             return identified, identified.why
         if failures:
             raise failures[0]

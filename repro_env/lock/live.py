@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 
 import msgspec
 
@@ -68,11 +69,14 @@ def look(
     packaged: Mapping[str, str],
     programs: Sequence[str],
     store: Store,
+    calm: Event | None = None,
 ) -> Live:
     """Look at everything, each file once.
 
     `scanned`: the environment's own distributions; `packaged`: real path -> owner of what conda packages hold;
     `programs`: of `--with`.
+
+    `calm` is set when the libraries that were loaded to be asked are gone from memory.
     """
     with ThreadPoolExecutor(3) as pool:
         # Python starts, drivers answer and libraries load while this thread has the disk.
@@ -82,6 +86,8 @@ def look(
         startup = starting.result()
         listed += [_listed(facts, layout, distributions.scan(layout)) for layout in places.others(facts, startup)]
         loading = pool.submit(_load, facts, environ, tuple(listed), asking, store)
+        if calm is not None:
+            loading.add_done_callback(lambda _: calm.set())
         found = [_hashed(number, one, store) for number, one in enumerate(listed)]
         loaded = loading.result()
         cut, runtime = _system(facts, startup, found, loaded, environ, programs, store)
