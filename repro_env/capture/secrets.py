@@ -30,7 +30,7 @@ _OVERLAP = 1 << 16
 RULE = 1
 """Part of the cache's key; a change of what counts as a secret needs the next number."""
 _BINARY = re.compile(
-    r"\.(?:so|so\.[0-9.]+|a|o|pyc|png|jpe?g|gif|webp|bmp|tiff?|ico|mp[34]|wav|flac|ogg|avi|mov|webm|npy|npz|pt|pth|ckpt|safetensors|onnx"
+    r"\.(?:so|so\.[0-9.]+|a|o|pyc|png|jpe?g|gif|webp|bmp|tiff?|ico|mp[34]|wav|flac|ogg|avi|mov|webm|npy|npz|pt|ckpt|safetensors|onnx"
     r"|pb|h5|hdf5|parquet|arrow|feather|tfrecords?|zip|gz|bz2|xz|zst|tar|tgz|whl|7z|pdf|woff2?|ttf|otf|sqlite3?|db)",
     re.IGNORECASE,
 )
@@ -368,7 +368,8 @@ def _is_random(value: str) -> bool:
         and max(map(len, re.split(r"[^A-Za-z0-9]", value))) >= 16  # a UUID is a name, and so are words with underscores
         and not _MADE_UP.search(value)
         and value not in _SAMPLES
-        and not re.search(r"[A-Z]?[a-z]{7}|[A-Z]{8}|0123456789|abcdef|(.)\1{4}", value)
+        and not re.search(r"0123456789|abcdef|(.)\1{4}", value)
+        and (hexadecimal or not re.search(r"[A-Z]?[a-z]{7}|[A-Z]{8}", value))
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import io
 from collections.abc import Sequence
 from typing import Annotated, Any
 
@@ -82,6 +83,11 @@ def run(arguments: Sequence[str]) -> int:
     except typer.Abort:
         return 130
     except click_exception as error:
-        error.show()
+        from repro_env.cli import say
+        from repro_env.model import redact
+
+        shown = io.StringIO()
+        error.show(file=shown)
+        say.say(redact.secretless(shown.getvalue()).rstrip("\n"))  # it repeats the words of the command line
         return int(error.exit_code)
     return result if isinstance(result, int) else 0
