@@ -156,7 +156,7 @@ def lock(
         layers=known.layers,
         read=not unread,
         python_path=python_path(environ),
-        unknown=(*meta.problems, *_unknown(live, environ)),
+        unknown=(*meta.problems, *_unknown(live, environ), *(one.left for one in beside if one.left)),
     )
 
 

@@ -14,6 +14,7 @@ from repro_env.image.entry import Entry
 from repro_env.image.layout import inside
 from repro_env.io.files import Found, walk
 from repro_env.lock.places import Place
+from repro_env.model import redact
 from repro_env.model.environment import Interpretation, Startup
 from repro_env.model.errors import CaptureError
 
@@ -21,6 +22,8 @@ CAP = 200_000_000
 """Bytes of one folder outside the environment that is on `sys.path`; above it, somebody has to decide."""
 MOST = 50_000
 """Files that the symlinks of an environment may lead to outside of it."""
+_NAMED = 5
+"""How many paths a line names before it counts the rest."""
 IMPORTABLE = ("*.py", "*.so", "*.so.*")
 """Brought in even where git ignores them: a build writes `_version.py` and extensions, and the package imports them."""
 
@@ -30,6 +33,8 @@ class Outside(msgspec.Struct, frozen=True):
 
     root: Path
     found: tuple[Found, ...]
+    left: str = ""
+    """One line on what in it is not carried, or empty."""
 
 
 def outside(facts: Interpretation, startup: Startup, places: Sequence[Place], workspace: Path) -> tuple[Outside, ...]:
@@ -46,10 +51,19 @@ def outside(facts: Interpretation, startup: Startup, places: Sequence[Place], wo
         if any(root.is_relative_to(parent) for parent in (one.root for one in found)):
             continue
         if root.is_dir():
-            found.append(Outside(root, source.look(root, cap=CAP, include=IMPORTABLE, facts=False).found))
+            tree = source.look(root, cap=CAP, include=IMPORTABLE, facts=False)
+            found.append(Outside(root, tree.found, _left(root, tree)))
         else:
             found.append(Outside(root.parent, tuple(walk(root.parent, skip=_all_but(root.name)))))
     return tuple(found)
+
+
+def _left(root: Path, tree: source.SourceTree) -> str:
+    """Caches, environments and version control are no part of a project; what git ignores may be read by its code."""
+    paths = [one.path for one in tree.excluded if one.why.startswith(("git-ignored", "may hold secrets"))]
+    rest = len(paths) - _NAMED
+    shown = ", ".join(paths[:_NAMED]) + (f" and {rest} more" if rest > 0 else "")
+    return redact.line(f"{root} is carried without what git ignores in it: {shown}") if paths else ""
 
 
 def systems(startup: Startup, places: Sequence[Place]) -> tuple[str, ...]:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import subprocess
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from repro_env.capture.distributions import Scan
@@ -12,7 +14,7 @@ from repro_env.image.entry import Entry
 from repro_env.io.files import walk
 from repro_env.lock import outside
 from repro_env.lock.places import Place
-from repro_env.model.environment import Layout
+from repro_env.model.environment import Interpretation, Interpreter, Layout, Startup
 from repro_env.model.errors import CaptureError
 
 
@@ -95,3 +97,38 @@ def test_the_root_of_the_machine_is_refused(place: Place, monkeypatch: pytest.Mo
 
 def test_relative_entries_of_python_path_are_left_out() -> None:
     assert outside.python_path({"PYTHONPATH": "/a:lib::/b"}) == "/a:/b"
+
+
+def test_a_project_beside_the_environment_comes_with_its_built_parts_and_says_what_does_not(place: Place, tmp_path: Path) -> None:
+    project = tmp_path / "project"
+    for name in (
+        "src/pkg/__init__.py",
+        "src/pkg/_version.py",
+        "build/x.so",
+        "build/x.o",
+        "gen/m.py",
+        "data/a.csv",
+        ".env",
+        "new.txt",
+    ):
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text("x")
+    (project / ".gitignore").write_text("_version.py\nbuild/\ngen/\ndata/\n.env\n")
+    subprocess.run(["git", "init", "--quiet", project], check=True)
+    startup = Startup(problem="", printed="", sys_path=(str(project),), flags="", mapped=(), locale="")
+    interpreter = msgspec.convert(
+        {
+            **dict.fromkeys(("implementation", "banner", "cache_tag", "soabi", "libc", "openssl", "platform"), "x"),
+            **dict.fromkeys(("executable", "prefix", "stdlib", "platstdlib"), "/opt/python"),
+            "version": "3.11.7", "libpython": None,
+        },
+        Interpreter,
+    )  # fmt: skip
+    facts = Interpretation(
+        interpreter=interpreter, layout=place.layout, kind="venv", command=f"{place.prefix}/bin/python", system_site=False
+    )
+    (found,) = outside.outside(facts, startup, [place], tmp_path / "elsewhere")
+    files = [one.path for one in found.found if one.kind == "file"]
+    assert sorted(files) == [".gitignore", "build/x.so", "gen/m.py", "new.txt", "src/pkg/__init__.py", "src/pkg/_version.py"]
+    assert found.left == f"{project} is carried without what git ignores in it: .env, build, data"
+    assert outside.outside(facts, startup, [place], project) == ()
