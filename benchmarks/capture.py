@@ -14,32 +14,30 @@ def first(python: Path, folder: Path, store: Path) -> float:
     return parts.run([parts.TOOL, "capture", "--python", python], env=parts.environ(store), cwd=folder)
 
 
+INDEX = """
+import os, sys, time
+from repro_env.capture import distributions, python
+from repro_env.lock import identify
+from repro_env.model.talk import Silent
+from repro_env.store.store import Store
+facts = python.interpret(sys.argv[1], dict(os.environ)); scanned = distributions.scan(facts.layout)
+start = time.perf_counter()
+identify.identify(scanned.distributions, facts.layout, store=Store.open(), talk=Silent())
+print(time.perf_counter() - start)
+"""
+
+
 def index_alone(python: Path, store: Path) -> float:
     """Seconds to identify and prove every distribution, files already hashed: what the indexes cost."""
-    code = (
-        "import os, sys, time\n"
-        "from repro_env.capture import distributions, python\n"
-        "from repro_env.lock import identify\n"
-        "from repro_env.model.talk import Silent\n"
-        "from repro_env.store.store import Store\n"
-        "facts = python.interpret(sys.argv[1], dict(os.environ)); scanned = distributions.scan(facts)\n"
-        "start = time.perf_counter(); identify.identify(scanned.distributions, facts, store=Store.open(), talk=Silent())\n"
-        "print(time.perf_counter() - start)\n"
-    )
-    import subprocess
-
-    done = subprocess.run(
-        [sys.executable, "-c", code, str(python)],
-        env=parts.environ(store),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    return float(done.stdout)
+    return float(parts.output([sys.executable, "-c", INDEX, python], env=parts.environ(store)))
 
 
 def main(count: int, *, torch: bool) -> list[parts.Row]:
-    folder = parts.environment(torch=torch)
+    return measure(parts.environment(torch=torch), count, ", torch in the environment" if torch else "")
+
+
+def measure(folder: Path, count: int, note: str) -> list[parts.Row]:
+    """The rows for the environment `folder/.venv`, captured with `folder` as its source."""
     python = folder / ".venv" / "bin" / "python"
     store = parts.BUILD / "store"
     rate = parts.hash_rate()
@@ -52,9 +50,8 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
     base = first(bare / ".venv" / "bin" / "python", bare, parts.fresh(parts.BUILD / "bare-store"))
     index = index_alone(python, parts.fresh(store))  # what the indexes said is all that the store knows now
     total = first(python, folder, store)
-    rows = []
     speed = held / max(total - base, 1e-9)
-    rows.append(
+    rows = [
         parts.Row(
             f"first capture of {held >> 20} MiB, less the same for a bare venv ({base:.1f} s: start, base, interpreter)"
             f" and without the indexes ({index:.1f} s before); every byte is hashed twice, as a file and in its layer",
@@ -64,17 +61,18 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
             "at least 0.60",
             speed / rate >= 0.6,
         )
-    )
+    ]
+    words = [parts.TOOL, "capture", "--python", python]
     inspect = [python, "-m", "pip", "--disable-pip-version-check", "inspect", "--local"]
-    theirs = parts.median(count, lambda: parts.run(inspect))
+    again, theirs = parts.in_turn(
+        count, lambda: parts.run(words, env=parts.environ(store), cwd=folder), lambda: parts.run(inspect)
+    )
     rows.append(
         parts.Row("the same against `pip inspect --local`", f"{total:.2f} s", f"{theirs:.2f} s", total / theirs, "none", True)
     )
-    words = [parts.TOOL, "capture", "--python", python]
-    again = parts.median(count, lambda: parts.run(words, env=parts.environ(store), cwd=folder))
     rows.append(
         parts.Row(
-            "capture again, nothing changed, to its end, against `pip inspect --local`",
+            "capture again, nothing changed, to its end, against `pip inspect --local`, in turn",
             f"{again:.2f} s",
             f"{theirs:.2f} s",
             again / theirs,
@@ -82,9 +80,16 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
             again <= theirs,
         )
     )
-    parts.fresh(store)
     most = parts.peak(words, env=parts.environ(store), cwd=folder)
-    what = "peak memory of a first capture, all processes together" + (", torch in the environment" if torch else "")
+    rows.append(
+        parts.Row(
+            "peak memory of a capture again" + note, f"{most / 1e6:.0f} MB", "300 MB", most / 300e6, "under 1.0", most < 300e6
+        )
+    )
+    parts.fresh(store)
+    parts.fresh(folder / "repro")
+    most = parts.peak(words, env=parts.environ(store), cwd=folder)
+    what = "peak memory of a first capture, all processes together" + note
     rows.append(parts.Row(what, f"{most / 1e6:.0f} MB", "300 MB", most / 300e6, "under 1.0", most < 300e6))
     return rows
 

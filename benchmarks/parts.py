@@ -64,6 +64,20 @@ def run(words: Sequence[str | Path], *, env: Mapping[str, str] | None = None, cw
     return took
 
 
+def output(words: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path = ROOT) -> str:
+    """What a command prints. Its failure ends the benchmark."""
+    done = subprocess.run([str(word) for word in words], env=env, cwd=cwd, capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"{' '.join(map(str, words))[:200]} ended with {done.returncode}:\n{done.stderr[-3000:]}")
+    return done.stdout
+
+
+def in_turn(count: int, *measures: Callable[[], float]) -> list[float]:
+    """The median of each of several measurements, taken in turn so that all see the same load; a round before does not count."""
+    rounds = [[measure() for measure in measures] for _ in range(count + 1)]
+    return [statistics.median(times) for times in zip(*rounds[1:], strict=True)]
+
+
 def median(count: int, measure: Callable[[], float], before: Callable[[], object] = lambda: None) -> float:
     """Median of `count` measurements, `before` each (not timed)."""
     times = []
@@ -91,6 +105,24 @@ def environment(*, torch: bool) -> Path:
     if torch and subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode:
         subprocess.run([python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "torch==2.13.0"], check=True)
     shutil.copy(ROOT / "examples" / "digits" / "train.py", folder / "train.py")
+    return folder
+
+
+def wide() -> Path:
+    """`build/bench/wide/.venv`: the 185 distributions of lockfiles/ml185.txt and torch for the CPU; made once."""
+    folder = BUILD / "wide"
+    lock = ROOT / "lockfiles" / "ml185.txt"
+    stamp = folder / "stamp"
+    if stamp.is_file() and stamp.read_text() == lock.read_text():
+        return folder
+    fresh(folder).mkdir(parents=True)
+    python = folder / ".venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", folder / ".venv"], check=True)
+    pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
+    subprocess.run([*pip, "torch==2.13.0"], check=True)
+    subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", lock], check=True)
+    shutil.copy(ROOT / "examples" / "digits" / "train.py", folder / "train.py")
+    stamp.write_text(lock.read_text())
     return folder
 
 
@@ -131,7 +163,7 @@ def peak(words: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path) -> i
 
     def look() -> None:
         while not over.wait(0.02):
-            most[0] = max(most[0], sum(_pss(process) for process in _session(child.pid)))
+            most[0] = max(most[0], sum(_pss(process) for process in _family(child.pid)))
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -143,15 +175,15 @@ def peak(words: Sequence[str | Path], *, env: Mapping[str, str], cwd: Path) -> i
     return most[0]
 
 
-def _session(leader: int) -> list[int]:
-    found = []
-    for name in (path.name for path in Path("/proc").iterdir()):
-        if name.isdigit():
-            try:
-                if os.getsid(int(name)) == leader:
-                    found.append(int(name))
-            except ProcessLookupError:
-                continue
+def _family(process: int) -> list[int]:
+    """A process and all below it, in whatever session."""
+    found = [process]
+    try:
+        for task in Path(f"/proc/{process}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += _family(int(child))
+    except OSError:
+        pass
     return found
 
 
@@ -165,11 +197,16 @@ def _pss(process: int) -> int:
     return 0
 
 
+def parser(document: str | None) -> argparse.ArgumentParser:
+    made = argparse.ArgumentParser(description=document, formatter_class=argparse.RawDescriptionHelpFormatter)
+    made.add_argument("--count", type=int, default=5, help="measurements of each quick thing; the median counts")
+    return made
+
+
 def arguments(document: str | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=document)
-    parser.add_argument("--count", type=int, default=5, help="measurements of each quick thing; the median counts")
-    parser.add_argument("--no-torch", action="store_true", help="leave torch out of the measured environment")
-    return parser.parse_args()
+    made = parser(document)
+    made.add_argument("--no-torch", action="store_true", help="leave torch out of the measured environment")
+    return made.parse_args()
 
 
 def machine() -> dict[str, str]:
@@ -195,11 +232,11 @@ def report(rows: Sequence[Row]) -> None:
         print(row.line)
 
 
-def write(rows: Sequence[Row]) -> Path:
-    """A dated file in benchmarks/results/."""
+def write(rows: Sequence[Row], name: str = "", **more: object) -> Path:
+    """A file in benchmarks/results/, of this name or of the day."""
     folder = ROOT / "benchmarks" / "results"
     folder.mkdir(exist_ok=True)
     facts = machine()
-    path = folder / f"{facts['date']}.json"
-    path.write_text(json.dumps({"machine": facts, "rows": [row._asdict() for row in rows]}, indent=2) + "\n")
+    path = folder / f"{name or facts['date']}.json"
+    path.write_text(json.dumps({"machine": facts, **more, "rows": [row._asdict() for row in rows]}, indent=2) + "\n")
     return path

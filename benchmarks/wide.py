@@ -1,0 +1,90 @@
+"""An environment of 185 distributions with torch: is each explained, and what does looking at it cost?
+
+`python benchmarks/wide.py [--count N] [--rebuild]` prints every ratio and writes benchmarks/results/wide.json.
+`--rebuild` makes the image too, from an empty store, and compares its ID with the captured one (a GB from the index).
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+
+import capture
+import parts
+
+PROBE = """
+import os, sys
+from repro_env.capture import distributions, python
+from repro_env.lock import places
+facts = python.interpret(sys.argv[1], dict(os.environ))
+scanned = distributions.scan(facts.layout)
+print(len(scanned.distributions), len(places.listed(facts, facts.layout, scanned)))
+"""
+
+
+def explained(folder: Path) -> tuple[parts.Row, dict[str, object]]:
+    """Of the spec that was written last: how each distribution is held."""
+    spec = json.loads((folder / "repro" / "spec.json").read_text())
+    origins = {hint["sha256"]: hint["origin"] for hint in spec["hints"]["wheels"]}
+    reasons = {one["name"]: one["why"] for one in spec["observed"]["carried"]}
+    held = {one["name"]: origins[one["sha256"]] for one in spec["identity"]["distributions"]}
+    installed = [one["name"] for one in spec["observed"]["distributions"]]
+    linked = [name for name in installed if held.get(name) in ("index", "direct")]
+    carried = {name: reasons[name] for name in installed if name not in linked and reasons.get(name)}
+    dark = sorted(set(installed) - set(linked) - set(carried))
+    whole = sum(held.get(name) == "carried" for name in carried)
+    row = parts.Row(
+        f"of {len(installed)} distributions: {len(linked)} proven and linked, {whole} proven and carried, {len(carried) - whole}"
+        f" carried with a reason; without either, against 0",
+        str(len(dark)),
+        "0",
+        float(len(dark)),
+        "0",
+        not dark,
+    )
+    return row, {"installed": len(installed), "linked": len(linked), "carried": carried, "unexplained": dark}
+
+
+def probe(folder: Path, count: int) -> parts.Row:
+    """The static probe, from the start of its process to its end: interpret, scan, list every file; nothing is hashed."""
+    words = [sys.executable, "-c", PROBE, folder / ".venv" / "bin" / "python"]
+    found, paths = parts.output(words, env=parts.environ()).split()
+    took = parts.median(count, lambda: parts.run(words))
+    what = f"the static probe ({found} distributions, {paths} paths listed), its process included, against 1 s"
+    return parts.Row(what, f"{took:.2f} s", "1 s", took, "under 1.0", took < 1)
+
+
+def rebuild(folder: Path) -> parts.Row:
+    """Once, with the environment out of sight: wheels come from the index."""
+    spec = json.loads((folder / "repro" / "spec.json").read_text())
+    store = parts.fresh(parts.BUILD / "wide-store")
+    hidden = folder / ".venv-hidden"
+    (folder / ".venv").rename(hidden)
+    try:
+        start = time.perf_counter()
+        made = parts.output([parts.TOOL, "rebuild"], env=parts.environ(store), cwd=folder).strip()
+        took = time.perf_counter() - start
+    finally:
+        hidden.rename(folder / ".venv")
+    parts.fresh(store)
+    equal = made == spec["expected"]["image_id"]
+    what = f"rebuilt from an empty store ({took:.0f} s): image IDs that differ, against 0"
+    return parts.Row(what, str(int(not equal)), "0", float(not equal), "0", equal)
+
+
+def main() -> None:
+    parser = parts.parser(__doc__)
+    parser.add_argument("--rebuild", action="store_true", help="make the image too, once")
+    options = parser.parse_args()
+    folder = parts.wide()
+    rows = capture.measure(folder, options.count, ", 185 distributions with torch")
+    row, counts = explained(folder)
+    rows = [row, probe(folder, options.count), *rows, *([rebuild(folder)] if options.rebuild else [])]
+    parts.report(rows)
+    print("written to", parts.write(rows, "wide", distributions=counts).relative_to(parts.ROOT))
+
+
+if __name__ == "__main__":
+    main()
