@@ -50,9 +50,12 @@ def counted(found: Iterable[Difference]) -> str:
     own = [one for one in found if one.counts and one.level != "digests"]
     numeric = sum(one.level == "numerics" for one in own)
     text = f"{len(own):,} difference{'s' * (len(own) != 1)}"
-    if own and all(one.moved for one in own):
+    moved = sum(one.moved for one in own)
+    if own and moved == len(own):
         return f"{text}, all because the environment lies at another prefix"
-    return f"{text}, {numeric:,} of them can change numbers" if numeric else text
+    parts = [f"{numeric:,} of them can change numbers"] if numeric else []
+    parts += [f"{moved:,} because the environment lies at another prefix"] if moved else []
+    return ", ".join([text, *parts])
 
 
 def facts(found: Iterable[Difference]) -> list[dict[str, object]]:

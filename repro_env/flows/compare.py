@@ -101,6 +101,8 @@ def _digests(left: Side, right: Side) -> Iterator[Difference]:
         now = [one for one in right.layers if one.kind == kind and one.diff_id not in old]
         if was or now:
             why = "holds the spec digest, and the link at the prefix" if kind == "marker" else "holds what differs above"
+            if kind == "conda" and left.identity.layout.prefix != right.identity.layout.prefix:
+                why = "packages have their prefix written in them"
             yield _follows(f"{kind} layer{'s' if max(len(was), len(now)) > 1 else ''}", _ids(was), _ids(now), why)
     if left.digest != right.digest:
         yield _follows("spec digest", left.digest, right.digest, "is taken of all that counts above")

@@ -106,8 +106,13 @@ class Side(msgspec.Struct, frozen=True):
         return path.removeprefix(root) if path.startswith(root) else f"/{path}"
 
     def listing(self) -> dict[str, Entry]:
-        """By the path as shown: the same file of two environments has the same one."""
-        return {self.shown(path): entry for path, entry in self.held.entries().items()}
+        """By the path as shown: the same file of two environments has the same one. The folders above them have none."""
+        above = f"{self.root}/"
+        return {
+            self.shown(path): entry
+            for path, entry in self.held.entries().items()
+            if entry.kind != "dir" or not above.startswith(f"{path}/")
+        }
 
     def owner(self, shown: str) -> str:
         return self.owners.of(shown[1:] if shown.startswith("/") else f"{self.root}/{shown}")

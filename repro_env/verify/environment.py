@@ -59,13 +59,16 @@ def _artifacts(left: Identity, right: Identity) -> Iterator[Difference]:
         yield _plain("layout", "rules", _rules(left), _rules(right), "captured by rules of another version")
     if left.interpreter.version != right.interpreter.version:
         yield _plain("numerics", "python", left.interpreter.version, right.interpreter.version)
-    if left.interpreter.executable != right.interpreter.executable:
-        yield _plain("interpreter", "executable", left.interpreter.executable, right.interpreter.executable)
+    old, new = left.interpreter.executable, right.interpreter.executable
+    if old != new and _moves(old, new, left, right):  # conda's lies in the environment itself
+        yield _placed("interpreter", old, new, _FOLLOWS, moved=True)
+    elif old != new:
+        yield _plain("interpreter", "executable", old, new)
     yield from _wheels(left, right)
     yield from _packages(left.packages, right.packages)
     yield from _layouts(left, right)
     if left.command != right.command:
-        moved = left.command.replace(left.layout.prefix, right.layout.prefix, 1) == right.command
+        moved = _moves(left.command, right.command, left, right)
         yield _placed("command", left.command, right.command, "" if not moved else _FOLLOWS, moved=moved)
 
 
@@ -173,6 +176,11 @@ def places(left: Mapping[str, str], right: Mapping[str, str], old: str, new: str
             yield _placed(name, was, now, _FOLLOWS if moved else "variable of the image", moved=moved)
 
 
+def _moves(old: str, new: str, left: Identity, right: Identity) -> bool:
+    """Whether two paths are the same one below either prefix."""
+    return old.replace(left.layout.prefix + "/", right.layout.prefix + "/", 1) == new
+
+
 def _plain(level: Level, what: str, left: str, right: str, why: str = "") -> Difference:
     return Difference(level=level, what=what, left=left, right=right, why=why)
 
@@ -191,7 +199,8 @@ def _conda(one: CondaPackage | None) -> str:
 
 def _scheme(one: Layout) -> str:
     """All of a layout but its prefix."""
-    return ", ".join(f"{name} {value}" for name, value in msgspec.structs.asdict(one).items() if name != "prefix")
+    text = ", ".join(f"{name} {value}" for name, value in msgspec.structs.asdict(one).items() if name != "prefix")
+    return text.replace(one.prefix + "/", "")
 
 
 def _rules(identity: Identity) -> str:

@@ -12,6 +12,8 @@ from repro_env.model.spec import Hints, Observed
 from repro_env.verify import numerics
 from repro_env.verify.difference import Difference, Level
 
+_NO_PACKAGE = ("", "driver")
+
 
 def observations(left: Observed, right: Observed) -> tuple[Difference, ...]:
     """Machine, GPUs, loaded libraries and threads. The packages of the system have their own function, `packages`."""
@@ -84,8 +86,9 @@ def _counts(found: Iterable[Threads]) -> dict[str, str]:
 
 
 def libraries(left: Iterable[SharedLibrary], right: Iterable[SharedLibrary]) -> Iterator[Difference]:
-    """Shared libraries from outside the environment's own files, by path."""
-    old, new = {one.path: one for one in left}, {one.path: one for one in right}
+    """Shared libraries in use that no package answers for: all others are compared as files of their packages."""
+    old = {one.path: one for one in left if one.owner in _NO_PACKAGE}
+    new = {one.path: one for one in right if one.owner in _NO_PACKAGE}
     for path in sorted(old.keys() | new.keys()):
         was, now = old.get(path), new.get(path)
         if was is None or now is None or (was.sha256, was.owner) != (now.sha256, now.owner):

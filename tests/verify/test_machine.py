@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from repro_env.model.accelerator import Accelerators, Device, Frameworks, Library, Threads
-from repro_env.model.environment import Host, SystemPackage
+from repro_env.model.environment import Host, SharedLibrary, SystemPackage
 from repro_env.verify import machine
 from repro_env.verify.difference import ordered
 
@@ -69,3 +69,13 @@ def test_packages_count_where_the_bases_differ() -> None:
     ]
     assert all(one.counts for one in found)
     assert not any(one.counts for one in machine.packages(left, right, counts=False))
+
+
+def test_libraries_that_a_package_answers_for_are_left_to_it() -> None:
+    def used(path: str, owner: str, digit: str) -> SharedLibrary:
+        return SharedLibrary(path=path, owner=owner, sha256="sha256:" + digit * 64)
+
+    left = (used("/lib/libssl.so.3", "deb libssl3 3.0.11", "1"), used("/opt/x/libx.so", "", "1"), used("/opt/x/liby.so", "", "1"))
+    right = (used("/lib/libssl.so.3", "deb libssl3 3.0.13", "2"), used("/opt/x/libx.so", "", "2"))
+    found = [(one.what, one.counts) for one in machine.libraries(left, right)]
+    assert found == [("/opt/x/libx.so", False), ("/opt/x/liby.so", False)]
