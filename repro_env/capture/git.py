@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from repro_env.capture import gitdiff
-from repro_env.capture.gitask import NOT_TEXT, GitError, ask, line, paths, reason, run
+from repro_env.capture.gitask import NOT_TEXT, GitError, ask, line, paths, reason, run, settings
 from repro_env.model import redact
 from repro_env.model.environment import Git
 
@@ -61,10 +61,10 @@ def look(root: Path, *, never: Sequence[Path] = (), held: AbstractSet[str] | Non
     try:
         if _is_ignored(root):
             return Answer(None)
-        top = Path(os.fsdecode(ask(root, "rev-parse", "--show-toplevel").rstrip(b"\n")))
-        if not Path(os.path.realpath(root)).is_relative_to(os.path.realpath(top)):
-            raise GitError(f"its configuration names another folder as the working tree: {top}")
-        return _answer(root, top, never, held)
+        about = _about(root)
+        if not Path(os.path.realpath(root)).is_relative_to(os.path.realpath(about.top)):
+            raise GitError(f"its configuration names another folder as the working tree: {about.top}")
+        return _answer(root, about, never, held)
     except GitError as error:
         return Answer(None, (redact.line(f"git facts of the source: {error}"),))
 
@@ -90,80 +90,93 @@ def ignored(root: Path) -> Ignored:
     return Ignored(frozenset(listed) - {"."}, "", hollow)
 
 
-def _answer(root: Path, top: Path, never: Sequence[Path], held: AbstractSet[str] | None) -> Answer:
-    shallow, own, common = _about(root)
+def _answer(root: Path, about: _About, never: Sequence[Path], held: AbstractSet[str] | None) -> Answer:
+    top = about.top
+    configured = settings(root)
+    drivers, large = gitdiff.filters(configured), gitdiff.filtered(root, "lfs")
     commit = line(root, "rev-parse", "-q", "--verify", "HEAD^{commit}")
     branch = line(root, "symbolic-ref", "-q", "--short", "HEAD")
     index = gitdiff.index_of(top)
     submodules = gitdiff.submodules(top, index)
     problems, notes = [], []
     try:
-        diff = gitdiff.whole(top, commit, index, submodules, never)
+        whole = large if os.path.realpath(top) == os.path.realpath(root) else gitdiff.filtered(top, "lfs")
+        diff = gitdiff.whole(top, commit, index, submodules, never, gitdiff.Known(drivers, whole))
         dirty = diff is not None
     except GitError as error:
         diff, dirty = None, True
         problems.append(f"whether the source is as committed: {error}")
     listed = paths(ask(root, "ls-files", "--others", "--exclude-standard", "-z"))
     untracked = [path for path in listed if held is None or path in held]
-    remote = _remote(root, branch)
+    remote = _remote(configured, branch)
     real = os.path.realpath(root)
     modules = [(os.path.relpath(os.path.join(os.path.realpath(top), one.path), real), one) for one in submodules]  # noqa: PTH118
     away = [path for path, one in modules if not one.there and not path.startswith("../")]
     if away:
         problems.append(f"{_some(away)}: a submodule that is not checked out, its files are missing: git submodule update --init")
-    pointers = _pointers(root, [path for path, one in modules if one.there and not path.startswith("../")])
+    pointers = _pointers(root, large, [path for path, one in modules if one.there and not path.startswith("../")])
     if pointers:
         problems.append(f"{_some(pointers)}: on disk is the pointer of Git LFS, the content is missing: git lfs pull")
     if index.absent:
         notes.append(f"sparse checkout: {index.absent} committed files are not on disk and not in the snapshot")
     if index.hidden:
         notes.append(f"{_some(index.hidden)}: git was told to take no notice of edits there; the diff has them")
-    if state := next((word for name, word in _UNDER_WAY if os.path.lexists(own / name)), ""):
+    if state := next((word for name, word in _UNDER_WAY if os.path.lexists(about.own / name)), ""):
         notes.append(f"a {state} is under way in the repository")
-    notes += _conversions(root)
+    notes += _conversions(root, configured, drivers)
     facts = Git(
         commit=commit,
         branch=redact.line(branch),
         remote=redact.line(redact.url(remote)),
-        pushed=_pushed(root, commit, remote, shallow=shallow),
+        pushed=_pushed(root, commit, remote, shallow=about.shallow),
         dirty=dirty or bool(untracked),
         diff=diff,
         untracked=_stored(untracked),
         submodules=tuple(redact.line(f"{one.commit} {path}") for path, one in modules),
-        shallow=shallow,
+        shallow=about.shallow,
         sparse=bool(index.absent),
-        worktree=own != common,
+        worktree=about.own != about.common,
         state=state,
         lfs=_stored(pointers),
     )
     return Answer(facts, tuple(redact.line(one) for one in problems), tuple(redact.line(one) for one in notes))
 
 
-def _about(root: Path) -> tuple[bool, Path, Path]:
-    """Whether history is cut, and the repository's folder: the worktree's own one, and the common one."""
-    said = ask(root, "rev-parse", "--is-shallow-repository", "--absolute-git-dir", "--path-format=absolute", "--git-common-dir")
-    rows = os.fsdecode(said).splitlines()
-    if len(rows) != 3:
+class _About(msgspec.Struct, frozen=True):
+    """Where a repository lies."""
+
+    top: Path
+    """Of the working tree."""
+    own: Path
+    """Its folder, of a linked working tree that one's own."""
+    common: Path
+    shallow: bool
+    """History is cut."""
+
+
+def _about(root: Path) -> _About:
+    words = ("--show-toplevel", "--is-shallow-repository", "--absolute-git-dir", "--path-format=absolute", "--git-common-dir")
+    rows = os.fsdecode(ask(root, "rev-parse", *words)).splitlines()
+    if len(rows) != 4:
         raise GitError("its folder has a name of several lines")
-    return rows[0] == "true", Path(os.path.realpath(rows[1])), Path(os.path.realpath(rows[2]))
+    return _About(Path(rows[0]), Path(os.path.realpath(rows[2])), Path(os.path.realpath(rows[3])), rows[1] == "true")
 
 
-def _pointers(root: Path, submodules: Sequence[str]) -> list[str]:
-    found = []
-    for below in ("", *submodules):
-        folder = root / below
-        found += [f"{below}/{path}" if below else path for path in gitdiff.pointers(folder, gitdiff.filtered(folder, "lfs"))]
+def _pointers(root: Path, large: Sequence[str], submodules: Sequence[str]) -> list[str]:
+    found = gitdiff.pointers(root, large)
+    for below in submodules:
+        found += [f"{below}/{path}" for path in gitdiff.pointers(root / below, gitdiff.filtered(root / below, "lfs"))]
     return sorted(found)
 
 
-def _conversions(root: Path) -> list[str]:
+def _conversions(root: Path, configured: Sequence[tuple[str, str]], drivers: Sequence[str]) -> list[str]:
     """Why files on disk may have other bytes than in the commit, and git calls them the same."""
     notes = [
         f"{_some(files)}: go through the git filter {name}, which was not run; edits are told by the bytes on disk"
-        for name in gitdiff.filters(root)
+        for name in drivers
         if name != "lfs" and (files := gitdiff.filtered(root, name))
     ]
-    ends = line(root, "config", "--get", "core.autocrlf")
+    ends = dict(configured).get("core.autocrlf", "")
     if ends in ("true", "input"):
         notes.append(f"git converts line ends here (core.autocrlf={ends}): the snapshot has the files as they are on disk")
     return notes
@@ -178,15 +191,11 @@ def _stored(found: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted({NOT_TEXT.sub("?", path) for path in found}))
 
 
-def _remote(root: Path, branch: str) -> str:
+def _remote(configured: Sequence[tuple[str, str]], branch: str) -> str:
     """URL of the branch's own remote, else of `origin`, else of the first by name."""
-    try:
-        listed = ask(root, "config", "-z", "--get-regexp", r"^remote\..*\.url$").decode("utf-8", "replace").split("\0")
-    except GitError:
-        return ""
-    pairs = (row.partition("\n") for row in reversed(listed) if row)
-    urls = {key[len("remote.") : -len(".url")]: value for key, _, value in pairs}
-    own = line(root, "config", "--get", f"branch.{branch}.remote") if branch else ""
+    pairs = [(key, url) for key, url in reversed(configured) if key.startswith("remote.") and key.endswith(".url")]
+    urls = {key[len("remote.") : -len(".url")]: url for key, url in pairs}
+    own = dict(configured).get(f"branch.{branch}.remote", "") if branch else ""
     name = next((name for name in (own, "origin", *sorted(urls)) if name in urls), None)
     return "" if name is None else urls[name]
 

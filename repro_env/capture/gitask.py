@@ -58,6 +58,12 @@ def line(root: Path, *args: str) -> str:
     return run(root, *args).stdout.decode("utf-8", "replace").strip()
 
 
+def settings(root: Path) -> list[tuple[str, str]]:
+    """(name, value) of all that configures a repository, the weightiest last."""
+    rows = ask(root, "config", "--list", "-z").decode("utf-8", "surrogateescape").split("\0")
+    return [(name, value) for name, _, value in (row.partition("\n") for row in rows if row)]
+
+
 def paths(listed: bytes) -> list[str]:
     """Of a `-z` listing; a folder's trailing slash is taken off."""
     found = [os.fsdecode(path).rstrip("/") for path in listed.split(b"\0") if path]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.capture.gitask import GitError, ask, line, listing, paths
+from repro_env.capture.gitask import ask, line, listing, paths, settings
 from repro_env.io.files import sha256_of
 from repro_env.model import codec
 
@@ -37,6 +37,14 @@ class Submodule(msgspec.Struct, frozen=True):
     """What is checked out, else what is recorded."""
     there: bool
     """It is checked out."""
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What was asked before, so that it is not asked again."""
+
+    filters: list[str]
+    large: list[str]
+    """Tracked files of the whole repository that go through Git LFS."""
 
 
 class Index(msgspec.Struct, frozen=True):
@@ -93,9 +101,11 @@ def _is_inside(path: Path, top: Path) -> bool:
     return os.path.realpath(path).startswith(os.path.realpath(top) + "/")
 
 
-def whole(top: Path, commit: str, index: Index, below: Sequence[Submodule], never: Sequence[Path]) -> str | None:
+def whole(
+    top: Path, commit: str, index: Index, below: Sequence[Submodule], never: Sequence[Path], known: Known | None = None
+) -> str | None:
     """sha256 of the binary diff; with edited submodules, the digest of the list of all diffs. None when all is as committed."""
-    outer = of(top, commit, index, never)
+    outer = of(top, commit, index, never, known)
     parts = [
         [one.path, part]
         for one in below
@@ -104,15 +114,15 @@ def whole(top: Path, commit: str, index: Index, below: Sequence[Submodule], neve
     return codec.digest([outer, *parts]) if parts else outer
 
 
-def of(top: Path, commit: str, index: Index, never: Sequence[Path] = ()) -> str | None:
+def of(top: Path, commit: str, index: Index, never: Sequence[Path] = (), known: Known | None = None) -> str | None:
     """sha256 of one repository's diff, None for an empty one. Raises `GitError`."""
     with tempfile.TemporaryDirectory(prefix="repro-env-") as scratch:
         output = Path(scratch, "diff")
-        write(top, commit, index, output, never)
+        write(top, commit, index, output, never, known)
         return "sha256:" + sha256_of(output) if output.stat().st_size else None
 
 
-def write(top: Path, commit: str, index: Index, output: Path, never: Sequence[Path] = ()) -> None:
+def write(top: Path, commit: str, index: Index, output: Path, never: Sequence[Path] = (), known: Known | None = None) -> None:
     """Write the diff of the working tree against the commit (against nothing on an unborn branch). Raises `GitError`."""
     base = commit or line(top, "hash-object", "-t", "tree", "/dev/null")
     real = os.path.realpath(top)
@@ -121,14 +131,15 @@ def write(top: Path, commit: str, index: Index, output: Path, never: Sequence[Pa
     there = top / os.fsdecode(ask(top, "rev-parse", "--git-path", "index").rstrip(b"\n"))
     own = output.with_name("index")
     env = {"GIT_INDEX_FILE": str(own)}
-    options = _no_filters(top)
+    known = known or Known(filters=filters(settings(top)), large=filtered(top, "lfs"))
+    options = _without(known.filters)
     if there.exists():
         # `git diff` refreshes the index on disk, whatever it is told. The time is kept: git judges by it which
         # entries it has to read again.
         shutil.copy2(there, own)
         for flag in ("--no-assume-unchanged", "--no-skip-worktree") if index.hidden else ():
             ask(top, "update-index", flag, "-z", "--stdin", stdin=listing(list(index.hidden)), env=env)
-        same = _same_by_lfs(top, base, options, env)
+        same = _same_by_lfs(top, base, options, frozenset(known.large), env)
         if same:
             ask(top, "update-index", "--assume-unchanged", "-z", "--stdin", stdin=listing(same), env=env)
     ask(top, *options, *OPTIONS, f"--output={output}", base, "--", *specs, env=env)
@@ -141,21 +152,15 @@ def between(root: Path, old: str, new: str) -> list[tuple[str, str]]:
     return list(zip(words[::2], words[1::2], strict=True))
 
 
-def filters(top: Path) -> list[str]:
+def filters(configured: Sequence[tuple[str, str]]) -> list[str]:
     """Names of the filters (git-lfs, git-crypt, nbstripout …) that the configuration defines."""
-    try:
-        listed = ask(top, "config", "--name-only", "-z", "--get-regexp", r"^filter\.")
-    except GitError:
-        return []
-    return sorted(
-        {key[len("filter.") :].rpartition(".")[0] for key in listed.decode("utf-8", "surrogateescape").split("\0") if key}
-    )
+    return sorted({name[len("filter.") :].rpartition(".")[0] for name, _ in configured if name.startswith("filter.")})
 
 
-def _no_filters(top: Path) -> list[str]:
-    """Options that make every configured filter do nothing."""
-    settings = (("clean", ""), ("smudge", ""), ("process", ""), ("required", "false"))
-    return [part for driver in filters(top) for key, value in settings for part in ("-c", f"filter.{driver}.{key}={value}")]
+def _without(drivers: Sequence[str]) -> list[str]:
+    """Options that make these filters do nothing."""
+    nothing = (("clean", ""), ("smudge", ""), ("process", ""), ("required", "false"))
+    return [part for driver in drivers for key, value in nothing for part in ("-c", f"filter.{driver}.{key}={value}")]
 
 
 def filtered(folder: Path, name: str) -> list[str]:
@@ -179,9 +184,8 @@ def _small(path: Path) -> bytes | None:
         return None
 
 
-def _same_by_lfs(top: Path, base: str, options: Sequence[str], env: dict[str, str]) -> list[str]:
+def _same_by_lfs(top: Path, base: str, options: Sequence[str], large: frozenset[str], env: dict[str, str]) -> list[str]:
     """Files that only look changed, since the commit has their LFS pointer and the disk has what it points to."""
-    large = set(filtered(top, "lfs"))
     if not large:
         return []
     rows = ask(top, *options, *_RAW, base, env=env).split(b"\0")
