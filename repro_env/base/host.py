@@ -37,6 +37,7 @@ from repro_env.base.packages import Database, Package
 from repro_env.base.programs import Program, find
 from repro_env.base.tree import Hashes, LiveTree, Tree, real, within
 from repro_env.image.layout import SYSTEM_PATH
+from repro_env.model import redact
 from repro_env.model.environment import Carried, Interpretation, SharedLibrary, Startup, SystemPackage
 from repro_env.model.errors import LockError
 from repro_env.store.facts import FactCache
@@ -156,8 +157,8 @@ def cut(
         contents=contents,
         packages=tuple(SystemPackage(name=system.shown(package), version=package.version) for package in chosen),
         edited=checks.edited(compared, {entry.path: entry.sha256 for entry in entries}, known),
-        unknown=tuple(sorted({*needed.unknown, *gone, *first.unknown, *differing})),
-        notes=tuple(sorted(set(notes))),
+        unknown=tuple(sorted(map(redact.line, {*needed.unknown, *gone, *first.unknown, *differing}))),
+        notes=tuple(sorted(map(redact.line, set(notes)))),
     )
     told = {f"/{entry.path}": entry.sha256 for one in (base, upper_tree) if one for entry in one.entries if entry.sha256}
     used = _used(system, needed, owners, told)
@@ -321,5 +322,6 @@ def _used(
     found = [SharedLibrary(path=path, owner="driver", sha256=None) for path in needed.drivers]
     for path in (needed.libraries | needed.mapped) & told.keys():
         owner = packages.word(system, owners[path][0]) if path in owners else ""
-        found.append(SharedLibrary(path=path, owner=owner, sha256=f"sha256:{told[path]}"))
+        if path.isprintable():
+            found.append(SharedLibrary(path=path, owner=owner, sha256=f"sha256:{told[path]}"))
     return tuple(sorted(found, key=lambda one: one.path))

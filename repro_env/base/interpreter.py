@@ -17,6 +17,7 @@ from repro_env.base.checks import Check
 from repro_env.base.packages import Database, Package
 from repro_env.base.tree import Hashes, LiveTree, Tree, real, within
 from repro_env.io.files import walk
+from repro_env.model import redact
 from repro_env.model.environment import Interpretation, Interpreter, SystemPackage
 from repro_env.model.errors import InterpreterError
 from repro_env.store.facts import FactCache
@@ -68,7 +69,7 @@ def interpreter_tree(
         contents=contents,
         packages=tuple(SystemPackage(name=system.shown(one), version=one.version) for one in owners) if system else (),
         edited=checks.edited(compared, {entry.path: entry.sha256 for entry in entries}, known),
-        unknown=tuple(sorted({*loader.damaged, *gone})),
+        unknown=tuple(sorted(map(redact.line, {*loader.damaged, *gone}))),
     )
 
 

@@ -60,13 +60,13 @@ def named(folder: str, loader: closure.Loader) -> Iterator[Library]:
                 yield Library(name, flags, path, hwcaps)
 
 
-def search() -> Iterator[str]:
-    """Folders of ld.so.conf in their order, then the loader's built-in ones."""
-    yield from _configured(Path("/etc/ld.so.conf"), 0)
+def search(root: Path = Path("/")) -> Iterator[str]:
+    """Folders of ld.so.conf in their order, then the loader's built-in ones, as they are spelled below the root."""
+    yield from _configured(root / "etc/ld.so.conf", root, 0)
     for folder in ("/lib", "/usr/lib"):
         yield folder
         # Built in where libc lies there (Fedora); on Debian the folder holds a name of the loader and nothing else.
-        if Path(f"{folder}64/libc.so.6").exists():
+        if (root / f"{folder[1:]}64/libc.so.6").exists():
             yield f"{folder}64"
 
 
@@ -92,7 +92,7 @@ def _names(folder: str) -> list[str]:
         return []
 
 
-def _configured(file: Path, depth: int) -> Iterator[str]:
+def _configured(file: Path, root: Path, depth: int) -> Iterator[str]:
     try:
         text = file.read_text(errors="surrogateescape")
     except OSError:
@@ -101,8 +101,8 @@ def _configured(file: Path, depth: int) -> Iterator[str]:
         words = line.partition("#")[0].split()
         if words[:1] == ["include"] and depth < 8:
             for pattern in words[1:]:
-                start = Path("/") if pattern.startswith("/") else file.parent
+                start = root if pattern.startswith("/") else file.parent
                 for found in sorted(start.glob(pattern.lstrip("/"))):
-                    yield from _configured(found, depth + 1)
+                    yield from _configured(found, root, depth + 1)
         elif words and words[0].startswith("/"):
             yield words[0].rstrip("/")

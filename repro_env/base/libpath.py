@@ -27,7 +27,9 @@ def read(environ: Mapping[str, str], preload: Path = Path("/etc/ld.so.preload"))
     folders: list[str] = []
     value = environ.get("LD_LIBRARY_PATH", "")
     for entry in re.split("[:;]", value) if value else ():
-        if "$" in entry:
+        if not entry.isprintable():
+            ignored.append(f"LD_LIBRARY_PATH has {entry!r}, which no line of a spec can hold: left out")
+        elif "$" in entry:
             ignored.append(f"LD_LIBRARY_PATH has {entry}, which the loader fills in for each program: left out")
         elif not entry.startswith("/"):
             what = f"a relative entry, {entry}" if entry else "an empty entry"
@@ -37,8 +39,8 @@ def read(environ: Mapping[str, str], preload: Path = Path("/etc/ld.so.preload"))
     wanted: list[str] = []
     for where, text in (("LD_PRELOAD", environ.get("LD_PRELOAD", "")), (str(preload), _text(preload))):
         for entry in re.split(r"[:\s]+", text):
-            if "$" in entry or ("/" in entry and not entry.startswith("/")):
-                ignored.append(f"{where} has {entry}, which is another file for each program or working directory: left out")
+            if not entry.isprintable() or "$" in entry or ("/" in entry and not entry.startswith("/")):
+                ignored.append(f"{where} has {entry!r}, which is another file for each program or working directory: left out")
             elif entry:
                 wanted.append(entry)
     return LibPath(tuple(dict.fromkeys(folders)), tuple(dict.fromkeys(wanted)), tuple(dict.fromkeys(ignored)))

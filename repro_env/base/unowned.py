@@ -16,6 +16,7 @@ from repro_env.base.ldcache import Library
 from repro_env.base.needs import DRIVER, Needs
 from repro_env.base.tree import Hashes, LiveTree, Tree, real, within
 from repro_env.image.entry import Entry, ordered
+from repro_env.model import redact
 from repro_env.model.environment import Carried
 
 CACHE = "/etc/ld.so.cache"
@@ -92,7 +93,7 @@ def carried(paths: Sequence[str], folders: Sequence[str], tree: Tree | None) -> 
 def _carried(paths: Sequence[str], folders: Sequence[str], files: Mapping[str, int]) -> Iterator[Carried]:
     for folder in folders:
         size = sum(size for path, size in files.items() if within(path, (folder,)))
-        yield Carried(name=folder, version="", why=_WHY, size=size)
+        yield Carried(name=redact.line(folder), version="", why=_WHY, size=size)
     for path in paths:
         if path in files and not within(path, folders):
-            yield Carried(name=path, version="", why=_WHY, size=files[path])
+            yield Carried(name=redact.line(path), version="", why=_WHY, size=files[path])

@@ -300,6 +300,26 @@ def test_packages_with_something_in_a_folder_are_in_the_base(cut: Cut, hashes: F
     assert f"{site}/mine.py" not in kinds
 
 
+def test_the_trust_store_of_fedora_and_what_the_site_added(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = "-----BEGIN CERTIFICATE-----\nsite\n-----END CERTIFICATE-----\n"
+    for name, text in (
+        ("extracted/pem/bundle.pem", f"first\n{site}"),
+        ("anchors/mine.crt", site),
+        ("anchors/other.pem", "other\n"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(host, "EXTRACTED", (f"{tmp_path}/extracted", f"{tmp_path}/none"))
+    monkeypatch.setattr(host, "BUNDLES", (f"{tmp_path}/extracted/pem/bundle.pem", f"{tmp_path}/none"))
+    monkeypatch.setattr(host, "ANCHORS", (f"{tmp_path}/anchors", f"{tmp_path}/none"))
+    tree = LiveTree()
+    assert list(host._certificates(tree)) == [
+        f"{tmp_path}/anchors/mine.crt is a certificate of this site's own and travels with the base"
+    ]
+    assert f"{tmp_path}/extracted/pem/bundle.pem" in tree
+    assert f"{tmp_path}/anchors/mine.crt" not in tree
+
+
 def test_an_unknown_program_is_refused(cut: Cut, hashes: FileHashes) -> None:
     for name in ("no-such-program-anywhere", "/no/such/file", "/etc", "/"):
         with pytest.raises(UsageError, match="neither a program nor a package") as caught:

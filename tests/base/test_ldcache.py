@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from repro_env.base import ldcache
+from repro_env.base import ldcache, ldconfig
 from repro_env.base.ldcache import Library
 from repro_env.io import process
 from tests.parts import need
@@ -100,3 +100,21 @@ def test_reads_this_machines_cache_as_ldconfig_does() -> None:
     text = process.run([ldconfig, "-p"]).stdout.decode()
     expected = re.findall(r"^\t(\S+) \(.*\) => (\S+)$", text, re.MULTILINE)
     assert [(one.name, one.path) for one in ldcache.read(cache.read_bytes())] == expected
+
+
+def test_search_folders_of_both_families(tmp_path: Path) -> None:
+    for path, text in (
+        ("etc/ld.so.conf", "include ld.so.conf.d/*.conf\n# a comment\n/opt/last/\nhwcap 1 nosegneg\n"),
+        ("etc/ld.so.conf.d/b.conf", "/usr/local/cuda/lib64 # in a comment\n"),
+        ("etc/ld.so.conf.d/a.conf", "include /etc/more.conf\n"),
+        ("etc/more.conf", "/opt/first\nrelative\n"),
+        ("usr/lib64/ld-linux-x86-64.so.2", ""),
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text(text)
+    configured = ["/opt/first", "/usr/local/cuda/lib64", "/opt/last"]
+    assert list(ldconfig.search(tmp_path)) == [*configured, "/lib", "/usr/lib"]
+    (tmp_path / "usr/lib64/libc.so.6").write_text("")
+    (tmp_path / "lib64").symlink_to("usr/lib64")
+    assert list(ldconfig.search(tmp_path)) == [*configured, "/lib", "/lib64", "/usr/lib", "/usr/lib64"]
+    assert list(ldconfig.search(tmp_path / "none")) == ["/lib", "/usr/lib"]

@@ -45,8 +45,11 @@ def test_the_variables_are_read_as_the_loader_reads_them(tmp_path: Path) -> None
     assert found.folders == ("/opt/a", "/opt/b")
     assert found.preload == ("libm.so.6", "/opt/p.so", "/lib/first.so")
     assert [re.findall(r"has (an empty entry|a relative entry, lib|\S+),", line) for line in found.ignored] == [
-        ["a relative entry, lib"], ["an empty entry"], ["$ORIGIN/lib"], ["./q.so"], ["$LIB/r.so"],
+        ["a relative entry, lib"], ["an empty entry"], ["$ORIGIN/lib"], ["'./q.so'"], ["'$LIB/r.so'"],
     ]  # fmt: skip
+    odd = libpath.read({"LD_LIBRARY_PATH": "/opt/a\nb", "LD_PRELOAD": "/opt/\x1b[0m.so"}, tmp_path / "none")
+    assert (odd.folders, odd.preload, len(odd.ignored)) == ((), (), 2)
+    assert all(line.isprintable() for line in odd.ignored)
     assert libpath.read({}, tmp_path / "none") == libpath.LibPath()
     assert libpath.read({"LD_LIBRARY_PATH": "", "LD_PRELOAD": ""}, tmp_path / "none") == libpath.LibPath()
 
