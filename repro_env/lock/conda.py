@@ -18,6 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from threading import BoundedSemaphore
 from typing import Literal
 
 import msgspec
@@ -176,6 +177,7 @@ class _Search:
         self._hashes = place.hashes
         self._store = store
         self._caches = tuple(_caches(place.prefix, environ))
+        self._unpacking = BoundedSemaphore(len(os.sched_getaffinity(0)))
         # conda writes them without that bit: a change of all modes cannot be told from how files were packed.
         self._modes = not any(one.executable for one in place.found if one.path.startswith("conda-meta/"))
 
@@ -268,7 +270,7 @@ class _Search:
         key = condafile.facts_key(digest, self._prefix)
         facts = self._store.facts.recall(condafile.FACTS, key, conda.Facts)
         if facts is None or facts.filename != record.filename:
-            with self._store.temp.folder() as folder:
+            with self._unpacking, self._store.temp.folder() as folder:
                 facts, _ = condafile.link(path, record.filename, self._prefix, folder)
             conda.canonical(facts, self._layout)
             self._store.facts.put(condafile.FACTS, key, codec.canonical(facts))

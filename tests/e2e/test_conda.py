@@ -77,10 +77,6 @@ class Ground:
         for path in (self.prefix, self.channel, self.cache, *more):
             path.rename(path.with_name(f"{path.name}.away"))
 
-    def bring_back(self) -> None:
-        for path in self.root.glob("*.away"):
-            path.rename(path.with_suffix(""))
-
     def rebuilt(self, env: Mapping[str, str]) -> list[Any]:
         """What it is in an image that an empty store was filled with."""
         there = self.project.elsewhere(self.root / f"store-{len(list(self.root.glob('store*')))}")
@@ -166,10 +162,17 @@ def test_everything_comes_back(ground: Ground, index: Index) -> None:
         assert not path.is_file() or b"planted-secret-value" not in path.read_bytes(), path
     assert "tk-123-secret" not in json.dumps(spec)
     ground.take_away()
-    try:
-        after = ground.rebuilt(surroundings(index))
-    finally:
-        ground.bring_back()
+    after = ground.rebuilt(surroundings(index))
+    for path in (ground.project.folder / "repro" / "blobs").iterdir():
+        if path.name == identity["packages"][0]["sha256"].removeprefix("sha256:"):
+            kept = path.read_bytes()
+            path.write_bytes(kept[:-9] + b"x" * 9)
+            bad = ground.project.elsewhere(ground.root / "bad-blob").run("rebuild", env=surroundings(index), code=11)
+            assert "answer-1.0-0.tar.bz2" in parts.one_sentence(bad)
+            path.write_bytes(kept)
+            break
+    else:
+        pytest.fail("no blob of the package")
     compare(before, after, made={*MADE, "bin/extra", "conda-meta/state", *_by_installers(before[0])})
     image = ground.project.elsewhere(ground.root / "store-1")
     run = "import answer, greet, stray; print(answer.text(), answer.NAMED); greet.main()"
@@ -233,6 +236,9 @@ class TestServer:
             "import os; print(os.environ['CUDA_HOME'])", env=env
         )
         assert where == f"{ground.prefix}\n"
+        index.fail("greet-2.0-pyhd8ed1ab_0.conda", "wrong", times=9)
+        other = ground.project.elsewhere(tmp_path / "store-other").run("rebuild", env=env, code=11)
+        assert "greet-2.0-pyhd8ed1ab_0.conda" in parts.one_sentence(other)
 
     def test_a_channel_that_is_gone_before_the_capture(self, served: tuple[Ground, Index], tmp_path: Path) -> None:
         """No archive is to be had anywhere: every file is a plain file, and the reason is told."""

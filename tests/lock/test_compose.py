@@ -47,11 +47,11 @@ def live(prefix: Path) -> None:
     write(prefix, {f"{SITE}/demo.py": "x", f"{SITE}/demo/data.txt": "y", f"{INFO}/METADATA": "m", f"{INFO}/RECORD": "other"})
 
 
-def composed(prefix: Path, wheels: dict[str, Installed]) -> Composition:
+def composed(prefix: Path, *stacks: dict[str, Installed]) -> Composition:
     found = list(walk(prefix, skip=bytecode))
     hashes = {one.path: sha256_of(prefix / one.path) for one in found if one.kind == "file"}
     return compose(
-        [wheels],
+        stacks,
         found,
         hashes,
         root="opt/env",
@@ -175,3 +175,30 @@ def test_a_pipe_is_named(tmp_path: Path) -> None:
     live(tmp_path)
     os.mkfifo(tmp_path / SITE / "pipe")
     assert composed(tmp_path, {"demo": DEMO}).unheld == (f"{SITE}/pipe",)
+
+
+def test_what_pip_writes_over_a_conda_package_is_not_the_packages(tmp_path: Path) -> None:
+    """pip put another version in its place: the package's own INSTALLER and RECORD are no longer what it brought."""
+    live(tmp_path)
+    write(tmp_path, {f"{INFO}/INSTALLER": "pip\n"})
+    package = installed({f"{SITE}/demo.py": "x", f"{INFO}/INSTALLER": "conda", f"{INFO}/RECORD": "by conda"})
+    done = composed(tmp_path, {"conda/demo": package}, {"demo": DEMO})
+    assert done.altered["conda/demo"] == {f"{INFO}/INSTALLER", f"{INFO}/RECORD"}
+    assert (overlay(done), done.edited) == ({}, ())
+
+
+def test_a_conda_packages_symlinks_and_folders_are_compared(tmp_path: Path) -> None:
+    entries = [
+        Entry("lib/a", "link", target="b"),
+        Entry("lib/c", "link", target="d"),
+        Entry("share/empty", "dir"),
+        Entry("share/x", "dir"),
+    ]
+    package = Installed("opt/env", tuple(entries), {}, {}, {}, {})
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "a").symlink_to("b")
+    (tmp_path / "lib" / "c").symlink_to("elsewhere")
+    (tmp_path / "share" / "empty").mkdir(parents=True)
+    done = composed(tmp_path, {"conda/demo": package})
+    assert done.edited == ("lib/c (demo: changed)", "share/x (demo: missing)")
+    assert overlay(done) == {"lib/c": "link", "share/x": "gone"}

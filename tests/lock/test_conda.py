@@ -26,7 +26,9 @@ from repro_env.io.files import walk
 from repro_env.lock import compose
 from repro_env.lock import conda as lock
 from repro_env.lock.places import Place
+from repro_env.lock.search import Search
 from repro_env.model.environment import Carried, Layout
+from repro_env.model.errors import CaptureError
 from repro_env.model.talk import Silent
 from repro_env.store import condafile
 from repro_env.store.store import Store
@@ -260,6 +262,33 @@ def test_what_is_not_proven_is_no_package(env: Path, store: Store, more: dict[st
     done, plain = identify(env, store)
     assert "twin-a" not in done
     assert re.search(why, plain[0].why), plain
+
+
+def test_a_secret_in_a_package_that_was_built_here_is_found(tmp_path: Path, fresh: Store) -> None:
+    token = "ghp_" + "a1B2c3D4e5" * 4
+    path = conda.write(conda.Package("leaky", {"etc/leaky.conf": conda.text(f"token = {token}\n", placeholder=False)}), tmp_path)
+    prefix = tmp_path / "env"
+    (prefix / "conda-meta").mkdir(parents=True)
+    digest = hashlib.sha256(path.read_bytes()).hexdigest()
+    said = {
+        "name": "leaky",
+        "version": "1.0",
+        "build": "0",
+        "subdir": conda.SUBDIR,
+        "url": path.as_uri(),
+        "fn": path.name,
+        "sha256": digest,
+    }
+    (prefix / "conda-meta" / "leaky-1.0-0.json").write_text(json.dumps(said))
+    done, plain = identify(prefix, fresh)
+    assert not plain
+    becomes = installed(done, prefix)
+    with pytest.raises(CaptureError, match="holds a secret") as caught:
+        lock.search(Search((), fresh.facts), list(done.values()), becomes, prefix, fresh)
+    assert caught.value.where == "leaky-1.0-0.conda/etc/leaky.conf"
+    declared = Search(("*leaky.conf",), fresh.facts)
+    lock.search(declared, list(done.values()), becomes, prefix, fresh)
+    assert declared.told
 
 
 def test_a_damaged_archive_is_no_package(env: Path, store: Store, tmp_path: Path) -> None:
