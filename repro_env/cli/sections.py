@@ -115,7 +115,7 @@ def _frameworks(one: Frameworks, page: Page) -> None:
     page.row("triton", one.triton)
     page.listing("loaded too", one.versions, "--only machine")
     libraries = [
-        (found.name, " ".join(part for part in (found.version, found.build) if part), found.owner or found.path)
+        (found.name, " ".join(f"{found.version} {found.build}".split()), found.owner or found.path)
         for found in one.libraries
     ]
     if libraries:
