@@ -13,6 +13,7 @@ from repro_env.base.tree import Tree
 from repro_env.capture import conda as records
 from repro_env.capture import distributions, python, variables
 from repro_env.capture.distributions import InstalledDistribution
+from repro_env.capture.unsaid import unsaid
 from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Contents, Entry, entries_of, ordered
@@ -21,7 +22,7 @@ from repro_env.io import machine
 from repro_env.io.files import FileContents
 from repro_env.lock import assemble, compared, compose, conda, identify, layers, places
 from repro_env.lock.live import Live, look
-from repro_env.lock.outside import Outside, linked, on_host, outside, python_path, systems
+from repro_env.lock.outside import Outside, followed, linked, on_host, outside, python_path, systems
 from repro_env.lock.places import Place
 from repro_env.lock.search import Search
 from repro_env.model import codec
@@ -56,6 +57,8 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
     read: bool
     """Whether a layer has to be, or was, computed from the installed files after they were hashed."""
     python_path: str
+    followed: tuple[Entry, ...]
+    """Files outside of it that its symlinks lead to."""
     unknown: tuple[str, ...]
 
     @property
@@ -156,7 +159,13 @@ def lock(
         layers=known.layers,
         read=not unread,
         python_path=python_path(environ),
-        unknown=(*meta.problems, *_unknown(live, environ), *(one.left for one in beside if one.left)),
+        followed=followed(overlay.entries, live.places, [one.root for one in beside]) if overlay is not None else (),
+        unknown=(
+            *meta.problems,
+            *_unknown(live, environ),
+            *_unsaid(facts, live.places, store),
+            *(one.left for one in beside if one.left),
+        ),
     )
 
 
@@ -272,7 +281,7 @@ def _overlay(
     links = linked(entries, observed, held, roots)
     for one in beside:
         entries += entries_of(one.found, store.hashes.of(one.root, one.found), below=inside(str(one.root)))
-        links.follow(str(one.root))
+        links.follow(str(one.named))
     for place in observed:
         if place.layout.in_place:
             links.follow(place.layout.prefix)
@@ -318,10 +327,11 @@ def _search(
         if tree is not None:
             search.tree(tree.entries, tree.contents, lambda path: f"/{path}")
     for one in identified:
-        if one.hint.origin == "carried":
+        if one.hint.origin == "carried" and not search.clean(one.wheel.sha256):
             made = installed[one.wheel.key]
             members = [entry for entry in made.entries if entry.path in made.members]
-            search.tree(members, WheelContents(identify.whole(one, store), made), f"{one.wheel.filename}/".__add__)
+            contents = WheelContents(identify.whole(one, store), made)
+            search.whole(one.wheel.sha256, members, contents, f"{one.wheel.filename}/".__add__)
 
 
 def _unknown(live: Live, environ: Mapping[str, str]) -> tuple[str, ...]:
@@ -331,9 +341,24 @@ def _unknown(live: Live, environ: Mapping[str, str]) -> tuple[str, ...]:
     lines += systems(live.startup, live.places)
     if live.startup.problem:
         lines.append(f"start of Python: {live.startup.problem}")
-    if any(part and not part.startswith("/") for part in environ.get("PYTHONPATH", "").split(":")):
-        lines.append("PYTHONPATH has a relative entry, which means another folder in every working directory: left out")
+    path = environ.get("PYTHONPATH", "")
+    if path and any(not part.startswith("/") for part in path.split(":")):
+        lines.append("PYTHONPATH has a relative or empty entry, which means another folder in every working directory: left out")
     return tuple(dict.fromkeys(lines))
+
+
+def _unsaid(facts: Interpretation, observed: Sequence[Place], store: Store) -> tuple[str, ...]:
+    """Remembered while no file of a place changes: bytecode is looked at once."""
+    told: list[str] = []
+    for place in observed:
+        key = codec.digest([place.layout, place.state, facts.interpreter.cache_tag])
+        known = store.facts.recall("unsaid", key, tuple[str, ...])
+        if known is None:
+            known = unsaid(place.layout, place.found, facts.interpreter.cache_tag)
+            if place.settled:
+                store.facts.put("unsaid", key, codec.canonical(known))
+        told += known
+    return tuple(told)
 
 
 def check_unchanged(locked: Locked) -> None:

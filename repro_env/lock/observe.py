@@ -10,6 +10,8 @@ from repro_env.lock.environment import Locked
 from repro_env.model.environment import Carried, Excluded
 from repro_env.model.spec import Data, InstalledFrom, Observed, Source
 
+_NAMED = 20
+"""Files behind symlinks that are named each."""
 _BESIDE = {"envs": "a folder of other conda environments", "pkgs": "conda's package cache"}
 
 
@@ -80,3 +82,8 @@ def _carried(locked: Locked) -> Iterator[Carried]:
             why = "no wheel can hold it: its files are carried as they are"
             yield Carried(name=found.facts.name, version=found.facts.version, why=why)
     yield from locked.live.carried
+    for entry in locked.followed[:_NAMED]:
+        yield Carried(name=f"/{entry.path}", version="", why="a symlink of the environment leads there", size=entry.size)
+    if more := locked.followed[_NAMED:]:
+        size = sum(entry.size for entry in more)
+        yield Carried(name=f"{len(more)} more files", version="", why="symlinks of the environment lead there", size=size)

@@ -32,6 +32,9 @@ class Outside(msgspec.Struct, frozen=True):
     """One folder outside the prefix, carried at its own absolute path."""
 
     root: Path
+    """Real: no part of it is a symlink."""
+    named: Path
+    """As it is named, perhaps through symlinks, which are carried too."""
     found: tuple[Found, ...]
     left: str = ""
     """One line on what in it is not carried, or empty."""
@@ -44,17 +47,21 @@ def outside(facts: Interpretation, startup: Startup, places: Sequence[Place], wo
     if facts.kind != "system":
         covered.append(Path(facts.layout.prefix))
     covered.append(workspace)
+    covered += [Path(os.path.realpath(path)) for path in covered]
     found: list[Outside] = []
-    for root in sorted(root for root in _roots(startup, places) if not _is_system(root)):
-        if any(root.is_relative_to(parent) for parent in covered) or not root.exists():
+    whole: list[Path] = []
+    for named in sorted(root for root in _roots(startup, places) if not _is_system(root)):
+        root = Path(os.path.realpath(named))
+        if any(named.is_relative_to(parent) for parent in covered) or not named.exists():
             continue
-        if any(root.is_relative_to(parent) for parent in (one.root for one in found)):
-            continue
-        if root.is_dir():
+        if any(root.is_relative_to(parent) for parent in (*covered, *whole)):
+            found += [Outside(root, named, ())] if named != root else []
+        elif root.is_dir():
             tree = source.look(root, cap=CAP, include=IMPORTABLE, facts=False)
-            found.append(Outside(root, tree.found, _left(root, tree)))
+            found.append(Outside(root, named, tree.found, _left(root, tree)))
+            whole.append(root)
         else:
-            found.append(Outside(root.parent, tuple(walk(root.parent, skip=_all_but(root.name)))))
+            found.append(Outside(root.parent, named, tuple(walk(root.parent, skip=_all_but(root.name)))))
     return tuple(found)
 
 
@@ -132,6 +139,12 @@ def linked(overlay: Sequence[Entry], places: Sequence[Place], held: Collection[s
         if real.is_dir():
             tree.below(str(real), lambda path, is_dir: is_dir and path.rpartition("/")[2] == "__pycache__")
     return tree
+
+
+def followed(overlay: Sequence[Entry], places: Sequence[Place], roots: Sequence[Path]) -> tuple[Entry, ...]:
+    """The files that are carried only since a symlink of the environment leads to them; `roots` are carried for themselves."""
+    own = tuple(f"{path}/" for path in (*(place.root for place in places), *(inside(str(root)) for root in roots)))
+    return tuple(entry for entry in overlay if entry.kind == "file" and not entry.path.startswith(own))
 
 
 def on_host(path: str, places: Sequence[Place]) -> Path:
