@@ -169,19 +169,20 @@ def test_what_is_known_is_not_read_again(data: Path, hashes: FileHashes, monkeyp
     assert look(data, "/d", hashes).data.digest != first.data.digest
 
 
-CROISSANT = {"@context": {"@language": "en", "cr": "http://mlcommons.org/croissant/"}, "name": "digits"}
+VOCABULARY = "mlcommons.org/croissant"
+CROISSANT = {"@context": {"@language": "en", "cr": f"http://{VOCABULARY}/"}, "name": "digits"}
 
 
 def test_croissant_files_at_the_root(data: Path, hashes: FileHashes) -> None:
     assert fingerprint(data, "/d", hashes).croissant == ()
-    conforms = {"@context": "https://schema.org", "conformsTo": "http://mlcommons.org/croissant/1.0"}
+    conforms = {"@context": "https://example.org", "conformsTo": f"http://{VOCABULARY}/1.0"}
     for name, value in {
         "croissant.json": CROISSANT,
         "digits.croissant.json": conforms,
         "metadata.json": CROISSANT,
         "other.json": CROISSANT,
         "deep/croissant.json": CROISSANT,
-        "a.croissant.json": {"@context": "https://schema.org", "description": "not mlcommons.org/croissant"},
+        "a.croissant.json": {"@context": "https://example.org", "description": "not mlcommons.org/croissant"},
         "b.croissant.json": [CROISSANT],
     }.items():
         (data / name).write_text(json.dumps(value))

