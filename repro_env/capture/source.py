@@ -134,18 +134,20 @@ def measured(tree: SourceTree, folder: Path, size: int) -> SourceTree:
 def imported(tree: SourceTree, folders: Sequence[Path], *, without: Sequence[Path] = ()) -> tuple[str, ...]:
     """Patterns for `include` that bring in what Python imports from although git ignores it.
 
-    `folders`: those on `sys.path`, and of editable projects. `without`: the environment and the interpreter, which are
+    `folders`: those on `sys.path` (a zip file may be one), and of editable projects. `without`: the environment and the interpreter, which are
     held otherwise. Store the patterns with the source: a run looks at it by the same rules.
     """
     root = os.path.realpath(tree.root)
     apart = [os.path.realpath(path) for path in without]
+    held = {one.path for one in tree.found}
     patterns = set()
     for folder in {os.path.realpath(folder) for folder in folders}:
         path = os.path.relpath(folder, root)
-        inside = any(path == one or path.startswith(one + "/") for one in tree.ignored)
-        if not inside or not os.path.isdir(folder) or in_environment(Path(root), path):  # noqa: PTH112
+        if path == "." or path.startswith("../") or path == ".." or in_environment(Path(root), path):
             continue
-        if not any(folder == one or folder.startswith(one + "/") for one in apart):
+        inside = any(path == one or path.startswith(one + "/") for one in tree.ignored)
+        missing = inside if os.path.isdir(folder) else os.path.isfile(folder) and path not in held  # noqa: PTH112, PTH113
+        if missing and not any(folder == one or folder.startswith(one + "/") for one in apart):
             patterns.add("/" + escaped(path))
     return tuple(sorted(patterns))
 

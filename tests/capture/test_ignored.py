@@ -195,6 +195,12 @@ def test_what_is_on_the_path_is_brought_in(src: Path) -> None:
     assert named(again) == ["other"]
     assert imported(tree, folders, without=[src / "libs"]) == ("/build/lib",)
     assert imported(look(src.parent), folders) == ("/src/build/lib", "/src/libs")
+    rules(src, "*.zip", "dist/")
+    put(src, "code.zip", "dist/more.zip", "dist/other.zip")
+    more = imported(look(src), [src / "code.zip", src / "dist" / "more.zip", src / "train.py"])
+    assert more == ("/code.zip", "/dist/more.zip")
+    assert {"code.zip", "dist/more.zip"} <= set(kept(src, include=more))
+    assert "dist/other.zip" not in kept(src, include=more)
 
 
 def test_a_pattern_of_a_path_matches_just_that(src: Path) -> None:
