@@ -134,10 +134,11 @@ def _variables(spec: Spec, environ: Mapping[str, str]) -> tuple[Difference, ...]
     from repro_env.capture import variables
     from repro_env.lock.outside import python_path
 
-    then = {one.name: one.value for one in spec.identity.config.env}
+    then = {one.name: one.value for one in spec.observed.variables.replayed}
     now = {one.name: one.value for one in variables.sort(environ).replayed}
     found = list(environment.variables(then, now))
-    path, was = python_path(environ), then.get("PYTHONPATH", "")
+    path = python_path(environ)
+    was = next((one.value for one in spec.identity.config.env if one.name == "PYTHONPATH"), "")
     if path != was:
         why = "modules are found along it"
         found.append(Difference(level="layout", what="PYTHONPATH", left=was, right=path, why=why))
