@@ -40,7 +40,11 @@ class Page:
         """A section begins."""
         if self.lines:
             self.lines.append("")
-        self._add(self._styled(_clean(text), "bold") + (f"  {_clean(about)}" if about else ""))
+        text, about = _clean(text), _clean(about)
+        fits = self._width is None or len(text) + 2 + len(about) <= self._width
+        self._add(self._styled(text, "bold") + (f"  {about}" if about and fits else ""))
+        if about and not fits:
+            self._wrapped("  ", about)
 
     def verdict(self, word: str, about: str, style: Style) -> None:
         self._add(self._styled(_clean(word), style) + f": {_clean(about)}")

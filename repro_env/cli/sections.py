@@ -115,7 +115,7 @@ def _frameworks(one: Frameworks, page: Page) -> None:
     page.row("triton", one.triton)
     page.listing("loaded too", one.versions, "--only machine")
     libraries = [
-        (found.name, " ".join(f"{found.version} {found.build}".split()), found.owner or found.path)
+        (found.name, found.version, (found.owner or found.path) + (f" ({' '.join(found.build.split())})" if found.build else ""))
         for found in one.libraries
     ]
     if libraries:
@@ -131,7 +131,7 @@ def code(facts: Facts, page: Page) -> None:
         page.heading("code", "none was captured")
         return
     page.heading("code", one.path)
-    page.row("snapshot", f"{one.files:,} entries, {size(one.size)}, {one.digest}")
+    page.row("snapshot", f"{one.files:,} files and folders, {size(one.size)}, {one.digest}")
     page.row("git", _git(one.git))
     page.listing("untracked", one.git.untracked if one.git is not None else (), "--only code")
     page.listing("submodules", one.git.submodules if one.git is not None else (), "--only code")
