@@ -97,6 +97,7 @@ def compose(
         if known is None or path in altered[known[1]]:
             overlay[path] = entry
     parents = {path.rpartition("/")[0] for path in (*live, *composed)}
+    parents |= {path for path, (entry, _) in composed.items() if entry.kind == "dir"}
     for path, one in live.items():
         if one.kind == "dir" and path not in parents and f"{root}/{path}" not in held:
             overlay[path] = Entry(path, "dir")

@@ -182,7 +182,9 @@ def test_what_pip_writes_over_a_conda_package_is_not_the_packages(tmp_path: Path
     live(tmp_path)
     write(tmp_path, {f"{INFO}/INSTALLER": "pip\n"})
     package = installed({f"{SITE}/demo.py": "x", f"{INFO}/INSTALLER": "conda", f"{INFO}/RECORD": "by conda"})
-    done = composed(tmp_path, {"conda/demo": package}, {"demo": DEMO})
+    names = {f"{SITE}/demo.py": "x", f"{SITE}/demo/data.txt": "y", f"{INFO}/METADATA": "m", f"{INFO}/RECORD": "r"}
+    wheel = installed({**names, f"{INFO}/INSTALLER": "repro-env"})
+    done = composed(tmp_path, {"conda/demo": package}, {"demo": wheel})
     assert done.altered["conda/demo"] == {f"{INFO}/INSTALLER", f"{INFO}/RECORD"}
     assert (overlay(done), done.edited) == ({}, ())
 
