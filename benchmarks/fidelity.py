@@ -168,7 +168,7 @@ def restored(case: Case, root: Path, proxy: str, tool: str, record: Callable[[St
     except (FailedError, AssertionError, ValueError, OSError) as error:
         return Judged("fails", "to record: " + _last(str(error)))
     (root / "requirements.txt").write_text(text)
-    at.root.rename(root / "gone")
+    at.leave(root / "gone")
     at.project.mkdir(parents=True)
     at.home.mkdir()
     if at.prefix.is_relative_to(at.project):

@@ -11,6 +11,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,7 @@ class Ground:
         """Host names under which the index is found by the one who rebuilds; the captured one no longer answers then."""
         self.fresh: list[Callable[[], None]] = []
         """What made the environment, before anything was installed: another tool starts from there."""
+        self._others: list[Path] = []
         self._proxy = proxy
         for folder in (self.project, self.home):
             folder.mkdir(parents=True)
@@ -102,6 +104,23 @@ class Ground:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode() if isinstance(text, str) else text)
         return path
+
+    def outside(self, folder: Path) -> Path:
+        """A new folder somewhere else on this machine; removed with the rest."""
+        need(os.access(folder, os.W_OK), f"{folder} cannot be written")
+        made = Path(tempfile.mkdtemp(prefix="repro-env-test-", dir=folder))
+        self._others.append(made)
+        return made
+
+    def leave(self, gone: Path) -> None:
+        """Everything has another name now, or is removed."""
+        self.root.rename(gone)
+        self.clear()
+
+    def clear(self) -> None:
+        """Remove what lies outside the root."""
+        while self._others:
+            shutil.rmtree(self._others.pop())
 
     @property
     def site(self) -> Path:
@@ -163,7 +182,7 @@ class Ground:
         there = self.root / folder
         self.fresh.append(lambda: self._copied(home, there))
         self._copied(home, there)
-        self.base = str(there / "bin" / "python3")
+        self.base = str(there / "bin" / "python")
 
     def _copied(self, home: Path, there: Path) -> None:
         shutil.copytree(

@@ -79,13 +79,14 @@ def look(root: str, found: "dict[str, list[object]]", skip: "tuple[str, ...]" = 
         for name in list(folders):
             path = os.path.join(folder, name)
             if os.path.islink(path):
-                found[path] = fact(path, os.lstat(path))
+                if path != sys.prefix:
+                    found[path] = fact(path, os.lstat(path))
                 folders.remove(name)
         held = [name for name in files if not (folder == root and name in skip) and not not_in_library(folder, name, False)]
         for name in held:
             path = os.path.join(folder, name)
             found[path] = fact(path, os.lstat(path))
-        if not folders and not held and folder != root:
+        if not any((folders, held)) and folder != root:
             found[folder] = ["folder"]
 
 
@@ -209,7 +210,7 @@ def facts() -> "dict[str, object]":
         "base_prefix": sys.base_prefix,
         "executable": sys.executable,
         "flags": {name: str(value) for name, value in flags.items() if name != "dont_write_bytecode"},
-        "user site": [site.ENABLE_USER_SITE, site.getusersitepackages() if site.ENABLE_USER_SITE else ""],
+        "user site": site.ENABLE_USER_SITE,  # its path comes from HOME; where it is one, it is on `sys.path`
         "site packages": site.getsitepackages(),
         "paths": dict(sysconfig.get_paths()),
         "soabi": sysconfig.get_config_var("SOABI"),

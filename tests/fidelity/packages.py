@@ -1,4 +1,4 @@
-"""What the small index has: wheels made here, and the two real ones that building from source needs."""
+"""What the small index has: wheels made here, and the real ones that building from source needs."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from pathlib import Path
 
 from tests.fakes import wheels
 
-REAL = ("setuptools==80.9.0", "wheel==0.45.1")
+REAL = ("setuptools==80.9.0", "setuptools==68.2.2", "wheel==0.45.1")
 
 
 def publish(folder: Path) -> None:
     """Put everything there. Asks the configured index for `REAL`."""
     pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--only-binary", ":all:", "-d", str(folder)]
-    subprocess.run([*pip, *REAL], check=True)
+    for one in REAL:
+        subprocess.run([*pip, one], check=True)
     wheels.make(folder, "alpha", files={"alpha.py": _script("alpha 1.0")}, entry_points="[console_scripts]\nalpha = alpha:main\n")
     wheels.make(folder, "beta", files={**BETA, "beta/__init__.py": _reads("data/words.txt")})
     wheels.make(folder, "gamma", "1.0", files={"gamma.py": b"VALUE = 'gamma 1.0'\n"})

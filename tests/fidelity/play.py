@@ -7,7 +7,6 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -75,15 +74,20 @@ def read(out: bytes, err: bytes) -> dict[str, Any]:
     return found
 
 
-def play(case: Case, root: Path, machine: Machine, *, before: Callable[[Ground, dict[str, Any]], None] | None = None) -> Verdict:
-    """The whole story of a case. `before` is called while everything is still there. Raises `AssertionError` when there is no verdict."""
+def play(case: Case, root: Path, machine: Machine) -> Verdict:
+    """The whole story of a case. Raises `AssertionError` when there is no verdict."""
     at = Ground(root / "here", machine.proxy)
+    try:
+        return _played(case, at, root, machine)
+    finally:
+        at.clear()
+
+
+def _played(case: Case, at: Ground, root: Path, machine: Machine) -> Verdict:
     case.make(at)
     host = facts(at)
     counted = compare.compared(host)
     assert counted["files"] >= 5, "a case that compares nothing"
-    if before is not None:
-        before(at, host)
     if machine.warm:
         shutil.copytree(machine.warm.blobs, at.project / "repro" / "blobs", symlinks=True, copy_function=_link)
     captured = _repro_env(
@@ -96,7 +100,7 @@ def play(case: Case, root: Path, machine: Machine, *, before: Callable[[Ground, 
     repro = root / "there" / "repro"
     repro.parent.mkdir()
     (at.project / "repro").rename(repro)
-    at.root.rename(root / "gone")
+    at.leave(root / "gone")
     try:
         store = root / "empty"
         if machine.warm:

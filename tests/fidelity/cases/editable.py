@@ -42,9 +42,8 @@ def ignored_extension(at: Ground) -> None:
     at.pip("-e", root)
 
 
-@case("editable that reads a git-ignored data file", named="weights.bin")
+@case("editable that reads a git-ignored data file")
 def ignored_data(at: Ground) -> None:
-    """Git-ignored files are left out of a source, and each is named."""
     at.plain()
     root = at.sources("thing", src=True)
     at.write(root / "src" / "thing" / "weights.bin", b"\1" * 100)

@@ -76,7 +76,9 @@ def moved(at: Ground) -> None:
 
 @case("Python started through a symlink from outside", soak=True)
 def through_a_link(at: Ground) -> None:
-    at.plain()
+    at.python_of_its_own()
+    at.python = Path(at.base)
+    at.pip("alpha")
     at.write(at.root / "bin" / "keep")
     (at.root / "bin" / "python").symlink_to(at.python)
     at.python = at.root / "bin" / "python"
@@ -90,7 +92,7 @@ def upgraded(at: Ground) -> None:
     config.write_text(config.read_text().replace("version = 3.", "version = 3.0"))
 
 
-@case("PYTHONHOME set", named="PYTHONHOME", soak=True)
+@case("PYTHONHOME set", soak=True)
 def python_home(at: Ground) -> None:
     at.plain()
     at.variables["PYTHONHOME"] = at.run(at.base, "-c", "import sys; print(sys.prefix)").strip()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import zipfile
+from pathlib import Path
 
 from tests.fakes import wheels
 from tests.fidelity.case import case
@@ -187,3 +188,19 @@ def source_inside(at: Ground) -> None:
     at.plain()
     at.project = at.prefix / "src" / "app"
     at.write("train.py", "print(1)\n")
+
+
+@case("a folder on sys.path in the home of the user")
+def in_home(at: Ground) -> None:
+    at.plain()
+    at.write(at.home / "lib" / "mine.py", "VALUE = 'mine'\n")
+    at.write(at.site / "home.pth", f"{at.home / 'lib'}\n")
+
+
+@case("a folder on sys.path below /dev/shm", named="/dev", soak=True)
+def below_dev_shm(at: Ground) -> None:
+    """/dev is the run's own: nothing that the image holds there can be seen."""
+    folder = at.outside(Path("/dev/shm"))
+    at.plain()
+    at.write(folder / "shared.py", "VALUE = 'in memory'\n")
+    at.write(at.site / "shared.pth", f"{folder}\n")

@@ -1,0 +1,70 @@
+"""What no file of the environment says is told in a line."""
+
+from __future__ import annotations
+
+import py_compile
+import sys
+from pathlib import Path
+
+import pytest
+
+from repro_env.capture.unsaid import unsaid
+from repro_env.io.files import walk
+from repro_env.lock.compose import bytecode
+from tests.fakes.wheels import layout
+
+SITE = "lib/python3.11/site-packages"
+TAG = sys.implementation.cache_tag or ""
+
+
+def told(prefix: Path) -> tuple[str, ...]:
+    return unsaid(layout(prefix), tuple(walk(prefix, skip=bytecode)), TAG)
+
+
+def source(prefix: Path, name: str) -> Path:
+    path = prefix / SITE / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("VALUE = 1\n")
+    return path
+
+
+@pytest.mark.parametrize(("how", "lines"), [("UNCHECKED_HASH", 1), ("CHECKED_HASH", 0), ("TIMESTAMP", 0)])
+def test_bytecode_that_nobody_checks(tmp_path: Path, how: str, lines: int) -> None:
+    for name in ("a.py", "b/c.py"):
+        py_compile.compile(str(source(tmp_path, name)), invalidation_mode=py_compile.PycInvalidationMode[how])
+    found = told(tmp_path)
+    assert len(found) == lines
+    assert all(f"{SITE}/a.py, {SITE}/b/c.py: " in line for line in found)
+
+
+def test_many_are_counted(tmp_path: Path) -> None:
+    for number in range(9):
+        path = source(tmp_path, f"m{number}.py")
+        py_compile.compile(str(path), invalidation_mode=py_compile.PycInvalidationMode.UNCHECKED_HASH)
+    (line,) = told(tmp_path)
+    assert "m2.py and 6 more: " in line
+    assert "m3.py" not in line
+
+
+@pytest.mark.parametrize(
+    ("text", "lines"),
+    [
+        ("import sys; sys.path.insert(1, '/x')", 1),
+        ("import sys; sys.path.insert( -1, '/x')", 1),
+        ("import sys; sys.path.insert(0, '/x')", 0),
+        ("import sys; sys.path.append('/x')", 0),
+        ("/a/folder", 0),
+    ],
+)
+def test_lines_that_count_positions(tmp_path: Path, text: str, lines: int) -> None:
+    source(tmp_path, "hook.pth").write_text(text)
+    source(tmp_path, "deeper/not-read.pth").write_text(text)
+    found = told(tmp_path)
+    assert len(found) == lines
+    assert all(line.startswith(f"{SITE}/hook.pth ") for line in found)
+
+
+def test_what_cannot_be_read_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / SITE / "__pycache__" / f"a.{TAG}.pyc").mkdir(parents=True)
+    source(tmp_path, "a.py")
+    assert told(tmp_path) == ()
