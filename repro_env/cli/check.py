@@ -29,6 +29,9 @@ Files are compared by their bytes, so an edit in site-packages is seen, and so i
 Variables that change numbers are compared with those of your shell. Another commit around the same files is named and
 counts for nothing. Data are looked for where runs see them; elsewhere with --data.
 
+Lines begin with `-` for what is gone, `+` for what is new, `~` for what is otherwise now (captured -> now). What can
+change numbers comes first.
+
 Exit code 0: all is as captured. 1: something has changed, or could not be compared; both are named.
 """
 

@@ -53,6 +53,8 @@ def counted(found: Iterable[Difference]) -> str:
     moved = sum(one.moved for one in own)
     if own and moved == len(own):
         return f"{text}, all because the environment lies at another prefix"
+    if len(own) == numeric == 1:
+        return f"{text}, which can change numbers"
     parts = [f"{numeric:,} of them can change numbers"] if numeric else []
     parts += [f"{moved:,} because the environment lies at another prefix"] if moved else []
     return ", ".join([text, *parts])

@@ -114,5 +114,9 @@ def test_only_what_counts_is_counted() -> None:
         difference_of("numerics", "CPU", "1", "2", counts=False),
         difference_of("digests", "spec digest", "1", "2"),
     ]
-    assert difference.counted(found) == "1 difference, 1 of them can change numbers"
+    assert difference.counted(found) == "1 difference, which can change numbers"
+    more = [*found, difference_of("layout", "prefix", "1", "2", moved=True), difference_of("files", "x", "", "2")]
+    said = "3 differences, 1 of them can change numbers, 1 because the environment lies at another prefix"
+    assert difference.counted(more) == said
+    assert difference.counted(more[3:4]) == "1 difference, all because the environment lies at another prefix"
     assert difference.counted([]) == "0 differences"
