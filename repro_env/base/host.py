@@ -81,6 +81,7 @@ def cut(
     *,
     system: Database | None = None,
     libraries: Iterable[Path] = (),
+    mapped: Iterable[Path] = (),
     programs: Sequence[str] = (),
     folders: Iterable[Path] = (),
     elsewhere: Sequence[str] = (),
@@ -92,7 +93,7 @@ def cut(
     """The base for an environment, and what lies beside all packages.
 
     `system`: the machine's packages, where the caller has them open. `libraries`: absolute paths of the environment's
-    shared libraries and extension modules. `programs`: names or absolute paths to add (`--with`). `folders`: packages
+    shared libraries and extension modules. `mapped`: libraries that were seen loaded, beside those of `startup`. `programs`: names or absolute paths to add (`--with`). `folders`: packages
     that own something directly in one of these are in. `elsewhere`: folders beside the environment's and the interpreter's
     whose files travel in other layers. `locale`: the one in force, as setlocale(3) names it; words after
     it are ignored. `environ`: where Python is started, for LD_LIBRARY_PATH and LD_PRELOAD. `known` remembers which files
@@ -105,7 +106,8 @@ def cut(
     locale = next(iter(locale.split()), "")
     executed = [*(one.file for one in added if one.file), *(path for tree in whole.values() for path in _binaries(tree))]
     held = [*loading.elsewhere(facts), *elsewhere, *map(real, elsewhere)]
-    needed = loading.needs(facts, startup, [str(path) for path in libraries], executed, libpath.read(environ or {}), held)
+    seen = [*startup.mapped, *map(str, mapped)]
+    needed = loading.needs(facts, seen, [str(path) for path in libraries], executed, libpath.read(environ or {}), held)
     basics = [real(found) for name in SHELL_PROGRAMS if (found := shutil.which(name, path=SYSTEM_PATH))]
     basics += [real(OS_RELEASE), *_children(folders)]
     asked = [path for one in added for path in one.chain]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -12,10 +11,8 @@ from repro_env.base import closure, interpreter
 from repro_env.base.ldcache import Library
 from repro_env.base.libpath import LibPath
 from repro_env.base.tree import real, within
-from repro_env.model.environment import Interpretation, Startup
-
-DRIVER = re.compile(r"\Alib(?:cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[^/]*|\w+_nvidia)\.so(?:\.|\Z)")
-"""File names of the GPU driver's user-space half: it has to match the kernel module, so a run takes the machine's own."""
+from repro_env.capture.frameworks import is_driver
+from repro_env.model.environment import Interpretation
 
 
 class Needs(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,9 +40,9 @@ class Needs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def needs(
-    facts: Interpretation, startup: Startup, own: Sequence[str], programs: Sequence[str], path: LibPath, held: Sequence[str]
+    facts: Interpretation, mapped: Sequence[str], own: Sequence[str], programs: Sequence[str], path: LibPath, held: Sequence[str]
 ) -> Needs:
-    """`own`: the environment's libraries; `programs`: files of `--with`; `held`: folders whose files travel in other layers."""
+    """`mapped`: libraries that Python was seen to load; `own`: the environment's libraries; `programs`: files of `--with`; `held`: folders whose files travel in other layers."""
     python = facts.interpreter
     loader = closure.host(path.folders)
     parts = interpreter.binaries(python)
@@ -60,24 +57,24 @@ def needs(
         else:
             unknown.append(f"{places[0]} is preloaded here (LD_PRELOAD); a run has it, and does not preload it by itself")
     loaded: dict[str, str] = {}
-    for one in (*startup.mapped, *own):
+    for one in (*mapped, *own):
         told = loader.facts(one)
         for name in (one.rpartition("/")[2], told.soname if told else ""):
             if name:
                 loaded[name] = "" if within(one, held) or within(real(one), held) else one
-    starts = (*parts, *startup.mapped, *own, *programs, *preload)
+    starts = (*parts, *mapped, *own, *programs, *preload)
     closed = closure.close(starts, loader, program=python.executable, loaded=loaded)
 
     unknown += closed.damaged
     spelled: list[str] = []
     libraries: set[str] = set()
-    mapped: set[str] = set()
+    unruled: set[str] = set()
     drivers: set[str] = set()
-    for one in (*closed.libraries, *closed.interpreters, *startup.mapped, *preload):
+    for one in (*closed.libraries, *closed.interpreters, *mapped, *preload):
         at = real(one)
         if at in themselves or within(one, held) or within(at, held):
             continue
-        if DRIVER.match(one.rpartition("/")[2]) or DRIVER.match(at.rpartition("/")[2]):
+        if is_driver(one) or is_driver(at):
             notes.append(f"{one} belongs to the GPU driver and is not captured: a run takes its own machine's")
             drivers.add(at)
         elif not Path(at).is_file():
@@ -85,12 +82,12 @@ def needs(
         else:
             spelled.append(one)
             libraries.add(at)
-            if one in startup.mapped or one in preload:
-                mapped.add(at)
+            if one in mapped or one in preload:
+                unruled.add(at)
     ruled = {real(one) for one in (*closed.libraries, *closed.interpreters)}
     for missing in closed.missing:
         text = f"{missing.name}, needed by {missing.by}, is not on this machine"
-        (notes if DRIVER.match(missing.name) else unknown).append(text)
+        (notes if is_driver(missing.name) else unknown).append(text)
     return Needs(
         loader=loader,
         path=path,
@@ -99,7 +96,7 @@ def needs(
         loaded=loaded,
         spelled=tuple(sorted(spelled)),
         libraries=frozenset(libraries & ruled),
-        mapped=frozenset(mapped - ruled),
+        mapped=frozenset(unruled - ruled),
         drivers=frozenset(drivers),
         found=closed.found,
         unknown=tuple(unknown),

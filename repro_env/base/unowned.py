@@ -13,8 +13,9 @@ import msgspec
 
 from repro_env.base import ldconfig
 from repro_env.base.ldcache import Library
-from repro_env.base.needs import DRIVER, Needs
+from repro_env.base.needs import Needs
 from repro_env.base.tree import Hashes, LiveTree, Tree, real, within
+from repro_env.capture.frameworks import is_driver
 from repro_env.image.entry import Entry, ordered
 from repro_env.model import redact
 from repro_env.model.environment import Carried
@@ -48,7 +49,7 @@ def by_path(tree: LiveTree, beside: LiveTree, needed: Needs) -> Found:
         if place in usual or not Path(place).is_dir():
             continue
         # A driver's libraries are those of the machine that a run is on, wherever it has them.
-        names = [one for one in ldconfig.named(folder, needed.loader) if not DRIVER.match(one.name)]
+        names = [one for one in ldconfig.named(folder, needed.loader) if not is_driver(one.name)]
         if within(folder, needed.held) or within(place, needed.held):
             lines += names
             continue

@@ -159,7 +159,8 @@ def _system(
         facts,
         startup,
         system=packages,
-        libraries=[*(library for place in found for library in _libraries(place)), *_outside(loaded, found)],
+        libraries=[library for place in found for library in _libraries(place)],
+        mapped=_outside(loaded, found),
         programs=programs,
         locale=startup.locale,
         # Only where packages of the system may be: nobody's package is in a virtual environment.
@@ -182,7 +183,11 @@ def _outside(loaded: frameworks.Report, found: Sequence[Place]) -> list[Path]:
 
 
 def _libraries(place: Place) -> list[Path]:
-    return [place.prefix / one.path for one in place.found if one.kind == "file" and ".so" in one.path.rpartition("/")[2]]
+    return [
+        place.prefix / one.path
+        for one in place.found
+        if ".so" in one.path and one.kind == "file" and ".so" in one.path.rpartition("/")[2]
+    ]
 
 
 def _without_packaged(place: Place, held: set[str]) -> Place:

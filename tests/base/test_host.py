@@ -211,6 +211,14 @@ def test_a_library_found_by_no_rule_but_mapped_is_in_the_loaders_cache(cut: Cut,
     assert found.base.entries == cut.base.entries
 
 
+def test_what_a_framework_was_seen_to_load_is_held_as_what_python_maps(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
+    near = elves.place(tmp_path / "lib/libnear.so.1", elves.elf(soname="libnear.so.1"))
+    lazy = elves.place(tmp_path / "lib/liblazy.so.1", elves.elf(("libnear.so.1",), soname="liblazy.so.1", runpath="$ORIGIN"))
+    found = host.cut(cut.facts, cut.startup, mapped=[Path(lazy)], hashes=hashes)
+    assert [one.name for one in found.carried] == [lazy, near]
+    assert [one.path for one in cache(found.unowned) if one.name == "liblazy.so.1"] == [lazy]
+
+
 def test_a_folder_of_nobody_is_carried_whole(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
     elves.place(tmp_path / "tool/bin/run", elves.elf(("libz.so.1", "libnear.so"), runpath="$ORIGIN/../lib"))
     (tmp_path / "tool/bin/run").chmod(0o755)
