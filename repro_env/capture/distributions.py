@@ -9,6 +9,7 @@ import os
 import re
 import stat
 from collections import defaultdict
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -51,6 +52,10 @@ class Scan(msgspec.Struct, frozen=True):
     """`.dist-info` folders that are no distribution, and why: one line each, sorted. Their files are plain files."""
 
 
+_line = lru_cache(1024)(redact.line)
+"""Most distributions have the same tags and installer."""
+
+
 class _Bad(Exception):  # noqa: N818 - never seen outside
     """Why a folder is no distribution."""
 
@@ -61,11 +66,10 @@ def scan(layout: Layout) -> Scan:
     problems = []
     for site in _sites(layout):
         for folder in _dist_infos(Path(layout.prefix, site)):
-            shown = redact.line(f"{site}/{folder}")
             try:
                 found = _read(Path(layout.prefix), site, folder)
-            except _Bad as reason:
-                problems.append(f"{shown}: {reason}")
+            except _Bad as reason:  # noqa: PERF203 - each folder for itself
+                problems.append(f"{redact.line(f'{site}/{folder}')}: {reason}")
             else:
                 by_name[found.facts.name].append(found)
     distributions = []
@@ -126,7 +130,7 @@ def _read(prefix: Path, site: str, folder: str) -> InstalledDistribution:
         version=version,
         dist_info=dist_info,
         site=site,
-        installer=redact.line(installer.partition("\n")[0].strip())[:200],
+        installer=_line(installer.partition("\n")[0].strip())[:200],
         tags=_tags(wheel),
         build=next(iter(_fields(wheel, "Build")), ""),
         requested=(path / "REQUESTED").exists(),
@@ -144,7 +148,7 @@ def _head(metadata: bytes) -> bytes:
 def _fields(wheel: bytes, key: str) -> list[str]:
     """Values of one key of WHEEL, in order."""
     rows = (row.partition(":") for row in wheel.decode("utf-8", "replace").splitlines())
-    return [redact.line(value.strip())[:300] for name, colon, value in rows if colon and name.strip().lower() == key.lower()]
+    return [_line(value.strip())[:300] for name, colon, value in rows if colon and name.strip().lower() == key.lower()]
 
 
 def _tags(wheel: bytes) -> tuple[str, ...]:
@@ -185,10 +189,12 @@ def _bytes(path: Path, most: int, *, head: bool = False) -> bytes | None:
         why = "a symlink" if error.errno == errno.ELOOP else f"unreadable ({error.strerror})"
         raise _Bad(f"its {path.name} is {why}") from None
     try:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode):
             raise _Bad(f"its {path.name} is not a file")
-        with os.fdopen(fd, "rb", closefd=False) as file:
-            data = file.read(most + 1)
+        data = os.read(fd, min(facts.st_size, most) + 1)
+        while len(data) <= most and (more := os.read(fd, most + 1 - len(data))):
+            data += more
     finally:
         os.close(fd)
     if len(data) > most and not head:

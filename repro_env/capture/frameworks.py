@@ -209,6 +209,8 @@ def owners(installed: Iterable[InstalledDistribution], prefix: Path) -> dict[str
     folders: dict[str, str] = {}
     for one in installed:
         site = prefix / one.facts.site
+        if b".so" not in one.record:
+            continue
         for row in one.record.decode("utf-8", "replace").splitlines():
             path = _recorded(row) if ".so" in row else ""
             if ".so" not in path.rpartition("/")[2]:

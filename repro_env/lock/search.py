@@ -5,7 +5,10 @@ The source has its own refusal (`capture.source`). What comes from an index is p
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import msgspec
 
 from repro_env.capture import secrets
 from repro_env.capture.globs import globs
@@ -27,8 +30,25 @@ class Search:
         self.told: list[str] = []
         """A line for each file that looks as if it held a secret, and is carried since the user declared it."""
 
+    def clean(self, sha256: str) -> bool:
+        """Whether all files of the wheel or archive with this digest were searched before, and none held a secret."""
+        return self._facts.get("secrets", codec.digest([secrets.RULE, "whole", sha256])) is not None
+
+    def whole(self, sha256: str, entries: Iterable[Entry], contents: Contents, shown: Callable[[str], str]) -> None:
+        """`tree`, of all files of a wheel or archive: `clean` knows it from then on."""
+        told = len(self.told)
+        self._tree(list(entries), contents, shown)
+        if len(self.told) == told:
+            self._facts.put("secrets", codec.digest([secrets.RULE, "whole", sha256]), b"none")
+
     def tree(self, entries: Iterable[Entry], contents: Contents, shown: Callable[[str], str]) -> None:
         """Search the files of a tree; `shown` says how people know a path. Raises `CaptureError` for a secret."""
+        listed = list(entries)
+        digest = hashlib.sha256(msgspec.msgpack.encode(listed)).hexdigest()  # of all: to pick the texts takes longer
+        if not self.clean(digest):
+            self.whole(digest, listed, contents, shown)
+
+    def _tree(self, entries: Sequence[Entry], contents: Contents, shown: Callable[[str], str]) -> None:
         files = [entry for entry in entries if entry.kind == "file" and entry.size and secrets.may_be_text(entry.path)]
         key = codec.digest([secrets.RULE, layer.recipe(files)])
         if not files or self._facts.get("secrets", key) is not None:
