@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -61,6 +62,12 @@ ANCHORS = ("/usr/local/share/ca-certificates", "/etc/pki/ca-trust/source/anchors
 """Where a site puts certificates of its own."""
 _UNWANTED = ("man", "info", "lintian", "bug", "doc-base", "gtk-doc", "help", "bash-completion")
 """Folders below /usr/share."""
+_HOSTS_OWN = frozenset(
+    f"/etc/{name}"
+    for name in ("shadow", "gshadow", "passwd", "group", "subuid", "subgid", "hosts", "hostname", "machine-id", "fstab", "mtab",
+                 "crypttab", "resolv.conf", "exports", "motd")
+)  # fmt: skip
+"""This one machine's users, names and disks: some packages own them (Fedora's setup), and no base holds them."""
 
 
 class Cut(msgspec.Struct, frozen=True, kw_only=True):
@@ -239,9 +246,9 @@ def _collect(tree: LiveTree, system: Database, package: Package, wanted: frozens
         found = tree.add(path)
         if found is None:
             gone.append(f"{path} ({package.name}) is not there or cannot be reached")
-        elif found.kind == "file" and not os.access(f"/{found.path}", os.R_OK):
+        elif found.kind == "file" and not _is_public(f"/{found.path}"):
             tree.drop(f"/{found.path}")
-            gone.append(f"{path} ({package.name}) cannot be read by this user")
+            gone.append(f"{path} ({package.name}) cannot be read by everybody, and is left out")
     for path, digest in system.checksums(package).items():
         place = tree.parent(path) if _belongs(path, wanted) else None
         found = tree.found(place) if place is not None else None
@@ -252,9 +259,17 @@ def _collect(tree: LiveTree, system: Database, package: Package, wanted: frozens
     return gone
 
 
+def _is_public(path: str) -> bool:
+    """Whether everybody may read it: else it may be a secret, and root's capture would hold other files than a user's."""
+    try:
+        return bool(os.stat(path).st_mode & stat.S_IROTH) and os.access(path, os.R_OK)  # noqa: PTH116
+    except OSError:
+        return False
+
+
 def _belongs(path: str, wanted: frozenset[str]) -> bool:
-    """Whether a packaged path is part of a base: no bytecode, no documentation, no foreign translations."""
-    if "/__pycache__" in path:
+    """Whether a packaged path is part of a base: nothing of this machine alone, no bytecode, no documentation, no foreign translations."""
+    if "/__pycache__" in path or path.removesuffix("-") in _HOSTS_OWN:
         return False
     if not path.startswith("/usr/share/"):
         return True

@@ -54,7 +54,7 @@ _NONE = "(none)"
 _SCRIPTS = sum(1 << bit for bit in (5, 7, 9, 10, 11, 12, 13, 20, 21))
 """RPMSENSE_SCRIPT_* and *TRANS: needed while the package is installed or removed, and not by its files."""
 _RPMLIB = 1 << 24
-_DOC, _MISSINGOK, _GHOST, _LICENSE = 1 << 1, 1 << 3, 1 << 6, 1 << 7
+_CONFIG, _DOC, _MISSINGOK, _GHOST, _LICENSE = 1 << 0, 1 << 1, 1 << 3, 1 << 6, 1 << 7
 """RPMFILE_*."""
 _NORMAL = "0"
 """RPMFILE_STATE_NORMAL; others are left out by choice (`--nodocs`), or are another package's."""
@@ -142,9 +142,10 @@ class Database:
         return {path: tuple(dict.fromkeys(packages)) for path, packages in found.items()}
 
     def files(self, package: Package) -> list[str]:
-        """What the package has on this machine: no documentation but licences, and no ghost but links.
+        """What the package has on this machine: no documentation but licences, and no ghost but links and configuration.
 
-        A ghost file is the machine's own state (logs, caches, seeds); a ghost link is how an alternative is chosen.
+        Other ghosts are the machine's own state (logs, caches, seeds); a ghost link is how an alternative is chosen, and
+        ghost configuration what a tool of the package made (crypto-policies).
         """
         return [file.path for file in self._files(package) if self._is_there(file)]
 
@@ -211,7 +212,7 @@ class Database:
                 mode = os.lstat(self._root + file.path).st_mode
             except OSError:
                 return False
-            return stat.S_ISLNK(mode) if file.flags & _GHOST else True
+            return stat.S_ISLNK(mode) or not file.flags & _GHOST or bool(file.flags & _CONFIG)
         return True
 
     def _real(self, folder: str) -> str:

@@ -355,6 +355,20 @@ def test_other_machines_are_refused_by_name(tmp_path: Path, place: str, word: st
         host.database(tmp_path)
 
 
+def test_what_is_secret_or_this_machines_own_is_left_out_whoever_captures(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "db")
+    for name, mode in (("open", 0o644), ("secret", 0o640), ("tool", 0o4711)):
+        (tmp_path / name).write_text("x")
+        (tmp_path / name).chmod(mode)
+    own = ["/etc/passwd", "/etc/passwd-", "/etc/shadow", "/etc/gshadow", "/etc/hosts", "/etc/hostname", "/etc/fstab"]
+    machine.install("setup", *(f"{tmp_path}/{name}" for name in ("open", "secret", "tool")), *own)
+    database, tree = machine.database(), LiveTree()
+    gone = host._collect(tree, database, database.packages["setup:amd64"], frozenset(), [])
+    assert gone == [f"{tmp_path}/{name} (setup) cannot be read by everybody, and is left out" for name in ("secret", "tool")]
+    assert [path for path in tree.paths() if not within(path, [str(tmp_path)])] == []
+    assert f"{tmp_path}/open" in tree
+
+
 def test_an_edited_system_file_is_carried_and_named(tmp_path: Path, hashes: FileHashes) -> None:
     machine = Machine(tmp_path / "db")
     for name in ("same", "edited", "made-a-link"):

@@ -76,9 +76,10 @@ def test_files_are_those_that_a_base_holds(machine: Machine) -> None:
         "/etc/optional-gone.conf": "%config(missingok)", "/usr/share/doc/tool/README": "%doc",
         "/usr/share/licenses/tool/COPYING": "%license", "/usr/share/doc/tool/LICENSE": "%license",
         "/var/log/tool.log": "%ghost", "/usr/bin/chosen": "%ghost", "/var/cache/none": "%ghost",
+        "/etc/made.conf": "%ghost %config", "/etc/never-made.conf": "%ghost %config",
     }  # fmt: skip
     machine.add("tool", files, marks=marks)
-    for path, text in (("etc/optional.conf", "o"), ("var/log/tool.log", "a machine's own")):
+    for path, text in (("etc/optional.conf", "o"), ("var/log/tool.log", "a machine's own"), ("etc/made.conf", "m")):
         (machine.root / path).parent.mkdir(parents=True, exist_ok=True)
         (machine.root / path).write_text(text)
     (machine.root / "usr/bin").mkdir(parents=True)
@@ -86,11 +87,11 @@ def test_files_are_those_that_a_base_holds(machine: Machine) -> None:
     database = machine.database()
     (tool,) = database.packages
     assert set(database.files(tool)) == {
-        "/usr/bin/tool", "/usr/bin/chosen", "/etc/tool.conf", "/etc/optional.conf", "/usr/share/licenses/tool/COPYING",
+        "/usr/bin/tool", "/usr/bin/chosen", "/etc/made.conf", "/etc/tool.conf", "/etc/optional.conf", "/usr/share/licenses/tool/COPYING",
         "/usr/share/doc/tool/LICENSE", "/usr/share/x/a name with blanks, ümläut",
     }  # fmt: skip
     sums = database.checksums(tool)
-    assert set(sums) == set(database.files(tool)) - {"/usr/bin/chosen"}
+    assert set(sums) == set(database.files(tool)) - {"/usr/bin/chosen", "/etc/made.conf"}
     assert sums["/usr/bin/tool"] == "2d711642b726b04401627ca9fbac32f5c8530fb1903cc4db02258717921a4881"
 
 
