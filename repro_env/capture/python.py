@@ -56,6 +56,8 @@ def interpret(python: str | None, environ: Mapping[str, str]) -> Interpretation:
     facts["command"] = _command(facts)
     if facts["kind"] != "venv":
         layout["python"] = facts["command"]
+        real = os.path.realpath(layout["prefix"])
+        layout["real"] = real if real != layout["prefix"] else None
     try:
         return codec.decode(json.dumps(said["facts"]).encode(), Interpretation, where=str(path))
     except SpecError as error:

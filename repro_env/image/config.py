@@ -42,7 +42,7 @@ def marker(identity: Identity) -> list[Member]:
     """The last layer: the marker file, and a symlink where the captured prefix was (unless the tree lies there)."""
     text = codec.canonical({"schema": "repro-env/image/1", "spec": codec.digest(identity)}) + b"\n"
     entries = [Entry(layout.inside(layout.MARKER), "file", size=len(text), sha256=hashlib.sha256(text).hexdigest())]
-    if layout.root_of(identity.layout) != identity.layout.prefix:
+    if not identity.layout.in_place:
         entries.append(Entry(layout.inside(identity.layout.prefix), "link", target=layout.ENVIRONMENT))
     return list(_with(ordered(entries), text))
 

@@ -23,7 +23,7 @@ SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 def root_of(layout: Layout) -> str:
     """Where the image holds the tree of a place: its own prefix, or `ENVIRONMENT` for one that can be moved."""
-    return layout.prefix if layout.in_place else ENVIRONMENT
+    return (layout.real or layout.prefix) if layout.in_place else ENVIRONMENT
 
 
 def inside(absolute: str) -> str:

@@ -102,6 +102,7 @@ def others(facts: Interpretation, startup: Startup) -> tuple[Layout, ...]:
             Layout(
                 prefix=prefix,
                 in_place=True,
+                real=os.path.realpath(prefix) if os.path.realpath(prefix) != prefix else None,
                 purelib=site,
                 platlib=site,
                 scripts="bin",

@@ -20,6 +20,8 @@ class Layout(Frozen, frozen=True, kw_only=True):
     """Of a virtual environment or conda environment `sys.prefix`, e.g. `/home/ann/project/.venv`; `/usr/local`, `~/.local`."""
     in_place: bool = False
     """Whether the image holds it at the prefix itself; a virtual environment lies at `image.layout.ENVIRONMENT` instead."""
+    real: AbsPath | None = None
+    """Where the tree of a prefix in place really lies, when the prefix leads there by a symlink."""
     purelib: RelPath
     """e.g. `lib/python3.11/site-packages`."""
     platlib: RelPath

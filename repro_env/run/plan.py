@@ -57,12 +57,12 @@ def plan(spec: Spec, request: Request) -> Launch:
 def trees(spec: Spec, workspace: str) -> tuple[Shown, ...]:
     """What of the image must be shown anew: a moved environment, and whatever lies below the workspace, which covers it."""
     identity = spec.identity
-    below = [one.prefix for one in (identity.layout, *identity.others)]
+    below = {one.prefix: layout.root_of(one) for one in (identity.layout, *identity.others) if one.in_place}
     if identity.interpreter.tree is not None:
-        below.append(spec.observed.interpreter.prefix)
-    shown = {path: path for path in below if path.startswith(workspace + "/")}
-    if (root := layout.root_of(identity.layout)) != identity.layout.prefix:
-        shown[identity.layout.prefix] = root
+        below.setdefault(spec.observed.interpreter.prefix, spec.observed.interpreter.prefix)
+    shown = {path: root for path, root in below.items() if path.startswith(workspace + "/")}
+    if not identity.layout.in_place:
+        shown[identity.layout.prefix] = layout.root_of(identity.layout)
     return tuple(Shown(target=target, root=shown[target]) for target in sorted(shown))
 
 

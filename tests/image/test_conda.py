@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -153,6 +154,12 @@ class TestPlacing:
         with pytest.raises(ArtifactError, match="lies below a file or symlink"):
             conda.canonical(facts(Linked("lib/x", "link", False, 0, "", "../share"), file("lib/x/y")), LAYOUT)
 
+    def test_a_prefix_that_is_a_symlink_stays_one(self) -> None:
+        """The files name the prefix; they lie where it leads to."""
+        found = conda.canonical(facts(file("lib/a.py")), msgspec.structs.replace(LAYOUT, real="/scratch/ann/ml"))
+        assert found.root == "scratch/ann/ml"
+        assert conda.canonical(facts(file("lib/a.py")), LAYOUT).root == NEW[1:]
+
     def test_two_files_on_one_path_are_refused(self) -> None:
         with pytest.raises(ArtifactError, match=r"installs bin/run twice"):
             conda.canonical(facts(file("python-scripts/run"), file("bin/run"), noarch="python"), LAYOUT)
@@ -231,4 +238,7 @@ def test_the_same_facts_give_the_same_bytes() -> None:
         facts(file("site-packages/t.py"), noarch="python", points=(EntryPoint("tool", "tool.cli", "main"),)), LAYOUT
     )
     told = [[entry.path, entry.executable, entry.size, entry.sha256] for entry in found.entries]
-    assert hashlib.sha256(json.dumps(told).encode()).hexdigest() == "98f53b2956e925b6e59a4aa53231b14522d6911b2523b0812c0dbad3b5f7b978"
+    assert (
+        hashlib.sha256(json.dumps(told).encode()).hexdigest()
+        == "98f53b2956e925b6e59a4aa53231b14522d6911b2523b0812c0dbad3b5f7b978"
+    )

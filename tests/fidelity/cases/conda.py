@@ -96,6 +96,13 @@ def base(at: Ground) -> None:
     at.write(at.prefix / "envs" / "other" / "conda-meta" / "history")
 
 
+@case("conda: in a home that is a symlink to another disk", soak=True)
+def through_a_link(at: Ground) -> None:
+    (at.root / "scratch").mkdir()
+    (at.root / "linked").symlink_to("scratch")
+    environment(at, ["answer", "greet"], "linked/ml")
+
+
 @case("conda: records as conda and mamba leave them, tokens and all", soak=True)
 def as_conda(at: Ground) -> None:
     """Constructed from the formats: rattler does not write all of it."""
