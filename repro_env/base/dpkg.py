@@ -28,6 +28,8 @@ LEFT_OUT = re.compile(
     r"|nvidia-.*|libnvidia-.*|libcuda1(?:-.*)?|cuda-drivers.*)\Z"
 )
 """Packages that nothing is followed into: package management, boot, perl, drivers. `--with` a program of theirs brings them."""
+USED = (("libapt-pkg", "dpkg"),)
+"""(how a package's name begins, another that it uses without depending on it): libapt-pkg reads dpkg's tables of processors."""
 _NAME = re.compile(r"\s*([a-z0-9][a-z0-9+.-]*)")
 _HELD = frozenset({"installed", "triggers-awaited", "triggers-pending"})
 _WANTED = ("Package", "Status", "Architecture", "Version", "Depends", "Pre-Depends", "Recommends", "Provides", "Conffiles")
@@ -134,6 +136,8 @@ class Database:
                 continue
             found[package.key] = package
             pending += self._met(self._paragraphs[package].depends, package.architecture, leave_out)
+            used = [self.named(name) for start, name in USED if package.name.startswith(start)]
+            pending += [one for one in used if one is not None]
         return tuple(sorted(found.values(), key=lambda package: package.order))
 
     def recommended(self, package: Package, leave_out: Callable[[str], bool]) -> list[Package]:

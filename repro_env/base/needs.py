@@ -85,9 +85,12 @@ def needs(
             if one in mapped or one in preload:
                 unruled.add(at)
     ruled = {real(one) for one in (*closed.libraries, *closed.interpreters)}
+    asking: dict[tuple[str, bool], list[str]] = {}
     for missing in closed.missing:
-        text = f"{missing.name}, needed by {missing.by}, is not on this machine"
-        (notes if is_driver(missing.name) else unknown).append(text)
+        asking.setdefault((missing.by, is_driver(missing.name)), []).append(missing.name)
+    for (by, driver), names in asking.items():
+        line = f"{', '.join(names)}, needed by {by}, {'is' if len(names) == 1 else 'are'} not on this machine"
+        (notes if driver else unknown).append(line)
     return Needs(
         loader=loader,
         path=path,

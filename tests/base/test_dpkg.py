@@ -105,6 +105,15 @@ def test_closure_by_name_by_provides_and_without_what_is_left_out(machine: Machi
     assert "debconf:all" in keys(everything)
 
 
+def test_what_a_package_uses_without_saying_so_comes_with_it(machine: Machine) -> None:
+    machine.install("libapt-pkg6.0")
+    machine.install("dpkg", Depends="tar")
+    machine.install("tar")
+    database = machine.database()
+    found = database.close([database.packages["libapt-pkg6.0:amd64"]], database.is_left_out)
+    assert keys(found) == ["dpkg:amd64", "libapt-pkg6.0:amd64", "tar:amd64"]
+
+
 def test_packages_that_depend_on_each_other_end(machine: Machine) -> None:
     machine.install("libc6", Depends="libgcc-s1")
     machine.install("libgcc-s1", Depends="libc6 (>= 2.35)")

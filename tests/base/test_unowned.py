@@ -183,6 +183,17 @@ def test_a_folder_that_the_loader_searches_anyway_changes_nothing(cut: Cut, hash
         assert (found.base.entries, found.base.unknown) == (cut.base.entries, cut.base.unknown)
 
 
+def test_what_one_file_misses_is_one_line(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
+    many = elves.place(tmp_path / "many.so", elves.elf(("libb.so.9", "liba.so.9", "libcuda.so.1")))
+    one = elves.place(tmp_path / "one.so", elves.elf(("libc.so.99",)))
+    found = host.cut(cut.facts, cut.startup, libraries=[Path(many), Path(one)], hashes=hashes)
+    assert set(found.base.unknown) - set(cut.base.unknown) == {
+        f"liba.so.9, libb.so.9, needed by {many}, are not on this machine",
+        f"libc.so.99, needed by {one}, is not on this machine",
+    }
+    assert f"libcuda.so.1, needed by {many}, is not on this machine" in found.base.notes
+
+
 def test_a_driver_on_the_variable_is_neither_held_nor_missed(cut: Cut, hashes: FileHashes, tmp_path: Path) -> None:
     for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
         elves.place(tmp_path / "nvidia" / name, elves.elf(soname=name))
