@@ -6,8 +6,10 @@ when it was installed. Its methods are those of `packages.Database`.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import msgspec
@@ -100,7 +102,7 @@ class Database:
                 wanted.setdefault(name.encode(errors="surrogateescape"), []).append(path)
         found: dict[str, list[Package]] = {}
         for package in self.packages.values():
-            for line in wanted.keys() & set(self._list(package).split(b"\n")):
+            for line in wanted.keys() & self._list(package).split(b"\n"):
                 place = self._place(package, line.decode(errors="surrogateescape"))
                 for path in wanted[line]:
                     if place in self._spellings(path):
@@ -116,7 +118,7 @@ class Database:
         """md5 (hex) of each file as the package delivered it, conffiles included; by the same spelling as `files`."""
         sums: dict[str, str] = {}
         try:
-            text = self._info(package, "md5sums").read_text(errors="surrogateescape")
+            text = Path(self._info(package, "md5sums")).read_text(errors="surrogateescape")
         except FileNotFoundError:
             text = ""  # a package may come without
         for line in text.splitlines():
@@ -181,17 +183,27 @@ class Database:
         return path
 
     def _list(self, package: Package) -> bytes:
+        path = self._info(package, "list")
         try:
-            return self._info(package, "list").read_bytes()
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a thousand small files
+                return file.read()
         except FileNotFoundError:
             raise LockError(
                 f"has no list of the files of {package.name}", where=str(self._folder / "info"), hint="reinstall that package"
             ) from None
 
-    def _info(self, package: Package, kind: str) -> Path:
+    def _info(self, package: Package, kind: str) -> str:
         """`name:arch.kind` for packages that can be installed for several architectures, else `name.kind`."""
-        exact = self._folder / "info" / f"{package.key}.{kind}"
-        return exact if exact.exists() else self._folder / "info" / f"{package.name}.{kind}"
+        exact = f"{package.key}.{kind}"
+        return f"{self._folder}/info/{exact if exact in self._names else f'{package.name}.{kind}'}"
+
+    @cached_property
+    def _names(self) -> frozenset[str]:
+        """Of the files in `info`."""
+        try:
+            return frozenset(os.listdir(self._folder / "info"))  # noqa: PTH208
+        except FileNotFoundError:
+            return frozenset()
 
 
 def _status(path: Path) -> Iterable[tuple[Package, Paragraph]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,9 @@ from repro_env.cli import say
 from repro_env.model.environment import Excluded
 from repro_env.model.errors import UsageError
 from repro_env.model.spec import Spec
+
+_GARBAGE = 100_000
+"""New values before a search for cycles: there are hundreds of thousands, and nearly all live to the end."""
 
 
 def run(
@@ -29,6 +33,7 @@ def run(
     from repro_env.flows.capture import Request, capture
     from repro_env.store.store import Store
 
+    gc.set_threshold(_GARBAGE)
     if base != "host":
         raise UsageError(f"--base {base} is not known", hint="this version cuts the base from the live machine: --base host")
     request = Request(

@@ -14,7 +14,6 @@ import re
 import threading
 import time
 import urllib.parse
-import urllib.request
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, cast
@@ -95,7 +94,7 @@ def local_path(url: str) -> Path | None:
     parts = urllib.parse.urlsplit(url)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         return None
-    return Path(urllib.request.url2pathname(parts.path))
+    return Path(urllib.parse.unquote(parts.path))
 
 
 class Session:
@@ -232,6 +231,9 @@ class Session:
         while True:
             with translated(url):
                 response: Any = session.get(url, headers=dict(headers), stream=True)
+                if not response.url.lower().startswith(("http://", "https://")):  # pip's sessions read files too
+                    response.close()
+                    raise NetworkError("redirects to a file of this machine", where=redact.url(url), hint=LATER)
                 if response.status_code != 429 or attempt == TRIES:
                     return response
                 response.close()
