@@ -138,7 +138,11 @@ def _tell(spec: Spec, folder: Path, done: Checked, *, all_: bool) -> None:
     page.row("spec", f"{folder} ({spec.digest[7:19]})", indent=0)
     page.row("environment", done.environment, indent=0)
     page.row("source", done.source, indent=0)
-    found = [one for one in done.compared.differences if one.level != "digests"]
+    every = done.compared.differences
+    # What follows from the rest is for `diff`, unless there is nothing that it follows from.
+    found = (
+        [one for one in every if one.level != "digests"] if any(one.counts and one.level != "digests" for one in every) else every
+    )
     if done.compared.same:
         page.verdict("same", "all that was compared is as captured", "green")
     elif any(one.counts for one in found):

@@ -17,6 +17,8 @@ from repro_env.verify import environment, machine
 from repro_env.verify.difference import Difference, NotCompared, ordered
 from repro_env.verify.environment import LEVEL, Pair
 
+_UNTOLD = "which ones cannot be told"
+
 
 class Compared(msgspec.Struct, frozen=True):
     differences: tuple[Difference, ...]
@@ -62,22 +64,28 @@ def _paths(pair: Pair, left: Side, right: Side) -> tuple[Difference, ...]:
     for side in (left, right):
         held = side.tree(pair.part)
         if held is None:
-            return (_whole(pair, f"the tree of {side.name} is neither beside the spec nor in the store"),)
+            return (_whole(pair, f"{_UNTOLD}: the tree of {side.name} is neither beside the spec nor in the store"),)
         known = side.owners() if pair.part == "overlay" else paths.Owners({})
         sides.append(paths.Side(held, side.identity, known))
     try:
-        return paths.different(pair.part, *sides)
+        found = paths.different(pair.part, *sides)
     except ArtifactError as error:
-        return (_whole(pair, str(error)),)
+        return (_whole(pair, f"{_UNTOLD}: {error}"),)
+    if found:
+        return found
+    # Trees that differ must not be passed over because no path of them is told.
+    moved = left.identity.layout.prefix != right.identity.layout.prefix
+    return (_whole(pair, "the same files, at another prefix" if moved else f"{_UNTOLD}: no path shows it", moved=moved),)
 
 
-def _whole(pair: Pair, why: str) -> Difference:
+def _whole(pair: Pair, why: str, *, moved: bool = False) -> Difference:
     return Difference(
         level=LEVEL[pair.part],
         what=f"files of the {pair.part}",
         left=_short(pair.left),
         right=_short(pair.right),
-        why=f"which ones cannot be told: {why}",
+        why=why,
+        moved=moved,
     )
 
 

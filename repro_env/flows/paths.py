@@ -19,7 +19,7 @@ from repro_env.store.wheelfile import FACTS
 from repro_env.verify import numerics
 from repro_env.verify.difference import Difference, Level
 from repro_env.verify.environment import LEVEL, Part
-from repro_env.verify.tree import Change, changes, described, masked
+from repro_env.verify.tree import Change, Listed, changes, described, masked
 
 _STARTS = ("sitecustomize.py", "usercustomize.py")
 Contents = Callable[[Collection[str]], Mapping[str, bytes]]
@@ -162,11 +162,19 @@ def _overlaid(one: Change, before: str, after: str, *, moved: bool) -> Differenc
     before, after = before.partition("@")[0], after.partition("@")[0]
     owner = before or after
     level: Level = "files" if not owner else "numerics" if numerics.distribution(owner) else "distributions"
-    left = described(one.left) or (f"as {before} has it" if before else "")
-    right = described(one.right) or (f"as {after} has it" if after else "")
+    left, right = _told(one.left, before, one.right, owner), _told(one.right, after, one.left, owner)
     return Difference(
         level=level, what=one.path, of=owner, left=left, right=right, why=MOVED if moved else _how(one), moved=moved
     )
+
+
+def _told(entry: Listed | None, owner: str, other: Listed | None, either: str) -> str:
+    """What one side has at a path. Only what a layer below brings can be removed: where nobody is known to, it is there."""
+    if entry is not None:
+        return described(entry)
+    if owner:
+        return f"as {owner} has it"
+    return "there" if _kind(other) == "gone" and not either else ""
 
 
 def _how(one: Change) -> str:

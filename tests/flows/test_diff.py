@@ -9,15 +9,19 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from repro_env.flows import compare
 from repro_env.flows.diff import Diffed, diff
 from repro_env.flows.locate import locate
 from repro_env.flows.rebuild import rebuild
+from repro_env.flows.sides import of_spec
+from repro_env.image.entry import Entry, ordered
 from repro_env.model import codec
 from repro_env.model.accelerator import Accelerators, Device
 from repro_env.model.environment import SystemPackage
 from repro_env.model.errors import ReproEnvError, SpecError, UsageError
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Silent
+from repro_env.store.carried import Carried
 from repro_env.store.store import Store
 from repro_env.store.wheelfile import FACTS, open_facts
 from repro_env.verify.difference import Difference
@@ -92,6 +96,45 @@ def test_overlay_paths_belong_to_their_distribution(tmp_path: Path, store: Store
     stray = found["lib/python3.11/site-packages/sitecustomize.py"]
     assert (stray.level, stray.of, stray.left) == ("files", "", "")
     assert "every start" in stray.why
+
+
+def removing(folder: Path, path: str) -> Spec:
+    """The spec in `folder` with an overlay that removes one path of the layers below."""
+    made = spec(folder)
+    entries = ordered([Entry(path, "gone")])
+    overlay = Carried(folder / "blobs").add_tree([(entry, ()) for entry in entries])
+    changed = msgspec.structs.replace(made, identity=msgspec.structs.replace(made.identity, overlay=overlay))
+    rewrite(folder, changed)
+    return changed
+
+
+def test_a_removed_file_is_named_whether_its_owner_is_known_or_not(tmp_path: Path, store: Store) -> None:
+    made = spec(tmp_path / "one")
+    removing(tmp_path / "other", f"{SITE}/alpha.py")
+    one, other = (locate(str(tmp_path / name), tmp_path) for name in ("one", "other"))
+    for known in (False, True):
+        if known:
+            path = wheels.make(tmp_path / "wheels", "alpha")
+            store.facts.put(FACTS, made.identity.distributions[0].sha256, codec.canonical(open_facts(path, path.name)))
+        sides = [of_spec(found, folder, "", store) for found, folder in (one, other)]
+        for left, right, texts in ((0, 1, ("there", "removed")), (1, 0, ("removed", "there"))):
+            (only,) = compare.files(sides[left], sides[right], store)
+            assert only.what == "lib/python3.11/site-packages/alpha.py"
+            expected = ["as alpha has it" if known and text == "there" else text for text in texts]
+            assert [only.left, only.right] == expected
+
+
+def test_trees_that_differ_are_never_passed_over(tmp_path: Path, store: Store) -> None:
+    """Here only a folder above the prefix's own files differs, which no path is told of."""
+    spec(tmp_path / "one", {"opt/env/x": b"1"})
+    made = spec(tmp_path / "other")
+    without_opt = [(Entry("opt/env", "dir"), ()), (Entry("opt/env/x", "file", False, 1, ""), [b"1"])]
+    same = Carried(tmp_path / "other" / "blobs").add_tree(without_opt)
+    rewrite(tmp_path / "other", msgspec.structs.replace(made, identity=msgspec.structs.replace(made.identity, overlay=same)))
+    sides = [of_spec(*locate(str(tmp_path / name), tmp_path), "", store) for name in ("one", "other")]
+    (only,) = compare.files(sides[0], sides[1], store)
+    assert only.what == "files of the overlay"
+    assert "no path shows it" in only.why
 
 
 def test_another_build_of_one_version_names_its_files(tmp_path: Path, store: Store) -> None:
