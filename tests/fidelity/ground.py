@@ -36,7 +36,9 @@ class Ground:
         self.home = root / "home"
         self.prefix = self.project / ".venv"
         self.python = self.prefix / "bin" / "python"
-        """What is captured."""
+        """What is captured, and how it is started on the host."""
+        self.named: Path | None = None
+        """What `--python` says, where that is something else."""
         self.base = base or getattr(sys, "_base_executable", "") or sys.executable
         """The Python that environments are made with."""
         self.variables: dict[str, str] = {}

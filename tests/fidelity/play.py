@@ -91,7 +91,13 @@ def _played(case: Case, at: Ground, root: Path, machine: Machine) -> Verdict:
     if machine.warm:
         shutil.copytree(machine.warm.blobs, at.project / "repro" / "blobs", symlinks=True, copy_function=_link)
     captured = _repro_env(
-        at, machine.warm.capture if machine.warm else root / "store", "capture", "--python", at.python, "--json", *at.options
+        at,
+        machine.warm.capture if machine.warm else root / "store",
+        "capture",
+        "--python",
+        at.named or at.python,
+        "--json",
+        *at.options,
     )
     if captured.code:
         return _failed("capture", captured, counted)

@@ -198,7 +198,7 @@ def stale_bytecode(at: Ground) -> None:
     at.write(at.site / "alpha.py", "VALUE = 'newer'\ndef main(): print(VALUE)\n")
 
 
-@case("unchecked bytecode that says something else than its source", named="bytecode", soak=True)
+@case("unchecked bytecode that says something else than its source", named="without a look at the source", soak=True)
 def lying_bytecode(at: Ground) -> None:
     """Python runs the bytecode and never looks at the source: the environment does what no source says."""
     at.plain()

@@ -81,7 +81,7 @@ def through_a_link(at: Ground) -> None:
     at.pip("alpha")
     at.write(at.root / "bin" / "keep")
     (at.root / "bin" / "python").symlink_to(at.python)
-    at.python = at.root / "bin" / "python"
+    at.named = at.root / "bin" / "python"
 
 
 @case("a venv whose Python was upgraded below it", soak=True)

@@ -18,7 +18,7 @@ def pth(at: Ground) -> None:
     at.write(at.site / "shared.pth", f"# a comment\n{at.root / 'shared'}\n{at.root / 'not-there'}\n")
 
 
-@case("a .pth file that runs code", soak=True)
+@case("a .pth file that puts a folder at a position by code", named="at a position of sys.path", soak=True)
 def pth_code(at: Ground) -> None:
     at.plain()
     at.write(at.root / "hooked" / "hooked.py", "VALUE = 'by code'\n")
@@ -34,7 +34,7 @@ def python_path(at: Ground) -> None:
     at.variables["PYTHONPATH"] = f"{at.root / 'two'}:{at.root / 'one'}"
 
 
-@case("PYTHONPATH with a relative entry", named="PYTHONPATH has a relative entry", soak=True)
+@case("PYTHONPATH with a relative entry", named="PYTHONPATH has a relative or empty entry", soak=True)
 def relative_path(at: Ground) -> None:
     at.plain()
     at.write("lib/helper.py", "VALUE = 1\n")
@@ -48,7 +48,9 @@ def own_folder_on_path(at: Ground) -> None:
     at.variables["PYTHONPATH"] = str(at.project / "lib")
 
 
-@case("PYTHONPATH with a folder that is not there, and an empty entry", soak=True)
+@case(
+    "PYTHONPATH with a folder that is not there, and an empty entry", named="PYTHONPATH has a relative or empty entry", soak=True
+)
 def missing_path(at: Ground) -> None:
     at.plain()
     at.variables["PYTHONPATH"] = f"{at.root / 'nowhere'}::{at.root / 'there'}"
@@ -79,6 +81,7 @@ def own_python(at: Ground) -> None:
 @case("packages in the user site")
 def user_site(at: Ground) -> None:
     """Plain venvs do not see it; those over system packages do."""
+    at.python_of_its_own()
     at.venv("--system-site-packages")
     at.pip("alpha")
     at.pip_into(at.base, "--user", "gamma==1.0", "plugged")
@@ -86,6 +89,7 @@ def user_site(at: Ground) -> None:
 
 @case("usercustomize.py", soak=True)
 def usercustomize(at: Ground) -> None:
+    at.python_of_its_own()
     at.venv("--system-site-packages")
     at.pip("alpha")
     at.pip_into(at.base, "--user", "gamma==1.0")
@@ -204,3 +208,13 @@ def below_dev_shm(at: Ground) -> None:
     at.plain()
     at.write(folder / "shared.py", "VALUE = 'in memory'\n")
     at.write(at.site / "shared.pth", f"{folder}\n")
+
+
+@case("a wheel, another one and a folder beside them on PYTHONPATH")
+def beside_a_wheel(at: Ground) -> None:
+    at.plain()
+    one = wheels.make(at.root / "libs", "zipone", files={"zipone.py": b"VALUE = 1\n"})
+    two = wheels.make(at.root / "libs", "ziptwo", files={"ziptwo.py": b"VALUE = 2\n"})
+    at.write(at.root / "libs" / "zz" / "folder.py", "VALUE = 'folder'\n")
+    at.variables["PYTHONPATH"] = f"{one}:{two}:{at.root / 'libs' / 'zz'}"
+    at.write(at.site / "uses.py", "import zipone, ziptwo, folder\nVALUE = zipone.VALUE, ziptwo.VALUE, folder.VALUE\n")
