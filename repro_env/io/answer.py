@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,21 +13,32 @@ from repro_env.model import redact
 from repro_env.model.errors import NetworkError
 
 LATER = "try again; if it stays so, ask who runs that server"
-MAX_PAGE = 256 << 20
+MAX_PAGE = 64 << 20
 """Bytes of one index page; the largest known is about 6 MB."""
 
 
+LONGEST = 300.0
+"""Seconds for one index page. A server that sends a byte now and then keeps the time limit of every single read."""
+_PART = 1 << 14
+"""Bytes read of a page at once: compressed ones can become a thousand times as many."""
+
+
 def whole_body(response: Any, url: str) -> bytes | None:
-    """None when the transfer was cut."""
+    """None when the transfer was cut. Raises `NetworkError` for a page that is too large, or too long under way."""
     body = bytearray()
+    told = length(response)
+    until = time.monotonic() + LONGEST
     try:
-        for chunk in response.iter_content(CHUNK):
+        for chunk in response.iter_content(_PART) if told <= MAX_PAGE else ():
             body += chunk
             if len(body) > MAX_PAGE:
-                raise NetworkError(f"is a page of over {MAX_PAGE} bytes", where=redact.url(url), hint=LATER)
+                break
+            if time.monotonic() > until:
+                raise NetworkError(f"is too slow: no whole page in {LONGEST:.0f} s", where=redact.url(url), hint=LATER)
     except cuts():
         return None
-    told = length(response)
+    if max(told, len(body)) > MAX_PAGE:
+        raise NetworkError(f"is a page of over {MAX_PAGE >> 20} MiB", where=redact.url(url), hint=LATER)
     if told >= 0 and not getattr(response, "from_cache", False) and response.raw.tell() < told:
         return None
     return bytes(body)

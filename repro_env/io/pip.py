@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import logging
 import os
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from repro_env import __version__
 from repro_env.model import redact
 from repro_env.model.errors import LockError
 
@@ -43,6 +43,8 @@ def build(command: Any, options: Any, *, plain: bool) -> Any:
     if plain:
         options = type(options)(vars(options) | {"cache_dir": None})
     try:
+        sessions: Any = importlib.import_module("pip._internal.network.session")
+        sessions.user_agent = _user_agent
         session = command._build_session(options)  # noqa: SLF001
         # Several threads ask at once, so nobody is asked for a password; keyring is as configured.
         session.auth._prompt_for_password = _no_password  # noqa: SLF001
@@ -64,6 +66,11 @@ def config_files(command: Any) -> tuple[str, ...]:
     return tuple(sorted(set(named)))
 
 
+def _user_agent() -> str:
+    """Without the facts that pip adds to its own: it starts `rustc` to know its version, which may write into HOME."""
+    return f"pip/{_pip_version()} repro-env/{__version__}"
+
+
 def _no_password(netloc: str) -> tuple[None, None, bool]:  # noqa: ARG001
     return None, None, False
 
@@ -81,6 +88,8 @@ def _site_of(config: Any, prefix: str) -> None:
 
 def _quiet() -> None:
     """pip warns through logging, with URLs that nobody redacted; without a handler Python prints them to stderr."""
+    import logging
+
     logger = logging.getLogger("pip")
     if not logger.handlers:
         logger.addHandler(logging.NullHandler())

@@ -122,7 +122,8 @@ class Ground:
         """A command of ours, its bounds measured. A command that does not end within `timeout` fails the test."""
         need(COMMAND.is_file(), f"{COMMAND} is missing: run the tests by `make test`, which installs the command")
         began = time.monotonic()
-        with (self.folder / "said").open("wb") as said:
+        log = self.folder.with_name(f"{self.folder.name}.said")
+        with log.open("wb") as said:
             child = subprocess.Popen(
                 [*prefix, COMMAND, *map(str, words)],
                 cwd=self.project,
@@ -137,7 +138,7 @@ class Ground:
             _, status, usage = os.wait4(child.pid, 0)
             late.cancel()
             child.returncode = os.waitstatus_to_exitcode(status)
-        text = (self.folder / "said").read_text("utf-8", "replace")
+        text = log.read_text("utf-8", "replace")
         assert child.returncode != -9, f"it did not end within {timeout} s: {text}"
         return Ended(child.returncode, text, time.monotonic() - began, usage.ru_maxrss * 1024)
 
@@ -165,13 +166,13 @@ class Ground:
                 if root == os.fsencode(self.project):
                     folders[:] = [name for name in folders if name != b"repro"]
                 for name in (*folders, *files):
-                    path = os.path.join(root, name)
+                    path = root + b"/" + name
                     if os.fsdecode(os.path.relpath(path, os.fsencode(self.folder))) in self.unwatched:
                         continue
                     facts = os.lstat(path)
                     kind = stat.S_IFMT(facts.st_mode)
                     size = 0 if kind == stat.S_IFDIR else facts.st_size
-                    target = os.fsdecode(os.readlink(path)) if stat.S_ISLNK(facts.st_mode) else ""
+                    target = os.fsdecode(os.readlink(path)) if kind == stat.S_IFLNK else ""  # noqa: PTH115 - of bytes
                     found[path] = f"{facts.st_mode:o} {size} {0 if kind == stat.S_IFDIR else facts.st_mtime_ns} {target}"
         return found
 
