@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Protocol
@@ -98,15 +99,15 @@ class Stored:
         return self._entries
 
     def entry(self, path: str) -> Entry | None:
-        """Without a look at the whole layer, which may be large."""
+        """Without a look at the whole layer, which may be large. A symlink on the way leads out of the layer: no entry."""
         folder, _, name = path.rpartition("/")
-        try:
-            found = next(walk(self._root / folder, skip=lambda one, _: one != name), None)
-        except (FileNotFoundError, NotADirectoryError):
+        here = self._root / folder
+        if not os.path.lexists(here / name) or here.resolve() != self._root.resolve() / folder:
             return None
-        if found is None or (self._root / folder).resolve() != self._root.resolve() / folder:
+        found = next(walk(here, skip=lambda one, _: one != name), None)
+        if found is None:
             return None
-        known = self._hashes.of(self._root / folder, (found,))
+        known = self._hashes.of(here, (found,))
         return self._made(found, path, known.get(name, ""))
 
     def contents(self, paths: Collection[str]) -> dict[str, bytes]:
