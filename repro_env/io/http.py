@@ -37,7 +37,7 @@ from repro_env.io.answer import (
 from repro_env.io.files import CHUNK
 from repro_env.io.pip import build, config_files, configured
 from repro_env.io.ranges import RangeFile
-from repro_env.model import redact
+from repro_env.model import codec, redact
 from repro_env.model.errors import NetworkError
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.1, text/html;q=0.01"
@@ -252,7 +252,7 @@ class Session:
         key = settings.key(self._prefix)
         kept = self._cache.get("pip-settings", key) if self._cache is not None else None
         with contextlib.suppress(msgspec.DecodeError):
-            if kept is not None and (known := msgspec.json.decode(kept, type=settings.Settings)).hold:
+            if kept is not None and (known := codec.decoder(settings.Settings).decode(kept)).hold:
                 return known.shown
         shown = self.configuration.shown
         if self._cache is not None:
@@ -319,6 +319,6 @@ def _unpack(value: bytes | None) -> tuple[_Kept, bytes] | None:
         return None
     head, _, body = value.partition(b"\n")
     try:
-        return msgspec.json.decode(head, type=_Kept), zlib.decompress(body)
+        return codec.decoder(_Kept).decode(head), zlib.decompress(body)
     except (msgspec.DecodeError, zlib.error):
         return None  # written by another version: ask again

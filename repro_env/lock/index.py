@@ -21,7 +21,7 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from repro_env.io.http import PASSED, Page, Session, local_path
-from repro_env.model import redact
+from repro_env.model import codec, redact
 from repro_env.model.errors import LockError, NetworkError
 
 JSON = "application/vnd.pypi.simple.v1+json"
@@ -144,7 +144,7 @@ def candidates(page: Page, index: str, wanted: Callable[[str], bool] = _any) -> 
         return []
     if page.content_type == JSON:
         try:
-            project = msgspec.json.decode(page.body, type=_Project)
+            project = codec.decoder(_Project).decode(page.body)
         except msgspec.DecodeError as error:
             raise LockError(
                 f"is not an index page: {error}", where=redact.url(page.url), hint="name an index that works"

@@ -7,6 +7,7 @@ Two forms: `canonical` (sorted keys, no white space; what digests are taken of) 
 from __future__ import annotations
 
 import hashlib
+import threading
 from typing import Any, TypeVar
 
 import msgspec
@@ -39,10 +40,27 @@ def digest(value: Any) -> str:
     return "sha256:" + hashlib.sha256(canonical(value)).hexdigest()
 
 
+_lock = threading.Lock()
+_decoders: dict[Any, Any] = {}
+
+
+def decoder(into: type[T]) -> msgspec.json.Decoder[T]:
+    """The decoder of a type, for all threads.
+
+    Made by one thread at a time: msgspec 0.22 can crash when two threads meet a type for the first time at once.
+    """
+    found = _decoders.get(into)
+    if found is None:
+        with _lock:
+            found = _decoders.setdefault(into, msgspec.json.Decoder(into))
+    made: msgspec.json.Decoder[T] = found
+    return made
+
+
 def decode(data: bytes, into: type[T], *, where: str) -> T:
     """Decode JSON strictly. Raises `SpecError` naming the place inside the document."""
     try:
-        return msgspec.json.decode(data, type=into)
+        return decoder(into).decode(data)
     except msgspec.ValidationError as error:
         raise SpecError(
             f"not a valid {into.__name__}: {error}",
