@@ -271,7 +271,7 @@ class _Search:
         facts = self._store.facts.recall(condafile.FACTS, key, conda.Facts)
         if facts is None or facts.filename != record.filename:
             with self._unpacking, self._store.temp.folder() as folder:
-                facts, _ = condafile.link(path, record.filename, self._prefix, folder)
+                facts, _ = condafile.link(path, record.filename, self._prefix, folder, whole=False)
             conda.canonical(facts, self._layout)
             self._store.facts.put(condafile.FACTS, key, codec.canonical(facts))
         why = self._why(record, size, local=local)

@@ -55,7 +55,7 @@ class Held(msgspec.Struct, frozen=True, gc=False):
     sha256: str
     target: str
     where: str
-    """Name of the file in the folder that it was unpacked to."""
+    """Name of the file in the folder that it was unpacked to; empty when it was not."""
 
 
 def info(file: BinaryIO, filename: str) -> conda.Info:
@@ -64,28 +64,47 @@ def info(file: BinaryIO, filename: str) -> conda.Info:
         return conda.read_info(_info_files(_part(archive, "info", filename, opened), filename), filename)
 
 
-def unpack(path: Path, filename: str, folder: Path) -> tuple[conda.Info, dict[str, Held]]:
-    """All members of a package on disk, their contents in `folder`. Raises `ArtifactError`."""
+def unpack(path: Path, filename: str, folder: Path, *, whole: bool = True) -> tuple[conda.Info, dict[str, Held]]:
+    """All members of a package on disk, their contents in `folder`. Raises `ArtifactError`.
+
+    Not `whole`: of a `.conda`, whose lists come first, the contents of files that hold the prefix alone.
+    """
     small: dict[str, bytes] = {}
     held: dict[str, Held] = {}
     with _translated(filename), room(folder), ExitStack() as opened:
+        wanted: frozenset[str] | None = None
         for tar in _tars(path, filename, opened):
-            _unpack(tar, filename, folder, held)
-        left = MAX_INFO
-        for name in _NEEDED:
-            one = held.get(name)
-            if one is not None and one.kind == "file":
-                left -= one.size
-                if left < 0:
-                    raise ArtifactError("has an info/ folder of an impossible size", where=filename)
-                small[name] = (folder / one.where).read_bytes()
+            _unpack(tar, filename, folder, held, wanted)
+            small = _small(held, folder, filename)
+            if not whole and filename.endswith(".conda") and wanted is None:
+                wanted = frozenset(one.path for one in conda.read_info(small, filename).paths if one.placeholder)
     links = frozenset(name for name, one in held.items() if one.kind == "link")
     return conda.read_info(small, filename, links), held
 
 
-def link(path: Path, filename: str, prefix: str, folder: Path) -> tuple[conda.Facts, dict[str, Path]]:
-    """What the package is at a prefix, and its files' contents with the prefix in place, by member. Raises `ArtifactError`."""
-    found, held = unpack(path, filename, folder)
+def _small(held: dict[str, Held], folder: Path, filename: str) -> dict[str, bytes]:
+    found: dict[str, bytes] = {}
+    left = MAX_INFO
+    for name in _NEEDED:
+        one = held.get(name)
+        if one is not None and one.kind == "file" and one.where:
+            left -= one.size
+            if left < 0:
+                raise ArtifactError("has an info/ folder of an impossible size", where=filename)
+            found[name] = (folder / one.where).read_bytes()
+    return found
+
+
+def link(path: Path, filename: str, prefix: str, folder: Path, *, whole: bool = True) -> tuple[conda.Facts, dict[str, Path]]:
+    """What the package is at a prefix, and its files' contents with the prefix in place, by member. Raises `ArtifactError`.
+
+    Not `whole`: some contents may not be there.
+    """
+    found, held = unpack(path, filename, folder, whole=whole)
+    with_prefix = [held[one.path] for one in found.paths if one.placeholder and one.path in held]
+    if not whole and any(one.kind == "file" and not one.where for one in with_prefix):
+        (folder / "whole").mkdir()  # a hard link with the prefix in it, to a file that was not kept
+        return link(path, filename, prefix, folder / "whole")
     linked = []
     contents: dict[str, Path] = {}
     with _translated(filename), room(folder):
@@ -100,7 +119,7 @@ def link(path: Path, filename: str, prefix: str, folder: Path) -> tuple[conda.Fa
                 where = folder / f"{member.where}.linked"
                 size, sha256 = _replace(folder / member.where, where, one, prefix)
             linked.append(conda.Linked(one.path, _kind(member.kind), member.executable, size, sha256, member.target))
-            if member.kind == "file":
+            if member.kind == "file" and member.where:
                 contents[one.path] = where
     return conda.Facts(filename, found, tuple(linked)), contents
 
@@ -242,7 +261,8 @@ def _info_files(file: BinaryIO, filename: str) -> dict[str, bytes]:
     return found
 
 
-def _unpack(file: BinaryIO, filename: str, folder: Path, held: dict[str, Held]) -> None:
+def _unpack(file: BinaryIO, filename: str, folder: Path, held: dict[str, Held], wanted: frozenset[str] | None) -> None:
+    """`wanted`: whose contents are kept; None for all."""
     left = MAX_UNPACKED
     for archive, one in _members(file, filename):
         name = one.name.removeprefix("./").rstrip("/")
@@ -264,19 +284,21 @@ def _unpack(file: BinaryIO, filename: str, folder: Path, held: dict[str, Held]) 
                 raise ArtifactError(f"has the hard link {name} to {one.linkname!r}, which is no file before it", where=filename)
             held[name] = other
         elif one.isreg() and not one.issparse():
-            held[name] = _write(archive, one, folder, str(len(held)))
+            kept = wanted is None or name in wanted
+            held[name] = _write(archive, one, folder / str(len(held)) if kept else None)
         else:
             raise ArtifactError(f"has {name}, which is no file, folder or link", where=filename)
 
 
-def _write(archive: tarfile.TarFile, one: tarfile.TarInfo, folder: Path, name: str) -> Held:
+def _write(archive: tarfile.TarFile, one: tarfile.TarInfo, to: Path | None) -> Held:
     content = archive.extractfile(one)
     hasher = hashlib.sha256()
-    with (folder / name).open("xb") as out:
+    with to.open("xb") if to is not None else contextlib.nullcontext() as out:
         while content is not None and (chunk := content.read(CHUNK)):
             hasher.update(chunk)
-            out.write(chunk)
-    return Held("file", bool(one.mode & stat.S_IXUSR), one.size, hasher.hexdigest(), "", name)
+            if out is not None:
+                out.write(chunk)
+    return Held("file", bool(one.mode & stat.S_IXUSR), one.size, hasher.hexdigest(), "", to.name if to is not None else "")
 
 
 @contextlib.contextmanager

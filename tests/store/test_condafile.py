@@ -90,6 +90,27 @@ def test_both_formats_and_both_lists_say_the_same(tmp_path: Path, more: dict[str
     assert contents["share/hard"].read_bytes() == ITEMS["lib/tool.so"].data  # nothing says that this one is to be replaced
 
 
+def test_facts_alone_take_no_room(tmp_path: Path) -> None:
+    """And are the same; a hard link to a file with the prefix in it finds it."""
+    path = conda.write(package(), tmp_path)
+    facts, contents = unpacked(path, tmp_path)
+    (tmp_path / "less").mkdir()
+    again, fewer = condafile.link(path, path.name, PREFIX, tmp_path / "less", whole=False)
+    assert again == facts
+    assert {"bin/tool", "lib/tool.so"} <= set(fewer) < set(contents)
+    assert not {"share/Müller.txt"} & set(fewer)
+
+
+def test_a_hard_link_with_the_prefix_in_it(tmp_path: Path) -> None:
+    text = f"{conda.PLACEHOLDER}/x\n".encode()
+    items = {"share/first": conda.Item(text), "share/second": conda.Item(hard="share/first", placeholder="text")}
+    path = conda.write(conda.Package("tool", items), tmp_path)
+    (tmp_path / "less").mkdir()
+    facts, contents = condafile.link(path, path.name, PREFIX, tmp_path / "less", whole=False)
+    assert facts == unpacked(path, tmp_path)[0]
+    assert contents["share/second"].read_bytes() == f"{PREFIX}/x\n".encode()
+
+
 def test_info_alone(tmp_path: Path) -> None:
     path = conda.write(package(noarch="python", entry_points=["t = t.cli:main"], depends=["python"]), tmp_path)
     with path.open("rb") as file:
