@@ -24,7 +24,10 @@ from repro_env.verify import environment, numerics
 from repro_env.verify.difference import Difference, Level
 from repro_env.verify.tree import changes, described
 
-_DIST_INFO = re.compile(r"(?P<site>.+)/(?P<name>[^/]+)-(?P<version>[^/-]+)\.dist-info/RECORD")
+_DIST_INFO = re.compile(r"(?P<site>.+/(?:site|dist)-packages)/(?P<name>[^/]+)-(?P<version>[^/-]+)\.dist-info/RECORD")
+"""Of a distribution; what lies deeper is vendored by another one."""
+_RECORD = 64 << 20
+"""Bytes of a RECORD that is read."""
 _STDLIB = re.compile(r"(?:.*/)?lib(?:64)?/python\d+\.\d+t?/(?!site-packages/|dist-packages/).*")
 
 
@@ -180,7 +183,7 @@ class _View:
 
     def _learn(self, held: Held, listing: Mapping[str, Entry]) -> None:
         records = {path: match for path in listing if (match := _DIST_INFO.fullmatch(path))}
-        for path, data in held.contents(records.keys()).items():
+        for path, data in held.contents(records.keys(), _RECORD).items():
             match = records[path]
             name = re.sub(r"[-_.]+", "-", match["name"]).lower()
             self.versions[name] = match["version"]

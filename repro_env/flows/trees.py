@@ -31,8 +31,8 @@ class Held(Protocol):
         """One path."""
         ...
 
-    def contents(self, paths: Collection[str]) -> dict[str, bytes]:
-        """The bytes of those of these files that are small, as far as they are at hand."""
+    def contents(self, paths: Collection[str], most: int = SMALL) -> dict[str, bytes]:
+        """The bytes of those of these files that have `most` at most, as far as they are at hand."""
         ...
 
 
@@ -59,7 +59,7 @@ class Listed:
     def entry(self, path: str) -> Entry | None:
         return self._entries.get(path)
 
-    def contents(self, paths: Collection[str]) -> dict[str, bytes]:  # noqa: ARG002
+    def contents(self, paths: Collection[str], most: int = SMALL) -> dict[str, bytes]:  # noqa: ARG002
         return {}
 
 
@@ -75,11 +75,11 @@ class Live:
     def entry(self, path: str) -> Entry | None:
         return self.entries().get(path)
 
-    def contents(self, paths: Collection[str]) -> dict[str, bytes]:
+    def contents(self, paths: Collection[str], most: int = SMALL) -> dict[str, bytes]:
         return {
             entry.path: b"".join(self._tree.contents.chunks(entry))
             for entry in self._tree.entries
-            if entry.path in paths and entry.kind == "file" and entry.size <= SMALL
+            if entry.path in paths and entry.kind == "file" and entry.size <= most
         }
 
 
@@ -110,11 +110,11 @@ class Stored:
         known = self._hashes.of(here, (found,))
         return self._made(found, path, known.get(name, ""))
 
-    def contents(self, paths: Collection[str]) -> dict[str, bytes]:
+    def contents(self, paths: Collection[str], most: int = SMALL) -> dict[str, bytes]:
         live = FileContents(self._root)
         entries = self.entries()
         wanted = [entries[path] for path in paths if path in entries]
-        return {one.path: b"".join(live.chunks(one)) for one in wanted if one.kind == "file" and one.size <= SMALL}
+        return {one.path: b"".join(live.chunks(one)) for one in wanted if one.kind == "file" and one.size <= most}
 
     @staticmethod
     def _made(found: Found, path: str, sha256: str) -> Entry:
@@ -146,10 +146,10 @@ class Blob:
     def entry(self, path: str) -> Entry | None:
         return self.entries().get(path)
 
-    def contents(self, paths: Collection[str]) -> dict[str, bytes]:
+    def contents(self, paths: Collection[str], most: int = SMALL) -> dict[str, bytes]:
         found = {}
         for entry, chunks in self._carried.tree(self._blob):
-            wanted = entry.path in paths and entry.kind == "file" and entry.size <= SMALL
+            wanted = entry.path in paths and entry.kind == "file" and entry.size <= most
             data = [chunk for chunk in chunks if wanted]
             if wanted:
                 found[entry.path] = b"".join(data)

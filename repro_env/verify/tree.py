@@ -38,11 +38,13 @@ class Change(msgspec.Struct, frozen=True):
 
 
 def changes(left: Mapping[str, Listed], right: Mapping[str, Listed]) -> tuple[Change, ...]:
-    """What is new, gone or other, sorted by path. A folder counts by itself only where nothing lies in it."""
-    left, right = _without_parents(left), _without_parents(right)
+    """What is new, gone or other, sorted by path. A folder counts by itself only where the other side has none."""
+    parents = {path.rpartition("/")[0] for path in (*left, *right)}
     found = []
     for path in sorted(left.keys() | right.keys()):
         old, new = left.get(path), right.get(path)
+        if path in parents and (old is None or old.kind == "dir") and (new is None or new.kind == "dir"):
+            continue  # what lies in it is told
         how = _how(old, new)
         if how is not None:
             found.append(Change(path, how, old, new))
@@ -86,8 +88,3 @@ def _how(old: Listed | None, new: Listed | None) -> How | None:
     if old.sha256 != new.sha256:
         return "content"
     return "mode" if old.executable != new.executable else None
-
-
-def _without_parents(listing: Mapping[str, Listed]) -> dict[str, Listed]:
-    parents = {path.rpartition("/")[0] for path in listing}
-    return {path: one for path, one in listing.items() if one.kind != "dir" or path not in parents}

@@ -232,7 +232,10 @@ def test_images_by_layer_and_path(tmp_path: Path, store: Store) -> None:
 def test_distributions_of_images_are_known_by_their_records(tmp_path: Path, store: Store) -> None:
     images = []
     for name, version in (("one", "1.0"), ("other", "2.0")):
-        path = wheels.make(tmp_path / name / "wheels", "numpy", version, {"numpy.py": version.encode(), f"only_{name}.py": b""})
+        files = {"numpy.py": version.encode(), f"only_{name}.py": b"", "numpy/_vendor/six-1.0.dist-info/RECORD": b""}
+        if name == "one":
+            files |= {f"many/{number:0>60}.py": b"" for number in range(9000)}  # a RECORD of more than 1 MB, as torch's
+        path = wheels.make(tmp_path / name / "wheels", "numpy", version, files)
         made = specs.make(tmp_path / name, {"numpy": path}, carry=["numpy"])
         rebuild(*locate(str(tmp_path / name), tmp_path), store=store, dry_run=False, tell=Silent())
         images.append(made.expected.image_id)

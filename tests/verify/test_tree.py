@@ -40,7 +40,10 @@ def test_each_kind_of_change_is_told_apart() -> None:
 def test_a_folder_counts_only_when_nothing_lies_in_it() -> None:
     empty = listing(Entry("a", "dir"), Entry("a/b", "dir"))
     full = listing(Entry("a", "dir"), Entry("a/b", "dir"), Entry("a/b/file", "file", False, 1, "1"))
-    assert [(one.path, one.how) for one in changes(empty, full)] == [("a/b", "gone"), ("a/b/file", "new")]
+    assert [(one.path, one.how) for one in changes(empty, full)] == [("a/b/file", "new")]
+    assert [(one.path, one.how) for one in changes({}, empty)] == [("a/b", "new")]
+    file = listing(Entry("a", "dir"), Entry("a/b", "file", False, 1, "1"))
+    assert [(one.path, one.how) for one in changes(file, full)] == [("a/b", "kind"), ("a/b/file", "new")]
     assert changes(listing(Entry("a", "dir")), {}) != ()
     assert changes(full, full) == ()
 
