@@ -32,6 +32,8 @@ from tests.fidelity.ground import Ground
 RESULTS = parts.ROOT / "benchmarks" / "results" / "fidelity.json"
 TABLE = parts.ROOT / "benchmarks" / "README.md"
 PEERS = {"wandb": "wandb==0.31.0", "mlflow": "mlflow-skinny==3.17.2", "clearml": "clearml==2.1.12", "reprozip": "reprozip==1.3.2"}
+MORE = {"clearml": ("setuptools<81",), "reprozip": ("setuptools<81",), "mlflow": ("numpy", "pandas")}
+"""What they need beside: mlflow infers what a model needs by loading it, and that takes NumPy and pandas."""
 TOOLS = ("pip freeze", *PEERS)
 SHOWN = 300
 WIDE = (
@@ -45,7 +47,7 @@ WIDE = (
 
 class Judged(NamedTuple):
     verdict: str
-    """`identical`, `silent` (it says it is done, and it is another environment), `fails`, `n/a`."""
+    """`identical`, `silent` (it says it is done, and it is another environment), `part` (only what one run touched), `fails`, `n/a`."""
     detail: str
 
 
@@ -242,7 +244,7 @@ def reprozip(case: Case, root: Path, proxy: str) -> Judged:
     told = (
         f"{len(held)} of {len(files)} files are in the pack; the traced script {'prints the same' if same else 'does not work'}"
     )
-    return Judged("identical" if len(held) == len(files) and same else "silent" if same else "fails", told)
+    return Judged("identical" if len(held) == len(files) and same else "part" if same else "fails", told)
 
 
 def _last(text: str) -> str:
@@ -309,7 +311,14 @@ def _write(result: dict[str, Any]) -> None:
     RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
 
 
-WORDS = {"identical": "identical", "named": "named failure", "silent": "**differs silently**", "fails": "fails", "n/a": "n/a"}
+WORDS = {
+    "identical": "identical",
+    "named": "named failure",
+    "silent": "**differs silently**",
+    "part": "what one run touched",
+    "fails": "fails",
+    "n/a": "n/a",
+}
 START, END = "<!-- fidelity: written by benchmarks/fidelity.py -->\n", "<!-- /fidelity -->\n"
 
 

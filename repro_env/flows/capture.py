@@ -77,6 +77,12 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         tell=tell,
         search=search,
     )
+    if locked.facts.kind != "system" and request.output.is_relative_to(locked.facts.layout.prefix):
+        raise CaptureError(
+            "lies inside the environment, which would capture its own capture",
+            where=str(request.output),
+            hint=f"name another folder, with --output, outside {locked.facts.layout.prefix}",
+        )
     more = source.imported(tree, _imported(locked), without=_held(locked))
     include = (*request.include, *more)
     if more:

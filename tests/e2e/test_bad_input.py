@@ -293,6 +293,12 @@ def test_ctrl_c(small: parts.Project, tmp_path: Path, words: tuple[str, ...]) ->
     assert not (tmp_path / "repro").exists()
 
 
+def test_an_output_inside_the_environment(small: parts.Project) -> None:
+    inside = small.python.parent.parent / "repro"
+    refused(small.run("capture", "--python", small.python, "--output", inside, code=7), str(inside), "--output")
+    assert not inside.exists()
+
+
 def test_usage(small: parts.Project) -> None:
     refused(small.run("capture", "--no-such-option", code=2), "--no-such-option")
     refused(small.run("exec", "--runner", "nothing", "true", code=2), "nothing")

@@ -25,7 +25,8 @@ FAILURES = range(3, 20)
 
 class Verdict(NamedTuple):
     verdict: str
-    """`identical`, `named` (a failure of ours, or a line of what could not be held, that names the thing) or `silent`."""
+    """`identical`, `silent`, or `named`: a failure of ours, a line of the capture on what is not held, or an import that
+    fails inside and names what is missing."""
     detail: str
     """The sentence that named it; or the differences."""
     compared: dict[str, int]
@@ -124,7 +125,8 @@ def _played(case: Case, at: Ground, root: Path, machine: Machine) -> Verdict:
         remove_tree(root / "there")
     if not found:
         return Verdict("identical", "", counted)
-    named = next((line for line in said if case.named and case.named in line), "")
+    failed = all(re.match(r"modules [\w.]+: .* \| \['no', ", line) for line in found)
+    named = next((line for line in (*said, *(found if failed else ())) if case.named and case.named in line), "")
     return Verdict("named", named, counted) if named else Verdict("silent", "\n".join(found[:40]), counted)
 
 

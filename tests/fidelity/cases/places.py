@@ -162,9 +162,9 @@ def ld_library_path(at: Ground) -> None:
     at.variables["LD_LIBRARY_PATH"] = str(library.parent)
 
 
-@case("a library opened by its path, which only the code knows", named="cannot be known", soak=True)
+@case("a library opened by its path, which only the code knows", named="libanswer.so", soak=True)
 def by_path(at: Ground) -> None:
-    """Nothing tells that a line of code opens a file somewhere: it has to be given with --data, or the run names it."""
+    """Nothing tells beforehand that a line of code opens a file somewhere: the import fails inside, and names it."""
     at.plain()
     library = at.compiled(at.root / "native" / "libanswer.so")
     at.write(at.site / "opens.py", f"import ctypes\nVALUE = ctypes.CDLL({str(library)!r}).answer()\n")
@@ -172,22 +172,30 @@ def by_path(at: Ground) -> None:
 
 @case("a venv over a venv's python")
 def chain(at: Ground) -> None:
+    at.use(at.root / "first")
     at.plain()
-    outer = at.prefix
-    at.run(at.python, "-m", "venv", "--without-pip", at.root / "second")
-    at.use(at.root / "second")
+    first = at.python
+    at.use(at.project / ".venv")
+    at.run(first, "-m", "venv", "--without-pip", at.prefix)
     at.pip("gamma==1.0")
-    assert outer.exists()
 
 
-@case("a venv inside the environment's own folder, and one inside the source", soak=True)
+@case("a venv inside the environment's own folder", soak=True)
 def nested_venv(at: Ground) -> None:
     at.plain()
     at.run(at.base, "-m", "venv", "--without-pip", at.prefix / "nested")
+
+
+@case("another venv beside the code", named="other-env: a virtual environment", soak=True)
+def beside_the_code(at: Ground) -> None:
+    """It is not the environment: left out of the source, and named."""
+    at.plain()
     at.run(at.base, "-m", "venv", "--without-pip", at.project / "other-env")
 
 
-@case("the source inside the environment's folder", soak=True)
+@case(
+    "the source inside the environment's folder, where the capture would be too", named="lies inside the environment", soak=True
+)
 def source_inside(at: Ground) -> None:
     at.plain()
     at.project = at.prefix / "src" / "app"
