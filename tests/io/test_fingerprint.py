@@ -1,0 +1,79 @@
+"""A listing's fingerprint stays while nothing is changed, and changes with every path, mode, target and key."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from repro_env.io import hashes
+from repro_env.io.files import fingerprint, walk
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    root = tmp_path / "tree"
+    (root / "sub").mkdir(parents=True)
+    (root / "sub/a.py").write_bytes(b"a = 1\n")
+    (root / "b.py").write_bytes(b"b = 1\n")
+    (root / "link").symlink_to("b.py")
+    return root
+
+
+def _rewrite(root: Path) -> None:
+    """Same size, same mtime, other bytes."""
+    before = (root / "b.py").stat()
+    time.sleep(0.02)
+    (root / "b.py").write_bytes(b"b = 2\n")
+    os.utime(root / "b.py", ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def _other_target(root: Path) -> None:
+    (root / "link").unlink()
+    (root / "link").symlink_to("sub")
+
+
+def _file_for_link(root: Path) -> None:
+    (root / "link").unlink()
+    (root / "link").write_bytes(b"b.py")
+
+
+CHANGES: dict[str, Callable[[Path], object]] = {
+    "rewritten": _rewrite,
+    "renamed": lambda root: (root / "b.py").rename(root / "c.py"),
+    "executable": lambda root: (root / "b.py").chmod(0o755),
+    "gone": lambda root: (root / "sub/a.py").unlink(),
+    "new file": lambda root: (root / "sub/new.py").touch(),
+    "new folder": lambda root: (root / "new").mkdir(),
+    "other target": _other_target,
+    "file for link": _file_for_link,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_every_change_is_seen(tree: Path, change: str) -> None:
+    before = fingerprint(walk(tree))
+    assert fingerprint(walk(tree)) == before
+    CHANGES[change](tree)
+    assert fingerprint(walk(tree)) != before
+
+
+def test_bytecode_that_comes_and_goes_changes_nothing(tree: Path) -> None:
+    def skip(path: str, is_dir: bool) -> bool:
+        return is_dir and path.endswith("__pycache__")
+
+    before = fingerprint(walk(tree, skip=skip))
+    (tree / "sub/__pycache__").mkdir()
+    (tree / "sub/__pycache__/a.pyc").touch()
+    assert fingerprint(walk(tree, skip=skip)) == before
+
+
+def test_young_files_are_not_settled(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    found = list(walk(tree))
+    assert not hashes.settled(found)
+    now = time.time_ns()
+    monkeypatch.setattr(time, "time_ns", lambda: now + 2 * hashes.SETTLED)
+    assert hashes.settled(found)
