@@ -18,7 +18,7 @@ def virtualenv(at: Ground) -> None:
 
 def by_uv(at: Ground, mode: str) -> None:
     at.make(str(at.tool("uv")), "venv", "-q", "--python", at.base, str(at.prefix))
-    at.uv("pip", "install", "-q", "--link-mode", mode, "--python", at.python, "alpha", "beta", "placed")
+    at.uv("pip", "install", "-q", "--link-mode", mode, "--python", at.python, "alpha", "beta")
 
 
 @case("uv: no pip, files hard-linked to its cache")
