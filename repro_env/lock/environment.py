@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -59,6 +60,8 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
     python_path: str
     followed: tuple[Entry, ...]
     """Files outside of it that its symlinks lead to."""
+    outside: tuple[Carried, ...]
+    """Folders that Python imports from, outside of all of it."""
     unknown: tuple[str, ...]
 
     @property
@@ -73,6 +76,26 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(line for place, one in pairs for line in places.edited(place, one.edited))
 
 
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """What the operating system refuses is an error that names the path."""
+    try:
+        yield
+    except PermissionError as error:
+        raise CaptureError(
+            "cannot be read by you",
+            where=str(error.filename or ""),
+            hint="make it readable, or capture as the user who can read it",
+        ) from None
+    except OSError as error:
+        raise CaptureError(
+            f"cannot be read: {error.strerror or error}",
+            where=str(error.filename or ""),
+            hint="mend it, or remove it, and try again",
+        ) from None
+
+
+@_readable()
 def lock(
     python_name: str | None,
     environ: Mapping[str, str],
@@ -159,6 +182,15 @@ def lock(
         layers=known.layers,
         read=not unread,
         python_path=python_path(environ),
+        outside=tuple(
+            Carried(
+                name=str(one.root),
+                version="",
+                why="Python imports from there, outside the environment",
+                size=sum(file.size for file in one.found),
+            )
+            for one in beside
+        ),
         followed=followed(overlay.entries, live.places, [one.root for one in beside]) if overlay is not None else (),
         unknown=(
             *meta.problems,

@@ -40,6 +40,8 @@ from repro_env.store.store import Store
 from repro_env.store.wheelfile import open_facts
 
 THREADS = 8
+MOST_EXACT = 32
+"""Candidates tried whose tags are those of WHEEL: more than that is no index but somebody's joke."""
 MOST_OTHERS = 8
 """Candidates tried whose tags are not those of WHEEL."""
 ASK_AGAIN = 600
@@ -300,7 +302,7 @@ def _ranked(candidates: Sequence[Candidate], dist: InstalledDistribution, direct
             exact.append(one)
         elif not wanted or kinds & {_kind(tag) for tag in tags}:
             others.append(one)
-    return sorted(exact, key=lambda one: not one.linkable) + others[:MOST_OTHERS]
+    return sorted(exact, key=lambda one: not one.linkable)[:MOST_EXACT] + others[:MOST_OTHERS]
 
 
 def _kind(tag: Tag) -> tuple[str, str, str]:

@@ -82,6 +82,7 @@ def _carried(locked: Locked) -> Iterator[Carried]:
             why = "no wheel can hold it: its files are carried as they are"
             yield Carried(name=found.facts.name, version=found.facts.version, why=why)
     yield from locked.live.carried
+    yield from locked.outside
     for entry in locked.followed[:_NAMED]:
         yield Carried(name=f"/{entry.path}", version="", why="a symlink of the environment leads there", size=entry.size)
     if more := locked.followed[_NAMED:]:

@@ -455,7 +455,7 @@ def test_a_path_file_that_names_everything(ground: Ground, line: str) -> None:
     ended = ground.capture()
     assert ended.code in (0, 6, 7, 8), ended.said
     if line in ("/", "/proc", "/dev", "/sys", "../../../../.."):
-        assert ended.code != 0 or "sys.path" in ended.said or line in ground.told(ended)
+        assert ended.code != 0 or "sys.path" in ended.said or "Python imports from there" in ended.said
         assert ended.seconds < 60
 
 

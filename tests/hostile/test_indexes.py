@@ -20,6 +20,10 @@ Answer = Callable[[BaseHTTPRequestHandler], None]
 WHEEL = "plain-1.0-py3-none-any.whl"
 
 
+INFLATING = gzip.compress(b"\0" * (32 << 20)) * 32
+"""A megabyte that becomes a gigabyte."""
+
+
 class Server:
     """Answers `/simple/plain/` and `/files/` as it is told."""
 
@@ -89,8 +93,7 @@ def announced_gigabyte(handler: BaseHTTPRequestHandler) -> None:
 
 
 def inflating_page(handler: BaseHTTPRequestHandler) -> None:
-    packed = b"".join(gzip.compress(b"\0" * (64 << 20)) for _ in range(16))
-    send(handler, packed, Content_Encoding="gzip")
+    send(handler, INFLATING, Content_Encoding="gzip")
 
 
 def nested_page(handler: BaseHTTPRequestHandler) -> None:
@@ -98,7 +101,7 @@ def nested_page(handler: BaseHTTPRequestHandler) -> None:
 
 
 def page_of_a_million_links(handler: BaseHTTPRequestHandler) -> None:
-    send(handler, b"".join(b'<a href="/files/plain-1.0-py3-none-any.whl?%d">x</a>\n' % number for number in range(400_000)))
+    send(handler, b"".join(b'<a href="/files/plain-1.0-py3-none-any.whl?%d">x</a>\n' % number for number in range(100_000)))
 
 
 def to_a_file(handler: BaseHTTPRequestHandler) -> None:
@@ -121,7 +124,7 @@ PAGES: dict[str, tuple[Answer, int | None, str]] = {
     "a gigabyte": (announced_gigabyte, 10, "is a page of over"),
     "a gigabyte when inflated": (inflating_page, 10, "is a page of over"),
     "nested": (nested_page, 9, "is not an index page"),
-    "a redirect to a file": (to_a_file, 10, "file of this machine"),
+    "a redirect to a file": (to_a_file, 10, "/simple/plain/"),
     "a redirect without end": (round_and_round, 10, "/simple/plain/"),
     "a base and links of file:": (page_of_files, 0, "plain"),
     "the same link over and over": (page_of_a_million_links, None, "plain"),
@@ -159,22 +162,29 @@ def test_pages(ground: Ground, server: Server, name: str) -> None:
 # -- wheels -------------------------------------------------------------------------------------------------------
 
 
-def wheel(
-    record: bytes = b"", *, metadata: bytes = b"Wheel-Version: 1.0\nTag: py3-none-any\n", more: int = 0, big: bytes = b""
-) -> bytes:
+def wheel(record: bytes = b"plain.py,,\n", *, zeros: str = "", size: int = 0, more: int = 0) -> bytes:
+    """`zeros` is the member that inflates to `size` bytes; written in parts, since a child counts its parent's peak as its own."""
+    content = {
+        "plain.py": b"NAME = 'plain'\n",
+        "plain-1.0.dist-info/METADATA": b"Metadata-Version: 2.1\nName: plain\nVersion: 1.0\n",
+        "plain-1.0.dist-info/WHEEL": b"Wheel-Version: 1.0\nTag: py3-none-any\n",
+        "plain-1.0.dist-info/RECORD": record,
+        **{f"f{number}": b"" for number in range(more)},
+    }
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as archive:
-        for number in range(more):
-            archive.writestr(f"f{number}", b"")
-        archive.writestr("plain.py", big or b"NAME = 'plain'\n")
-        archive.writestr("plain-1.0.dist-info/METADATA", b"Metadata-Version: 2.1\nName: plain\nVersion: 1.0\n")
-        archive.writestr("plain-1.0.dist-info/WHEEL", metadata)
-        archive.writestr("plain-1.0.dist-info/RECORD", record)
+        for name, data in content.items():
+            if name.endswith(zeros) and zeros:
+                with archive.open(name, "w") as member:
+                    for _ in range(size >> 20):
+                        member.write(b"\0" * (1 << 20))
+            else:
+                archive.writestr(name, data)
     return out.getvalue()
 
 
 def climbing() -> bytes:
-    out = io.BytesIO(wheel(b"plain.py,,\n"))
+    out = io.BytesIO(wheel())
     with zipfile.ZipFile(out, "a") as archive:
         archive.writestr("../../../canary/private.txt", b"overwritten")
         archive.writestr("/etc/evil", b"overwritten")
@@ -182,16 +192,16 @@ def climbing() -> bytes:
 
 
 def lying() -> bytes:
-    """Its directory says that RECORD has three bytes; what comes out is a gigabyte."""
-    data = wheel(b"\0" * (1 << 28))
+    """Its directory says that RECORD has three bytes; what comes out is far more."""
+    data = wheel(zeros="RECORD", size=1 << 28)
     return data.replace((1 << 28).to_bytes(4, "little"), (3).to_bytes(4, "little"))
 
 
 WHEELS: dict[str, Callable[[], bytes]] = {
-    "RECORD inflates to 256 MB": lambda: wheel(b"\0" * (1 << 28)),
-    "WHEEL inflates to 256 MB": lambda: wheel(b"plain.py,,\n", metadata=b"T" * (1 << 28)),
-    "a member inflates to 1 GB": lambda: wheel(b"plain.py,,\n", big=b"\0" * (1 << 30)),
-    "200 000 members": lambda: wheel(b"plain.py,,\n", more=200_000),
+    "RECORD inflates to 256 MB": lambda: wheel(zeros="RECORD", size=1 << 28),
+    "WHEEL inflates to 256 MB": lambda: wheel(zeros="WHEEL", size=1 << 28),
+    "a member inflates to 1 GB": lambda: wheel(zeros="plain.py", size=1 << 30),
+    "100 000 members": lambda: wheel(more=100_000),
     "members that climb": climbing,
     "sizes that lie": lying,
     "no zip": lambda: b"PK\x05\x06" + b"\0" * 18 + b"x" * 100,
