@@ -55,6 +55,8 @@ def left_out(path: str) -> bool:
     folder, _, name = path.rpartition("/")
     if folder.endswith("/conda-meta") and (name.endswith(".json") or name in ("history", "state")):
         return True  # what conda notes down of itself: times, URLs with tokens, values of variables
+    if path.endswith("/.venv/.lock"):
+        return True  # uv's, empty: made whenever it installs
     return (folder.endswith(".dist-info") and name in OWN) or "/__pycache__" in path
 
 
