@@ -107,6 +107,10 @@ class Facts(msgspec.Struct, frozen=True):
     linked: tuple[Linked, ...]
 
 
+_KNOWN = (msgspec.json.Decoder(Packed), msgspec.json.Decoder(Info))
+"""msgspec works a type out when it is first used, which two threads must not do at once."""
+
+
 def read_info(files: Mapping[str, bytes], filename: str, links: frozenset[str] = frozenset()) -> Info:
     """The contents of `info/` as facts. `files`: by path; `links`: paths that are symlinks, for packages without `paths.json`.
 
