@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro_env.capture.variables import sort
+from repro_env.capture.variables import hidden, secret, sort
 from repro_env.model import codec
 from repro_env.model.environment import Variables
 
@@ -73,3 +73,10 @@ def test_sorted_and_strange_names_left_out() -> None:
     assert said.named == ("A", "b")
     assert codec.decode(codec.canonical(said), Variables, where="") == said
     assert sort(dict(reversed(environ.items()))) == said
+
+
+def test_values_that_texts_must_not_repeat() -> None:
+    environ = {"MY_PLAIN": "hunter2", "HOME": "/home/ann", "SHLVL": "1", "PORT": "1234567", "OMP_NUM_THREADS": "8", "USER": "ann"}
+    environ |= {"DATABASE_URL": "postgres://ann:t0psecret@db/x", "API_KEY": "k-12345", "SSH_AUTH_SOCK": "/tmp/agent.1"}
+    assert hidden(environ) == {"hunter2", "postgres://ann:t0psecret@db/x", "t0psecret", "k-12345"}
+    assert secret(environ) == {"k-12345"}
