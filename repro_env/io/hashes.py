@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from repro_env.io import hasher, process
 from repro_env.io.files import Found, Key
 from repro_env.model.errors import CaptureError
 from repro_env.model.talk import Advance
@@ -32,6 +34,9 @@ SETTLED = 2_000_000_000
 BUFFER = 1 << 18
 _BIG = 1 << 20
 _BATCH = 64
+_FLOCK = 2_000
+"""Small files that are worth a process; a list has to have more than twice as many."""
+_HELPER = hasher.__file__
 _KEPT = 2_000_000
 """Rows in the table; the oldest go first."""
 _COLUMNS = "dev integer, ino integer, size integer, mtime integer, ctime integer"
@@ -52,7 +57,7 @@ class FileHashes:
     def of(
         self, root: Path, found: Sequence[Found], *, workers: int | None = None, advance: Advance | None = None
     ) -> dict[str, str]:
-        """Path -> hex, for each file among `found`, in their order. `workers`: threads, one per core unless given.
+        """Path -> hex, for each file among `found`, in their order. `workers`: how many at a time, one per core unless given.
 
         Raises `CaptureError` for a file that cannot be read, or that is no longer the one found.
         """
@@ -174,8 +179,10 @@ def _hash_all(root: Path, files: list[Found], workers: int, advance: Advance | N
                 batch = next(batches, None)
             if batch is None:
                 return
+            done.update(_helped(root, batch) if len(batch) > _BATCH else {})
             for one in batch:
-                done[one.key] = _hash(root, one, buffer, failed)
+                if one.key not in done:
+                    done[one.key] = _hash(root, one, buffer, failed)
             if advance is not None:
                 with lock:
                     advance(sum(one.size for one in batch))
@@ -186,7 +193,8 @@ def _hash_all(root: Path, files: list[Found], workers: int, advance: Advance | N
         except BaseException as error:  # noqa: BLE001
             failed.append(error)
 
-    # hashlib and read let go of the interpreter lock: threads do as well as processes, without their start-up.
+    # hashlib and read let go of the interpreter lock: with large files threads do as well as processes, without their
+    # start-up. A long list of small ones goes to helper processes, and the threads wait for these.
     small = len(files) <= _BATCH and sum(one.size for one in files) < _BIG
     threads = [threading.Thread(target=help_out, daemon=True) for _ in range(0 if small else workers - 1)]
     for thread in threads:
@@ -208,19 +216,35 @@ def _batches(files: list[Found]) -> Iterator[list[Found]]:
     """The big ones first, each alone, so that no thread ends long after the others; then the small, as found."""
     yield from ([one] for one in sorted((one for one in files if one.size >= _BIG), key=lambda one: -one.size))
     small = [one for one in files if one.size < _BIG]
-    yield from (small[start : start + _BATCH] for start in range(0, len(small), _BATCH))
+    count = _FLOCK if len(small) > 2 * _FLOCK else _BATCH
+    yield from (small[start : start + count] for start in range(0, len(small), count))
+
+
+def _helped(root: Path, batch: Sequence[Found]) -> dict[Key, bytes]:
+    """sha256 of small files, by a process of its own. What it cannot read, or finds changed, is not among them."""
+    words = [os.fsencode(os.path.abspath(root))]  # noqa: PTH100
+    for one in batch:
+        words += [b"%d" % one.size, os.fsencode(one.path)]
+    try:
+        done = process.run([sys.executable, "-I", "-S", _HELPER], stdin=b"".join(word + b"\0" for word in words))
+    except OSError:
+        return {}  # no room for one more process: it is done here
+    if len(done.stdout) != len(batch) * hasher.ROW.size:
+        return {}
+    rows = zip(batch, hasher.ROW.iter_unpack(done.stdout), strict=True)
+    return {one.key: digest for one, (digest, *facts) in rows if tuple(facts) == one.key[:4]}
 
 
 def _hash(root: Path, one: Found, buffer: bytearray, failed: list[BaseException]) -> bytes:
     path = f"{root}/{one.path}"
-    hasher = hashlib.sha256()
+    state = hashlib.sha256()
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             left = one.size
             with memoryview(buffer) as view:
                 while left > 0 and not failed and (count := os.readv(fd, [buffer])):
-                    hasher.update(view[:count])
+                    state.update(view[:count])
                     left -= count
             facts = os.fstat(fd)
         finally:
@@ -230,4 +254,4 @@ def _hash(root: Path, one: Found, buffer: bytearray, failed: list[BaseException]
     # Not ctime: a hard link made elsewhere (by an installer's cache) changes it, and no byte.
     if (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns) != one.key[:4] and not failed:
         raise CaptureError("changed while it was being read", where=path, hint="stop what writes it, or leave it out")
-    return hasher.digest()
+    return state.digest()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import os
 import sqlite3
+import sys
 import time
 from pathlib import Path
 
@@ -213,3 +214,68 @@ def test_the_table_does_not_grow_without_end(cache: FileHashes, monkeypatch: pyt
         kept = [ino for (ino,) in db.execute("select ino from hash order by ino")]
     db.close()
     assert kept == list(range(15, 25))
+
+
+@pytest.fixture
+def flock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """More small files than are hashed by threads, some in odd places."""
+    monkeypatch.setattr(hashes, "_FLOCK", 70)
+    folder = tmp_path / "flock"
+    for number in range(4 * 70):
+        path = folder / f"ünï {number % 3}\n" / str(number)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"%d" % number * (number % 7))
+    (folder / "big").write_bytes(bytes(2 << 20))
+    return folder
+
+
+@pytest.mark.parametrize("workers", [1, 5])
+def test_many_small_files_are_hashed_by_helpers(
+    flock: Path, cache: FileHashes, monkeypatch: pytest.MonkeyPatch, workers: int
+) -> None:
+    found = list(walk(flock))
+    files = [one for one in found if one.kind == "file"]
+    expected = {one.path: hashlib.sha256((flock / one.path).read_bytes()).hexdigest() for one in files}
+    here: list[str] = []
+    real = hashes._hash
+
+    def noted(root: Path, one: Found, buffer: bytearray, failed: list[BaseException]) -> bytes:
+        here.append(one.path)
+        return real(root, one, buffer, failed)
+
+    monkeypatch.setattr(hashes, "_hash", noted)
+    counted: list[int] = []
+    assert cache.of(flock, found, workers=workers, advance=counted.append) == expected
+    assert here == ["big"]
+    assert sum(counted) == sum(one.size for one in files)
+
+
+def test_a_relative_root_is_fine_for_helpers(flock: Path, cache: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(flock.parent)
+    found = list(walk(flock))
+    assert cache.of(Path("flock"), found) == cache.of(flock, found)
+
+
+def test_without_helpers_it_takes_longer_and_is_the_same(
+    flock: Path, cache: FileHashes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found = list(walk(flock))
+    plain = cache.of(flock, found)
+    for number, helper in enumerate((str(tmp_path / "gone.py"), "/dev/null")):
+        monkeypatch.setattr(hashes, "_HELPER", helper)
+        assert FileHashes(tmp_path / f"other{number}.db").of(flock, found) == plain
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "no-python"))
+    assert FileHashes(tmp_path / "another.db").of(flock, found) == plain
+
+
+def test_what_a_helper_finds_changed_is_named(flock: Path, cache: FileHashes) -> None:
+    found = list(walk(flock))
+    victim = next(one.path for one in found if one.path.endswith("/8"))
+    (flock / victim).write_text("other")
+    with pytest.raises(CaptureError, match="changed while it was being read") as caught:
+        cache.of(flock, found)
+    assert caught.value.where == str(flock / victim)
+    (flock / victim).unlink()
+    with pytest.raises(CaptureError, match="cannot be read") as caught:
+        cache.of(flock, found)
+    assert caught.value.where == str(flock / victim)
