@@ -17,6 +17,7 @@ from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
 from repro_env.io.files import FileContents, walk
 from repro_env.lock import assemble, compose, conda, environment, identify, layers
+from repro_env.lock.locked import Locked, check_unchanged, identity_of
 from repro_env.lock.observe import observed
 from repro_env.lock.search import Search
 from repro_env.model.artifact import TreeBlob
@@ -75,7 +76,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         programs=request.programs,
         store=store,
         tell=tell,
-        search=search,
+        searching=search,
     )
     if locked.facts.kind != "system" and request.output.is_relative_to(locked.facts.layout.prefix):
         raise CaptureError(
@@ -92,9 +93,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     tell("writing what has to be carried")
     carried = Carried(request.output / "blobs")
     code, problems = _source(tree, include, request, store, carried)
-    identity = environment.identity(
-        locked, request.seed, lambda one: carry(one.entries, one.contents, store=store, carried=carried)
-    )
+    identity = identity_of(locked, request.seed, lambda one: carry(one.entries, one.contents, store=store, carried=carried))
     for one in locked.identified:
         if one.hint.origin in ("carried", "repacked") and not carried.has(one.wheel.sha256, store.facts):
             carried.add_file(identify.whole(one, store), one.wheel.sha256)
@@ -102,7 +101,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         if package.hint.origin == "carried" and not carried.has(package.package.sha256, store.facts):
             carried.add_file(conda.whole(package, store), package.package.sha256)
     if locked.read:
-        environment.check_unchanged(locked)
+        check_unchanged(locked)
     spec = assemble.spec(
         identity,
         [one.hint for one in locked.identified],
@@ -142,7 +141,7 @@ def carry(entries: Sequence[Entry], contents: Contents, *, store: Store, carried
     return blob
 
 
-def _size(locked: environment.Locked, venv: Path) -> int:
+def _size(locked: Locked, venv: Path) -> int:
     """Bytes of the environment's files, bytecode apart: they were listed, so nothing is listed again."""
     place = next((one for one in locked.live.places if one.prefix.resolve() == venv.resolve()), None)
     found = place.found if place is not None else walk(venv, skip=compose.bytecode)
@@ -177,13 +176,13 @@ def _look(
     )
 
 
-def _imported(locked: environment.Locked) -> list[Path]:
+def _imported(locked: Locked) -> list[Path]:
     """Folders that Python imports from, as it says, and those of editable projects."""
     projects = (distributions.project(one) for _, one in locked.installed)
     return [Path(path) for path in (*locked.live.startup.sys_path, *projects) if path.startswith("/")]
 
 
-def _held(locked: environment.Locked) -> list[Path]:
+def _held(locked: Locked) -> list[Path]:
     """Folders whose content the image holds."""
     facts = locked.facts
     held = [Path(facts.interpreter.stdlib), Path(facts.interpreter.platstdlib)]

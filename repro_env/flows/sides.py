@@ -62,14 +62,14 @@ def of_live(
     tell: Tell,
 ) -> Side:
     """Lock an environment as a capture would, and write nothing. Raises what a capture raises."""
-    from repro_env.lock import assemble, layers, observe
-    from repro_env.lock import environment as locking
+    from repro_env.lock import assemble, environment, layers, observe
+    from repro_env.lock.locked import check_unchanged, identity_of
     from repro_env.model import codec
 
-    locked = locking.lock(python, environ, workspace=workspace, programs=programs, store=store, tell=tell)
-    identity = locking.identity(locked, seed, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts))
+    locked = environment.lock(python, environ, workspace=workspace, programs=programs, store=store, tell=tell)
+    identity = identity_of(locked, seed, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts))
     if locked.read:
-        locking.check_unchanged(locked)
+        check_unchanged(locked)
     expected = assemble.expected(identity, locked.layers)
     live = locked.live
     held: dict[Part, Tree | None] = {

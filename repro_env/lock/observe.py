@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from repro_env import __version__
 from repro_env.capture import frameworks
-from repro_env.lock.environment import Locked
+from repro_env.lock.locked import Locked
 from repro_env.model.environment import Carried, Excluded
 from repro_env.model.spec import Data, InstalledFrom, Observed, Source
 

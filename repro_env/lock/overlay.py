@@ -1,0 +1,63 @@
+"""The overlay: what the environment shows beside its packages and wheels, and what it uses beside itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from repro_env.base.tree import Tree
+from repro_env.image.entry import Entry, entries_of, ordered
+from repro_env.image.layout import inside
+from repro_env.io.files import FileContents
+from repro_env.lock import compose
+from repro_env.lock.outside import Outside, linked
+from repro_env.lock.places import Place
+from repro_env.store.store import Store
+
+
+def overlay(
+    compositions: Sequence[compose.Composition],
+    observed: Sequence[Place],
+    beside: Sequence[Outside],
+    held: Mapping[str, Entry],
+    workspace: Path,
+    made: Mapping[str, bytes],
+    store: Store,
+) -> Tree | None:
+    """The tree, or None where there is nothing of the kind.
+
+    `compositions`: of the places, in their order. `held`: the entries of all lower trees. `workspace`: a run shows it at
+    its own path. `made`: what stands in the place of files of the first place. Raises `CaptureError` for links to too much.
+    """
+    entries = [entry for one in compositions for entry in one.overlay]
+    roots = [workspace, *(one.root for one in beside)]
+    links = linked(entries, observed, held, roots)
+    for one in beside:
+        entries += entries_of(one.found, store.hashes.of(one.root, one.found), below=inside(str(one.root)))
+        links.follow(str(one.named))
+    for place in observed:
+        if place.layout.in_place:
+            links.follow(place.layout.prefix)
+    found, _ = links.finish(store.hashes)
+    parents = {entry.path.rpartition("/")[0] for entry in found}
+    entries += [entry for entry in found if held.get(entry.path) != entry and entry.path not in parents]
+    return Tree(entries=tuple(ordered(entries)), contents=_Contents(observed[0], made)) if entries else None
+
+
+class _Contents:
+    """Overlay entries below the environment's place come from its prefix, all others from their own path.
+
+    `made`: what stands in the place of files below the prefix.
+    """
+
+    def __init__(self, place: Place, made: Mapping[str, bytes]) -> None:
+        self._made = {f"{place.root}/{path}": data for path, data in made.items()}
+        self._root = f"{place.root}/"
+        self._environment = FileContents(place.prefix, strip=place.root)
+        self._outside = FileContents(Path("/"))
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        if entry.path in self._made:
+            return iter([self._made[entry.path]])
+        below = entry.path.startswith(self._root)
+        return (self._environment if below else self._outside).chunks(entry)
