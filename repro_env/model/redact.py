@@ -119,8 +119,8 @@ _PASSWORD = re.compile(
     r"|access[_-]?key|(?<=--)pass)[\"']?(?:\s*[=:]\s*|\s+(?=\S))[\"']?)(?!<redacted>)[^\s\"'<>&,;]{6,}"
 )
 _TOKEN = re.compile(
-    # Long ones only: `--eos_token <s>` and `--max-tokens 512` are a model's, not a door's.
-    r"(?i)((?:\b|_|--?)(?:token|secret)[\"']?(?:\s*[=:]\s*|\s+(?=\S))[\"']?)(?=[^\s\"']*[0-9])(?!<redacted>)[A-Za-z0-9._~+/=-]{16,}"
+    # Long ones only: `--eos_token <s>` and `--max-tokens 512` are a model's, not a door's; after `--not-secret` stands a path.
+    r"(?i)((?:\b|_|--?)(?<!--not-)(?:token|secret)[\"']?(?:\s*[=:]\s*|\s+(?=\S))[\"']?)(?=[^\s\"']*[0-9])(?!<redacted>)[A-Za-z0-9._~+/=-]{16,}"
 )
 _NO_SCHEME = re.compile(
     # `user:password@proxy:3128`; an image's `name:tag@sha256:...` and a URL with its scheme are not meant.

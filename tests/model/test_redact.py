@@ -135,3 +135,9 @@ def test_a_url_never_keeps_userinfo(text: str) -> None:
     host = cleaned.partition("://")[2].partition("/")[0].partition("?")[0]
     if host:
         msgspec.convert(cleaned, type=Url)
+
+
+def test_the_option_that_names_a_file_keeps_its_path() -> None:
+    said = "if it is none: --not-secret 'lib/python3.11/site-packages/upload_mine.py'"
+    assert redact.line(said) == said
+    assert redact.REDACTED in redact.line("--client-secret 0123456789abcdef01")
