@@ -60,9 +60,14 @@ class Stage(NamedTuple):
     kept: Path
 
 
+def imports(stage: Stage) -> list[str]:
+    """What a user's code would import."""
+    return [name for name, told in stage.host["modules"].items() if told[0] == "yes" and not name.startswith("_")]
+
+
 def script(stage: Stage) -> Path:
     """A training script: it imports everything that can be imported, and prints what came."""
-    names = [name for name, told in stage.host["modules"].items() if told[0] == "yes"]
+    names = imports(stage)
     lines = [f"import {name}\nprint({name!r}, getattr({name}, 'VALUE', None))" for name in names]
     path = stage.at.root / "code" / "train.py"
     path.parent.mkdir(exist_ok=True)
@@ -86,7 +91,7 @@ def wandb(stage: Stage) -> str:
 
 def mlflow(stage: Stage) -> str:
     """What a logged model says that it needs: inferred from what its code imports."""
-    names = [name for name, told in stage.host["modules"].items() if told[0] == "yes"]
+    names = imports(stage)
     code = (
         "import mlflow.pyfunc\nclass Model(mlflow.pyfunc.PythonModel):\n    def predict(self, context, model_input, params=None):\n"
         f"        import {', '.join(names)}\n        return model_input\n"
@@ -144,7 +149,7 @@ def site(tool: str) -> Path:
 def without_tool(record: str, tool: str, host: dict[str, Any]) -> str:
     """The record less the lines about the tool's own distributions, which only the benchmark put there."""
     theirs = {_name(path.name.partition("-")[0]) for path in site(tool).glob("*.dist-info")} if tool in PEERS else set()
-    theirs -= {_name(one[0]) for one in host["distributions"]}
+    theirs = (theirs | {tool}) - {_name(one[0]) for one in host["distributions"]}
     rows = [row for row in record.splitlines() if row.strip() and not row.startswith("#")]
     return "\n".join(row for row in rows if _name(re.split(r"[ =<>@;\[]", row.strip())[0]) not in theirs) + "\n"
 
