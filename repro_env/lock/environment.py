@@ -13,7 +13,7 @@ from repro_env.capture import distributions, python, variables
 from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Entry
-from repro_env.lock import compared, compose, conda, identify, layers, search
+from repro_env.lock import compared, compose, conda, identify, layers
 from repro_env.lock.compared import Compared
 from repro_env.lock.installed import Installed, layers_of
 from repro_env.lock.live import Live, look
@@ -22,6 +22,7 @@ from repro_env.lock.outside import Outside, followed, outside, python_path
 from repro_env.lock.overlay import overlay
 from repro_env.lock.places import Place
 from repro_env.lock.search import Search
+from repro_env.lock.searched import carried
 from repro_env.lock.untold import untold
 from repro_env.model.environment import Carried, Interpretation
 from repro_env.model.errors import CaptureError
@@ -78,7 +79,7 @@ def lock(
     beside = outside(facts, live.startup, live.places, workspace)
     rest = overlay(known.compositions, live.places, beside, live.held, workspace, made, store)
     if searching is not None:
-        search.carried(searching, live, identified, installed, rest, store)
+        carried(searching, live, identified, installed, rest, store)
         conda.search(searching, packages, linked, first.prefix, store)
     unread = unread and (rest is None or layers.known_blob(rest.entries, facts=store.facts) is not None)
     return Locked(

@@ -6,24 +6,18 @@ The source has its own refusal (`capture.source`). What comes from an index is p
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import msgspec
 
-from repro_env.base.tree import Tree
 from repro_env.capture import secrets
 from repro_env.capture.globs import globs
 from repro_env.capture.secrets import Secret
-from repro_env.image import layer, wheel
+from repro_env.image import layer
 from repro_env.image.entry import Contents, Entry
-from repro_env.lock import identify
-from repro_env.lock.live import Live
-from repro_env.lock.outside import on_host
 from repro_env.model import codec
 from repro_env.model.errors import CaptureError
 from repro_env.store.facts import FactCache
-from repro_env.store.store import Store
-from repro_env.store.wheelfile import WheelContents
 
 
 class Search:
@@ -81,27 +75,3 @@ def _found(files: Iterable[Entry], contents: Contents) -> Iterator[Secret]:
         found = secrets.in_chunks(contents.chunks(entry))
         if found is not None:
             yield Secret(entry.path, *found)
-
-
-def carried(
-    search: Search,
-    live: Live,
-    identified: Sequence[identify.Identified],
-    installed: Mapping[str, wheel.Installed],
-    overlay: Tree | None,
-    store: Store,
-) -> None:
-    """All that is carried and that no database vouches for. Repacked distributions were searched when they were packed."""
-    if overlay is not None:
-        search.tree(overlay.entries, overlay.contents, lambda path: str(on_host(path, live.places)))
-    settings = [entry for entry in live.base.entries if entry.path.startswith("etc/")]
-    search.tree(settings, live.base.contents, lambda path: f"/{path}")
-    for tree in (live.unowned, live.interpreter):
-        if tree is not None:
-            search.tree(tree.entries, tree.contents, lambda path: f"/{path}")
-    for one in identified:
-        if one.hint.origin == "carried" and not search.clean(one.wheel.sha256):
-            made = installed[one.wheel.key]
-            members = [entry for entry in made.entries if entry.path in made.members]
-            contents = WheelContents(identify.whole(one, store), made)
-            search.whole(one.wheel.sha256, members, contents, f"{one.wheel.filename}/".__add__)
