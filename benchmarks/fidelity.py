@@ -24,7 +24,7 @@ import pytest
 
 sys.path.insert(0, str(parts.ROOT))
 
-from repro_env.io.files import remove_tree
+from repro_env.io.files import atomic_write, remove_tree
 from tests.fakes.index import Index
 from tests.fidelity import compare, packages, play
 from tests.fidelity.case import Case, cases
@@ -316,7 +316,7 @@ def versions() -> dict[str, str]:
 
 
 def _write(result: dict[str, Any]) -> None:
-    RESULTS.write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
+    atomic_write(RESULTS, (json.dumps(result, indent=1) + "\n").encode())
 
 
 WORDS = {
