@@ -266,20 +266,26 @@ RECORDS: dict[str, Callable[[Stage], str]] = {"pip freeze": freeze, "wandb": wan
 
 
 def judge(case: Case, machine: play.Machine, folder: Path, tool: str) -> Judged:
+    """What a tool does with a case; folders of this machine by a word in what it said."""
     root = Path(tempfile.mkdtemp(prefix="case-", dir=folder))
     try:
-        if tool == "repro-env":
-            verdict = play.play(case, root / "x", machine)
-            return Judged(verdict.verdict, verdict.detail)
-        if tool == "reprozip":
-            return reprozip(case, root / "x", machine.proxy)
-        return restored(case, root / "x", machine.proxy, tool, RECORDS[tool])
+        verdict, detail = _judged(case, machine, root / "x", tool)
     except subprocess.TimeoutExpired:
-        return Judged("fails", "did not end within minutes")
+        verdict, detail = "fails", "did not end within minutes"
     except pytest.skip.Exception as reason:
-        return Judged("n/a", f"not on this machine: {reason}")
+        verdict, detail = "n/a", f"not on this machine: {reason}"
     finally:
         remove_tree(root)
+    return Judged(verdict, detail.replace(str(root / "x"), "…").replace(sys.base_prefix, "<python>")[:2000])
+
+
+def _judged(case: Case, machine: play.Machine, root: Path, tool: str) -> Judged:
+    if tool == "repro-env":
+        verdict = play.play(case, root, machine)
+        return Judged(verdict.verdict, verdict.detail)
+    if tool == "reprozip":
+        return reprozip(case, root, machine.proxy)
+    return restored(case, root, machine.proxy, tool, RECORDS[tool])
 
 
 def main(only: str, *, peers: bool) -> None:
