@@ -43,7 +43,9 @@ def command(
     ] = "host",
     with_: Annotated[
         list[str] | None,
-        typer.Option("--with", help="A program, package or folder of this machine to have inside too, e.g. git.", metavar="PROGRAM"),
+        typer.Option(
+            "--with", help="A program, package or folder of this machine to have inside too, e.g. git.", metavar="PROGRAM"
+        ),
     ] = None,
     seed: Annotated[
         int, typer.Option(help="The master seed of runs, up to 4294967295.", min=0, max=2**32 - 1, metavar="N", show_default="0")
