@@ -42,7 +42,7 @@ def ignored_extension(at: Ground) -> None:
     at.pip("-e", root)
 
 
-@case("editable that reads a git-ignored data file")
+@case("editable that reads a git-ignored data file", soak=True)
 def ignored_data(at: Ground) -> None:
     at.plain()
     root = at.sources("thing", src=True)
@@ -52,7 +52,7 @@ def ignored_data(at: Ground) -> None:
     at.pip("-e", root)
 
 
-@case("editable through a finder module (a package at another path than its name)")
+@case("editable through a finder module (a package at another path than its name)", soak=True)
 def finder(at: Ground) -> None:
     at.plain()
     root = at.sources("thing")
@@ -80,7 +80,7 @@ def develop(at: Ground) -> None:
     at.run(at.python, "setup.py", "-q", "develop", "--no-deps", cwd=root)
 
 
-@case("editable inside the project's own folder")
+@case("editable inside the project's own folder", soak=True)
 def in_the_project(at: Ground) -> None:
     at.plain()
     root = at.sources("thing", "project/libs/thing", src=True)

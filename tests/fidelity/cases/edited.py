@@ -51,7 +51,7 @@ def turned_into_links(at: Ground) -> None:
     (at.site / "beta" / "sub").symlink_to("real_sub")
 
 
-@case("a symlink that leads out of the environment")
+@case("a symlink that leads out of the environment", soak=True)
 def link_out(at: Ground) -> None:
     at.plain()
     at.write(at.root / "elsewhere" / "model.bin", b"weights")
@@ -207,7 +207,7 @@ def lying_bytecode(at: Ground) -> None:
     at.write(at.site / "liar.py", "VALUE = 'from the source'\n")
 
 
-@case("what pip leaves of an interrupted uninstall (~lpha)")
+@case("what pip leaves of an interrupted uninstall (~lpha)", soak=True)
 def leftovers(at: Ground) -> None:
     at.plain()
     shutil.copytree(at.site / "beta", at.site / "~eta")
@@ -240,7 +240,7 @@ def many_files(at: Ground) -> None:
         at.write(at.site / "beta" / "many" / f"{number % 50}" / f"{number}.txt", str(number))
 
 
-@case("Jupyter kernels, man pages, translations below the prefix")
+@case("Jupyter kernels, man pages, translations below the prefix", soak=True)
 def below_the_prefix(at: Ground) -> None:
     at.plain()
     at.write(at.prefix / "share" / "jupyter" / "kernels" / "mine" / "kernel.json", f'{{"argv": ["{at.python}"]}}\n')
@@ -252,7 +252,7 @@ def below_the_prefix(at: Ground) -> None:
     )
 
 
-@case("an extension module replaced by one built here")
+@case("an extension module replaced by one built here", soak=True)
 def replaced_extension(at: Ground) -> None:
     at.plain()
     at.pip(at.wheel("native", files={"native_one.abi3.so": b"not for this machine"}))

@@ -99,19 +99,19 @@ def conflicting(at: Ground) -> None:
     at.pip("--no-deps", "wants-new", "wants-old", "gamma==1.0")
 
 
-@case("setuptools pinned")
+@case("setuptools pinned", soak=True)
 def pinned_setuptools(at: Ground) -> None:
     at.plain()
     at.pip("setuptools==80.9.0", "wheel")
 
 
-@case("pip in the environment, of the version that venv brings")
+@case("pip in the environment, of the version that venv brings", soak=True)
 def with_pip(at: Ground) -> None:
     at.venv(pip=True)
     at.pip("alpha")
 
 
-@case("a prerelease")
+@case("a prerelease", soak=True)
 def prerelease(at: Ground) -> None:
     at.plain()
     at.pip("--pre", "gamma")
@@ -130,7 +130,7 @@ def namespace(at: Ground) -> None:
     at.pip("names-first", "names-second")
 
 
-@case("a namespace package in the style of pkgutil, its __init__.py in both")
+@case("a namespace package in the style of pkgutil, its __init__.py in both", soak=True)
 def namespace_pkgutil(at: Ground) -> None:
     at.plain()
     init = b"__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
@@ -165,7 +165,7 @@ def overlap_first(at: Ground) -> None:
     at.pip("over-first")
 
 
-@case("two distributions that own one path, the second installed last")
+@case("two distributions that own one path, the second installed last", soak=True)
 def overlap_second(at: Ground) -> None:
     at.venv()
     at.pip("over-first")
@@ -230,7 +230,7 @@ def removed_release(at: Ground) -> None:
     at.pip(at.wheel("withdrawn", "0.9", files={"withdrawn.py": b"VALUE = 'withdrawn'\n"}))
 
 
-@case("pip install --target, on PYTHONPATH")
+@case("pip install --target, on PYTHONPATH", soak=True)
 def target(at: Ground) -> None:
     at.plain()
     at.pip("--target", at.root / "target", "gamma==1.0", "plugged")
@@ -258,7 +258,7 @@ def published(at: Ground, name: str) -> Path:
     return wheels.make(at.root / "other", name, files={f"{name}.py": b"VALUE = 'another of the same name'\n"})
 
 
-@case("a local wheel with name and version of one on the index")
+@case("a local wheel with name and version of one on the index", soak=True)
 def same_name(at: Ground) -> None:
     at.venv()
     at.pip(published(at, "alpha"))

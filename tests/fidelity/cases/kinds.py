@@ -36,7 +36,7 @@ def uv_clone(at: Ground) -> None:
     by_uv(at, "clone")
 
 
-@case("uv: files are symlinks into its cache")
+@case("uv: files are symlinks into its cache", soak=True)
 def uv_symlink(at: Ground) -> None:
     by_uv(at, "symlink")
 
@@ -47,13 +47,13 @@ def uv_compiled(at: Ground) -> None:
     at.uv("pip", "install", "-q", "--compile-bytecode", "--python", at.python, "alpha", "beta")
 
 
-@case("venv --copies")
+@case("venv --copies", soak=True)
 def copies(at: Ground) -> None:
     at.venv("--copies")
     at.pip("alpha")
 
 
-@case("venv with a prompt, on a path with spaces, Unicode and more than 128 characters")
+@case("venv with a prompt, on a path with spaces, Unicode and more than 128 characters", soak=True)
 def long_path(at: Ground) -> None:
     at.use(at.project / "an env with spaces" / "und ein größerer Name" / ("x" * 100))
     at.venv("--prompt", "my 'env'")
@@ -123,7 +123,7 @@ def debian_system_site(at: Ground) -> None:
     at.pip("alpha")
 
 
-@case("a venv over Debian's python3")
+@case("a venv over Debian's python3", soak=True)
 def over_debian(at: Ground) -> None:
     at.base = str(debians())
     at.venv()

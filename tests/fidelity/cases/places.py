@@ -41,7 +41,7 @@ def relative_path(at: Ground) -> None:
     at.variables["PYTHONPATH"] = "lib"
 
 
-@case("PYTHONPATH with a folder of the project")
+@case("PYTHONPATH with a folder of the project", soak=True)
 def own_folder_on_path(at: Ground) -> None:
     at.plain()
     at.write("lib/helper.py", "VALUE = 'helper'\n")
@@ -170,7 +170,7 @@ def by_path(at: Ground) -> None:
     at.write(at.site / "opens.py", f"import ctypes\nVALUE = ctypes.CDLL({str(library)!r}).answer()\n")
 
 
-@case("a venv over a venv's python")
+@case("a venv over a venv's python", soak=True)
 def chain(at: Ground) -> None:
     at.use(at.root / "first")
     at.plain()
@@ -202,7 +202,7 @@ def source_inside(at: Ground) -> None:
     at.write("train.py", "print(1)\n")
 
 
-@case("a folder on sys.path in the home of the user")
+@case("a folder on sys.path in the home of the user", soak=True)
 def in_home(at: Ground) -> None:
     at.plain()
     at.write(at.home / "lib" / "mine.py", "VALUE = 'mine'\n")
