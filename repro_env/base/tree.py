@@ -10,14 +10,14 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
 from repro_env.image.entry import Contents, Entry, ordered
-from repro_env.io.files import FileContents, Found, walk
+from repro_env.io.files import FileContents, Found, Key, keys_of, walk
 from repro_env.model.environment import SystemPackage
 from repro_env.model.errors import LockError
 
@@ -132,7 +132,12 @@ class LiveTree:
                 entries.append(Entry(found.path, "dir"))
         made = {path[1:]: data for path, data in self._made.items()}
         entries += [Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in made.items()]
-        return tuple(ordered(entries)), LiveContents(made)
+        return tuple(ordered(entries)), LiveContents(made, self.keys)
+
+    @property
+    def keys(self) -> dict[str, Key]:
+        """Of the files collected from the machine, by path from the root."""
+        return keys_of(self._found.values())
 
     def _folder(self, folder: str, depth: int) -> str | None:
         if folder not in self._real:
@@ -189,9 +194,9 @@ class LiveTree:
 class LiveContents:
     """Bytes of a live tree (`image.entry.Contents`): files made by rule from memory, all others from their own places."""
 
-    def __init__(self, made: dict[str, bytes]) -> None:
+    def __init__(self, made: dict[str, bytes], keys: Mapping[str, Key]) -> None:
         self._made = made
-        self._live = FileContents(Path("/"))
+        self._live = FileContents(Path("/"), keys=keys)
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
         if entry.path in self._made:

@@ -15,7 +15,7 @@ from repro_env.capture import data, distributions, notebook, python, requirement
 from repro_env.flows import files, snapshot
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
-from repro_env.io.files import FileContents, walk
+from repro_env.io.files import FileContents, keys_of, walk
 from repro_env.lock import assemble, compose, conda, environment, identify, layers
 from repro_env.lock.locked import Locked, check_unchanged, identity_of
 from repro_env.lock.observe import observed
@@ -195,7 +195,7 @@ def _source(
 ) -> tuple[Source, tuple[str, ...]]:
     """The code as a carried tree, and what could not be told of it."""
     entries = ordered(entries_of(tree.found, store.hashes.of(tree.root, tree.found)))
-    blob = carry(entries, FileContents(tree.root), store=store, carried=carried)
+    blob = carry(entries, FileContents(tree.root, keys=keys_of(tree.found)), store=store, carried=carried)
     notebooks, wanted = notebook.look(tree.root, tree.found), requirements.look(tree.root, tree.found)
     code = Source(
         path=str(tree.root),

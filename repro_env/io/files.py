@@ -11,7 +11,7 @@ import os
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Literal, Protocol
 
@@ -224,22 +224,29 @@ class Sized(Protocol):
 
 
 class FileContents:
-    """The bytes of files under a folder, for entries that lie below the prefix `strip` (`image.entry.Contents`)."""
+    """The bytes of files under a folder, for entries that lie below the prefix `strip` (`image.entry.Contents`).
 
-    def __init__(self, root: Path, strip: str = "") -> None:
+    `keys`: of files by path relative to the folder, as they were when they were hashed. One that has another key by now,
+    or gets one while it is read, is refused: what is computed from its bytes would be remembered as that of others.
+    """
+
+    def __init__(self, root: Path, strip: str = "", keys: Mapping[str, Key] | None = None) -> None:
         self._root = f"{root}/"
         self._strip = f"{strip.strip('/')}/" if strip.strip("/") else ""
+        self._keys = keys or {}
 
     def chunks(self, entry: Sized) -> Iterator[bytes]:
-        """Raises `ArtifactError` when the file is gone, a symlink, not a file, or longer than its entry says."""
+        """Raises `ArtifactError` when the file is gone, a symlink, not a file, or longer than its entry says; `CaptureError` for another key."""
         if not entry.path.startswith(self._strip):
             raise ArtifactError(f"does not lie below {self._strip}", where=entry.path)
         path = self._root + entry.path[len(self._strip) :]
+        key = self._keys.get(entry.path[len(self._strip) :])
         left = entry.size
         try:
             # O_NONBLOCK: a pipe that took the file's place must not hang us
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
+                _check_key(fd, key, path)
                 while True:
                     asked = min(CHUNK, left + 1)
                     chunk = os.read(fd, asked)
@@ -249,6 +256,7 @@ class FileContents:
                     if chunk:
                         yield chunk
                     if not chunk or (left == 0 and len(chunk) < asked):
+                        _check_key(fd, key, path)
                         return  # at the end; whoever takes the bytes counts them
             finally:
                 os.close(fd)
@@ -256,6 +264,20 @@ class FileContents:
             raise ArtifactError(
                 f"cannot be read: {error.strerror}", where=path, hint="it was changed or removed meanwhile; try again"
             ) from None
+
+
+def _check_key(fd: int, key: Key | None, path: str) -> None:
+    if key is not None and _key(os.fstat(fd)) != key:
+        raise CaptureError("changed while it was captured", where=path, hint="wait until nothing writes there, and capture again")
+
+
+def _key(facts: os.stat_result) -> Key:
+    return (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+
+
+def keys_of(found: Iterable[Found], below: str = "") -> dict[str, Key]:
+    """Of the files among what was found, by path; `below` stands before each."""
+    return {below + one.path: one.key for one in found if one.kind == "file"}
 
 
 @contextlib.contextmanager

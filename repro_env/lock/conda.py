@@ -27,7 +27,7 @@ from repro_env.capture.conda import Meta, Record
 from repro_env.image import conda, stack
 from repro_env.image.entry import Contents
 from repro_env.image.wheel import Installed
-from repro_env.io.files import FileContents, room, walk
+from repro_env.io.files import FileContents, keys_of, room, walk
 from repro_env.io.http import Session, local_path
 from repro_env.io.ranges import RangesRefusedError
 from repro_env.lock import layers
@@ -123,11 +123,11 @@ def layers_of(
     installed: Mapping[str, Installed],
     packages: Sequence[Identified],
     altered: Mapping[str, frozenset[str]],
-    prefix: Path,
+    place: Place,
     store: Store,
 ) -> tuple[Layer, ...]:
     """The layers of packages, from the installed files; from the archive what the environment does not show as it was."""
-    live = FileContents(prefix)
+    live = FileContents(prefix, keys=keys_of(place.found))
     sources: dict[str, Contents] = {}
     needed = {name for group in groups if layers.known_layer(group, facts=store.facts) is None for name in group.names}
     with ExitStack() as opened:
@@ -135,7 +135,7 @@ def layers_of(
             key = one.package.key
             changed, archive = altered[key] & set(installed[key].members), None
             if changed and key in needed:
-                package = condafile.Unpacked(whole(one, store), one.package.filename, str(prefix), store.temp)
+                package = condafile.Unpacked(whole(one, store), one.package.filename, str(place.prefix), store.temp)
                 archive = condafile.CondaContents(opened.enter_context(package), installed[key])
             sources[key] = layers.DistributionContents(installed[key], live, changed, archive)
         holds = {one.package.key: f"{one.package.key}=={one.package.version}" for one in packages}

@@ -160,7 +160,7 @@ def _compared(
     known = Compared(
         compositions=compositions,
         layers=(
-            *conda.layers_of(lower, linked, packages, compositions[0].altered, first.prefix, store),
+            *conda.layers_of(lower, linked, packages, compositions[0].altered, first, store),
             *layers_of(upper, installed, identified, compositions, live.places, store),
         ),
     )

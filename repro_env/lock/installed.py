@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Contents
-from repro_env.io.files import FileContents
+from repro_env.io.files import FileContents, keys_of
 from repro_env.lock import compose, identify, layers
 from repro_env.lock.places import Place
 from repro_env.model import codec
@@ -62,10 +62,11 @@ def layers_of(
 ) -> tuple[Layer, ...]:
     """The layers by diff ID, from the installed files; from the wheel where those are not as it has them."""
     sources: dict[str, Contents] = {}
+    live = [FileContents(place.prefix, keys=keys_of(place.found)) for place in observed]
     for one in identified:
         key, place = one.wheel.key, one.wheel.place
         altered = compositions[place].altered[key] & set(installed[key].members)
         original = WheelContents(identify.whole(one, store), installed[key]) if altered else None
-        sources[key] = layers.DistributionContents(installed[key], FileContents(observed[place].prefix), altered, original)
+        sources[key] = layers.DistributionContents(installed[key], live[place], altered, original)
     holds = {one.wheel.key: f"{one.wheel.key}=={one.wheel.version}" for one in identified}
     return layers.diff_ids(groups, sources, holds, facts=store.facts)

@@ -8,7 +8,7 @@ from pathlib import Path
 from repro_env.base.tree import Tree
 from repro_env.image.entry import Entry, entries_of, ordered
 from repro_env.image.layout import inside
-from repro_env.io.files import FileContents
+from repro_env.io.files import FileContents, Key, keys_of
 from repro_env.lock import compose
 from repro_env.lock.outside import Outside, linked
 from repro_env.lock.places import Place
@@ -39,22 +39,27 @@ def overlay(
         if place.layout.in_place:
             links.follow(place.layout.prefix)
     found, _ = links.finish(store.hashes)
+    keys = links.keys
+    for place in observed[1:]:
+        keys |= keys_of(place.found, f"{place.root}/")
+    for one in beside:
+        keys |= keys_of(one.found, f"{inside(str(one.root))}/")
     parents = {entry.path.rpartition("/")[0] for entry in found}
     entries += [entry for entry in found if held.get(entry.path) != entry and entry.path not in parents]
-    return Tree(entries=tuple(ordered(entries)), contents=_Contents(observed[0], made)) if entries else None
+    return Tree(entries=tuple(ordered(entries)), contents=_Contents(observed[0], keys, made)) if entries else None
 
 
 class _Contents:
     """Overlay entries below the environment's place come from its prefix, all others from their own path.
 
-    `made`: what stands in the place of files below the prefix.
+    `keys`: of those others, by path from the root; `made`: what stands in the place of files below the prefix.
     """
 
-    def __init__(self, place: Place, made: Mapping[str, bytes]) -> None:
+    def __init__(self, place: Place, keys: Mapping[str, Key], made: Mapping[str, bytes]) -> None:
         self._made = {f"{place.root}/{path}": data for path, data in made.items()}
         self._root = f"{place.root}/"
-        self._environment = FileContents(place.prefix, strip=place.root)
-        self._outside = FileContents(Path("/"))
+        self._environment = FileContents(place.prefix, strip=place.root, keys=keys_of(place.found))
+        self._outside = FileContents(Path("/"), keys=keys)
 
     def chunks(self, entry: Entry) -> Iterator[bytes]:
         if entry.path in self._made:

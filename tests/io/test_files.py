@@ -279,3 +279,27 @@ def test_remove_tree_takes_read_only_folders_too_and_follows_nothing(tmp_path: P
 
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert stat.S_IMODE(kept.stat().st_mode) == 0o555
+
+
+def test_a_file_with_another_key_than_when_it_was_hashed_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"before")
+    keys = files.keys_of(files.walk(tmp_path))
+    contents = files.FileContents(tmp_path, keys=keys)
+    assert b"".join(contents.chunks(Entry("file", "file", size=6))) == b"before"
+    (tmp_path / "file").write_bytes(b"after!")  # as long as before
+    os.utime(tmp_path / "file", ns=(keys["file"][3], keys["file"][3]))  # and as old; its ctime tells
+    with pytest.raises(CaptureError, match="changed while it was captured"):
+        list(contents.chunks(Entry("file", "file", size=6)))
+
+
+def test_so_is_one_that_changes_while_it_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * (2 * files.CHUNK))
+    chunks = files.FileContents(tmp_path, keys=files.keys_of(files.walk(tmp_path))).chunks(
+        Entry("file", "file", size=2 * files.CHUNK)
+    )
+    assert len(next(chunks)) == files.CHUNK
+    with (tmp_path / "file").open("r+b") as file:
+        file.write(b"y")
+    os.utime(tmp_path / "file")
+    with pytest.raises(CaptureError, match="changed while it was captured"):
+        list(chunks)
