@@ -183,7 +183,10 @@ def restored(case: Case, root: Path, proxy: str, tool: str, record: Callable[[St
         # The code itself comes from the user's repository.
         left = shutil.ignore_patterns(at.prefix.relative_to(at.project).parts[0], "repro", "runs")
         shutil.copytree(root / "gone" / "project", at.project, symlinks=True, dirs_exist_ok=True, ignore=left)
-    at.anew()
+    try:
+        at.anew()
+    except AssertionError as error:
+        return Judged("fails", "to make an environment of the same kind: " + _last(str(error)))
     host = "gone.test" if at.index_gone else at.instead[0] if at.instead else None
     words = [sys.executable, "-m", "pip", "--python", str(at.python), "install", "-qq", "-r", str(root / "requirements.txt")]
     env = at.environ(host=host) if host else at.environ()

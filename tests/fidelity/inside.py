@@ -61,8 +61,11 @@ def fact(path: str, here: "os.stat_result") -> "list[object]":
 
 
 def look(root: str, found: "dict[str, list[object]]", skip: "tuple[str, ...]" = ()) -> None:
-    """Every file, symlink and empty folder below; one that is a file or a link is told itself."""
-    if not os.path.isdir(root) or os.path.islink(root):
+    """Every file, symlink and empty folder below; one that is a file or a link is told itself.
+
+    A prefix that is a symlink is not: a venv is shown as a folder at the same path, and its content is what counts.
+    """
+    if not os.path.isdir(root) or (os.path.islink(root) and root != sys.prefix):
         if os.path.lexists(root):
             found[root] = fact(root, os.lstat(root))
         if not os.path.isdir(root):
@@ -76,7 +79,8 @@ def look(root: str, found: "dict[str, list[object]]", skip: "tuple[str, ...]" = 
         for name in list(folders):
             path = os.path.join(folder, name)
             if os.path.islink(path):
-                found[path] = fact(path, os.lstat(path))
+                if path != sys.prefix:
+                    found[path] = fact(path, os.lstat(path))
                 folders.remove(name)
         held = [name for name in files if not (folder == root and name in skip) and not not_in_library(folder, name, False)]
         for name in held:

@@ -28,9 +28,9 @@ def channel() -> Path:
 def environment(at: Ground, packages: Sequence[str], prefix: str = "conda") -> None:
     at.use(at.root / prefix)
     at.roots.append(at.prefix)
-    shutil.copytree(channel(), at.root / "channel")
 
     def once() -> None:
+        shutil.copytree(channel(), at.root / "channel")
         conda.install(at.prefix, (at.root / "channel").as_uri(), packages, cache=at.root / "caches" / "conda", scripts=True)
 
     at.fresh.append(once)
