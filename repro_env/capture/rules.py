@@ -147,6 +147,8 @@ class Rules:
             return "a virtual environment"
         if is_dir and os.path.isdir(f"{full}/conda-meta"):  # noqa: PTH112
             return "a conda environment"
+        if is_dir and os.path.isfile(f"{full}/spec.json") and os.path.isdir(f"{full}/blobs"):  # noqa: PTH112, PTH113
+            return "an earlier capture"
         return _GIT_IGNORED if path in self._ignored else ""
 
     def _excluded(self, path: str) -> str:

@@ -99,7 +99,8 @@ def _tell(path: Path, spec: Spec, proven: int, *, holds_us: bool) -> None:
         say.result(f"conda         {len(identity.packages)} packages, {linked} linked to their channel")
     say.result(f"distributions {len(identity.distributions)}, {proven} proven to be wheels of their index")
     for one in observed.carried:
-        say.result(f"  carried     {one.name} {one.version}: {one.why}")
+        named = f"{one.name} {one.version}".strip() + (f" ({say.size(one.size)})" if one.size else "")
+        say.result(f"  carried     {named}: {one.why}")
     for edited in observed.edited:
         say.result(f"  edited      {edited}")
     say.result(f"base          {len(observed.system_packages)} system packages, {say.size(identity.base.size)}")

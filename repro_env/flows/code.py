@@ -22,6 +22,8 @@ from repro_env.verify.difference import Difference, NotCompared
 from repro_env.verify.tree import Change, changes, content, described
 
 _EMPTY = "nothing lies in it, and git cannot hold it"
+_OUTPUTS = "notebook: outputs only"
+"""Run again, a notebook has other outputs; its code is the same."""
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
@@ -159,7 +161,7 @@ def _by_path(left: Code, right: Code, old: Mapping[str, Entry], new: Mapping[str
             left=described(one.left),
             right=described(one.right),
             why=_EMPTY if _is_folder(one) else notes.get(one.path, "mode" if one.how == "mode" else ""),
-            counts=not _is_folder(one),
+            counts=not _is_folder(one) and notes.get(one.path) != _OUTPUTS,
         )
         for one in changes(old, new)
     ]
@@ -184,7 +186,8 @@ def _notebooks(left: Code, right: Code) -> list[Difference]:
         what = change(old, new) if new is not None else ""
         if new is not None and what:
             why = f"notebook: {what}" if what != "code" else "notebook: its code"
-            found.append(Difference(level="source", what=old.path, left=old.code[7:19], right=new.code[7:19], why=why))
+            was, now_is = old.code[7:19], new.code[7:19]
+            found.append(Difference(level="source", what=old.path, left=was, right=now_is, why=why, counts=why != _OUTPUTS))
     return found
 
 

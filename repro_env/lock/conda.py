@@ -127,7 +127,7 @@ def layers_of(
     store: Store,
 ) -> tuple[Layer, ...]:
     """The layers of packages, from the installed files; from the archive what the environment does not show as it was."""
-    live = FileContents(prefix, keys=keys_of(place.found))
+    live = FileContents(place.prefix, keys=keys_of(place.found))
     sources: dict[str, Contents] = {}
     needed = {name for group in groups if layers.known_layer(group, facts=store.facts) is None for name in group.names}
     with ExitStack() as opened:

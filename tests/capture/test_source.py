@@ -106,6 +106,13 @@ def test_what_is_never_code(src: Path) -> None:
     assert next(one.size for one in tree.excluded if one.path == "conda") == 2
 
 
+def test_an_earlier_capture_is_no_code(src: Path) -> None:
+    put(src, "train.py", "old/spec.json", "old/blobs/0123", "specs/spec.json")
+    tree = look(src)
+    assert files(tree) == ["specs/spec.json", "train.py"]
+    assert left_out(tree) == {"old": "an earlier capture"}
+
+
 def test_a_folder_that_the_caller_measures_is_not_measured_here(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_bytes(b"")
     for name in (".venv", "other"):
