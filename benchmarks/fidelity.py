@@ -355,7 +355,7 @@ def _table(result: dict[str, Any]) -> None:
     head = (
         f"{machine['date']}, {machine['os']}, {machine['cores']} cores of {machine['cpu']}, Python {machine['python']}; "
         + ", ".join(f"{name} {version}" for name, version in found.items())
-        + ".\n\n"
+        + f".\n{len(result['cases'])} of the {len(cases())} cases were run for this table.\n\n"
     )
     text = TABLE.read_text()
     before, _, rest = text.partition(START)
