@@ -277,6 +277,11 @@ def judge(case: Case, machine: play.Machine, folder: Path, tool: str) -> Judged:
         verdict, detail = "fails", "did not end within minutes"
     except pytest.skip.Exception as reason:
         verdict, detail = "n/a", f"not on this machine: {reason}"
+    except FileNotFoundError as error:
+        if tool == "repro-env":
+            raise
+        # Nothing but the case itself can make such an environment, and its parts are gone.
+        verdict, detail = "n/a", f"no fresh environment of this kind can be made: {Path(str(error.filename)).name} is gone"
     finally:
         remove_tree(root)
     return Judged(verdict, detail.replace(str(root / "x"), "…").replace(sys.base_prefix, "<python>")[:2000])
@@ -291,7 +296,7 @@ def _judged(case: Case, machine: play.Machine, root: Path, tool: str) -> Judged:
     return restored(case, root, machine.proxy, tool, RECORDS[tool])
 
 
-def main(only: str, *, peers: bool) -> None:
+def main(only: str, *, peers: bool, missing: bool) -> None:
     written = json.loads(RESULTS.read_text()) if RESULTS.exists() else {"cases": []}
     before = {one["case"]: one for one in written["cases"]}
     rows = []
@@ -302,7 +307,7 @@ def main(only: str, *, peers: bool) -> None:
             machine = play.warmed(folder / "warm", index.proxy)
             for case in cases():
                 row = before.get(case.id, {"case": case.id})
-                if only in case.id:
+                if only in case.id and not (missing and "repro-env" in row):
                     tools = ["repro-env", "pip freeze", *(PEERS if peers and case.id in WIDE else ())]
                     row |= {"title": case.title, **{tool: judge(case, machine, folder, tool)._asdict() for tool in tools}}
                     print(case.id, *(f"{tool}: {row[tool]['verdict']}" for tool in tools), sep=" | ", flush=True)
@@ -367,5 +372,6 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", default="", help="cases whose id has this word")
     parser.add_argument("--no-peers", action="store_true", help="nothing but pip freeze beside ours")
+    parser.add_argument("--missing", action="store_true", help="cases that have no result yet")
     options = parser.parse_args()
-    main(options.only, peers=not options.no_peers)
+    main(options.only, peers=not options.no_peers, missing=options.missing)

@@ -214,7 +214,7 @@ def judged(ground: Ground, case: Case) -> None:
     assert case.named in ground.told(ended), f"{case.named!r} is not named: {ended.said}"
     assert ended.seconds < 200
     if ended.code == 0:
-        named = "canary/private.txt" in json.dumps(ground.facts()["observed"]["carried"])
+        named = any("canary/private.txt" in one["name"] for one in ground.facts()["observed"]["carried"])
         assert named == ground.carries(b"canary-7c1e9a"), "a file outside was carried without a word"
         told = ground.facts()["observed"]["distributions"] + ground.facts()["observed"]["carried"]
         assert any(one["name"] == "plain" for one in told), "the others are captured all the same"
