@@ -425,7 +425,7 @@ def test_code_at_start(ground: Ground, name: str, kind: str) -> None:
     assert startup["printed"] or startup["problem"] or not named
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # minutes of waiting
 @pytest.mark.parametrize("where", ["sitecustomize.py", "torch.py"])
 def test_code_that_hangs(ground: Ground, where: str) -> None:
     """The start has a time limit, and so has the import of what is measured by loading it."""

@@ -221,7 +221,7 @@ def test_wheels(ground: Ground, server: Server, name: str) -> None:
     assert ended.seconds < 120
 
 
-@pytest.mark.slow
+@pytest.mark.soak  # five minutes of waiting
 def test_a_server_that_drips(ground: Ground, server: Server) -> None:
     """A byte now and then keeps every time limit of a single read; the page as a whole has one too."""
 

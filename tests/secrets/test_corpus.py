@@ -193,15 +193,15 @@ SOURCES: dict[str, Plant] = {
     ".npmrc": shaped("//registry.example.org/:_authToken=§\n", "npm_{a:36}"),
     ".npmrc2": shaped("//registry.example.org/:_auth=§\n", "{a:40}"),
     ".pypirc": shaped("[pypi]\nusername = __token__\npassword = §\n", "pypi-AgEIcHlwaS5vcmc{a:100}"),
-    ".netrc": shaped("machine api.north.example.org\n  login ann\n  password §\n", "{a:20}"),
+    ".netrc": shaped("machine api.north.org\n  login ann\n  password §\n", "{a:20}"),
     "aws/credentials": shaped("[default]\naws_access_key_id = §\naws_secret_access_key = §\n", "AKIA{A:16}", "{a:40}"),
     "session.sh": shaped("export AWS_SESSION_TOKEN=§\n", "IQoJb3JpZ2luX2Vj{a:300}"),
     "pyproject.toml": shaped(
-        "[[tool.uv.index]]\nname = 'lab'\nurl = 'https://ci:§@packages.north.example.org/simple'\n", "{a:20}"
+        "[[tool.uv.index]]\nname = 'lab'\nurl = 'https://ci:§@packages.north.org/simple'\n", "{a:20}"
     ),
-    "requirements.txt": shaped("--index-url https://ci:§@packages.north.example.org/simple\nnumpy\n", "{a:20}"),
-    ".gitmodules": shaped('[submodule "lib"]\n  url = https://oauth2:§@git.north.example.org/lib.git\n', "glpat-{a:20}"),
-    "environment.yml": shaped("channels:\n  - https://conda.north.example.org/t/§/lab\n", "ch-{h:8}-{h:16}-{h:12}"),
+    "requirements.txt": shaped("--index-url https://ci:§@packages.north.org/simple\nnumpy\n", "{a:20}"),
+    ".gitmodules": shaped('[submodule "lib"]\n  url = https://oauth2:§@git.north.org/lib.git\n', "glpat-{a:20}"),
+    "environment.yml": shaped("channels:\n  - https://conda.north.org/t/§/lab\n", "ch-{h:8}-{h:16}-{h:12}"),
     "slack.py": shaped("HOOK = 'https://hooks.slack.com/services/T0AB12CD3/B0AB12CD3/§'\n", "{a:24}"),
     "discord.py": shaped("HOOK = 'https://discord.com/api/webhooks/112233445566778899/§'\n", "{a:68}"),
     "telegram.py": shaped("BOT = '§'\n", "{d:10}:AA{a:33}"),
@@ -212,10 +212,10 @@ SOURCES: dict[str, Plant] = {
     "sas.txt": shaped("https://lab.blob.core.windows.net/c/w.pt?sv=2024-01-01&sp=r&sig=§%3D\n", "{a:43}"),
     "cloudfront.txt": shaped("https://d1.cloudfront.net/w.pt?Expires=1&Signature=§&Key-Pair-Id=K12345\n", "{a:60}"),
     "ngc.ini": shaped("[CURRENT]\napikey = §\n", "nvapi-{a:64}"),
-    "db.py": shaped("URL = 'mongodb+srv://ann:§@cluster.north.example.org/runs'\n", "{a:16}"),
+    "db.py": shaped("URL = 'mongodb+srv://ann:§@cluster.north.org/runs'\n", "{a:16}"),
     "kaggle.json": shaped('{"username":"ann","key":"§"}\n', "{h:32}"),
     "sendgrid.js": shaped("const key = '§'\n", "SG.{a:22}.{a:43}"),
-    "curl.sh": shaped("curl -H 'Authorization: Basic §' https://api.north.example.org\n", "{a:40}"),
+    "curl.sh": shaped("curl -H 'Authorization: Basic §' https://api.north.org\n", "{a:40}"),
     "client.yaml": shaped("client_secret: §\n", "{a:40}"),
     "google.ts": shaped("secret: '§'\n", "GOCSPX-{a:28}"),
     "windows.txt": shaped("token §\n", "glpat-{a:20}"),
@@ -254,12 +254,12 @@ ENVIRONMENT: dict[str, tuple[Callable[[Ground], Path], Plant]] = {
     ),
     "pip.conf": (
         lambda ground: ground.project / ".venv" / "pip.conf",
-        shaped("[global]\nextra-index-url = https://ci:§@packages.north.example.org/simple\n", "{a:20}"),
+        shaped("[global]\nextra-index-url = https://ci:§@packages.north.org/simple\n", "{a:20}"),
     ),
     "METADATA of a local package": (
         in_site("delta-1.0.dist-info/METADATA"),
         shaped(
-            "Metadata-Version: 2.1\nName: delta\nVersion: 1.0\nHome-page: https://ci:§@git.north.example.org/delta\n", "{a:20}"
+            "Metadata-Version: 2.1\nName: delta\nVersion: 1.0\nHome-page: https://ci:§@git.north.org/delta\n", "{a:20}"
         ),
     ),
     "a module of a local package": (in_site("delta.py"), shaped("VALUE = '§'\n", "glpat-{a:20}")),
