@@ -10,6 +10,8 @@ DEV := build/venv
 WIDE := build/wide
 # Its CPU build is of one size; the default one brings a GPU stack of gigabytes. Empty: tests that need it are skipped.
 TORCH ?= torch==2.13.0+cpu
+# Files of tests at a time.
+WORKERS ?= 2
 .PHONY: help demo test soak lint bench relock clean tool dev wide
 
 help: ## say what there is
@@ -32,7 +34,7 @@ wide: dev
 		echo "no $(TORCH) to be had: tests that need it say so"
 
 test: wide ## the whole test suite but the long counts
-	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python $(DEV)/bin/python -m pytest -m "not soak" $(ARGS)
+	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python $(DEV)/bin/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile $(ARGS)
 
 soak: wide ## the long counts; results go to benchmarks/results/
 	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python $(DEV)/bin/python -m pytest -m soak $(ARGS)

@@ -2,13 +2,30 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 
 @pytest.fixture(autouse=True)
-def own_store(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Path:
+def variables_stay() -> Iterator[None]:
+    """What a test leaves in the environment would decide about the next one: undone after all else is."""
+    before = dict(os.environ)
+    yield
+    if os.environ != before:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def own_store(
+    variables_stay: None,
+    tmp_path_factory: pytest.TempPathFactory,
+    monkeypatch: pytest.MonkeyPatch,
+    request: pytest.FixtureRequest,
+) -> Path:
     """$REPRO_ENV_STORE, a folder that is not there yet."""
     store = tmp_path_factory.getbasetemp() / "stores" / str(abs(hash(request.node.nodeid)))
     monkeypatch.setenv("REPRO_ENV_STORE", str(store))

@@ -196,9 +196,7 @@ SOURCES: dict[str, Plant] = {
     ".netrc": shaped("machine api.north.org\n  login ann\n  password §\n", "{a:20}"),
     "aws/credentials": shaped("[default]\naws_access_key_id = §\naws_secret_access_key = §\n", "AKIA{A:16}", "{a:40}"),
     "session.sh": shaped("export AWS_SESSION_TOKEN=§\n", "IQoJb3JpZ2luX2Vj{a:300}"),
-    "pyproject.toml": shaped(
-        "[[tool.uv.index]]\nname = 'lab'\nurl = 'https://ci:§@packages.north.org/simple'\n", "{a:20}"
-    ),
+    "pyproject.toml": shaped("[[tool.uv.index]]\nname = 'lab'\nurl = 'https://ci:§@packages.north.org/simple'\n", "{a:20}"),
     "requirements.txt": shaped("--index-url https://ci:§@packages.north.org/simple\nnumpy\n", "{a:20}"),
     ".gitmodules": shaped('[submodule "lib"]\n  url = https://oauth2:§@git.north.org/lib.git\n', "glpat-{a:20}"),
     "environment.yml": shaped("channels:\n  - https://conda.north.org/t/§/lab\n", "ch-{h:8}-{h:16}-{h:12}"),
@@ -258,9 +256,7 @@ ENVIRONMENT: dict[str, tuple[Callable[[Ground], Path], Plant]] = {
     ),
     "METADATA of a local package": (
         in_site("delta-1.0.dist-info/METADATA"),
-        shaped(
-            "Metadata-Version: 2.1\nName: delta\nVersion: 1.0\nHome-page: https://ci:§@git.north.org/delta\n", "{a:20}"
-        ),
+        shaped("Metadata-Version: 2.1\nName: delta\nVersion: 1.0\nHome-page: https://ci:§@git.north.org/delta\n", "{a:20}"),
     ),
     "a module of a local package": (in_site("delta.py"), shaped("VALUE = '§'\n", "glpat-{a:20}")),
     "a key among data": (in_site("certs/client.key"), lambda ground, mint, name: mint.key(name, "RSA")),
