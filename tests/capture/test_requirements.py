@@ -90,7 +90,7 @@ def test_what_is_not_in_the_snapshot_is_named(tmp_path: Path) -> None:
     put(
         root,
         **{
-            "requirements.txt": "-r gone.txt\n-r ../shared.txt\n-c https://ann:hunter7secret@example.org/pins.txt?sig=abc\n-r folder\n"
+            "requirements.txt": "-r gone.txt\n-r ../common.txt\n-c https://ann:hunter7secret@example.org/pins.txt?sig=abc\n-r folder\n"
         },
     )
     (root / "folder").mkdir()
@@ -99,7 +99,7 @@ def test_what_is_not_in_the_snapshot_is_named(tmp_path: Path) -> None:
     assert [one.path for one in looked.files] == ["requirements.txt"]
     assert len(looked.problems) == 4
     assert "requirements.txt includes gone.txt, which is not in the snapshot" in looked.problems
-    assert "requirements.txt includes ../shared.txt, which is not in the snapshot" in looked.problems
+    assert "requirements.txt includes ../common.txt, which is not in the snapshot" in looked.problems
     assert not any("hunter7secret" in line for line in looked.problems)
 
 
