@@ -34,7 +34,7 @@ wide: dev
 		echo "no $(TORCH) to be had: tests that need it say so"
 
 test: wide ## the whole test suite but the long counts
-	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python $(DEV)/bin/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile $(ARGS)
+	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python $(DEV)/bin/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
 soak: wide ## the long counts; results go to benchmarks/results/
 	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python $(DEV)/bin/python -m pytest -m soak $(ARGS)

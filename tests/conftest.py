@@ -8,6 +8,17 @@ from pathlib import Path
 
 import pytest
 
+LONG = ("e2e/test_plain_user.py", "fidelity/test_cases.py", "e2e/", "hostile/", "secrets/")
+"""Files that take longest, first: with several workers, none is left alone with them at the end."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    def rank(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((number for number, name in enumerate(LONG) if f"/tests/{name}" in path), len(LONG))
+
+    items.sort(key=rank)
+
 
 @pytest.fixture(autouse=True)
 def variables_stay() -> Iterator[None]:
