@@ -284,7 +284,8 @@ def judge(case: Case, machine: play.Machine, folder: Path, tool: str) -> Judged:
         verdict, detail = "n/a", f"no fresh environment of this kind can be made: {Path(str(error.filename)).name} is gone"
     finally:
         remove_tree(root)
-    return Judged(verdict, detail.replace(str(root / "x"), "…").replace(sys.base_prefix, "<python>")[:2000])
+    told = re.sub(r"https?://\S+", "<url>", detail.replace(str(root / "x"), "…").replace(sys.base_prefix, "<python>"))
+    return Judged(verdict, told[:2000])
 
 
 def _judged(case: Case, machine: play.Machine, root: Path, tool: str) -> Judged:
