@@ -13,7 +13,7 @@ PACKAGE = Path(__file__).parents[1] / "repro_env"
 LINES = (
     ("cli",),
     ("flows",),
-    ("build", "run"),
+    ("build", "run", "output"),
     ("lock",),
     ("base",),
     ("store",),
@@ -26,9 +26,15 @@ VALUES = {("io", "model")}
 """`io` is on `model`'s line and may know its types; nothing else crosses a line sideways."""
 PROCESSES = {"subprocess", "multiprocessing", "pty"}
 SOCKETS = {"socket", "http", "urllib.request", "ssl", "requests", "urllib3", "pip"}
-WORLD = {"io", "store", "base", "build", "run", "capture", "lock"}
+WORLD = {"io", "store", "base", "build", "run", "output", "registry", "capture", "lock"}
 """Folders that may touch files, processes and the network at all."""
-DOORS = {"subprocess": {"io/process.py"}, "socket": {"io/http.py"}, "requests": {"io/http.py"}, "urllib.request": {"io/http.py"}}
+DOORS = {
+    "subprocess": {"io/process.py"},
+    "socket": {"io/http.py"},
+    "requests": {"io/http.py", "io/web.py"},
+    "urllib.request": {"io/http.py"},
+    "docker": {"io/engine.py"},
+}
 BINDINGS = {"nvidia-ml-py": "pynvml"}
 """What a distribution is imported as, where that is not its name."""
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))

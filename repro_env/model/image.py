@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+from repro_env.model.artifact import Size
 from repro_env.model.codec import Frozen
 from repro_env.model.environment import Variable
 from repro_env.model.text import Digest, Line
@@ -21,6 +22,28 @@ class Layer(Frozen, frozen=True, kw_only=True):
     """`name==version` of each distribution or conda package in it; empty for the other kinds."""
 
 
+GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+
+
+class Blob(Frozen, frozen=True, kw_only=True):
+    """Bytes as a registry or an image layout holds them (OCI image spec: descriptor)."""
+
+    media_type: Line
+    digest: Digest
+    """Of these very bytes, compressed where they are."""
+    size: Size
+
+
+class Packed(Frozen, frozen=True, kw_only=True):
+    """A layer as it is sent: what its blob unpacks to, and the blob."""
+
+    diff_id: Digest
+    blob: Blob
+
+
 class Config(Frozen, frozen=True, kw_only=True):
     """The part of the image config that is ours to choose; the rest is fixed by rule."""
 
@@ -34,3 +57,5 @@ class Expected(Frozen, frozen=True, kw_only=True):
     layers: tuple[Layer, ...]
     """Lowest first."""
     image_id: Digest
+    packed: tuple[Packed, ...] = ()
+    """Of those layers whose compressed form was made before the capture; in the order of `layers`. No part of any identity."""
