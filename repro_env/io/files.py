@@ -153,17 +153,26 @@ def fingerprint(found: Iterable[Found]) -> str:
 def atomic_write(path: Path, data: bytes, *, flush: bool = True) -> None:
     """Write a file at once or not at all: a reader, and a crash, see the old bytes or the new ones. Mode by the umask.
 
-    The temporary file has a fixed name, so that the next write takes over what a killed one left. Without
-    `flush` the file may be torn after a power cut: only for what says itself whether it is whole.
+    Without `flush` the file may be torn after a power cut: only for what says itself whether it is whole.
+    """
+    atomic_stream(path, (data,), len(data), flush=flush)
+
+
+def atomic_stream(path: Path, chunks: Iterable[bytes], size: int = 0, *, flush: bool = True) -> None:
+    """As `atomic_write`, of a file that is not held whole. `size`: bytes in all, for messages; 0 when not known.
+
+    An exception of `chunks` passes through, and the old file stays. The temporary file has a fixed name, so that
+    the next write takes over what a killed one left.
     """
     temporary = path.parent / f".{path.name[:200]}.tmp"
-    with room(path.parent, len(data)):
+    with room(path.parent, size):
         fd = _own(temporary)
         try:
             os.ftruncate(fd, 0)
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
+            for chunk in chunks:
+                rest = memoryview(chunk)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
             if flush:
                 os.fsync(fd)
             temporary.replace(path)

@@ -12,11 +12,12 @@ from repro_env.store.blobs import Blobs
 from repro_env.store.boot import Boot
 from repro_env.store.bytecode import Bytecode
 from repro_env.store.facts import FactCache
+from repro_env.store.folders import Folders
 from repro_env.store.images import Images
 from repro_env.store.layers import Layers
 from repro_env.store.temp import Temp
 
-_FOLDERS = ("blobs", "boot", "bytecode", "facts", "images", "layers", "locks")
+_FOLDERS = ("blobs", "boot", "bytecode", "facts", "images", "layers", "locks", "specs")
 _HINT = "set REPRO_ENV_STORE to a folder of your own on a local disk"
 
 
@@ -34,6 +35,7 @@ class Store:
         self.bytecode = Bytecode(root / "bytecode", locks=root / "locks", temp=temp, boot=boot)
         self.facts = FactCache(root / "facts")
         self.hashes = FileHashes(root / "hashes.db")
+        self.folders = Folders(root / "specs", locks=root / "locks", temp=temp, boot=boot)
         self.temp = temp
         self.boot = boot
 
