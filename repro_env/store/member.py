@@ -1,4 +1,4 @@
-"""One member of a zip file, inflated: at the speed of the inflater, and never more than it declares.
+"""One member of a zip file, inflated or as it lies there: at the speed of the inflater, and never more than it declares.
 
 `zipfile` does the same with many small steps per member, which is most of the work where members are small.
 The local header is read for its length alone; what is true of a member stands in the central directory.
@@ -20,11 +20,7 @@ _HEADER = 30
 
 def content(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
     """The content of a member. Raises `zipfile.BadZipFile`, `zlib.error` or `NotImplementedError` when it is damaged."""
-    file.seek(member.header_offset)
-    header = file.read(_HEADER)
-    if len(header) != _HEADER or header[:4] != b"PK\x03\x04":
-        raise zipfile.BadZipFile(f"no header of {member.filename}")
-    file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
+    _seek(file, member)
     if member.compress_type == zipfile.ZIP_STORED:
         found = _stored(file, member)
     elif member.compress_type == zipfile.ZIP_DEFLATED:
@@ -40,6 +36,29 @@ def content(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
         yield chunk
     if seen != member.file_size or check != member.CRC:
         raise zipfile.BadZipFile(f"{member.filename} has another size or CRC than the directory says")
+
+
+def raw(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
+    """The bytes of a member as the file holds them, compressed where they are, unchecked.
+
+    Raises `zipfile.BadZipFile` when the file ends before them.
+    """
+    _seek(file, member)
+    left = member.compress_size
+    while left:
+        data = file.read(min(left, _READ))
+        if not data:
+            raise zipfile.BadZipFile(f"ends in the middle of {member.filename}")
+        left -= len(data)
+        yield data
+
+
+def _seek(file: BinaryIO, member: zipfile.ZipInfo) -> None:
+    file.seek(member.header_offset)
+    header = file.read(_HEADER)
+    if len(header) != _HEADER or header[:4] != b"PK\x03\x04":
+        raise zipfile.BadZipFile(f"no header of {member.filename}")
+    file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
 
 
 def _stored(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:

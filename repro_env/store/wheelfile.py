@@ -5,17 +5,19 @@ Works on any seekable binary file, so on one that fetches byte ranges as well as
 
 from __future__ import annotations
 
+import contextlib
 import stat
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import BinaryIO, cast
 
 from repro_env.image import wheel
 from repro_env.image.entry import Entry
+from repro_env.image.stitch import Deflated
 from repro_env.model.errors import ArtifactError
-from repro_env.store.member import content
+from repro_env.store.member import content, raw
 
 FACTS = "wheel"
 """Kind of the facts of wheels in the store's cache, by the wheel's sha256."""
@@ -85,10 +87,35 @@ class WheelContents:
         if literal is not None:
             yield literal
             return
+        yield from self._read(entry, content)
+
+    def deflated(self, entry: Entry) -> Deflated | Iterable[bytes]:
+        """The content of one file entry for `image.stitch`: as the wheel holds it when that is deflated, else its bytes.
+
+        Nothing of a deflate stream is checked here. Raises `ArtifactError` for a file that is no wheel or lacks the
+        member; what it gives raises it when read.
+        """
+        if entry.path in self._installed.literals:
+            return (self._installed.literals[entry.path],)
+        with self._errors(entry):
+            member = self._member(entry)[1]
+        if member.compress_type != zipfile.ZIP_DEFLATED:
+            return self._read(entry, content)
+        return Deflated(crc=member.CRC, size=member.file_size, chunks=self._read(entry, raw))
+
+    def _read(self, entry: Entry, how: Callable[[BinaryIO, zipfile.ZipInfo], Iterator[bytes]]) -> Iterator[bytes]:
+        with self._errors(entry):
+            yield from how(*self._member(entry))
+
+    def _member(self, entry: Entry) -> tuple[BinaryIO, zipfile.ZipInfo]:
+        if self._file is None:
+            self._file = self._open()
+        return self._file, self._members[self._installed.members[entry.path]]
+
+    @contextlib.contextmanager
+    def _errors(self, entry: Entry) -> Iterator[None]:
         try:
-            if self._file is None:
-                self._file = self._open()
-            yield from content(self._file, self._members[self._installed.members[entry.path]])
+            yield
         except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, KeyError) as error:
             raise ArtifactError(
                 f"cannot be unpacked from {self._path.name}: {error}",
