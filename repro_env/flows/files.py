@@ -24,11 +24,11 @@ class _Rendered(msgspec.Struct, frozen=True):
 
 
 def write(output: Path, spec: Spec, facts: FactCache) -> None:
-    """The lock files, then the spec. A file of a kind that this spec has not is removed."""
+    """The lock files and the SBOM, then the spec. A file of a kind that this spec has not is removed."""
     data = codec.pretty(spec)
     key = codec.digest((__version__, hashlib.sha256(data).hexdigest(), templates.state()))
     known = facts.recall(_KIND, key, _Rendered)
-    names = {"requirements.txt", "pylock.toml"} | ({"conda-explicit.txt"} if spec.identity.packages else set())
+    names = {"requirements.txt", "pylock.toml", "sbom.cdx.json"} | ({"conda-explicit.txt"} if spec.identity.packages else set())
     if known is None or known.files.keys() != names or any(_sha256(output / name) != known.files[name] for name in names):
         files = {name: render(spec) for name, render in _renderers().items() if name in names}
         for name, text in files.items():
@@ -43,9 +43,14 @@ def write(output: Path, spec: Spec, facts: FactCache) -> None:
 
 
 def _renderers() -> dict[str, Callable[[Spec], bytes]]:
-    from repro_env.render import conda, pylock, requirements  # takes long to import
+    from repro_env.render import conda, pylock, requirements, sbom  # takes long to import
 
-    return {"requirements.txt": requirements.render, "pylock.toml": pylock.render, "conda-explicit.txt": conda.render}
+    return {
+        "requirements.txt": requirements.render,
+        "pylock.toml": pylock.render,
+        "conda-explicit.txt": conda.render,
+        "sbom.cdx.json": sbom.render,
+    }
 
 
 def _sha256(path: Path) -> str:

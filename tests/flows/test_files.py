@@ -12,7 +12,7 @@ from repro_env.model.spec import Spec
 from repro_env.store.facts import FactCache
 from tests.fakes import specs, wheels
 
-NAMES = {"requirements.txt", "pylock.toml", "spec.json"}
+NAMES = {"requirements.txt", "pylock.toml", "sbom.cdx.json", "spec.json"}
 
 
 @pytest.fixture
