@@ -292,7 +292,7 @@ class Direct:
         plan = self._planned or self.plan(ask=False)
         count = 0 if plan.write < ALONE else self._workers or _cores()
         # Workers before any thread is started, since a fork copies only the one that calls it.
-        with contextlib.closing(self._finder), Workers(count, partial(serve, self._store.root)) as workers:
+        with contextlib.closing(self._finder), Workers[Job, None](count, partial(serve, self._store.root)) as workers:
             with (
                 ThreadPoolExecutor(FETCHES) as fetchers,
                 ThreadPoolExecutor(max(count, 1)) as lanes,
@@ -316,7 +316,7 @@ class Direct:
 
     def _drive(
         self,
-        workers: Workers[Job],
+        workers: Workers[Job, None],
         lanes: ThreadPoolExecutor,
         fetchers: ThreadPoolExecutor,
         most: int,

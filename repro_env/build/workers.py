@@ -25,15 +25,16 @@ if TYPE_CHECKING:
     from multiprocessing.context import ForkProcess
 
 Job = TypeVar("Job")
+Answer = TypeVar("Answer")
 PATIENCE = 5.0
 """Seconds that a worker has to end when it is asked to."""
 _COUNT = struct.Struct("=Q")
 
 
-class Workers(Generic[Job]):
-    """`count` processes that each run `serve(job, advance)`; with 0, jobs run in the calling thread."""
+class Workers(Generic[Job, Answer]):
+    """`count` processes that each answer jobs by `serve(job, advance)`; with 0, jobs run in the calling thread."""
 
-    def __init__(self, count: int, serve: Callable[[Job, Advance], None]) -> None:
+    def __init__(self, count: int, serve: Callable[[Job, Advance], Answer]) -> None:
         self._serve = serve
         self._stopping = False
         self._busy = False
@@ -75,10 +76,9 @@ class Workers(Generic[Job]):
                 return
             self._busy = True
             try:
-                self._serve(job, self._advance(slot))
-                answer: Exception | None = None
+                answer: tuple[Answer | None, Exception | None] = (self._serve(job, self._advance(slot)), None)
             except Exception as error:  # noqa: BLE001 it is raised again in the parent
-                answer = error
+                answer = (None, error)
             self._busy = False
             if self._stopping:
                 return
@@ -108,23 +108,24 @@ class Workers(Generic[Job]):
         """What all jobs together have advanced by."""
         return sum(count for (count,) in _COUNT.iter_unpack(self._counts))
 
-    def run(self, job: Job) -> None:
-        """Run one job in the next free worker, and wait for it. Raises what it raised. Safe from any thread."""
+    def run(self, job: Job) -> Answer:
+        """Run one job in the next free worker, and wait for its answer. Raises what it raised. Safe from any thread."""
         slot, pipe = self._free.get()
         try:
             if pipe is None:
-                self._serve(job, self._advance(slot))
-                return
+                return self._serve(job, self._advance(slot))
             try:
                 pipe.send(job)
-                answer: Exception | None = pipe.recv()
+                answer: tuple[Answer, Exception | None] = pipe.recv()
             except (EOFError, OSError):
                 raise BuildError(
-                    "a worker process was killed while it unpacked a layer",
+                    "a worker process was killed while it made a layer",
                     hint="see whether the machine ran out of memory (dmesg), then rebuild: it goes on where it was",
                 ) from None
-            if answer is not None:
-                raise answer
+            found, error = answer
+            if error is not None:
+                raise error
+            return found
         finally:
             self._free.put((slot, pipe))
 
@@ -137,7 +138,7 @@ class Workers(Generic[Job]):
             process.join(max(end - time.monotonic(), 0))
             process.kill()  # it waits for something else, say a lock; what it leaves is cleaned up by the next
 
-    def __enter__(self) -> Workers[Job]:
+    def __enter__(self) -> Workers[Job, Answer]:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:

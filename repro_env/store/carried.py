@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[0-9a-f]{64}(\.gz)?")
 _HINT = "delete it and capture again, or restore it from where it was copied"
 _LEVEL = 1
+PACKED = "packed"
+"""Kind of the facts of layers as they are sent (`build.packed`); of a carried file by `key_of`: the digest of its very bytes."""
 
 
 class Carried:
@@ -58,11 +60,24 @@ class Carried:
 
         self._make()
         hasher = hashlib.sha256()
+        packed = hashlib.sha256()
         with room(self._folder), self._temp.folder() as temporary:
-            size = _compress(_hashed(tar.write(counted()), hasher), temporary / "blob")
+            size = 0
+
+            def measured() -> Iterator[bytes]:
+                nonlocal size
+                for chunk in _hashed(tar.write(counted()), hasher):
+                    size += len(chunk)
+                    yield chunk
+
+            with (temporary / "blob").open("xb") as file:
+                for member in compressed(measured()):
+                    packed.update(member)
+                    file.write(member)
             path = self._keep(temporary / "blob", hasher.hexdigest() + ".gz")
         if facts is not None:
-            facts.put("carried", _key(path), b"whole")
+            facts.put("carried", key_of(path), b"whole")
+            facts.put(PACKED, key_of(path), f"sha256:{packed.hexdigest()}".encode())
         return TreeBlob(sha256=f"sha256:{hasher.hexdigest()}", size=size, files=files)
 
     def add_file(self, path: Path, digest: str) -> None:
@@ -79,7 +94,7 @@ class Carried:
         path = self.path(digest)
         if path is None:
             return False
-        key = _key(path)
+        key = key_of(path)
         if facts.get("carried", key) is not None:
             return True
         try:
@@ -103,6 +118,12 @@ class Carried:
         with self._open(blob.sha256, blob.size) as source:
             yield from tar.read(source.take, where=source.where)
             source.finish()
+
+    def packed(self, blob: TreeBlob) -> Iterator[bytes]:
+        """The gzip of a carried tree, its very bytes where it is kept as gzip; proven as in `tree` by the time they end."""
+        with self._open(blob.sha256, blob.size) as source:
+            pieces = _read_through(source)
+            yield from pieces if source.compressed else compressed(pieces)
 
     def chunks(self, digest: str, size: int | None = None) -> Iterator[bytes]:
         """A blob's bytes, checked: `ArtifactError` at the end, or as soon as they are more than `size`."""
@@ -164,6 +185,8 @@ class _Source:
 
     def __init__(self, file: BinaryIO, where: str, name: str, size: int | None, *, compressed: bool) -> None:
         self.where = where
+        self.compressed = compressed
+        self._tap: list[bytes] | None = None
         self._file = file
         self._name = name
         self._size = size
@@ -192,11 +215,19 @@ class _Source:
         if self._hasher.hexdigest() != self._name:
             raise self._bad("its bytes are not the ones that its name says: it is damaged or was changed")
 
+    def tapped(self) -> list[bytes]:
+        """What was read of the file since this was asked last; from the first time on."""
+        tap, self._tap = self._tap or [], []
+        return tap
+
     def _read(self) -> bytes:
         try:
-            return self._file.read(CHUNK)
+            data = self._file.read(CHUNK)
         except OSError as error:
             raise self._bad(f"cannot be read: {error.strerror}") from None
+        if self._tap is not None:
+            self._tap.append(data)
+        return data
 
     def _inflated(self) -> Iterator[bytes]:
         """One gzip member after another, at most a chunk of output at a time; nothing may follow them."""
@@ -221,7 +252,8 @@ class _Source:
         return ArtifactError(what, where=self.where, hint=_HINT)
 
 
-def _key(path: Path) -> str:
+def key_of(path: Path) -> str:
+    """Of a file: while it stays, so do the bytes."""
     one = path.stat()
     return f"{path.name} {one.st_dev} {one.st_ino} {one.st_size} {one.st_mtime_ns} {one.st_ctime_ns}"
 
@@ -232,22 +264,30 @@ def _hashed(chunks: Iterable[bytes], hasher: hashlib._Hash) -> Iterator[bytes]:
         yield chunk
 
 
-def _compress(chunks: Iterable[bytes], path: Path) -> int:
-    """Write a new gzip file, a member for each `CHUNK` of input, on all cores; returns the bytes that went in."""
+def compressed(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Gzip members, one for each `CHUNK` of input, made on all cores. The same bytes however the input came."""
     from concurrent.futures import ThreadPoolExecutor
 
-    size = 0
     workers = len(os.sched_getaffinity(0))
     pending: deque[Future[bytes]] = deque()
-    with ThreadPoolExecutor(workers) as pool, path.open("xb") as file:
+    with ThreadPoolExecutor(workers) as pool:
         for block in _blocks(chunks):
-            size += len(block)
             pending.append(pool.submit(_member, block))
             if len(pending) > 2 * workers:
-                file.write(pending.popleft().result())
+                yield pending.popleft().result()
         for member in pending:
-            file.write(member.result())
-    return size
+            yield member.result()
+
+
+def _read_through(source: _Source) -> Iterator[bytes]:
+    """The bytes of a tree's file as they lie there, while what they hold is read as strictly as when it is unpacked."""
+    source.tapped()
+    for _, chunks in tar.read(source.take, where=source.where):
+        yield from source.tapped()
+        for _ in chunks:
+            yield from source.tapped()
+    source.finish()
+    yield from source.tapped()
 
 
 def _member(block: bytes) -> bytes:
