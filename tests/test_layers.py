@@ -30,7 +30,7 @@ WORLD = {"io", "store", "base", "build", "run", "output", "registry", "capture",
 """Folders that may touch files, processes and the network at all."""
 DOORS = {
     "subprocess": {"io/process.py"},
-    "socket": {"io/http.py"},
+    "socket": {"io/http.py", "io/engine.py"},
     "requests": {"io/http.py", "io/web.py"},
     "urllib.request": {"io/http.py"},
     "docker": {"io/engine.py"},

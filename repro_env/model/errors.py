@@ -19,6 +19,7 @@
     |-- DataError 17          data that is not mounted, missing, or other than at capture
     |-- DriftError 18         the live environment is no longer the captured one
     |-- RecordError 19        a run that is not there, or that would be overwritten
+    |-- EngineError 20        the container engine is not there, refuses, or went away
     `-- CommandMissingError 127  the command is not in the image (the shell's own code for it)
 
 0 is good and 1 means "the answer is no"; neither is an error. 130 is Ctrl-C.
@@ -125,6 +126,10 @@ class DriftError(ReproEnvError):
 
 class RecordError(ReproEnvError):
     exit_code = 19
+
+
+class EngineError(ReproEnvError):
+    exit_code = 20
 
 
 class CommandMissingError(ReproEnvError):
