@@ -121,8 +121,15 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     for text in opening(asked, start, where, source, launch, store):
         tell(text)
     backend = backend or _backend(asked, spec, folder, runs, store)
-    done = _run(asked, launch, start, source, runs, backend, tell)
+    with store.lease.only(_needed(launch, folder, store)):  # a run may take days: all else may be removed meanwhile
+        done = _run(asked, launch, start, source, runs, backend, tell)
     return msgspec.structs.replace(done, compiled=backend.compiled) if isinstance(backend, _Embedded) else done
+
+
+def _needed(launch: Launch, folder: Path, store: Store) -> list[str]:
+    """What a run needs of the store."""
+    spec = [folder.name] if folder.is_relative_to(store.root) else []
+    return [launch.image, *launch.layers, launch.snapshot, *spec]
 
 
 def _run(asked: Asked, launch: Launch, start: Start, source: Snapshot, runs: Path, backend: Backend, tell: Tell) -> Done:

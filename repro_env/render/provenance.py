@@ -6,14 +6,14 @@ Unsigned: whoever wants to vouch for it signs it. Anybody can check it instead: 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
 from repro_env import __version__
-from repro_env.image.manifest import Image
 from repro_env.model import codec
 from repro_env.model.artifact import CondaPackage, TreeBlob, Wheel
+from repro_env.model.image import Blob
 from repro_env.model.spec import Spec
 
 MEDIA_TYPE = "application/vnd.in-toto+json"
@@ -38,7 +38,18 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     finished: str = ""
 
 
-def render(spec: Spec, image: Image, facts: Facts | None = None) -> bytes:
+class Made(Protocol):
+    """What was made (`image.manifest.Image`)."""
+
+    @property
+    def layers(self) -> tuple[Blob, ...]: ...
+    @property
+    def config_blob(self) -> Blob: ...
+    @property
+    def manifest_blob(self) -> Blob: ...
+
+
+def render(spec: Spec, image: Made, facts: Facts | None = None) -> bytes:
     """The statement as canonical JSON. Its subjects are the manifest, and the config: what Docker calls the image ID."""
     facts = facts or Facts()
     identity = spec.identity

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -27,15 +28,26 @@ class Blobs:
         """The file with these bytes, mode 0444, or None."""
         name = hex_of(digest)
         path = self._root / name
-        if not path.is_file():
+        key = _key(path)
+        if key is None:
             return None
-        if not self._boot.seen(name):
-            # The machine was restarted since: it may have gone down before all of it was on the disk.
-            if sha256_of(path) != name:
-                path.unlink(missing_ok=True)
-                return None
-            self._boot.see(name)
+        if self._boot.seen(name, key):
+            self._boot.use(name)
+            return path
+        # The machine was restarted since, and may have gone down before all of it was on the disk; or the file was changed.
+        if not self.verify(digest):
+            path.unlink(missing_ok=True)
+            return None
+        self._boot.see(name, key)
         return path
+
+    def verify(self, digest: str) -> bool:
+        """Whether the file has the bytes of its name: every byte is read. False too when it is not there."""
+        name = hex_of(digest)
+        try:
+            return sha256_of(self._root / name) == name
+        except OSError:
+            return False
 
     def put(self, chunks: Iterable[bytes], digest: str, *, where: str, size: int = 0) -> Path:
         """Keep these bytes, unless they are here. `where` names their source; `size` in bytes, for messages.
@@ -53,7 +65,7 @@ class Blobs:
                     where=where,
                     hint="the file was changed or damaged there; fetch it from another place, or capture again",
                 )
-            self._boot.see(name)
+            self._boot.see(name, _key(temporary / "blob") or "")
             (temporary / "blob").replace(self._root / name)
         return self._root / name
 
@@ -61,6 +73,15 @@ class Blobs:
         """Remove a blob, if it is there."""
         with contextlib.suppress(FileNotFoundError):
             (self._root / hex_of(digest)).unlink()
+
+
+def _key(path: Path) -> str | None:
+    """Of a file: one that is cut or written to has another. None when there is none."""
+    try:
+        facts = path.stat()
+    except OSError:
+        return None
+    return f"{facts.st_size} {facts.st_mtime_ns}" if stat.S_ISREG(facts.st_mode) else None
 
 
 def write_hashed(path: Path, chunks: Iterable[bytes]) -> str:

@@ -73,6 +73,13 @@ class Bytecode:
         finally:
             os.close(fd)
 
+    def verify(self, image_id: str) -> bool:
+        """Whether what is kept for an image is whole: every byte is read."""
+        name = hex_of(image_id)
+        with contextlib.ExitStack() as stack:
+            numbers = self._numbers(name)
+            return not numbers or self._newest(name, stack, thorough=True) is not None
+
     def missing(self, image_id: str, paths: Iterable[str]) -> frozenset[str]:
         """Those of these bytecode files that are not kept yet."""
         with self.shown(image_id) as tree:
@@ -113,7 +120,7 @@ class Bytecode:
         self._remove(name, numbers)
         return len(listed) - known
 
-    def _newest(self, name: str, stack: contextlib.ExitStack) -> Path | None:
+    def _newest(self, name: str, stack: contextlib.ExitStack, *, thorough: bool = False) -> Path | None:
         """The tree with the highest number, locked until `stack` ends, if it is whole."""
         while numbers := self._numbers(name):
             folder = self._root / name / str(numbers[-1])
@@ -127,10 +134,12 @@ class Bytecode:
                 continue
             mark = f"bytecode-{name}"
             seen = self._boot.seen(mark)
-            if not _is_whole(folder, thorough=not seen):
+            if not _is_whole(folder, thorough=thorough or not seen):
                 return None
             if not seen:
                 self._boot.see(mark)
+            elif not thorough:
+                self._boot.use(mark)
             return folder / "tree"
         return None
 

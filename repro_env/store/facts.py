@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from pathlib import Path
 from typing import TypeVar
@@ -10,6 +11,7 @@ from typing import TypeVar
 from repro_env.io.files import atomic_write, room
 from repro_env.model import codec
 from repro_env.model.errors import SpecError
+from repro_env.store.boot import touch_if_old
 
 T = TypeVar("T")
 
@@ -17,15 +19,18 @@ _KIND = re.compile(r"[a-z][a-z0-9-]{0,40}")
 
 
 class FactCache:
-    """Safe to use from several threads and processes; the last to write wins."""
+    """Safe to use from several threads and processes; the last to write wins. A file's time is that of its last use."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def get(self, kind: str, key: str) -> bytes | None:
         """The value, or None; a damaged one counts as absent."""
+        path = self._path(kind, key)
         try:
-            stored = self._path(kind, key).read_bytes()
+            with path.open("rb") as file:
+                stored = file.read()
+                touch_if_old(path, os.fstat(file.fileno()).st_mtime)
         except FileNotFoundError:
             return None
         check, _, value = stored.partition(b"\n")

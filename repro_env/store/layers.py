@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import queue
+import secrets
 import stat
 import threading
 from collections.abc import Callable, Iterable
@@ -34,26 +35,57 @@ _QUEUED = 8
 class Layers:
     """Unpacked layers, by diff ID."""
 
-    def __init__(self, root: Path, *, locks: Path, temp: Temp, boot: Boot) -> None:
+    def __init__(self, root: Path, *, locks: Path, temp: Temp, boot: Boot, links: Path, damaged: Path) -> None:
+        """`links`: where trees of links to layers' files are kept. `damaged`: where what is not whole goes, until no run has it."""
         self._root = root
+        self._links = links
+        self._damaged = damaged
         self._locks = locks
         self._temp = temp
         self._boot = boot
 
     def path(self, diff_id: str) -> Path | None:
-        """The tree of a layer, or None. Its files are owned by the user, mode 0644 and 0755, mtime `tar.MTIME`."""
+        """The tree of a layer, or None. Its files are owned by the user, mode 0644 and 0755, mtime `tar.MTIME`.
+
+        Every byte is read once per boot: the machine may have gone down before all of it was on the disk. Whether
+        something was written to it since is looked at when that was not done for `boot.FRESH` seconds: it takes a
+        look at each file. A layer that is not whole counts as absent.
+        """
         name = hex_of(diff_id)
         folder = self._root / name
         if not folder.is_dir():
             return None
-        if not self._boot.seen(name):
-            # The machine was restarted since: it may have gone down before all of it was on the disk.
-            with locked(self._locks / name):
-                if not folder.is_dir() or not self.verify(diff_id):
-                    self._remove(folder)
-                    return None
-                self._boot.see(name)
+        seen = self._boot.seen(name)
+        if seen and self._boot.fresh(name):
+            return folder
+        if seen and _is_untouched(folder):
+            self._boot.use(name)
+            return folder
+        with locked(self._locks / name):
+            if not folder.is_dir() or not self._mended(diff_id):
+                self.discard(diff_id)
+                return None
+            self._boot.see(name)
         return folder
+
+    def _mended(self, diff_id: str) -> bool:
+        """Whether every byte is right; times that are not are set anew, since runs see them."""
+        if not self.verify(diff_id):
+            return False
+        _set_times(self._root / hex_of(diff_id))
+        return True
+
+    def discard(self, diff_id: str) -> None:
+        """Put a layer that is not whole out of the way. A run that has it goes on with it: the next one gets a new one.
+
+        Trees of links go with it: their files are the layers' own.
+        """
+        name = hex_of(diff_id)
+        self._damaged.mkdir(mode=0o700, exist_ok=True)
+        links = [path for path in self._links.glob("[0-9a-f]*") if path.is_dir()]
+        for path in (self._root / name, *links):
+            with contextlib.suppress(FileNotFoundError):
+                path.rename(self._damaged / f"{path.name}.{secrets.token_hex(4)}")
 
     def unpack(self, diff_id: str, members: Members, *, size: int = 0) -> Path:
         """The tree of a layer, written from its members unless it is there. `size`: bytes of the tar, for messages.
@@ -86,13 +118,17 @@ class Layers:
                     self._keep(temporary / "tree", name)
         return diff_id
 
+    def members(self, diff_id: str) -> Members:
+        """What the tree on disk holds, as its tar has it. Not checked. Raises `OSError`, `StoreError`, `ArtifactError` when read."""
+        folder = self._root / hex_of(diff_id)
+        entries = sorted((_entry(folder, found) for found in walk(folder)), key=lambda entry: entry.key)
+        yield from members(entries, FileContents(folder))
+
     def verify(self, diff_id: str) -> bool:
         """Whether the tree on disk still is the layer: every byte is read."""
-        folder = self._root / hex_of(diff_id)
         hasher = hashlib.sha256()
         try:
-            entries = sorted((_entry(folder, found) for found in walk(folder)), key=lambda entry: entry.key)
-            for chunk in tar.write(members(entries, FileContents(folder))):
+            for chunk in tar.write(self.members(diff_id)):
                 hasher.update(chunk)
         except (ReproEnvError, OSError):
             return False
@@ -101,17 +137,39 @@ class Layers:
     def remove(self, diff_id: str) -> None:
         """Remove a layer, if it is there. Nothing may be running in it."""
         name = hex_of(diff_id)
-        with locked(self._locks / name):
-            self._remove(self._root / name)
+        with locked(self._locks / name), self._temp.folder() as temporary, contextlib.suppress(FileNotFoundError):
+            (self._root / name).rename(temporary / "old")  # first out of sight: a half-removed layer must not look whole
 
     def _keep(self, tree: Path, name: str) -> Path:
         self._boot.see(name)
         tree.rename(self._root / name)
         return self._root / name
 
-    def _remove(self, folder: Path) -> None:
-        with self._temp.folder() as temporary, contextlib.suppress(FileNotFoundError):
-            folder.rename(temporary / "old")  # first out of sight: a half-removed layer must not look whole
+
+def _is_untouched(root: Path) -> bool:
+    """Whether everything still has the time that it was given when it was written: what is written to gets another."""
+    folders = [str(root)]
+    try:
+        if root.stat().st_mtime_ns != _TIME[1]:
+            return False
+        while folders:
+            with os.scandir(folders.pop()) as listing:
+                for item in listing:
+                    if item.stat(follow_symlinks=False).st_mtime_ns != _TIME[1]:
+                        return False
+                    if item.is_dir(follow_symlinks=False):
+                        folders.append(item.path)
+    except OSError:
+        return False
+    return True
+
+
+def _set_times(root: Path) -> None:
+    for found in walk(root):
+        path = root / found.path
+        if path.lstat().st_mtime_ns != _TIME[1]:
+            os.utime(path, ns=_TIME, follow_symlinks=False)
+    os.utime(root, ns=_TIME)
 
 
 def _entry(folder: Path, found: Found) -> Entry:

@@ -15,9 +15,10 @@ from repro_env.store.facts import FactCache
 from repro_env.store.folders import Folders
 from repro_env.store.images import Images
 from repro_env.store.layers import Layers
+from repro_env.store.lease import Lease
 from repro_env.store.temp import Temp
 
-_FOLDERS = ("blobs", "boot", "bytecode", "facts", "images", "layers", "locks", "specs")
+_FOLDERS = ("blobs", "boot", "bytecode", "facts", "images", "layers", "locks", "specs", "uses")
 _HINT = "set REPRO_ENV_STORE to a folder of your own on a local disk"
 
 
@@ -30,7 +31,9 @@ class Store:
         boot = Boot(root / "boot")
         self.root = root
         self.blobs = Blobs(root / "blobs", temp=temp, boot=boot)
-        self.layers = Layers(root / "layers", locks=root / "locks", temp=temp, boot=boot)
+        self.layers = Layers(
+            root / "layers", locks=root / "locks", temp=temp, boot=boot, links=root / "merged", damaged=root / "damaged"
+        )
         self.images = Images(root / "images")
         self.bytecode = Bytecode(root / "bytecode", locks=root / "locks", temp=temp, boot=boot)
         self.facts = FactCache(root / "facts")
@@ -38,6 +41,7 @@ class Store:
         self.folders = Folders(root / "specs", locks=root / "locks", temp=temp, boot=boot)
         self.temp = temp
         self.boot = boot
+        self.lease = Lease(root / "uses")
 
     @staticmethod
     def open(root: Path | None = None) -> Store:
