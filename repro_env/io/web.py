@@ -325,10 +325,8 @@ def _requests() -> Any:
 
 def _cuts() -> tuple[type[Exception], ...]:
     """What breaks a body off."""
-    import urllib3
-
-    requests = _requests()
-    return (requests.exceptions.RequestException, urllib3.exceptions.HTTPError, ConnectionError, TimeoutError)
+    known = _requests().exceptions
+    return (known.RequestException, known.BaseHTTPError, ConnectionError, TimeoutError)  # of requests, of urllib3, of Python
 
 
 def _new_session(name: str) -> Any:
