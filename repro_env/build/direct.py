@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack
 from functools import partial
@@ -22,6 +22,7 @@ import msgspec
 from repro_env.build import conda
 from repro_env.build.interface import Built, Item, Origin, Plan
 from repro_env.build.sources import Artifact, Finder, Place, Search, contents
+from repro_env.build.trees import Offer, Trees
 from repro_env.build.workers import Workers
 from repro_env.image import conda as linking
 from repro_env.image import config, group, layer, stack
@@ -31,7 +32,7 @@ from repro_env.io.files import FileContents, free
 from repro_env.lock.layers import KIND, GroupContents
 from repro_env.model.artifact import CondaPackage, TreeBlob
 from repro_env.model.environment import Layout
-from repro_env.model.errors import ArtifactError, BuildError, DiskError, ReproEnvError
+from repro_env.model.errors import ArtifactError, BuildError, DiskError, NetworkError, ReproEnvError
 from repro_env.model.image import LayerKind
 from repro_env.model.spec import Identity, Spec
 from repro_env.model.talk import Advance, Tell
@@ -199,10 +200,16 @@ class _Task:
         """For the order of work: the largest first."""
         self.wheels: dict[str, Artifact] = {}
         self.needed: dict[str, Future[Part]] = {}
+        self.fetched: Future[TreeJob] | None = None
+        """Of a tree or a whole layer: its job, once the blob is there."""
+        self.again = False
+        """Its blob was fetched a second time."""
 
     @property
-    def ready(self) -> bool:
-        return all(future.done() for future in self.needed.values())
+    def awaited(self) -> list[Future[Any]]:
+        """What has to be there first and is not yet."""
+        futures: list[Future[Any]] = [*self.needed.values(), *([self.fetched] if self.fetched else [])]
+        return [future for future in futures if not future.done()]
 
 
 class Direct:
@@ -218,8 +225,11 @@ class Direct:
         self._folder = folder
         self._store = store
         self._workers = workers
-        self._finder = Finder(spec, folder, store)
-        self._carried = Carried(folder / "blobs")
+        self._trees = Trees(spec, folder, store)
+        self._givers = self._trees.givers
+        self._finder = Finder(spec, folder, store, self._givers)
+        self._whole: dict[str, Offer] = {}
+        """Layers whose wheels are nowhere, by diff ID, and who has the layer."""
         self._artifacts: tuple[Artifact, ...] = (*spec.identity.packages, *spec.identity.distributions)
         by_label = {_label(one): one for one in self._artifacts}
         self._wheels = {one.diff_id: tuple(by_label[held] for held in one.holds) for one in spec.expected.layers}
@@ -241,6 +251,7 @@ class Direct:
             return self._plan(ask=ask)
         finally:
             self._finder.close()
+            self._givers.close()
 
     def _plan(self, *, ask: bool) -> Plan:
         agree = self._finder.ask if ask else _believe
@@ -253,23 +264,26 @@ class Direct:
         for wheel in needed:
             self._searches.setdefault(wheel.key, Search(self._finder, wheel, self._facts.get(wheel.key)))
         with ThreadPoolExecutor(FETCHES) as pool:
-            places = dict(
-                zip(
-                    (wheel.key for wheel in needed),
-                    pool.map(lambda wheel: self._searches[wheel.key].peek(agree), needed),
-                    strict=True,
-                )
-            )
+            peeked = list(pool.map(lambda wheel: self._peek(wheel, agree), needed))
+        places = {wheel.key: place for wheel, place in zip(needed, peeked, strict=True) if isinstance(place, Place)}
+        nowhere = {wheel.key: error for wheel, error in zip(needed, peeked, strict=True) if not isinstance(error, Place)}
         for wheel in needed:
-            self._weigh(wheel, places[wheel.key])
+            if wheel.key in places:
+                self._weigh(wheel, places[wheel.key])
         items: list[Item] = []
         fetch = write = files = 0
         for one in self._spec.expected.layers:
             there = self._there(one.diff_id)
+            failed = next((nowhere[wheel.key] for wheel in self._wheels[one.diff_id] if wheel.key in nowhere), None)
+            if failed is not None:
+                offer = self._taken_whole(one.diff_id, failed)
+                fetch += 0 if there else offer.size
+                write += 0 if there else _blocks(offer.size)
             for wheel in self._wheels[one.diff_id]:
-                place = places.get(wheel.key)
-                origin: Origin = place.origin if place is not None else "layer"
-                items.append(Item(what=_label(wheel), origin=origin, where=str(place or ""), size=wheel.size))
+                place = places.get(wheel.key) if failed is None else None
+                origin: Origin = place.origin if place is not None else "layer" if failed is None or there else "registry"
+                where = self._whole[one.diff_id].where if origin == "registry" and failed is not None else str(place or "")
+                items.append(Item(what=_label(wheel), origin=origin, where=where, size=wheel.size))
                 if place is not None and place.remote:
                     fetch += wheel.size
                     write += _blocks(wheel.size)
@@ -278,9 +292,13 @@ class Direct:
                     size, count = self._unpacked(wheel)
                     write += size
                     files += count
-        for what, tree in self._trees():
-            item, blob = self._tree(what, tree, ask=ask)
+        for what, tree in self._trees.named():
+            item, blob = self._trees.item(what, tree, ask=ask)
             items.append(item)
+            if item.origin not in ("layer", "carried", "nowhere"):
+                fetch += item.size
+                write += _blocks(item.size)
+                files += 1
             if blob:
                 write += _blocks(tree.size)
                 files += tree.files
@@ -288,21 +306,42 @@ class Direct:
         self._planned = Plan(items=tuple(items), fetch=fetch, write=write, files=files, exact=exact)
         return self._planned
 
+    def _peek(self, wheel: Artifact, agree: Callable[[Place, Artifact], Place]) -> Place | ReproEnvError:
+        try:
+            return self._searches[wheel.key].peek(agree)
+        except (ArtifactError, NetworkError) as error:
+            return error
+
+    def _taken_whole(self, diff_id: str, failed: ReproEnvError) -> Offer:
+        """Who has a layer as it was sent, when a wheel of it is nowhere. Raises `failed` when nobody has."""
+        offer = self._givers.offer(diff_id)
+        if offer is None:
+            raise failed
+        self._whole[diff_id] = offer
+        return offer
+
     def build(self, tell: Tell) -> Built:
         plan = self._planned or self.plan(ask=False)
         count = 0 if plan.write < ALONE else self._workers or _cores()
         # Workers before any thread is started, since a fork copies only the one that calls it.
-        with contextlib.closing(self._finder), Workers[Job, None](count, partial(serve, self._store.root)) as workers:
+        with (
+            contextlib.closing(self._finder),
+            contextlib.closing(self._givers),
+            self._store.temp.folder() as layers,
+            Workers[Job, None](count, partial(serve, self._store.root)) as workers,
+        ):
+            self._layers = Carried(layers / "blobs")
             with (
                 ThreadPoolExecutor(FETCHES) as fetchers,
                 ThreadPoolExecutor(max(count, 1)) as lanes,
                 tell.progress(plan.fetch + plan.write, "rebuilding") as advance,
             ):
                 try:
-                    told = self._drive(workers, lanes, fetchers, max(count, 1), advance)
+                    told = self._drive(workers, lanes, fetchers, max(count, 1), advance, tell)
                     advance(max(plan.fetch + plan.write - told, 0))  # the plan counts whole blocks
                 except BaseException:
                     self._finder.stop()
+                    self._givers.stop()
                     fetchers.shutdown(wait=False, cancel_futures=True)
                     lanes.shutdown(wait=False, cancel_futures=True)
                     workers.stop()
@@ -310,7 +349,7 @@ class Direct:
             written = workers.done
         return Built(
             diff_ids=tuple(one.diff_id for one in self._spec.expected.layers),
-            fetched=self._finder.fetched,
+            fetched=self._finder.fetched + self._givers.fetched,
             written=written,
         )
 
@@ -321,23 +360,29 @@ class Direct:
         fetchers: ThreadPoolExecutor,
         most: int,
         advance: Advance,
+        tell: Tell,
     ) -> int:
         """Do all tasks, the largest first; returns the bytes that `advance` was told of."""
-        waiting = sorted(self._tasks(fetchers), key=lambda task: -task.size)
+        waiting = sorted(self._tasks(fetchers, tell), key=lambda task: -task.size)
         running: dict[Future[None], _Task] = {}
         told = 0
         grouped = False
         while waiting or running:
-            for task in [task for task in waiting if task.ready][: most - len(running)]:
+            for task in [task for task in waiting if not task.awaited][: most - len(running)]:
                 waiting.remove(task)
-                running[lanes.submit(workers.run, self._ready(task))] = task
+                job = self._ready(task)
+                if job is None:
+                    tell(self._whole_instead(task, fetchers))
+                    waiting.append(task)
+                else:
+                    running[lanes.submit(workers.run, job)] = task
             if not grouped and all(self._is_known(one) for one in self._artifacts):
                 self._grouped()
                 grouped = True
             awaited: list[Future[Any]] = [*running]
-            awaited += [future for task in waiting for future in task.needed.values() if not future.done()]
+            awaited += [future for task in waiting for future in task.awaited]
             wait(awaited, timeout=0.1, return_when=FIRST_COMPLETED)
-            done = workers.done + self._finder.fetched
+            done = workers.done + self._finder.fetched + self._givers.fetched
             advance(done - told)
             told = done
             for future in [future for future in running if future.done()]:
@@ -359,7 +404,7 @@ class Direct:
             if found is not None:
                 self._linked[package.key] = found
 
-    def _tasks(self, fetchers: ThreadPoolExecutor) -> list[_Task]:
+    def _tasks(self, fetchers: ThreadPoolExecutor, tell: Tell) -> list[_Task]:
         identity = self._spec.identity
         tasks = []
         for one in self._spec.expected.layers:
@@ -370,15 +415,43 @@ class Direct:
                     label=f"the layer of {_several(one.holds)}",
                     size=sum(self._unpacked(wheel)[0] for wheel in wheels),
                 )
+                if one.diff_id in self._whole:
+                    if not self._there(one.diff_id):
+                        tell(self._whole_instead(task, fetchers))
+                        tasks.append(task)
+                    continue
                 task.wheels = {wheel.key: wheel for wheel in wheels}
                 task.needed = {wheel.key: fetchers.submit(self._part, wheel, self._there(one.diff_id)) for wheel in wheels}
                 tasks.append(task)
             elif one.kind == "marker":
                 tasks.append(_Task(MarkerJob(one.diff_id, identity), label="the marker layer", size=0))
-        for what, tree in self._trees():
-            if not self._there(tree.sha256) and self._tree(what, tree)[1]:
-                tasks.append(_Task(TreeJob(tree, str(self._folder)), label=f"the {what}", size=tree.size))
+        for what, tree in self._trees.named():
+            item, wanted = self._trees.item(what, tree)
+            if wanted:
+                if item.origin != "carried":
+                    tell(f"fetching the {what} from {item.where}")
+                task = _Task(TreeJob(tree, str(self._folder)), label=f"the {what}", size=tree.size)
+                task.fetched = fetchers.submit(self._brought, what, tree)
+                tasks.append(task)
         return tasks
+
+    def _brought(self, what: str, tree: TreeBlob, *, again: bool = False) -> TreeJob:
+        """The job of a tree whose blob is beside the spec by then; runs in a fetcher's thread."""
+        self._trees.bring(what, tree, again=again)
+        return TreeJob(tree, str(self._folder))
+
+    def _whole_instead(self, task: _Task, fetchers: ThreadPoolExecutor) -> str:
+        """Let a task take its layer as it was sent; returns a line about it."""
+        diff_id = task.job.diff_id if isinstance(task.job, GroupJob) else ""
+        task.needed = {}
+        task.fetched = fetchers.submit(self._fetched, diff_id)
+        return f"{task.label} comes whole from {self._whole[diff_id].where}: not all that it is made of was to be had"
+
+    def _fetched(self, diff_id: str) -> TreeJob:
+        """The job of a layer as it was sent, whose diff ID is proven; runs in a fetcher's thread."""
+        size = self._givers.give(diff_id, self._layers, size=None)
+        enough(self._store.root, size, 0)
+        return TreeJob(TreeBlob(sha256=diff_id, size=size, files=0), str(self._layers.folder.parent))
 
     def _part(self, wheel: Artifact, there: bool) -> Part:
         """Find one wheel or package; runs in a fetcher's thread."""
@@ -405,11 +478,22 @@ class Direct:
             else:
                 return Part(wheel, self._spec.identity.layout_of(wheel), facts, place)
 
-    def _ready(self, task: _Task) -> Job:
-        """The job of a task whose parts are all found. Raises what finding one raised, or `DiskError`."""
+    def _ready(self, task: _Task) -> Job | None:
+        """The job of a task whose parts are all found; None when its layer is to be taken whole.
+
+        Raises what finding a part raised, or `DiskError`.
+        """
+        if task.fetched is not None:
+            task.job = task.fetched.result()
         if not isinstance(task.job, GroupJob):
             return task.job
-        parts = tuple(task.needed[name].result() for name in sorted(task.needed))
+        try:
+            parts = tuple(task.needed[name].result() for name in sorted(task.needed))
+        except (ArtifactError, NetworkError) as error:
+            if self._there(task.job.diff_id):
+                raise
+            self._taken_whole(task.job.diff_id, error)
+            return None
         if not self._there(task.job.diff_id):
             sizes = [self._unpacked(part.wheel) for part in parts]
             enough(self._store.root, sum(size for size, _ in sizes), sum(count for _, count in sizes))
@@ -437,7 +521,21 @@ class Direct:
                 return False
             raise BuildError(error.what, where=error.where or task.label, hint=error.hint) from None
         except ArtifactError as error:
+            if self._fetched_again(task, fetchers):
+                return False
             raise ArtifactError(f"{task.label} cannot be unpacked: {error.what}", where=error.where, hint=error.hint) from None
+        return True
+
+    def _fetched_again(self, task: _Task, fetchers: ThreadPoolExecutor) -> bool:
+        """Fetch the blob of a tree that is damaged beside the spec, once. False when nobody has it."""
+        if not isinstance(task.job, TreeJob) or task.again:
+            return False
+        digest = task.job.blob.sha256
+        named = next((one for one in self._trees.named() if one[1].sha256 == digest), None)
+        if named is None or self._givers.offer(digest) is None:
+            return False
+        task.again = True
+        task.fetched = fetchers.submit(self._brought, *named, again=True)
         return True
 
     def _again(self, task: _Task, part: Part, error: ReproEnvError, fetchers: ThreadPoolExecutor) -> None:
@@ -449,17 +547,25 @@ class Direct:
         identity = self._spec.identity
         self._check_groups(
             "conda",
-            [(one.key, linking.canonical(self._linked[one.key], identity.layout).size) for one in identity.packages],
+            [
+                (one.key, linking.canonical(self._linked[one.key], identity.layout).size)
+                for one in identity.packages
+                if one.key in self._linked
+            ],
         )
         self._check_groups(
             "distributions",
             [
                 (one.key, rule.canonical(self._facts[one.key], identity.layout_of(one), name=one.name).size)
                 for one in identity.distributions
+                if one.key in self._facts
             ],
         )
 
     def _check_groups(self, kind: LayerKind, sizes: Sequence[tuple[str, int]]) -> None:
+        """Not where a layer came whole: nothing is known of wheels that nobody has. Its diff ID was proven all the same."""
+        if any(one.kind == kind and one.diff_id in self._whole for one in self._spec.expected.layers):
+            return
         found = group.groups(group.Sized(key, size) for key, size in sizes)
         expected = [
             tuple(wheel.key for wheel in self._wheels[one.diff_id]) for one in self._spec.expected.layers if one.kind == kind
@@ -496,36 +602,6 @@ class Direct:
         if facts is not None:
             self._weights[wheel.key] = _weight(facts)
         return self._weights.get(wheel.key, (wheel.size, 1))
-
-    def _trees(self) -> list[tuple[str, TreeBlob]]:
-        identity, source = self._spec.identity, self._spec.observed.source
-        named: list[tuple[str, TreeBlob | None]] = [
-            ("base", identity.base),
-            ("unowned libraries", identity.unowned),
-            ("interpreter", identity.interpreter.tree),
-            ("overlay", identity.overlay),
-            ("source", source.tree if source else None),
-        ]
-        return [(what, tree) for what, tree in named if tree is not None]
-
-    def _tree(self, what: str, tree: TreeBlob, *, ask: bool = False) -> tuple[Item, bool]:
-        """Where a tree is, and whether it has to be unpacked. `ask`: check its bytes. Raises `ArtifactError` when it is nowhere."""
-        if self._there(tree.sha256):
-            return Item(what=what, origin="layer", where="", size=tree.size), False
-        path = self._carried.path(tree.sha256)
-        if path is not None:
-            if ask:
-                for _ in self._carried.chunks(tree.sha256, tree.size):
-                    pass
-            return Item(what=what, origin="carried", where=str(path), size=tree.size), True
-        if what == "source":
-            # No part of the image: a run can take the live source, and says what is missing when it cannot.
-            return Item(what=what, origin="nowhere", where="", size=tree.size), False
-        raise ArtifactError(
-            f"the {what} is not there: no blob {tree.sha256.removeprefix('sha256:')[:12]}…, and not in the store",
-            where=str(self._folder / "blobs"),
-            hint="copy the blobs/ folder of the capture beside the spec, or capture again",
-        )
 
 
 def contradiction(spec: Spec) -> None:

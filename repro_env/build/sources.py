@@ -30,6 +30,7 @@ from repro_env.store.store import Store
 from repro_env.store.wheelfile import FACTS, WheelContents, open_facts
 
 if TYPE_CHECKING:
+    from repro_env.build.trees import Givers
     from repro_env.io.http import Session
     from repro_env.lock.index import Indexes
 
@@ -51,17 +52,21 @@ class Place(msgspec.Struct, frozen=True):
 
     @property
     def remote(self) -> bool:
-        return self.where.startswith(("http://", "https://"))
+        """Not on this machine: to be fetched first."""
+        return self.where.startswith(("http://", "https://")) or (self.origin == "registry" and not self.where.startswith("/"))
 
     def __str__(self) -> str:
-        return redact.url(self.where) if self.remote else self.where
+        return redact.url(self.where) if self.where.startswith("http") else self.where
 
 
 class Finder:
     """Knows the places of a spec's wheels. Safe from several threads."""
 
-    def __init__(self, spec: Spec, folder: Path, store: Store) -> None:
+    def __init__(self, spec: Spec, folder: Path, store: Store, givers: Givers | None = None) -> None:
+        """`givers`: who else may have wheels that are carried, when they are not in `folder`."""
         self._spec = spec
+        self._givers = givers
+        self._only = spec.carried
         self._opened: Session | None = None
         self._asked: Indexes | None = None
         self._hints = {hint.sha256: hint for hint in (*spec.hints.wheels, *spec.hints.packages)}
@@ -92,6 +97,11 @@ class Finder:
         carried = self._carried.file(one.sha256)
         if carried is not None:
             yield Place("carried", str(carried))
+        if self._givers is not None and one.sha256 in self._only:
+            offer = self._givers.offer(one.sha256)
+            if offer is not None:
+                yield Place("registry", offer.where)
+            failures += self._givers.failures
         hint = self._hints.get(one.sha256)
         for url in hint.urls if hint else ():
             yield Place("url", url)
@@ -115,6 +125,9 @@ class Finder:
 
     def take(self, place: Place, one: Artifact) -> Place:
         """Bring a place's bytes to this machine and check them. Raises `ArtifactError` or `NetworkError`."""
+        if place.origin == "registry" and place.remote and self._givers is not None:
+            self._givers.give(one.sha256, self._carried, size=one.size)
+            return Place(place.origin, str(self._carried.file(one.sha256)))
         if place.remote:
             path = self._store.blobs.put(self._bounded(place, one), one.sha256, where=str(place))
             return Place(place.origin, str(path))
@@ -126,6 +139,8 @@ class Finder:
         """As `take`, but without bringing anything: a server is asked whether it would give the file."""
         if not place.remote:
             return self.take(place, one)
+        if place.origin == "registry":
+            return place  # its manifest was read: it says that the blob is there
         from repro_env.io.ranges import RangesRefusedError
 
         try:

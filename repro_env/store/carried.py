@@ -34,14 +34,15 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[0-9a-f]{64}(\.gz)?")
 _HINT = "delete it and capture again, or restore it from where it was copied"
 _LEVEL = 1
-PACKED = "packed"
-"""Kind of the facts of layers as they are sent (`build.packed`); of a carried file by `key_of`: the digest of its very bytes."""
+SENT = "carried-blob"
+"""Kind of the facts of carried files, by `key_of`: the digest of their very bytes, compressed as they lie, once they were proven."""
 
 
 class Carried:
     """One folder of carried blobs."""
 
     def __init__(self, folder: Path) -> None:
+        self.folder = folder
         self._folder = folder
         self._temp = Temp(folder / ".temp")
 
@@ -77,7 +78,7 @@ class Carried:
             path = self._keep(temporary / "blob", hasher.hexdigest() + ".gz")
         if facts is not None:
             facts.put("carried", key_of(path), b"whole")
-            facts.put(PACKED, key_of(path), f"sha256:{packed.hexdigest()}".encode())
+            facts.put(SENT, key_of(path), f"sha256:{packed.hexdigest()}".encode())
         return TreeBlob(sha256=f"sha256:{hasher.hexdigest()}", size=size, files=files)
 
     def add_file(self, path: Path, digest: str) -> None:
@@ -88,6 +89,27 @@ class Carried:
             if got != hex_of(digest):
                 raise ArtifactError(f"has other bytes than expected (sha256 {got[:16]}…)", where=str(path), hint="it was changed")
             self._keep(temporary / "blob", got)
+
+    def restore(self, digest: str, chunks: Iterable[bytes], *, compressed: bool, size: int | None, where: str) -> int:
+        """Keep a blob that came from elsewhere: its bytes, or their gzip; returns how many they are, inflated.
+
+        Kept once all were read and are the ones that `digest` names, `size` of them unless it is None. `where` names
+        the source. Raises `ArtifactError` for others, or where no blob can be kept, `DiskError`, and what `chunks` raises.
+        """
+        name = hex_of(digest) + (".gz" if compressed else "")
+        try:
+            self._make()
+            with room(self._folder, size or 0), self._temp.folder() as temporary:
+                write_hashed(temporary / name, chunks)
+                try:
+                    seen = sum(map(len, Carried(temporary).chunks(digest, size)))
+                except ArtifactError as error:
+                    raise ArtifactError(f"gives other bytes than the spec names: {error.what}", where=where, hint=_HINT) from None
+                self._keep(temporary / name, name)
+        except PermissionError as error:
+            hint = "copy the spec's folder to a place that you may write to"
+            raise ArtifactError(f"cannot be written: {error.strerror}", where=str(self._folder), hint=hint) from None
+        return seen
 
     def has(self, digest: str, facts: FactCache) -> bool:
         """Whether the blob is here and whole. Every byte is read once; later calls know the file by its key."""
