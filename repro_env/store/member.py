@@ -15,7 +15,8 @@ from repro_env.image.entry import CHUNK
 from repro_env.store import inflate
 
 _READ = 1 << 18
-_HEADER = 30
+HEADER = 30
+"""Bytes of a local header, without name and extra field."""
 
 
 def content(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
@@ -55,8 +56,8 @@ def raw(file: BinaryIO, member: zipfile.ZipInfo) -> Iterator[bytes]:
 
 def _seek(file: BinaryIO, member: zipfile.ZipInfo) -> None:
     file.seek(member.header_offset)
-    header = file.read(_HEADER)
-    if len(header) != _HEADER or header[:4] != b"PK\x03\x04":
+    header = file.read(HEADER)
+    if len(header) != HEADER or header[:4] != b"PK\x03\x04":
         raise zipfile.BadZipFile(f"no header of {member.filename}")
     file.seek(int.from_bytes(header[26:28], "little") + int.from_bytes(header[28:30], "little"), 1)
 

@@ -17,7 +17,7 @@ from repro_env.image import wheel
 from repro_env.image.entry import Entry
 from repro_env.image.stitch import Deflated
 from repro_env.model.errors import ArtifactError
-from repro_env.store.member import content, raw
+from repro_env.store.member import HEADER, content, raw
 
 FACTS = "wheel"
 """Kind of the facts of wheels in the store's cache, by the wheel's sha256."""
@@ -35,6 +35,7 @@ def facts(file: BinaryIO, filename: str) -> wheel.Facts:
 
 
 def _facts(archive: zipfile.ZipFile, filename: str) -> wheel.Facts:
+    _apart(archive, filename)
     members = [member for member in archive.infolist() if not member.is_dir()]
     for member in members:
         if member.flag_bits & 1 or stat.S_ISLNK(member.external_attr >> 16):
@@ -62,6 +63,17 @@ def _facts(archive: zipfile.ZipFile, filename: str) -> wheel.Facts:
         entry_points=text(f"{info}/entry_points.txt"),
         scripts={name: text(name) for name in by_name if name.startswith(scripts)},
     )
+
+
+def _apart(archive: zipfile.ZipFile, filename: str) -> None:
+    """Raises `ArtifactError` when members share bytes: a small file could say so to be endless (zip bombs do)."""
+    free = 0
+    for member in sorted(archive.infolist(), key=lambda one: one.header_offset):
+        if member.header_offset < free:
+            raise ArtifactError(f"has {member.filename}, which lies in another member", where=filename)
+        free = member.header_offset + HEADER + len(member.orig_filename) + member.compress_size
+    if free > archive.start_dir:
+        raise ArtifactError("has a member that reaches into its directory", where=filename)
 
 
 def _executable(member: zipfile.ZipInfo) -> bool:
