@@ -16,15 +16,18 @@ CREATED = "1980-01-01T00:00:00Z"
 LABEL = "io.repro-env.spec"
 
 
-def config(identity: Identity, diff_ids: Sequence[str]) -> bytes:
-    """The OCI image config, canonical JSON. It carries the spec digest and never an image ID, so there is no circle."""
+def config(identity: Identity, diff_ids: Sequence[str], *, working: str = "/") -> bytes:
+    """The OCI image config, canonical JSON. It carries the spec digest and never an image ID, so there is no circle.
+
+    `working`: the working folder, which is `/` unless the image holds the source too.
+    """
     return codec.canonical(
         {
             "architecture": identity.platform.architecture,
             "config": {
                 "Env": [f"{variable.name}={variable.value}" for variable in identity.config.env],
                 "Labels": {LABEL: codec.digest(identity)},
-                "WorkingDir": "/",
+                "WorkingDir": working,
             },
             "created": CREATED,
             "os": identity.platform.os,

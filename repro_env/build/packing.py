@@ -1,0 +1,284 @@
+"""An image, straight into an output: spec -> layers as they are sent -> config and manifest. Nothing is unpacked.
+
+What has to be sent is found first: a layer that was proven before, and that the output has, costs nothing. For the
+others the whole wheels are needed, so installed files and caches of unpacked wheels are no places here.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from repro_env.build import packed
+from repro_env.build.direct import enough
+from repro_env.build.interface import Item, Plan
+from repro_env.build.packed import Answer, Group, Has, Job, Source, Tree
+from repro_env.build.sources import Artifact, Finder, Place, Search
+from repro_env.build.tasks import Task, check_groups, found, parts, tasks
+from repro_env.build.trees import Trees
+from repro_env.build.workers import Workers
+from repro_env.image import config
+from repro_env.image.manifest import Image
+from repro_env.image.output import Output
+from repro_env.model.artifact import TreeBlob
+from repro_env.model.errors import ArtifactError, BuildError
+from repro_env.model.image import Packed
+from repro_env.model.spec import Spec
+from repro_env.model.talk import Advance, Tell
+from repro_env.store.store import Store
+
+FETCHES = 6
+"""Downloads at a time."""
+ALONE = 16 << 20
+"""Bytes of all artifacts below which starting worker processes costs more than it gives."""
+
+
+class Sent(msgspec.Struct, frozen=True, kw_only=True):
+    """An image in an output."""
+
+    image: Image
+    layers: tuple[Packed, ...]
+    """Lowest first."""
+    where: str
+    """A line for people."""
+    made: tuple[str, ...]
+    """Diff IDs of the layers that were sent; the others were there."""
+    fetched: int
+    sent: int
+    """Bytes."""
+
+    @property
+    def image_id(self) -> str:
+        return self.image.config_blob.digest
+
+
+def pack(
+    spec: Spec,
+    folder: Path,
+    store: Store,
+    output: Output,
+    *,
+    tell: Tell,
+    source: bool = False,
+    workers: int | None = None,
+) -> Sent:
+    """Send the image of a spec to an output. `folder` holds the spec, and `blobs/` beside it.
+
+    `source`: the code too, as last layer at its captured path; the image ID is another one then, else it is the spec's.
+    `workers`: processes, as many as cores when not given. Raises `ArtifactError`, `NetworkError`, `DiskError`,
+    `BuildError`. Closes the output, whatever happens.
+    """
+    with closing(output):
+        return Packing(spec, folder, store, output, source=source, workers=workers).run(tell)
+
+
+class Packing:
+    """Sends one image to one output."""
+
+    def __init__(
+        self, spec: Spec, folder: Path, store: Store, output: Output, *, source: bool = False, workers: int | None = None
+    ) -> None:
+        """Raises `BuildError` for a spec whose expected layers contradict its identity, or one without source when asked for it."""
+        self._spec = spec
+        self._folder = folder
+        self._store = store
+        self._output = output
+        self._finder = Finder(spec, folder, store)
+        self._trees = Trees(spec, folder, store)
+        self._searches: dict[str, Search] = {}
+        self._tasks = tasks(spec, folder, store, source=source)
+        artifacts: list[Artifact] = [*spec.identity.packages, *spec.identity.distributions]
+        total = sum(one.size for one in artifacts) + sum(task.size for task in self._tasks)
+        self._workers = 0 if total < ALONE else workers or len(os.sched_getaffinity(0))
+
+    def plan(self, *, ask: bool) -> Plan:
+        """What `run` would do. `ask`: servers are asked too whether they have what they would have to give."""
+        with closing(self._finder), ThreadPoolExecutor(FETCHES) as pool:
+            for task in self._tasks:
+                if task.expected is not None and self._output.has(task.expected.blob):
+                    task.found = task.expected
+            return self._plan(pool, ask=ask)
+
+    def run(self, tell: Tell) -> Sent:
+        serve = partial(packed.serve, self._store.root, self._output)
+        # Workers before any thread is started, since a fork copies only the one that calls it.
+        with (
+            closing(self._finder),
+            Workers[Job, Answer](self._workers, serve) as workers,
+            ThreadPoolExecutor(FETCHES) as fetchers,
+            ThreadPoolExecutor(max(self._workers, 1)) as lanes,
+        ):
+            try:
+                self._look(workers, lanes)
+                needed = [task for task in self._tasks if task.found is None]
+                if needed:
+                    self._send(needed, workers, lanes, fetchers, tell)
+                check_groups(self._spec, self._tasks)
+                layers = tuple(found(task) for task in self._tasks)
+                image = Image(self._config(layers), tuple(one.blob for one in layers))
+                where = self._output.finish(image)
+            except BaseException:
+                self._finder.stop()
+                fetchers.shutdown(wait=False, cancel_futures=True)
+                lanes.shutdown(wait=False, cancel_futures=True)
+                workers.stop()
+                raise
+            sent = workers.done
+        return Sent(
+            image=image,
+            layers=layers,
+            where=where,
+            made=tuple(found(task).diff_id for task in needed),
+            fetched=self._finder.fetched + self._trees.givers.fetched,
+            sent=sent,
+        )
+
+    def _look(self, workers: Workers[Job, Answer], lanes: ThreadPoolExecutor) -> None:
+        """Ask the output for every layer that is known."""
+        asked = [
+            (task, lanes.submit(workers.run, Has(blob=task.expected.blob))) for task in self._tasks if task.expected is not None
+        ]
+        for task, future in asked:
+            if future.result().packed is not None:
+                task.found = task.expected
+
+    def _send(
+        self,
+        needed: Sequence[Task],
+        workers: Workers[Job, Answer],
+        lanes: ThreadPoolExecutor,
+        fetchers: ThreadPoolExecutor,
+        tell: Tell,
+    ) -> None:
+        plan = self._plan(fetchers, ask=False)
+        enough(self._store.root, plan.fetch, plan.files)
+        tell(f"packing: {len(needed)} of {len(self._tasks)} layers to send, {plan.fetch / 1e6:.1f} MB to fetch")
+        with tell.progress(plan.fetch + plan.write, "packing") as advance:
+            self._drive(needed, workers, lanes, fetchers, advance)
+        hints = {one.diff_id: one.blob for one in self._spec.expected.packed}
+        for task in needed:
+            made = found(task)
+            hint = hints.get(made.diff_id)
+            if hint is not None and hint.digest != made.blob.digest:
+                tell(
+                    f"note: {task.label} was compressed to {made.blob.digest[:19]}… and not to the {hint.digest[:19]}… of the "
+                    "capture: the image ID is the same, the manifest digest is another"
+                )
+
+    def _plan(self, pool: ThreadPoolExecutor, *, ask: bool) -> Plan:
+        needed = [part.artifact for task in self._tasks if task.found is None for part in parts(task)]
+        for one in needed:
+            self._searches.setdefault(one.key, Search(self._finder, one, None))
+        agree = self._finder.ask if ask else _believe
+        places = dict(
+            zip((one.key for one in needed), pool.map(lambda one: self._searches[one.key].peek(agree), needed), strict=True)
+        )
+        items: list[Item] = []
+        fetch = files = 0
+        for task in self._tasks:
+            for part in parts(task):
+                one, place = part.artifact, places.get(part.artifact.key)
+                what = f"{one.key}=={one.version}"
+                items.append(Item(what=what, origin=place.origin if place else "output", where=str(place or ""), size=one.size))
+                if place is not None and place.remote:
+                    fetch += one.size
+                    files += 1
+            if isinstance(task.job, Tree | Source):
+                there = Item(what=task.what, origin="output", where="", size=task.job.blob.size)
+                items.append(there if task.found else self._trees.item(task.what, task.job.blob, ask=ask)[0])
+        write = sum(task.size for task in self._tasks if task.found is None)
+        return Plan(items=tuple(items), fetch=fetch, write=write, files=files, exact=True)
+
+    def _drive(
+        self,
+        needed: Sequence[Task],
+        workers: Workers[Job, Answer],
+        lanes: ThreadPoolExecutor,
+        fetchers: ThreadPoolExecutor,
+        advance: Advance,
+    ) -> None:
+        """Do all tasks, the largest first."""
+        waiting = sorted(needed, key=lambda task: -task.size)
+        for task in waiting:
+            self._seek(task, fetchers)
+        running: dict[Future[Answer], Task] = {}
+        told = 0
+        while waiting or running:
+            for task in [task for task in waiting if task.ready][: max(self._workers, 1) - len(running)]:
+                waiting.remove(task)
+                running[lanes.submit(workers.run, task.complete())] = task
+            awaited: list[Future[Any]] = [*running]
+            awaited += [future for task in waiting for future in task.needed.values() if not future.done()]
+            wait(awaited, timeout=0.1, return_when=FIRST_COMPLETED)
+            done = workers.done + self._finder.fetched
+            advance(done - told)
+            told = done
+            for future in [future for future in running if future.done()]:
+                task = running.pop(future)
+                if not self._settled(task, future, fetchers):
+                    waiting.insert(0, task)
+
+    def _seek(self, task: Task, fetchers: ThreadPoolExecutor) -> None:
+        """Bring what a task is made of to this machine; a fetcher's thread does."""
+        for part in parts(task):
+            search = self._searches[part.artifact.key]
+            task.needed[part.artifact.key] = fetchers.submit(search.take, self._finder.take)
+        if isinstance(task.job, Tree | Source):
+            task.bringing = fetchers.submit(self._bring, task.what, task.job.blob)
+
+    def _bring(self, what: str, blob: TreeBlob) -> None:
+        if self._store.layers.path(blob.sha256) is None:
+            self._trees.bring(what, blob)
+
+    def _settled(self, task: Task, future: Future[Answer], fetchers: ThreadPoolExecutor) -> bool:
+        """True when the layer is sent; False when it has to be tried again another way. Raises when it cannot be."""
+        try:
+            task.settle(future.result())
+        except (ArtifactError, BuildError) as error:
+            damaged = False
+            for part in parts(task):
+                place = task.needed[part.artifact.key].result()
+                if self._finder.drop(place, part.artifact):
+                    damaged = True
+                    search = self._searches[part.artifact.key]
+                    search.failed(ArtifactError("is damaged", where=str(place)))
+                    task.needed[part.artifact.key] = fetchers.submit(search.take, self._finder.take)
+            if not damaged and not self._otherwise(task, fetchers):
+                raise type(error)(f"{task.label}: {error.what}", where=error.where, hint=error.hint) from None
+            return False
+        return True
+
+    def _otherwise(self, task: Task, fetchers: ThreadPoolExecutor) -> bool:
+        """Another way to make a layer that failed, once: the proof anew, the unpacked layer, another copy of the blob."""
+        job = task.job
+        if isinstance(job, Group) and job.known is not None:
+            task.job = msgspec.structs.replace(job, known=None)
+            return True
+        if isinstance(job, Tree) and not job.unpacked and self._store.layers.path(job.blob.sha256) is not None:
+            task.job = msgspec.structs.replace(job, unpacked=True)
+            return True
+        if isinstance(job, Tree | Source) and not task.again and self._trees.givers.offer(job.blob.sha256) is not None:
+            task.again = True
+            task.bringing = fetchers.submit(self._again, task.what, job.blob)
+            return True
+        return False
+
+    def _again(self, what: str, blob: TreeBlob) -> None:
+        self._trees.bring(what, blob, again=True)
+
+    def _config(self, layers: Sequence[Packed]) -> bytes:
+        source = self._spec.observed.source
+        more = len(layers) > len(self._spec.expected.layers)
+        working = source.path if more and source is not None else "/"
+        return config.config(self._spec.identity, [one.diff_id for one in layers], working=working)
+
+
+def _believe(place: Place, one: Artifact) -> Place:  # noqa: ARG001
+    return place
