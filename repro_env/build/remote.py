@@ -5,7 +5,7 @@ It names manifests by digest, so a tag that moves changes nothing; it holds no c
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from threading import Lock
 from typing import Literal
@@ -79,6 +79,10 @@ def add(folder: Path, copy: Copy) -> bool:
     return True
 
 
+_Held = tuple[Blob, bool]
+"""A blob, and whether it is a gzip."""
+
+
 class Copies:
     """One copy as a `build.trees.Giver`. Its manifests are asked for when something is missing, and not before."""
 
@@ -91,7 +95,7 @@ class Copies:
             raise SpecError(error.what, where=f"{parts.REMOTE}: {copy.repository}", hint="delete it, and push again") from None
         self._registry = Registry(self._ref.host)
         self._lock = Lock()
-        self._known: dict[str, tuple[Blob, bool]] | None = None
+        self._known: dict[str, _Held] | None = None
         self._failure: ArtifactError | NetworkError | None = None
         self._stopped = False
         self.fetched = 0
@@ -123,21 +127,24 @@ class Copies:
                 self.fetched += len(chunk)
             yield chunk
 
-    def _blobs(self) -> dict[str, tuple[Blob, bool]]:
-        """What each blob of the image and its artifact unpacks to -> the blob, and whether it is gzip.
+    def _blobs(self) -> dict[str, _Held]:
+        """What each blob of the image and its artifact unpacks to -> it.
 
         The image may be gone and the artifact not, or the other way round: what can be had is used.
         """
         with self._lock:
             if self._known is None:
-                found: dict[str, tuple[Blob, bool]] = {}
-                for manifest, blobs in ((self._copy.image, self._layers), (self._copy.spec, self._files)):
-                    try:
-                        found.update(blobs(self._manifest(manifest)))
-                    except (ArtifactError, NetworkError) as error:
-                        self._failure = error
-                self._known = found
+                image, spec = self._listed(self._copy.image, self._layers), self._listed(self._copy.spec, self._files)
+                self._known = {**image, **spec}
             return self._known
+
+    def _listed(self, digest: str, blobs: Callable[[Manifest], Iterator[tuple[str, _Held]]]) -> dict[str, _Held]:
+        """What a manifest lists; nothing, and why, when it cannot be had."""
+        try:
+            return dict(blobs(self._manifest(digest)))
+        except (ArtifactError, NetworkError) as error:
+            self._failure = error
+            return {}
 
     def _manifest(self, digest: str) -> Manifest:
         data, media_type, _ = self._registry.manifest(self._ref.repository, digest)
@@ -146,7 +153,7 @@ class Copies:
             raise ArtifactError("is an index, and no image", where=f"{self._ref.name}@{digest}", hint=_HINT)
         return found
 
-    def _layers(self, image: Manifest) -> Iterator[tuple[str, tuple[Blob, bool]]]:
+    def _layers(self, image: Manifest) -> Iterator[tuple[str, _Held]]:
         where = f"{self._ref.name}@{self._copy.image}"
         try:
             config = codec.decode(self._registry.small(self._ref.repository, image.config), _Config, where=where)
@@ -158,7 +165,7 @@ class Copies:
             if layer.media_type.endswith((*_GZIP, ".tar")):
                 yield diff_id, (layer.blob, layer.media_type.endswith(_GZIP))
 
-    def _files(self, artifact: Manifest) -> Iterator[tuple[str, tuple[Blob, bool]]]:
+    def _files(self, artifact: Manifest) -> Iterator[tuple[str, _Held]]:
         for one in artifact.layers:
             folder, _, name = (one.annotations or {}).get(TITLE, "").rpartition("/")
             if folder == parts.BLOBS and parts.BLOB.fullmatch(name):

@@ -81,7 +81,7 @@ class Givers:
         for giver, _ in self._offers(digest):
             try:
                 return giver.give(digest, carried, size=size)
-            except (ArtifactError, NetworkError) as error:
+            except (ArtifactError, NetworkError) as error:  # noqa: PERF203 the next one may have it
                 self._failed(error)
                 problem = error
         raise problem

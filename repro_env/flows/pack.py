@@ -118,16 +118,16 @@ def _artifacts(spec: Spec, finder: Finder, *, everything: bool, tell: Tell) -> d
     """As `_trees`, of wheels and conda packages: those that no index can give again, or all."""
     wanted = [one for one in _all(spec) if everything or one.sha256 in spec.carried]
     found = {}
-    with tell.progress(sum(one.size for one in wanted), "collecting wheels and packages") as advance:
-        with ThreadPoolExecutor(FETCHES) as pool:
-            try:
-                for one, path in zip(wanted, pool.map(lambda one: _whole(one, finder), wanted), strict=True):
-                    found[hex_of(one.sha256)] = path
-                    advance(one.size)
-            except BaseException:
-                finder.stop()
-                pool.shutdown(wait=False, cancel_futures=True)
-                raise
+    total = sum(one.size for one in wanted)
+    with tell.progress(total, "collecting wheels and packages") as advance, ThreadPoolExecutor(FETCHES) as pool:
+        try:
+            for one, path in zip(wanted, pool.map(lambda one: _whole(one, finder), wanted), strict=True):
+                found[hex_of(one.sha256)] = path
+                advance(one.size)
+        except BaseException:
+            finder.stop()
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
     return found
 
 

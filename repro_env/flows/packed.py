@@ -51,7 +51,7 @@ def _fill(folder: Path, path: Path) -> None:
         for entry, chunks in tar.read(file.read, where=where):
             if entry.kind == "dir" and entry.path == parts.BLOBS:
                 continue
-            below, _, name = entry.path.rpartition("/")
+            below = entry.path.rpartition("/")[0]
             if entry.kind != "file" or entry.executable or below not in ("", parts.BLOBS):
                 raise _bad(f"has {entry.path!r}, which is no part of a spec's folder", where)
             if below:

@@ -34,7 +34,7 @@ def attach(
     repository: str,
     subject: Blob,
     artifact_type: str,
-    blobs: Sequence[Blob],
+    blobs: Sequence[Blob | Descriptor],
     annotations: Mapping[str, str] | None = None,
 ) -> Blob:
     """Hang a manifest with these blobs, which are there already (`ensure`, `upload`), on the manifest `subject`. Same input, same digest.
@@ -118,5 +118,6 @@ def _index(data: bytes, media_type: str, where: str) -> tuple[Descriptor, ...]:
     return found.manifests
 
 
-def _descriptor(one: Blob) -> dict[str, object]:
-    return {"digest": one.digest, "mediaType": one.media_type, "size": one.size}
+def _descriptor(one: Blob | Descriptor) -> dict[str, object]:
+    found: dict[str, object] = {"digest": one.digest, "mediaType": one.media_type, "size": one.size}
+    return {**found, "annotations": one.annotations} if isinstance(one, Descriptor) and one.annotations else found
