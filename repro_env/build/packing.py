@@ -7,7 +7,7 @@ others the whole wheels are needed, so installed files and caches of unpacked wh
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import closing
 from functools import partial
@@ -22,16 +22,17 @@ from repro_env.build.interface import Item, Plan
 from repro_env.build.packed import Answer, Group, Has, Job, Source, Tree
 from repro_env.build.sources import Artifact, Finder, Place, Search
 from repro_env.build.tasks import Task, check_groups, found, parts, tasks
-from repro_env.build.trees import Trees
+from repro_env.build.trees import Offer, Trees
 from repro_env.build.workers import Workers
 from repro_env.image import config
 from repro_env.image.manifest import Image
 from repro_env.image.output import Output
 from repro_env.model.artifact import TreeBlob
-from repro_env.model.errors import ArtifactError, BuildError
+from repro_env.model.errors import ArtifactError, BuildError, NetworkError, ReproEnvError
 from repro_env.model.image import Packed
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Advance, Tell
+from repro_env.store.carried import Carried
 from repro_env.store.store import Store
 
 FETCHES = 6
@@ -100,7 +101,7 @@ class Packing:
 
     def plan(self, *, ask: bool) -> Plan:
         """What `run` would do. `ask`: servers are asked too whether they have what they would have to give."""
-        with closing(self._finder), ThreadPoolExecutor(FETCHES) as pool:
+        with closing(self._finder), closing(self._trees.givers), ThreadPoolExecutor(FETCHES) as pool:
             for task in self._tasks:
                 if task.expected is not None and self._output.has(task.expected.blob):
                     task.found = task.expected
@@ -111,6 +112,8 @@ class Packing:
         # Workers before any thread is started, since a fork copies only the one that calls it.
         with (
             closing(self._finder),
+            closing(self._trees.givers),
+            self._store.temp.folder() as self._scratch,
             Workers[Job, Answer](self._workers, serve) as workers,
             ThreadPoolExecutor(FETCHES) as fetchers,
             ThreadPoolExecutor(max(self._workers, 1)) as lanes,
@@ -126,6 +129,7 @@ class Packing:
                 where = self._output.finish(image)
             except BaseException:
                 self._finder.stop()
+                self._trees.givers.stop()
                 fetchers.shutdown(wait=False, cancel_futures=True)
                 lanes.shutdown(wait=False, cancel_futures=True)
                 workers.stop()
@@ -162,6 +166,9 @@ class Packing:
         tell(f"packing: {len(needed)} of {len(self._tasks)} layers to send, {plan.fetch / 1e6:.1f} MB to fetch")
         with tell.progress(plan.fetch + plan.write, "packing") as advance:
             self._drive(needed, workers, lanes, fetchers, advance)
+        for task in needed:
+            if task.whole:
+                tell(f"{task.label} came whole from where it was pushed: not all that it is made of was to be had")
         hints = {one.diff_id: one.blob for one in self._spec.expected.packed}
         for task in needed:
             made = found(task)
@@ -177,24 +184,45 @@ class Packing:
         for one in needed:
             self._searches.setdefault(one.key, Search(self._finder, one, None))
         agree = self._finder.ask if ask else _believe
-        places = dict(
-            zip((one.key for one in needed), pool.map(lambda one: self._searches[one.key].peek(agree), needed), strict=True)
-        )
+        peeked = pool.map(lambda one: self._peek(one, agree), needed)
+        places = dict(zip((one.key for one in needed), peeked, strict=True))
         items: list[Item] = []
         fetch = files = 0
         for task in self._tasks:
+            failed = next((found for part in parts(task) if isinstance(found := places.get(part.artifact.key), Exception)), None)
+            offer = self._offered(task, failed) if failed is not None else None
             for part in parts(task):
-                one, place = part.artifact, places.get(part.artifact.key)
-                what = f"{one.key}=={one.version}"
-                items.append(Item(what=what, origin=place.origin if place else "output", where=str(place or ""), size=one.size))
+                one = part.artifact
+                found = places.get(one.key)
+                place = found if isinstance(found, Place) and offer is None else None
+                origin = offer.origin if offer is not None else place.origin if place is not None else "output"
+                where = offer.where if offer is not None else str(place or "")
+                items.append(Item(what=f"{one.key}=={one.version}", origin=origin, where=where, size=one.size))
                 if place is not None and place.remote:
                     fetch += one.size
                     files += 1
+            if offer is not None:
+                fetch += offer.size
+                files += 1
             if isinstance(task.job, Tree | Source):
                 there = Item(what=task.what, origin="output", where="", size=task.job.blob.size)
                 items.append(there if task.found else self._trees.item(task.what, task.job.blob, ask=ask)[0])
         write = sum(task.size for task in self._tasks if task.found is None)
         return Plan(items=tuple(items), fetch=fetch, write=write, files=files, exact=True)
+
+    def _peek(self, one: Artifact, agree: Callable[[Place, Artifact], Place]) -> Place | ReproEnvError:
+        try:
+            return self._searches[one.key].peek(agree)
+        except (ArtifactError, NetworkError) as error:
+            return error
+
+    def _offered(self, task: Task, failed: Exception) -> Offer:
+        """Who has a layer as it was sent, when not all that it is made of is to be had. Raises `failed` when nobody has."""
+        offer = self._trees.givers.offer(task.diff_id)
+        if offer is None:
+            raise failed
+        task.whole = True
+        return offer
 
     def _drive(
         self,
@@ -212,8 +240,10 @@ class Packing:
         told = 0
         while waiting or running:
             for task in [task for task in waiting if task.ready][: max(self._workers, 1) - len(running)]:
-                waiting.remove(task)
-                running[lanes.submit(workers.run, task.complete())] = task
+                job = self._complete(task, fetchers)
+                if job is not None:
+                    waiting.remove(task)
+                    running[lanes.submit(workers.run, job)] = task
             awaited: list[Future[Any]] = [*running]
             awaited += [future for task in waiting for future in task.needed.values() if not future.done()]
             wait(awaited, timeout=0.1, return_when=FIRST_COMPLETED)
@@ -225,17 +255,41 @@ class Packing:
                 if not self._settled(task, future, fetchers):
                     waiting.insert(0, task)
 
+    def _complete(self, task: Task, fetchers: ThreadPoolExecutor) -> Job | None:
+        """The job of a task that is ready; None when its layer is to be taken whole, and not there yet."""
+        try:
+            return task.complete()
+        except (ArtifactError, NetworkError) as error:
+            if task.whole:
+                raise
+            self._offered(task, error)
+            self._seek(task, fetchers)
+            return None
+
     def _seek(self, task: Task, fetchers: ThreadPoolExecutor) -> None:
         """Bring what a task is made of to this machine; a fetcher's thread does."""
-        for part in parts(task):
-            search = self._searches[part.artifact.key]
-            task.needed[part.artifact.key] = fetchers.submit(search.take, self._finder.take)
-        if isinstance(task.job, Tree | Source):
-            task.bringing = fetchers.submit(self._bring, task.what, task.job.blob)
+        if task.whole:
+            task.needed = {}
+            task.bringing = fetchers.submit(self._whole, task.diff_id)
+        elif isinstance(task.job, Tree | Source):
+            task.bringing = fetchers.submit(self._bring, task)
+        else:
+            for part in parts(task):
+                search = self._searches[part.artifact.key]
+                task.needed[part.artifact.key] = fetchers.submit(search.take, self._finder.take)
 
-    def _bring(self, what: str, blob: TreeBlob) -> None:
-        if self._store.layers.path(blob.sha256) is None:
-            self._trees.bring(what, blob)
+    def _whole(self, diff_id: str) -> Tree:
+        """A layer as it was sent somewhere, on this machine for as long as this takes."""
+        size = self._trees.givers.give(diff_id, Carried(self._scratch / "blobs"), size=None)
+        return Tree(blob=TreeBlob(sha256=diff_id, size=size, files=0), folder=str(self._scratch))
+
+    def _bring(self, task: Task, *, again: bool = False) -> Tree | Source:
+        job = task.job
+        if not isinstance(job, Tree | Source):
+            raise BuildError("is no tree", where=task.label)
+        if again or self._store.layers.path(job.blob.sha256) is None:
+            self._trees.bring(task.what, job.blob, again=again)
+        return job
 
     def _settled(self, task: Task, future: Future[Answer], fetchers: ThreadPoolExecutor) -> bool:
         """True when the layer is sent; False when it has to be tried again another way. Raises when it cannot be."""
@@ -262,16 +316,13 @@ class Packing:
             task.job = msgspec.structs.replace(job, known=None)
             return True
         if isinstance(job, Tree) and not job.unpacked and self._store.layers.path(job.blob.sha256) is not None:
-            task.job = msgspec.structs.replace(job, unpacked=True)
+            task.job, task.bringing = msgspec.structs.replace(job, unpacked=True), None
             return True
         if isinstance(job, Tree | Source) and not task.again and self._trees.givers.offer(job.blob.sha256) is not None:
             task.again = True
-            task.bringing = fetchers.submit(self._again, task.what, job.blob)
+            task.bringing = fetchers.submit(self._bring, task, again=True)
             return True
         return False
-
-    def _again(self, what: str, blob: TreeBlob) -> None:
-        self._trees.bring(what, blob, again=True)
 
     def _config(self, layers: Sequence[Packed]) -> bytes:
         source = self._spec.observed.source
