@@ -12,7 +12,7 @@ import msgspec
 
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError, RecordError, UsageError
-from repro_env.model.run import DataFact, GivenVariable, Mount, User
+from repro_env.model.run import DataFact, GivenVariable, Mount, RunnerName, User
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import plan
@@ -27,7 +27,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """The caller's folder, absolute."""
     environ: Mapping[str, str]
     """The caller's variables."""
-    runner: Literal["embedded", "host"] = "embedded"
+    runner: RunnerName = "embedded"
     data: tuple[tuple[str, str], ...] = ()
     """(SRC, DST) as typed; DST may be empty."""
     checkpoints: tuple[tuple[str, str], ...] = ()
@@ -36,6 +36,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """(name, value); None stands for the caller's own value."""
     env_file: Path | None = None
     network: bool = False
+    gpus: int | Literal["all"] = 0
     frozen: bool = False
     data_changed: bool = False
     runs: Path | None = None
@@ -169,7 +170,7 @@ def data_of(asked: Asked, spec: Spec, mounts: tuple[Mount, ...], store: Store, t
 
 
 def caller_of(asked: Asked, spec: Spec) -> tuple[Variable, ...]:
-    if asked.runner == "embedded":
+    if asked.runner != "host":
         return (Variable(name="TERM", value=asked.environ["TERM"]),) if "TERM" in asked.environ else ()
     from repro_env.capture import variables
 

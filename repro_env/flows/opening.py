@@ -29,9 +29,9 @@ def opening(asked: Asked, start: Start, where: Path, source: Snapshot, launch: L
     if launch.cwd != str(asked.here):
         said.append(f"  working folder {launch.cwd}: {asked.here} is not part of the source")
     if not asked.network:
-        text = "no network" if asked.runner == "embedded" else "the network is this machine's"
+        text = "no network" if asked.runner != "host" else "the network is this machine's"
         said.append(f"  {text}; W&B and Hugging Face are set to offline (--network)")
-    if asked.runner == "embedded":
+    if asked.runner != "host":
         missing = plan.named_paths(
             asked.command, here=str(asked.here), exists=os.path.exists, inside=lambda path: is_inside(path, launch, source, store)
         )

@@ -34,7 +34,7 @@ def where(given: Path | None, start: Path) -> Path:
 
 def settle(run: Run, store: Store) -> None:
     """Leave only outputs in the files of a run that was interrupted before it could do so itself."""
-    if run.state != "interrupted" or run.start.runner != "embedded":
+    if run.state != "interrupted" or run.start.runner == "host":
         return
     snapshot = store.layers.path(run.start.source.digest)
     if snapshot is None or not run.files.is_dir():

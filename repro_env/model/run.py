@@ -10,7 +10,8 @@ from repro_env.model.environment import Variable
 from repro_env.model.spec import Seed
 from repro_env.model.text import AbsPath, Digest, EnvName, Line, RelPath
 
-Isolation = Literal["embedded", "none"]
+RunnerName = Literal["embedded", "docker", "host"]
+Isolation = Literal["embedded", "docker", "none"]
 
 
 class Mount(Frozen, frozen=True, kw_only=True):
@@ -41,7 +42,7 @@ class Request(Frozen, frozen=True, kw_only=True):
     """A run as asked for, with all that had to be read from the world: what is decided from it needs no world."""
 
     run_id: Line
-    runner: Literal["embedded", "host"]
+    runner: RunnerName
     command: tuple[str, ...]
     """As typed, at least one word."""
     cwd: AbsPath
@@ -55,6 +56,8 @@ class Request(Frozen, frozen=True, kw_only=True):
     user: User
     seed: Seed
     network: bool
+    gpus: int | Literal["all"] = 0
+    """How many, as the user asked."""
     tools: AbsPath
     notes: AbsPath
 
@@ -96,6 +99,7 @@ class Launch(Frozen, frozen=True, kw_only=True):
     user: User
     hostname: Line
     network: bool
+    gpus: int | Literal["all"] = 0
     seed: Seed
 
 
@@ -146,7 +150,7 @@ class Start(Frozen, frozen=True, kw_only=True):
     """UTC, ISO 8601 with milliseconds."""
     spec: Digest
     image: Digest
-    runner: Literal["embedded", "host"]
+    runner: RunnerName
     command: tuple[Line, ...]
     cwd: AbsPath
     seed: Seed

@@ -86,7 +86,7 @@ class EmbeddedRunner:
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         """See `interface.Runner`. Needs a process without other threads; not to be called twice for one folder."""
-        _check(launch)
+        check(launch)
         trees = [self._tree(diff_id) for diff_id in launch.layers]
         snapshot = self._tree(launch.snapshot)
         strategy: Strategy | None = self._strategy or BEST
@@ -140,7 +140,8 @@ class EmbeddedRunner:
 _: type[Runner] = EmbeddedRunner
 
 
-def _check(launch: Launch) -> None:
+def check(launch: Launch) -> None:
+    """Refuse what no runner can give. Raises `RunError`, `DataError`."""
     if (launch.user.uid, launch.user.gid) != (os.geteuid(), os.getegid()):
         raise RunError(
             f"asks for uid {launch.user.uid} and gid {launch.user.gid}, and only the caller's can be had",
@@ -191,7 +192,7 @@ class _Stage:
         else:
             self.root = rootfs.OverlayRoot(trees, None, None)
         self.pycache = Pycache(bytecode, disk.folder("own-pycache"), disk.folder("pycache-work"))
-        needed = _inside(launch)
+        needed = inside(launch)
         self.workspace: workspace.Workspace
         if strategy.workspace == "copy":
             self.workspace = workspace.CopiedWorkspace(snapshot, upper, needed=needed)
@@ -228,7 +229,7 @@ class _Stage:
             os._exit(0)
         shown = self._shown()
         temporary = [(path, _handle(str(place))) for path, place in self._temporary]
-        hosts, resolv = _names() if launch.network else (None, b"")
+        hosts, resolv = names() if launch.network else (None, b"")
         with rootfs.doing("change the root"):
             old = rootfs.change(self._points["root"])
         notes = rootfs.system(self.root, old)
@@ -278,12 +279,12 @@ def _handle(path: str) -> int:
     return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
-def _names() -> tuple[bytes, bytes]:
+def names() -> tuple[bytes, bytes]:
     """The host's /etc/hosts and /etc/resolv.conf, empty where there are none."""
     return rootfs.read("/etc/hosts"), rootfs.read("/etc/resolv.conf")
 
 
-def _inside(launch: Launch) -> list[workspace.Point]:
+def inside(launch: Launch) -> list[workspace.Point]:
     """What will be mounted inside the workspace."""
     below = launch.workspace + "/"
     points = [workspace.Point(one.target.removeprefix(below), True) for one in launch.trees if one.target.startswith(below)]

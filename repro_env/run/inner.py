@@ -103,11 +103,7 @@ def _become(launch: Launch, *, out: Writer, mask: set[int], umask: int) -> NoRet
         try:
             os.chdir(launch.cwd)
         except OSError as error:
-            raise RunError(
-                f"the working directory cannot be entered: {error.strerror}",
-                where=launch.cwd,
-                hint="start below the captured source folder, or mount this one",
-            ) from None
+            raise no_folder(launch.cwd, error.errno or 0) from None
         for handle in [int(item.name) for item in Path("/proc/self/fd").iterdir()]:
             if handle > 2 and handle != out.handle:
                 with contextlib.suppress(OSError):  # the one that listed them
@@ -130,6 +126,19 @@ def _execute(argv: Sequence[str], env: dict[str, str]) -> ReproEnvError:
         except OSError as error:  # noqa: PERF203
             if os.path.lexists(place):
                 refused.append((place, error.errno or 0))
+    return refusal(name, path, refused)
+
+
+def no_folder(path: str, number: int) -> RunError:
+    return RunError(
+        f"the working directory cannot be entered: {os.strerror(number)}",
+        where=path,
+        hint="start below the captured source folder, or mount this one",
+    )
+
+
+def refusal(name: str, path: str, refused: Sequence[tuple[str, int]]) -> ReproEnvError:
+    """The error that says why nothing was started. `path`: the run's PATH; `refused`: (file, errno) of those that were there."""
     if not refused:
         looked = "no such file in the image" if "/" in name else f"not on the image's PATH ({path})"
         return CommandMissingError(looked, where=name, hint="capture it with `--with PROGRAM`, or install it and capture again")

@@ -50,6 +50,7 @@ def plan(spec: Spec, request: Request) -> Launch:
         user=request.user,
         hostname=HOSTNAME,
         network=request.network,
+        gpus=request.gpus,
         seed=request.seed,
     )
 

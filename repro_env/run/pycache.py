@@ -25,25 +25,31 @@ class Pycache:
     def __init__(self, kept: Path | None, own: Path, work: Path) -> None:
         """`kept`: a tree laid out as PYTHONPYCACHEPREFIX, or None. `own` and `work`: empty folders on one disk."""
         self._kept = kept
-        self._own = own
+        self.own = own
         self._work = work
 
     def stack(self, target: Path) -> Path | None:
         """Show it at `target`. Returns what has to be shown read-only at `layout.KEPT` too, if anything. Raises `OSError`."""
         if self._kept is not None:
             try:
-                overlay.mount(target, (self._kept,), upper=self._own, work=self._work, throw_away=True)
+                overlay.mount(target, (self._kept,), upper=self.own, work=self._work, throw_away=True)
             except OSError:
-                with contextlib.suppress(OSError):  # what is not linked is compiled
-                    _link(self._kept, self._own)
+                self.linked()
             else:
                 return None
-        kernel.bind(str(self._own), str(target), recursive=False)
+        kernel.bind(str(self.own), str(target), recursive=False)
+        return self._kept
+
+    def linked(self) -> Path | None:
+        """Fill `own` with symlinks to what was kept, and return what has to be shown read-only at `layout.KEPT`, if anything."""
+        if self._kept is not None:
+            with contextlib.suppress(OSError):  # what is not linked is compiled
+                _link(self._kept, self.own)
         return self._kept
 
     def written(self) -> Iterator[str]:
         """The files that the run itself wrote, after it. Raises `OSError`, `CaptureError` for a name that is not UTF-8."""
-        names = (found.path for found in files.walk(self._own) if found.kind == "file")
+        names = (found.path for found in files.walk(self.own) if found.kind == "file")
         return islice(names, _MOST)
 
 

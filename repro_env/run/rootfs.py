@@ -265,21 +265,29 @@ def etc(root: Root, user: User, hostname: str, *, hosts: bytes | None, resolv: b
 
     `hosts`: the host's own, to go on with; None without a network.
     """
-    names = [f"127.0.0.1\tlocalhost {hostname}", "::1\tlocalhost ip6-localhost ip6-loopback"]
-    texts = {
-        "passwd": _accounts(
-            read("/etc/passwd"), user.name, user.uid, f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{user.home}:{_shell()}"
-        ),
-        "group": _group(read("/etc/group"), user),
-        "hosts": "".join(f"{line}\n" for line in names).encode() + (hosts or b""),
-        "resolv.conf": resolv,
-        "hostname": f"{hostname}\n".encode(),
-    }
+    texts = files_of_etc(
+        user, hostname, passwd=read("/etc/passwd"), group=read("/etc/group"), shell=_shell(), hosts=hosts, resolv=resolv
+    )
     root.open("/etc", without=sorted(texts))
     for name, text in texts.items():
         handle = os.open(f"/etc/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         with os.fdopen(handle, "wb") as file:
             file.write(text)
+
+
+def files_of_etc(
+    user: User, hostname: str, *, passwd: bytes, group: bytes, shell: str, hosts: bytes | None, resolv: bytes
+) -> dict[str, bytes]:
+    """The files of /etc that are a run's own, by name. `passwd`, `group`: the image's. Pure."""
+    names = [f"127.0.0.1\tlocalhost {hostname}", "::1\tlocalhost ip6-localhost ip6-loopback"]
+    line = f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{user.home}:{shell}"
+    return {
+        "passwd": _accounts(passwd, user.name, user.uid, line),
+        "group": _group(group, user),
+        "hosts": "".join(f"{line}\n" for line in names).encode() + (hosts or b""),
+        "resolv.conf": resolv,
+        "hostname": f"{hostname}\n".encode(),
+    }
 
 
 def read(path: str) -> bytes:

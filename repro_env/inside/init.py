@@ -1,0 +1,141 @@
+"""The first process of a container: starts the command as `launch.json` says, reaps, passes signals on, tells how it ended.
+
+    PYTHON -I -S -B init.py FOLDER
+
+FOLDER holds `launch.json` (argv, env, cwd, umask) and takes `started` and `ended.json`. Standard library only, Python 3.8
+and later: it is run by the image's own interpreter. The variables are read from the file and not from the container's own,
+which the engine writes down and adds to.
+"""
+
+import errno
+import json
+import os
+import signal
+import sys
+from typing import Any, Optional
+
+FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH}
+FORWARDED |= {signal.SIGALRM, signal.SIGPIPE, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)}
+WATCHED = FORWARDED | {signal.SIGCHLD}
+SI_USER = 0
+"""Sent by kill(2); what a terminal sends is from the kernel, and reaches the command without us."""
+COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+
+
+def main(folder: str) -> None:
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
+    with open(folder + "/launch.json", encoding="ascii") as file:
+        launch = json.load(file)
+    before = kills()
+    read, write = os.pipe()  # closed by a command that starts; else it brings the reason
+    child = os.fork()
+    if child == 0:
+        os.close(read)
+        become(launch, write, mask)
+    os.close(write)
+    tell(folder + "/started", {"pid": child})
+    with os.fdopen(read, "rb") as pipe:
+        reason = pipe.read()
+    status = attend(child)
+    end_the_others()
+    after = kills()
+    ended = {"status": status, "starved": None if before is None or after is None else after > before}
+    if reason:
+        ended["refused"] = json.loads(reason.decode("ascii"))
+    tell(folder + "/ended.json", ended)
+    code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+    sys.stdout.flush()
+    os._exit(code)
+
+
+def attend(child: int) -> int:
+    """Pass signals on and reap until the command is over. Returns its status."""
+    while True:
+        info = signal.sigwaitinfo(WATCHED)
+        if info.si_signo != signal.SIGCHLD:
+            if info.si_pid == 0 and info.si_code == SI_USER:  # from outside of the container
+                os.kill(child, info.si_signo)
+            continue
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                break
+            if pid == child:
+                return status
+            if pid == 0:
+                break
+
+
+def end_the_others() -> None:
+    """Nothing writes any more after this."""
+    try:
+        os.kill(-1, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
+    try:
+        while True:
+            os.waitpid(-1, 0)
+    except ChildProcessError:
+        pass
+
+
+def become(launch: "dict[str, Any]", write: int, mask: "set[Any]") -> None:
+    """Turn into the command, or say why not: `[what, [[place, errno], ...]]`."""
+    try:
+        os.set_inheritable(write, False)
+        for number in (signal.SIGPIPE, signal.SIGXFSZ, signal.SIGINT):  # Python's own settings for them
+            signal.signal(number, signal.SIG_DFL)
+        os.umask(launch["umask"])
+        try:
+            os.chdir(launch["cwd"])
+        except OSError as error:
+            say(write, ["cwd", [[launch["cwd"], error.errno or 0]]])
+            return
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        say(write, ["argv", execute(launch["argv"], launch["env"])])
+    finally:
+        os._exit(127)
+
+
+def execute(argv: "list[str]", env: "dict[str, str]") -> "list[list[Any]]":
+    """Replace this process; returns what was tried when nothing could be started."""
+    name = argv[0]
+    path = env.get("PATH", os.defpath)
+    places = [name] if "/" in name else ["%s/%s" % (folder or ".", name) for folder in path.split(":")]
+    refused = []
+    for place in places:
+        try:
+            os.execve(place, argv, env)
+        except OSError as error:  # noqa: PERF203
+            if os.path.lexists(place):
+                refused.append([place, error.errno or errno.EIO])
+    return refused
+
+
+def say(write: int, reason: "list[Any]") -> None:
+    os.write(write, json.dumps(reason).encode("ascii"))
+
+
+def tell(path: str, what: "dict[str, Any]") -> None:
+    """A file that is there is whole."""
+    with open(path + ".new", "w", encoding="ascii") as file:
+        json.dump(what, file)
+    os.rename(path + ".new", path)
+
+
+def kills() -> "Optional[int]":
+    """How many processes of this container were killed for lack of memory; None where nobody counts."""
+    for path in COUNTERS:
+        try:
+            with open(path, encoding="ascii") as file:
+                for line in file:
+                    if line.startswith("oom_kill "):
+                        return int(line.split()[1])
+        except (OSError, ValueError):  # noqa: PERF203
+            pass
+    return None
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
