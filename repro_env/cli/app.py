@@ -17,9 +17,13 @@ COMMANDS = {
     "show": "Show what a spec holds, what it does not, and what of it is here.",
     "diff": "Say in what two environments differ, what can change results first.",
     "rebuild": "Make the exact image that a spec describes, or say why not.",
+    "image": "Look into an image, whoever made it: is it what it says it is?",
+    "push": "Send the image, its spec and what it carries to a registry.",
+    "pack": "Write a spec and what it needs as one file.",
     "exec": "Run a command in the captured environment, and record the run.",
     "shell": "Open a shell in the captured environment.",
     "runs": "List, show and fetch recorded runs.",
+    "store": "Show what lies in the store, remove what is not used, find what is damaged.",
     "doctor": "Try all that a run needs here, and name the fixes.",
 }
 """Name -> one line of help. Each lives in the module of its name and offers `add(app)`."""
