@@ -37,7 +37,9 @@ class RegistryOutput:
     def finish(self, image: Image) -> str:
         to = self._reference
         self._registry.ensure(to.repository, image.config, CONFIG)
-        digest = self._registry.put_manifest(to.repository, to.tag, image.manifest, MANIFEST)
+        digest = image.manifest_blob.digest
+        if self._registry.head(to.repository, to.tag) != digest:
+            self._registry.put_manifest(to.repository, to.tag, image.manifest, MANIFEST)
         return f"{to.name}@{digest} (tag {to.tag})"
 
     def close(self) -> None:

@@ -6,7 +6,7 @@ import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
 
-from repro_env.io.web import origin
+from repro_env.io.target import origin
 from repro_env.model import codec
 from repro_env.model.errors import ArtifactError, NetworkError
 from repro_env.model.image import INDEX, MANIFEST, Blob
@@ -55,6 +55,9 @@ def attach(
         document["annotations"] = dict(annotations)
     data = codec.canonical(document)
     made = described(data, MANIFEST)
+    hanging = any(one.digest == made.digest for one in listed(registry, repository, subject.digest))
+    if hanging and registry.head(repository, made.digest) is not None:
+        return made
     _, noted = registry.put(repository, made.digest, data, MANIFEST)
     if noted != subject.digest:
         entry = Descriptor(MANIFEST, made.digest, made.size, artifact_type, dict(annotations) if annotations else None)
