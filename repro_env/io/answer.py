@@ -75,10 +75,10 @@ def translated(url: str) -> Iterator[None]:
     except NetworkError:
         raise
     except Exception as error:
-        kinds = [type(one).__name__ for one in _chain(error)]
-        if not any(type(one).__module__.startswith("pip.") or isinstance(one, OSError) for one in _chain(error)):
+        kinds = [type(one).__name__ for one in chain(error)]
+        if not any(type(one).__module__.startswith("pip.") or isinstance(one, OSError) for one in chain(error)):
             raise
-        text = " ".join(str(one) for one in _chain(error)).lower()
+        text = " ".join(str(one) for one in chain(error)).lower()
         proxy = any("Proxy" in kind for kind in kinds)
         if any("SSL" in kind or "Certificate" in kind for kind in kinds) or "certificate" in text or "tls ca" in text:
             what, hint = "its certificate cannot be verified", "set pip's `cert` option to the certificates of your site"
@@ -95,7 +95,7 @@ def translated(url: str) -> Iterator[None]:
         raise NetworkError(what, where=where, hint=hint) from None
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
+def chain(error: BaseException) -> Iterator[BaseException]:
     """The error and what it was made of."""
     seen: set[int] = set()
     pending: list[BaseException] = [error]

@@ -7,7 +7,6 @@ loopback. Certificates: `io.trust`. No cookies, no netrc. Texts that leave here 
 from __future__ import annotations
 
 import contextlib
-import ipaddress
 import os
 import random
 import threading
@@ -18,8 +17,10 @@ from typing import Any
 
 from repro_env import __version__
 from repro_env.io import trust
-from repro_env.io.answer import LONGEST, content_range
+from repro_env.io.answer import LATER, LONGEST, content_range
+from repro_env.io.broken import explained, is_no_tls, is_passing
 from repro_env.io.files import CHUNK
+from repro_env.io.target import check, is_loopback, origin
 from repro_env.model import redact
 from repro_env.model.errors import NetworkError
 
@@ -33,7 +34,7 @@ AGAIN = (429, 500, 502, 503, 504)
 """Statuses that may be another one in a moment."""
 REDIRECTS = (301, 302, 303, 307, 308)
 _HOPS = 5
-CONNECT = 20.0
+CONNECT = 10.0
 """Seconds."""
 READ = 60.0
 """Seconds without a byte."""
@@ -41,7 +42,6 @@ COMMIT = 600.0
 """Seconds without a byte after something was sent: a registry may copy a large blob before it answers."""
 _PROBE = 5.0
 _DRAIN = 1 << 16
-LATER = "try again; if it stays so, ask who runs that server"
 
 
 class Answer:
@@ -75,10 +75,11 @@ class Answer:
         body = bytearray()
         until = time.monotonic() + LONGEST
         where = redact.url(self.url)
+        read = getattr(self._response.raw, "read1", self._response.raw.read)  # of urllib3 2: what is there already
         if self.length > limit:
             raise NetworkError(f"answers with {self.length:,} bytes where at most {limit:,} are taken", where=where, hint=LATER)
         try:
-            while chunk := self._response.raw.read1(_DRAIN, decode_content=False):
+            while chunk := read(_DRAIN, decode_content=False):
                 body += chunk
                 if len(body) > limit:
                     raise NetworkError(f"answers with over {limit:,} bytes", where=where, hint=LATER)
@@ -90,7 +91,7 @@ class Answer:
 
     def finish(self) -> None:
         """Read a short body that nobody wants, so that the connection can be used again."""
-        if 0 <= self.length <= _DRAIN:
+        if 0 <= self.length <= _DRAIN or self._response.request.method == "HEAD":
             with contextlib.suppress(*_cuts()):
                 self._response.raw.read(_DRAIN)
 
@@ -123,7 +124,7 @@ class Web:
         What fails for now is tried again, unless `body` is something that can be read only once. `authorization` goes to
         the server of `url` alone. Redirects are followed for GET and HEAD, and to https, or on loopback. Raises `NetworkError`.
         """
-        _check(url)
+        check(url)
         again = tries if body is None or isinstance(body, bytes) else 1
         response, final = None, url
         for attempt in range(again):
@@ -160,18 +161,10 @@ class Web:
         try:
             with self._session(url).get(url, timeout=(_PROBE, _PROBE), allow_redirects=False, stream=True):
                 return True
-        except requests.exceptions.SSLError as error:
-            if "CERTIFICATE_VERIFY" in str(error).upper() or "certificate verify" in str(error).lower():
-                raise _explained(error, url) from None
-            return False
-        except requests.exceptions.ConnectTimeout as error:
-            raise _explained(error, url) from None
-        except requests.exceptions.ReadTimeout:
-            return False
-        except requests.exceptions.ConnectionError as error:
-            if "aborted" in str(error).lower():
+        except requests.exceptions.RequestException as error:
+            if is_no_tls(error):
                 return False
-            raise _explained(error, url) from None
+            raise explained(error, url) from None
 
     def close(self) -> None:
         """Close the connections of this thread."""
@@ -202,7 +195,7 @@ class Web:
                 )
             following = urllib.parse.urljoin(url, target)
             try:
-                _check(following, before=url)
+                check(following, given_by=url)
             except NetworkError as error:
                 raise _Failed(error) from None
             url = following
@@ -211,7 +204,7 @@ class Web:
     def _once(self, method: str, url: str, headers: dict[str, str], body: Any) -> Any:
         source = None if body is None or isinstance(body, bytes) else _Source(body)
         named = {"Accept-Encoding": "identity", "User-Agent": f"repro-env/{__version__}"} | headers
-        read = COMMIT if body is not None else READ
+        read = COMMIT if method in ("PUT", "PATCH") else READ
         try:
             return self._session(url).request(
                 method,
@@ -223,17 +216,14 @@ class Web:
                 timeout=(CONNECT, read),
                 proxies=_proxies(url),
             )
-        except NetworkError as error:
-            raise _Failed(error) from None
-        except Exception as error:
+        except BaseException as error:
             if source is not None and source.error is not None:
                 raise source.error from None
-            if not isinstance(error, OSError | ValueError) and type(error).__module__.split(".")[0] not in (
-                "requests",
-                "urllib3",
-            ):
+            if isinstance(error, NetworkError):  # of the certificates for this server
+                raise _Failed(error) from None
+            if not isinstance(error, (OSError, ValueError, _requests().exceptions.BaseHTTPError)):
                 raise
-            raise _Failed(_explained(error, url), passing=_passing(error)) from None
+            raise _Failed(explained(error, url), passing=is_passing(error)) from None
 
     def _session(self, url: str) -> Any:
         """One for each process, thread and server: certificates are trusted for a server."""
@@ -277,44 +267,8 @@ class _Source:
             raise
 
 
-def is_loopback(host: str) -> bool:
-    """Whether `host`, `host:port` or `[address]:port` is this machine, by its name alone."""
-    name = urllib.parse.urlsplit(f"//{host}").hostname or ""
-    if name == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
-def origin(url: str) -> tuple[str, str, int]:
-    """Who answers for a URL: scheme, host name, port."""
-    parts = urllib.parse.urlsplit(url)
-    return parts.scheme.lower(), (parts.hostname or "").lower(), parts.port or (443 if parts.scheme.lower() == "https" else 80)
-
-
 def _again(pause: float) -> Web:
     return Web(pause=pause)
-
-
-def _check(url: str, before: str = "") -> None:
-    """Refuse what is neither https nor, on loopback, http. `before`: who redirected here."""
-    where = redact.url(before or url)
-    verb = f"redirects to {redact.url(url)}, and that" if before else "is asked by plain HTTP, which"
-    try:
-        scheme, host, _ = origin(url)
-    except ValueError:
-        raise NetworkError("is no URL that can be asked", where=where, hint=LATER) from None
-    if scheme == "https" and host:
-        return
-    near = is_loopback(f"[{host}]" if ":" in host else host)
-    if scheme == "http" and near and (not before or is_loopback(urllib.parse.urlsplit(before).netloc)):
-        return
-    if scheme == "http":
-        what = f"{verb} is not encrypted: plain HTTP is for registries of this machine alone"
-        raise NetworkError(what, where=where, hint="give that server a certificate (https)")
-    raise NetworkError(f"redirects to {redact.url(url)[:200]!r}, which is no https URL", where=where, hint=LATER)
 
 
 def _requests() -> Any:
@@ -376,46 +330,3 @@ def _retry_after(text: str) -> float:
         return max(0.0, email.utils.parsedate_to_datetime(text).timestamp() - time.time())
     except (TypeError, ValueError, OverflowError):
         return 0.0
-
-
-def _passing(error: BaseException) -> bool:
-    """Whether another try may do better: not for a certificate, a name that is not known, or a URL that is none."""
-    requests = _requests()
-    if isinstance(error, requests.exceptions.SSLError):
-        return not _is_certificate(error)
-    return isinstance(error, requests.exceptions.ConnectionError | requests.exceptions.Timeout | ConnectionError | TimeoutError)
-
-
-def _is_certificate(error: BaseException) -> bool:
-    return "certificate" in str(error).lower()
-
-
-def _explained(error: BaseException, url: str) -> NetworkError:
-    """One sentence for what requests and urllib3 raise. Their own texts may hold the password of a proxy."""
-    requests = _requests()
-    where = redact.url(url)
-    text = str(error).lower()
-    host = urllib.parse.urlsplit(url).netloc
-    if isinstance(error, requests.exceptions.ProxyError) or "proxy" in text or "socks" in text:
-        names = "look at HTTPS_PROXY and NO_PROXY"
-        return NetworkError("the proxy does not let this through", where=where, hint=names)
-    if isinstance(error, requests.exceptions.SSLError):
-        if "hostname mismatch" in text or "doesn't match" in text or "ip address mismatch" in text:
-            return NetworkError(
-                "its certificate is that of another host", where=where, hint="ask for it by the name in its certificate"
-            )
-        if _is_certificate(error):
-            hint = f"put the certificate of its authority into /etc/docker/certs.d/{host}/ca.crt, or name it in SSL_CERT_FILE"
-            return NetworkError("its certificate cannot be verified", where=where, hint=hint)
-        return NetworkError("no TLS connection can be made", where=where, hint="ask whether that port speaks https")
-    if "name or service" in text or "nameresolution" in text or "getaddrinfo" in text or "failed to resolve" in text:
-        return NetworkError("its host name is not known here", where=where, hint="look at the name, and at the network")
-    if isinstance(error, requests.exceptions.Timeout) or "timed out" in text:
-        return NetworkError("did not answer in time", where=where, hint=LATER)
-    if "refused" in text:
-        return NetworkError("nothing listens there", where=where, hint="start that server, or look at the port")
-    if isinstance(error, ValueError):  # an invalid URL or header
-        return NetworkError(
-            "cannot be asked: its address or the credentials for it are malformed", where=where, hint="look at both"
-        )
-    return NetworkError("breaks the connection off", where=where, hint=LATER)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Iterator
 
+from repro_env.io.answer import LATER
 from repro_env.io.files import CHUNK
-from repro_env.io.web import LATER, PAUSE, TRIES
+from repro_env.io.target import origin
+from repro_env.io.web import PAUSE, TRIES
 from repro_env.model import redact
 from repro_env.model.errors import ArtifactError, NetworkError
 from repro_env.model.image import GZIP, Blob
@@ -124,6 +126,8 @@ class Registry:
         with self.server.send("HEAD", url, scope=(push(repository),)) as answer:
             if answer.status == 404:
                 return False
+            if answer.status == 403 and origin(answer.url) != origin(url):
+                return True  # the registry has it, and gave the URL of its storage, which answers no HEAD
             if answer.status != 200:
                 raise self.server.refused(answer, url, doing="pull")
             return size is None or answer.length in (-1, size)

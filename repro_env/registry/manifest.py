@@ -50,7 +50,7 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     media_type: _MEDIA
     digest: Digest
     size: Size
-    artifact_type: _MEDIA | None = None
+    artifact_type: Line | None = None
     annotations: _Annotations | None = None
     platform: Platform | None = None
 
@@ -67,7 +67,7 @@ class Manifest(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     layers: Annotated[tuple[Descriptor, ...], Meta(max_length=1000)]
     """Lowest first."""
     media_type: _MEDIA | None = None
-    artifact_type: _MEDIA | None = None
+    artifact_type: Line | None = None
     subject: Descriptor | None = None
     annotations: _Annotations | None = None
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import os
-import urllib.parse
 from collections.abc import Iterable, Iterator, Mapping
 
 import msgspec
 
-from repro_env.io.web import LATER, PAUSE, TRIES, Answer, Web, is_loopback, origin
+from repro_env.io.answer import LATER
+from repro_env.io.target import check, is_loopback, origin
+from repro_env.io.web import PAUSE, TRIES, Answer, Web
 from repro_env.model import codec, redact
 from repro_env.model.errors import NetworkError
 from repro_env.registry import auth, challenge, token
@@ -72,6 +73,7 @@ class Server:
         `scope`: what is asked for, as tokens name it. A `body` that can be read only once is sent once: then 401 is an answer.
         """
         scope = challenge.merged(scope)
+        check(url, given_by=self.url(""))
         ours = origin(url) == origin(self.url(""))
         again = body is None or isinstance(body, bytes)
         for attempt in range(2):
@@ -88,6 +90,9 @@ class Server:
     def refused(self, answer: Answer, url: str, *, doing: str = "") -> NetworkError:
         """The sentence for a status that is none of those hoped for. `doing`: `pull`, `push`."""
         status, where = answer.status, redact.url(url)
+        if origin(answer.url) != origin(url):
+            what = f"sends on to {redact.url(answer.url)}, and that answers with status {status}"
+            return NetworkError(what, where=where, hint=LATER)
         said = self._said(answer)
         if status in (401, 403):
             who = f"the credentials of {self._known.source}" if self._known else "anybody without credentials"
@@ -134,7 +139,7 @@ class Server:
             raise NetworkError(what, where=self.host, hint=f"log in again: docker login {self.host}")
         if bearer is not None:
             self._wanted = bearer
-            self._tokens[scope] = token.ask(self.web, bearer, scope, self._known, host=self.host)
+            self._tokens[scope] = token.ask(self.web, bearer, scope, self._known, host=self.host, given_by=self.url(""))
         elif basic is not None:
             if self._known is None or not self._known.password:
                 raise self._no_credentials()
@@ -162,8 +167,3 @@ class Server:
         text = "; ".join(": ".join(filter(None, (one.code, one.message))) for one in said)
         text = redact.line(text, hidden)
         return f": {text[:_QUOTED]}" if text else ""
-
-
-def absolute(location: str, base: str) -> str:
-    """The URL of a `Location`, which may be a path."""
-    return urllib.parse.urljoin(base, location)

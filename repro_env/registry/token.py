@@ -7,6 +7,7 @@ import urllib.parse
 
 import msgspec
 
+from repro_env.io.target import check
 from repro_env.io.web import Web
 from repro_env.model import codec, redact
 from repro_env.model.errors import NetworkError, SpecError
@@ -44,12 +45,13 @@ class Token(msgspec.Struct, frozen=True):
         return time.monotonic() < self.until
 
 
-def ask(web: Web, challenge: Challenge, scopes: tuple[str, ...], known: Credentials | None, *, host: str) -> Token:
-    """Raises `NetworkError`, in which no secret stands."""
+def ask(web: Web, challenge: Challenge, scopes: tuple[str, ...], known: Credentials | None, *, host: str, given_by: str) -> Token:
+    """`given_by`: the URL whose answer was the challenge. Raises `NetworkError`, in which no secret stands."""
     realm = challenge.parameters.get("realm", "")
     service = challenge.parameters.get("service", "")
     if not realm:
         raise NetworkError("wants a token and does not say whose", where=host, hint="ask who runs that registry")
+    check(realm, given_by=given_by)
     scopes = merged((*scopes, challenge.parameters.get("scope", "")))
     shown = redact.url(realm)
     if known is not None and known.identity:

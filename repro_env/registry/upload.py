@@ -13,7 +13,8 @@ import urllib.parse
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from repro_env.io.web import LATER, TRIES, Answer
+from repro_env.io.answer import LATER
+from repro_env.io.web import TRIES, Answer
 from repro_env.model import redact
 from repro_env.model.errors import ArtifactError, NetworkError
 from repro_env.model.image import Blob
@@ -21,6 +22,7 @@ from repro_env.registry.server import Server
 
 HELD = 16 << 20
 """Bytes. Of a blob up to this size everything; of a longer one the last ones sent: more than is on its way at any moment."""
+_PART = 1 << 18
 _OCTETS = {"Content-Type": "application/octet-stream"}
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
 
@@ -78,6 +80,8 @@ class _Source:
         self.done = 0
         """Bytes made."""
         self.ended = False
+        self.error: BaseException | None = None
+        """What went wrong in making the chunks: after it they may look as if they had ended."""
 
     @property
     def digest(self) -> str:
@@ -114,19 +118,30 @@ class _Source:
             )
 
     def _make(self) -> bytes:
-        chunk = next(self._chunks, None)
-        if chunk is None:
-            self.ended = True
+        """The next bytes, of `_PART` at least but for the last: what is made may come in crumbs."""
+        parts, size = [], 0
+        try:
+            while size < _PART:
+                chunk = next(self._chunks, None)
+                if chunk is None:
+                    self.ended = True
+                    break
+                parts.append(chunk)
+                size += len(chunk)
+        except BaseException as error:
+            self.error = error
+            raise
+        made = b"".join(parts)
+        if not made:
             return b""
-        chunk = bytes(chunk)
-        self._hasher.update(chunk)
-        self.done += len(chunk)
+        self._hasher.update(made)
+        self.done += len(made)
         if self._known is not None and self.done > self._known.size:
             self.check()
-        self._held.append(chunk)
+        self._held.append(made)
         while self.done - self._start - len(self._held[0]) > HELD:
             self._start += len(self._held.popleft())
-        return chunk
+        return made
 
 
 class _Session:
@@ -152,6 +167,8 @@ class _Session:
                     error = self._server.refused(answer, self._location, doing="push")
                     passing = answer.status in (401, 408, 429) or answer.status >= 500
             except NetworkError as failed:
+                if source.error is not None:
+                    raise
                 error, passing = failed, True
             failures = 0 if source.done > before + HELD else failures + 1
             if not passing or failures == TRIES:
@@ -163,22 +180,13 @@ class _Session:
                 raise NetworkError(what, where=f"{self._server.host}/{self._repository}", hint=LATER)
 
     def commit(self, made: Blob) -> None:
-        for attempt in range(TRIES):
-            try:
-                if self._finished(made):
-                    return
-            except NetworkError:
-                if attempt + 1 == TRIES:
-                    raise
-            self._server.web.pause(attempt)
+        if not _put(self._server, self._repository, self._location, b"", made, self._scope):
+            raise NetworkError("lost an upload before its end", where=f"{self._server.host}/{self._repository}", hint=LATER)
 
     def cancel(self) -> None:
         """So that the registry keeps nothing half sent; it does so in time anyway."""
         with contextlib.suppress(NetworkError), self._server.send("DELETE", self._location, scope=self._scope, tries=1):
             pass
-
-    def _finished(self, made: Blob) -> bool:
-        return _put(self._server, self._repository, self._location, b"", made, self._scope)
 
     def _received(self) -> int:
         """How many bytes the registry has got."""
