@@ -84,9 +84,20 @@ class Packing:
     """Sends one image to one output."""
 
     def __init__(
-        self, spec: Spec, folder: Path, store: Store, output: Output, *, source: bool = False, workers: int | None = None
+        self,
+        spec: Spec,
+        folder: Path,
+        store: Store,
+        output: Output,
+        *,
+        source: bool = False,
+        workers: int | None = None,
+        local: bool = False,
     ) -> None:
-        """Raises `BuildError` for a spec whose expected layers contradict its identity, or one without source when asked for it."""
+        """`local`: the output is files, so looking into it is quick and leaves no connection for a worker to inherit.
+
+        Raises `BuildError` for a spec whose expected layers contradict its identity, or one without source when asked for it.
+        """
         self._spec = spec
         self._folder = folder
         self._store = store
@@ -97,14 +108,15 @@ class Packing:
         self._tasks = tasks(spec, folder, store, source=source)
         artifacts: list[Artifact] = [*spec.identity.packages, *spec.identity.distributions]
         total = sum(one.size for one in artifacts) + sum(task.size for task in self._tasks)
-        self._workers = 0 if total < ALONE else workers or len(os.sched_getaffinity(0))
+        if local:
+            self._look_here()
+        alone = total < ALONE or all(task.found for task in self._tasks)
+        self._workers = 0 if alone else workers or len(os.sched_getaffinity(0))
 
     def plan(self, *, ask: bool) -> Plan:
         """What `run` would do. `ask`: servers are asked too whether they have what they would have to give."""
         with closing(self._finder), closing(self._trees.givers), ThreadPoolExecutor(FETCHES) as pool:
-            for task in self._tasks:
-                if task.expected is not None and self._output.has(task.expected.blob):
-                    task.found = task.expected
+            self._look_here()
             return self._plan(pool, ask=ask)
 
     def run(self, tell: Tell) -> Sent:
@@ -144,10 +156,17 @@ class Packing:
             sent=sent,
         )
 
+    def _look_here(self) -> None:
+        for task in self._tasks:
+            if task.expected is not None and task.found is None and self._output.has(task.expected.blob):
+                task.found = task.expected
+
     def _look(self, workers: Workers[Job, Answer], lanes: ThreadPoolExecutor) -> None:
         """Ask the output for every layer that is known."""
         asked = [
-            (task, lanes.submit(workers.run, Has(blob=task.expected.blob))) for task in self._tasks if task.expected is not None
+            (task, lanes.submit(workers.run, Has(blob=task.expected.blob)))
+            for task in self._tasks
+            if task.expected is not None and task.found is None
         ]
         for task, future in asked:
             if future.result().packed is not None:

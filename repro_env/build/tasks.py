@@ -115,6 +115,11 @@ def tasks(spec: Spec, folder: Path, store: Store, *, source: bool) -> list[Task]
     return made
 
 
+def known(spec: Spec, folder: Path, store: Store) -> tuple[Packed, ...]:
+    """The layers of the image whose blobs were proven before, lowest first. Raises as `tasks`."""
+    return tuple(task.expected for task in tasks(spec, folder, store, source=False) if task.expected is not None)
+
+
 def check_groups(spec: Spec, done: Sequence[Task]) -> None:
     """The expected groups are those that the grouping rule makes of these artifacts. Raises `BuildError`.
 

@@ -36,6 +36,9 @@ COMMANDS: Mapping[str, Mapping[str, Option]] = {
     },
     "rebuild": {
         "": Option("spec"),
+        "--output": Option("output"),
+        "--with-source": Option("with_source", "flag"),
+        "--provenance": Option("provenance", "path"),
         "--builder": Option("builder"),
         "--dry-run": Option("dry_run", "flag"),
         "--json": Option("json", "flag"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -17,10 +18,44 @@ def add(app: typer.Typer) -> None:
 
 def command(
     spec: SpecArgument = None,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            help="Send the image there, and unpack nothing here: oci:DIR[:TAG], docker-archive:FILE[:NAME], docker:[NAME], "
+            "squashfs:FILE, or HOST/REPOSITORY:TAG. Default: unpack it in the store, for exec.",
+            metavar="WHERE",
+            show_default=False,
+        ),
+    ] = None,
+    with_source: Annotated[
+        bool,
+        typer.Option("--with-source", help="With --output: the code too, as last layer; the image ID is another one then."),
+    ] = False,
+    provenance: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --output: write what the image was made of (in-toto statement, SLSA provenance) to FILE.",
+            metavar="FILE",
+            show_default=False,
+        ),
+    ] = None,
     builder: Annotated[
-        str, typer.Option(help="What makes the image: `direct` needs no container engine.", metavar="NAME")
+        str,
+        typer.Option(
+            help="What makes the image: `direct` needs no container engine; `docker` builds the Dockerfile, without network, "
+            "and compares every file.",
+            metavar="NAME",
+        ),
     ] = "direct",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Say where everything would come from, and change nothing.")] = False,
     json: JsonOption = False,
 ) -> None:
-    rebuilt.run(spec=spec, builder=builder, dry_run=dry_run, json=json)
+    rebuilt.run(
+        spec=spec,
+        output=output,
+        with_source=with_source,
+        provenance=provenance,
+        builder=builder,
+        dry_run=dry_run,
+        json=json,
+    )

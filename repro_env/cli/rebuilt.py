@@ -9,25 +9,122 @@ from repro_env.cli import say
 from repro_env.model.errors import UsageError
 
 if TYPE_CHECKING:
+    from repro_env.build.interface import Plan
+    from repro_env.flows.opened import Opened
     from repro_env.flows.rebuild import Rebuilt
-
-
-def run(*, spec: str | None = None, builder: str = "direct", dry_run: bool = False, json: bool = False) -> None:
-    from repro_env.flows.locate import locate
-    from repro_env.flows.rebuild import rebuild
+    from repro_env.flows.send import Delivery
     from repro_env.store.store import Store
 
-    if builder != "direct":
-        raise UsageError("is not known", where=f"--builder {builder}", hint="this version builds with --builder direct")
-    found, folder = locate(spec, Path.cwd())
-    done = rebuild(found, folder, store=Store.open(), dry_run=dry_run, tell=say.say)
+
+def run(
+    *,
+    spec: str | None = None,
+    output: str | None = None,
+    with_source: bool = False,
+    provenance: Path | None = None,
+    builder: str = "direct",
+    dry_run: bool = False,
+    json: bool = False,
+) -> None:
+    from repro_env.flows.opened import opened
+    from repro_env.store.store import Store
+
+    if builder not in ("direct", "docker"):
+        raise UsageError("is not known", where=f"--builder {builder}", hint="name direct or docker")
+    if output is None and (with_source or provenance is not None):
+        option = "--with-source" if with_source else "--provenance"
+        raise UsageError("goes with --output", where=option, hint=f"say where the image goes: {_forms()}")
+    if builder == "docker" and (output is not None or dry_run):
+        raise UsageError(
+            "goes without --output and --dry-run: it makes the image in the engine",
+            where="--builder docker",
+            hint="leave it out: --output docker: sends the direct image into the engine, under the promised ID",
+        )
+    store = Store.open()
+    found = opened(spec, Path.cwd(), store, say.say)
+    if builder == "docker":
+        _by_engine(found, store, json=json)
+    elif output is not None:
+        _send(found, store, output, with_source=with_source, provenance=provenance, dry_run=dry_run, json=json)
+    else:
+        _unpack(found, store, dry_run=dry_run, json=json)
+
+
+def _unpack(found: Opened, store: Store, *, dry_run: bool, json: bool) -> None:
+    from repro_env.flows.rebuild import rebuild
+
+    done = rebuild(found.spec, found.folder, store=store, dry_run=dry_run, tell=say.say)
     if json:
         say.json_result(_facts(done, dry_run=dry_run))
     else:
         if dry_run:
-            _show(done)
+            _show(done.plan)
         say.result(done.image_id)
     say.say("next: repro-env rebuild" if dry_run else "next: repro-env exec train.py")
+
+
+def _send(
+    found: Opened,
+    store: Store,
+    output: str,
+    *,
+    with_source: bool,
+    provenance: Path | None,
+    dry_run: bool,
+    json: bool,
+) -> None:
+    from repro_env.flows import outputs
+    from repro_env.flows.send import send
+
+    done = send(
+        found.spec,
+        found.folder,
+        outputs.parse(output),
+        store=store,
+        tell=say.say,
+        here=Path.cwd(),
+        dry_run=dry_run,
+        source=with_source,
+        provenance=provenance,
+    )
+    if json:
+        say.json_result(_delivered(done, dry_run=dry_run))
+        return
+    if dry_run:
+        _show(done.plan)
+        say.result(done.image_id)
+        return
+    if done.image_id != done.environment_id:
+        say.say(f"with the source it is another image; the environment's own is {done.environment_id}")
+    manifest = f", manifest {done.manifest_digest}" if done.manifest_digest else ""
+    say.say(f"{len(done.made)} of {len(done.layers)} layers made ({say.size(done.sent)})")
+    say.say(f"the image is at {done.where}{manifest}")
+    say.result(done.image_id)
+
+
+def _by_engine(found: Opened, store: Store, *, json: bool) -> None:
+    from repro_env.flows.dockerfile import built
+
+    done = built(found.spec, found.folder, store=store, tell=say.say)
+    if json:
+        say.json_result(
+            {
+                "image_id": done.image_id,
+                "environment_image_id": done.promised,
+                "spec_digest": found.spec.digest,
+                "builder": done.builder,
+                "engine": done.engine,
+                "files": done.files,
+            }
+        )
+    else:
+        say.result(done.image_id)
+
+
+def _forms() -> str:
+    from repro_env.flows.outputs import FORMS
+
+    return FORMS
 
 
 def _facts(done: Rebuilt, *, dry_run: bool) -> dict[str, object]:
@@ -42,17 +139,40 @@ def _facts(done: Rebuilt, *, dry_run: bool) -> dict[str, object]:
         "write": plan.write if plan else 0,
         "files": plan.files if plan else 0,
         "exact": plan.exact if plan else True,
-        "items": [
-            {"what": item.what, "origin": item.origin, "where": item.where, "size": item.size}
-            for item in (plan.items if plan else ())
-        ],
+        "items": _items(plan),
     }
 
 
-def _show(done: Rebuilt) -> None:
-    if done.plan is None:
+def _delivered(done: Delivery, *, dry_run: bool) -> dict[str, object]:
+    """The object that `--json` prints with `--output`; its keys are a contract."""
+    plan = done.plan
+    return {
+        "image_id": done.image_id,
+        "environment_image_id": done.environment_id,
+        "spec_digest": done.spec_digest,
+        "manifest_digest": done.manifest_digest,
+        "where": done.where,
+        "layers": list(done.layers),
+        "made": list(done.made),
+        "changed": bool(done.made) and not dry_run,
+        "fetched": done.fetched,
+        "sent": done.sent,
+        "fetch": plan.fetch if plan else 0,
+        "items": _items(plan),
+    }
+
+
+def _items(plan: Plan | None) -> list[dict[str, object]]:
+    return [
+        {"what": item.what, "origin": item.origin, "where": item.where, "size": item.size}
+        for item in (plan.items if plan else ())
+    ]
+
+
+def _show(plan: Plan | None) -> None:
+    if plan is None:
         say.say("the image is there: nothing would be done")
         return
-    for item in done.plan.items:
+    for item in plan.items:
         where = f"  {item.where}" if item.where else ""
         say.say(f"{item.what:<32} {item.origin:<8} {say.size(item.size):>10}{where}")

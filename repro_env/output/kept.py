@@ -34,6 +34,16 @@ class Kept:
         self._boot.see(_name(path), key)
         return True
 
+    def same(self, path: Path, *, now: bool = False) -> bool:
+        """Whether a file of ours still is the one that `now` was said of."""
+        try:
+            key = _file_key(path)
+        except OSError:
+            return False
+        if now:
+            self._boot.see(_name(path), key)
+        return self._boot.seen(_name(path), key)
+
     def see(self, path: Path, blob: Blob) -> None:
         """The file was hashed while it was written."""
         self._boot.see(_name(path), _key(path, blob))
@@ -60,8 +70,12 @@ def sink(chunks: Iterable[bytes], path: Path, media_type: str, known: Blob | Non
 
 
 def _key(path: Path, blob: Blob) -> str:
+    return f"{blob.digest} {_file_key(path)}"
+
+
+def _file_key(path: Path) -> str:
     facts = path.lstat()
-    return f"{blob.digest} {facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}"
+    return f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}"
 
 
 def _name(path: Path) -> str:

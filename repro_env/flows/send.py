@@ -1,0 +1,141 @@
+"""The story of `repro-env rebuild --output`: what must be -> an image where it is wanted, and nothing unpacked on the way."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from repro_env.build.interface import Plan
+from repro_env.build.packing import Packing, Sent
+from repro_env.flows import outputs
+from repro_env.flows.outputs import Target
+from repro_env.flows.rebuild import Rebuilt, rebuild
+from repro_env.io.files import atomic_write
+from repro_env.model.errors import UsageError
+from repro_env.model.spec import Spec
+from repro_env.model.talk import Tell
+from repro_env.store.store import Store
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the image."""
+
+    image_id: str
+    """Of what was sent. The spec's, unless it holds the source too."""
+    environment_id: str
+    """The spec's."""
+    spec_digest: str
+    manifest_digest: str
+    """Empty in a dry run, and for what has no manifest (`squashfs:`)."""
+    where: str
+    """For people; empty in a dry run."""
+    layers: tuple[str, ...]
+    """Diff IDs, lowest first."""
+    made: tuple[str, ...] = ()
+    """Those of them that had to be made and sent."""
+    plan: Plan | None = None
+    """Of a dry run."""
+    fetched: int = 0
+    sent: int = 0
+    """Bytes."""
+
+
+def send(
+    spec: Spec,
+    folder: Path,
+    target: Target,
+    *,
+    store: Store,
+    tell: Tell,
+    here: Path,
+    dry_run: bool = False,
+    source: bool = False,
+    provenance: Path | None = None,
+) -> Delivery:
+    """Send the image of a spec. `folder` holds the spec; `here`: what the paths of the command line are relative to.
+
+    `source`: with the code as last layer. `provenance`: a file for the statement of what the image was made of.
+    With `dry_run` nothing is changed. Raises `UsageError`, and as `build.packing.pack` and the outputs do.
+    """
+    if target.kind == "squashfs":
+        return _squashed(
+            spec, folder, target, store=store, tell=tell, here=here, dry_run=dry_run, more=source or bool(provenance)
+        )
+    layers = tuple(one.diff_id for one in spec.expected.layers)
+    done = Delivery(
+        image_id=spec.expected.image_id,
+        environment_id=spec.expected.image_id,
+        spec_digest=spec.digest,
+        manifest_digest="",
+        where="",
+        layers=layers,
+    )
+    with outputs.opened(target, spec, folder, store, here=here) as output:
+        packing = Packing(spec, folder, store, output, source=source, local=target.local)
+        if dry_run:
+            return msgspec.structs.replace(done, plan=packing.plan(ask=True))
+        sent = packing.run(tell)
+    if not sent.made:
+        tell(f"nothing to send: all {len(sent.layers)} layers are there, {_CHECKED[target.kind]}")
+    if provenance is not None:
+        _vouch(spec, sent, here / provenance, target)
+    return msgspec.structs.replace(
+        done,
+        image_id=sent.image_id,
+        manifest_digest=sent.image.manifest_blob.digest,
+        where=sent.where,
+        layers=tuple(one.diff_id for one in sent.layers),
+        made=sent.made,
+        fetched=sent.fetched,
+        sent=sent.sent,
+    )
+
+
+_CHECKED = {
+    "oci": "each the very file that was hashed before, or hashed now",
+    "docker-archive": "in the very file that was written before",
+    "docker": "by the engine's word",
+    "registry": "by the registry's word for each digest",
+}
+"""How it is known that a layer is there."""
+
+
+def _vouch(spec: Spec, sent: Sent, path: Path, target: Target) -> None:
+    from repro_env.render.provenance import Facts, render
+
+    name = target.place if target.kind in ("registry", "docker") else target.name
+    try:
+        atomic_write(path, render(spec, sent.image, Facts(name=name)))
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}", where=str(path), hint="name another file") from None
+
+
+def _squashed(
+    spec: Spec, folder: Path, target: Target, *, store: Store, tell: Tell, here: Path, dry_run: bool, more: bool
+) -> Delivery:
+    """A file system image has the unpacked layers in it, so they are made first."""
+    if more:
+        raise UsageError(
+            "does not go with squashfs:", where="--with-source, --provenance", hint="use oci: or docker-archive: for these"
+        )
+    from repro_env.output import squashfs
+
+    path = here / target.place
+    built: Rebuilt = rebuild(spec, folder, store=store, dry_run=dry_run, tell=tell)
+    done = Delivery(
+        image_id=built.image_id,
+        environment_id=built.image_id,
+        spec_digest=built.spec_digest,
+        manifest_digest="",
+        where="",
+        layers=built.layers,
+        plan=built.plan if dry_run else None,
+        fetched=built.fetched,
+        sent=built.written,
+    )
+    if dry_run:
+        return done
+    trees = [tree for diff_id in built.layers if (tree := store.layers.path(diff_id)) is not None]
+    where = squashfs.write(trees, path, temp=store.temp)
+    return msgspec.structs.replace(done, where=where, made=built.layers)
