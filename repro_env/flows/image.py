@@ -12,9 +12,11 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from repro_env.build.packed import moved
 from repro_env.flows import expected
+from repro_env.flows import opened as opening
 from repro_env.flows.locate import locate
-from repro_env.image import config, flat, foreign, record
+from repro_env.image import config, flat, foreign, layer, record
 from repro_env.image.entry import Entry
 from repro_env.image.foreign import Scanned
 from repro_env.io import machine
@@ -26,6 +28,7 @@ from repro_env.model.talk import Advance, Tell
 from repro_env.registry import manifest as manifests
 from repro_env.registry import reference
 from repro_env.store import imagefile
+from repro_env.store.carried import Carried
 from repro_env.store.imagefile import ImageFile, Listing, Piece
 from repro_env.store.store import Store
 from repro_env.verify import image as verify
@@ -57,7 +60,10 @@ def verify_image(word: str, given: str | None, here: Path, *, store: Store, tell
 
     Raises `ArtifactError` for what holds no image that can be read, `UsageError` for what is none, `NetworkError`.
     """
-    wanted = None if given is None else locate(given, here)
+    wanted = None
+    if given is not None:
+        named = opening.opened(given, here, store, tell)
+        wanted = named.spec, named.folder
     with ExitStack() as opened:
         found = _listing(word, here, opened)
         reports = [
@@ -77,7 +83,7 @@ def _listing(word: str, here: Path, opened: ExitStack) -> Listing:
     name = next((word.removeprefix(start) for start in _ARCHIVES if word.startswith(start)), word)
     if (here / name).exists():
         return imagefile.listing(opened.enter_context(imagefile.opened(here / name)), architecture=architecture)
-    if name != word or name.startswith((".", "/")):
+    if name != word or name.startswith((".", "/")) or not re.search("[/:@]", name):
         raise UsageError("is not there", where=name, hint="name a folder or file that holds an image, or a registry's image")
     ref = reference.parse(word)
     from repro_env.registry.client import Registry
@@ -311,11 +317,13 @@ class _Work:
         spec, folder = given
         if self.label and self.label != spec.digest:
             self._bad("spec", "the label", f"names the spec {self.label}, and this one is {spec.digest}")
-        source = [spec.observed.source.tree.sha256] if spec.observed.source else []
         wanted = [layer.diff_id for layer in spec.expected.layers]
-        if tree and self.diff_ids in (wanted, wanted + source) and not any(one.part in ("layer", "config") for one in self.wrong):
-            if self.diff_ids == wanted and self.image_id != spec.expected.image_id:
+        with_source = self.diff_ids[:-1] == wanted
+        if tree and (self.diff_ids == wanted or with_source) and not any(one.part in ("layer", "config") for one in self.wrong):
+            if not with_source and self.image_id != spec.expected.image_id:
                 self._bad("spec", "the config", f"makes the image {self.image_id}, and the spec expects {spec.expected.image_id}")
+            if with_source:
+                self._source(spec, folder)
             # Every layer is the expected one, so every file is, those that RECORD does not know included.
             self.wrong = [msgspec.structs.replace(one, captured=one.captured or one.part == "record") for one in self.wrong]
             return len(tree)
@@ -327,6 +335,20 @@ class _Work:
             return None
         self.wrong = [*verify.with_spec(self.wrong, known, tree), *verify.against(known, tree)]
         return len(known)
+
+    def _source(self, spec: Spec, folder: Path) -> None:
+        """The layer that `--with-source` puts above all others."""
+        source = spec.observed.source
+        if source is None:
+            self._bad("spec", "the last layer", "is none of the spec's, which holds no source")
+            return
+        try:
+            wanted = layer.diff_id(moved(Carried(folder / "blobs").tree(source.tree), source.path))
+        except ArtifactError as error:
+            self.unseen.append(NotCompared(what=expected.SPEC, why=f"the layer of the source: {error}"))
+            return
+        if self.diff_ids[-1] != wanted:
+            self._bad("spec", "the last layer", f"is neither of the spec nor its source, which would be {wanted}")
 
     @staticmethod
     def _unpacked(piece: Piece) -> str:

@@ -21,6 +21,7 @@ from repro_env.image.stitch import stitched
 from repro_env.model.image import GZIP, INDEX
 from repro_env.store.wheelfile import WheelContents, open_facts
 from tests.fakes import wheels
+from tests.fakes.specs import ARCHITECTURE
 
 SITE = "opt/env/lib/python3.11/site-packages"
 LONG = "deep/" + "n" * 130 + ".txt"
@@ -97,9 +98,9 @@ def of_wheel(path: Path, name: str = "odd") -> bytes:
 
 
 def config(diff_ids: Sequence[str], labels: Mapping[str, str] | None = None) -> bytes:
-    """An image config, for amd64."""
+    """An image config, for this machine."""
     made = {
-        "architecture": "amd64",
+        "architecture": ARCHITECTURE,
         "config": {"Env": ["PATH=/usr/bin:/bin"], "Labels": dict(labels or {}), "WorkingDir": "/"},
         "created": "1980-01-01T00:00:00Z",
         "os": "linux",

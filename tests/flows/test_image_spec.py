@@ -1,0 +1,151 @@
+"""`image verify --spec`: the image of the spec by its layers, and an image that another builder made of it path by path."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import tarfile
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from repro_env.build.packing import pack
+from repro_env.flows.image import Verified, verify_image
+from repro_env.image import flat, foreign, tar
+from repro_env.image.config import LABEL
+from repro_env.model.spec import Spec
+from repro_env.model.talk import Silent
+from repro_env.output.oci import Oci
+from repro_env.store.store import Store
+from tests.fakes import images, specs, wheels
+from tests.fakes.images import SITE, layered, layout
+
+
+class Made(msgspec.Struct, frozen=True):
+    spec: Spec
+    folder: Path
+    store: Store
+
+    def verify(self, where: Path, given: str | None = None) -> Verified:
+        return verify_image(str(where), given, self.folder.parent, store=self.store, tell=Silent())
+
+    def send(self, to: Path, *, source: bool = False) -> Path:
+        pack(self.spec, self.folder, self.store, Oci(to, "latest", self.store.boot), tell=Silent(), source=source)
+        return to
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> Made:
+    """The overlay holds an edited file and one that no RECORD knows."""
+    wheel = wheels.make(tmp_path / "wheels", "alpha", files={"alpha/__init__.py": b"A = 1\n", "alpha/more.py": b"B = 2\n"})
+    overlay = {f"{SITE}/alpha/more.py": b"B = 'edited'\n", f"{SITE}/own.pth": b"# own\n"}
+    spec = specs.make(tmp_path / "project/repro", {"alpha": wheel}, carry=["alpha"], overlay=overlay)
+    return Made(spec, tmp_path / "project/repro", Store.open())
+
+
+def otherwise(made: Made, where: Path, to: Path, change: dict[str, bytes | str | None] | None = None) -> Path:
+    """The same tree as one layer, with times, owners and modes of its own: as a Dockerfile would leave it."""
+    blobs = where / "blobs/sha256"
+    layers = []
+    for one in made.spec.expected.layers:
+        for path in blobs.iterdir():
+            data = path.read_bytes()
+            if data[:2] == b"\x1f\x8b" and foreign.scan([data], where="").diff_id == one.diff_id:
+                layers.append(gzip.decompress(data))
+    flattened = flat.flatten([foreign.scan([data], where="").nodes for data in layers])
+    to.mkdir()
+    with tarfile.open(to / "one.tar", "w") as archive:
+        for entry in flattened.entries():
+            info = tarfile.TarInfo("./" + entry.path)
+            info.mtime, info.uid, info.gid, info.mode = 1_700_000_000, 1000, 1000, 0o775 if entry.executable else 0o640
+            data = b""
+            if entry.kind == "file":
+                placed = flattened.placed[entry.path]
+                data = layers[placed.layer][placed.node.offset : placed.node.offset + entry.size]
+                info.size = len(data)
+            else:
+                info.type = tarfile.DIRTYPE if entry.kind == "dir" else tarfile.SYMTYPE
+                info.linkname = entry.target
+            archive.addfile(info, io.BytesIO(data))
+    upper = [b"".join(tar.write(images.files(change)))] if change else []
+    return layout(layered([(to / "one.tar").read_bytes(), *upper], {LABEL: made.spec.digest}), to / "oci")
+
+
+def test_the_image_of_the_spec(made: Made, tmp_path: Path) -> None:
+    where = made.send(tmp_path / "oci")
+    found = made.verify(where)  # its label names the nearest spec
+    assert found.spec == str(made.folder)
+    (report,) = found.reports
+    assert report.good
+    assert report.image_id == made.spec.expected.image_id
+    assert report.spec == made.spec.digest
+    assert report.expected is not None
+    assert report.expected > report.files
+    assert {one.what.rpartition("/")[2] for one in report.mismatches if one.captured} == {"more.py", "own.pth"}
+    assert all(one.captured for one in report.mismatches)
+
+
+def test_without_the_spec_edited_files_are_mismatches(made: Made, tmp_path: Path) -> None:
+    where = made.send(tmp_path / "oci")
+    found = verify_image(str(where), None, tmp_path, store=made.store, tell=Silent())
+    assert not found.good
+    assert {one.part for one in found.reports[0].mismatches} == {"record"}
+
+
+def test_the_image_with_its_source(made: Made, tmp_path: Path) -> None:
+    assert made.verify(made.send(tmp_path / "oci", source=True)).good
+
+
+def test_another_last_layer_is_not_the_source(made: Made, tmp_path: Path) -> None:
+    made.send(tmp_path / "oci")
+    blobs = {
+        foreign.scan([data], where="").diff_id: data
+        for path in (tmp_path / "oci/blobs/sha256").iterdir()
+        if (data := path.read_bytes())[:2] == b"\x1f\x8b"
+    }
+    mine = [blobs[one.diff_id] for one in made.spec.expected.layers]
+    found = made.verify(layout(layered([*mine, images.base({"etc/evil": b"evil"})]), tmp_path / "more"), str(made.folder))
+    assert not found.good
+    assert "neither of the spec nor its source" in found.reports[0].mismatches[-1].why
+
+
+def test_another_builder_made_the_same_files(made: Made, tmp_path: Path) -> None:
+    found = made.verify(otherwise(made, made.send(tmp_path / "oci"), tmp_path / "other"))
+    (report,) = found.reports
+    assert report.good, report.mismatches
+    assert report.image_id != made.spec.expected.image_id
+    assert report.expected is not None
+    assert report.expected > report.files
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({f"{SITE}/alpha/__init__.py": b"A = 2\n"}, "/alpha/__init__.py"),
+        ({f"{SITE}/alpha/__init__.py": None}, "/alpha/__init__.py"),
+        ({"etc/os-release": b"NAME=other\n"}, "/etc/os-release"),
+        ({"usr/bin/more": b"#!more"}, "/usr/bin/more"),
+        ({"usr/bin/env": "/bin/env"}, "/usr/bin/env"),
+    ],
+)
+def test_another_builder_made_other_files(made: Made, tmp_path: Path, change: dict[str, bytes | str | None], said: str) -> None:
+    found = made.verify(otherwise(made, made.send(tmp_path / "oci"), tmp_path / "other", change))
+    assert not found.good
+    assert any(one.part == "spec" and one.what.endswith(said) for one in found.reports[0].mismatches)
+
+
+def test_a_spec_that_cannot_be_told_is_never_the_same(made: Made, tmp_path: Path) -> None:
+    where = otherwise(made, made.send(tmp_path / "oci"), tmp_path / "other")
+    (made.folder / "blobs" / f"{made.spec.identity.base.sha256[7:]}.gz").unlink()
+    found = verify_image(str(where), str(made.folder), tmp_path, store=Store.open(tmp_path / "empty"), tell=Silent())
+    assert not found.good
+    assert found.reports[0].not_compared[-1].what == "the spec"
+
+
+def test_another_spec_is_named(made: Made, tmp_path: Path) -> None:
+    other = specs.make(tmp_path / "second", {"beta": wheels.make(tmp_path / "wheels", "beta")}, carry=["beta"])
+    assert other.digest != made.spec.digest
+    found = made.verify(made.send(tmp_path / "oci"), str(tmp_path / "second"))
+    assert not found.good
+    assert any("names the spec" in one.why for one in found.reports[0].mismatches)
