@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 
@@ -19,6 +19,7 @@ from repro_env.model.errors import UsageError
 if TYPE_CHECKING:
     from repro_env.flows.asked import Asked
     from repro_env.flows.execute import Done
+    from repro_env.model.run import RunnerName
 
 HELP = """\
 Usage: repro-env exec [OPTIONS] [--] COMMAND [ARGS]...
@@ -44,7 +45,9 @@ Options:
   --env-file FILE              Set variables from lines of NAME=VALUE.
   --network                    Let the run reach the network.
   --frozen                     Run the captured source, not the files as they are now.
-  --runner embedded|host       `host` runs in the live environment, without isolation. Default: embedded.
+  --runner NAME                embedded (default); docker: in a container of Docker or Podman; host: in the live
+                               environment, without isolation.
+  --gpus N|all|none            How many GPUs the docker runner asks the engine for. Default: none.
   --runs DIR                   Where runs are recorded. Default: runs/ beside the spec's folder.
   --save DIR                   Copy the outputs there afterwards; it has to be new or empty.
   --record FILE                Write the whole record there too, as one JSON file (replaced when it is there).
@@ -55,10 +58,23 @@ The exit code is the command's own (128 + N when signal N ended it); failures of
 """
 
 _VALUES = frozenset(
-    {"--spec", "--runner", "--data", "--checkpoints", "--seed", "--env", "--env-file", "--runs", "--save", "--record"}
+    {
+        "--spec",
+        "--runner",
+        "--gpus",
+        "--data",
+        "--checkpoints",
+        "--seed",
+        "--env",
+        "--env-file",
+        "--runs",
+        "--save",
+        "--record",
+    }
 )
 _FLAGS = frozenset({"--network", "--frozen", "--data-changed", "--json", "--help", "-h"})
 _REPEATED = frozenset({"--data", "--checkpoints", "--env"})
+_GPUS = 1024
 _AFTER = "to give it to the command, put it after the command; a command that begins with a dash goes after --"
 
 
@@ -152,9 +168,7 @@ def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
         raise UsageError("there is no command", where="repro-env exec", hint="say what to run: repro-env exec train.py")
     if not words.command[0]:
         raise UsageError("the command is an empty word", where="repro-env exec", hint="check the variable it came from")
-    runner = words.last("--runner") or "embedded"
-    if runner not in ("embedded", "host"):
-        raise UsageError("is no runner", where=f"--runner {runner}", hint="there are embedded (default) and host")
+    runner = runner_of(words.last("--runner"))
 
     def path(option: str) -> Path | None:
         text = words.last(option)
@@ -166,7 +180,8 @@ def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
         command=words.command,
         here=here,
         environ=environ,
-        runner="host" if runner == "host" else "embedded",
+        runner=runner,
+        gpus=gpus_of(words.last("--gpus"), runner),
         data=tuple(mount(text, "--data") for text in words.all("--data")),
         checkpoints=tuple(mount(text, "--checkpoints") for text in words.all("--checkpoints")),
         seed=_seed(words.last("--seed")),
@@ -179,6 +194,27 @@ def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
         save=path("--save"),
         record=path("--record"),
     )
+
+
+def runner_of(text: str | None) -> RunnerName:
+    if text is None or text == "embedded":
+        return "embedded"
+    if text in ("docker", "host"):
+        return "docker" if text == "docker" else "host"
+    raise UsageError("is no runner", where=f"--runner {text}", hint="there are embedded (default), docker and host")
+
+
+def gpus_of(text: str | None, runner: RunnerName) -> int | Literal["all"]:
+    """How many GPUs are asked for. Raises `UsageError`, also for a runner that takes no such request."""
+    if text is None or text in ("none", "0"):
+        return 0
+    if text != "all" and not (text.isascii() and text.isdigit() and int(text) <= _GPUS):
+        raise UsageError("is no number of GPUs", where=f"--gpus {text}", hint="give a number, all, or none")
+    if runner == "embedded":
+        raise UsageError("the embedded runner gives no GPUs yet", where=f"--gpus {text}", hint="use --runner docker")
+    if runner == "host":
+        raise UsageError("the host runner has all GPUs of this machine", where=f"--gpus {text}", hint="leave it out")
+    return "all" if text == "all" else int(text)
 
 
 def mount(text: str, option: str) -> tuple[str, str]:

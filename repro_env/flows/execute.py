@@ -13,6 +13,7 @@ import time
 from collections.abc import Iterator
 from datetime import datetime, timezone
 from pathlib import Path
+from types import ModuleType
 from typing import Protocol
 
 import msgspec
@@ -48,6 +49,9 @@ class Done(msgspec.Struct, frozen=True):
 class Backend(Protocol):
     """A runner, and how its outputs come into the run's files."""
 
+    began: bool
+    """After `run` raised: the command was started all the same, and its end is not known."""
+
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         """As `run.interface.Runner`."""
         ...
@@ -72,10 +76,14 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     given, facts_given = given_of(asked)
     mounts = mounts_of(asked, spec, tell)
     check_save(asked)
+    if asked.runner == "docker":
+        _engine().check(asked)
     seed = seed_of(asked, spec)
     data = data_of(asked, spec, mounts, store, tell)
-    if asked.runner == "embedded":
+    if asked.runner != "host":
         _ensure(spec, folder, store, tell)
+    if asked.runner == "docker":
+        _engine().load(asked, spec, store, tell)
     source = snapshot.take(spec, folder, runs=runs, frozen=asked.frozen, store=store, tell=tell)
     if asked.runner == "host":
         check_host(asked, spec, source)
@@ -96,6 +104,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         user=user_of(asked.environ),
         seed=seed,
         network=asked.network,
+        gpus=asked.gpus,
         tools=str(TOOLS),
         notes=str(where / "notes"),
     )
@@ -123,12 +132,12 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     backend = backend or _backend(asked, spec, folder, runs, store)
     with store.lease.only(_needed(launch, folder, store)):  # a run may take days: all else may be removed meanwhile
         done = _run(asked, launch, start, source, runs, backend, tell)
-    return msgspec.structs.replace(done, compiled=backend.compiled) if isinstance(backend, _Embedded) else done
+    return msgspec.structs.replace(done, compiled=getattr(backend, "compiled", ()))
 
 
 def _needed(launch: Launch, folder: Path, store: Store) -> list[str]:
     """What a run needs of the store."""
-    spec = [folder.name] if folder.is_relative_to(store.root) else []
+    spec = [folder.name] if folder.parent == store.root / "specs" else []
     return [launch.image, *launch.layers, launch.snapshot, *spec]
 
 
@@ -141,7 +150,10 @@ def _run(asked: Asked, launch: Launch, start: Start, source: Snapshot, runs: Pat
         began = time.monotonic()
         outcome = backend.run(launch, folder=recording.folder)
     except ReproEnvError:
-        recording.discard()  # the command never started
+        if backend.began:
+            _interrupted(launch, source, recording, backend)
+        else:
+            recording.discard()
         raise
     seconds = time.monotonic() - began
     with undisturbed():
@@ -170,6 +182,14 @@ def _run(asked: Asked, launch: Launch, start: Start, source: Snapshot, runs: Pat
         done = Done(recording.folder, start, end)
         _finish(asked, recording, done, tell)
     return done
+
+
+def _interrupted(launch: Launch, source: Snapshot, recording: records.Recording, backend: Backend) -> None:
+    """A record without its end, and with what the command had written."""
+    with undisturbed(), contextlib.suppress(OSError, ReproEnvError):
+        backend.collect(Path(launch.workspace), source.tree, recording.folder / "files")
+        remove_tree(Path(launch.notes))
+    recording.close()
 
 
 def _finish(asked: Asked, recording: records.Recording, done: Done, tell: Tell) -> None:
@@ -223,6 +243,7 @@ class _Embedded:
     def __init__(self, store: Store, spec: Spec) -> None:
         self._store = store
         self._spec = spec
+        self.began = False
         self.compiled: tuple[Module, ...] = ()
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
@@ -245,9 +266,19 @@ class _Embedded:
 def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, store: Store) -> Backend:
     if asked.runner == "embedded":
         return _Embedded(store, spec)
+    if asked.runner == "docker":
+        docker: Backend = _engine().Docker(asked, spec, store)
+        return docker
     from repro_env.run.host import HostRunner
 
     return HostRunner(skip=(Path(spec.identity.layout.prefix), folder, runs, runs_of(folder)))
+
+
+def _engine() -> ModuleType:
+    """Imported where it is needed: other runners do not pay for it."""
+    from repro_env.flows import engine
+
+    return engine
 
 
 def _ensure(spec: Spec, folder: Path, store: Store, tell: Tell) -> None:

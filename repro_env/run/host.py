@@ -31,6 +31,7 @@ class HostRunner:
     def __init__(self, *, skip: Sequence[Path]) -> None:
         """`skip`: folders whose changes are no outputs (environment, spec, runs)."""
         self._skip = frozenset(str(path) for path in skip)
+        self.began = False
         self._before: dict[str, Found] = {}
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:  # noqa: ARG002
