@@ -80,6 +80,11 @@ class Bytecode:
             numbers = self._numbers(name)
             return not numbers or self._newest(name, stack, thorough=True) is not None
 
+    def remove(self, image_id: str) -> None:
+        """Remove what is kept for an image, as far as no run has it."""
+        name = hex_of(image_id)
+        self._remove(name, self._numbers(name))
+
     def missing(self, image_id: str, paths: Iterable[str]) -> frozenset[str]:
         """Those of these bytecode files that are not kept yet."""
         with self.shown(image_id) as tree:

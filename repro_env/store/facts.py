@@ -57,6 +57,10 @@ class FactCache:
             path.parent.mkdir(mode=0o700, exist_ok=True)
         atomic_write(path, _check(key, value) + b"\n" + value, flush=False)
 
+    def forget(self, kind: str, key: str) -> None:
+        """Remove a value, if it is there."""
+        self._path(kind, key).unlink(missing_ok=True)
+
     def _path(self, kind: str, key: str) -> Path:
         if not _KIND.fullmatch(kind):
             raise ValueError(f"not a kind of facts: {kind!r}")

@@ -32,6 +32,14 @@ class Images:
         names = sorted(path.name for path in self._root.glob("[0-9a-f]*") if len(path.name) == 64)
         return tuple(f"sha256:{name}" for name in names if name.startswith(beginning.removeprefix("sha256:")))
 
+    def verify(self, image_id: str) -> bool:
+        """Whether the config is there and whole."""
+        name = hex_of(image_id)
+        try:
+            return hashlib.sha256((self._root / name).read_bytes()).hexdigest() == name
+        except OSError:
+            return False
+
     def remove(self, image_id: str) -> None:
         """Forget an image; its layers stay."""
         (self._root / hex_of(image_id)).unlink(missing_ok=True)

@@ -63,7 +63,7 @@ class Layers:
             return folder
         with locked(self._locks / name):
             if not folder.is_dir() or not self._mended(diff_id):
-                self.discard(diff_id)
+                self._discard(name)
                 return None
             self._boot.see(name)
         return folder
@@ -80,7 +80,10 @@ class Layers:
 
         Trees of links go with it: their files are the layers' own.
         """
-        name = hex_of(diff_id)
+        with locked(self._locks / hex_of(diff_id)):
+            self._discard(hex_of(diff_id))
+
+    def _discard(self, name: str) -> None:
         self._damaged.mkdir(mode=0o700, exist_ok=True)
         links = [path for path in self._links.glob("[0-9a-f]*") if path.is_dir()]
         for path in (self._root / name, *links):
