@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.capture import data, distributions, notebook, python, requirements, source
-from repro_env.flows import files, snapshot
+from repro_env.flows import dockerfile, files, snapshot
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
 from repro_env.io.files import FileContents, keys_of, walk
@@ -122,6 +122,9 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         ),
         locked.layers,
     )
+    without = dockerfile.write(request.output, spec, store)
+    if without:
+        tell(f"no Dockerfile: {without}; `repro-env rebuild` makes the image")
     files.write(request.output, spec, store.facts)
     carried.keep_only(spec.carried)  # away with blobs of an earlier capture
     snapshot.remember(spec, store)
