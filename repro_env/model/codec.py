@@ -67,7 +67,7 @@ def decode(data: bytes, into: type[T], *, where: str) -> T:
             where=where,
             hint="the file was edited, or written by a version this one does not know",
         ) from None
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the last: nested too deep
         raise SpecError(
             f"not complete JSON: {error}",
             where=where,
@@ -83,7 +83,7 @@ def schema_of(data: bytes, *, family: str, newest: int, where: str) -> int:
     """Read only `schema` (`<family>/<number>`), so that a newer file says "newer" and not "unknown key"."""
     try:
         header = msgspec.json.decode(data, type=_Header).schema
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:  # the last: nested too deep
         raise SpecError(
             f"not a {family} file: {error}",
             where=where,

@@ -12,7 +12,6 @@ import msgspec
 from msgspec import Meta
 
 from repro_env.model import codec
-from repro_env.model.artifact import Size
 from repro_env.model.errors import ArtifactError, PlatformError, SpecError
 from repro_env.model.image import INDEX, MANIFEST, Blob
 from repro_env.model.text import Digest, Line
@@ -49,7 +48,7 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
 
     media_type: _MEDIA
     digest: Digest
-    size: Size
+    size: Annotated[int, Meta(ge=0, le=1 << 50)]
     artifact_type: Line | None = None
     annotations: _Annotations | None = None
     platform: Platform | None = None

@@ -161,7 +161,7 @@ class Server:
         try:
             data = answer.whole(_SAID)
             said = codec.decoder(_Errors).decode(data or b"").errors[:3]
-        except (NetworkError, msgspec.DecodeError):
+        except (NetworkError, msgspec.DecodeError, RecursionError):
             return ""
         hidden = [one.value for one in self._tokens.values()] + list(self._known.hidden if self._known else ())
         text = "; ".join(": ".join(filter(None, (one.code, one.message))) for one in said)
