@@ -9,6 +9,7 @@ FILES = (
     ".dockerignore",
     "Dockerfile",
     "conda-explicit.txt",
+    "image-files.txt.gz",
     "install.py",
     "pylock.toml",
     "remote.json",

@@ -1,0 +1,279 @@
+"""A spec as one file: the same bytes each time, all that it needs in it, and nothing believed of one from a stranger."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from repro_env.flows.opened import opened
+from repro_env.flows.pack import Pack, pack
+from repro_env.flows.rebuild import rebuild
+from repro_env.image import tar
+from repro_env.image.entry import Entry, Member
+from repro_env.model import codec
+from repro_env.model.errors import ArtifactError, ReproEnvError, SpecError, UsageError
+from repro_env.model.spec import Spec
+from repro_env.store import parts
+from repro_env.store.store import Store
+from tests.fakes import specs, wheels
+from tests.fakes.index import Index, configured
+from tests.flows.test_rebuild import Told
+
+
+@pytest.fixture(autouse=True)
+def _nothing_configured(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "no-uv-cache"))
+    with configured(monkeypatch, no_index="1"):
+        yield
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "project" / "repro"
+
+
+@pytest.fixture
+def index(tmp_path: Path) -> Iterator[Index]:
+    with Index(tmp_path / "wheels") as one:
+        yield one
+
+
+@pytest.fixture
+def spec(folder: Path, tmp_path: Path, index: Index) -> Spec:
+    """Of a carried wheel, and one that an index has."""
+    own = tmp_path / "wheels"
+    made = {
+        "alpha": wheels.make(own, "alpha", files={"alpha.py": b"A = 1\n" * 300}),
+        "beta": wheels.make(own, "beta", "2.0", {"beta.py": b"X = 2\n" * 1000}),
+    }
+    spec = specs.make(folder, made, carry=["alpha"], urls={"beta": [f"{index.proxy}/files/{made['beta'].name}"]})
+    (folder / "requirements.txt").write_text("alpha==1.0\nbeta==2.0\n")
+    (folder / "private.txt").write_text("no part of the spec")
+    return spec
+
+
+def packed(spec: Spec, folder: Path, target: Path, *, everything: bool = False) -> Pack:
+    return pack(spec, folder, target, everything=everything, store=Store.open(), tell=Told())
+
+
+def test_all_of_it_rebuilds_where_nothing_else_is(spec: Spec, folder: Path, index: Index, tmp_path: Path) -> None:
+    done = packed(spec, folder, tmp_path / "a.tar", everything=True)
+    assert done.complete
+    assert done.fetched > 0
+    assert done.digest == "sha256:" + hashlib.sha256((tmp_path / "a.tar").read_bytes()).hexdigest()
+    asked = len(index.asked)
+    shutil.rmtree(folder)
+    store = Store.open(tmp_path / "bare")
+    found = opened("a.tar", tmp_path, store)
+    assert found.spec == spec
+    assert found.runs == tmp_path / "runs"
+    rebuilt = rebuild(found.spec, found.folder, store=store, dry_run=False, tell=Told())
+    assert rebuilt.image_id == spec.expected.image_id
+    assert rebuilt.fetched == 0
+    assert len(index.asked) == asked
+    assert (found.folder / "requirements.txt").is_file()
+    assert not (found.folder / "private.txt").exists()
+    assert opened("a.tar", tmp_path, store).folder == found.folder
+
+
+def test_the_same_spec_gives_the_same_bytes(spec: Spec, folder: Path, tmp_path: Path) -> None:
+    digests = set()
+    for number, umask in enumerate((0o022, 0o077, 0o000)):
+        clone = tmp_path / f"clone{number}" / "other"
+        shutil.copytree(folder, clone)
+        for path in clone.rglob("*"):
+            os.utime(path, (number * 1000, number * 1000))
+        (clone / "more.txt").write_text(str(number))
+        old = os.umask(umask)
+        try:
+            digests.add(pack(spec, clone, tmp_path / f"{number}.tar", everything=bool(number), store=Store.open(), tell=Told()).digest)
+        finally:
+            os.umask(old)
+    assert len(digests) == 2  # the first has not all of it
+
+
+def test_a_pack_of_a_pack_is_the_pack(spec: Spec, folder: Path, tmp_path: Path) -> None:
+    first = packed(spec, folder, tmp_path / "a.tar", everything=True)
+    found = opened("a.tar", tmp_path)
+    assert packed(found.spec, found.folder, tmp_path / "b.tar", everything=True).digest == first.digest
+
+
+def test_without_all_the_rest_is_fetched(spec: Spec, folder: Path, tmp_path: Path) -> None:
+    assert not packed(spec, folder, tmp_path / "a.tar").complete
+    store = Store.open(tmp_path / "bare")
+    found = opened("a.tar", tmp_path, store)
+    rebuilt = rebuild(found.spec, found.folder, store=store, dry_run=False, tell=Told())
+    assert rebuilt.plan is not None
+    origins = {item.what.partition("==")[0]: item.origin for item in rebuilt.plan.items}
+    assert (origins["alpha"], origins["beta"], origins["base"]) == ("carried", "url", "carried")
+
+
+def test_a_damaged_blob_is_not_packed_and_the_old_file_stays(spec: Spec, folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.tar").write_bytes(b"old")
+    blob = specs.blob(folder, spec.identity.base)
+    blob.chmod(0o644)
+    blob.write_bytes(gzip.compress(b"other"))
+    with pytest.raises(ArtifactError):
+        packed(spec, folder, tmp_path / "a.tar")
+    assert (tmp_path / "a.tar").read_bytes() == b"old"
+    assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
+
+
+@pytest.mark.parametrize("name", ["", "missing/a.tar"])
+def test_a_target_that_cannot_be_is_said(spec: Spec, folder: Path, tmp_path: Path, name: str) -> None:
+    with pytest.raises(UsageError):
+        packed(spec, folder, tmp_path / name)
+
+
+def test_a_missing_source_is_said_and_a_missing_base_refused(spec: Spec, folder: Path, tmp_path: Path) -> None:
+    assert spec.observed.source is not None
+    specs.blob(folder, spec.observed.source.tree).unlink()
+    told = Told()
+    assert not pack(spec, folder, tmp_path / "a.tar", everything=True, store=Store.open(), tell=told).complete
+    assert any("source" in line for line in told.lines)
+    specs.blob(folder, spec.identity.base).unlink()
+    with pytest.raises(ArtifactError, match="the base is not there"):
+        packed(spec, folder, tmp_path / "b.tar")
+
+
+Content = dict[str, bytes]
+
+
+def rewrite(path: Path, change: Callable[[Content], None]) -> None:
+    """The same tar with other members."""
+    content: Content = {}
+    with path.open("rb") as file:
+        for entry, chunks in tar.read(file.read, where="test"):
+            content[entry.path] = b"".join(chunks)
+    content.pop("blobs")
+    change(content)
+    entries: list[Member] = [(Entry("blobs", "dir"), ())]
+    entries += [(Entry(name, "file", size=len(data)), (data,)) for name, data in content.items()]
+    path.write_bytes(b"".join(tar.write(sorted(entries, key=lambda one: one[0].key))))
+
+
+def _other_wheel(content: Content) -> None:
+    name = next(name for name in content if name.startswith("blobs/") and "." not in name)
+    content[name] += b"more"
+
+
+def _bomb(content: Content) -> None:
+    name = next(name for name in content if name.endswith(".gz"))
+    content[name] = gzip.compress(bytes(50 << 20))
+
+
+def _stray_blob(content: Content) -> None:
+    content["blobs/" + hashlib.sha256(b"stray").hexdigest()] = b"stray"
+
+
+def _twice(content: Content) -> None:
+    name = next(name for name in content if name.endswith(".gz"))
+    data = gzip.decompress(content[name])
+    content[name.removesuffix(".gz")] = data
+
+
+def _set(name: str, data: bytes) -> Callable[[Content], None]:
+    return lambda content: content.update({name: data})
+
+
+HOSTILE: dict[str, Callable[[Content], None]] = {
+    "another file": _set("evil.sh", b"#!/bin/sh\n"),
+    "a file below": _set("sub/spec.json", b"{}"),
+    "a file below blobs": _set("blobs/x/y", b""),
+    "a blob without a digest": _set("blobs/passwd", b""),
+    "a wheel of other bytes": _other_wheel,
+    "a tree that inflates without end": _bomb,
+    "a blob that the spec does not name": _stray_blob,
+    "a tree twice": _twice,
+    "no spec": lambda content: content.pop("spec.json") and None,
+    "a spec that is none": _set("spec.json", b"{}"),
+    "a spec with more keys": lambda content: content.update({"spec.json": content["spec.json"].replace(b'"schema"', b'"x":1,"schema"', 1)}),
+}
+
+
+@pytest.mark.parametrize("name", HOSTILE)
+def test_what_a_stranger_packed_is_refused(spec: Spec, folder: Path, tmp_path: Path, name: str) -> None:
+    packed(spec, folder, tmp_path / "a.tar")
+    rewrite(tmp_path / "a.tar", HOSTILE[name])
+    store = Store.open()
+    with pytest.raises((ArtifactError, SpecError)) as raised:
+        opened("a.tar", tmp_path, store)
+    assert "a.tar" in raised.value.where
+    assert raised.value.hint
+    assert list((store.root / "specs").iterdir()) == []
+    assert not (store.root / "temp").exists()
+
+
+def _bytes(change: Callable[[bytearray], object]) -> Callable[[bytes], bytes]:
+    def changed(data: bytes) -> bytes:
+        found = bytearray(data)
+        change(found)
+        return bytes(found)
+
+    return changed
+
+
+def _member(kind: bytes) -> Callable[[bytes], bytes]:
+    """The first file as something else: a device, a hard link."""
+
+    def changed(data: bytes) -> bytes:
+        block = bytearray(tar.header(Entry("Dockerfile", "file")))
+        block[156:157] = kind
+        block[148:156] = b"%06o\0 " % (sum(block[:148]) + sum(block[156:]) + 8 * 0x20)
+        return bytes(block) + data
+
+    return changed
+
+
+RAW: dict[str, Callable[[bytes], bytes]] = {
+    "cut short": lambda data: data[: len(data) // 2],
+    "without an end": lambda data: data[:-1024],
+    "more after the end": lambda data: data + bytes(512),
+    "a changed byte": _bytes(lambda data: data.__setitem__(700, data[700] ^ 1)),
+    "a device": _member(b"3"),
+    "a hard link": _member(b"1"),
+    "a symlink": lambda data: tar.header(Entry("Dockerfile", "link", target="/etc/passwd")) + data,
+    "a way out": lambda data: tar.header(Entry("../x", "file")) + data,
+    "an absolute path": lambda data: tar.header(Entry("/x", "file")) + data,
+    "a folder called as a file": lambda data: tar.header(Entry("Dockerfile", "dir")) + data,
+    "an executable": lambda data: tar.header(Entry("Dockerfile", "file", executable=True)) + data,
+    "a size that lies": lambda data: tar.header(Entry("Dockerfile", "file", size=1 << 50)) + data,
+    "twice": lambda data: tar.header(Entry("Dockerfile", "file")) * 2 + data,
+}
+
+
+@pytest.mark.parametrize("name", RAW)
+def test_a_tar_that_we_do_not_write_is_refused(spec: Spec, folder: Path, tmp_path: Path, name: str) -> None:
+    packed(spec, folder, tmp_path / "a.tar")
+    (tmp_path / "a.tar").write_bytes(RAW[name]((tmp_path / "a.tar").read_bytes()))
+    store = Store.open()
+    with pytest.raises(ReproEnvError) as raised:
+        opened("a.tar", tmp_path, store)
+    assert "a.tar" in raised.value.where
+    assert list((store.root / "specs").iterdir()) == []
+    assert not (tmp_path.parent / "x").exists()
+
+
+def test_a_changed_file_is_another_folder(spec: Spec, folder: Path, tmp_path: Path) -> None:
+    packed(spec, folder, tmp_path / "a.tar")
+    first = opened("a.tar", tmp_path).folder
+    (folder / "requirements.txt").write_text("other\n")
+    packed(spec, folder, tmp_path / "a.tar")
+    second = opened("a.tar", tmp_path).folder
+    assert first != second
+    assert (second / "requirements.txt").read_text() == "other\n"
+
+
+def test_what_stands_beside_a_spec_travels(folder: Path, spec: Spec, tmp_path: Path) -> None:
+    for name in parts.FILES:
+        if name not in (parts.SPEC, parts.REMOTE):
+            (folder / name).write_text(name)
+    (folder / parts.REMOTE).write_bytes(codec.pretty({"schema": "repro-env/remote/1", "copies": []}))
+    packed(spec, folder, tmp_path / "a.tar")
+    assert {path.name for path in opened("a.tar", tmp_path).folder.iterdir()} == {*parts.FILES, "blobs"}
