@@ -16,10 +16,11 @@ from typing import Any
 
 import msgspec
 
-from repro_env.build import packed
+from repro_env.build import packed, proven
 from repro_env.build.direct import enough
 from repro_env.build.interface import Item, Plan
 from repro_env.build.packed import Answer, Group, Has, Job, Source, Tree
+from repro_env.build.proven import Sent
 from repro_env.build.sources import Artifact, Finder, Place, Search
 from repro_env.build.tasks import Task, check_groups, found, parts, tasks
 from repro_env.build.trees import Offer, Trees
@@ -39,25 +40,6 @@ FETCHES = 6
 """Downloads at a time."""
 ALONE = 16 << 20
 """Bytes of all artifacts below which starting worker processes costs more than it gives."""
-
-
-class Sent(msgspec.Struct, frozen=True, kw_only=True):
-    """An image in an output."""
-
-    image: Image
-    layers: tuple[Packed, ...]
-    """Lowest first."""
-    where: str
-    """A line for people."""
-    made: tuple[str, ...]
-    """Diff IDs of the layers that were sent; the others were there."""
-    fetched: int
-    sent: int
-    """Bytes."""
-
-    @property
-    def image_id(self) -> str:
-        return self.image.config_blob.digest
 
 
 def pack(
@@ -139,6 +121,8 @@ class Packing:
                 layers = tuple(found(task) for task in self._tasks)
                 image = Image(self._config(layers), tuple(one.blob for one in layers))
                 where = self._output.finish(image)
+                if len(layers) == len(self._spec.expected.layers):
+                    proven.remember(image.config_blob.digest, layers, self._store)
             except BaseException:
                 self._finder.stop()
                 self._trees.givers.stop()

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 
 from repro_env.build.interface import Plan
-from repro_env.build.packing import Packing, Sent
+from repro_env.build.proven import Sent, recall
 from repro_env.flows import outputs
 from repro_env.flows.outputs import Target
 from repro_env.flows.rebuild import Rebuilt, rebuild
+from repro_env.image.output import Output
 from repro_env.io.files import atomic_write
 from repro_env.model.errors import UsageError
 from repro_env.model.spec import Spec
@@ -72,10 +74,15 @@ def send(
         layers=layers,
     )
     with outputs.opened(target, spec, folder, store, here=here) as output:
-        packing = Packing(spec, folder, store, output, source=source, local=target.local)
+        there = None if source or not target.local else _there(spec, folder, store, output)
         if dry_run:
-            return msgspec.structs.replace(done, plan=packing.plan(ask=True))
-        sent = packing.run(tell)
+            plan = _plan(spec, folder, store, output, source=source) if there is None else None
+            return msgspec.structs.replace(done, plan=plan)
+        sent = (
+            there(output)
+            if there is not None
+            else _sent(spec, folder, store, output, source=source, local=target.local, tell=tell)
+        )
     if not sent.made:
         tell(f"nothing to send: all {len(sent.layers)} layers are there, {_CHECKED[target.kind]}")
     if provenance is not None:
@@ -90,6 +97,27 @@ def send(
         fetched=sent.fetched,
         sent=sent.sent,
     )
+
+
+def _there(spec: Spec, folder: Path, store: Store, output: Output) -> Callable[[Output], Sent] | None:
+    """How to name the image, when all of it was proven before and is there."""
+    known = recall(spec, folder, store)
+    if known is None or not all(output.has(one) for one in known[0].layers):
+        return None
+    image, layers = known
+    return lambda output: Sent(image=image, layers=layers, where=output.finish(image), made=(), fetched=0, sent=0)
+
+
+def _sent(spec: Spec, folder: Path, store: Store, output: Output, *, source: bool, local: bool, tell: Tell) -> Sent:
+    from repro_env.build.packing import Packing  # takes long to import
+
+    return Packing(spec, folder, store, output, source=source, local=local).run(tell)
+
+
+def _plan(spec: Spec, folder: Path, store: Store, output: Output, *, source: bool) -> Plan:
+    from repro_env.build.packing import Packing
+
+    return Packing(spec, folder, store, output, source=source).plan(ask=True)
 
 
 _CHECKED = {

@@ -6,6 +6,7 @@ written here and is unchanged, are taken over from it.
 
 from __future__ import annotations
 
+import os
 import tarfile
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -45,7 +46,7 @@ class Archive:
 
     def __init__(self, path: Path, name: Reference | None, boot: Boot) -> None:
         """Raises `UsageError` for a path that no file can be written to."""
-        self._path = path.absolute()
+        self._path = Path(os.path.normpath(path.absolute()))
         if self._path.is_dir() or not self._path.parent.is_dir():
             what = "is a folder" if self._path.is_dir() else "lies in a folder that is not there"
             raise UsageError(what, where=str(path), hint="name a file to write, in a folder that is there")

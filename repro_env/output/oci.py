@@ -35,7 +35,7 @@ class Oci:
 
     def __init__(self, folder: Path, tag: str, boot: Boot) -> None:
         """`folder` may be a layout, empty, or missing; nothing is written yet. Raises `UsageError` for any other folder."""
-        self._folder = folder.absolute()
+        self._folder = Path(os.path.normpath(folder.absolute()))
         self._blobs = self._folder / "blobs" / "sha256"
         self._tag = tag
         self._temp = Temp(self._folder / ".repro-env")
