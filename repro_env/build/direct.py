@@ -19,8 +19,9 @@ from typing import Any
 
 import msgspec
 
-from repro_env.build import conda
+from repro_env.build import conda, packed
 from repro_env.build.interface import Built, Item, Origin, Plan
+from repro_env.build.packed import MADE, Made, parts_key
 from repro_env.build.sources import Artifact, Finder, Place, Search, contents
 from repro_env.build.trees import Offer, Trees
 from repro_env.build.workers import Workers
@@ -30,6 +31,7 @@ from repro_env.image import wheel as rule
 from repro_env.image.entry import Contents, Entry, Members, members
 from repro_env.io.files import FileContents, free
 from repro_env.lock.layers import KIND, GroupContents
+from repro_env.model import codec
 from repro_env.model.artifact import CondaPackage, TreeBlob
 from repro_env.model.environment import Layout
 from repro_env.model.errors import ArtifactError, BuildError, DiskError, NetworkError, ReproEnvError
@@ -113,7 +115,7 @@ def _group(store: Store, job: GroupJob, advance: Advance) -> None:
             key = part.wheel.key
             installed[key], contained = _opened(part, store, opened)
             sources[key] = _Source(key, contained)
-        _make(store, job.diff_id, installed, sources, advance)
+        _make(store, job, installed, sources, advance)
 
 
 def _opened(part: Part, store: Store, opened: ExitStack) -> tuple[rule.Installed, Contents | None]:
@@ -130,20 +132,23 @@ def _opened(part: Part, store: Store, opened: ExitStack) -> tuple[rule.Installed
 
 
 def _make(
-    store: Store, diff_id: str, installed: Mapping[str, rule.Installed], sources: Mapping[str, Contents], advance: Advance
+    store: Store, job: GroupJob, installed: Mapping[str, rule.Installed], sources: Mapping[str, Contents], advance: Advance
 ) -> None:
+    diff_id = job.diff_id
     made = stack.layer(tuple(sorted(installed)), installed)
-    recipe = layer.recipe(made.entries)
-    known = store.facts.get(KIND, recipe)
-    if known is not None and known.decode() != diff_id:
+    key = parts_key(
+        packed.Part(artifact=part.wheel, layout=part.layout) for part in sorted(job.parts, key=lambda one: one.wheel.key)
+    )
+    known = _known(store, key, made.entries)
+    if known and known != diff_id:
         raise BuildError(
-            f"the layer is {known.decode()}, not the expected {diff_id}",
+            f"the layer is {known}, not the expected {diff_id}",
             hint="the spec contradicts itself; capture again",
         )
     there = store.layers.path(diff_id)
     if there is not None:
         # The tree hashed to this diff ID when it was written; if these entries with its bytes do too, it is theirs.
-        if known is None and not _is_made_of(there, made.entries, diff_id):
+        if not known and not _is_made_of(there, made.entries, diff_id):
             raise BuildError(
                 f"the layer {diff_id} is in the store and holds something else",
                 hint="the spec contradicts itself; capture again",
@@ -151,7 +156,17 @@ def _make(
     else:
         given = members(made.entries, GroupContents(made.owner, sources))
         store.layers.unpack(diff_id, _counted(given, advance), size=sum(entry.size for entry in made.entries))
-    store.facts.put(KIND, recipe, diff_id.encode())
+    sizes = {name: one.size for name, one in installed.items()}
+    store.facts.put(MADE, key, codec.canonical(Made(diff_id=diff_id, sizes=sizes)))
+    if all(isinstance(part.wheel, CondaPackage) or (part.place and not part.place.whole) for part in job.parts):
+        # Not of a whole wheel: its entries say what its RECORD says, which nobody compared with its bytes.
+        store.facts.put(KIND, layer.recipe(made.entries), diff_id.encode())
+
+
+def _known(store: Store, key: str, entries: Iterable[Entry]) -> str:
+    """The diff ID of these parts, or of these entries, when it was computed before; else empty."""
+    made = store.facts.recall(MADE, key, Made)
+    return made.diff_id if made is not None else (store.facts.get(KIND, layer.recipe(entries)) or b"").decode()
 
 
 def _is_made_of(tree: Path, entries: Iterable[Entry], diff_id: str) -> bool:

@@ -165,8 +165,8 @@ def _group(store: Store, output: Output, job: Group, advance: Advance) -> Answer
         packed = Packed(diff_id=job.diff_id, blob=output.take(_counted(stream, advance), job.known))
         sizes = {key: one.size for key, one in installed.items()}
         if job.known is None:
-            recipe = layer.recipe(made.entries)
-            store.facts.put(KIND, recipe, job.diff_id.encode())
+            if how == ZLIB:  # a wheel's entries say what its RECORD says, which nobody compared with its bytes
+                store.facts.put(KIND, layer.recipe(made.entries), job.diff_id.encode())
             store.facts.put(MADE, parts_key(job.parts), codec.canonical(Made(diff_id=job.diff_id, sizes=sizes)))
             remember(store.facts, how, packed)
     return Answer(packed=packed, sizes=sizes)

@@ -25,7 +25,6 @@ import msgspec
 
 from repro_env.capture.conda import Meta, Record
 from repro_env.image import conda, stack
-from repro_env.image.entry import Contents
 from repro_env.image.wheel import Installed
 from repro_env.io.files import FileContents, keys_of, room, walk
 from repro_env.io.http import Session, local_path
@@ -128,7 +127,7 @@ def layers_of(
 ) -> tuple[Layer, ...]:
     """The layers of packages, from the installed files; from the archive what the environment does not show as it was."""
     live = FileContents(place.prefix, keys=keys_of(place.found))
-    sources: dict[str, Contents] = {}
+    sources: dict[str, layers.DistributionContents] = {}
     needed = {name for group in groups if layers.known_layer(group, facts=store.facts) is None for name in group.names}
     with ExitStack() as opened:
         for one in packages:

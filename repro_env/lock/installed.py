@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from repro_env.image import stack, wheel
-from repro_env.image.entry import Contents
 from repro_env.io.files import FileContents, keys_of
 from repro_env.lock import compose, identify, layers
 from repro_env.lock.places import Place
@@ -61,7 +60,7 @@ def layers_of(
     store: Store,
 ) -> tuple[Layer, ...]:
     """The layers by diff ID, from the installed files; from the wheel where those are not as it has them."""
-    sources: dict[str, Contents] = {}
+    sources: dict[str, layers.DistributionContents] = {}
     live = [FileContents(place.prefix, keys=keys_of(place.found)) for place in observed]
     for one in identified:
         key, place = one.wheel.key, one.wheel.place

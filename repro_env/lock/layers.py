@@ -26,6 +26,9 @@ class DistributionContents:
     where they are not.
     """
 
+    lies = False
+    """Whether the wheel gave other bytes than its entry says: its RECORD is wrong."""
+
     def __init__(self, installed: Installed, live: Contents, altered: frozenset[str], wheel: Contents | None) -> None:
         self._installed = installed
         self._live = live
@@ -37,7 +40,11 @@ class DistributionContents:
         if literal is not None:
             yield literal
         elif entry.path in self._altered and self._wheel is not None:
-            yield from self._wheel.chunks(entry)
+            hasher = hashlib.sha256()
+            for chunk in self._wheel.chunks(entry):
+                hasher.update(chunk)
+                yield chunk
+            self.lies = self.lies or hasher.hexdigest() != entry.sha256
         else:
             yield from self._live.chunks(entry)
 
@@ -56,7 +63,7 @@ class GroupContents:
 
 def diff_ids(
     layers: Sequence[stack.GroupLayer],
-    sources: Mapping[str, Contents],
+    sources: Mapping[str, DistributionContents],
     holds: Mapping[str, str],
     *,
     facts: FactCache,
@@ -73,7 +80,8 @@ def diff_ids(
         known = known_layer(group, facts=facts)
         if known is None:
             known = layer.diff_id(members(group.entries, GroupContents(group.owner, sources)))
-            facts.put(KIND, layer.recipe(group.entries), known.encode())
+            if not any(sources[name].lies for name in group.names):
+                facts.put(KIND, layer.recipe(group.entries), known.encode())
         return Layer(
             kind=kind,
             diff_id=known,
