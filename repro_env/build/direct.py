@@ -331,7 +331,7 @@ class Direct:
         """Who has a layer as it was sent, when a wheel of it is nowhere. Raises `failed` when nobody has."""
         offer = self._givers.offer(diff_id)
         if offer is None:
-            raise failed
+            raise self._givers.explained(failed)
         self._whole[diff_id] = offer
         return offer
 

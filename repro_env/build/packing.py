@@ -192,7 +192,7 @@ class Packing:
         items: list[Item] = []
         fetch = files = 0
         for task in self._tasks:
-            failed = next((found for part in parts(task) if isinstance(found := places.get(part.artifact.key), Exception)), None)
+            failed = next((found for part in parts(task) if isinstance(found := places.get(part.artifact.key), ReproEnvError)), None)
             offer = self._offered(task, failed) if failed is not None else None
             for part in parts(task):
                 one = part.artifact
@@ -219,11 +219,11 @@ class Packing:
         except (ArtifactError, NetworkError) as error:
             return error
 
-    def _offered(self, task: Task, failed: Exception) -> Offer:
+    def _offered(self, task: Task, failed: ReproEnvError) -> Offer:
         """Who has a layer as it was sent, when not all that it is made of is to be had. Raises `failed` when nobody has."""
         offer = self._trees.givers.offer(task.diff_id)
         if offer is None:
-            raise failed
+            raise self._trees.givers.explained(failed)
         task.whole = True
         return offer
 

@@ -86,6 +86,13 @@ class Givers:
                 problem = error
         raise problem
 
+    def explained(self, failed: ReproEnvError) -> ReproEnvError:
+        """A failure to find something elsewhere, with why it could not be had from the givers either."""
+        if not self.failures:
+            return failed
+        tried = "; ".join(str(error) for error in self.failures)
+        return type(failed)(f"{failed.what}; {tried}", where=failed.where, hint=self.failures[0].hint or failed.hint)
+
     def stop(self) -> None:
         for one in self._givers:
             one.stop()

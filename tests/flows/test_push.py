@@ -7,6 +7,7 @@ import shutil
 import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,8 +23,6 @@ from tests.fakes import specs, wheels
 from tests.fakes.index import configured
 from tests.flows.test_rebuild import Told
 from tests.registries import registry
-
-TAG = "team/train:1"
 
 
 @pytest.fixture(scope="module")
@@ -113,3 +112,174 @@ def test_a_second_push_sends_nothing(spec: Spec, folder: Path, repository: str) 
     assert (second.changed, second.sent, second.blobs) == (False, 0, 0)
     assert (second.image, second.spec) == (first.image, first.spec)
     assert (folder / "remote.json").read_bytes() == written
+
+
+def test_what_the_image_has_is_not_sent_twice(spec: Spec, folder: Path, repository: str) -> None:
+    done, _ = sent(spec, folder, f"{repository}:1")
+    image, artifact = fetched(done.image), fetched(done.spec)
+    layers = {one["digest"] for one in image["layers"]}
+    named = {one["annotations"][remote.TITLE]: one["digest"] for one in artifact["layers"]}
+    for tree in (spec.identity.base, spec.identity.interpreter.tree, spec.identity.overlay):
+        assert tree is not None
+        assert named[f"blobs/{tree.sha256[7:]}.gz"] in layers
+    assert {"spec.json", "requirements.txt", "provenance.json"} <= named.keys()
+    assert not any("private" in name or name == "remote.json" for name in named)
+    assert artifact["artifactType"] == remote.SPEC_TYPE
+    assert artifact["subject"]["digest"] == done.image.partition("@")[2]
+
+
+def test_a_folder_without_its_blobs_is_made_whole(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
+    sent(spec, folder, f"{repository}:1")
+    text = (folder / "remote.json").read_text()
+    assert repository in text
+    clone = tmp_path / "clone"
+    shutil.copytree(folder, clone, ignore=shutil.ignore_patterns("blobs"))
+    store = bare(tmp_path)
+    dry = rebuild(spec, clone, store=store, dry_run=True, tell=Told())
+    assert dry.plan is not None
+    assert {item.origin for item in dry.plan.items} == {"registry"}
+    assert dry.plan.fetch > 0
+    assert not (clone / "blobs").exists()
+    assert rebuild(spec, clone, store=store, dry_run=False, tell=Told()).image_id == spec.expected.image_id
+    for one in (folder / "blobs").glob("[0-9a-f]*"):
+        assert (clone / "blobs" / one.name).read_bytes() == one.read_bytes()
+
+
+def test_a_damaged_blob_beside_the_spec_is_fetched_again(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
+    sent(spec, folder, f"{repository}:1")
+    blob = specs.blob(folder, spec.identity.base)
+    good = blob.read_bytes()
+    blob.chmod(0o644)
+    blob.write_bytes(good[:-9] + b"otherbyte")
+    assert rebuild(spec, folder, store=Store.open(), dry_run=False, tell=Told()).image_id == spec.expected.image_id
+    assert blob.read_bytes() == good
+
+
+def test_a_copy_that_is_gone_is_made_up_by_another(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
+    sent(spec, folder, f"{repository}/first:1")
+    sent(spec, folder, f"{repository}/second:1")
+    copies = remote.read(folder).copies
+    assert [one.repository for one in copies] == [f"{repository}/first", f"{repository}/second"]
+    delete(f"{copies[0].repository}@{copies[0].image}")
+    delete(f"{copies[0].repository}@{copies[0].spec}")
+    shutil.rmtree(folder / "blobs")
+    assert rebuild(spec, folder, store=bare(tmp_path), dry_run=False, tell=Told()).image_id == spec.expected.image_id
+
+
+def test_an_image_that_was_deleted_is_said(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
+    done, _ = sent(spec, folder, f"{repository}:1")
+    delete(done.image)
+    with pytest.raises(NetworkError, match="is not there"):
+        opened(f"{repository}:1", tmp_path, bare(tmp_path))
+    shutil.rmtree(folder / "blobs")
+    with pytest.raises(ReproEnvError, match=r"nowhere to be had.*is not there") as raised:
+        rebuild(spec, folder, store=bare(tmp_path), dry_run=False, tell=Told())
+    assert "beta" in str(raised.value)
+    assert repository in str(raised.value).replace("/v2/", "/")
+    assert raised.value.hint
+    # The artifact alone still tells what it carries.
+    assert opened(done.spec, tmp_path, bare(tmp_path)).spec == spec
+
+
+@pytest.mark.parametrize("how", ["other bytes", "gone"])
+def test_a_layer_that_is_damaged_or_gone_in_the_registry(
+    how: str, spec: Spec, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with registry(tmp_path / "own") as host:
+        done, _ = sent(spec, folder, f"{host}/damaged:1")
+        (layer,) = (
+            one
+            for one in fetched(done.spec)["layers"]
+            if one["annotations"][remote.TITLE].startswith(f"blobs/{spec.identity.base.sha256[7:]}")
+        )
+        (data,) = (tmp_path / "own" / "data").rglob(f"{layer['digest'][7:]}/data")
+        if how == "gone":
+            data.unlink()
+        else:
+            whole = data.read_bytes()
+            data.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]))
+        store = bare(tmp_path)
+        found = opened(f"{host}/damaged:1", tmp_path, store)
+        with pytest.raises((ArtifactError, NetworkError)) as raised:
+            made(found, store)
+        assert layer["digest"] in str(raised.value)
+        assert raised.value.hint
+        assert store.images.get(spec.expected.image_id) is None
+        # Beside the first machine's spec nothing is missing.
+        assert rebuild(spec, folder, store=store, dry_run=False, tell=Told()).image_id == spec.expected.image_id
+
+
+def test_a_tag_that_moves_is_another_spec_and_a_digest_stays(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
+    first, _ = sent(spec, folder, f"{repository}:1")
+    other = specs.make(tmp_path / "other" / "repro", {"gamma": wheels.make(tmp_path / "wheels", "gamma")}, carry=["gamma"])
+    sent(other, tmp_path / "other" / "repro", f"{repository}:1")
+    assert opened(f"{repository}:1", tmp_path).spec == other
+    assert opened(first.image, tmp_path).spec == spec
+    shutil.rmtree(folder / "blobs")
+    assert rebuild(spec, folder, store=bare(tmp_path), dry_run=False, tell=Told()).image_id == spec.expected.image_id
+
+
+def test_an_image_without_a_spec(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
+    done, _ = sent(spec, folder, f"{repository}:1")
+    delete(done.spec)
+    name, _, digest = done.image.partition("@")
+    delete(f"{name}@{tagged(name, digest.replace(':', '-'))}")
+    with pytest.raises(SpecError, match="has no spec") as raised:
+        opened(f"{repository}:1", tmp_path)
+    assert "repro-env push" in raised.value.hint
+
+
+@pytest.mark.parametrize("word", ["127.0.0.1:9/Upper:1", "registry.example.com/name@sha256:12"])
+def test_a_word_that_is_no_reference(word: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError) as raised:
+        opened(word, tmp_path)
+    assert "registry.example.com/team/name:tag" in raised.value.hint
+
+
+@pytest.mark.parametrize("word", ["missing/spec.json", "../missing", "./missing", "missing"])
+def test_a_path_that_is_not_there_is_no_reference(word: str, tmp_path: Path) -> None:
+    with pytest.raises(SpecError, match="is not there"):
+        opened(word, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{}",
+        '{"schema": "repro-env/remote/2"}',
+        '{"schema": "repro-env/remote/1", "copies": [{"repository": "x", "image": "latest", "spec": "y"}]}',
+        '{"schema": "repro-env/remote/1", "more": 1}',
+    ],
+)
+def test_a_remote_that_cannot_be_read_is_refused(text: str, spec: Spec, folder: Path) -> None:
+    (folder / "remote.json").write_text(text)
+    with pytest.raises(SpecError) as raised:
+        rebuild(spec, folder, store=Store.open(), dry_run=False, tell=Told())
+    assert "remote.json" in raised.value.where
+
+
+def _url(name: str) -> str:
+    host, _, rest = name.partition("/")
+    repository, _, digest = rest.partition("@")
+    return f"http://{host}/v2/{repository}/manifests/{digest}"
+
+
+def fetched(name: str) -> dict[str, Any]:
+    """A manifest of the registry, by HTTP alone."""
+    request = urllib.request.Request(_url(name), headers={"Accept": "application/vnd.oci.image.manifest.v1+json"})
+    with urllib.request.urlopen(request) as answer:
+        found: dict[str, Any] = json.load(answer)
+    return found
+
+
+def tagged(name: str, tag: str) -> str:
+    accept = "application/vnd.oci.image.index.v1+json, application/vnd.oci.image.manifest.v1+json"
+    request = urllib.request.Request(_url(f"{name}@{tag}"), headers={"Accept": accept}, method="HEAD")
+    with urllib.request.urlopen(request) as answer:
+        digest: str = answer.headers["Docker-Content-Digest"]
+    return digest
+
+
+def delete(name: str) -> None:
+    with urllib.request.urlopen(urllib.request.Request(_url(name), method="DELETE")) as answer:
+        assert answer.status == 202
