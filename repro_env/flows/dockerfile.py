@@ -12,27 +12,19 @@ from pathlib import Path
 import msgspec
 
 from repro_env import __version__
-from repro_env.flows import trees
-from repro_env.image import config, stack
-from repro_env.image import wheel as rule
+from repro_env.build import expected
+from repro_env.image import config
 from repro_env.image.entry import Entry
-from repro_env.image.flat import flatten
-from repro_env.image.foreign import Node
 from repro_env.io.files import atomic_write
 from repro_env.model import codec
-from repro_env.model.artifact import TreeBlob, Wheel
-from repro_env.model.errors import ArtifactError, BuildError
 from repro_env.model.spec import Spec
 from repro_env.render import dockerfile, templates
-from repro_env.store.carried import Carried
 from repro_env.store.store import Store
-from repro_env.store.wheelfile import FACTS, open_facts
 
 NAME = "Dockerfile"
 NAMES = (NAME, dockerfile.INSTALLER, dockerfile.LISTING)
 _KIND = "dockerfile"
 _SOURCE = Path(__file__).resolve().parents[1] / "inside" / "install.py"
-_HINT = "the spec was edited or damaged; restore it or capture again"
 
 
 class _Written(msgspec.Struct, frozen=True):
@@ -56,7 +48,7 @@ def write(output: Path, spec: Spec, store: Store) -> str:
     )
     known = store.facts.recall(_KIND, key, _Written)
     if known is None or any(_sha256(output / name) != known.files.get(name) for name in NAMES):
-        made = files(spec, expected(spec, output, store))
+        made = files(spec, expected.entries(spec, output, store))
         for name, data in made.items():
             atomic_write(output / name, data)
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in made.items()}
@@ -89,66 +81,6 @@ def _told(one: Entry) -> tuple[str, str]:
     if one.kind == "file":
         return "program" if one.executable else "file", one.sha256
     return one.kind, one.target
-
-
-def expected(spec: Spec, folder: Path, store: Store) -> list[Entry]:
-    """Every path of the image, sorted: computed from the spec's identity, its carried trees and its wheels' own facts.
-
-    The diff IDs of the layers that it stands for are compared with the expected ones as far as they are known. Raises
-    `ArtifactError` when a tree or a wheel's facts are missing, `BuildError` when the spec contradicts itself.
-    """
-    identity = spec.identity
-    layers: list[Iterable[Entry]] = [
-        _tree(one, folder, store) for one in (identity.base, identity.unowned, identity.interpreter.tree) if one is not None
-    ]
-    installed = {
-        one.key: rule.canonical(facts(one, folder, store), identity.layout_of(one), name=one.name)
-        for one in identity.distributions
-    }
-    groups = stack.layers(installed)
-    labels = {one.key: f"{one.key}=={one.version}" for one in identity.distributions}
-    told = [one.holds for one in spec.expected.layers if one.kind == "distributions"]
-    if [tuple(labels[name] for name in group.names) for group in groups] != told:
-        raise BuildError("the expected layers do not hold the distributions of the identity", where="expected", hint=_HINT)
-    layers += [group.entries for group in groups]
-    if identity.overlay is not None:
-        layers.append(_tree(identity.overlay, folder, store))
-    layers.append([entry for entry, _ in config.marker(identity)])
-    flat = flatten([[_node(entry) for entry in entries] for entries in layers])
-    return flat.entries()
-
-
-def facts(one: Wheel, folder: Path, store: Store) -> rule.Facts:
-    """What is known of a wheel, or stands in the carried one. Raises `ArtifactError`."""
-    known = store.facts.recall(FACTS, one.sha256, rule.Facts)
-    if known is not None:
-        return known if known.filename == one.filename else msgspec.structs.replace(known, filename=one.filename)
-    path = store.blobs.path(one.sha256) or Carried(folder / "blobs").file(one.sha256)
-    if path is None:
-        raise ArtifactError("nothing is known of its wheel", where=f"{one.name}=={one.version}", hint="capture again, or rebuild")
-    return open_facts(path, one.filename)
-
-
-def _tree(blob: TreeBlob, folder: Path, store: Store) -> Iterable[Entry]:
-    held = trees.captured(blob, folder, store)
-    if held is None:
-        raise ArtifactError(
-            "is not there",
-            where=str(folder / "blobs" / blob.sha256.removeprefix("sha256:")),
-            hint="copy the whole folder of the spec, blobs/ included, or capture again",
-        )
-    return held.entries().values()
-
-
-def _node(entry: Entry) -> Node:
-    return Node(
-        path=entry.path,
-        kind=entry.kind,
-        mode=0o755 if entry.executable or entry.kind != "file" else 0o644,
-        size=entry.size,
-        sha256=entry.sha256,
-        target=entry.target,
-    )
 
 
 def _sha256(path: Path) -> str:
