@@ -19,27 +19,22 @@ from repro_env.image import config, layer, stack, tar
 from repro_env.image import wheel as rule
 from repro_env.image.entry import CHUNK, Contents, Entry, Members, members
 from repro_env.image.output import Output
-from repro_env.image.stitch import ENCODER, Stitches, stitched
+from repro_env.image.stitch import Stitches, stitched
 from repro_env.lock.layers import KIND, GroupContents
 from repro_env.model import codec
 from repro_env.model.artifact import CondaPackage, TreeBlob
 from repro_env.model.codec import Frozen
 from repro_env.model.environment import Layout
 from repro_env.model.errors import ArtifactError, BuildError
-from repro_env.model.image import GZIP, Blob, Packed
+from repro_env.model.image import Blob, Packed
 from repro_env.model.spec import Identity
 from repro_env.model.talk import Advance
 from repro_env.store import inflate
 from repro_env.store.carried import SENT, Carried, compressed, key_of
-from repro_env.store.facts import FactCache
+from repro_env.store.sent import CARRIED, STITCHED, ZLIB, carried, remember
 from repro_env.store.store import Store
 from repro_env.store.wheelfile import FACTS, WheelContents, open_facts
 
-PACKED = "packed"
-"""Kind of the facts of layers, by `<encoder> <diff ID>`: the blob, put only after it was inflated and its tar hashed."""
-STITCHED = f"stitch-{ENCODER}"
-ZLIB = "zlib"
-CARRIED = "carried"
 MADE = "made"
 """Kind of the facts of layers by what they are made of (`parts_key`)."""
 PLACED = "placed"
@@ -126,21 +121,6 @@ def serve(root: Path, output: Output, job: Job, advance: Advance) -> Answer:
     if isinstance(job, Source):
         return Answer(packed=_source(store, output, job, advance))
     return Answer(packed=_marker(store, output, job, advance))
-
-
-def known(facts: FactCache, how: str, diff_id: str) -> Packed | None:
-    """What a layer was proven to become."""
-    return facts.recall(PACKED, f"{how} {diff_id}", Packed)
-
-
-def remember(facts: FactCache, how: str, found: Packed) -> None:
-    facts.put(PACKED, f"{how} {found.diff_id}", codec.canonical(found))
-
-
-def carried(facts: FactCache, path: Path) -> Blob | None:
-    """The blob that a carried file is, byte for byte, when it was proven since it was written."""
-    digest = facts.get(SENT, key_of(path)) if path.suffix == ".gz" else None
-    return Blob(media_type=GZIP, digest=digest.decode(), size=path.stat().st_size) if digest is not None else None
 
 
 def parts_key(parts: Iterable[Part]) -> str:

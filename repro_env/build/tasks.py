@@ -18,6 +18,7 @@ from repro_env.model.artifact import CondaPackage, TreeBlob
 from repro_env.model.errors import BuildError
 from repro_env.model.image import Layer, Packed
 from repro_env.model.spec import Spec
+from repro_env.store import sent
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
 
@@ -105,7 +106,7 @@ def tasks(spec: Spec, folder: Path, store: Store, *, source: bool) -> list[Task]
             made.append(_group(one, [by_label[held] for held in one.holds], spec, store))
         elif one.kind == "marker":
             task = Task("the marker", Marker(diff_id=one.diff_id, identity=identity), 0)
-            task.expected = packed.known(store.facts, packed.STITCHED, one.diff_id)
+            task.expected = sent.known(store.facts, sent.STITCHED, one.diff_id)
             made.append(task)
         else:
             what = {"unowned": "unowned libraries"}.get(one.kind, one.kind)
@@ -113,11 +114,6 @@ def tasks(spec: Spec, folder: Path, store: Store, *, source: bool) -> list[Task]
     if source:
         made.append(_source(spec, folder, store))
     return made
-
-
-def known(spec: Spec, folder: Path, store: Store) -> tuple[Packed, ...]:
-    """The layers of the image whose blobs were proven before, lowest first. Raises as `tasks`."""
-    return tuple(task.expected for task in tasks(spec, folder, store, source=False) if task.expected is not None)
 
 
 def check_groups(spec: Spec, done: Sequence[Task]) -> None:
@@ -162,10 +158,10 @@ def _group(one: Layer, artifacts: Iterable[Artifact], spec: Spec, store: Store) 
     job = Group(diff_id=one.diff_id, parts=held, paths=(), known=None)
     task = Task(what, job, sum(part.artifact.size for part in held))
     if made is not None:
-        how = packed.ZLIB if one.kind == "conda" else packed.STITCHED
+        how = sent.how(one.kind)
         task.sizes = made.sizes
-        task.expected = packed.known(store.facts, how, one.diff_id)
-        if task.expected is not None and how == packed.STITCHED:  # what zlib makes may be other bytes by now
+        task.expected = sent.known(store.facts, how, one.diff_id)
+        if task.expected is not None and how == sent.STITCHED:  # what zlib makes may be other bytes by now
             task.job = msgspec.structs.replace(job, known=task.expected.blob)
     return task
 
@@ -174,10 +170,10 @@ def _tree(what: str, blob: TreeBlob, folder: Path, store: Store) -> Task:
     path = Carried(folder / "blobs").path(blob.sha256)
     task = Task(what, Tree(blob=blob, folder=str(folder)), path.stat().st_size if path is not None else blob.size)
     if path is None:
-        task.expected = packed.known(store.facts, packed.CARRIED, blob.sha256)
+        task.expected = sent.known(store.facts, sent.CARRIED, blob.sha256)
     else:
-        sent = packed.carried(store.facts, path)
-        task.expected = Packed(diff_id=blob.sha256, blob=sent) if sent is not None else None
+        lying = sent.carried(store.facts, path)
+        task.expected = Packed(diff_id=blob.sha256, blob=lying) if lying is not None else None
     return task
 
 
@@ -188,7 +184,7 @@ def _source(spec: Spec, folder: Path, store: Store) -> Task:
     task = Task("source", Source(blob=source.tree, folder=str(folder), path=source.path), source.tree.size)
     diff_id = store.facts.get(packed.PLACED, packed.placed_key(source.tree, source.path))
     if diff_id is not None:
-        task.expected = packed.known(store.facts, packed.ZLIB, diff_id.decode())
+        task.expected = sent.known(store.facts, sent.ZLIB, diff_id.decode())
     return task
 
 

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
+from msgspec.structs import replace
 
 from repro_env.capture import data, distributions, notebook, python, requirements, source
 from repro_env.flows import dockerfile, files, snapshot
@@ -25,6 +26,7 @@ from repro_env.model.environment import Excluded
 from repro_env.model.errors import CaptureError
 from repro_env.model.spec import Source, Spec
 from repro_env.model.talk import Tell
+from repro_env.store import sent
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
 from repro_env.verify.tree import content
@@ -122,6 +124,8 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         ),
         locked.layers,
     )
+    packed = sent.expected(spec.expected.layers, request.output / "blobs", store.facts)
+    spec = replace(spec, expected=replace(spec.expected, packed=packed))
     without = dockerfile.write(request.output, spec, store)
     if without:
         tell(f"no Dockerfile: {without}; `repro-env rebuild` makes the image")

@@ -13,6 +13,7 @@ import msgspec
 from repro_env.image.output import Output
 from repro_env.model.errors import UsageError
 from repro_env.model.spec import Spec
+from repro_env.store.sent import expected
 from repro_env.store.store import Store
 
 Kind = Literal["oci", "docker-archive", "docker", "squashfs", "registry"]
@@ -79,12 +80,12 @@ def opened(target: Target, spec: Spec, folder: Path, store: Store, *, here: Path
 
         made = RegistryOutput(named(target.place))
     elif target.kind == "docker":
-        from repro_env.build.tasks import known
         from repro_env.io import engine
         from repro_env.output.engine import EngineOutput
 
         with engine.opened() as client:
-            packed, diff_ids = known(spec, folder, store), [one.diff_id for one in spec.expected.layers]
+            packed = expected(spec.expected.layers, folder / "blobs", store.facts)
+            diff_ids = [one.diff_id for one in spec.expected.layers]
             with closing(EngineOutput(client, target.place, store.temp, packed, diff_ids)) as output:
                 yield output
         return
