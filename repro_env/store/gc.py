@@ -5,6 +5,8 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import re
+import time
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
@@ -13,6 +15,9 @@ from repro_env.store.store import Store
 from repro_env.store.usage import FOLDERS, MARKS, Inventory, Kind, Thing
 
 DAY = 86400.0
+_ELSEWHERE = 30 * DAY
+"""Seconds for which is remembered that a file outside the store was hashed."""
+_OURS = re.compile(r"(bytecode-|specs-)?[0-9a-f]{64}")
 
 
 def choose(
@@ -120,8 +125,11 @@ def _tidy(store: Store) -> None:
     """Marks and locks of things that are not there, and half-written files of dead processes."""
     there = {prefix + path.name for kind, prefix in MARKS.items() for path in (store.root / FOLDERS[kind]).iterdir()}
     for path in list((store.root / "boot").iterdir()):
-        if path.name not in there:
-            path.unlink(missing_ok=True)
+        # Others are of files elsewhere, which outputs wrote.
+        ours = _OURS.fullmatch(path.name) is not None
+        with contextlib.suppress(FileNotFoundError):
+            if path.name not in there if ours else path.stat().st_mtime < time.time() - _ELSEWHERE:
+                path.unlink()
     halves = [*(store.root / "facts").glob("*/.*.tmp"), *(store.root / "images").glob(".*.tmp")]
     locks = [path for path in (store.root / "locks").iterdir() if path.name not in there]
     for path in (*halves, *locks):
