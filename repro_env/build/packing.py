@@ -20,7 +20,6 @@ from repro_env.build import packed, proven
 from repro_env.build.direct import enough
 from repro_env.build.interface import Item, Plan
 from repro_env.build.packed import Answer, Group, Has, Job, Source, Tree
-from repro_env.build.proven import Sent as Sent
 from repro_env.build.sources import Artifact, Finder, Place, Search
 from repro_env.build.tasks import Task, check_groups, found, parts, tasks
 from repro_env.build.trees import Offer, Trees
@@ -36,6 +35,7 @@ from repro_env.model.talk import Advance, Tell
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
 
+Sent = proven.Sent
 FETCHES = 6
 """Downloads at a time."""
 ALONE = 16 << 20

@@ -165,5 +165,5 @@ def _squashed(
     if dry_run:
         return done
     trees = [tree for diff_id in built.layers if (tree := store.layers.path(diff_id)) is not None]
-    where = squashfs.write(trees, path, temp=store.temp)
+    where = squashfs.write(trees, path)
     return msgspec.structs.replace(done, where=where, made=built.layers)
