@@ -8,7 +8,7 @@ import selectors
 import signal
 import subprocess
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -36,10 +36,12 @@ def run(
     env: Mapping[str, str] | None = None,
     cwd: Path | None = None,
     timeout: float | None = None,
-    stdin: bytes = b"",
+    stdin: bytes | Iterator[bytes] = b"",
     limit: int = 64 << 20,
 ) -> Done:
     """Run a program to its end. `timeout` in seconds; `limit` bytes are kept of each of stdout and stderr, the rest dropped.
+
+    `stdin` may be given in pieces; an exception of theirs passes through, and the child is killed.
 
     The child gets a session of its own: it cannot ask on the terminal, and nothing of its process group outlives
     this call. An exit status is never an error here. Raises `FileNotFoundError` or `PermissionError` when it cannot start.
@@ -68,10 +70,13 @@ def run(
     return Done(child.returncode, bytes(kept[0]), bytes(kept[1]), timed_out)
 
 
-def _talk(child: subprocess.Popen[bytes], stdin: bytes, deadline: float | None, limit: int) -> tuple[list[bytearray], bool]:
+def _talk(
+    child: subprocess.Popen[bytes], stdin: bytes | Iterator[bytes], deadline: float | None, limit: int
+) -> tuple[list[bytearray], bool]:
     """Feed and drain the child until it has ended and its pipes are empty, or its time is over."""
     kept = [bytearray(), bytearray()]
-    rest = memoryview(stdin)
+    pieces = iter((stdin,)) if isinstance(stdin, bytes) else stdin
+    rest = memoryview(b"")
     ended: float | None = None
     with selectors.DefaultSelector() as selector:
         for number, pipe in enumerate((child.stdout, child.stderr)):
@@ -96,14 +101,15 @@ def _talk(child: subprocess.Popen[bytes], stdin: bytes, deadline: float | None, 
             pause = _POLL if deadline is None else max(0.0, min(_POLL, deadline - now))
             for key, _ in selector.select(pause):
                 if key.data == 2:
+                    rest = rest or memoryview(next((piece for piece in pieces if piece), b""))
                     try:
-                        rest = rest[os.write(key.fd, rest[:_READ]) :]
+                        if rest:
+                            rest = rest[os.write(key.fd, rest[:_READ]) :]
+                            continue
                     except BlockingIOError:
                         continue
                     except BrokenPipeError:
                         rest = rest[:0]
-                    if rest:
-                        continue
                     assert child.stdin is not None  # noqa: S101
                     selector.unregister(key.fileobj)
                     child.stdin.close()

@@ -3,6 +3,7 @@ from __future__ import annotations
 import os
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,31 @@ def _assert_gone(pid: int) -> None:
         time.sleep(0.02)
     os.kill(pid, 9)
     pytest.fail("the grandchild outlived the call")
+
+
+def test_input_in_pieces() -> None:
+    pieces = (bytes([number % 251]) * 70_000 for number in range(30))
+    done = run([sys.executable, "-c", "import sys; print(len(sys.stdin.buffer.read()))"], stdin=pieces)
+    assert done.stdout == b"2100000\n"
+
+
+def test_a_child_that_reads_no_more_stops_the_pieces() -> None:
+    asked = 0
+
+    def pieces() -> Iterator[bytes]:
+        nonlocal asked
+        while True:
+            asked += 1
+            yield bytes(1 << 20)
+
+    assert run([sys.executable, "-c", "import os; os.close(0)"], stdin=pieces(), timeout=60).code == 0
+    assert asked < 100
+
+
+def test_pieces_that_fail_end_the_child() -> None:
+    def pieces() -> Iterator[bytes]:
+        yield b"one"
+        raise ValueError("two")
+
+    with pytest.raises(ValueError, match="two"):
+        run(["sleep", "100"], stdin=pieces())
