@@ -70,11 +70,12 @@ def command(
     json: JsonOption = False,
 ) -> None:
     from repro_env.flows.check import check
-    from repro_env.flows.locate import locate
+    from repro_env.flows.opened import opened
     from repro_env.store.store import Store
 
     asked = _asked(environment=environment, project=project, python=python, source=source, data=data or ())
-    found, folder = locate(spec, Path.cwd())
+    which = opened(spec, Path.cwd(), tell=say.say)
+    found, folder = which.spec, which.folder
     done = check(found, folder, asked, store=Store.open(), tell=say.say)
     if json:
         say.json_result(_facts(found, folder, done))

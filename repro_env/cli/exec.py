@@ -36,7 +36,8 @@ Our options end at the first word that is not one. Everything after it reaches t
 run's own folder, runs/<UTC>-<script>-<id>/files, and `repro-env runs get latest` brings it back.
 
 Options:
-  --spec SPEC                  The spec, or the folder that holds it. Default: the nearest repro/spec.json upwards.
+  --spec SPEC                  The spec, its folder, a packed FILE, or a registry's REF. Default: the nearest repro/spec.json
+                               upwards.
   --data SRC[:DST]             Show a file or folder read-only; DST defaults to the same absolute path. Repeatable.
   --checkpoints SRC[:DST]      Show a folder that can be written and stays; made when missing. Repeatable.
   --data-changed               Go on although data are not what they were at capture.
@@ -142,13 +143,15 @@ def main(words: Sequence[str]) -> int:
     asked = request(parsed, here=_here(), environ=dict(os.environ))
     from repro_env.cli import say
     from repro_env.flows.execute import execute
-    from repro_env.flows.locate import locate
+    from repro_env.flows.opened import opened
     from repro_env.store.store import Store
 
-    spec, folder = locate(parsed.last("--spec"), asked.here)
     tell = Marked()
+    found = opened(parsed.last("--spec"), asked.here, tell=tell)
+    if asked.runs is None and found.runs is not None:
+        asked = msgspec.structs.replace(asked, runs=found.runs)
     store = Store.open()
-    done = execute(asked, spec, folder, store=store, tell=tell)
+    done = execute(asked, found.spec, found.folder, store=store, tell=tell)
     for text in closing(done):
         tell(text)
     if parsed.has("--json"):
@@ -156,7 +159,7 @@ def main(words: Sequence[str]) -> int:
     if done.compiled:
         from repro_env.flows import bytecode
 
-        bytecode.keep(done.compiled, spec, store=store, tell=tell)
+        bytecode.keep(done.compiled, found.spec, store=store, tell=tell)
     return done.end.outcome.exit_code
 
 

@@ -9,7 +9,7 @@ import typer
 SpecArgument = Annotated[
     str | None,
     typer.Argument(
-        help="The spec, or the folder that holds it. Default: the nearest repro/spec.json upwards.",
+        help="The spec, its folder, a packed FILE, or a registry's REF. Default: the nearest repro/spec.json upwards.",
         metavar="SPEC",
         show_default=False,
     ),

@@ -32,12 +32,12 @@ def command(
     from repro_env.cli import exec as run
     from repro_env.flows.asked import Asked
     from repro_env.flows.execute import execute
-    from repro_env.flows.locate import locate
+    from repro_env.flows.opened import opened
     from repro_env.store.store import Store
 
     here = Path.cwd()
-    found, folder = locate(spec, here)
     store = Store.open()
+    found = opened(spec, here, store, say.say)
     with store.temp.folder() as temporary:
         asked = Asked(
             command=("bash",),
@@ -52,6 +52,6 @@ def command(
             kept=False,
         )
         say.say("a shell in the captured environment; what you write here is thrown away, except in --checkpoints")
-        done = execute(asked, found, folder, store=store, tell=run.Marked())
+        done = execute(asked, found.spec, found.folder, store=store, tell=run.Marked())
     say.say("next: repro-env exec COMMAND")
     return done.end.outcome.exit_code

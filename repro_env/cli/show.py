@@ -43,12 +43,12 @@ def command(
 ) -> None:
     from repro_env.cli.page import Page
     from repro_env.cli.sections import SECTIONS
-    from repro_env.flows.locate import locate
+    from repro_env.flows import opened as words
     from repro_env.flows.show import opened, show
 
     chosen = _chosen(only or [], SECTIONS)
-    found, folder = locate(spec, Path.cwd())
-    shown = show(found, folder, *opened())
+    which = words.opened(spec, Path.cwd(), tell=say.say)
+    shown = show(which.spec, which.folder, *opened())
     if json:
         say.json_result({name: getattr(shown, name) for name in chosen} if only else shown)
         return

@@ -1,4 +1,4 @@
-"""What a word of `repro-env diff` means: a spec, a live environment, or an image of the store."""
+"""What a word of `repro-env diff` means: a spec (its folder, packed, in a registry), a live environment, or an image of the store."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.flows.locate import FILE, FOLDER, locate
+from repro_env.flows.opened import opened, reference_of
 from repro_env.model.errors import SpecError, UsageError
 from repro_env.model.spec import Spec
 from repro_env.store.store import Store
@@ -50,8 +51,9 @@ def operand(word: str, start: Path, store: Store) -> Operand:
         return SpecOperand(word, *locate(word, start))
     if path.is_file() and path.suffix != ".json" and os.access(path, os.X_OK):
         return LiveOperand(word, str(path))
-    if path.exists():
-        return SpecOperand(word, *locate(word, start))
+    if path.exists() or reference_of(word) is not None:
+        which = opened(word, start, store)
+        return SpecOperand(word, which.spec, which.folder)
     if _DIGITS.fullmatch(word):
         found = store.images.ids(word)
         if len(found) > 1:

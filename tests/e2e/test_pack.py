@@ -1,0 +1,100 @@
+"""A packed spec on a machine that has no network at all, and through the installed command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from repro_env.io.files import remove_tree
+from repro_env.store import parts as folder_parts
+from tests.e2e import parts
+from tests.e2e.parts import COMMAND, Done, Project, environ, one_sentence
+from tests.parts import need
+
+ALONE = ("unshare", "--net") if os.geteuid() == 0 else ("unshare", "--map-current-user", "--net")
+"""In a network namespace with no interface that is up, loopback included."""
+
+
+@pytest.fixture(scope="module")
+def packed(small: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """All of the small project in one file."""
+    path = tmp_path_factory.mktemp("packed") / "all.tar"
+    told = json.loads(small.run("pack", "repro", path, "--all", "--json").out)
+    assert told["complete"]
+    assert told["size"] == path.stat().st_size
+    return path
+
+
+@pytest.fixture
+def bare(tmp_path: Path) -> Iterator[Project]:
+    """A folder with nothing in it, and an empty store."""
+    folder = tmp_path / "nowhere"
+    folder.mkdir()
+    yield Project(folder, Path("/none"), tmp_path / "bare-store")
+    remove_tree(tmp_path / "bare-store")
+
+
+def alone(project: Project, *words: str | Path) -> Done:
+    """`repro-env WORDS` with no network."""
+    works = shutil.which("unshare") and not subprocess.run([*ALONE, "true"], capture_output=True, check=False).returncode
+    need(works, "unshare --net: network namespaces are refused here")
+    ended = subprocess.run(
+        [*ALONE, COMMAND, *map(str, words)],
+        cwd=project.folder,
+        env=environ(project.store, {"UV_CACHE_DIR": str(project.folder / "no-uv")}),
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    return Done(ended.returncode, ended.stdout, ended.stderr)
+
+
+def test_a_pack_rebuilds_and_runs_without_any_network(small: Project, packed: Path, bare: Project) -> None:
+    wanted = small.rebuild()
+    assert subprocess.run([*ALONE, "cat", "/proc/net/route"], capture_output=True, text=True, check=False).stdout.count("\n") <= 1
+    done = alone(bare, "rebuild", packed)
+    assert (done.code, done.out.strip()) == (0, wanted), done.err
+    again = alone(bare, "exec", "--spec", packed, "--", "hello.py")
+    assert again.code == 0, again.err
+    assert again.out.startswith("hello from")
+    runs = bare.folder / "runs"
+    assert (runs / "latest" / "files" / "made.txt").read_text() == "made"
+
+
+def test_without_all_the_network_is_missed_in_a_sentence(small: Project, bare: Project, tmp_path: Path) -> None:
+    small.run("pack", "repro", tmp_path / "less.tar")
+    shown = alone(bare, "show", tmp_path / "less.tar")
+    assert shown.code == 0, shown.err
+    assert "pygments" in shown.out
+
+
+def test_a_pack_of_the_same_spec_is_the_same_file(small: Project, packed: Path, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(small.folder / "repro", clone)
+    small.run("pack", clone, tmp_path / "again.tar", "--all", env={"TZ": "Asia/Tokyo", "LC_ALL": "C"}, umask=0o077)
+    assert (tmp_path / "again.tar").read_bytes() == packed.read_bytes()
+
+
+def test_all_that_capture_writes_is_known_to_travel(small: Project) -> None:
+    written = {path.name for path in (small.folder / "repro").iterdir()}
+    assert written - set(folder_parts.FILES) == {"blobs"}
+
+
+def test_a_damaged_pack_is_refused(packed: Path, bare: Project, tmp_path: Path) -> None:
+    data = bytearray(packed.read_bytes())
+    data[len(data) // 2] ^= 1
+    (tmp_path / "bad.tar").write_bytes(data)
+    assert "bad.tar" in one_sentence(bare.run("rebuild", tmp_path / "bad.tar", code=11))
+
+
+def test_what_a_pack_is_written_to(small: Project, tmp_path: Path) -> None:
+    assert "is a folder" in one_sentence(small.run("pack", "repro", tmp_path, code=2))
+    assert "Missing argument" in small.run("pack", "repro", code=2).err
+    assert parts.digests(tmp_path) == {}
