@@ -36,9 +36,10 @@ def entries(spec: Spec, folder: Path, store: Store) -> list[Entry]:
     layers: list[Iterable[Entry]] = [
         _tree(one, folder, store) for one in (identity.base, identity.unowned, identity.interpreter.tree) if one is not None
     ]
+    versions = {one.key: one.version for one in identity.packages}
+    versions |= {one.key: one.version for one in identity.distributions}
     for kind, made in (("conda", _packages(spec, store)), ("distributions", _wheels(spec, folder, store))):
         groups = stack.layers(made)
-        versions = {one.key: one.version for one in (*identity.packages, *identity.distributions)}
         told = [one.holds for one in spec.expected.layers if one.kind == kind]
         if [tuple(f"{name}=={versions[name]}" for name in group.names) for group in groups] != told:
             raise BuildError("the expected layers do not hold what the identity names", where="expected", hint=_HINT)
