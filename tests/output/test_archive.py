@@ -1,0 +1,107 @@
+"""One tar for `docker load`: the same bytes for the same image, there whole or as it was."""
+
+from __future__ import annotations
+
+import json
+import os
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from repro_env.image.manifest import Image
+from repro_env.model.errors import UsageError
+from repro_env.output.archive import Archive
+from repro_env.registry.reference import parse
+from repro_env.store.store import Store
+from tests.output.conftest import image, listing
+
+
+def write(to: Path, store: Store, *texts: bytes, name: str = "team/train:1") -> Image:
+    output = Archive(to, parse(name) if name else None, store.boot)
+    made = image(output, *texts)
+    output.finish(made)
+    output.close()
+    return made
+
+
+def read(path: Path) -> dict[str, bytes]:
+    with tarfile.open(path) as archive:
+        files = {one.name: archive.extractfile(one) for one in archive if one.isreg()}
+        return {name: file.read() for name, file in files.items() if file is not None}
+
+
+def test_what_it_holds(tmp_path: Path, store: Store) -> None:
+    made = write(tmp_path / "i.tar", store, b"one", b"two")
+    held = read(tmp_path / "i.tar")
+    (listed,) = json.loads(held["manifest.json"])
+    assert held[listed["Config"]] == made.config
+    assert [len(held[one]) for one in listed["Layers"]] == [one.size for one in made.layers]
+    assert listed["RepoTags"] == ["docker.io/team/train:1"]
+    (entry,) = json.loads(held["index.json"])["manifests"]
+    assert held["blobs/sha256/" + entry["digest"].removeprefix("sha256:")] == made.manifest
+    assert entry["annotations"]["org.opencontainers.image.ref.name"] == "1"
+    assert listing(tmp_path) == ["i.tar"]
+
+
+def test_the_same_bytes_whenever_and_whatever_the_umask(tmp_path: Path, store: Store) -> None:
+    write(tmp_path / "a.tar", store, b"one", b"two")
+    before = os.umask(0o077)
+    try:
+        write(tmp_path / "b.tar", Store.open(store.root.parent / "other-store"), b"one", b"two")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "a.tar").read_bytes() == (tmp_path / "b.tar").read_bytes()
+
+
+def test_without_a_name(tmp_path: Path, store: Store) -> None:
+    write(tmp_path / "i.tar", store, b"one", name="")
+    held = read(tmp_path / "i.tar")
+    assert json.loads(held["manifest.json"])[0]["RepoTags"] == []
+    assert "annotations" not in json.loads(held["index.json"])["manifests"][0]
+
+
+def test_layers_that_are_there_are_taken_over(tmp_path: Path, store: Store) -> None:
+    first = write(tmp_path / "i.tar", store, b"one" * 1000, b"two")
+    output = Archive(tmp_path / "i.tar", None, store.boot)
+    assert all(output.has(one) for one in first.layers)
+    made = image(output, b"one" * 1000, b"three")
+    output.finish(made)
+    output.close()
+    write(tmp_path / "fresh.tar", Store.open(store.root.parent / "other-store"), b"one" * 1000, b"three", name="")
+    assert (tmp_path / "i.tar").read_bytes() == (tmp_path / "fresh.tar").read_bytes()
+
+
+def test_the_same_image_writes_nothing(tmp_path: Path, store: Store) -> None:
+    write(tmp_path / "i.tar", store, b"one")
+    before = (tmp_path / "i.tar").stat()
+    write(tmp_path / "i.tar", store, b"one")
+    assert (tmp_path / "i.tar").stat().st_ino == before.st_ino
+    write(tmp_path / "i.tar", store, b"one", name="team/train:2")
+    assert json.loads(read(tmp_path / "i.tar")["manifest.json"])[0]["RepoTags"] == ["docker.io/team/train:2"]
+
+
+def test_a_file_that_somebody_touched_is_not_trusted(tmp_path: Path, store: Store) -> None:
+    made = write(tmp_path / "i.tar", store, b"one")
+    whole = (tmp_path / "i.tar").read_bytes()
+    (tmp_path / "i.tar").write_bytes(whole[:-2000] + bytes(2000))
+    output = Archive(tmp_path / "i.tar", None, store.boot)
+    assert not output.has(made.layers[0])
+    output.close()
+    write(tmp_path / "i.tar", store, b"one")
+    assert (tmp_path / "i.tar").read_bytes() == whole
+
+
+def test_what_did_not_finish_leaves_the_old_file(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "i.tar").write_text("mine")
+    output = Archive(tmp_path / "i.tar", None, store.boot)
+    image(output, b"one")
+    output.close()
+    assert (tmp_path / "i.tar").read_text() == "mine"
+    assert listing(tmp_path) == ["i.tar"]
+
+
+def test_places_that_cannot_be_written(tmp_path: Path, store: Store) -> None:
+    for to in (tmp_path, tmp_path / "not-there" / "i.tar"):
+        with pytest.raises(UsageError, match="folder"):
+            Archive(to, None, store.boot)
