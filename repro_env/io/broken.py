@@ -51,14 +51,8 @@ def explained(error: BaseException, url: str) -> NetworkError:
 def is_passing(error: BaseException) -> bool:
     """Whether another try may do better: not for a certificate, a name that is not known, or a URL that is none."""
     kinds = {kind.__name__ for one in chain(error) for kind in type(one).__mro__}
-    return not kinds & {
-        "SSLCertVerificationError",
-        "gaierror",
-        "NameResolutionError",
-        "InvalidURL",
-        "InvalidSchema",
-        "InvalidHeader",
-    }
+    lasting = {"SSLCertVerificationError", "gaierror", "NameResolutionError", "InvalidURL", "InvalidSchema", "InvalidHeader"}
+    return "OSError" in kinds and not kinds & lasting
 
 
 def is_no_tls(error: BaseException) -> bool:

@@ -27,6 +27,14 @@ def origin(url: str) -> tuple[str, str, int]:
     return scheme, (parts.hostname or "").lower(), parts.port or (443 if scheme == "https" else 80)
 
 
+def joined(base: str, location: str) -> str:
+    """The URL of a `Location`, which may be a path. One that is no URL stays what it is, and `check` refuses it."""
+    try:
+        return urllib.parse.urljoin(base, location)
+    except ValueError:
+        return location
+
+
 def check(url: str, *, given_by: str = "") -> None:
     """Refuse what is neither https nor, on loopback, http. `given_by`: the URL whose answer named this one.
 

@@ -20,7 +20,7 @@ from repro_env.io import trust
 from repro_env.io.answer import LATER, LONGEST, content_range
 from repro_env.io.broken import explained, is_no_tls, is_passing
 from repro_env.io.files import CHUNK
-from repro_env.io.target import check, is_loopback, origin
+from repro_env.io.target import check, is_loopback, joined, origin
 from repro_env.model import redact
 from repro_env.model.errors import NetworkError
 
@@ -193,7 +193,7 @@ class Web:
                 raise _Failed(
                     NetworkError(f"redirects a {method} elsewhere, which is not followed", where=redact.url(url), hint=LATER)
                 )
-            following = urllib.parse.urljoin(url, target)
+            following = joined(url, target)
             try:
                 check(following, given_by=url)
             except NetworkError as error:
@@ -290,6 +290,7 @@ def _new_session(name: str) -> Any:
     session = requests.Session()
     session.trust_env = False  # netrc, and certificates without those of this host: read by us
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
+    session.get_redirect_target = lambda _: None  # redirects are ours to follow
     session.mount("https://", _adapter(trust.trusted(name, requests.certs.where())))
     return session
 

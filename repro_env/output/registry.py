@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from repro_env.image.manifest import Image
 from repro_env.io.web import PAUSE
@@ -15,14 +16,17 @@ from repro_env.registry.reference import Reference
 class RegistryOutput:
     """`image.output.Output` to `HOST/REPOSITORY:TAG`."""
 
-    def __init__(self, reference: Reference, *, others: Sequence[str] = (), pause: float = PAUSE) -> None:
-        """`others`: repositories of the same registry that may hold layers already. Raises `UsageError` for a reference with a digest."""
+    def __init__(
+        self, reference: Reference, *, others: Sequence[str] = (), folder: Path | None = None, pause: float = PAUSE
+    ) -> None:
+        """`others`: repositories of the same registry that may hold layers already. `folder`: for what is being
+        sent, up to one compressed layer a worker. Raises `UsageError` for a reference with a digest."""
         if reference.digest:
             what = "names the image by a digest, which follows from what is pushed"
             raise UsageError(what, where=str(reference), hint="name a tag")
         self._reference = reference
         self._others = tuple(one for one in others if one != reference.repository)
-        self._registry = Registry(reference.host, pause=pause)
+        self._registry = Registry(reference.host, pause=pause, folder=folder)
 
     def has(self, blob: Blob) -> bool:
         repository = self._reference.repository

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from repro_env.io.answer import LATER
 from repro_env.io.files import CHUNK
@@ -24,9 +25,13 @@ _DAMAGED = "the registry, or what stands before it, is damaged: ask who runs it"
 class Registry:
     """One registry. For several threads, for forked processes, and to be pickled."""
 
-    def __init__(self, host: str, *, pause: float = PAUSE) -> None:
-        """`host`: as in a reference. `pause`: seconds before the second try of a request. Connects to nothing."""
+    def __init__(self, host: str, *, pause: float = PAUSE, folder: Path | None = None) -> None:
+        """`host`: as in a reference. `pause`: seconds before the second try of a request. Connects to nothing.
+
+        `folder`: where what is being sent is held, in files without names; that of temporary files unless given.
+        """
         self.host = host
+        self._folder = folder
         self.server = Server(host, pause=pause)
 
     def manifest(self, repository: str, ref: str) -> tuple[bytes, str, str]:
@@ -35,10 +40,11 @@ class Registry:
         Raises `NetworkError`; `ArtifactError` for other bytes than the digest that was asked for, or that the registry says.
         """
         url = self.server.url(f"{repository}/manifests/{ref}")
+        where = self.where(repository, ref)
         for attempt in range(TRIES):
             with self.server.send("GET", url, scope=(pull(repository),), headers={"Accept": ACCEPT}) as answer:
                 if answer.status != 200:
-                    raise self.server.refused(answer, url, doing="pull")
+                    raise self.server.refused(answer, where, doing="pull")
                 data = answer.whole(LARGEST)
                 said = answer.headers.get(DIGEST_HEADER, "")
                 media_type = answer.headers.get("Content-Type", "").partition(";")[0].strip()
@@ -46,12 +52,12 @@ class Registry:
                 break
             self.server.web.pause(attempt)
         else:
-            raise _cut(url)
+            raise _cut(where)
         digest = digest_of(data)
         if is_digest(ref) and digest != ref:
-            raise ArtifactError(f"answers with another manifest: its digest is {digest}", where=url, hint=_DAMAGED)
+            raise ArtifactError(f"answers with another manifest: its digest is {digest}", where=where, hint=_DAMAGED)
         if is_digest(said) and said != digest:
-            raise ArtifactError(f"says that the digest is {said}, and that of its bytes is {digest}", where=url, hint=_DAMAGED)
+            raise ArtifactError(f"says that the digest is {said}, and that of its bytes is {digest}", where=where, hint=_DAMAGED)
         return data, media_type, digest
 
     def head(self, repository: str, ref: str) -> str | None:
@@ -61,7 +67,7 @@ class Registry:
             if answer.status == 404:
                 return None
             if answer.status != 200:
-                raise self.server.refused(answer, url, doing="pull")
+                raise self.server.refused(answer, self.where(repository, ref), doing="pull")
             said = answer.headers.get(DIGEST_HEADER, "")
         return said if is_digest(said) else self.manifest(repository, ref)[2]
 
@@ -87,28 +93,29 @@ class Registry:
         bytes, `NetworkError`.
         """
         url = self.server.url(f"{repository}/blobs/{digest}")
+        where = self.where(repository, digest)
         hasher = hashlib.sha256()
         done = failures = 0
         while True:
             start = done
-            for chunk in self._part(url, repository, done, size):
+            for chunk in self._part(url, repository, done, size, where):
                 done += len(chunk)
                 if done > size:
-                    raise ArtifactError(f"is longer than the {size:,} bytes that were said", where=url, hint=_DAMAGED)
+                    raise ArtifactError(f"is longer than the {size:,} bytes that were said", where=where, hint=_DAMAGED)
                 hasher.update(chunk)
                 if done == size:
                     found = "sha256:" + hasher.hexdigest()
                     if found != digest:
-                        raise ArtifactError(f"has other bytes: their digest is {found}", where=url, hint=_DAMAGED)
+                        raise ArtifactError(f"has other bytes: their digest is {found}", where=where, hint=_DAMAGED)
                 yield chunk
             if done == size:
                 if not size and digest != digest_of(b""):
-                    raise ArtifactError("is empty", where=url, hint=_DAMAGED)
+                    raise ArtifactError("is empty", where=where, hint=_DAMAGED)
                 return
             # As long as much comes each time, it is worth to go on.
             failures = 0 if done - start >= CHUNK else failures + 1
             if failures == TRIES:
-                raise _cut(url)
+                raise _cut(where)
             self.server.web.pause(failures)
 
     def small(self, repository: str, one: Descriptor | Blob) -> bytes:
@@ -129,15 +136,17 @@ class Registry:
             if answer.status == 403 and origin(answer.url) != origin(url):
                 return True  # the registry has it, and gave the URL of its storage, which answers no HEAD
             if answer.status != 200:
-                raise self.server.refused(answer, url, doing="pull")
+                raise self.server.refused(answer, self.where(repository, digest), doing="pull")
             return size is None or answer.length in (-1, size)
 
     def upload(self, repository: str, chunks: Iterable[bytes], known: Blob | None = None, *, media_type: str = GZIP) -> Blob:
-        """Send a blob and say what it was, read once, never held as a whole. With `known`, nothing is kept unless it is that blob.
+        """Send a blob and say what it was, read once; over 8 MiB it is held in a file meanwhile. With `known`, nothing is kept unless it is that blob.
 
         Raises `ArtifactError` for other bytes than `known`, `NetworkError`. An exception of `chunks` passes through.
         """
-        return upload.send(self.server, repository, chunks, known, media_type=media_type, scope=(push(repository),))
+        return upload.send(
+            self.server, repository, chunks, known, media_type=media_type, scope=(push(repository),), folder=self._folder
+        )
 
     def ensure(self, repository: str, data: bytes, media_type: str) -> Blob:
         """A small blob that is there afterwards: sent when it is not."""
@@ -157,13 +166,13 @@ class Registry:
         url = self.server.url(f"{repository}/manifests/{ref}")
         with self.server.send("PUT", url, scope=(push(repository),), headers={"Content-Type": media_type}, body=data) as answer:
             if answer.status != 201:
-                raise self.server.refused(answer, url, doing="push")
+                raise self.server.refused(answer, self.where(repository, ref), doing="push")
             said = answer.headers.get(DIGEST_HEADER, "")
             subject = answer.headers.get("OCI-Subject", "")
         digest = digest_of(data)
         if said and said != digest:
             what = f"says that it keeps {redact.line(said)[:80]}, and {digest} was sent"
-            raise ArtifactError(what, where=url, hint=_DAMAGED)
+            raise ArtifactError(what, where=self.where(repository, ref), hint=_DAMAGED)
         return digest, subject
 
     def where(self, repository: str, ref: str) -> str:
@@ -180,20 +189,20 @@ class Registry:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _part(self, url: str, repository: str, start: int, size: int) -> Iterator[bytes]:
+    def _part(self, url: str, repository: str, start: int, size: int, where: str) -> Iterator[bytes]:
         """From byte `start` on, as far as it comes."""
         headers = {"Range": f"bytes={start}-{size - 1}"} if start else {}
         with self.server.send("GET", url, scope=(pull(repository),), headers=headers) as answer:
             skip = start
             if start and answer.status == 206:
                 if answer.range != (start, size):
-                    raise NetworkError("answered with another part of the blob than asked", where=redact.url(url), hint=LATER)
+                    raise NetworkError("answered with another part of the blob than asked", where=where, hint=LATER)
                 skip = 0
             elif answer.status != 200:
-                raise self.server.refused(answer, url, doing="pull")
+                raise self.server.refused(answer, where, doing="pull")
             elif answer.length not in (-1, size):
                 what = f"has {answer.length:,} bytes where {size:,} were said"
-                raise ArtifactError(what, where=redact.url(url), hint=_DAMAGED)
+                raise ArtifactError(what, where=where, hint=_DAMAGED)
             for chunk in answer.chunks():
                 part = chunk[skip:]
                 skip = max(0, skip - len(chunk))
@@ -211,5 +220,5 @@ def push(repository: str) -> str:
     return f"repository:{repository}:pull,push"
 
 
-def _cut(url: str) -> NetworkError:
-    return NetworkError("breaks off each time before the end", where=redact.url(url), hint=LATER)
+def _cut(where: str) -> NetworkError:
+    return NetworkError("breaks off each time before the end", where=where, hint=LATER)

@@ -100,18 +100,24 @@ def _by_api(registry: Registry, repository: str, digest: str) -> tuple[Descripto
             if answer.status in (400, 404, 405) or (answer.status == 200 and media_type != INDEX):
                 return None
             if answer.status != 200:
-                raise server.refused(answer, url, doing="pull")
+                raise server.refused(answer, registry.where(repository, digest), doing="pull")
             data = answer.whole(LARGEST)
             following = _NEXT.match(answer.headers.get("Link", ""))
         if data is None:
-            raise NetworkError("breaks off before the end", where=url, hint="try again")
-        found += _index(data, media_type, url)
+            raise NetworkError("breaks off before the end", where=registry.where(repository, digest), hint="try again")
+        found += _index(data, media_type, registry.where(repository, digest))
         if following is None:
             return tuple(found)
         url = urllib.parse.urljoin(url, following[1])
         if origin(url) != origin(first):
-            raise NetworkError("goes on with its list at another server", where=first, hint="ask who runs that registry")
-    raise NetworkError(f"lists more than {_PAGES} pages", where=first, hint="delete what is old there")
+            raise NetworkError(
+                "goes on with its list at another server",
+                where=registry.where(repository, digest),
+                hint="ask who runs that registry",
+            )
+    raise NetworkError(
+        f"lists more than {_PAGES} pages", where=registry.where(repository, digest), hint="delete what is old there"
+    )
 
 
 def _index(data: bytes, media_type: str, where: str) -> tuple[Descriptor, ...]:

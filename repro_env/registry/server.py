@@ -87,10 +87,10 @@ class Server:
                     yield answer
                     return
 
-    def refused(self, answer: Answer, url: str, *, doing: str = "") -> NetworkError:
+    def refused(self, answer: Answer, where: str, *, doing: str = "") -> NetworkError:
         """The sentence for a status that is none of those hoped for. `doing`: `pull`, `push`."""
-        status, where = answer.status, redact.url(url)
-        if origin(answer.url) != origin(url):
+        status = answer.status
+        if origin(answer.url) != origin(self.url("")):
             what = f"sends on to {redact.url(answer.url)}, and that answers with status {status}"
             return NetworkError(what, where=where, hint=LATER)
         said = self._said(answer)

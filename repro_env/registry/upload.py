@@ -1,7 +1,7 @@
-"""Sending one blob: as one request where it is short, else as a stream that goes on where it was cut.
+"""Sending one blob: as one request where it is short, else as a stream, that goes on or begins anew when it is cut.
 
-Digest and size of a long blob may be known only when its last byte was made. The last bytes sent are held back in
-memory, so that a stream can go on from what the registry says it has got.
+Digest and size of a long blob may be known only when its last byte was made, and its bytes are made once: what was made
+is held, first in memory, then in a file without a name, until the registry has the whole.
 """
 
 from __future__ import annotations
@@ -9,45 +9,57 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import re
+import tempfile
 import urllib.parse
-from collections import deque
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 from repro_env.io.answer import LATER
+from repro_env.io.files import room
+from repro_env.io.target import joined
 from repro_env.io.web import TRIES, Answer
 from repro_env.model import redact
 from repro_env.model.errors import ArtifactError, NetworkError
 from repro_env.model.image import Blob
 from repro_env.registry.server import Server
 
-HELD = 16 << 20
-"""Bytes. Of a blob up to this size everything; of a longer one the last ones sent: more than is on its way at any moment."""
+HELD = 8 << 20
+"""Bytes of a blob that are held in memory; up to this size it is sent in one request."""
 _PART = 1 << 18
 _OCTETS = {"Content-Type": "application/octet-stream"}
 _RANGE = re.compile(r"(?:bytes=)?0-([0-9]{1,18})")
 
 
 def send(
-    server: Server, repository: str, chunks: Iterable[bytes], known: Blob | None, *, media_type: str, scope: tuple[str, ...]
+    server: Server,
+    repository: str,
+    chunks: Iterable[bytes],
+    known: Blob | None,
+    *,
+    media_type: str,
+    scope: tuple[str, ...],
+    folder: Path | None = None,
 ) -> Blob:
     """See `Registry.upload`."""
-    source = _Source(chunks, known, f"{server.host}/{repository}")
-    first = source.head()
-    if source.ended:
-        source.check()
-        made = Blob(media_type=media_type, digest=source.digest, size=source.done)
-        _whole(server, repository, b"".join(first), made, scope)
-        return made
-    session = _Session(server, repository, scope)
-    try:
-        session.stream(source)
-        source.check()
-        made = Blob(media_type=media_type, digest=source.digest, size=source.done)
-        session.commit(made)
-    except BaseException:
-        session.cancel()
-        raise
-    return made
+    where = f"{server.host}/{repository}"
+    with contextlib.closing(_Source(chunks, known, where, folder)) as source:
+        if source.is_short():
+            _whole(server, repository, source.made(), scope)
+            return source.blob(media_type)
+        for attempt in range(TRIES):
+            if attempt:
+                server.web.pause(attempt)
+            session = _Session(server, repository, scope)
+            try:
+                session.stream(source)
+                if session.commit(source.blob(media_type)):
+                    return source.blob(media_type)
+            except _LostError:
+                pass
+            except BaseException:
+                session.cancel()
+                raise
+        raise NetworkError("loses each upload before its end", where=where, hint=LATER)
 
 
 def mount(server: Server, repository: str, digest: str, source: str, *, scope: tuple[str, ...]) -> bool:
@@ -60,88 +72,96 @@ def mount(server: Server, repository: str, digest: str, source: str, *, scope: t
         if answer.status in (401, 403, 404, 405):  # of the other repository: then the blob is sent as any other
             return False
         if answer.status != 202:
-            raise server.refused(answer, url, doing="push")
+            raise server.refused(answer, f"{server.host}/{repository}", doing="push")
         session = _Session(server, repository, scope, location=_location(answer, url, server))
     session.cancel()
     return False
 
 
 class _Source:
-    """Chunks that are read once, hashed and counted; the last of them held."""
+    """Chunks that are made once, hashed, counted and held."""
 
-    def __init__(self, chunks: Iterable[bytes], known: Blob | None, where: str) -> None:
+    def __init__(self, chunks: Iterable[bytes], known: Blob | None, where: str, folder: Path | None) -> None:
         self._chunks = iter(chunks)
         self._known = known
         self._where = where
         self._hasher = hashlib.sha256()
-        self._held: deque[bytes] = deque()
-        self._start = 0
-        """Where in the blob the first byte held stands."""
+        self._folder = folder or Path(tempfile.gettempdir())
+        self._held = tempfile.SpooledTemporaryFile(max_size=HELD, dir=str(self._folder))  # noqa: SIM115 - closed by `close`
+        self._ended = False
         self.done = 0
         """Bytes made."""
-        self.ended = False
         self.error: BaseException | None = None
         """What went wrong in making the chunks: after it they may look as if they had ended."""
 
-    @property
-    def digest(self) -> str:
-        return "sha256:" + self._hasher.hexdigest()
-
-    def head(self) -> list[bytes]:
-        """What is made until it is all, or more than what is held."""
-        while not self.ended and self.done <= HELD:
+    def is_short(self) -> bool:
+        """Whether it is all made, in memory."""
+        while not self._ended and self.done <= HELD:
             self._make()
-        return list(self._held)
+        return self._ended
+
+    def made(self) -> bytes:
+        self._held.seek(0)
+        return bytes(self._held.read())
 
     def rest(self, position: int) -> Iterator[bytes]:
-        """From `position` on, to the end: what is held again, then what is made."""
-        at = self._start
-        for chunk in list(self._held):
-            if at + len(chunk) > position:
-                yield chunk[max(0, position - at) :]
-            at += len(chunk)
-        while not self.ended:
+        """From `position` on, to the end: what is held, then what is made."""
+        while position < self.done:
+            self._held.seek(position)
+            chunk = self._held.read(_PART)
+            position += len(chunk)
+            yield chunk
+        while not self._ended:
             chunk = self._make()
             if chunk:
                 yield chunk
 
-    def holds(self, position: int) -> bool:
-        """Whether it can go on from there."""
-        return self._start <= position <= self.done
+    def blob(self, media_type: str) -> Blob:
+        """What it was, when all is made."""
+        return Blob(media_type=media_type, digest="sha256:" + self._hasher.hexdigest(), size=self.done)
 
-    def check(self) -> None:
-        known = self._known
-        if known is not None and (self.digest, self.done) != (known.digest, known.size):
-            what = f"is not what was known of it: {self.digest}, {self.done:,} bytes, where {known.size:,} were expected"
-            raise ArtifactError(
-                what, where=f"{self._where}: {known.digest}", hint="the source of these bytes has changed; try again"
-            )
+    def close(self) -> None:
+        self._held.close()
 
     def _make(self) -> bytes:
         """The next bytes, of `_PART` at least but for the last: what is made may come in crumbs."""
-        parts, size = [], 0
+        parts: list[bytes] = []
+        size = 0
         try:
             while size < _PART:
                 chunk = next(self._chunks, None)
                 if chunk is None:
-                    self.ended = True
+                    self._ended = True
                     break
                 parts.append(chunk)
                 size += len(chunk)
+            made = b"".join(parts)
+            self._hasher.update(made)
+            self.done += len(made)
+            self._check()
+            with room(self._folder):
+                self._held.seek(0, 2)
+                self._held.write(made)
         except BaseException as error:
             self.error = error
             raise
-        made = b"".join(parts)
-        if not made:
-            return b""
-        self._hasher.update(made)
-        self.done += len(made)
-        if self._known is not None and self.done > self._known.size:
-            self.check()
-        self._held.append(made)
-        while self.done - self._start - len(self._held[0]) > HELD:
-            self._start += len(self._held.popleft())
         return made
+
+    def _check(self) -> None:
+        """Nothing but what is known is sent to its end."""
+        known = self._known
+        if known is None or (not self._ended and self.done <= known.size):
+            return
+        found = self.blob(known.media_type)
+        if found != known:
+            what = f"is not what was known of it: {found.digest}, {found.size:,} bytes, where {known.size:,} were expected"
+            raise ArtifactError(
+                what, where=f"{self._where}: {known.digest}", hint="the source of these bytes has changed; try again"
+            )
+
+
+class _LostError(Exception):
+    """The registry knows no more of an upload, or not what is needed to go on with it."""
 
 
 class _Session:
@@ -151,6 +171,7 @@ class _Session:
         self._server = server
         self._repository = repository
         self._scope = scope
+        self._where = f"{server.host}/{repository}"
         self._location = location or _begin(server, repository, scope)
 
     def stream(self, source: _Source) -> None:
@@ -158,13 +179,12 @@ class _Session:
         while True:
             before = source.done
             try:
-                with self._server.send(
-                    "PATCH", self._location, scope=self._scope, headers=_OCTETS, body=source.rest(position)
-                ) as answer:
-                    if answer.status in (202, 204, 201):
+                body = source.rest(position)
+                with self._server.send("PATCH", self._location, scope=self._scope, headers=_OCTETS, body=body) as answer:
+                    if answer.status in (201, 202, 204):
                         self._moved(answer)
                         return
-                    error = self._server.refused(answer, self._location, doing="push")
+                    error = self._server.refused(answer, self._where, doing="push")
                     passing = answer.status in (401, 408, 429) or answer.status >= 500
             except NetworkError as failed:
                 if source.error is not None:
@@ -173,15 +193,12 @@ class _Session:
             failures = 0 if source.done > before + HELD else failures + 1
             if not passing or failures == TRIES:
                 raise error
-            self._server.web.pause(failures - 1 if failures else 0)
-            position = self._received()
-            if not source.holds(position):
-                what = f"cut an upload and kept {position:,} bytes of {source.done:,} sent: too few to go on"
-                raise NetworkError(what, where=f"{self._server.host}/{self._repository}", hint=LATER)
+            self._server.web.pause(failures)
+            position = min(self._received(), source.done)
 
-    def commit(self, made: Blob) -> None:
-        if not _put(self._server, self._repository, self._location, b"", made, self._scope):
-            raise NetworkError("lost an upload before its end", where=f"{self._server.host}/{self._repository}", hint=LATER)
+    def commit(self, made: Blob) -> bool:
+        """False when the registry lost it."""
+        return _put(self._server, self._repository, self._location, b"", made, self._scope)
 
     def cancel(self) -> None:
         """So that the registry keeps nothing half sent; it does so in time anyway."""
@@ -189,24 +206,23 @@ class _Session:
             pass
 
     def _received(self) -> int:
-        """How many bytes the registry has got."""
+        """How many bytes the registry has got. Raises `_LostError`: some know that only of uploads that were not cut."""
         with self._server.send("GET", self._location, scope=self._scope) as answer:
-            if answer.status not in (202, 204, 200):
-                raise self._server.refused(answer, self._location, doing="push")
+            if answer.status not in (200, 202, 204):
+                raise _LostError
             said = _RANGE.fullmatch(answer.headers.get("Range", ""))
             self._moved(answer)
-        if said is None:
-            return 0
-        # `0-0` is what is said of nothing, and of one byte too; sent is never one byte alone.
-        return int(said[1]) + 1 if said[1] != "0" else 0
+        # `0-0` is what is said of nothing, and of one byte too; what is sent is never one byte alone.
+        return int(said[1]) + 1 if said is not None and said[1] != "0" else 0
 
     def _moved(self, answer: Answer) -> None:
         if answer.headers.get("Location"):
             self._location = _location(answer, self._location, self._server)
 
 
-def _whole(server: Server, repository: str, data: bytes, made: Blob, scope: tuple[str, ...]) -> None:
+def _whole(server: Server, repository: str, data: bytes, scope: tuple[str, ...]) -> None:
     """A blob in one request; begun anew when it fails, since it can be."""
+    made = Blob(media_type="application/octet-stream", digest="sha256:" + hashlib.sha256(data).hexdigest(), size=len(data))
     for attempt in range(TRIES):
         location = _begin(server, repository, scope)
         if _put(server, repository, location, data, made, scope):
@@ -219,22 +235,23 @@ def _begin(server: Server, repository: str, scope: tuple[str, ...]) -> str:
     url = server.url(f"{repository}/blobs/uploads/")
     with server.send("POST", url, scope=scope, body=b"") as answer:
         if answer.status != 202:
-            raise server.refused(answer, url, doing="push")
+            raise server.refused(answer, f"{server.host}/{repository}", doing="push")
         return _location(answer, url, server)
 
 
 def _put(server: Server, repository: str, location: str, data: bytes, made: Blob, scope: tuple[str, ...]) -> bool:
     """End an upload. False when the registry knows nothing of it, nor of the blob: an answer that was lost looks the same."""
+    where = f"{server.host}/{repository}"
     url = location + ("&" if "?" in location else "?") + urllib.parse.urlencode({"digest": made.digest})
     with server.send("PUT", url, scope=scope, headers=_OCTETS, body=data) as answer:
         if answer.status in (201, 204):
             said = answer.headers.get("Docker-Content-Digest", "")
             if said and said != made.digest:
                 what = f"says that it keeps {redact.line(said)[:80]}, and {made.digest} was sent"
-                raise ArtifactError(what, where=redact.url(location), hint="ask who runs that registry")
+                raise ArtifactError(what, where=where, hint="ask who runs that registry")
             return True
         if answer.status not in (404, 416):
-            raise server.refused(answer, location, doing="push")
+            raise server.refused(answer, where, doing="push")
     blob = server.url(f"{repository}/blobs/{made.digest}")
     with server.send("HEAD", blob, scope=scope) as answer:
         return answer.status == 200
@@ -243,5 +260,5 @@ def _put(server: Server, repository: str, location: str, data: bytes, made: Blob
 def _location(answer: Answer, url: str, server: Server) -> str:
     found = answer.headers.get("Location", "")
     if not found:
-        raise NetworkError("begins an upload and does not say where", where=f"{server.host}: {redact.url(url)}", hint=LATER)
-    return urllib.parse.urljoin(url, found)
+        raise NetworkError("begins an upload and does not say where", where=server.host, hint=LATER)
+    return joined(url, found)

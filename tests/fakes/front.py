@@ -42,7 +42,7 @@ class Fault(NamedTuple):
     """`status`: `value` instead of an answer. `cut`: the first `value` bytes of the body (or of what is sent), then the
     connection ends. `wrong`: another byte at `value`. `endless`: a body without length or end. `longer`: `value` bytes
     more than there are. `lie`: `Docker-Content-Digest: value`. `redirect`: to `value`. `drop`: done, but not answered.
-    `body`: `value` instead of the body. `location`: `Location: value`.
+    `body`: `value` instead of the body. `location`: `Location: value`. `norange`: ranges are not heard. `revoke`: no token is good any more.
     """
     value: Any
     headers: Mapping[str, str]
@@ -137,9 +137,11 @@ class _Handler(BaseHTTPRequestHandler):
         self.close_connection = True
         self.wfile.write(b"HTTP/1.0 400 Bad Request\r\n\r\n")
 
-    def do_GET(self) -> None:
+    def handle_any(self) -> None:
         fault = self.front.fault(self.command, self.path)
         path = urlsplit(self.path).path
+        if fault is not None and fault.kind == "revoke":
+            self.front.tokens = dict.fromkeys(self.front.tokens, ("", 0))
         if fault is not None and fault.kind == "status":
             self._read_body()
             self._answer(int(fault.value), b"", fault.headers)
@@ -159,11 +161,14 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._forward(fault)
 
-    do_HEAD = do_POST = do_PUT = do_PATCH = do_DELETE = do_GET
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("do_"):
+            return self.handle_any
+        raise AttributeError(name)
 
     def _forward(self, fault: Fault | None) -> None:
         kind = fault.kind if fault else ""
-        value = fault.value if fault else 0
+        value: Any = fault.value if fault else 0
         upload = self.command in ("PUT", "PATCH")
         body = self._read_body(value if upload and kind == "cut" else -1)
         if upload and kind == "wrong":
