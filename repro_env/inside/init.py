@@ -12,7 +12,10 @@ import json
 import os
 import signal
 import sys
-from typing import Any, Optional
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Optional
 
 FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH}
 FORWARDED |= {signal.SIGALRM, signal.SIGPIPE, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)}
@@ -24,8 +27,8 @@ COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_co
 
 def main(folder: str) -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
-    with open(folder + "/launch.json", encoding="ascii") as file:
-        launch = json.load(file)
+    with open(folder + "/launch.json", "rb") as file:  # as bytes: other codecs than UTF-8 would have to be in the image
+        launch = json.loads(file.read())
     before = kills()
     read, write = os.pipe()  # closed by a command that starts; else it brings the reason
     child = os.fork()
@@ -41,7 +44,7 @@ def main(folder: str) -> None:
     after = kills()
     ended = {"status": status, "starved": None if before is None or after is None else after > before}
     if reason:
-        ended["refused"] = json.loads(reason.decode("ascii"))
+        ended["refused"] = json.loads(reason)
     tell(folder + "/ended.json", ended)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
     sys.stdout.flush()
@@ -114,13 +117,13 @@ def execute(argv: "list[str]", env: "dict[str, str]") -> "list[list[Any]]":
 
 
 def say(write: int, reason: "list[Any]") -> None:
-    os.write(write, json.dumps(reason).encode("ascii"))
+    os.write(write, json.dumps(reason).encode())
 
 
 def tell(path: str, what: "dict[str, Any]") -> None:
     """A file that is there is whole."""
-    with open(path + ".new", "w", encoding="ascii") as file:
-        json.dump(what, file)
+    with open(path + ".new", "wb") as file:
+        file.write(json.dumps(what).encode())
     os.rename(path + ".new", path)
 
 
@@ -128,9 +131,9 @@ def kills() -> "Optional[int]":
     """How many processes of this container were killed for lack of memory; None where nobody counts."""
     for path in COUNTERS:
         try:
-            with open(path, encoding="ascii") as file:
+            with open(path, "rb") as file:
                 for line in file:
-                    if line.startswith("oom_kill "):
+                    if line.startswith(b"oom_kill "):
                         return int(line.split()[1])
         except (OSError, ValueError):  # noqa: PERF203
             pass

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
+import secrets
 import shutil
 import subprocess
 import sys
@@ -65,14 +66,18 @@ class Place:
         self.runs = root / "runs"
         self.layers = [rootfs.digest(1), rootfs.digest(2), rootfs.digest(3)]
         self.strategy: Strategy | None = None
+        self.engine = ""
+        """Address of the engine to run in; empty for the embedded runner."""
+        self.image = ""
+        """The image's ID in the engine."""
         self.count = 0
 
     def launch(self, *argv: str, **changes: Any) -> Launch:
         gid = self.uid
         launch = Launch(
-            run_id="run",
+            run_id=f"test-{secrets.token_hex(6)}",
             spec=rootfs.digest(9),
-            image=rootfs.digest(10 + len(self.layers)),
+            image=self.image or rootfs.digest(10 + len(self.layers)),
             layers=tuple(self.layers),
             prefix=rootfs.PREFIX,
             trees=(Shown(target=rootfs.PREFIX, root=layout.ENVIRONMENT),),
@@ -100,7 +105,7 @@ class Place:
             self.own(folder)
         answer = self.root / f"answer-{self.count}"
         plan = self.root / f"plan-{self.count}"
-        plan.write_bytes(msgspec.json.encode(Plan(str(self.store), str(folder), launch, self.strategy, str(answer))))
+        plan.write_bytes(msgspec.json.encode(Plan(str(self.store), str(folder), launch, self.strategy, str(answer), self.engine)))
         answer.touch()
         self.own(answer)
         return [*self.identity(), *before, python(self.uid), "-m", "tests.run.driver", str(plan)], folder, answer

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -19,6 +20,8 @@ class Plan(msgspec.Struct):
     launch: Launch
     strategy: Strategy | None
     answer: str
+    engine: str = ""
+    """Address of the engine to run in; empty for the embedded runner."""
 
 
 class Answer(msgspec.Struct):
@@ -27,6 +30,19 @@ class Answer(msgspec.Struct):
     error: str = ""
     message: str = ""
     hint: str = ""
+
+
+def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, folder: Path) -> Outcome:
+    if not plan.engine:
+        return EmbeddedRunner(layer, merged=store / "merged", strategy=plan.strategy).run(plan.launch, folder=folder)
+    from repro_env.io import engine as engines
+    from repro_env.run.docker import DockerRunner, suitable
+
+    with engines.opened(plan.engine) as engine:
+        suitable(engine, plan.launch.gpus)
+        return DockerRunner(layer, engine=engine, interpreter="/bin/python", merged=store / "merged").run(
+            plan.launch, folder=folder
+        )
 
 
 def main() -> None:
@@ -39,7 +55,7 @@ def main() -> None:
 
     folder = Path(plan.folder)
     try:
-        outcome = EmbeddedRunner(layer, merged=store / "merged", strategy=plan.strategy).run(plan.launch, folder=folder)
+        outcome = run(plan, layer, store, folder)
         removed = harvest(folder / "files", store / "layers" / plan.launch.snapshot.removeprefix("sha256:"))
         answer = Answer(outcome, removed)
     except ReproEnvError as error:

@@ -1,0 +1,175 @@
+"""Container engines for tests: the machine's Docker, a Podman of our own, and what goes wrong on the way to one."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from repro_env.image import tar
+from repro_env.image.entry import Entry, members
+from repro_env.io import engine as engines
+from repro_env.io.files import FileContents, walk
+from repro_env.model import codec
+from repro_env.model.errors import EngineError
+from repro_env.output import engine as output
+from repro_env.output.engine import Layer
+from tests.parts import need
+
+DOCKER = "unix:///var/run/docker.sock"
+
+
+def docker() -> str:
+    """The address of the machine's Docker."""
+    need(os.getuid() == 0 and _answers(DOCKER), "a Docker engine that answers, and uid 0 (.ci/run starts one)")
+    return DOCKER
+
+
+def _answers(address: str) -> bool:
+    """A busy engine may take its time."""
+    try:
+        engines.opened(address).close()
+    except EngineError:
+        return False
+    return True
+
+
+def layer(tree: Path) -> Layer:
+    """A tree of the tiny image as a layer that engines take."""
+    found = [
+        Entry(one.path, "gone") if one.kind == "other" else Entry(one.path, one.kind, one.executable, one.size, "", one.target)
+        for one in walk(tree)
+    ]
+    entries = sorted(found, key=lambda entry: entry.key)
+
+    def chunks() -> Iterable[bytes]:
+        return tar.write(members(entries, FileContents(tree)))
+
+    data = b"".join(chunks())
+    return Layer("sha256:" + hashlib.sha256(data).hexdigest(), lambda: len(data), lambda: [data])
+
+
+def config(layers: Sequence[Layer], **more: object) -> bytes:
+    return codec.canonical(
+        {
+            "architecture": "amd64",
+            "config": {"WorkingDir": "/", "Env": ["PATH=/bin"]},
+            "created": "1980-01-01T00:00:00Z",
+            "os": "linux",
+            "rootfs": {"diff_ids": [one.diff_id for one in layers], "type": "layers"},
+            **more,
+        }
+    )
+
+
+@contextlib.contextmanager
+def loaded(address: str, trees: Sequence[Path], name: str) -> Iterator[str]:
+    """The image of these trees in the engine; yields its ID."""
+    layers = [layer(tree) for tree in trees]
+    data = config(layers)
+    image = "sha256:" + hashlib.sha256(data).hexdigest()
+    with engines.opened(address) as engine:
+        output.load(engine, data, layers, name)
+    try:
+        yield image
+    finally:
+        with contextlib.suppress(Exception), engines.opened(address) as engine:
+            engine.client.api.remove_image(name, force=True)
+
+
+@contextlib.contextmanager
+def podman() -> Iterator[str]:
+    """A Podman service with a store of its own; yields its address."""
+    program = shutil.which("podman")
+    need(program and shutil.which("runc") and os.getuid() == 0, "podman and runc, and uid 0 (apt-get install podman runc)")
+    root = Path(tempfile.mkdtemp(prefix="repro-env-test-"))
+    (root / "containers.conf").write_text(
+        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+        '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n'
+    )
+    (root / "storage.conf").write_text(f'[storage]\ndriver = "overlay"\nrunroot = "{root}/run"\ngraphroot = "{root}/graph"\n')
+    env = {"CONTAINERS_CONF": str(root / "containers.conf"), "CONTAINERS_STORAGE_CONF": str(root / "storage.conf")}
+    address = root / "podman.sock"
+    command = [str(program), "system", "service", "--time", "0", f"unix://{address}"]
+    try:
+        with _service(command, address, root / "log", env):
+            yield f"unix://{address}"
+    finally:
+        subprocess.run(["umount", "-l", str(root / "graph" / "overlay")], check=False, capture_output=True)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _service(command: Sequence[str], address: Path, log: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, **env})
+    try:
+        deadline = time.monotonic() + 60
+        while not engines.available(f"unix://{address}"):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class Between:
+    """A socket in front of an engine's, for everybody, which can be cut."""
+
+    def __init__(self, folder: Path, target: str = DOCKER) -> None:
+        self.path = folder / "engine.sock"
+        self._target = target.removeprefix("unix://")
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(self.path))
+        self.path.chmod(0o666)
+        self._server.listen(16)
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def address(self) -> str:
+        return f"unix://{self.path}"
+
+    def cut(self) -> None:
+        """As if the engine had died: what is open breaks off, and nobody answers."""
+        self.path.unlink(missing_ok=True)
+        for one in (self._server, *self._open):
+            with contextlib.suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for one in (self._server, *self._open):
+            one.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                near, _ = self._server.accept()
+                far = socket.socket(socket.AF_UNIX)
+                far.connect(self._target)
+                self._open += [near, far]
+                for one, other in ((near, far), (far, near)):
+                    self._threads.append(threading.Thread(target=_pass, args=(one, other), daemon=True))
+                    self._threads[-1].start()
+
+
+def _pass(one: socket.socket, other: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := one.recv(1 << 16):
+            other.sendall(data)
+        other.shutdown(socket.SHUT_WR)
