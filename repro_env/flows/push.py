@@ -40,7 +40,7 @@ PROVENANCE = "provenance.json"
 """Made from spec and image, so it is in the registry alone."""
 TYPES = {
     "spec.json": SPEC_TYPE,
-    "sbom.cdx.json": sbom.MEDIA_TYPE,
+    "sbom.cdx.json": sbom.MEDIA_TYPE.partition(";")[0],
     PROVENANCE: provenance.MEDIA_TYPE,
     "pylock.toml": "application/toml",
 }
