@@ -103,7 +103,7 @@ def _send(
 
 
 def _by_engine(found: Opened, store: Store, *, json: bool) -> None:
-    from repro_env.flows.dockerfile import built
+    from repro_env.flows.docker import built
 
     done = built(found.spec, found.folder, store=store, tell=say.say)
     if json:
@@ -114,11 +114,13 @@ def _by_engine(found: Opened, store: Store, *, json: bool) -> None:
                 "spec_digest": found.spec.digest,
                 "builder": done.builder,
                 "engine": done.engine,
-                "files": done.files,
+                "name": done.name,
+                "paths": done.paths,
             }
         )
     else:
         say.result(done.image_id)
+    say.say(f"next: docker run --rm -it {done.name} python")
 
 
 def _forms() -> str:

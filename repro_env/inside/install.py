@@ -27,6 +27,7 @@ import stat
 import sys
 import tarfile
 import time
+import urllib.error
 import urllib.request
 import zipfile
 import zlib
@@ -45,6 +46,7 @@ MAX_JSON = 1 << 30
 TRIES = 3
 TIMEOUT = 60
 SHOWN = 40
+SPECIAL = (stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK)
 REWRITTEN = ("RECORD", "RECORD.jws", "RECORD.p7s", "INSTALLER", "REQUESTED", "direct_url.json", "uv_cache.json", "uv_build.json")
 INSTALLER = b"repro-env\n"
 SHEBANG = b"""#!/usr/bin/env -S sh -c 'exec "${0%/*}/python" "$0" "$@"'\n"""
@@ -107,8 +109,8 @@ def canonical(archive: zipfile.ZipFile, filename: str, layout: dict[str, Any], n
         raise Refused("%s has a member twice, or too many" % filename)
     for one in members:
         check_name(one.filename, filename)
-        if one.flag_bits & 1 or stat.S_ISLNK(one.external_attr >> 16):
-            raise Refused("%s has %s, which is encrypted or a symlink" % (filename, one.filename))
+        if one.flag_bits & 1 or stat.S_IFMT(one.external_attr >> 16) in SPECIAL:
+            raise Refused("%s has %s, which is encrypted, or a symlink, device, pipe or socket" % (filename, one.filename))
     by_name = {one.filename: one for one in members}
     info = dist_info(names, filename)
     data = info[: -len(".dist-info")] + ".data"
@@ -206,8 +208,8 @@ def read_record(data: bytes, filename: str) -> dict[str, tuple[str, int]]:
     for row in rows:
         if len(row) != 3 or not row[0]:
             raise Refused("RECORD of %s has a row of %d fields" % (filename, len(row)))
-        if row[2] and not (row[2].isascii() and row[2].isdigit()):
-            raise Refused("RECORD of %s has the size %r" % (filename, row[2]))
+        if row[2] and not (row[2].isascii() and row[2].isdigit() and len(row[2]) < 19):
+            raise Refused("RECORD of %s has the size %r" % (filename, row[2][:19]))
         found[row[0]] = (unpadded(row[1], filename), int(row[2]) if row[2] else -1)
     return found
 
@@ -221,7 +223,7 @@ def unpadded(field: str, filename: str) -> str:
     except ValueError:
         raw = b""
     if len(raw) != 32:
-        raise Refused("RECORD of %s has the hash %r" % (filename, field))
+        raise Refused("RECORD of %s has the hash %r" % (filename, field[:100]))
     return raw.hex()
 
 
@@ -425,10 +427,11 @@ def bring(one: dict[str, Any], hints: dict[str, list[str]], folder: str, temp: s
                 problems.append(str(error))
                 break
             except (OSError, ValueError) as error:
-                if not left:
+                gone = isinstance(error, urllib.error.HTTPError) and error.code < 500
+                if gone or not left:
                     problems.append("%s: %s" % (url, shown(str(error))))
-                else:
-                    time.sleep(TRIES - left)
+                    break
+                time.sleep(TRIES - left)
     raise Refused(
         "%s could not be had (%s). Put the file into blobs/ under the name %s, or build with repro-env rebuild --builder docker, "
         "which fetches outside of the image" % (one["filename"], "; ".join(problems) or "no URL is known", name)
@@ -573,7 +576,8 @@ def check(folder: str, digest: str, root: str, into: str) -> None:
         say(line)
     if problems:
         more = " (%d more are not shown)" % (len(problems) - SHOWN) if len(problems) > SHOWN else ""
-        raise Refused("the image is not the captured one: %d paths differ%s" % (len(problems), more))
+        differ = "1 path differs" if len(problems) == 1 else "%d paths differ" % len(problems)
+        raise Refused("the image is not the captured one: %s%s" % (differ, more))
     hidden = sum(is_below(path, covered) for path in wanted)
     say("%d paths are as captured%s" % (len(wanted) - hidden, "; %d lie below mounts of the engine" % hidden if hidden else ""))
 
