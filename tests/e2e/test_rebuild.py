@@ -3,11 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import signal
-import subprocess
-import time
 from pathlib import Path
 
 import pytest
@@ -88,44 +84,3 @@ def test_a_missing_blob_is_named(small: parts.Project, tmp_path: Path) -> None:
     largest.unlink()
     said = parts.one_sentence(small.elsewhere(tmp_path / "store").run("rebuild", tmp_path / "repro", code=11))
     assert largest.name.partition(".")[0][:12] in said
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("command", ["capture", "rebuild"])
-def test_killed_at_any_moment_and_started_again(small: parts.Project, tmp_path: Path, command: str) -> None:
-    """SIGKILL after growing delays, to the whole group; each time the next try must work from what was left."""
-    there = small.elsewhere(tmp_path / "store")
-    shutil.copytree(small.folder / "repro", tmp_path / "given")
-    before = parts.digests(tmp_path / "given")
-    small.capture("--output", tmp_path / "wanted")
-    words = {
-        "capture": ["capture", "--python", str(small.python), "--output", str(tmp_path / "repro")],
-        "rebuild": ["rebuild", str(tmp_path / "given")],
-    }[command]
-    killed = 0
-    for delay in (0.3, 0.7, 1.2, 2.0, 3.5, 6.0):
-        child = subprocess.Popen(
-            [parts.COMMAND, *words],
-            cwd=small.folder,
-            env=parts.environ(there.store),
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-            start_new_session=True,
-        )
-        try:
-            child.wait(delay)
-        except subprocess.TimeoutExpired:
-            os.killpg(child.pid, signal.SIGKILL)
-            child.wait()
-            killed += 1
-        spec = tmp_path / "repro" / "spec.json"
-        if command == "capture" and spec.exists():
-            assert spec.read_bytes() == (tmp_path / "wanted" / "spec.json").read_bytes(), "written whole or not at all"
-        time.sleep(0.05)
-    assert killed, "not once was it still running"
-    there.run(*words)
-    if command == "capture":
-        assert parts.digests(tmp_path / "repro") == parts.digests(tmp_path / "wanted")
-    assert parts.digests(tmp_path / "given") == before
-    left = list((there.store / "tmp").glob("*"))
-    assert not left, f"left behind: {left}"

@@ -1,0 +1,181 @@
+"""SIGKILL at random moments, two commands at a time on one store: never a wrong image, never a stuck lock, and a retry completes."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import parts
+from tests.registries import registry
+
+COMMANDS = ("capture", "rebuild", "output", "push", "gc")
+LONGEST = 1.2
+"""Seconds that a command is given at most before it is killed."""
+STUCK = 120
+"""Seconds after which a command that is let alone counts as stuck."""
+
+
+class Site:
+    """A store, and what each command works on."""
+
+    def __init__(self, project: parts.Project, folder: Path, host: str) -> None:
+        self.project = project.elsewhere(folder / "store")
+        self.folder = folder
+        self.reference = f"{host}/kills/app:1"
+        for name in ("given", "pushed"):
+            shutil.copytree(project.folder / "repro", folder / name)
+        project.capture("--output", folder / "wanted")
+        self.wanted = parts.digests(folder / "wanted")
+        self.image = json.loads((folder / "given" / "spec.json").read_text())["expected"]["image_id"]
+
+    def words(self, command: str) -> list[str]:
+        given = str(self.folder / "given")
+        return {
+            "capture": ["capture", "--python", str(self.project.python), "--output", str(self.folder / "repro")],
+            "rebuild": ["rebuild", given],
+            "output": ["rebuild", given, "--output", f"oci:{self.folder / 'out'}"],
+            "push": ["push", self.reference, "--spec", str(self.folder / "pushed")],
+            "gc": ["store", "gc", "--keep-days", "0"],
+            "exec": ["exec", "--spec", given, "--runs", str(self.folder / "runs"), "hello.py"],
+        }[command]
+
+    def start(self, command: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{command}.log").open("ab") as log:
+            return subprocess.Popen(
+                [parts.COMMAND, *self.words(command)],
+                cwd=self.project.folder,
+                env=parts.environ(self.project.store),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def check_nothing_is_wrong(self) -> None:
+        """What says of itself that it is whole is whole, at any moment."""
+        spec = self.folder / "repro" / "spec.json"
+        if spec.exists():
+            assert hashlib.sha256(spec.read_bytes()).hexdigest() == self.wanted["spec.json"]
+        if (self.folder / "out" / "index.json").exists():
+            self.check_layout()
+        for path in self._files("blobs"):
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+        for path in self._files("images"):
+            assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
+            assert f"sha256:{path.name}" == self.image
+
+    def _files(self, name: str) -> list[Path]:
+        folder = self.project.store / name
+        return [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.exists() else []
+
+    def check_layout(self) -> None:
+        blobs = self.folder / "out" / "blobs" / "sha256"
+
+        def read(descriptor: dict[str, Any]) -> bytes:
+            data: bytes = (blobs / descriptor["digest"].removeprefix("sha256:")).read_bytes()
+            assert "sha256:" + hashlib.sha256(data).hexdigest() == descriptor["digest"]
+            return data
+
+        (entry,) = json.loads((self.folder / "out" / "index.json").read_bytes())["manifests"]
+        manifest = json.loads(read(entry))
+        read(manifest["config"])
+        assert manifest["config"]["digest"] == self.image
+        for layer in manifest["layers"]:
+            read(layer)
+
+    def finish(self) -> None:
+        """Each command, let alone: it completes, and what it makes is right."""
+        run = self.project.run
+        run(*self.words("capture"), timeout=STUCK)
+        assert parts.digests(self.folder / "repro") == self.wanted
+        assert run(*self.words("rebuild"), timeout=STUCK).out.strip() == self.image
+        run(*self.words("output"), timeout=STUCK)
+        self.check_layout()
+        pushed = run(*self.words("push"), timeout=STUCK).out.strip()
+        (entry,) = json.loads((self.folder / "out" / "index.json").read_bytes())["manifests"]
+        assert pushed.endswith(entry["digest"]), "the same manifest in both"
+        assert run(*self.words("exec"), timeout=STUCK).out.startswith("hello from")
+        verified = json.loads(run("store", "verify", "--json", timeout=STUCK).out)
+        assert (verified["damaged"], verified["checked"] > 5) == ([], True)
+        run(*self.words("gc"), timeout=STUCK)
+        left = {str(path.relative_to(self.folder)) for path in self._left()}
+        assert not left, f"left behind: {left}"
+
+    def _left(self) -> Iterator[Path]:
+        store = self.project.store
+        for name in ("temp", "damaged"):
+            yield from store.glob(f"{name}/*")
+        for name in ("layers", "blobs", "images", "bytecode", "merged", "specs"):
+            yield from store.glob(f"{name}/*")
+        yield from (path for path in (store / "uses").iterdir() if path.name != "all")
+        for folder in ("repro", "pushed", "given"):
+            yield from (self.folder / folder / "blobs").glob(".temp/*")
+        yield from (self.folder / "out").glob(".repro-env/*")
+        yield from self.folder.glob("*/.*.tmp")
+
+
+def killed_in_pairs(site: Site, kills: int, chance: random.Random) -> dict[str, int]:
+    """Pairs of commands at the same time, each killed at a moment of its own, until so many were. Returns how many, by command."""
+    done = dict.fromkeys(COMMANDS, 0)
+    ways = [(one, other) for one in COMMANDS for other in COMMANDS]
+    rounds = 0
+    while sum(done.values()) < kills:
+        rounds += 1
+        assert rounds <= 3 * kills, f"most commands end before they are killed: {done}"
+        pair = chance.choice(ways)
+        due = sorted((chance.uniform(0.1, LONGEST), command) for command in pair)
+        began = time.monotonic()
+        children = [(when, command, site.start(command)) for when, command in due]
+        for when, command, child in children:
+            done[command] += killed(child, began + when)
+        site.check_nothing_is_wrong()
+    return done
+
+
+def killed(child: subprocess.Popen[bytes], when: float) -> int:
+    """Kill it and all that it started, unless it ends before; how many were killed: 0 or 1."""
+    try:
+        child.wait(max(0.0, when - time.monotonic()))
+    except subprocess.TimeoutExpired:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+        return 1
+    return 0
+
+
+@pytest.fixture
+def site(small: parts.Project, tmp_path: Path) -> Iterator[Site]:
+    with registry(tmp_path / "registry") as host:
+        yield Site(small, tmp_path, host)
+
+
+@pytest.mark.slow
+def test_killed_in_pairs(site: Site) -> None:
+    killed_in_pairs(site, 20, random.Random(4))
+    site.finish()
+
+
+@pytest.mark.soak
+def test_killed_in_pairs_many_times(site: Site) -> None:
+    from tests.e2e.test_soak import note
+
+    chance = random.Random()
+    seed = chance.randrange(2**32)
+    total = dict.fromkeys(COMMANDS, 0)
+    for number in range(10):
+        for command, count in killed_in_pairs(site, 20, random.Random(f"{seed} {number}")).items():
+            total[command] += count
+        site.finish()
+    note("kills in pairs", {"seed": seed, **total})
+    assert sum(total.values()) >= 200

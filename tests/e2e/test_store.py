@@ -1,0 +1,93 @@
+"""`repro-env store`, beside runs; and a damaged layer that a run would have used."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from repro_env.store.boot import FRESH
+from tests.e2e import parts
+
+LATER = """
+import sys
+print("started", flush=True)
+input()
+import pygments, mdurl
+print(mdurl.EDITED, pygments.__file__)
+"""
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("store") / "store"
+
+
+@pytest.fixture
+def there(small: parts.Project, store: Path) -> parts.Project:
+    """The small project with a store of its own, and its image in it."""
+    made = small.elsewhere(store)
+    made.rebuild()
+    return made
+
+
+def test_a_run_keeps_what_it_needs_while_all_else_goes(there: parts.Project) -> None:
+    words: list[str | Path] = [parts.COMMAND, "exec", "python", "-c", LATER]
+    run = subprocess.Popen(
+        words, cwd=there.folder, env=parts.environ(there.store), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert run.stdin is not None
+    assert run.stdout is not None
+    assert run.stdout.readline() == "started\n"
+    (image,) = json.loads(there.run("store", "usage", "--json").out)["images"]
+    assert image["running"]
+    there.run("store", "gc", "--keep-days", "0")
+    assert (there.store / "images" / image["image_id"].removeprefix("sha256:")).exists()
+    out, _ = run.communicate("\n")
+    assert run.returncode == 0
+    assert out.startswith("True ")
+    there.run("store", "gc", "--keep-days", "0")
+    assert [path.name for path in (there.store / "layers").iterdir()] == []
+    assert there.python_says("print(6 * 7)") == "42\n", "and it is made again"
+
+
+def test_a_damaged_layer_is_found_before_a_run_uses_it(there: parts.Project) -> None:
+    said = there.python_says("import mdurl; print(mdurl.__file__)")
+    (path,) = (there.store / "layers").glob("*/opt/env/lib/python*/site-packages/mdurl/_parse.py")
+    whole = path.read_bytes()
+    path.write_bytes(b"raise SystemExit('damaged')\n")
+    for mark in (there.store / "boot").iterdir():
+        os.utime(mark, (mark.stat().st_mtime - 2 * FRESH,) * 2)
+    assert there.python_says("import mdurl; print(mdurl.__file__)") == said
+    assert path.read_bytes() == whole
+
+
+def test_verify_reads_all_and_repair_puts_away(there: parts.Project) -> None:
+    (path,) = (there.store / "layers").glob("*/opt/env/lib/python*/site-packages/mdurl/_parse.py")
+    facts = path.stat()
+    data = bytearray(path.read_bytes())
+    data[10] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(facts.st_atime_ns, facts.st_mtime_ns))  # nothing but its bytes tells
+    layer = path.relative_to(there.store / "layers").parts[0]
+    done = there.run("store", "verify", code=1)
+    assert f"damaged  layer     {layer}" in done.out
+    assert "--repair" in done.err
+    assert json.loads(there.run("store", "verify", "--repair", "--json").out)["damaged"][0]["name"] == layer
+    there.run("store", "verify")
+    there.python_says("import mdurl")
+
+
+def test_the_store_on_a_page(there: parts.Project) -> None:
+    page = there.run("store", "usage").out
+    assert "layers and source trees" in page
+    image = json.loads(there.run("store", "usage", "--json").out)["images"][0]["image_id"]
+    assert image.removeprefix("sha256:")[:12] in page
+    dry = json.loads(there.run("store", "gc", "--keep-days", "0", "--dry-run", "--json").out)
+    assert dry["freed"] > 0.9 * dry["before"]
+    done = there.run("store", "gc", "--max-size", "1MB", "--json")
+    assert json.loads(done.out)["freed"] > 100e6
+    assert there.run("store", "gc", "--max-size", "many", code=2).err.count("--max-size many") == 1
