@@ -17,7 +17,7 @@ from repro_env.build import conda
 from repro_env.build.sources import Artifact
 from repro_env.image import config, layer, stack, tar
 from repro_env.image import wheel as rule
-from repro_env.image.entry import CHUNK, Contents, Entry, Members, members
+from repro_env.image.entry import CHUNK, Contents, Entry, Members, members, misplaced
 from repro_env.image.output import Output
 from repro_env.image.stitch import Stitches, stitched
 from repro_env.lock.layers import KIND, GroupContents
@@ -136,6 +136,8 @@ def _group(store: Store, output: Output, job: Group, advance: Advance) -> Answer
             key = part.artifact.key
             installed[key], sources[key] = _opened(part, Path(path), store, opened)
         made = stack.layer(tuple(sorted(installed)), installed)
+        if wrong := misplaced(made.entries):
+            raise BuildError("lies below a file or symlink of its own layer", where=wrong, hint="the spec contradicts itself")
         how = ZLIB if any(isinstance(part.artifact, CondaPackage) for part in job.parts) else STITCHED
         if how == STITCHED:
             stream = _stitched(made, sources, job)

@@ -6,7 +6,7 @@ a folder, a tar file): each entry in order, with its content in chunks. Nobody h
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
 
 import msgspec
@@ -56,6 +56,19 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
         while (path := path.rpartition("/")[0]) and path not in by_path:
             by_path[path] = Entry(path, "dir")
     return sorted(by_path.values(), key=lambda entry: entry.key)
+
+
+def misplaced(entries: Sequence[Entry]) -> str:
+    """The path of a file or symlink that lies below another one, where only a folder can be; empty when there is none."""
+    solid = {entry.path for entry in entries if entry.kind in ("file", "link")}
+    seen: set[str] = set()
+    for path in sorted(solid):
+        folder = path
+        while (folder := folder.rpartition("/")[0]) and folder not in seen:
+            if folder in solid:
+                return path
+            seen.add(folder)
+    return ""
 
 
 class Listed(Protocol):

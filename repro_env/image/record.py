@@ -26,6 +26,10 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     """-1 when the row has none."""
 
 
+_DIGITS = 19
+_SHOWN = 100
+
+
 def parse(data: bytes, *, where: str) -> list[Row]:
     """The rows of a RECORD, in order. Raises `ArtifactError` for what is not one."""
     try:
@@ -36,10 +40,10 @@ def parse(data: bytes, *, where: str) -> list[Row]:
     found = []
     for row in rows:
         if len(row) != 3 or not row[0]:
-            raise ArtifactError(f"RECORD has a row of {len(row)} fields: {row[:1]}", where=where)
+            raise ArtifactError(f"RECORD has a row of {len(row)} fields: {row[0][:_SHOWN]!r}", where=where)
         path, digest, size = row
-        if size and not (size.isascii() and size.isdigit()):
-            raise ArtifactError(f"RECORD has the size {size!r}", where=where)
+        if size and not (size.isascii() and size.isdigit() and len(size) < _DIGITS):
+            raise ArtifactError(f"RECORD has the size {size[:_DIGITS]!r}", where=where)
         found.append(Row(path, _sha256(digest, where), int(size) if size else -1))
     return found
 
@@ -53,7 +57,7 @@ def _sha256(field: str, where: str) -> str:
     except ValueError:
         raw = b""
     if len(raw) != 32:
-        raise ArtifactError(f"RECORD has the hash {field!r}", where=where)
+        raise ArtifactError(f"RECORD has the hash {field[:_SHOWN]!r}", where=where)
     return raw.hex()
 
 

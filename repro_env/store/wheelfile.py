@@ -23,6 +23,7 @@ FACTS = "wheel"
 """Kind of the facts of wheels in the store's cache, by the wheel's sha256."""
 MAX_TEXT = 64 << 20
 """Bytes of one member that is read whole: RECORD, WHEEL, entry_points.txt, a script."""
+_SPECIAL = (stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK)
 
 
 def facts(file: BinaryIO, filename: str) -> wheel.Facts:
@@ -38,8 +39,10 @@ def _facts(archive: zipfile.ZipFile, filename: str) -> wheel.Facts:
     _apart(archive, filename)
     members = [member for member in archive.infolist() if not member.is_dir()]
     for member in members:
-        if member.flag_bits & 1 or stat.S_ISLNK(member.external_attr >> 16):
-            raise ArtifactError(f"has {member.filename}, which is encrypted or a symlink", where=filename)
+        if member.flag_bits & 1 or stat.S_IFMT(member.external_attr >> 16) in _SPECIAL:
+            raise ArtifactError(
+                f"has {member.filename}, which is encrypted, or a symlink, device, pipe or socket", where=filename
+            )
     by_name = {member.filename: member for member in members}
     info = wheel.dist_info(list(by_name), filename)
     scripts = info.removesuffix(".dist-info") + ".data/scripts/"

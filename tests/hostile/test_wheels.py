@@ -1,0 +1,309 @@
+"""Wheels from a stranger: whatever is in them, no image is made, a sentence says why, and nothing is written outside.
+
+Each case goes both ways: unpacked into the store, and stitched into an image layout without being unpacked.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import io
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from repro_env.image import stack
+from repro_env.image import wheel as rule
+from repro_env.image.entry import ordered
+from repro_env.image.layer import diff_id
+from repro_env.image.stack import below
+from repro_env.lock.layers import known_layer
+from repro_env.store.store import Store
+from repro_env.store.wheelfile import WheelContents, open_facts
+from tests.fakes import wheels
+from tests.hostile.stranger import FILE, INFO, NAME, WAYS, Stranger, entry, number, patched, zipped
+
+Make = Callable[[Path], bytes]
+CODE = b"NAME = 'plain'\n"
+BOMB = zlib.compress(bytes(64 << 20), 9)[2:-4]
+"""A raw deflate stream of 64 MiB of zeros."""
+HUGE = 1 << 45
+"""More than any disk here has."""
+
+
+def named(name: str) -> Make:
+    return lambda path: zipped(path, [("plain.py", CODE), (name, b"climbed\n")])
+
+
+def typed(mode: int, data: bytes = b"/etc/passwd") -> Make:
+    return lambda path: zipped(path, [("plain.py", CODE), (entry("plain.txt", mode), data)])
+
+
+def listed(rows: dict[str, str], more: str = "") -> Make:
+    return lambda path: zipped(path, [("plain.py", CODE)], rows=rows, more=more)
+
+
+def lying(offset: int, value: int, width: int = 4) -> Make:
+    """One field of the directory's row of plain.py."""
+    return lambda path: patched(zipped(path, [("plain.py", CODE)]), "plain.py", number(offset, value, width))
+
+
+def stored_lie(path: Path) -> bytes:
+    """A stored member that says to be longer than its bytes."""
+    data = zipped(path, [("plain.py", CODE)], rows={"plain.py": f"plain.py,{digest(CODE)},100000"}, method=zipfile.ZIP_STORED)
+    return patched(data, "plain.py", number(24, 100000))
+
+
+def digest(data: bytes) -> str:
+    return "sha256=" + base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+
+
+def bomb(size: int) -> Make:
+    """A member whose stream inflates to 64 MiB, and which says to have `size` bytes, everywhere."""
+
+    def make(path: Path) -> bytes:
+        row = f"plain.py,{digest(CODE)},{size}"
+        data = zipped(path, [("plain.py", BOMB)], rows={"plain.py": row}, method=zipfile.ZIP_STORED)
+
+        def change(found: bytearray, at: int) -> None:
+            number(10, 8, 2)(found, at)
+            number(24, size)(found, at)
+
+        return patched(data, "plain.py", change)
+
+    return make
+
+
+def enormous(path: Path) -> bytes:
+    """A member of 32 TiB, as the zip64 field of the directory says, with honest-looking rows."""
+    extra = struct.pack("<HHQ", 1, 8, HUGE)
+    one = entry("plain.py", stat.S_IFREG | 0o644)
+    data = zipped(path, [(one, CODE)], rows={"plain.py": f"plain.py,{digest(CODE)},{HUGE}"})
+    at = data.index(b"PK\x01\x02")
+    row = bytearray(data[at : at + 46 + len("plain.py")])
+    row[24:28] = b"\xff\xff\xff\xff"
+    row[30:32] = len(extra).to_bytes(2, "little")
+    rest = data[at + len(row) :]
+    end = rest.index(b"PK\x05\x06")
+    tail = bytearray(rest[end:])
+    tail[12:16] = (int.from_bytes(tail[12:16], "little") + len(extra)).to_bytes(4, "little")
+    return data[:at] + bytes(row) + extra + rest[:end] + bytes(tail)
+
+
+def overlapping(path: Path) -> bytes:
+    """Two members, one stream: what makes the bombs of millions of members."""
+    data = zipped(path, [("plain.py", CODE), ("other.py", CODE)])
+    first = data.index(b"PK\x01\x02")
+    return patched(data, "other.py", number(42, int.from_bytes(data[first + 42 : first + 46], "little")))
+
+
+def long_record(path: Path) -> bytes:
+    """A RECORD of 80 MiB."""
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("plain.py", CODE)
+        archive.writestr(f"{INFO}/WHEEL", wheels.WHEEL)
+        archive.writestr(f"{INFO}/RECORD", b"\n" * (80 << 20))
+    return path.read_bytes()
+
+
+def two_infos(path: Path) -> bytes:
+    return zipped(path, [("plain.py", CODE), ("other-1.0.dist-info/METADATA", b"Name: other\n")])
+
+
+def as_tar(_: Path) -> bytes:
+    target = io.BytesIO()
+    with tarfile.open(fileobj=target, mode="w:gz") as archive:
+        archive.addfile(tarfile.TarInfo("../../climbed.py"))
+    return target.getvalue()
+
+
+def cut(path: Path) -> bytes:
+    return zipped(path, [("plain.py", CODE * 1000)])[:-30]
+
+
+def garbled(path: Path) -> bytes:
+    """A flipped byte in the stream of a file."""
+    data = bytearray(zipped(path, [("plain.py", CODE * 100)]))
+    data[30 + len("plain.py") + 5] ^= 0x40
+    return bytes(data)
+
+
+def junk_after_the_stream(path: Path) -> bytes:
+    """The directory says that the stream is longer than it is: bytes of the next member's header would be in the layer."""
+    data = zipped(path, [("plain.py", CODE), ("zlast.py", CODE)])
+    at = data.index(b"PK\x01\x02")
+    return patched(data, "plain.py", number(20, int.from_bytes(data[at + 20 : at + 24], "little") + 1))
+
+
+def zip_in_zip(path: Path) -> bytes:
+    """Its real directory is hidden in a comment, after one that says there is nothing."""
+    return zipped(path, [("plain.py", CODE)]) + b"PK\x05\x06" + bytes(18)
+
+
+CASES: dict[str, tuple[Make, str]] = {
+    "a member named ../": (named("../climbed.py"), "has a member named"),
+    "a member that climbs from inside": (named("plain/../../climbed.py"), "has a member named"),
+    "an absolute member": (named("/etc/cron.d/climbed"), "has a member named"),
+    "a member with backslashes": (named("..\\climbed.py"), "has a member named"),
+    "a member with an empty part": (named("plain//climbed.py"), "has a member named"),
+    "a member named .": (named("./plain2.py"), "has a member named"),
+    "a member with a line break": (named("plain\nRUN id.py"), "has a member named|RECORD"),
+    "a member with an escape": (named("plain\x1b[2J.py"), "has a member named"),
+    "a member that reads backwards": (named("plain\u202eyp.exe"), "has a member named"),
+    "data that climbs": (named("plain-1.0.data/data/../../climbed"), "has a member named"),
+    "a script that climbs": (named("plain-1.0.data/scripts/../../climbed"), "has a member named"),
+    "an unknown scheme": (named("plain-1.0.data/etc/passwd"), "install scheme"),
+    "a scheme without a path": (named("plain-1.0.data/data"), "install scheme"),
+    "a symlink": (typed(stat.S_IFLNK | 0o777), "a symlink, device, pipe or socket"),
+    "a character device": (typed(stat.S_IFCHR | 0o666), "device, pipe or socket"),
+    "a block device": (typed(stat.S_IFBLK | 0o666), "device, pipe or socket"),
+    "a named pipe": (typed(stat.S_IFIFO | 0o666), "device, pipe or socket"),
+    "a socket": (typed(stat.S_IFSOCK | 0o666), "device, pipe or socket"),
+    "an encrypted member": (lying(8, 1, 2), "encrypted"),
+    "a member twice": (lambda path: zipped(path, [("plain.py", CODE), ("plain.py", CODE)]), "member twice"),
+    "a member twice, other bytes": (lambda path: zipped(path, [("plain.py", CODE), ("plain.py", b"x")]), "member twice"),
+    "two members for one path": (
+        lambda path: zipped(path, [("plain.py", CODE), ("plain-1.0.data/purelib/plain.py", CODE)]),
+        "installs .* twice",
+    ),
+    "a RECORD of its own, as data": (
+        lambda path: zipped(path, [("plain.py", CODE), (f"plain-1.0.data/purelib/{INFO}/RECORD", b"")]),
+        "installs .* twice|RECORD",
+    ),
+    "RECORD does not list a member": (listed({"plain.py": "other.txt,,"}), "RECORD"),
+    "RECORD lists what is not there": (listed({}, more=f"gone.py,{digest(b'')},0\n"), "lists gone.py"),
+    "RECORD says another size": (listed({"plain.py": f"plain.py,{digest(CODE)},1"}), "RECORD"),
+    "RECORD says no hash": (listed({"plain.py": "plain.py,,"}), "RECORD"),
+    "RECORD says md5": (listed({"plain.py": "plain.py,md5=XrY7u-Ae7tCTyyK7j1rNww,15"}), "RECORD"),
+    "RECORD says a hash of another length": (listed({"plain.py": "plain.py,sha256=AAAA,15"}), "RECORD"),
+    "RECORD says a negative size": (listed({"plain.py": f"plain.py,{digest(CODE)},-7"}), "RECORD"),
+    "RECORD says a size without end": (listed({"plain.py": f"plain.py,{digest(CODE)},{'9' * 5000}"}), "RECORD"),
+    "RECORD says one path twice": (listed({}, more=f"plain.py,{digest(b'')},0\n"), "RECORD|twice"),
+    "RECORD climbs": (listed({}, more=f"../../../etc/passwd,{digest(b'')},0\n"), "RECORD"),
+    "RECORD is not text": (listed({"plain.py": 'plain.py,"'}), "RECORD cannot be read"),
+    "a RECORD of 80 MiB": (long_record, "RECORD of"),
+    "scripts with other bytes than RECORD says": (
+        lambda path: zipped(
+            path,
+            [("plain.py", CODE), ("plain-1.0.data/scripts/tool", b"#!python\nX")],
+            rows={"plain-1.0.data/scripts/tool": f"plain-1.0.data/scripts/tool,{digest(b'#!python Y')},10"},
+        ),
+        "other bytes than its RECORD says",
+    ),
+    "entry points that climb": (
+        lambda path: zipped(
+            path, [("plain.py", CODE), (f"{INFO}/entry_points.txt", b"[console_scripts]\n../../climbed = plain:main\n")]
+        ),
+        "entry_points|names|climbed",
+    ),
+    "entry points with code in them": (
+        lambda path: zipped(
+            path, [("plain.py", CODE), (f"{INFO}/entry_points.txt", b"[console_scripts]\nx = plain:main();import os\n")]
+        ),
+        "entry_points|x",
+    ),
+    "entry points that are not UTF-8": (
+        lambda path: zipped(path, [("plain.py", CODE), (f"{INFO}/entry_points.txt", b"\xff\xfe")]),
+        "not UTF-8",
+    ),
+    "a size of 0": (lying(24, 0), "RECORD"),
+    "a size of 4 GiB": (lying(24, 0xFFFFFFFE), "RECORD"),
+    "a size of 32 TiB, all agreeing": (enormous, r"bytes have to be written|size or CRC|other size"),
+    "another CRC": (lying(16, 12345), "size or CRC|damaged"),
+    "a stream longer than the archive": (lying(20, 0x7FFFFFFF), "reaches into|lies in"),
+    "a stream that begins behind the archive": (lying(42, 0x7FFFFFFF), "reaches into|lies in|not a wheel"),
+    "a stored member that lies about its length": (stored_lie, "size or CRC|reaches|lies in|expected"),
+    "an unknown compression": (lying(10, 12, 2), "method 12|compress"),
+    "deflate64": (lying(10, 9, 2), "method 9|compress"),
+    "a bomb that says 15 bytes": (bomb(15), "size or CRC|more than"),
+    "a bomb that says 1 GiB": (bomb(1 << 30), "size or CRC|expected|another size"),
+    "members that share a stream": (overlapping, "lies in another member"),
+    "junk after a stream": (junk_after_the_stream, "lies in another member|after the end"),
+    "two .dist-info folders": (two_infos, "2 top-level"),
+    "no .dist-info": (lambda path: zipped(path, [("plain.py", CODE)], info="plain"), "0 top-level"),
+    "another distribution's .dist-info": (
+        lambda path: zipped(path, [("plain.py", CODE)], info="other-1.0.dist-info"),
+        "file name does not say",
+    ),
+    "a tar": (as_tar, "not a wheel"),
+    "a gzip": (lambda _: gzip.compress(CODE), "not a wheel"),
+    "nothing": (lambda _: b"", "not a wheel|size"),
+    "a wheel that is cut": (cut, "not a wheel"),
+    "a directory behind the directory": (zip_in_zip, "0 top-level|not a wheel"),
+    "a flipped byte": (garbled, "cannot be|damaged|size or CRC"),
+    "other bytes than the layer says": (lambda path: zipped(path, [("plain.py", b"NAME = 'other'\n")]), "not the expected"),
+    "more files than the layer has": (lambda path: zipped(path, [("plain.py", CODE), ("more.py", b"")]), "not the expected"),
+}
+
+
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Stranger:
+    return Stranger.honest(tmp_path_factory.mktemp("stranger") / "honest")
+
+
+@pytest.fixture
+def stranger(template: Stranger, tmp_path: Path) -> Stranger:
+    return template.copied(tmp_path / "stranger")
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_an_honest_one_is_taken(stranger: Stranger, way: str) -> None:
+    """What the cases below change."""
+    stranger.make(way)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", CASES)
+def test_a_wheel(stranger: Stranger, name: str, way: str) -> None:
+    make, words = CASES[name]
+    data = make(stranger.top / "made.whl")
+    stranger.carry_wheel(data)
+    stranger.refused(way, words)
+
+
+def said(stranger: Stranger, data: bytes) -> str:
+    """The diff ID of what a wheel becomes, as whoever made it would say it: true."""
+    path = stranger.top / FILE
+    path.write_bytes(data)
+    installed = rule.canonical(open_facts(path, FILE), stranger.spec.identity.layout, name=NAME)
+    contents = WheelContents(path, installed)
+    own = {entry.path: entry for entry in installed.entries}
+    placed = ordered(below(entry, installed.root) for entry in installed.entries)
+    return diff_id(
+        (one, contents.chunks(own[one.path.removeprefix(f"{installed.root}/")]) if one.kind == "file" else ()) for one in placed
+    )
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_record_that_lies_teaches_nothing_about_the_honest_wheel(stranger: Stranger, way: str) -> None:
+    """The same RECORD, other bytes, and a spec that says what they truly make: that image is made, and no other is touched."""
+    honest = stranger.spec
+    with zipfile.ZipFile(stranger.wheel) as archive:
+        held = {one: archive.read(one) for one in archive.namelist()}
+    held["plain.py"] = held["plain.py"].swapcase()
+    lying = stranger.top / "lying.whl"
+    with zipfile.ZipFile(lying, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, data in held.items():
+            archive.writestr(name, data)
+    stranger.carry_wheel(lying.read_bytes(), diff_id=said(stranger, lying.read_bytes()))
+    stranger.make(way)
+    installed = rule.canonical(open_facts(stranger.wheel, FILE), honest.identity.layout, name=NAME)
+    assert known_layer(stack.layer((NAME,), {NAME: installed}), facts=Store.open().facts) is None
+    stranger.write(honest)
+    stranger.make(way)
+    assert known_layer(stack.layer((NAME,), {NAME: installed}), facts=Store.open().facts) in (None, stranger.groups[0].diff_id)
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_file_that_is_a_folder_too(stranger: Stranger, way: str) -> None:
+    """With a layer that says so truly: what unpacks it would have to follow or to replace."""
+    data = zipped(stranger.top / "made.whl", [("plain.py", CODE), ("plain", b"file"), ("plain/inner.py", b"")])
+    stranger.carry_wheel(data, diff_id=said(stranger, data))
+    stranger.refused(way, "folder of its own layer|below a file or symlink of its own layer")
