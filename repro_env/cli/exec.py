@@ -159,7 +159,7 @@ def main(words: Sequence[str]) -> int:
     if done.compiled:
         from repro_env.flows import bytecode
 
-        bytecode.keep(done.compiled, found.spec, store=store, tell=tell)
+        bytecode.keep(done.compiled, found.spec, store=store, tell=tell, asked=asked)
     return done.end.outcome.exit_code
 
 

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.flows.asked import Asked
 from repro_env.flows.execute import undisturbed
 from repro_env.model.errors import ReproEnvError
-from repro_env.model.run import User
+from repro_env.model.run import Launch, Outcome, User
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import bytecode
@@ -28,19 +29,22 @@ TOOLS = Path(__file__).resolve().parents[1] / "inside"
 _WANTED = "wanted.json"
 
 
-def keep(modules: Sequence[Module], spec: Spec, *, store: Store, tell: Tell) -> None:
-    """Compile these modules in a run of their own and keep the bytecode for later runs. Never raises."""
+def keep(modules: Sequence[Module], spec: Spec, *, store: Store, tell: Tell, asked: Asked | None = None) -> None:
+    """Compile these modules in a run of their own and keep the bytecode for later runs. Never raises.
+
+    `asked`: the run before, whose runner is taken for it.
+    """
     if len(modules) < bytecode.WORTHWHILE:
         return
     try:
         with undisturbed(), store.bytecode.adding(spec.expected.image_id) as may:
             if may:
-                _keep(modules, spec, store, tell)
+                _keep(modules, spec, store, tell, asked)
     except (OSError, ReproEnvError) as error:
         tell(f"the bytecode of this run's modules was not kept: {error}")
 
 
-def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell) -> None:
+def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell, asked: Asked | None) -> None:
     image = spec.expected.image_id
     missing = store.bytecode.missing(image, [module.path for module in modules])
     modules = [module for module in modules if module.path in missing]
@@ -61,10 +65,8 @@ def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell) -> No
             notes=str(notes),
             wanted=_WANTED,
         )
-        from repro_env.run.embedded import EmbeddedRunner
-
         with _silent():
-            outcome = EmbeddedRunner(store.layers.path, merged=store.root / "merged").run(launch, folder=folder)
+            outcome = _run(launch, folder, spec, store, asked)
         if outcome.signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             return  # the user does not want to wait
         count = store.bytecode.add(image, folder / "files", missing)
@@ -72,6 +74,16 @@ def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell) -> No
         tell(f"keeping bytecode of {count:,} modules for later runs ({time.monotonic() - began:.1f} s)")
     elif outcome.exit_code:
         tell(f"the bytecode of this run's modules was not kept: compiling it ended with exit code {outcome.exit_code}")
+
+
+def _run(launch: Launch, folder: Path, spec: Spec, store: Store, asked: Asked | None) -> Outcome:
+    if asked is not None and asked.runner == "docker":
+        from repro_env.flows.engine import Docker
+
+        return Docker(asked, spec, store).run(launch, folder=folder)
+    from repro_env.run.embedded import EmbeddedRunner
+
+    return EmbeddedRunner(store.layers.path, merged=store.root / "merged").run(launch, folder=folder)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,7 @@ from repro_env.model.errors import (
     CommandMissingError,
     DataError,
     DriftError,
+    EngineError,
     RecordError,
     SourceError,
     UsageError,
@@ -41,6 +42,7 @@ class Fake:
         self.work = work
         self.removed = removed
         self.launch: Launch | None = None
+        self.began = False
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         self.launch = launch
@@ -517,3 +519,25 @@ def test_who_captured_it_may(place: Place, tmp_path: Path) -> None:
     done = place.run(here=private)
     assert not done.start.source.frozen
     assert done.start.source.differs == ("+ secret.txt",)
+
+
+def test_a_command_that_began_and_whose_end_is_not_known_is_interrupted(place: Place) -> None:
+    """Its engine went away: what it wrote stays, and the record has no end."""
+
+    def work(launch: Launch, folder: Path) -> int:
+        (folder / "files/half.txt").write_text("half")
+        raise EngineError("the engine went away", where="unix:///x", hint="start it")
+
+    fake = Fake(work)
+    fake.began = True
+    with pytest.raises(EngineError, match="went away"):
+        place.run(backend=fake)
+    (folder,) = place.runs
+    run = records.read(folder)
+    assert run.state == "interrupted"
+    assert (run.files / "half.txt").read_text() == "half"
+    assert not (folder / "notes").exists()
+    fake.began = False
+    with pytest.raises(EngineError):
+        place.run(backend=fake)
+    assert place.runs == [folder], "one that never began leaves none"
