@@ -208,10 +208,22 @@ class Packing:
                 fetch += offer.size
                 files += 1
             if isinstance(task.job, Tree | Source):
-                there = Item(what=task.what, origin="output", where="", size=task.job.blob.size)
-                items.append(there if task.found else self._trees.item(task.what, task.job.blob, ask=ask)[0])
+                items.append(self._tree_item(task, task.job.blob, ask=ask))
         write = sum(task.size for task in self._tasks if task.found is None)
         return Plan(items=tuple(items), fetch=fetch, write=write, files=files, exact=True)
+
+    def _tree_item(self, task: Task, blob: TreeBlob, *, ask: bool) -> Item:
+        """Here a blob comes before an unpacked layer: it is sent as it lies."""
+        if task.found is not None:
+            return Item(what=task.what, origin="output", where="", size=blob.size)
+        carried = Carried(self._folder / "blobs")
+        path = carried.path(blob.sha256)
+        if path is None:
+            return self._trees.item(task.what, blob, ask=ask)[0]
+        if ask:
+            for _ in carried.chunks(blob.sha256, blob.size):
+                pass
+        return Item(what=task.what, origin="carried", where=str(path), size=blob.size)
 
     def _peek(self, one: Artifact, agree: Callable[[Place, Artifact], Place]) -> Place | ReproEnvError:
         try:

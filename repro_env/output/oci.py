@@ -59,7 +59,7 @@ class Oci:
         for blob, data in ((image.config_blob, image.config), (image.manifest_blob, image.manifest)):
             path = self._path(blob.digest)
             if not self._kept.whole(path, blob):
-                atomic_write(path, data)
+                atomic_write(path, data, flush=False)
                 self._kept.see(path, blob)
         self._name(image.manifest_blob)
         return f"oci:{self._folder}" + (f":{self._tag}" if self._tag else "")
@@ -102,7 +102,8 @@ class Oci:
             index["manifests"] = sorted([*others, entry], key=lambda one: (_tag_of(one), str(one.get("digest"))))
             data = codec.canonical(index)
             if not path.is_file() or path.read_bytes() != data:
-                atomic_write(path, data)
+                # What others put there is not ours to lose in a power cut; our own is made again.
+                atomic_write(path, data, flush=bool(others))
 
 
 def read_index(path: Path) -> dict[str, Any]:

@@ -1,0 +1,317 @@
+"""`rebuild --output`: the image that other tools load is the one that was captured, wherever and however it was made."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import random
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.e2e import parts
+from tests.parts import need
+
+NAME = "repro-env-test-output"
+IMPORTS = "import mdurl, packaging, pygments; print(mdurl.EDITED, pygments.__version__)"
+RECORDS = """
+import base64, csv, hashlib, importlib.metadata as metadata, sys
+wrong = []
+for one in metadata.distributions():
+    for path in one.files or ():
+        if path.hash is None:
+            continue
+        digest = base64.urlsafe_b64encode(hashlib.new(path.hash.mode, path.locate().read_bytes()).digest()).rstrip(b"=")
+        if digest.decode() != path.hash.value:
+            wrong.append(str(path))
+print(wrong)
+"""
+
+
+def run(*words: str | Path, env: dict[str, str] | None = None) -> str:
+    done = subprocess.run([*map(str, words)], capture_output=True, text=True, check=False, env={**os.environ, **(env or {})})
+    assert done.returncode == 0, f"{words}: {done.stdout}\n{done.stderr}"
+    return done.stdout
+
+
+def tool(name: str) -> str:
+    found = shutil.which(name)
+    need(found, f"{name} is missing: apt-get install {name}")
+    assert found
+    return found
+
+
+def sent(project: parts.Project, *words: str | Path, **options: Any) -> dict[str, Any]:
+    """What `rebuild --output` says of what it sent."""
+    found = json.loads(project.run("rebuild", "--json", *words, **options).out)
+    assert isinstance(found, dict)
+    return found
+
+
+@pytest.fixture(scope="module")
+def place() -> Iterator[Path]:
+    """A folder that another user may reach."""
+    with tempfile.TemporaryDirectory(prefix="repro-env-test-", dir="/var/tmp") as made:
+        Path(made).chmod(0o755)
+        yield Path(made)
+
+
+@pytest.fixture(scope="module")
+def layout(small: parts.Project, place: Path) -> dict[str, Any]:
+    """The small project's image in a layout, `layout:v1` in `place`."""
+    return sent(small, "--output", f"oci:{place / 'layout'}:v1")
+
+
+@pytest.fixture(scope="module")
+def expected(small: parts.Project) -> str:
+    image_id: str = json.loads((small.folder / "repro/spec.json").read_bytes())["expected"]["image_id"]
+    return image_id
+
+
+def test_skopeo_reads_the_layout(layout: dict[str, Any], expected: str, place: Path) -> None:
+    skopeo = tool("skopeo")
+    found = json.loads(run(skopeo, "inspect", "--raw", f"oci:{place / 'layout'}:v1"))
+    assert found["config"]["digest"] == expected == layout["image_id"] == layout["environment_image_id"]
+    assert json.loads(run(skopeo, "inspect", f"oci:{place / 'layout'}:v1"))["Digest"] == layout["manifest_digest"]
+    run(skopeo, "copy", "-q", f"oci:{place / 'layout'}:v1", f"dir:{place / 'copied'}")  # checks every digest
+    shutil.rmtree(place / "copied")
+
+
+def test_docker_loads_the_archive(small: parts.Project, layout: dict[str, Any], expected: str, place: Path) -> None:
+    docker = tool("docker")
+    need(Path("/var/run/docker.sock").exists(), "no Docker engine: start dockerd")
+    path = place / "image.tar"
+    done = sent(small, "--output", f"docker-archive:{path}:{NAME}:1")
+    assert (done["image_id"], done["manifest_digest"]) == (expected, layout["manifest_digest"])
+    python = json.loads((small.folder / "repro/spec.json").read_bytes())["identity"]["command"]
+    try:
+        assert f"{NAME}:1" in run(docker, "load", "-q", "-i", path)
+        assert run(docker, "image", "inspect", "-f", "{{.Id}}", f"{NAME}:1").strip() == expected
+        assert run(docker, "run", "--rm", "--network=none", f"{NAME}:1", python, "-c", IMPORTS) == "True 2.21.0\n"
+        wrong = run(docker, "run", "--rm", "--network=none", f"{NAME}:1", python, "-c", RECORDS)
+        assert wrong == "['mdurl/__init__.py']\n", "the file that was edited, and no other"
+    finally:
+        run(docker, "rmi", "-f", f"{NAME}:1")
+
+
+def test_podman_and_skopeo_read_the_archive(small: parts.Project, layout: dict[str, Any], expected: str, place: Path) -> None:
+    path = place / "podman.tar"
+    sent(small, "--output", f"docker-archive:{path}:{NAME}:2")
+    raw = json.loads(run(tool("skopeo"), "inspect", "--raw", f"oci-archive:{path}"))
+    assert raw["config"]["digest"] == expected
+    own = ("--root", place / "podman", "--runroot", place / "podman-run", "--storage-driver", "vfs")
+    need(os.geteuid() == 0, "podman with a store of its own takes root here")
+    run(tool("podman"), *own, "load", "-q", "-i", path)
+    images = run(tool("podman"), *own, "images", "--no-trunc", "--format", "{{.ID}}").split()
+    assert images == [expected]
+    run(tool("podman"), *own, "rmi", "-f", expected)
+
+
+def test_nothing_changed_and_it_says_what_was_looked_at(small: parts.Project, layout: dict[str, Any], place: Path) -> None:
+    done = small.run("rebuild", "--output", f"oci:{place / 'layout'}:v1")
+    assert done.out.strip() == layout["image_id"]
+    assert f"nothing to send: all {len(layout['layers'])} layers are there, each the very file" in done.err
+    assert layout["manifest_digest"] in done.err
+
+
+def test_dry_run_changes_nothing(small: parts.Project, layout: dict[str, Any], place: Path) -> None:
+    assert sent(small, "--output", f"oci:{place / 'layout'}:v1", "--dry-run")["items"] == []
+    fresh = sent(small, "--output", f"oci:{place / 'never'}", "--dry-run")
+    assert {item["origin"] for item in fresh["items"]} <= {"blob", "carried", "url", "index"}
+    assert fresh["changed"] is False
+    assert not (place / "never").exists()
+
+
+def test_with_source(small: parts.Project, layout: dict[str, Any], expected: str, place: Path) -> None:
+    done = small.run("rebuild", "--with-source", "--output", f"oci:{place / 'layout'}:source")
+    image_id = done.out.strip()
+    assert image_id != expected
+    assert f"the environment's own is {expected}" in done.err
+    config = json.loads(run(tool("skopeo"), "inspect", "--config", f"oci:{place / 'layout'}:source"))
+    assert config["config"]["WorkingDir"] == str(small.folder)
+    assert len(config["rootfs"]["diff_ids"]) == len(layout["layers"]) + 1
+    again = sent(small, "--with-source", "--output", f"oci:{place / 'layout'}:source")
+    assert (again["image_id"], again["environment_image_id"], again["made"]) == (image_id, expected, [])
+
+
+def test_provenance_names_what_was_made(small: parts.Project, layout: dict[str, Any], place: Path) -> None:
+    where = place / "provenance.json"
+    sent(small, "--output", f"oci:{place / 'layout'}:v1", "--provenance", where)
+    statement = json.loads(where.read_bytes())
+    digests = {f"sha256:{one['digest']['sha256']}" for one in statement["subject"]}
+    assert digests == {layout["image_id"], layout["manifest_digest"]}
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (("--output", "oci:"), "names no place"),
+        (("--output", "ocl:somewhere"), "is no output"),
+        (("--output", "/absolute"), "is no output"),
+        (("--output", "oci:x:a b"), "is no name"),
+        (("--output", "docker-archive:x.tar:A!"), "name"),
+        (("--with-source",), "goes with --output"),
+        (("--provenance", "p.json"), "goes with --output"),
+        (("--builder", "docker", "--output", "oci:x"), "goes without --output"),
+    ],
+)
+def test_a_bad_word_is_one_sentence(small: parts.Project, words: tuple[str, ...], sentence: str) -> None:
+    done = small.run("rebuild", *words, code=2)
+    assert sentence in parts.one_sentence(done)
+    assert done.out == ""
+
+
+class Way(NamedTuple):
+    """One way to make the image. None of it may show in any digest."""
+
+    store: str
+    """`cold`, `warm` (all known), `evicted` (part of what is known, and of the wheels, gone), `live` (unpacked from live files first)."""
+    clone: str
+    cores: int
+    isal: bool
+    plain: bool
+    env: dict[str, str]
+    umask: int
+
+
+ODD = (
+    {"TZ": "Asia/Tokyo", "LC_ALL": "C", "PYTHONHASHSEED": "1"},
+    {"TZ": "America/New_York", "LC_ALL": "C.UTF-8", "PYTHONHASHSEED": "77"},
+    {"TZ": "UTC", "LANG": "tr_TR.UTF-8", "PYTHONHASHSEED": "0", "SOURCE_DATE_EPOCH": "1"},
+)
+FEW = (
+    Way("cold", "clone", 1, False, True, ODD[0], 0o077),
+    Way("warm", "clone é", 2, True, False, ODD[1], 0o000),
+    Way("evicted", "clone", 2, False, False, ODD[2], 0o027),
+    Way("live", "clone é", 1, True, False, ODD[0], 0o022),
+)
+
+
+def some(count: int) -> Iterator[Way]:
+    rng = random.Random(20260101)
+    for _ in range(count):
+        yield Way(
+            rng.choice(["cold", "warm", "evicted", "live"]),
+            rng.choice(["clone", "clone é"]),
+            rng.choice([1, 2]),
+            rng.random() < 0.5,
+            rng.random() < 0.5,
+            rng.choice(ODD),
+            rng.choice([0o077, 0o000, 0o027, 0o022]),
+        )
+
+
+def shuffled(project: parts.Project, ways: Iterator[Way], place: Path) -> Iterator[tuple[str, str, Way]]:
+    """(image ID, manifest digest) of each way."""
+    without = place / "without-isal" / "isal"
+    without.mkdir(parents=True, exist_ok=True)
+    (without / "__init__.py").write_text("raise ImportError('not here')\n")
+    for clone in ("clone", "clone é"):
+        shutil.copytree(project.folder / "repro", place / clone, dirs_exist_ok=True)
+    own(place, os.geteuid())
+    for number, way in enumerate(ways):
+        store = place / f"store-{number}"
+        uid = plain_uid() if way.plain else os.geteuid()
+        if way.store in ("warm", "evicted"):
+            shutil.copytree(place / "known", store)
+        if way.store == "evicted":
+            evict(store)
+        store.mkdir(exist_ok=True)
+        store.chmod(0o700)
+        own(store, uid)
+        out = place / f"out-{number}"
+        out.mkdir()
+        own(out, uid)
+        if way.store == "live":
+            call(place / way.clone, store, way, uid, "rebuild", ".")
+        found = call(place / way.clone, store, way, uid, "rebuild", ".", "--json", "--output", f"oci:{out}:v{number}")
+        yield found["image_id"], found["manifest_digest"], way
+        shutil.rmtree(store)
+        shutil.rmtree(out)
+
+
+def call(folder: Path, store: Path, way: Way, uid: int, *words: str) -> dict[str, Any]:
+    python_path = str(folder.parent / "without-isal") if not way.isal else ""
+    env = {**parts.environ(store, way.env), "HOME": str(store.parent), **({"PYTHONPATH": python_path} if python_path else {})}
+    cores = sorted(os.sched_getaffinity(0))[: way.cores]
+
+    def start() -> None:
+        os.sched_setaffinity(0, cores)
+        os.umask(way.umask)
+        if uid != os.geteuid():
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+
+    command = [sys.executable, "-m", "repro_env", *words]
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, preexec_fn=start, check=False)
+    assert done.returncode == 0, f"{way}\n{done.stderr}"
+    return dict(json.loads(done.stdout)) if "--json" in words else {}
+
+
+def own(folder: Path, uid: int) -> None:
+    if os.geteuid() != 0:
+        return
+    for path in (folder, *folder.rglob("*")):
+        with contextlib.suppress(FileNotFoundError):
+            os.chown(path, uid, uid, follow_symlinks=False)
+
+
+def plain_uid() -> int:
+    return 20_123 if os.geteuid() == 0 else os.geteuid()
+
+
+def evict(store: Path) -> None:
+    """Half of what is known, and of the wheels, is gone; so is one whole folder of facts."""
+    for kind in ("blobs", "facts/made", "facts/packed", "facts/wheel", "facts/image"):
+        for path in sorted((store / kind).iterdir())[::2] if (store / kind).is_dir() else ():
+            path.unlink()
+
+
+@pytest.fixture(scope="module")
+def known(small: parts.Project, place: Path) -> Path:
+    """A store that has made the image before, from a copy of the spec's folder."""
+    clone = place / "first"
+    shutil.copytree(small.folder / "repro", clone)
+    store = place / "known"
+    small.elsewhere(store).run("rebuild", clone, "--output", f"oci:{place / 'first-out'}")
+    return store
+
+
+def reachable(uid: int) -> bool:
+    """Whether a plain user can start the interpreter that runs the tests, with this checkout."""
+    if os.geteuid() != 0:
+        return True
+
+    def start() -> None:
+        os.setgroups([])
+        os.setgid(uid)
+        os.setuid(uid)
+
+    command = ["/bin/sh", "-c", 'exec "$0" -c "import repro_env.model.codec"', sys.executable]
+    return not subprocess.run(command, cwd="/", preexec_fn=start, capture_output=True, check=False).returncode
+
+
+def test_the_same_digests_however_it_is_made(small: parts.Project, layout: dict[str, Any], known: Path, place: Path) -> None:
+    reach = reachable(plain_uid())  # not where root's own Python runs the tests; then all are root's
+    ways = (way if reach else way._replace(plain=False) for way in FEW)
+    for image_id, manifest, way in shuffled(small, ways, place):
+        assert (image_id, manifest) == (layout["image_id"], layout["manifest_digest"]), way
+
+
+@pytest.mark.soak
+def test_the_same_digests_however_a_wide_one_is_made(torch: parts.Project, place: Path) -> None:
+    (place / "wide").mkdir()
+    wide = place / "wide"
+    first = sent(torch, "--output", f"oci:{wide / 'layout'}:v1")
+    shutil.copytree(torch.folder / "repro", wide / "first")
+    torch.elsewhere(wide / "known").run("rebuild", wide / "first", "--output", f"oci:{wide / 'first-out'}")
+    for image_id, manifest, way in shuffled(torch, some(20), wide):
+        assert (image_id, manifest) == (first["image_id"], first["manifest_digest"]), way
