@@ -39,8 +39,15 @@ def command(
     ] = None,
     output: Annotated[Path, typer.Option(help="The folder to write.", metavar="DIR")] = Path("repro"),
     base: Annotated[
-        str, typer.Option(help="Where the operating system comes from: `host` cuts it from this machine.", metavar="BASE")
+        str,
+        typer.Option(
+            help="Where the operating system comes from: `host` cuts it from this machine, else an image of a registry.",
+            metavar="host|REF",
+        ),
     ] = "host",
+    keep_base: Annotated[
+        bool, typer.Option("--keep-base", help="Carry a copy of that image: tags and images get deleted.")
+    ] = False,
     with_: Annotated[
         list[str] | None,
         typer.Option(
@@ -66,6 +73,7 @@ def command(
         data=data,
         output=output,
         base=base,
+        keep_base=keep_base,
         with_=with_,
         seed=seed,
         not_secret=not_secret,

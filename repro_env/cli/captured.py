@@ -25,6 +25,7 @@ def run(
     data: Sequence[str] | None = None,
     output: Path = Path("repro"),
     base: str = "host",
+    keep_base: bool = False,
     with_: Sequence[str] | None = None,
     seed: int = 0,
     not_secret: Sequence[str] | None = None,
@@ -34,8 +35,11 @@ def run(
     from repro_env.store.store import Store
 
     gc.set_threshold(_GARBAGE)
-    if base != "host":
-        raise UsageError(f"--base {base} is not known", hint="this version cuts the base from the live machine: --base host")
+    if keep_base and base == "host":
+        raise UsageError("goes with --base REF", where="--keep-base", hint="a base cut from this machine is always kept")
+    if with_ and base != "host":
+        hint = "leave --with out and name an image that has them, or cut the base from this machine: --base host"
+        raise UsageError("takes programs from this machine's packages, which that base is not made of", where="--with", hint=hint)
     request = Request(
         python=python,
         source=_folder(source),
@@ -47,6 +51,8 @@ def run(
         programs=tuple(with_ or ()),
         seed=seed,
         not_secret=tuple(not_secret or ()),
+        base="" if base == "host" else base,
+        keep_base=keep_base,
     )
     done = capture(request, store=Store.open(), tell=say.say)
     if json:
@@ -83,6 +89,9 @@ def _facts(path: Path, spec: Spec, proven: int) -> dict[str, object]:
         "edited": list(spec.observed.edited),
         "excluded": [{"path": one.path, "size": one.size, "why": one.why} for one in spec.observed.excluded],
         "unknown": list(spec.observed.unknown),
+        "base": None
+        if spec.hints.base is None
+        else {"reference": spec.hints.base.reference, "digest": spec.hints.base.digest, "kept": spec.hints.base.kept},
     }
 
 
@@ -103,7 +112,7 @@ def _tell(path: Path, spec: Spec, proven: int, *, holds_us: bool) -> None:
         say.result(f"  carried     {named}: {one.why}")
     for edited in observed.edited:
         say.result(f"  edited      {edited}")
-    say.result(f"base          {len(observed.system_packages)} system packages, {say.size(identity.base.size)}")
+    say.result(f"base          {len(observed.system_packages)} system packages, {say.size(identity.base.size)}{_pulled(spec)}")
     if identity.overlay is not None:
         say.result(f"overlay       {identity.overlay.files} paths, {say.size(identity.overlay.size)}")
     if observed.source is not None:
@@ -116,6 +125,13 @@ def _tell(path: Path, spec: Spec, proven: int, *, holds_us: bool) -> None:
         say.result(f"note          {note}")
     for unknown in observed.unknown:
         say.result(f"unknown       {unknown}")
+
+
+def _pulled(spec: Spec) -> str:
+    hint = spec.hints.base
+    if hint is None:
+        return ""
+    return f", {'a copy kept of' if hint.kept else 'linked to'} {hint.reference}@{hint.digest}"
 
 
 def _largest(excluded: tuple[Excluded, ...]) -> list[Excluded]:

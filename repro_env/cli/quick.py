@@ -29,6 +29,7 @@ COMMANDS: Mapping[str, Mapping[str, Option]] = {
         "--data": Option("data", "list"),
         "--output": Option("output", "path"),
         "--base": Option("base"),
+        "--keep-base": Option("keep_base", "flag"),
         "--with": Option("with_", "list"),
         "--seed": Option("seed", "number"),
         "--not-secret": Option("not_secret", "list"),

@@ -12,6 +12,7 @@ from pathlib import Path
 import msgspec
 from msgspec.structs import replace
 
+from repro_env.base.tree import Tree
 from repro_env.capture import data, distributions, notebook, python, requirements, source
 from repro_env.flows import dockerfile, files, snapshot
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
@@ -47,6 +48,10 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     not_secret: tuple[str, ...] = ()
     """Globs of files that hold no secret, whatever they look like."""
+    base: str = ""
+    """A registry's image to stand on; empty for a base that is cut from this machine."""
+    keep_base: bool = False
+    """Carry that image's tree too."""
 
 
 class Captured(msgspec.Struct, frozen=True):
@@ -64,12 +69,17 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
 
     A failure leaves the earlier spec as it was, and at most whole blobs beside it that the next capture uses or removes.
     """
-    machine.platform()  # first of all: nothing is read on a machine that no image can be for
+    platform = machine.platform()  # first of all: nothing is read on a machine that no image can be for
     never = (request.output, request.output.parent / "runs")
     venv = python.venv(request.python, request.environ)
     tree = _look(request, store, never, venv, request.include)
     data.check(request.data)
     mounted = tuple(data.look(path, target, store.hashes, tell) for path, target in request.data)
+    base = None
+    if request.base:
+        from repro_env.base import pulled
+
+        base = pulled.pull(request.base, platform, kept=request.keep_base, store=store, tell=tell)
     search = Search(request.not_secret, store.facts)
     locked = environment.lock(
         request.python,
@@ -79,6 +89,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         store=store,
         tell=tell,
         searching=search,
+        base=base,
     )
     if locked.facts.kind != "system" and request.output.is_relative_to(locked.facts.layout.prefix):
         raise CaptureError(
@@ -95,7 +106,13 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     tell("writing what has to be carried")
     carried = Carried(request.output / "blobs")
     code, problems = _source(tree, include, request, store, carried)
-    identity = identity_of(locked, request.seed, lambda one: carry(one.entries, one.contents, store=store, carried=carried))
+
+    def hold(one: Tree) -> TreeBlob:
+        if base is not None and one is locked.live.base and not request.keep_base:
+            return base.blob  # linked: the registry has it
+        return carry(one.entries, one.contents, store=store, carried=carried)
+
+    identity = identity_of(locked, request.seed, hold)
     for one in locked.identified:
         if one.hint.origin in ("carried", "repacked") and not carried.has(one.wheel.sha256, store.facts):
             carried.add_file(identify.whole(one, store), one.wheel.sha256)
@@ -124,6 +141,8 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         ),
         locked.layers,
     )
+    if base is not None:
+        spec = replace(spec, hints=replace(spec.hints, base=base.hint))
     packed = sent.expected(spec.expected.layers, request.output / "blobs", store.facts)
     spec = replace(spec, expected=replace(spec.expected, packed=packed))
     without = dockerfile.write(request.output, spec, store)

@@ -7,12 +7,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING
 
+import msgspec
+
+from repro_env.base import fit
+from repro_env.base.tree import Tree
 from repro_env.capture import conda as records
 from repro_env.capture import distributions, python, variables
 from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
-from repro_env.image.entry import Entry
+from repro_env.image.entry import Entry, ordered
 from repro_env.lock import compared, compose, conda, identify, layers
 from repro_env.lock.compared import Compared
 from repro_env.lock.installed import Installed, layers_of
@@ -28,6 +33,9 @@ from repro_env.model.environment import Carried, Interpretation
 from repro_env.model.errors import CaptureError
 from repro_env.model.talk import Tell
 from repro_env.store.store import Store
+
+if TYPE_CHECKING:
+    from repro_env.base.pulled import Base
 
 
 @contextlib.contextmanager
@@ -59,8 +67,11 @@ def lock(
     store: Store,
     tell: Tell,
     searching: Search | None = None,
+    base: Base | None = None,
 ) -> Locked:
     """Observe the environment of a python and lock it. `workspace` is the source folder: runs show it at its own path.
+
+    `base`: the pulled one that it is to stand on; else the base is cut from this machine.
 
     `searching` looks through all that a capture would carry, and raises for a secret in it.
     """
@@ -68,7 +79,7 @@ def lock(
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
     scanned = records.without(distributions.scan(facts.layout), meta)
     tell(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
-    live, identified, indexes = _seen(facts, meta, scanned, environ, programs, store, tell, searching)
+    live, identified, indexes = _seen(facts, meta, scanned, environ, programs, store, tell, searching, base)
     first = live.places[0]
     packages, plain = conda.identify(meta, first, store=store, environ=environ, tell=tell)
     linked = {one.package.key: rule.canonical(one.facts, facts.layout) for one in packages}
@@ -78,6 +89,8 @@ def lock(
     known, unread = _compared(live, packages, linked, identified, installed, made, store)
     beside = outside(facts, live.startup, live.places, workspace)
     rest = overlay(known.compositions, live.places, beside, live.held, workspace, made, store)
+    if base is not None:
+        rest = _upon(base, live.places, rest)
     if searching is not None:
         carried(searching, live, identified, installed, rest, store)
         conda.search(searching, packages, linked, first.prefix, store)
@@ -112,6 +125,7 @@ def _seen(
     store: Store,
     tell: Tell,
     searching: Search | None,
+    base: Base | None,
 ) -> tuple[Live, tuple[identify.Identified, ...], tuple[str, ...]]:
     """What there is; every distribution of every place as a wheel; the indexes that were asked."""
     calm = Event()
@@ -125,7 +139,14 @@ def _seen(
         answer = pool.submit(ask)
         try:
             live = look(
-                facts, scanned, environ, packaged=meta.shared(facts.layout.prefix), programs=programs, store=store, calm=calm
+                facts,
+                scanned,
+                environ,
+                packaged=meta.shared(facts.layout.prefix),
+                programs=programs,
+                store=store,
+                calm=calm,
+                pulled=base,
             )
         finally:
             calm.set()
@@ -187,6 +208,19 @@ def _composed(place: Place, stacks: Sequence[Mapping[str, wheel.Installed]], hel
             hint="remove it from the environment and capture again",
         )
     return composition
+
+
+def _upon(base: Base, places: Sequence[Place], rest: Tree | None) -> Tree | None:
+    """The overlay, with removals of what the base has in the environment's folders and the environment has not."""
+    gone = fit.hidden(
+        base,
+        [(one.root, tuple({one.layout.purelib, one.layout.platlib}), [found.path for found in one.found]) for one in places],
+    )
+    if not gone:
+        return rest
+    if rest is None:
+        return Tree(entries=tuple(ordered(gone)), contents=base.tree.contents)
+    return msgspec.structs.replace(rest, entries=tuple(ordered([*gone, *rest.entries])))
 
 
 def _carried(one: Outside) -> Carried:

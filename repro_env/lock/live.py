@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from repro_env.base import host, interpreter
+from repro_env.base import fit, host, interpreter
 from repro_env.base.tree import Tree
 from repro_env.capture import distributions, frameworks, gpu, python, system
 from repro_env.capture.distributions import Scan
@@ -24,6 +25,9 @@ from repro_env.model import codec
 from repro_env.model.accelerator import Accelerators, Frameworks
 from repro_env.model.environment import Carried, Host, Interpretation, Layout, SharedLibrary, Startup
 from repro_env.store.store import Store
+
+if TYPE_CHECKING:
+    from repro_env.base.pulled import Base
 
 
 class Live(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +74,12 @@ def look(
     programs: Sequence[str],
     store: Store,
     calm: Event | None = None,
+    pulled: Base | None = None,
 ) -> Live:
     """Look at everything, each file once.
 
     `scanned`: the environment's own distributions; `packaged`: real path -> owner of what conda packages hold;
-    `programs`: of `--with`.
+    `programs`: of `--with`; `pulled`: the base, where it is not cut from this machine.
 
     `calm` is set when the libraries that were loaded to be asked are gone from memory.
     """
@@ -90,7 +95,10 @@ def look(
             loading.add_done_callback(lambda _: calm.set())
         found = [_hashed(number, one, store) for number, one in enumerate(listed)]
         loaded = loading.result()
-        cut, runtime = _system(facts, startup, found, loaded, environ, programs, store)
+        if pulled is None:
+            cut, runtime = _system(facts, startup, found, loaded, environ, programs, store)
+        else:
+            cut, runtime = _upon(pulled, facts, startup, found, loaded, environ, store)
         this_host, accelerators = asking.result()
     owners = Owners(found, packaged, cut, runtime)
     tied = frameworks.frameworks(loaded, owner=owners.owner, sha256=owners.sha256)
@@ -173,6 +181,32 @@ def _system(
     if facts.kind == "conda":
         return cut, None
     return cut, interpreter.interpreter_tree(facts, hashes=store.hashes, system=packages, environ=environ, known=store.facts)
+
+
+def _upon(
+    pulled: Base,
+    facts: Interpretation,
+    startup: Startup,
+    found: Sequence[Place],
+    loaded: frameworks.Report,
+    environ: Mapping[str, str],
+    store: Store,
+) -> tuple[host.Cut, Tree | None]:
+    """The pulled base, held against what the places and the interpreter need of it, and the interpreter."""
+    cut = fit.cut(
+        facts,
+        startup,
+        pulled,
+        libraries=[library for place in found for library in _libraries(place)],
+        mapped=_outside(loaded, found),
+        elsewhere=[str(place.prefix / site) for place in found for site in (place.layout.purelib, place.layout.platlib)],
+        environ=environ,
+    )
+    if facts.kind == "conda":
+        return cut, None
+    runtime = interpreter.interpreter_tree(facts, hashes=store.hashes, environ=environ, known=store.facts)
+    fit.check_interpreter(pulled, runtime, facts)
+    return cut, runtime
 
 
 def _outside(loaded: frameworks.Report, found: Sequence[Place]) -> list[Path]:

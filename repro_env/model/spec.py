@@ -28,7 +28,7 @@ from repro_env.model.environment import (
     Variables,
 )
 from repro_env.model.errors import SpecError
-from repro_env.model.image import Config, Expected
+from repro_env.model.image import Blob, Config, Expected
 from repro_env.model.text import AbsPath, Digest, Line, RelPath, Url
 
 FAMILY = "repro-env/spec"
@@ -117,6 +117,22 @@ class WheelHint(Frozen, frozen=True, kw_only=True):
     """The index that gave it, redacted; empty when none did."""
 
 
+class BaseHint(Frozen, frozen=True, kw_only=True):
+    """The image that the base was made of (`capture --base REF`). A hint: `identity.base` is the truth."""
+
+    reference: Line
+    """`host/repository:tag`, as it was named."""
+    digest: Digest
+    """Of the image's manifest, which the tag stood for at capture."""
+    platform: Platform
+    layers: tuple[Blob, ...]
+    """As the registry has them, lowest first."""
+    rule: Literal[1] = 1
+    """How the image's layers become one tree (`base.pulled`)."""
+    kept: bool = False
+    """The tree is carried too (`--keep-base`); else it is linked, and fetched again."""
+
+
 class Hints(Frozen, frozen=True, kw_only=True):
     wheels: tuple[WheelHint, ...]
     """Sorted by sha256."""
@@ -124,6 +140,8 @@ class Hints(Frozen, frozen=True, kw_only=True):
     """Of conda packages; sorted by sha256. `index` is the channel."""
     indexes: tuple[Line, ...]
     """As configured at capture, redacted."""
+    base: BaseHint | None = None
+    """None for a base that was cut from the machine, which is always carried."""
 
 
 class Source(Frozen, frozen=True, kw_only=True):
@@ -235,7 +253,8 @@ class Spec(Frozen, frozen=True, kw_only=True):
     @property
     def carried(self) -> frozenset[str]:
         """Digests of everything that travels beside the spec as a blob."""
-        trees = [self.identity.base, self.identity.unowned, self.identity.interpreter.tree, self.identity.overlay]
+        base = None if self.hints.base is not None and not self.hints.base.kept else self.identity.base
+        trees = [base, self.identity.unowned, self.identity.interpreter.tree, self.identity.overlay]
         trees.append(self.observed.source.tree if self.observed.source else None)
         hints = (*self.hints.wheels, *self.hints.packages)
         wheels = {hint.sha256 for hint in hints if hint.origin in ("carried", "repacked")}
