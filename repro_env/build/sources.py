@@ -6,12 +6,14 @@ installed or unpacked from the wheel, each of which is checked while it is read.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -75,6 +77,8 @@ class Finder:
         self._archives: dict[str, list[Path]] | None = None
         self._lock = Lock()
         self._stopped = False
+        self._silent: set[str] = set()
+        """Hosts that did not answer; empty for the indexes."""
         self.fetched = 0
         """Bytes that came over the network, or from an index on this machine."""
 
@@ -129,11 +133,24 @@ class Finder:
             self._givers.give(one.sha256, self._carried, size=one.size)
             return Place(place.origin, str(self._carried.file(one.sha256)))
         if place.remote:
-            path = self._store.blobs.put(self._bounded(place, one), one.sha256, where=str(place))
+            with self._answering(urlsplit(place.where).netloc, str(place)):
+                path = self._store.blobs.put(self._bounded(place, one), one.sha256, where=str(place))
             return Place(place.origin, str(path))
         if place.origin in ("carried", "index"):
             _is(Path(place.where), one)
         return place
+
+    @contextlib.contextmanager
+    def _answering(self, host: str, where: str) -> Iterator[None]:
+        """Where somebody else may have it all, a server that did not answer is not waited for again and again."""
+        if host in self._silent:
+            raise NetworkError("did not answer a moment ago", where=where, hint="look at the network and at `pip config list`")
+        try:
+            yield
+        except NetworkError as error:
+            if self._givers is not None and self._givers.any and "(status " not in error.what:
+                self._silent.add(host)
+            raise
 
     def ask(self, place: Place, one: Artifact) -> Place:
         """As `take`, but without bringing anything: a server is asked whether it would give the file."""
@@ -144,7 +161,7 @@ class Finder:
         from repro_env.io.ranges import RangesRefusedError
 
         try:
-            with self.session.open_range(place.where) as file:
+            with self._answering(urlsplit(place.where).netloc, str(place)), self.session.open_range(place.where) as file:
                 size = file.seek(0, os.SEEK_END)
         except RangesRefusedError:
             return place  # it is there; how long it is will be seen
@@ -193,7 +210,8 @@ class Finder:
         from repro_env.io.http import local_path
 
         try:
-            offers = self._indexes.offers(one.name, one.version)
+            with self._answering("", "the configured indexes"):
+                offers = self._indexes.offers(one.name, one.version)
         except (LockError, NetworkError) as error:
             failures.append(error)
             return
@@ -202,6 +220,8 @@ class Finder:
                 path = local_path(offer.url)
                 yield Place("index", str(path) if path is not None else offer.url)
         failures += offers.failures
+        if self._givers is not None and self._givers.any and offers.failures and not offers.candidates:
+            self._silent.add("")
 
     @property
     def _indexes(self) -> Indexes:

@@ -68,6 +68,11 @@ class Givers:
         """Why some of them could not give what they were asked for."""
 
     @property
+    def any(self) -> bool:
+        """Whether there is anybody to ask."""
+        return bool(self._givers)
+
+    @property
     def fetched(self) -> int:
         return sum(one.fetched for one in self._givers)
 

@@ -75,9 +75,9 @@ def push(spec: Spec, folder: Path, to: Reference, *, store: Store, tell: Tell) -
     """
     check_platform(spec)
     others = [one.repository.partition("/")[2] for one in remote.read(folder).copies if one.repository.startswith(f"{to.host}/")]
-    with Registry(to.host) as registry:
+    with store.temp.folder() as held, Registry(to.host, folder=held) as registry:
         tag = registry.head(to.repository, to.tag)
-        image = packing.pack(spec, folder, store, RegistryOutput(to, others=others), tell=tell)
+        image = packing.pack(spec, folder, store, RegistryOutput(to, others=others, folder=held), tell=tell)
         subject = image.image.manifest_blob
         there = referrers.listed(registry, to.repository, subject.digest)
         sending = _Sending(registry, to.repository)
