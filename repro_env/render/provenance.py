@@ -15,6 +15,7 @@ from repro_env.model import codec
 from repro_env.model.artifact import CondaPackage, TreeBlob, Wheel
 from repro_env.model.image import Blob
 from repro_env.model.spec import Spec
+from repro_env.render import purl
 
 MEDIA_TYPE = "application/vnd.in-toto+json"
 STATEMENT = "https://in-toto.io/Statement/v1"
@@ -93,6 +94,8 @@ def _dependencies(spec: Spec) -> Iterator[dict[str, Any]]:
     for name, tree in trees:
         if tree is not None:
             yield _resource(name, tree.sha256)
+    if (pulled := spec.hints.base) is not None:
+        yield _resource("image of the base", pulled.digest, uri=purl.image(pulled))
     urls = {hint.sha256: hint.urls for hint in (*spec.hints.wheels, *spec.hints.packages)}
     artifacts: tuple[CondaPackage | Wheel, ...] = (*identity.packages, *identity.distributions)
     for one in artifacts:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from repro_env.model.artifact import CondaPackage, Wheel
 from repro_env.model.environment import SystemPackage
-from repro_env.model.spec import Spec
+from repro_env.model.spec import BaseHint, Spec
 
 _VENDORS = {
     "AlmaLinux": "almalinux",
@@ -35,7 +35,8 @@ def conda(one: CondaPackage) -> str:
 
 def system(spec: Spec, one: SystemPackage, family: str) -> str:
     """Empty where the vendor of the package is not known: a scanner would take it for somebody else's."""
-    vendor = _VENDORS.get(spec.observed.host.os.partition(" ")[0], "")
+    own = spec.hints.base is None  # else the base is another system's, which a spec does not name
+    vendor = _VENDORS.get(spec.observed.host.os.partition(" ")[0], "") if own else ""
     if not family or not vendor:
         return ""
     more = []
@@ -47,6 +48,17 @@ def system(spec: Spec, one: SystemPackage, family: str) -> str:
         epoch, _, version = version.partition(":")
         more.append(f"epoch={_quoted(epoch)}")
     return f"pkg:{family}/{vendor}/{_quoted(name)}@{_quoted(version)}" + ("?" + "&".join(more) if more else "")
+
+
+def image(one: BaseHint) -> str:
+    """An image in a registry, by the digest of its manifest."""
+    repository, colon, tag = one.reference.rpartition(":")
+    if not colon or "/" in tag:  # it has no tag, and the colon is a port's
+        repository, tag = one.reference, ""
+    repository = repository.partition("@")[0]
+    name = repository.rpartition("/")[2].lower()
+    more = f"repository_url={quote(repository, safe='.-_~:/')}" + (f"&tag={_quoted(tag)}" if tag else "")
+    return f"pkg:oci/{_quoted(name)}@{_quoted(one.digest)}?{more}"
 
 
 def family(spec: Spec) -> str:

@@ -105,7 +105,13 @@ def _system(spec: Spec) -> Iterator[_Component]:
 
 def _trees(spec: Spec) -> Iterator[_Component]:
     identity = spec.identity
-    yield _tree("base", "operating-system", spec.observed.host.os or "base", identity.base)
+    base = spec.hints.base
+    if base is None:
+        yield _tree("base", "operating-system", spec.observed.host.os or "base", identity.base)
+    else:
+        origin = "carried" if base.kept else "registry"
+        found = _tree("base", "container", base.reference, identity.base, origin=origin)
+        yield {**found, "version": base.digest, "purl": purl.image(base)}
     if identity.unowned is not None:
         yield _tree("unowned", "file", "libraries and programs of no package", identity.unowned)
     if identity.overlay is not None:
@@ -120,12 +126,12 @@ def _trees(spec: Spec) -> Iterator[_Component]:
         yield found
 
 
-def _tree(ref: str, kind: str, name: str, tree: TreeBlob, *more: tuple[str, str]) -> _Component:
+def _tree(ref: str, kind: str, name: str, tree: TreeBlob, *more: tuple[str, str], origin: str = "carried") -> _Component:
     return {
         "bom-ref": ref,
         "hashes": _hashes(tree.sha256),
         "name": name,
-        "properties": _properties(("files", str(tree.files)), ("origin", "carried"), *more),
+        "properties": _properties(("files", str(tree.files)), ("origin", origin), *more),
         "type": kind,
     }
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
+import msgspec
 import pytest
 
 from repro_env.image.config import config
 from repro_env.image.manifest import Image, blob
 from repro_env.model.image import GZIP
-from repro_env.model.spec import Spec
+from repro_env.model.spec import BaseHint, Spec
 from repro_env.render import provenance
 from repro_env.render.provenance import Facts
 
@@ -52,3 +53,18 @@ def test_facts_of_the_caller(spec: Spec, image: Image) -> None:
     assert found["subject"][0]["name"] == "registry.example.com/a:1"
     assert found["predicate"]["runDetails"]["builder"]["id"] == "https://ci.example.com/"
     assert found["predicate"]["runDetails"]["metadata"] == {"startedOn": "2026-01-01T00:00:00Z"}
+
+
+def test_the_image_that_a_base_was_made_of(spec: Spec, image: Image) -> None:
+    digest = f"sha256:{'d' * 64}"
+    hint = BaseHint(
+        reference="registry.example.com/python:3.11", digest=digest, platform=spec.identity.platform, layers=(), kept=True
+    )
+    pulled = msgspec.structs.replace(spec, hints=msgspec.structs.replace(spec.hints, base=hint))
+    (one,) = [
+        one
+        for one in parsed(pulled, image)["predicate"]["buildDefinition"]["resolvedDependencies"]
+        if one["name"] == "image of the base"
+    ]
+    assert one["digest"] == {"sha256": "d" * 64}
+    assert one["uri"].startswith(f"pkg:oci/python@{digest}?repository_url=registry.example.com/python")

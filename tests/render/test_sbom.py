@@ -13,7 +13,7 @@ from packageurl import PackageURL
 
 from repro_env.model.artifact import CondaPackage
 from repro_env.model.environment import SharedLibrary, SystemPackage
-from repro_env.model.spec import Spec, WheelHint
+from repro_env.model.spec import BaseHint, Spec, WheelHint
 from repro_env.render import sbom
 
 LIBC = SystemPackage(name="libc6", version="2.36-9+deb12u9")
@@ -128,3 +128,24 @@ def test_the_same_spec_gives_the_same_bytes_and_another_one_another_number(spec:
 
 def _elsewhere(hint: WheelHint) -> WheelHint:
     return msgspec.structs.replace(hint, urls=tuple(f"https://mirror.example.com/ä {{}}/{n}" for n, _ in enumerate(hint.urls)))
+
+
+@pytest.mark.parametrize(
+    ("reference", "purl"),
+    [
+        (
+            "registry.example.com:5000/team/python:3.11",
+            "python@DIGEST?repository_url=registry.example.com:5000/team/python&tag=3.11",
+        ),
+        ("registry.example.com:5000/python", "python@DIGEST?repository_url=registry.example.com:5000/python"),
+    ],
+)
+def test_a_base_from_a_registry_is_named_and_its_packages_vendor_is_not_guessed(spec: Spec, reference: str, purl: str) -> None:
+    digest = f"sha256:{'d' * 64}"
+    hint = BaseHint(reference=reference, digest=digest, platform=spec.identity.platform, layers=())
+    one = observed(spec, LIBC)
+    one = msgspec.structs.replace(one, hints=msgspec.structs.replace(one.hints, base=hint))
+    found = components(one)
+    assert (found["base"]["type"], found["base"]["version"]) == ("container", digest)
+    assert found["base"]["purl"] == "pkg:oci/" + purl.replace("DIGEST", digest)
+    assert "purl" not in found["system/libc6@2.36-9+deb12u9"]
