@@ -5,6 +5,9 @@ from __future__ import annotations
 import re
 import urllib.parse
 from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
 
 from repro_env.io.target import origin
 from repro_env.model import codec
@@ -14,6 +17,7 @@ from repro_env.registry.client import Registry, pull
 from repro_env.registry.manifest import EMPTY, EMPTY_DATA, LARGEST, Descriptor, Index, described, parse
 
 _PAGES = 100
+_WRITES = 5
 _NEXT = re.compile(r'\s*<([^<>]*)>\s*;\s*rel="?next"?')
 
 
@@ -24,7 +28,9 @@ def fallback_tag(digest: str) -> str:
 
 def listed(registry: Registry, repository: str, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
     """What hangs on a manifest, by the API and by the tag, each once, sorted by digest. `artifact_type`: of this type alone."""
-    found = {one.digest: one for one in (*_by_tag(registry, repository, digest), *(_by_api(registry, repository, digest) or ()))}
+    found = {
+        one.digest: one for one in (*_tagged(registry, repository, digest)[1], *(_by_api(registry, repository, digest) or ()))
+    }
     chosen = (one for _, one in sorted(found.items()))
     return tuple(one for one in chosen if not artifact_type or one.artifact_type == artifact_type)
 
@@ -39,8 +45,8 @@ def attach(
 ) -> Blob:
     """Hang a manifest with these blobs, which are there already (`ensure`, `upload`), on the manifest `subject`. Same input, same digest.
 
-    Where the registry does not say that it took note of the subject, the index of the fallback tag is rewritten: two who do
-    so at the same moment may lose one entry, which another `attach` brings back.
+    Where the registry does not say that it took note of the subject, the index of the fallback tag is rewritten, and looked at
+    afterwards, since two may do so at the same moment.
     """
     config = registry.ensure(repository, EMPTY_DATA, EMPTY)
     document: dict[str, object] = {
@@ -66,26 +72,32 @@ def attach(
 
 
 def _add(registry: Registry, repository: str, digest: str, entry: Descriptor) -> None:
-    there = {one.digest: one for one in _by_tag(registry, repository, digest)}
-    if there.get(entry.digest) == entry:
-        return
-    there[entry.digest] = entry
-    listing = [one for _, one in sorted(there.items())]
-    data = codec.canonical({"manifests": listing, "mediaType": INDEX, "schemaVersion": 2})
-    if len(data) > LARGEST:
-        where = registry.where(repository, fallback_tag(digest))
-        raise ArtifactError(
-            f"lists more than the {LARGEST:,} bytes that an index may have", where=where, hint="delete what is old there"
-        )
-    registry.put_manifest(repository, fallback_tag(digest), data, INDEX)
+    """Written, and looked at: somebody else may have written between our reading and writing."""
+    tag = fallback_tag(digest)
+    where = registry.where(repository, tag)
+    for _ in range(_WRITES):
+        kept, there = _tagged(registry, repository, digest)
+        if any(one.digest == entry.digest for one in there):
+            return
+        # What others put there stays as it is, with what is not read here.
+        held: dict[str, Any] = msgspec.json.decode(kept) if kept else {"manifests": [], "mediaType": INDEX, "schemaVersion": 2}
+        held["manifests"] = sorted([*held["manifests"], msgspec.to_builtins(entry)], key=lambda one: str(one["digest"]))
+        data = codec.canonical(held)
+        if len(data) > LARGEST:
+            what = f"lists more than the {LARGEST:,} bytes that an index may have"
+            raise ArtifactError(what, where=where, hint="delete what is old there")
+        registry.put_manifest(repository, tag, data, INDEX)
+    if all(one.digest != entry.digest for one in _tagged(registry, repository, digest)[1]):
+        raise NetworkError("is rewritten by others all the time", where=where, hint="push again when they are done")
 
 
-def _by_tag(registry: Registry, repository: str, digest: str) -> tuple[Descriptor, ...]:
+def _tagged(registry: Registry, repository: str, digest: str) -> tuple[bytes, tuple[Descriptor, ...]]:
+    """The index under the tag, as it is kept and as it is read; empty when there is none."""
     tag = fallback_tag(digest)
     if registry.head(repository, tag) is None:
-        return ()
+        return b"", ()
     data, media_type, _ = registry.manifest(repository, tag)
-    return _index(data, media_type, registry.where(repository, tag))
+    return data, _index(data, media_type, registry.where(repository, tag))
 
 
 def _by_api(registry: Registry, repository: str, digest: str) -> tuple[Descriptor, ...] | None:

@@ -43,6 +43,7 @@ class Fault(NamedTuple):
     connection ends. `wrong`: another byte at `value`. `endless`: a body without length or end. `longer`: `value` bytes
     more than there are. `lie`: `Docker-Content-Digest: value`. `redirect`: to `value`. `drop`: done, but not answered.
     `body`: `value` instead of the body. `location`: `Location: value`. `norange`: ranges are not heard. `revoke`: no token is good any more.
+    `instead`: `value` is kept instead of what was sent. `page`: the headers `value` more on a list of the API. `refuse`: `value` as body of a 403, or of the status in `headers`.
     """
     value: Any
     headers: Mapping[str, str]
@@ -55,6 +56,8 @@ class Front:
     behind: str
     tls: tuple[str, str] | None = None
     """Certificate and key: then it speaks https."""
+    client_authority: str = ""
+    """Whose certificates it wants to be shown."""
     token: bool = False
     """Whether bearer tokens are wanted; `/token` gives them."""
     realm: str = ""
@@ -79,6 +82,9 @@ class Front:
         if self.tls:
             context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
             context.load_cert_chain(*self.tls)
+            if self.client_authority:
+                context.load_verify_locations(self.client_authority)
+                context.verify_mode = ssl.CERT_REQUIRED
             self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
@@ -129,6 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
     front: Front
     protocol_version = "HTTP/1.1"
     timeout = 30
+    disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
         pass
@@ -145,6 +152,8 @@ class _Handler(BaseHTTPRequestHandler):
         if fault is not None and fault.kind == "status":
             self._read_body()
             self._answer(int(fault.value), b"", fault.headers)
+        elif fault is not None and fault.kind == "refuse":
+            self._answer(int(fault.headers.get("status", "403")), fault.value, {})
         elif fault is not None and fault.kind == "redirect":
             self._answer(307, b"", {"Location": fault.value})
         elif path == "/token":
@@ -157,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
                 401, b'{"errors":[{"code":"UNAUTHORIZED","message":"authentication required"}]}', {"WWW-Authenticate": wanted}
             )
         elif self.front.referrers and (match := re.fullmatch(r"/v2/(.+)/referrers/(sha256:[0-9a-f]{64})", path)):
-            self._list(match[1], match[2])
+            self._list(match[1], match[2], fault.value if fault else {})
         else:
             self._forward(fault)
 
@@ -171,6 +180,8 @@ class _Handler(BaseHTTPRequestHandler):
         value: Any = fault.value if fault else 0
         upload = self.command in ("PUT", "PATCH")
         body = self._read_body(value if upload and kind == "cut" else -1)
+        if kind == "instead":
+            body = value
         if upload and kind == "wrong":
             body = body[:value] + bytes([body[value] ^ 1]) + body[value + 1 :]
         asked = {
@@ -198,6 +209,8 @@ class _Handler(BaseHTTPRequestHandler):
             self.front.asked.append(self._asked(0))
             self.close_connection = True
             return
+        if kind == "instead":
+            headers.pop("Docker-Content-Digest", None)
         if kind == "lie":
             headers["Docker-Content-Digest"] = value
         if kind == "location":
@@ -319,7 +332,7 @@ class _Handler(BaseHTTPRequestHandler):
                 there.append(entry)
         return subject
 
-    def _list(self, repository: str, digest: str) -> None:
+    def _list(self, repository: str, digest: str, more: Mapping[str, str]) -> None:
         query = parse_qs(urlsplit(self.path).query)
         start = int(query.get("start", ["0"])[0])
         there = self.front.hangers.get(digest, [])
@@ -327,4 +340,4 @@ class _Handler(BaseHTTPRequestHandler):
         if start + self.front.page < len(there):
             headers["Link"] = f'</v2/{repository}/referrers/{digest}?start={start + self.front.page}>; rel="next"'
         page = {"schemaVersion": 2, "mediaType": INDEX, "manifests": there[start : start + self.front.page]}
-        self._answer(200, json.dumps(page).encode(), headers)
+        self._answer(200, json.dumps(page).encode(), headers | dict(more))

@@ -1,0 +1,161 @@
+"""What hangs on an image: with the API, without it, and both at once."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from repro_env.model.errors import ArtifactError, NetworkError
+from repro_env.model.image import INDEX, MANIFEST, Blob
+from repro_env.registry import referrers
+from repro_env.registry.client import Registry
+from repro_env.registry.manifest import EMPTY_DATA, Manifest, described, parse
+from tests.fakes.front import Front
+
+SPEC = "application/vnd.example.spec"
+SBOM = "application/vnd.example.sbom"
+
+
+def subject(registry: Registry, text: str) -> Blob:
+    """An image of its own in `team/referrers`."""
+    config = registry.ensure("team/referrers", text.encode(), "application/vnd.oci.image.config.v1+json")
+    entry = {"mediaType": config.media_type, "digest": config.digest, "size": config.size}
+    data = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": entry, "layers": []}).encode()
+    registry.put_manifest("team/referrers", "image", data, MANIFEST)
+    return described(data, MANIFEST)
+
+
+@pytest.fixture(params=[True, False], ids=["api", "tag"])
+def either(request: pytest.FixtureRequest, front: Front) -> Front:
+    """A registry with the API; one without."""
+    front.referrers = request.param
+    return front
+
+
+def attach(registry: Registry, image: Blob, text: str, kind: str = SPEC) -> Blob:
+    blob = registry.ensure("team/referrers", text.encode(), "application/json")
+    return referrers.attach(registry, "team/referrers", image, kind, [blob], {"org.example.name": text})
+
+
+def test_what_was_attached_is_listed(either: Front, registry: Registry, request: pytest.FixtureRequest) -> None:
+    image = subject(registry, request.node.name)
+    assert referrers.listed(registry, "team/referrers", image.digest) == ()
+    made = {attach(registry, image, "spec").digest, attach(registry, image, "sbom", SBOM).digest}
+    found = referrers.listed(registry, "team/referrers", image.digest)
+    assert {one.digest for one in found} == made
+    assert [one.digest for one in found] == sorted(made)
+    (spec,) = referrers.listed(registry, "team/referrers", image.digest, SPEC)
+    data, media_type, _ = registry.manifest("team/referrers", spec.digest)
+    manifest = parse(data, media_type, where="x")
+    assert isinstance(manifest, Manifest)
+    assert manifest.subject is not None
+    assert (manifest.subject.digest, manifest.artifact_type) == (image.digest, SPEC)
+    assert registry.small("team/referrers", manifest.config) == EMPTY_DATA
+    assert registry.small("team/referrers", manifest.layers[0]) == b"spec"
+
+
+def test_the_tag_is_kept_only_where_there_is_no_api(either: Front, registry: Registry, request: pytest.FixtureRequest) -> None:
+    image = subject(registry, request.node.name)
+    attach(registry, image, "spec")
+    kept = registry.head("team/referrers", referrers.fallback_tag(image.digest))
+    assert (kept is None) is either.referrers
+
+
+def test_attached_twice_is_there_once(either: Front, registry: Registry, request: pytest.FixtureRequest) -> None:
+    image = subject(registry, request.node.name)
+    assert attach(registry, image, "spec") == attach(registry, image, "spec")
+    assert len(referrers.listed(registry, "team/referrers", image.digest)) == 1
+
+
+def test_before_and_after_the_registry_got_the_api(front: Front, registry: Registry) -> None:
+    """What the tag lists is not lost."""
+    image = subject(registry, "before and after")
+    first = attach(registry, image, "before")
+    front.referrers = True
+    second = attach(registry, image, "after")
+    assert {one.digest for one in referrers.listed(registry, "team/referrers", image.digest)} == {first.digest, second.digest}
+
+
+def test_many_pages(front: Front, registry: Registry) -> None:
+    front.referrers, front.page = True, 2
+    image = subject(registry, "pages")
+    made = {attach(registry, image, str(number)).digest for number in range(5)}
+    front.asked.clear()
+    assert {one.digest for one in referrers.listed(registry, "team/referrers", image.digest)} == made
+    assert front.count("GET", "start=") == 2
+
+
+def test_what_others_list_in_the_tag_stays_as_it_is(registry: Registry) -> None:
+    image = subject(registry, "others")
+    tag = referrers.fallback_tag(image.digest)
+    mine = attach(registry, image, "first")
+    data, _, _ = registry.manifest("team/referrers", tag)
+    index = json.loads(data)
+    index["annotations"] = {"org.example.by": "another program"}
+    index["manifests"][0]["urls"] = ["https://registry.example.com/x"]
+    index["manifests"][0]["annotations"] = {"org.example.own": "note"}
+    registry.put_manifest("team/referrers", tag, json.dumps(index).encode(), INDEX)
+    attach(registry, image, "second")
+    again = json.loads(registry.manifest("team/referrers", tag)[0])
+    assert again["annotations"] == index["annotations"]
+    assert index["manifests"][0] in again["manifests"]
+    assert len(again["manifests"]) == 2
+    assert mine.digest in {one["digest"] for one in again["manifests"]}
+
+
+def test_same_input_same_digest(registry: Registry) -> None:
+    image = subject(registry, "same")
+    blobs = [registry.ensure("team/referrers", text, "text/plain") for text in (b"a", b"b")]
+    forward = referrers.attach(registry, "team/referrers", image, SPEC, blobs, {"a": "1", "b": "2"})
+    assert referrers.attach(registry, "team/referrers", image, SPEC, blobs, {"b": "2", "a": "1"}) == forward
+
+
+def test_one_who_rewrites_the_tag_at_the_same_moment(front: Front, registry: Registry) -> None:
+    """The entry that was lost is put again."""
+    image = subject(registry, "race")
+    other = attach(registry, image, "other")
+    tag = referrers.fallback_tag(image.digest)
+    alone = registry.manifest("team/referrers", tag)[0]
+    # The registry keeps what the other one wrote instead of ours, once.
+    front.fail("PUT", f"/manifests/{tag}", "instead", alone)
+    mine = attach(registry, image, "mine")
+    assert {one.digest for one in referrers.listed(registry, "team/referrers", image.digest)} == {other.digest, mine.digest}
+
+
+@pytest.mark.parametrize(
+    ("fault", "value", "error"),
+    [
+        ("body", b"{", ArtifactError),
+        ("body", b'{"schemaVersion":2}', ArtifactError),
+        ("status", 500, NetworkError),
+        ("endless", 0, NetworkError),
+    ],
+)
+def test_a_list_that_cannot_be_read_is_no_empty_one(
+    fault: str, value: object, error: type[Exception], front: Front, registry: Registry
+) -> None:
+    image = subject(registry, "broken")
+    attach(registry, image, "spec")
+    front.fail("GET", f"/manifests/{referrers.fallback_tag(image.digest)}", fault, value, times=20)
+    with pytest.raises(error):
+        referrers.listed(registry, "team/referrers", image.digest)
+
+
+def test_a_tag_that_is_something_else(registry: Registry) -> None:
+    image = subject(registry, "something else")
+    data, media_type, _ = registry.manifest("team/referrers", image.digest)
+    registry.put_manifest("team/referrers", referrers.fallback_tag(image.digest), data, media_type)
+    with pytest.raises(ArtifactError, match="is no index") as caught:
+        attach(registry, image, "spec")
+    assert "sha256-" in caught.value.where
+
+
+@pytest.mark.parametrize("link", ["https://registry.example.com/v2/x", "http://127.0.0.1:1/v2/x"])
+def test_a_list_goes_on_at_the_same_server_alone(link: str, front: Front, registry: Registry) -> None:
+    front.referrers, front.page = True, 1
+    image = subject(registry, "elsewhere")
+    attach(registry, image, "one")
+    front.fail("GET", "/referrers/", "page", {"Link": f'<{link}>; rel="next"'})
+    with pytest.raises(NetworkError, match="at another server"):
+        referrers.listed(registry, "team/referrers", image.digest)
