@@ -9,7 +9,7 @@ from msgspec import Meta
 from repro_env.model.codec import Frozen
 from repro_env.model.text import CondaFile, CondaName, Digest, Line, Name, Version, WheelName
 
-Size = Annotated[int, Meta(ge=0)]
+Size = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
 """Bytes."""
 
 

@@ -50,6 +50,7 @@ class Oci:
         with room(self._folder), self._temp.folder() as temporary:
             blob = sink(chunks, temporary / "blob", GZIP, known)
             path = self._path(blob.digest)
+            _free(path)
             (temporary / "blob").replace(path)
             self._kept.see(path, blob)
         return blob
@@ -113,13 +114,18 @@ def read_index(path: Path) -> dict[str, Any]:
             index = msgspec.json.decode(file.read(_MAX_INDEX))
     except FileNotFoundError:
         return {"manifests": [], "mediaType": INDEX, "schemaVersion": 2}
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:  # the last: nested too deep
         raise ArtifactError(f"is no index of an image layout: {error}", where=str(path), hint="name another folder") from None
     listed = index.get("manifests") if isinstance(index, dict) else None
     if not isinstance(listed, list) or not all(isinstance(one, dict) for one in listed) or index.get("schemaVersion") != 2:
         raise ArtifactError("is no index of an image layout", where=str(path), hint="name another folder")
     found: dict[str, Any] = index
     return found
+
+
+def _free(path: Path) -> None:
+    if path.is_dir() and not path.is_symlink():
+        raise ArtifactError("is a folder where a blob belongs", where=str(path), hint="remove it, or name another folder")
 
 
 def _tag_of(entry: dict[str, Any]) -> str:
