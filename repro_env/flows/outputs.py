@@ -34,7 +34,7 @@ class Target(msgspec.Struct, frozen=True):
     @property
     def local(self) -> bool:
         """Whether looking into it costs no connection and changes nothing."""
-        return self.kind in ("oci", "docker-archive")
+        return self.kind in ("oci", "docker-archive", "docker")
 
 
 def parse(word: str) -> Target:
@@ -78,7 +78,9 @@ def opened(target: Target, spec: Spec, folder: Path, store: Store, *, here: Path
         from repro_env.output.registry import RegistryOutput
         from repro_env.registry.reference import parse as named
 
-        made = RegistryOutput(named(target.place))
+        with store.temp.folder() as held, closing(RegistryOutput(named(target.place), folder=held)) as registry:
+            yield registry
+        return
     elif target.kind == "docker":
         from repro_env.io import engine
         from repro_env.output.engine import EngineOutput
