@@ -118,8 +118,8 @@ def _made(
         files, nodes = [], []
         problems: list[str] = []
         left = MOST
-        with tell.progress(sum(one.size for one in hint.layers), f"pulling {ref}") as advance:
-            for number, (one, wanted) in enumerate(zip(hint.layers, config.rootfs.diff_ids, strict=True)):
+        with tell.progress(sum(one.size for one in manifest.layers), f"pulling {ref}") as advance:
+            for number, (one, wanted) in enumerate(zip(manifest.layers, config.rootfs.diff_ids, strict=True)):
                 file = opened.enter_context((folder / str(number)).open("w+b"))
                 chunks = _counted(registry.blob(ref.repository, one.digest, one.size), advance, stop, where)
                 found = foreign.scan(chunks, where=f"{where}, layer {number + 1}", most=left, sink=file.write)

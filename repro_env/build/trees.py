@@ -122,13 +122,18 @@ class Givers:
                 self.failures.append(error)
 
 
-def givers(spec: Spec, folder: Path, store: Store) -> Givers:  # noqa: ARG001
-    """Everybody who may have what is missing in `folder`: the registries that its `remote.json` names."""
-    if not (folder / parts.REMOTE).is_file():
-        return Givers([])
-    from repro_env.build.remote import Copies, read
+def givers(spec: Spec, folder: Path, store: Store) -> Givers:
+    """Everybody who may have what is missing in `folder`: the registries that its `remote.json` names, and the base's own."""
+    found: list[Giver] = []
+    if (folder / parts.REMOTE).is_file():
+        from repro_env.build.remote import Copies, read
 
-    return Givers([Copies(one) for one in read(folder).copies])
+        found += [Copies(one) for one in read(folder).copies]
+    if spec.hints.base is not None:
+        from repro_env.build.based import BaseImage
+
+        found.append(BaseImage(spec.hints.base, spec.identity.base, store))
+    return Givers(found)
 
 
 class Trees:

@@ -110,6 +110,7 @@ def _environment(
             seed=spec.identity.determinism.seed,
             store=store,
             tell=tell,
+            base=spec.hints.base,
         )
     except (NetworkError, LockError) as error:
         # Something new is there that an index was asked about. Names and versions can be told without it.

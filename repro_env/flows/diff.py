@@ -98,6 +98,7 @@ def _side(one: Operand, other: Operand, start: Path, environ: Mapping[str, str],
         seed=spec.identity.determinism.seed if spec is not None else 0,
         store=store,
         tell=tell,
+        base=spec.hints.base if spec is not None else None,
     )
     return msgspec.structs.replace(side, name=f"{one.name} ({side.name})" if one.name == "live" else one.name)
 

@@ -13,7 +13,7 @@ from repro_env.flows import trees
 from repro_env.flows.paths import Owners
 from repro_env.flows.trees import Held
 from repro_env.model.image import Layer
-from repro_env.model.spec import Identity, Observed, Spec
+from repro_env.model.spec import BaseHint, Identity, Observed, Spec
 from repro_env.model.talk import Tell
 from repro_env.store.store import Store
 from repro_env.verify import environment
@@ -60,13 +60,22 @@ def of_live(
     seed: int,
     store: Store,
     tell: Tell,
+    base: BaseHint | None = None,
 ) -> Side:
-    """Lock an environment as a capture would, and write nothing. Raises what a capture raises."""
+    """Lock an environment as a capture would, and write nothing. Raises what a capture raises.
+
+    `base`: the image of a registry that it is to stand on, as it was at capture; else the base is cut from this machine.
+    """
     from repro_env.lock import assemble, environment, layers, observe
     from repro_env.lock.locked import check_unchanged, identity_of
     from repro_env.model import codec
 
-    locked = environment.lock(python, environ, workspace=workspace, programs=programs, store=store, tell=tell)
+    below = None
+    if base is not None:
+        from repro_env.base import pulled
+
+        below = pulled.again(base, store, tell)
+    locked = environment.lock(python, environ, workspace=workspace, programs=programs, store=store, tell=tell, base=below)
     identity = identity_of(locked, seed, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts))
     if locked.read:
         check_unchanged(locked)
