@@ -22,9 +22,10 @@ from repro_env.image.manifest import Image
 from repro_env.io.engine import Engine, RefusedError
 from repro_env.io.files import room
 from repro_env.model import codec
-from repro_env.model.errors import BuildError, EngineError
+from repro_env.model.errors import BuildError, EngineError, UsageError
 from repro_env.model.image import GZIP, Blob, Packed
 from repro_env.output.kept import sink
+from repro_env.registry.reference import parse
 from repro_env.store.digests import hex_of
 from repro_env.store.temp import Temp
 
@@ -44,6 +45,13 @@ class Layer(msgspec.Struct, frozen=True):
 def default_name(image_id: str) -> str:
     """An image without a name would go with the next `docker image prune`."""
     return f"repro-env:{hex_of(image_id)[:12]}"
+
+
+def tagged(name: str) -> str:
+    """With its tag. Raises `UsageError` for what is no name of an image, before anything is sent."""
+    if parse(name).digest:
+        raise UsageError("names the image by a digest, which follows from it", where=name, hint="name a tag")
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 
 def has(engine: Engine, image_id: str) -> bool:
@@ -167,10 +175,10 @@ class EngineOutput:
     """One image in an engine (`image.output.Output`): layers are kept as files until all are there, then sent at once."""
 
     def __init__(self, engine: Engine, name: str, temp: Temp, packed: Sequence[Packed], diff_ids: Sequence[str]) -> None:
-        """`name`: with a tag; empty for `default_name`. `temp`: where the layers wait. `packed`: blobs of layers as far as known,
-        `diff_ids`: of the image, lowest first, so that what the engine has is not made. Raises `EngineError`."""
+        """`name`: as people say it; empty for `default_name`. `temp`: where the layers wait. `packed`: blobs of layers as far as known,
+        `diff_ids`: of the image, lowest first, so that what the engine has is not made. Raises `EngineError`, `UsageError` for a name that no image can have."""
         self._engine = engine
-        self._name = name
+        self._name = tagged(name) if name else ""
         self._stack = ExitStack()
         self._folder = self._stack.enter_context(temp.folder())
         there = set(diff_ids[: below(engine, diff_ids)])
