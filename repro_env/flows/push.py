@@ -6,7 +6,7 @@ has the image can find its spec, and whoever has the spec's folder finds in `rem
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 
@@ -80,7 +80,7 @@ def push(spec: Spec, folder: Path, to: Reference, *, store: Store, tell: Tell) -
         image = packing.pack(spec, folder, store, RegistryOutput(to, others=others, folder=held), tell=tell)
         subject = image.image.manifest_blob
         there = referrers.listed(registry, to.repository, subject.digest)
-        sending = _Sending(registry, to.repository)
+        sending = _Sending(registry, to.repository, others)
         files = {**_files(spec, folder, image, sending), **_blobs(spec, folder, image, sending, store=store, tell=tell)}
         named = [Descriptor(one.media_type, one.digest, one.size, None, {TITLE: name}) for name, one in sorted(files.items())]
         made = referrers.attach(registry, to.repository, subject, SPEC_TYPE, named)
@@ -108,9 +108,11 @@ def push(spec: Spec, folder: Path, to: Reference, *, store: Store, tell: Tell) -
 class _Sending:
     """Sends what is not there, and counts it."""
 
-    def __init__(self, registry: Registry, repository: str) -> None:
+    def __init__(self, registry: Registry, repository: str, others: Sequence[str]) -> None:
+        """`others`: repositories of this registry that may have it."""
         self._registry = registry
         self._repository = repository
+        self._others = [one for one in others if one != repository]
         self.size = 0
         self.blobs = 0
 
@@ -121,7 +123,8 @@ class _Sending:
         return self._send(Blob(media_type=media_type, digest=digest, size=path.stat().st_size), lambda: _chunks(path))
 
     def _send(self, blob: Blob, chunks: Callable[[], Iterator[bytes]]) -> Blob:
-        if not self._registry.has(self._repository, blob.digest, blob.size):
+        there = self._registry.has(self._repository, blob.digest, blob.size)
+        if not there and not any(self._registry.mount(self._repository, blob.digest, other) for other in self._others):
             self._registry.upload(self._repository, chunks(), blob)
             self.size += blob.size
             self.blobs += 1

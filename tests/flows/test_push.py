@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import shutil
 import urllib.request
@@ -20,6 +21,7 @@ from repro_env.model.spec import Spec
 from repro_env.registry.reference import parse
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
+from tests.fakes.front import Front
 from tests.fakes.index import configured
 from tests.flows.test_rebuild import Told
 from tests.registries import registry
@@ -256,6 +258,42 @@ def test_a_remote_that_cannot_be_read_is_refused(text: str, spec: Spec, folder: 
     with pytest.raises(SpecError) as raised:
         rebuild(spec, folder, store=Store.open(), dry_run=False, tell=Told())
     assert "remote.json" in raised.value.where
+
+
+def test_through_the_referrers_api_with_credentials_and_a_cut_transfer(
+    spec: Spec, folder: Path, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    secret = "plain-words-for-tests"
+    with Front(host) as front:
+        front.referrers, front.token, front.user = True, True, ("me", secret)
+        to = f"{front.host}/api/train:1"
+        with pytest.raises(NetworkError, match="credentials"):
+            sent(spec, folder, to)
+        (tmp_path / "docker").mkdir()
+        login = base64.b64encode(f"me:{secret}".encode()).decode()
+        (tmp_path / "docker" / "config.json").write_text(json.dumps({"auths": {front.host: {"auth": login}}}))
+        monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
+        done, told = sent(spec, folder, to)
+        assert not sent(spec, folder, to)[0].changed
+        assert not any(
+            one.path.endswith(done.image.partition("@")[2].replace(":", "-")) and one.method == "PUT" for one in front.asked
+        )
+        front.fail("GET", "/blobs/", "cut", 100)
+        store = bare(tmp_path)
+        found = opened(to, tmp_path, store, told)
+        assert found.spec == spec
+        assert made(found, store, told).image_id == spec.expected.image_id
+        written = [path.read_bytes() for path in folder.iterdir() if path.is_file()] + ["\n".join(told.lines).encode()]
+        assert not any(text in data for data in written for text in (secret.encode(), login.encode()))
+
+
+def test_kept_blobs_of_another_repository_are_not_sent(spec: Spec, folder: Path, host: str) -> None:
+    with Front(host) as front:
+        first, _ = sent(spec, folder, f"{front.host}/mounted/first:1")
+        second, _ = sent(spec, folder, f"{front.host}/mounted/second:1")
+        assert second.image.partition("@")[2] == first.image.partition("@")[2]
+        assert front.count("POST", "mount=") > 0
+        assert (second.sent, second.blobs, second.changed) == (0, 0, True)
 
 
 def _url(name: str) -> str:
