@@ -174,6 +174,12 @@ def test_everything_comes_back(ground: Ground, index: Index) -> None:
     else:
         pytest.fail("no blob of the package")
     compare(before, after, made={*MADE, "bin/extra", "conda-meta/state", *_by_installers(before[0])})
+    for store in ("store-1", "store-2"):
+        there = ("--output", f"oci:{ground.root / 'layout'}:{store}", "--json")
+        sent = json.loads(ground.project.elsewhere(ground.root / store).run("rebuild", *there, env=surroundings(index)).out)
+        assert sent["image_id"] == spec["expected"]["image_id"]
+    index_of = json.loads((ground.root / "layout" / "index.json").read_bytes())
+    assert len({one["digest"] for one in index_of["manifests"]}) == 1
     image = ground.project.elsewhere(ground.root / "store-1")
     run = "import answer, greet, stray; print(answer.text(), answer.NAMED); greet.main()"
     assert image.python_says(run, env=surroundings(index)) == f"edited: 42 {ground.prefix}\ngreetings by pip\n"
