@@ -56,7 +56,9 @@ def command(
     for name in chosen:
         SECTIONS[name](shown, page)
     page.print()
-    if any(not blob.here for blob in shown.blobs):
+    if any(not blob.here for blob in shown.blobs) and (which.folder / "remote.json").is_file():
+        say.say("next: repro-env rebuild, which takes what is missing from where the spec was pushed")
+    elif any(not blob.here for blob in shown.blobs):
         say.say("next: copy the blobs/ folder of the capture beside the spec; without it not all can be rebuilt")
     else:
         say.say("next: repro-env check" if shown.environment.image == "in the store" else "next: repro-env rebuild")

@@ -6,10 +6,11 @@ import base64
 import json
 import shutil
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from repro_env.build import remote
@@ -17,8 +18,13 @@ from repro_env.flows.opened import Opened, opened
 from repro_env.flows.push import Pushed, push
 from repro_env.flows.rebuild import Rebuilt, rebuild
 from repro_env.model.errors import ArtifactError, NetworkError, ReproEnvError, SpecError
+from repro_env.model.image import Blob
 from repro_env.model.spec import Spec
+from repro_env.registry.client import Registry
+from repro_env.registry.manifest import Descriptor, Manifest
+from repro_env.registry.manifest import parse as manifest_of
 from repro_env.registry.reference import parse
+from repro_env.registry.referrers import attach
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
 from tests.fakes.front import Front
@@ -321,3 +327,72 @@ def tagged(name: str, tag: str) -> str:
 def delete(name: str) -> None:
     with urllib.request.urlopen(urllib.request.Request(_url(name), method="DELETE")) as answer:
         assert answer.status == 202
+
+
+def _named(title: str) -> Callable[[list[Descriptor]], None]:
+    def change(files: list[Descriptor]) -> None:
+        files[0] = msgspec.structs.replace(files[0], annotations={remote.TITLE: title})
+
+    return change
+
+
+def _more(title: str, size: int | None = None) -> Callable[[list[Descriptor]], None]:
+    def change(files: list[Descriptor]) -> None:
+        own = next(one for one in files if (one.annotations or {})[remote.TITLE] == "spec.json")
+        files.append(msgspec.structs.replace(own, annotations={remote.TITLE: title}, size=own.size if size is None else size))
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (_named("spec.json"), "twice"),
+        (_more("requirements.txt", 1 << 40), "twice, or of"),
+        (lambda files: files.clear(), "holds no spec.json"),
+    ],
+    ids=["a file twice", "a file without end", "no spec"],
+)
+def test_an_artifact_of_a_stranger(
+    change: Callable[[list[Descriptor]], None], said: str, spec: Spec, folder: Path, repository: str, tmp_path: Path
+) -> None:
+    (folder / "requirements.txt").unlink()
+    name = crafted(sent(spec, folder, f"{repository}:1")[0], change)
+    store = bare(tmp_path)
+    with pytest.raises((ArtifactError, SpecError), match=said) as raised:
+        opened(name, tmp_path, store)
+    assert raised.value.hint
+    assert list((store.root / "specs").iterdir()) == []
+
+
+def test_names_that_are_none_of_a_spec_are_not_written(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
+    done, _ = sent(spec, folder, f"{repository}:1")
+    for title in ("../out", "/tmp/p-out", "sub/spec.json", "blobs/../../out", "remote.json", ".git/config"):
+        found = opened(crafted(done, _more(title)), tmp_path, bare(tmp_path))
+        assert {path.name for path in found.folder.rglob("*")} == {"spec.json", "requirements.txt", "remote.json"}
+        assert remote.read(found.folder).copies[0].repository == repository
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_spec_that_hangs_on_another_image_is_refused(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
+    done, _ = sent(spec, folder, f"{repository}:1")
+    other = specs.make(tmp_path / "other" / "repro", {"gamma": wheels.make(tmp_path / "wheels", "gamma")}, carry=["gamma"])
+    second, _ = sent(other, tmp_path / "other" / "repro", f"{repository}:2")
+    name = crafted(msgspec.structs.replace(done, image=second.image), lambda files: None)
+    with pytest.raises(ArtifactError, match="hangs on"):
+        opened(name, tmp_path, bare(tmp_path))
+
+
+def crafted(done: Pushed, change: Callable[[list[Descriptor]], None]) -> str:
+    """An artifact like the one that was pushed, with other files."""
+    ref, image = parse(done.spec), parse(done.image)
+    with Registry(ref.host) as client:
+        data, media_type, _ = client.manifest(ref.repository, ref.digest)
+        manifest = manifest_of(data, media_type, where="test")
+        assert isinstance(manifest, Manifest)
+        files = list(manifest.layers)
+        change(files)
+        whole, kind, digest = client.manifest(image.repository, image.digest)
+        subject = Blob(media_type=kind, digest=digest, size=len(whole))
+        made = attach(client, ref.repository, subject, remote.SPEC_TYPE, files, {"org.example": "crafted"})
+    return f"{ref.name}@{made.digest}"
