@@ -14,11 +14,12 @@ from typing import Protocol
 import msgspec
 
 from repro_env.build.interface import Item, Origin
+from repro_env.image import tar
 from repro_env.model.artifact import TreeBlob
-from repro_env.model.errors import ArtifactError, NetworkError, ReproEnvError
+from repro_env.model.errors import ArtifactError, NetworkError, ReproEnvError, StoreError
 from repro_env.model.spec import Spec
 from repro_env.store import parts
-from repro_env.store.carried import Carried
+from repro_env.store.carried import Carried, compressed
 from repro_env.store.store import Store
 
 
@@ -185,13 +186,25 @@ class Trees:
         path = self._carried.path(tree.sha256)
         if path is not None and not again:
             return path
-        if self.givers.offer(tree.sha256) is None:
-            raise self._nowhere(what, tree)
-        self.givers.give(tree.sha256, self._carried, size=tree.size)
+        if not self._from_layer(tree):
+            if self.givers.offer(tree.sha256) is None:
+                raise self._nowhere(what, tree)
+            self.givers.give(tree.sha256, self._carried, size=tree.size)
         path = self._carried.path(tree.sha256)
         if path is None:
             raise self._nowhere(what, tree)
         return path
+
+    def _from_layer(self, tree: TreeBlob) -> bool:
+        """Make the blob anew from the unpacked layer in the store; False where that is not there, or not what it was."""
+        if self._store.layers.path(tree.sha256) is None:
+            return False
+        packed = compressed(tar.write(self._store.layers.members(tree.sha256)))
+        try:
+            self._carried.restore(tree.sha256, packed, compressed=True, size=tree.size, where="the layer in the store")
+        except (ArtifactError, StoreError):
+            return False
+        return True
 
     def _nowhere(self, what: str, tree: TreeBlob) -> ReproEnvError:
         missing = f"the {what} is not there: no blob {tree.sha256.removeprefix('sha256:')[:12]}…, and not in the store"

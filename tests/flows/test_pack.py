@@ -285,3 +285,13 @@ def test_what_stands_beside_a_spec_travels(folder: Path, spec: Spec, tmp_path: P
     (folder / parts.REMOTE).write_bytes(codec.pretty({"schema": "repro-env/remote/1", "copies": []}))
     packed(spec, folder, tmp_path / "a.tar")
     assert {path.name for path in opened("a.tar", tmp_path).folder.iterdir()} == {*parts.FILES, "blobs"}
+
+
+def test_a_blob_that_is_gone_is_made_anew_from_the_layer_in_the_store(spec: Spec, folder: Path, tmp_path: Path) -> None:
+    first = packed(spec, folder, tmp_path / "a.tar")
+    rebuild(spec, folder, store=Store.open(), dry_run=False, tell=Told())
+    blob = specs.blob(folder, spec.identity.base)
+    kept = blob.read_bytes()
+    blob.unlink()
+    assert packed(spec, folder, tmp_path / "b.tar").digest == first.digest
+    assert blob.read_bytes() == kept
