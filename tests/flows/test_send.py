@@ -1,0 +1,153 @@
+"""`rebuild --output`: one image, whatever takes it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from repro_env.flows.outputs import parse
+from repro_env.flows.send import Delivery, send
+from repro_env.model.errors import UsageError
+from repro_env.model.spec import Spec
+from repro_env.model.talk import Silent
+from repro_env.store.store import Store
+from tests.fakes import specs, wheels
+from tests.fakes.index import configured
+from tests.parts import need
+from tests.registries import registry
+
+NAME = "repro-env-test-send"
+
+
+@pytest.fixture
+def store() -> Store:
+    return Store.open()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "repro"
+
+
+@pytest.fixture
+def spec(folder: Path, tmp_path: Path) -> Spec:
+    made = {name: wheels.make(tmp_path / "wheels", name, files={f"{name}.py": b"X = 1\n" * 90}) for name in ("alpha", "beta")}
+    return specs.make(folder, made, carry=list(made), overlay={"opt/env/pyvenv.cfg": b"home = /opt/python/bin\n"})
+
+
+@pytest.fixture(autouse=True)
+def _nothing_configured(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with configured(monkeypatch, no_index="1"):
+        yield
+
+
+class Told(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, text: str, /) -> None:
+        self.lines.append(text)
+
+
+def to(
+    word: str, spec: Spec, folder: Path, *, tell: Told | None = None, dry_run: bool = False, source: bool = False, vouch: str = ""
+) -> Delivery:
+    return send(
+        spec,
+        folder,
+        parse(word),
+        store=Store.open(),
+        tell=tell or Told(),
+        here=folder.parent,
+        dry_run=dry_run,
+        source=source,
+        provenance=Path(vouch) if vouch else None,
+    )
+
+
+def test_a_layout_and_an_archive_have_the_same_manifest(spec: Spec, folder: Path) -> None:
+    one, other = to("oci:out:v1", spec, folder), to("docker-archive:i.tar", spec, folder)
+    assert one.image_id == other.image_id == one.environment_id == spec.expected.image_id
+    assert one.manifest_digest == other.manifest_digest
+    assert one.where == f"oci:{folder.parent / 'out'}:v1"
+
+
+def test_an_image_that_is_there_takes_no_wheels_and_no_blobs(spec: Spec, folder: Path) -> None:
+    for word in ("oci:out", "docker-archive:i.tar"):
+        to(word, spec, folder)
+    shutil.rmtree(folder / "blobs")
+    for word in ("oci:out", "docker-archive:i.tar"):
+        tell = Told()
+        again = to(word, spec, folder, tell=tell)
+        assert again.made == ()
+        assert [line.partition(":")[0] for line in tell.lines] == ["nothing to send"]
+
+
+def test_a_blob_that_was_compressed_otherwise_is_sent_as_it_is_now(spec: Spec, folder: Path, store: Store) -> None:
+    """What is there is not taken for what would be made: the manifest follows from the folder, not from the store."""
+    import gzip
+
+    first = to("oci:out", spec, folder)
+    path = specs.blob(folder, spec.identity.base)
+    path.write_bytes(gzip.compress(gzip.decompress(path.read_bytes()), 9, mtime=1))
+    again = to("oci:out", spec, folder)
+    assert again.image_id == first.image_id
+    assert again.manifest_digest != first.manifest_digest
+    elsewhere = send(
+        spec, folder, parse("oci:out2"), store=Store.open(store.root.parent / "cold"), tell=Told(), here=folder.parent
+    )
+    assert elsewhere.manifest_digest == again.manifest_digest
+
+
+def test_a_dry_run_leaves_nothing(spec: Spec, folder: Path) -> None:
+    done = to("oci:out", spec, folder, dry_run=True)
+    assert (done.where, done.manifest_digest) == ("", "")
+    assert done.plan is not None
+    assert {item.origin for item in done.plan.items} == {"carried"}
+    assert not (folder.parent / "out").exists()
+    to("docker-archive:i.tar", spec, folder, dry_run=True)
+    assert not list(folder.parent.glob("*i.tar*"))
+
+
+def test_a_registry_gets_the_same(spec: Spec, folder: Path) -> None:
+    with registry(folder.parent / "registry") as host:
+        done = to(f"{host}/team/train:1", spec, folder)
+        assert done.manifest_digest == to("oci:out", spec, folder).manifest_digest
+        assert done.manifest_digest in done.where
+        assert to(f"{host}/team/train:1", spec, folder).made == ()
+
+
+def test_an_engine_gets_the_same(spec: Spec, folder: Path) -> None:
+    need(Path("/var/run/docker.sock").exists(), "no Docker engine: start dockerd")
+    try:
+        assert to(f"docker:{NAME}:1", spec, folder).image_id == spec.expected.image_id
+        shown = subprocess.run(["docker", "image", "inspect", f"{NAME}:1"], capture_output=True, text=True, check=True).stdout
+        assert json.loads(shown)[0]["Id"] == spec.expected.image_id
+        tell = Told()
+        assert to(f"docker:{NAME}:2", spec, folder, tell=tell).made == ()
+        assert "nothing to send" in tell.lines[-1]
+    finally:
+        subprocess.run(["docker", "rmi", "-f", f"{NAME}:1", f"{NAME}:2"], capture_output=True, check=False)
+
+
+def test_squashfs_has_no_manifest(spec: Spec, folder: Path) -> None:
+    need(shutil.which("mksquashfs"), "squashfs-tools is missing")
+    done = to("squashfs:i.sqfs", spec, folder)
+    assert (done.image_id, done.manifest_digest) == (spec.expected.image_id, "")
+    for more in ({"source": True}, {"vouch": "p.json"}):
+        with pytest.raises(UsageError, match="does not go with"):
+            to("squashfs:j.sqfs", spec, folder, **more)
+
+
+def test_provenance_is_the_same_each_time_and_says_so_when_it_cannot_be_written(spec: Spec, folder: Path) -> None:
+    to("oci:out", spec, folder, vouch="p.json")
+    first = (folder.parent / "p.json").read_bytes()
+    to("oci:other", spec, folder, vouch="q.json")
+    assert (folder.parent / "q.json").read_bytes() == first
+    with pytest.raises(UsageError, match="cannot be written"):
+        to("oci:out", spec, folder, vouch="no/such/p.json")
