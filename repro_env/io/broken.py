@@ -11,6 +11,8 @@ from repro_env.io.answer import LATER, chain
 from repro_env.model import redact
 from repro_env.model.errors import NetworkError
 
+_MALFORMED = {"InvalidHeader", "InvalidURL", "InvalidSchema", "MissingSchema"}
+
 
 def explained(error: BaseException, url: str) -> NetworkError:
     causes = list(chain(error))
@@ -38,7 +40,7 @@ def explained(error: BaseException, url: str) -> NetworkError:
         what, hint = "nothing listens there", "start that server, or look at the port"
     elif kinds & {"Timeout", "TimeoutError"}:
         what, hint = "did not answer in time", LATER
-    elif "ValueError" in kinds and not kinds & {"ConnectionError", "OSError"}:
+    elif kinds & _MALFORMED or not kinds & {"OSError", "HTTPError", "BaseHTTPError"}:
         what, hint = (
             "cannot be asked so: its address, or what it is to be asked with, is malformed",
             "look at the address and the credentials",
@@ -51,8 +53,7 @@ def explained(error: BaseException, url: str) -> NetworkError:
 def is_passing(error: BaseException) -> bool:
     """Whether another try may do better: not for a certificate, a name that is not known, or a URL that is none."""
     kinds = {kind.__name__ for one in chain(error) for kind in type(one).__mro__}
-    lasting = {"SSLCertVerificationError", "gaierror", "NameResolutionError", "InvalidURL", "InvalidSchema", "InvalidHeader"}
-    return "OSError" in kinds and not kinds & lasting
+    return "OSError" in kinds and not kinds & (_MALFORMED | {"SSLCertVerificationError", "gaierror", "NameResolutionError"})
 
 
 def is_no_tls(error: BaseException) -> bool:
