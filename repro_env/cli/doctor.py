@@ -44,4 +44,4 @@ def doctor(for_dir: Path | None, *, json: bool) -> int:
     return 0 if answer.works else 1
 
 
-_WORDS = {"ok": "ok", "fallback": "falls back", "blocked": "blocked"}
+_WORDS = {"ok": "ok", "fallback": "falls back", "blocked": "blocked", "absent": "absent"}

@@ -7,8 +7,9 @@ from pathlib import Path
 
 from repro_env.model.codec import Frozen
 from repro_env.model.errors import PlatformError, UsageError
-from repro_env.run import doctor
+from repro_env.run import doctor, engines
 from repro_env.run.doctor import Finding, Observations
+from repro_env.run.engines import Met
 
 
 class Diagnosis(Frozen, frozen=True, kw_only=True):
@@ -16,6 +17,7 @@ class Diagnosis(Frozen, frozen=True, kw_only=True):
     """`exec` will run here, perhaps with a fall-back."""
     findings: tuple[Finding, ...]
     observations: Observations
+    engines: tuple[Met, ...]
 
 
 def examine(store: Path, runs: Path) -> Diagnosis:
@@ -28,4 +30,6 @@ def examine(store: Path, runs: Path) -> Diagnosis:
         raise UsageError("is no folder", where=str(runs), hint="name the folder that runs will be kept in: doctor --for DIR")
     observations = doctor.observe(store, runs.resolve())
     findings = doctor.diagnose(observations)
-    return Diagnosis(works=doctor.works(findings), findings=findings, observations=observations)
+    met = engines.meet(os.environ)
+    findings += engines.findings(met)
+    return Diagnosis(works=doctor.works(findings), findings=findings, observations=observations, engines=met)

@@ -38,7 +38,8 @@ Step = Literal[
     "removal",
     "hard link",
 ]
-State = Literal["ok", "fallback", "blocked"]
+State = Literal["ok", "fallback", "blocked", "absent"]
+"""`absent`: not there, and nothing that is asked for without a word needs it."""
 
 _LOW = 1 << 30
 """Bytes: less than this is no room for an environment."""

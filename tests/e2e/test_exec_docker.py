@@ -1,0 +1,82 @@
+"""`exec --runner docker` and `rebuild --output docker:` through the installed command, on a real engine."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from repro_env.io import engine as engines
+from repro_env.model.errors import EngineError
+from repro_env.output import engine as output
+from tests.e2e import parts
+from tests.e2e.test_training import trained
+from tests.run.engines import docker
+
+
+@contextlib.contextmanager
+def loaded(project: parts.Project) -> Iterator[str]:
+    """The image's ID; what the command puts into the engine is removed again."""
+    image: str = json.loads((project.folder / "repro/spec.json").read_text())["expected"]["image_id"]
+    address = docker()
+    yield image
+    with engines.opened(address) as engine, contextlib.suppress(EngineError), engine.talk("remove the image"):
+        engine.client.api.remove_image(output.default_name(image), force=True)
+
+
+def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project, tmp_path: Path) -> None:
+    with loaded(small) as image:
+        seen = {}
+        for runner in ("docker", "embedded"):
+            record = tmp_path / f"{runner}.json"
+            done = small.run("exec", "--runner", runner, "--record", record, "--seed", "5", "hello.py")
+            assert done.out.startswith("hello from ")
+            assert ("loading it first" in done.err) == (runner == "docker")
+            seen[runner] = json.loads(record.read_text())
+        ours, theirs = seen["docker"], seen["embedded"]
+        assert (ours["start"]["runner"], ours["end"]["outcome"]["isolation"]) == ("docker", "docker")
+        assert ours["start"]["image"] == image
+        assert ours["end"]["outputs"] == theirs["end"]["outputs"] != []
+        same = ("command", "cwd", "data", "given", "host", "image", "network", "seed", "source", "spec")
+        assert {name: ours["start"][name] for name in same} == {name: theirs["start"][name] for name in same}
+        said = small.run("exec", "--runner", "docker", "-c", "import edited_or_not, sys", code=1)
+        assert "loading" not in said.err
+        said = small.run("exec", "--runner", "docker", "-c", "import mdurl, sys; print(mdurl.EDITED, mdurl.__file__, sys.prefix)")
+        prefix = str(small.folder / ".venv")
+        assert said.out.split()[0] == "True"
+        assert said.out.split()[1].startswith(prefix)
+        assert said.out.split()[2] == prefix
+
+
+def test_training_in_docker_gives_the_same_bytes(digits: parts.Project, tmp_path: Path) -> None:
+    with loaded(digits):
+        host = trained(digits, tmp_path / "host", "--runner", "host")
+        assert trained(digits, tmp_path / "docker", "--runner", "docker") == host
+        assert trained(digits, tmp_path / "embedded") == host
+
+
+@pytest.mark.parametrize(
+    ("env", "words"),
+    [
+        ({"DOCKER_HOST": "unix:///nowhere/engine.sock"}, ["no such socket", "unix:///nowhere/engine.sock"]),
+        ({"DOCKER_HOST": "ssh://far.example.com"}, ["ssh"]),
+    ],
+)
+def test_without_an_engine_it_is_one_sentence(small: parts.Project, env: dict[str, str], words: list[str]) -> None:
+    before = sorted((small.folder / "runs").iterdir()) if (small.folder / "runs").is_dir() else []
+    done = small.run("exec", "--runner", "docker", "hello.py", env=env, code=20)
+    said = parts.one_sentence(done)
+    assert all(word in said for word in words)
+    assert (sorted((small.folder / "runs").iterdir()) if (small.folder / "runs").is_dir() else []) == before
+
+
+def test_gpus_are_the_docker_runners(small: parts.Project) -> None:
+    for words, said in (
+        (("--gpus", "1"), "--runner docker"),
+        (("--runner", "host", "--gpus", "all"), "all GPUs"),
+        (("--runner", "docker", "--gpus", "two"), "no number"),
+    ):
+        assert said in parts.one_sentence(small.run("exec", *words, "hello.py", code=2))
