@@ -111,15 +111,17 @@ def _folders(base: Base) -> list[str]:
 def _check_versions(needed: Needs, found: Mapping[str, str], base: Base) -> None:
     """A library of the base may be older than this machine's: what is loaded upon it may not ask for what it lacks."""
     lacking: dict[bytes, str] = {}
-    for here, there in found.items():
-        for version in _versions(here) - _versions(str(base.root / there)):
+    # What a library of the base asks for is somewhere in the base, or it would be broken by itself.
+    has = frozenset[bytes]().union(*(_versions(str(base.root / there)) for there in found.values()))
+    for here in sorted(found):
+        for version in _versions(here) - has:
             lacking[version] = here.rpartition("/")[2]
     if not lacking:
         return
     for path in needed.starts:
         for version in sorted(_versions(path) & lacking.keys()):
             raise CaptureError(
-                f"has a {lacking[version]} that is too old: {path} needs {version.decode()}",
+                f"is too old: {path} needs {version.decode()}, which {lacking[version]} has here and nothing in the base",
                 where=f"--base {base.hint.reference}",
                 hint=_HINT,
             )
@@ -201,7 +203,7 @@ def hidden(base: Base, places: Iterable[tuple[str, Sequence[str], Iterable[str]]
                 continue
             if path.rpartition("/")[0] in folders or path.rpartition("/")[0] in {f"{root}/{site}" for site in sites}:
                 gone[path] = Entry(path, "gone")  # what is below goes with it
-    return list(gone.values())
+    return [gone[path] for path in sorted(gone)]
 
 
 def _above(path: str) -> Iterator[str]:

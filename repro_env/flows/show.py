@@ -346,9 +346,13 @@ def _trees(spec: Spec) -> Iterator[tuple[str, TreeBlob]]:
 
 def _blobs(spec: Spec, folder: Path) -> Iterator[Blob]:
     blobs = Blobs(folder / "blobs")
-    wanted = {tree.sha256: (what, tree.size) for what, tree in reversed(list(_trees(spec)))}
-    artifacts: tuple[Wheel | CondaPackage, ...] = (*spec.identity.distributions, *spec.identity.packages)
     carried = spec.carried
+    wanted = {  # a linked base need not be there
+        tree.sha256: (what, tree.size)
+        for what, tree in reversed(list(_trees(spec)))
+        if tree.sha256 in carried or blobs.path(tree.sha256) is not None
+    }
+    artifacts: tuple[Wheel | CondaPackage, ...] = (*spec.identity.distributions, *spec.identity.packages)
     wanted |= {one.sha256: (one.filename, one.size) for one in artifacts if one.sha256 in carried}
     for digest, (what, size) in wanted.items():
         path = blobs.path(digest)
