@@ -10,7 +10,7 @@ import queue
 import secrets
 import stat
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from repro_env.image import tar
@@ -35,8 +35,14 @@ _QUEUED = 8
 class Layers:
     """Unpacked layers, by diff ID."""
 
-    def __init__(self, root: Path, *, locks: Path, temp: Temp, boot: Boot, links: Path, damaged: Path) -> None:
-        """`links`: where trees of links to layers' files are kept. `damaged`: where what is not whole goes, until no run has it."""
+    def __init__(
+        self, root: Path, *, locks: Path, temp: Temp, boot: Boot, links: Path, damaged: Path, named: Callable[[], Collection[str]]
+    ) -> None:
+        """`links`: where trees of links to layers' files are kept. `damaged`: where what is not whole goes while a run has it.
+
+        `named`: says what runs have (hex).
+        """
+        self._named = named
         self._root = root
         self._links = links
         self._damaged = damaged
@@ -84,11 +90,14 @@ class Layers:
             self._discard(hex_of(diff_id))
 
     def _discard(self, name: str) -> None:
-        self._damaged.mkdir(mode=0o700, exist_ok=True)
         links = [path for path in self._links.glob("[0-9a-f]*") if path.is_dir()]
-        for path in (self._root / name, *links):
-            with contextlib.suppress(FileNotFoundError):
-                path.rename(self._damaged / f"{path.name}.{secrets.token_hex(4)}")
+        named = self._named()
+        with self._temp.folder() as temporary:
+            for path in (self._root / name, *links):
+                self._damaged.mkdir(mode=0o700, exist_ok=True)
+                folder = self._damaged if path.name in named else temporary
+                with contextlib.suppress(FileNotFoundError):
+                    path.rename(folder / f"{path.name}.{secrets.token_hex(4)}")
 
     def unpack(self, diff_id: str, members: Members, *, size: int = 0) -> Path:
         """The tree of a layer, written from its members unless it is there. `size`: bytes of the tar, for messages.

@@ -31,8 +31,15 @@ class Store:
         boot = Boot(root / "boot")
         self.root = root
         self.blobs = Blobs(root / "blobs", temp=temp, boot=boot)
+        self.lease = Lease(root / "uses")
         self.layers = Layers(
-            root / "layers", locks=root / "locks", temp=temp, boot=boot, links=root / "merged", damaged=root / "damaged"
+            root / "layers",
+            locks=root / "locks",
+            temp=temp,
+            boot=boot,
+            links=root / "merged",
+            damaged=root / "damaged",
+            named=self.lease.named,
         )
         self.images = Images(root / "images")
         self.bytecode = Bytecode(root / "bytecode", locks=root / "locks", temp=temp, boot=boot)
@@ -41,7 +48,6 @@ class Store:
         self.folders = Folders(root / "specs", locks=root / "locks", temp=temp, boot=boot)
         self.temp = temp
         self.boot = boot
-        self.lease = Lease(root / "uses")
 
     @staticmethod
     def open(root: Path | None = None) -> Store:

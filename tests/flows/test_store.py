@@ -158,18 +158,21 @@ def test_a_layer_with_other_times_and_the_same_bytes_is_set_right(made: Spec, tm
     assert (path.stat().st_ino, path.stat().st_mtime_ns) == (facts.st_ino, facts.st_mtime_ns)
 
 
-def test_a_run_goes_on_with_the_layer_that_it_has_and_links_go(made: Spec, tmp_path: Path, store: Store) -> None:
-    built(made, tmp_path, store)
-    links = store.root / "merged" / made.expected.image_id.removeprefix("sha256:")
+@pytest.mark.parametrize("running", [True, False])
+def test_a_run_goes_on_with_the_layer_that_it_has_and_links_go(made: Spec, tmp_path: Path, store: Store, running: bool) -> None:
+    image = built(made, tmp_path, store)
+    links = store.root / "merged" / image.removeprefix("sha256:")
     links.mkdir(parents=True)
     path = layer_file(made, store)
-    with path.open("rb") as held:
+    runner = Store.open(store.root)
+    with path.open("rb") as held, runner.lease.only([image, *(one.diff_id for one in made.expected.layers)] if running else []):
         cut(path)
         later(store)
         built(made, tmp_path, store)
-        assert os.fstat(held.fileno()).st_nlink == 1, "not removed"
+        assert os.fstat(held.fileno()).st_nlink == int(running)
     assert not links.exists()
-    assert len(list((store.root / "damaged").iterdir())) == 2
+    assert len(list((store.root / "damaged").iterdir())) == 2 * running
+    assert not (store.root / "temp").exists()
 
 
 @pytest.mark.parametrize("damage", [flip, cut, remove])
