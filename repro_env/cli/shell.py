@@ -11,6 +11,7 @@ import typer
 from repro_env.cli import app as commands
 from repro_env.cli import say
 from repro_env.cli.options import SpecArgument
+from repro_env.model.errors import UsageError
 
 
 def add(app: typer.Typer) -> None:
@@ -26,6 +27,8 @@ def command(
         list[str] | None, typer.Option(help="Show a folder that can be written, as `exec --checkpoints`.", metavar="SRC[:DST]")
     ] = None,
     env: Annotated[list[str] | None, typer.Option(help="Set a variable, as `exec --env`.", metavar="NAME[=VALUE]")] = None,
+    runner: Annotated[str, typer.Option(help="`embedded` or `docker`, as `exec --runner`.", metavar="NAME")] = "embedded",
+    gpus: Annotated[str, typer.Option(help="As `exec --gpus`.", metavar="N|all|none")] = "none",
     network: Annotated[bool, typer.Option("--network", help="Let it reach the network.")] = False,
     frozen: Annotated[bool, typer.Option("--frozen", help="Show the captured source, not the files as they are now.")] = False,
 ) -> int:
@@ -35,6 +38,9 @@ def command(
     from repro_env.flows.opened import opened
     from repro_env.store.store import Store
 
+    chosen = run.runner_of(runner)
+    if chosen == "host":
+        raise UsageError("has no shell of its own", where="--runner host", hint="you are in one already")
     here = Path.cwd()
     store = Store.open()
     found = opened(spec, here, store, say.say)
@@ -43,6 +49,8 @@ def command(
             command=("bash",),
             here=here,
             environ=dict(os.environ),
+            runner=chosen,
+            gpus=run.gpus_of(gpus, chosen),
             data=tuple(run.mount(text, "--data") for text in data or ()),
             checkpoints=tuple(run.mount(text, "--checkpoints") for text in checkpoints or ()),
             env=tuple(run.variable(text) for text in env or ()),
