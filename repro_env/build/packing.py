@@ -121,7 +121,8 @@ class Packing:
                 layers = tuple(found(task) for task in self._tasks)
                 image = Image(self._config(layers), tuple(one.blob for one in layers))
                 where = self._output.finish(image)
-                if len(layers) == len(self._spec.expected.layers):
+                # That a layer which came whole follows from its wheels was not seen: nobody had them.
+                if len(layers) == len(self._spec.expected.layers) and not any(task.whole for task in self._tasks):
                     proven.remember(image.config_blob.digest, layers, self._store)
             except BaseException:
                 self._finder.stop()

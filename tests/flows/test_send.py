@@ -8,13 +8,17 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from repro_env.flows.outputs import parse
+from repro_env.flows.push import push
 from repro_env.flows.send import Delivery, send
+from repro_env.model import codec
 from repro_env.model.errors import UsageError
-from repro_env.model.spec import Spec
+from repro_env.model.spec import Spec, WheelHint
 from repro_env.model.talk import Silent
+from repro_env.registry import reference
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
 from tests.fakes.index import configured
@@ -120,6 +124,36 @@ def test_a_registry_gets_the_same(spec: Spec, folder: Path) -> None:
         assert done.manifest_digest == to("oci:out", spec, folder).manifest_digest
         assert done.manifest_digest in done.where
         assert to(f"{host}/team/train:1", spec, folder).made == ()
+
+
+def test_what_was_pushed_is_enough(spec: Spec, folder: Path, store: Store, tmp_path: Path) -> None:
+    """No wheel and no blob is anywhere else: trees and layers come from the registry as they were sent there."""
+    made = {one.name: one for one in spec.identity.distributions}
+    linked = msgspec.structs.replace(
+        spec, hints=msgspec.structs.replace(spec.hints, wheels=tuple(_linked(one) for one in spec.hints.wheels))
+    )
+    (folder / "spec.json").write_bytes(codec.pretty(linked))
+    for name, one in made.items():
+        (folder / "blobs" / one.sha256.removeprefix("sha256:")).unlink()
+        (wheel,) = (tmp_path / "wheels").glob(f"{name}-*.whl")
+        store.blobs.put([wheel.read_bytes()], one.sha256, where=name)
+    with registry(folder.parent / "registry") as host:
+        pushed = push(linked, folder, reference.parse(f"{host}/team/train:1"), store=store, tell=Told())
+        first = to("oci:out", linked, folder)
+        assert first.manifest_digest == pushed.image.partition("@")[2]
+        bare = folder.parent / "elsewhere" / "repro"
+        bare.mkdir(parents=True)
+        for name in ("spec.json", "remote.json"):
+            shutil.copy(folder / name, bare / name)
+        tell = Told()
+        other = Store.open(store.root.parent / "bare")
+        again = send(linked, bare, parse("oci:out"), store=other, tell=tell, here=bare.parent)
+    assert (again.image_id, again.manifest_digest) == (first.image_id, first.manifest_digest)
+    assert sum("came whole" in line for line in tell.lines) == len(made)
+
+
+def _linked(hint: WheelHint) -> WheelHint:
+    return msgspec.structs.replace(hint, origin="index")
 
 
 def test_an_engine_gets_the_same(spec: Spec, folder: Path) -> None:
