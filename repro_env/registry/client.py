@@ -140,7 +140,8 @@ class Registry:
             return size is None or answer.length in (-1, size)
 
     def upload(self, repository: str, chunks: Iterable[bytes], known: Blob | None = None, *, media_type: str = GZIP) -> Blob:
-        """Send a blob and say what it was, read once; over 8 MiB it is held in a file meanwhile. With `known`, nothing is kept unless it is that blob.
+        """Send a blob and say what it was, over 8 MiB an iterator is held in a file meanwhile,
+        and anything else is iterated again where it has to be. With `known`, nothing is kept unless it is that blob.
 
         Raises `ArtifactError` for other bytes than `known`, `NetworkError`. An exception of `chunks` passes through.
         """

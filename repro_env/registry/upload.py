@@ -1,7 +1,7 @@
 """Sending one blob: as one request where it is short, else as a stream, that goes on or begins anew when it is cut.
 
-Digest and size of a long blob may be known only when its last byte was made, and its bytes are made once: what was made
-is held, first in memory, then in a file without a name, until the registry has the whole.
+Digest and size of a long blob may be known only when its last byte was made. An iterator makes its bytes once: they are
+held, first in memory, then in a file without a name, until the registry has the whole. What can be iterated again is not held.
 """
 
 from __future__ import annotations
@@ -56,8 +56,9 @@ def send(
                     return source.blob(media_type)
             except _LostError:
                 pass
-            except BaseException:
-                session.cancel()
+            except Exception:
+                if source.error is not None:  # else the registry has had its chance
+                    session.cancel()
                 raise
         raise NetworkError("loses each upload before its end", where=where, hint=LATER)
 
@@ -66,28 +67,34 @@ def mount(server: Server, repository: str, digest: str, source: str, *, scope: t
     """See `Registry.mount`."""
     query = urllib.parse.urlencode({"mount": digest, "from": source})
     url = server.url(f"{repository}/blobs/uploads/?{query}")
-    with server.send("POST", url, scope=scope, body=b"") as answer:
-        if answer.status == 201:
-            return True
-        if answer.status in (401, 403, 404, 405):  # of the other repository: then the blob is sent as any other
-            return False
-        if answer.status != 202:
-            raise server.refused(answer, f"{server.host}/{repository}", doing="push")
-        session = _Session(server, repository, scope, location=_location(answer, url, server))
+    try:
+        with server.send("POST", url, scope=scope, body=b"") as answer:
+            if answer.status == 201:
+                return True
+            if answer.status != 202:
+                return False
+            session = _Session(server, repository, scope, location=_location(answer, url, server))
+    except NetworkError:
+        # Who may not read there may still write here. What else is wrong is told when the blob is sent as any other.
+        return False
     session.cancel()
     return False
 
 
 class _Source:
-    """Chunks that are made once, hashed, counted and held."""
+    """Chunks that are hashed and counted as they are made; held, or made again when they are asked for again."""
 
     def __init__(self, chunks: Iterable[bytes], known: Blob | None, where: str, folder: Path | None) -> None:
+        self._from = chunks
         self._chunks = iter(chunks)
+        self._once = self._chunks is chunks
         self._known = known
         self._where = where
         self._hasher = hashlib.sha256()
         self._folder = folder or Path(tempfile.gettempdir())
-        self._held = tempfile.SpooledTemporaryFile(max_size=HELD, dir=str(self._folder))  # noqa: SIM115 - closed by `close`
+        self._held = tempfile.SpooledTemporaryFile(max_size=2 * HELD, dir=str(self._folder))  # noqa: SIM115 - closed by `close`
+        self._holds = True
+        """Whether all that was made is held."""
         self._ended = False
         self.done = 0
         """Bytes made."""
@@ -106,13 +113,19 @@ class _Source:
 
     def rest(self, position: int) -> Iterator[bytes]:
         """From `position` on, to the end: what is held, then what is made."""
-        while position < self.done:
-            self._held.seek(position)
-            chunk = self._held.read(_PART)
-            position += len(chunk)
-            yield chunk
+        if self._holds:
+            while position < self.done:
+                self._held.seek(position)
+                chunk = bytes(self._held.read(_PART))
+                position += len(chunk)
+                yield chunk
+            self._holds = self._once
+        elif position < self.done:
+            self._chunks = iter(self._from)
+            self._hasher, self.done, self._ended = hashlib.sha256(), 0, False
         while not self._ended:
-            chunk = self._make()
+            before = self.done
+            chunk = self._make()[max(0, position - before) :]
             if chunk:
                 yield chunk
 
@@ -139,9 +152,10 @@ class _Source:
             self._hasher.update(made)
             self.done += len(made)
             self._check()
-            with room(self._folder):
-                self._held.seek(0, 2)
-                self._held.write(made)
+            if self._holds:
+                with room(self._folder):
+                    self._held.seek(0, 2)
+                    self._held.write(made)
         except BaseException as error:
             self.error = error
             raise

@@ -231,6 +231,10 @@ def test_behind_a_proxy(
         front.realm = f"https://{NAME}:5443/token"
         login(nothing_known, f"{NAME}:5443")
         monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+        with monkeypatch.context() as own:
+            own.delenv("SSL_CERT_FILE")
+            with pytest.raises(NetworkError, match="its certificate cannot be verified"):
+                works(Registry(f"{NAME}:5443"))
         works(Registry(f"{NAME}:5443"))
         assert set(proxy.asked) == {f"{NAME}:5443"}
         with pytest.raises(NetworkError, match="the proxy does not let this through"):

@@ -65,7 +65,7 @@ def test_an_error_of_the_source_passes_through(after: int, error: BaseException,
         registry.upload("team/broken", broken())
     assert caught.value is error
     assert front.count("PUT") == 0
-    assert front.count("DELETE") == (after > upload.HELD)
+    assert front.count("DELETE") == (after > upload.HELD and isinstance(error, Exception))
 
 
 def test_a_blob_of_another_repository_is_mounted(front: Front, registry: Registry) -> None:
@@ -75,6 +75,13 @@ def test_a_blob_of_another_repository_is_mounted(front: Front, registry: Registr
     assert registry.has("team/to", sent.digest, sent.size)
     assert not registry.mount("team/to", OTHER, "team/from")
     assert front.count("DELETE") == 1  # the upload that the registry began instead
+
+
+def test_a_repository_that_may_not_be_read_is_no_obstacle(front: Front, registry: Registry) -> None:
+    for status in (401, 403, 404, 405, 500):
+        front.fail("POST", "/uploads/.*mount", "status", status, times=10)
+        assert not registry.mount("team/to", OTHER, "secret/from")
+        front._faults.clear()
 
 
 def test_what_is_there_is_not_sent(front: Front, registry: Registry) -> None:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 import pytest
 
@@ -180,6 +181,33 @@ def test_a_long_upload_goes_on_where_it_was_cut(place: int, front: Front, regist
     assert (sent.digest, sent.size) == (digest_of(LONG), len(LONG))
     assert front.count("PATCH") == 3
     assert registry.has("team/faults", sent.digest, sent.size)
+
+
+class Again:
+    """Bytes that can be made again; how often they were."""
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.times = 0
+
+    def __iter__(self) -> Iterator[bytes]:
+        self.times += 1
+        for start in range(0, len(self.data), 100_000):
+            yield self.data[start : start + 100_000]
+
+
+@pytest.mark.parametrize("fault", [("cut", 3 << 20), ("drop", 0), ("status", 503), None])
+def test_what_can_be_made_again_is_not_held(
+    fault: tuple[str, int] | None, front: Front, registry: Registry, tmp_path: Path
+) -> None:
+    source = Again(os.urandom(100) + LONG)
+    if fault:
+        front.fail("PATCH", "/blobs/uploads/", *fault)
+    registry = Registry(front.host, pause=0.001, folder=tmp_path / "not-there")  # a file there could not be made
+    sent = registry.upload("team/faults", source)
+    assert (sent.digest, sent.size) == (digest_of(source.data), len(source.data))
+    assert registry.has("team/faults", sent.digest, sent.size)
+    assert source.times == (1 if fault is None else 2)
 
 
 def test_an_upload_whose_answer_is_lost_is_not_sent_twice(front: Front, registry: Registry) -> None:
