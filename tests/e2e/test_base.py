@@ -1,0 +1,115 @@
+"""`capture --base REF` through the command: from a registry's image to the same image, on other machines too."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro_env.registry.client import Registry
+from tests.e2e.parts import Project
+from tests.fakes import images
+from tests.fakes.images import layered
+from tests.registries import registry
+
+
+@pytest.fixture(scope="module")
+def host(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with registry(tmp_path_factory.mktemp("registry")) as name:
+        yield name
+
+
+def spec_of(folder: Path) -> dict[str, Any]:
+    found = json.loads((folder / "spec.json").read_text())
+    assert isinstance(found, dict)
+    return found
+
+
+def blob(small: Project, digest: str) -> bytes:
+    """A carried tree as it is sent."""
+    return (small.folder / f"repro/blobs/{digest.removeprefix('sha256:')}.gz").read_bytes()
+
+
+def push(host: str, layers: list[bytes], tag: str) -> str:
+    made = layered(layers)
+    server = Registry(host, pause=0.01)
+    for data, one in zip(made.layers, made.image.layers, strict=True):
+        server.upload("bases/small", [data], one)
+    server.ensure("bases/small", made.config, made.image.config_blob.media_type)
+    server.put_manifest("bases/small", tag, made.image.manifest, made.image.manifest_blob.media_type)
+    return made.image.manifest_blob.digest
+
+
+@pytest.fixture(scope="module")
+def trees(small: Project) -> tuple[bytes, bytes]:
+    """The base and the interpreter that were cut from this machine, as layers."""
+    identity = spec_of(small.folder / "repro")["identity"]
+    return blob(small, identity["base"]["sha256"]), blob(small, identity["interpreter"]["tree"]["sha256"])
+
+
+def test_a_linked_base(small: Project, host: str, trees: tuple[bytes, bytes], tmp_path: Path) -> None:
+    """The same system out of a registry makes the same image; it is not carried, and had again by its digest."""
+    digest = push(host, [trees[0]], "system")
+    made = small.capture("--base", f"{host}/bases/small:system", "--output", tmp_path / "repro", "--source", small.folder)
+    assert made["base"] == {"reference": f"{host}/bases/small:system", "digest": digest, "kept": False}
+    before, after = spec_of(small.folder / "repro"), spec_of(tmp_path / "repro")
+    assert after["identity"] == before["identity"]
+    assert made["image_id"] == before["expected"]["image_id"]
+    name = f"{after['identity']['base']['sha256'].removeprefix('sha256:')}.gz"
+    assert not (tmp_path / "repro/blobs" / name).exists()
+    assert "missing" not in small.run("show", tmp_path / "repro", "--only", "blobs").out
+    assert small.run("check", tmp_path / "repro", code=None).code == 0
+
+    push(host, [images.base({"etc/other": b"another system"})], "system")  # the tag moves
+    other = small.elsewhere(tmp_path / "store")
+    told = other.run("rebuild", tmp_path / "repro", "--dry-run").err
+    assert f"{host}/bases/small:system@{digest}" in told
+    assert other.rebuild(tmp_path / "repro") == made["image_id"]
+
+
+def test_a_kept_base_with_its_interpreter(small: Project, host: str, trees: tuple[bytes, bytes], tmp_path: Path) -> None:
+    """The image has the captured Python, and a distribution that the environment has not; the registry may go away."""
+    more = images.base({"usr/share/more": b"more", "etc/hostname": b"builder\n"})
+    push(host, [*trees, more], "python")
+    made = small.capture(
+        "--base", f"{host}/bases/small:python", "--keep-base", "--output", tmp_path / "repro", "--source", small.folder
+    )
+    assert made["base"]["kept"] is True
+    assert made["image_id"] != spec_of(small.folder / "repro")["expected"]["image_id"]
+    text = (tmp_path / "repro/spec.json").read_text().replace(host, "registry.invalid")
+    (tmp_path / "repro/spec.json").write_text(text)
+    other = small.elsewhere(tmp_path / "store")
+    assert other.rebuild(tmp_path / "repro") == made["image_id"]
+    says = other.python_says("import ssl, mdurl; print(open('/usr/share/more').read(), mdurl.EDITED)", cwd=tmp_path)
+    assert says.split() == ["more", "True"]
+
+
+@pytest.mark.parametrize(
+    ("lacks", "said"), [("zlib", "libz.so.1"), ("interpreter", "another interpreter where the captured one is")]
+)
+def test_a_base_that_does_not_fit(
+    small: Project, host: str, trees: tuple[bytes, bytes], tmp_path: Path, lacks: str, said: str
+) -> None:
+    stdlib = spec_of(small.folder / "repro")["observed"]["interpreter"]["stdlib"].lstrip("/")
+    if lacks == "zlib":
+        layers = [trees[0], images.base({f"usr/lib/{os.uname().machine}-linux-gnu/libz.so.1": None})]
+    else:
+        layers = [*trees, images.base({f"{stdlib}/os.py": b"# changed\n"})]
+    push(host, layers, "other")
+    done = small.run(
+        "capture", "--python", small.python, "--base", f"{host}/bases/small:other", "--output", tmp_path / "repro", code=7
+    )
+    assert said in done.err
+    assert f"--base {host}/bases/small:other" in done.err
+    assert not (tmp_path / "repro/spec.json").exists()
+
+
+def test_words_that_do_not_go_together(small: Project, tmp_path: Path) -> None:
+    assert "--base REF" in small.run("capture", "--keep-base", "--output", tmp_path / "repro", code=2).err
+    done = small.run("capture", "--base", "registry.example.com/x:1", "--with", "git", "--output", tmp_path / "repro", code=2)
+    assert "--with" in done.err
+    assert not list(tmp_path.iterdir())
