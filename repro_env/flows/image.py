@@ -12,8 +12,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from repro_env.build import expected
 from repro_env.build.packed import moved
-from repro_env.flows import expected
 from repro_env.flows import opened as opening
 from repro_env.flows.locate import locate
 from repro_env.image import config, flat, foreign, layer, record
@@ -21,7 +21,7 @@ from repro_env.image.entry import Entry
 from repro_env.image.foreign import Scanned
 from repro_env.io import machine
 from repro_env.model import codec
-from repro_env.model.errors import ArtifactError, SpecError, UsageError
+from repro_env.model.errors import ArtifactError, BuildError, SpecError, UsageError
 from repro_env.model.image import CONFIG, MANIFEST
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Advance, Tell
@@ -288,7 +288,7 @@ class _Work:
     def tree(self, scanned: list[Scanned | None]) -> Mapping[str, Entry]:
         """What the image shows; nothing where a layer cannot be read."""
         if not all(scanned) or not scanned:
-            self.unseen.append(NotCompared(what="the files", why="not every layer can be read"))
+            self.unseen.append(NotCompared(what=verify.FILES, why="not every layer can be read"))
             return {}
         found = flat.flatten([layer.nodes for layer in scanned if layer is not None])
         for problem in found.problems:
@@ -327,11 +327,13 @@ class _Work:
             # Every layer is the expected one, so every file is, those that RECORD does not know included.
             self.wrong = [msgspec.structs.replace(one, captured=one.captured or one.part == "record") for one in self.wrong]
             return len(tree)
-        known = expected.listing(spec, folder, store)
-        if isinstance(known, NotCompared) or not tree:
-            self.unseen.append(
-                known if isinstance(known, NotCompared) else NotCompared(what=expected.SPEC, why="no files were read")
-            )
+        if not tree:
+            self.unseen.append(NotCompared(what=verify.SPEC, why="no file of the image could be read"))
+            return None
+        try:
+            known = {entry.path: entry for entry in expected.entries(spec, folder, store)}
+        except (ArtifactError, BuildError) as error:
+            self.unseen.append(NotCompared(what=verify.SPEC, why=f"which files it means cannot be told: {error}"))
             return None
         self.wrong = [*verify.with_spec(self.wrong, known, tree), *verify.against(known, tree)]
         return len(known)
@@ -345,7 +347,7 @@ class _Work:
         try:
             wanted = layer.diff_id(moved(Carried(folder / "blobs").tree(source.tree), source.path))
         except ArtifactError as error:
-            self.unseen.append(NotCompared(what=expected.SPEC, why=f"the layer of the source: {error}"))
+            self.unseen.append(NotCompared(what=verify.SPEC, why=f"the layer of the source: {error}"))
             return
         if self.diff_ids[-1] != wanted:
             self._bad("spec", "the last layer", f"is neither of the spec nor its source, which would be {wanted}")

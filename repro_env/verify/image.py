@@ -12,6 +12,9 @@ from repro_env.verify.tree import Listed, changes, described
 
 Part = Literal["manifest", "config", "layer", "tree", "record", "spec"]
 
+FILES, SPEC = "the files", "the spec"
+"""Of `NotCompared.what`: without these nothing is good."""
+
 
 class Mismatch(Frozen, frozen=True, kw_only=True):
     part: Part
@@ -49,7 +52,7 @@ class Report(Frozen, frozen=True, kw_only=True):
     @property
     def good(self) -> bool:
         """Something was compared, and nothing of it differs."""
-        unseen = any(one.what in ("the files", "the spec") for one in self.not_compared)
+        unseen = any(one.what in (FILES, SPEC) for one in self.not_compared)
         return bool(self.layers) and not unseen and not any(not one.captured for one in self.mismatches)
 
 
