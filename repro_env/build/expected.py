@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import msgspec
 
-from repro_env.build.conda import known
+from repro_env.build import conda
 from repro_env.image import conda as linking
 from repro_env.image import config, stack
 from repro_env.image import wheel as rule
@@ -27,8 +27,13 @@ _HINT = "the spec was edited or damaged; restore it or capture again"
 _REBUILD = "repro-env rebuild, which fetches what is missing, or capture again"
 
 
-def entries(spec: Spec, folder: Path, store: Store) -> list[Entry]:
+Known = Callable[[Wheel], rule.Facts]
+
+
+def entries(spec: Spec, folder: Path, store: Store, known: Known | None = None) -> list[Entry]:
     """Sorted, every parent there, every file with its sha256. `folder` holds the spec, and `blobs/`.
+
+    `known`: asked for a wheel that neither the store nor the folder knows.
 
     Raises `ArtifactError` when a tree or what is known of a wheel is missing, `BuildError` when the spec contradicts itself.
     """
@@ -38,7 +43,7 @@ def entries(spec: Spec, folder: Path, store: Store) -> list[Entry]:
     ]
     versions = {one.key: one.version for one in identity.packages}
     versions |= {one.key: one.version for one in identity.distributions}
-    for kind, made in (("conda", _packages(spec, store)), ("distributions", _wheels(spec, folder, store))):
+    for kind, made in (("conda", _packages(spec, store)), ("distributions", _wheels(spec, folder, store, known))):
         groups = stack.layers(made)
         told = [one.holds for one in spec.expected.layers if one.kind == kind]
         if [tuple(f"{name}=={versions[name]}" for name in group.names) for group in groups] != told:
@@ -65,27 +70,29 @@ def node(entry: Entry) -> Node:
 def _packages(spec: Spec, store: Store) -> dict[str, rule.Installed]:
     found = {}
     for one in spec.identity.packages:
-        facts = known(one, spec.identity.layout, store)
+        facts = conda.known(one, spec.identity.layout, store)
         if facts is None:
             raise ArtifactError("nothing is known of what it becomes", where=one.filename, hint=_REBUILD)
         found[one.key] = linking.canonical(facts, spec.identity.layout)
     return found
 
 
-def _wheels(spec: Spec, folder: Path, store: Store) -> dict[str, rule.Installed]:
+def _wheels(spec: Spec, folder: Path, store: Store, known: Known | None) -> dict[str, rule.Installed]:
     identity = spec.identity
     return {
-        one.key: rule.canonical(_facts(one, folder, store), identity.layout_of(one), name=one.name)
+        one.key: rule.canonical(_facts(one, folder, store, known), identity.layout_of(one), name=one.name)
         for one in identity.distributions
     }
 
 
-def _facts(one: Wheel, folder: Path, store: Store) -> rule.Facts:
+def _facts(one: Wheel, folder: Path, store: Store, known: Known | None) -> rule.Facts:
     """What is known of a wheel, or stands in the one that is here."""
     found = store.facts.recall(FACTS, one.sha256, rule.Facts)
     if found is not None:
         return found if found.filename == one.filename else msgspec.structs.replace(found, filename=one.filename)
     path = store.blobs.path(one.sha256) or Carried(folder / "blobs").file(one.sha256)
+    if path is None and known is not None:
+        return known(one)
     if path is None:
         raise ArtifactError("nothing is known of its wheel", where=f"{one.name}=={one.version}", hint=_REBUILD)
     return open_facts(path, one.filename)

@@ -145,7 +145,8 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         spec = replace(spec, hints=replace(spec.hints, base=base.hint))
     packed = sent.expected(spec.expected.layers, request.output / "blobs", store.facts)
     spec = replace(spec, expected=replace(spec.expected, packed=packed))
-    without = dockerfile.write(request.output, spec, store)
+    by_digest = {one.wheel.sha256: one for one in locked.identified}
+    without = dockerfile.write(request.output, spec, store, lambda wheel: identify.facts_of(by_digest[wheel.sha256], store))
     if without:
         tell(f"no Dockerfile: {without}; `repro-env rebuild` makes the image")
     files.write(request.output, spec, store.facts)

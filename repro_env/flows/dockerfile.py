@@ -32,10 +32,10 @@ class _Written(msgspec.Struct, frozen=True):
     """Name -> sha256 (hex)."""
 
 
-def write(output: Path, spec: Spec, store: Store) -> str:
+def write(output: Path, spec: Spec, store: Store, facts: expected.Known | None = None) -> str:
     """Write the three files to the spec's folder, where they are not there already; none where there can be none.
 
-    Returns why there is no Dockerfile, or nothing. Depends on the identity alone: after an edit of the code, nothing is done.
+    `facts`: asked for a wheel that the store does not know. Returns why there is no Dockerfile, or nothing. Depends on the identity alone: after an edit of the code, nothing is done.
     """
     why = dockerfile.refusal(spec)
     if why:
@@ -48,7 +48,7 @@ def write(output: Path, spec: Spec, store: Store) -> str:
     )
     known = store.facts.recall(_KIND, key, _Written)
     if known is None or any(_sha256(output / name) != known.files.get(name) for name in NAMES):
-        made = files(spec, expected.entries(spec, output, store))
+        made = files(spec, expected.entries(spec, output, store, facts))
         for name, data in made.items():
             atomic_write(output / name, data)
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in made.items()}

@@ -125,7 +125,14 @@ def opened(address: str = "", environ: Mapping[str, str] | None = None, *, timeo
         from docker.errors import DockerException
 
         def client(version: str) -> DockerClient:
-            return docker.DockerClient(base_url=where, version=version, timeout=timeout, tls=tls or False)
+            try:
+                return docker.DockerClient(base_url=where, version=version, timeout=timeout, tls=tls or False)
+            except (ValueError, KeyError, TypeError, AttributeError) as error:  # it reads the user's settings, trusting them
+                raise EngineError(
+                    f"the Docker configuration cannot be read: {error}",
+                    where=environ.get("DOCKER_CONFIG") or "~/.docker",
+                    hint="mend config.json there, or name another folder with DOCKER_CONFIG",
+                ) from None
 
         with contextlib.closing(client(MINIMUM_DOCKER_API_VERSION)) as asking:  # docker-py's `auto` leaves a socket open
             version = asking.api.version(api_version=False)

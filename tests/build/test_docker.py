@@ -27,7 +27,7 @@ from repro_env.model.errors import ArtifactError, BuildError, EngineError, Platf
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Silent
 from repro_env.render import instruction
-from repro_env.render.instruction import From, Instruction, Run, Set, Workdir
+from repro_env.render.instruction import From, Instruction, Run, Set
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
 from tests.parts import need

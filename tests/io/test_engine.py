@@ -141,12 +141,13 @@ def test_an_engine_that_never_answers(tmp_path: Path) -> None:
 
 def test_an_engine_that_dies_in_mid_talk(tmp_path: Path) -> None:
     said = [answer(VERSION), answer({"Name": os.uname().nodename})]
-    with listening(tmp_path, *said) as address, engine.opened(address, {}) as opened:
-        with (
-            pytest.raises(EngineError, match="went away while it was asked to start the container"),
-            opened.talk("start the container"),
-        ):
-            opened.client.api.start("abc")
+    with (
+        listening(tmp_path, *said) as address,
+        engine.opened(address, {}) as opened,
+        pytest.raises(EngineError, match="went away while it was asked to start the container"),
+        opened.talk("start the container"),
+    ):
+        opened.client.api.start("abc")
 
 
 def test_an_engine_that_dies_in_a_stream(tmp_path: Path) -> None:
@@ -188,6 +189,16 @@ def test_the_context_in_force(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert failing("", {"DOCKER_CONTEXT": "far"}).where == host
     assert failing("", {"DOCKER_HOST": "unix:///none.sock", "DOCKER_CONTEXT": "far"}).where == "unix:///none.sock"
     assert "Docker context gone" in str(failing("", {"DOCKER_CONTEXT": "gone"}))
+
+
+@pytest.mark.parametrize("auths", [{"registry.example.com": {"auth": "half"}}, {"x": {"auth": "/w=="}}, {"x": {"auth": 1}}])
+def test_a_configuration_that_makes_no_sense(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, auths: object) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({"auths": auths}))
+    monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path))
+    with listening(tmp_path, answer(VERSION)) as address:
+        found = failing(address, {"DOCKER_CONFIG": str(tmp_path)})
+    assert found.where == str(tmp_path)
+    assert "configuration" in str(found)
 
 
 @pytest.mark.parametrize(
