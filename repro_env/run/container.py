@@ -14,6 +14,8 @@ INIT = "/.repro-env/init"
 """Where a container sees `Place.control`."""
 LABEL = "io.repro-env.run"
 """On every container of ours: the scratch folder of its run, which is locked as long as the run is watched over."""
+ORIGIN = "io.repro-env.origin"
+"""Which boot and which mounts that folder was seen from: another container that talks to the same engine sees other folders."""
 RUN = "/run"
 _WRITABLE = "rw,exec,nosuid,nodev,mode=1777"
 
@@ -30,6 +32,7 @@ class Place(Frozen, frozen=True, kw_only=True):
     """All that had to be read or made on this machine."""
 
     scratch: AbsPath
+    origin: Line
     control: AbsPath
     """A folder of this run's with `init.py` and `launch.json`, for `init.py` to answer in."""
     interpreter: AbsPath
@@ -95,7 +98,7 @@ def to_container(launch: Launch, place: Place) -> dict[str, object]:
         "User": f"{launch.user.uid}:{launch.user.gid}",
         "WorkingDir": "/",
         "Hostname": launch.hostname,
-        "Labels": {LABEL: place.scratch},
+        "Labels": {LABEL: place.scratch, ORIGIN: place.origin},
         "Tty": place.terminal,
         "OpenStdin": True,
         "StdinOnce": True,

@@ -132,6 +132,7 @@ class DockerRunner:
         cpus = os.sched_getaffinity(0)
         return Place(
             scratch=str(own.path),
+            origin=_origin(),
             control=str(control),
             interpreter=self._interpreter,
             workspace=str(files),
@@ -165,7 +166,7 @@ class DockerRunner:
                     resize=lambda rows, columns: _resize(engine, made, rows, columns),
                     started=control / "started",
                 ).wait()
-                code, starved = _end(engine, made)
+                code, starved = _end(engine, made, told=(control / "ended.json").exists())
             except (EngineError, OSError) as error:
                 _end_alone(pid, made)
                 if (control / "ended.json").exists():
@@ -335,16 +336,23 @@ def _clear(engine: Engine) -> None:
     with engine.talk("list its containers"):
         found = engine.client.api.containers(all=True, filters={"label": container.LABEL})
     for one in found:
-        path = str((one.get("Labels") or {}).get(container.LABEL, ""))
-        if path and _is_over(path):
+        labels: dict[str, str] = one.get("Labels") or {}
+        path = labels.get(container.LABEL, "")
+        if path and _is_over(path, seen=labels.get(container.ORIGIN) == _origin()):
             _remove(engine, one["Id"])
 
 
-def _is_over(path: str) -> bool:
+def _origin() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    return f"{boot} {os.stat('/proc/self/ns/mnt').st_ino}"  # noqa: PTH116
+
+
+def _is_over(path: str, *, seen: bool) -> bool:
+    """`seen`: the folder is gone when it is not there; else it may be somewhere that this process does not see."""
     try:
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
     except FileNotFoundError:
-        return True
+        return seen
     except OSError:
         return False  # somebody else's
     try:
@@ -384,15 +392,15 @@ def _resize(engine: Engine, made: str, rows: int, columns: int) -> None:
         engine.client.api.resize(made, rows, columns)
 
 
-def _end(engine: Engine, made: str) -> tuple[int, bool]:
-    """The container's exit code, and whether the engine saw it run out of memory."""
+def _end(engine: Engine, made: str, *, told: bool) -> tuple[int, bool]:
+    """The container's exit code, and whether the engine saw it run out of memory. `told`: init has said how it ended."""
     with engine.talk("wait for the container"):
         code = int(engine.client.api.wait(made)["StatusCode"])
         deadline = time.monotonic() + _LATE
         while True:
             state: dict[str, Any] = engine.client.api.inspect_container(made)["State"]
             starved = bool(state.get("OOMKilled"))
-            if starved or code != 128 + signal.SIGKILL or time.monotonic() > deadline:
+            if told or starved or code != 128 + signal.SIGKILL or time.monotonic() > deadline:
                 return code, starved
             time.sleep(0.05)
 

@@ -18,10 +18,12 @@ from repro_env.run import container, docker
 from repro_env.run.attached import _Frames
 from repro_env.run.container import Bind, Place, covered, to_container
 from repro_env.run.cover import cover, within
+from repro_env.run.scratch import Scratch
 
 DIGEST = "sha256:" + "1" * 64
 PLACE = Place(
     scratch="/runs/x/.scratch",
+    origin="boot 1",
     control="/runs/x/.scratch/control",
     interpreter="/opt/python/bin/python3",
     workspace="/runs/x/files",
@@ -206,3 +208,14 @@ def test_frames_arrive_in_any_pieces(size: int) -> None:
         for number, part in frames.feed(stream[at : at + size]):
             got[number] += part
     assert got == {1: b"abcd", 2: b"xy"}
+
+
+def test_a_container_is_left_over_when_nobody_holds_its_folder(tmp_path: Path) -> None:
+    held = Scratch(tmp_path / "held")
+    (tmp_path / "free").mkdir()
+    try:
+        found = {name: docker._is_over(str(tmp_path / name), seen=True) for name in ("held", "free", "gone")}
+    finally:
+        held.remove()
+    assert found == {"held": False, "free": True, "gone": True}
+    assert not docker._is_over(str(tmp_path / "gone"), seen=False), "a folder that this process may just not see"
