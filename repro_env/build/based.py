@@ -9,7 +9,7 @@ from repro_env.build.interface import Origin
 from repro_env.build.trees import Offer
 from repro_env.image.entry import members
 from repro_env.model.artifact import TreeBlob
-from repro_env.model.errors import ArtifactError
+from repro_env.model.errors import ArtifactError, NetworkError
 from repro_env.model.spec import BaseHint
 from repro_env.model.talk import Silent
 from repro_env.store.carried import Carried
@@ -43,7 +43,11 @@ class BaseImage:
 
         with self._lock:
             before = self._store.layers.path(digest)
-            made = pulled.again(self._hint, self._store, Silent(), self._asked())
+            try:
+                made = pulled.again(self._hint, self._store, Silent(), self._asked())
+            except (ArtifactError, NetworkError) as error:
+                hint = f"{error.hint}; or copy the blobs/ of a capture with --keep-base beside the spec"
+                raise type(error)(f"the base cannot be had: {error}", where=self._where, hint=hint) from None
             if before is None:
                 self.fetched += sum(one.size for one in self._hint.layers)
             if made.blob != self._base:
