@@ -45,7 +45,7 @@ def built(spec: Spec, folder: Path, *, store: Store, tell: Tell, name: str = "",
     Raises `BuildError` for a spec that has no Dockerfile, for a build that fails and for an image that is not the captured
     one, which is kept under another name; `EngineError`, `PlatformError`, and what fetching raises.
     """
-    if why := refusal(spec):
+    if why := refusal(spec, alone=False):
         raise BuildError(f"no Dockerfile can make this environment: {why}", where="--builder docker", hint="rebuild without it")
     called = name or f"repro-env-built:{spec.digest[7:19]}"
     if not _NAME.fullmatch(called):

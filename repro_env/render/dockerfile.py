@@ -28,18 +28,18 @@ class Step(msgspec.Struct, frozen=True):
     instructions: tuple[Instruction, ...]
 
 
-def refusal(spec: Spec) -> str:
-    """Why there is no Dockerfile for a spec; empty when there is one."""
+def refusal(spec: Spec, *, alone: bool = True) -> str:
+    """Why there is no Dockerfile for a spec; empty when there is one. `alone`: what is not carried cannot be had."""
     if spec.identity.packages:
         return "conda packages hold the Python that would have to install them"
-    if spec.identity.base.sha256 not in spec.carried:
-        return "its base is not carried beside the spec"
+    if alone and spec.identity.base.sha256 not in spec.carried:
+        return "its base is not carried beside the spec (--keep-base)"
     return ""
 
 
 def render(spec: Spec, label: str) -> bytes:
     """The same spec gives the same bytes. `label`: name of the label that holds the spec digest. Raises `SpecError`."""
-    if why := refusal(spec):
+    if why := refusal(spec, alone=False):
         raise SpecError(f"has no Dockerfile: {why}", where="Dockerfile", hint="repro-env rebuild makes the image")
     found = steps(spec, label)
     wanted = [one for step in found for one in step.instructions]
