@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -88,22 +87,14 @@ def test_a_kept_base_with_its_interpreter(small: Project, host: str, trees: tupl
     assert says.split() == ["more", "True"]
 
 
-@pytest.mark.parametrize(
-    ("lacks", "said"), [("zlib", "libz.so.1"), ("interpreter", "another interpreter where the captured one is")]
-)
-def test_a_base_that_does_not_fit(
-    small: Project, host: str, trees: tuple[bytes, bytes], tmp_path: Path, lacks: str, said: str
-) -> None:
+def test_a_base_with_another_interpreter(small: Project, host: str, trees: tuple[bytes, bytes], tmp_path: Path) -> None:
     stdlib = spec_of(small.folder / "repro")["observed"]["interpreter"]["stdlib"].lstrip("/")
-    if lacks == "zlib":
-        layers = [trees[0], images.base({f"usr/lib/{os.uname().machine}-linux-gnu/libz.so.1": None})]
-    else:
-        layers = [*trees, images.base({f"{stdlib}/os.py": b"# changed\n"})]
-    push(host, layers, "other")
+    push(host, [*trees, images.base({f"{stdlib}/os.py": b"# changed\n"})], "other")
     done = small.run(
         "capture", "--python", small.python, "--base", f"{host}/bases/small:other", "--output", tmp_path / "repro", code=7
     )
-    assert said in done.err
+    assert "another interpreter where the captured one is" in done.err
+    assert f"/{stdlib}/os.py" in done.err
     assert f"--base {host}/bases/small:other" in done.err
     assert not (tmp_path / "repro/spec.json").exists()
 
