@@ -102,7 +102,7 @@ def test_options_become_a_request(tmp_path: Path) -> None:
         ("--seed 4294967296 x", "--seed 4294967296"),
         ("--seed 1.5 x", "--seed 1.5"),
         ("--seed ٣ x", "--seed ٣"),
-        ("--runner docker x", "--runner docker"),
+        ("--runner k8s x", "--runner k8s"),
         ("--data a:b x", "--data a:b"),
         ("--data :/b x", "--data :/b"),
         ("--save= x", "--save"),
