@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -167,6 +169,25 @@ def test_an_engine_gets_the_same(spec: Spec, folder: Path) -> None:
         assert "nothing to send" in tell.lines[-1]
     finally:
         subprocess.run(["docker", "rmi", "-f", f"{NAME}:1", f"{NAME}:2"], capture_output=True, check=False)
+
+
+def test_podman_and_skopeo_report_the_same(spec: Spec, folder: Path) -> None:
+    need(shutil.which("podman") and shutil.which("skopeo"), "podman or skopeo is missing")
+    need(os.geteuid() == 0, "podman with a store of its own takes root here")
+    to(f"docker-archive:i.tar:{NAME}:3", spec, folder)
+    to("oci:out:v1", spec, folder)
+    here = folder.parent
+    for source in (f"oci-archive:{here / 'i.tar'}", f"oci:{here / 'out'}:v1"):
+        raw = subprocess.run(["skopeo", "inspect", "--raw", source], capture_output=True, check=True).stdout
+        assert json.loads(raw)["config"]["digest"] == spec.expected.image_id
+    for source in (f"docker-archive:{here / 'i.tar'}", f"oci-archive:{here / 'i.tar'}", f"oci:{here / 'out'}:v1"):
+        with tempfile.TemporaryDirectory(prefix="r-", dir="/var/tmp") as short:  # it takes no long path
+            own = ["podman", "--root", f"{short}/root", "--runroot", f"{short}/run", "--storage-driver", "vfs"]
+            pulled = subprocess.run([*own, "pull", "-q", source], capture_output=True, text=True, check=False)
+            assert pulled.returncode == 0, pulled.stderr
+            listed = [*own, "images", "--no-trunc", "--format", "{{.ID}}"]
+            shown = subprocess.run(listed, capture_output=True, text=True, check=True).stdout
+            assert shown.split() == [spec.expected.image_id], source
 
 
 def test_squashfs_has_no_manifest(spec: Spec, folder: Path) -> None:
