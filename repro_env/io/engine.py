@@ -33,21 +33,6 @@ _START = "start it (systemctl start docker), or name another with DOCKER_HOST; t
 _LOST = "see whether it still runs (docker info), and start again; what was begun there may have to be removed by hand"
 
 
-class RefusedError(EngineError):
-    """The engine answered, and what it answered is no. `status` is HTTP's, as its API says it."""
-
-    def __init__(self, what: str, *, where: str = "", hint: str = "", status: int = 0) -> None:
-        super().__init__(what, where=where, hint=hint)
-        self.status = status
-
-    def __reduce__(self) -> tuple[object, ...]:
-        return (_refused, (self.what, self.where, self.hint, self.status))
-
-
-def _refused(what: str, where: str, hint: str, status: int) -> RefusedError:
-    return RefusedError(what, where=where, hint=hint, status=status)
-
-
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
     """What an engine says of itself."""
 
@@ -85,7 +70,7 @@ class Engine:
 
     @contextlib.contextmanager
     def talk(self, doing: str = "") -> Iterator[None]:
-        """Translates every failure of docker-py within. Raises `RefusedError` or `EngineError`.
+        """Translates every failure of docker-py within. Raises `EngineError`; its `status` says whether the engine answered, and what.
 
         `doing` completes "the engine cannot …": `start the container`.
         """
@@ -270,7 +255,7 @@ def explained(error: Exception, where: str, doing: str) -> EngineError | None:
     if isinstance(error, APIError):
         said = " ".join(str(error.explanation or error).split())
         what = f"the engine cannot {doing}: {said}" if doing else f"the engine says: {said}"
-        return RefusedError(what, where=where, hint=_hint(said), status=int(error.status_code or 0))
+        return EngineError(what, where=where, hint=_hint(said), status=int(error.status_code or 0))
     foreign = type(error).__module__.split(".")[0]
     if not isinstance(error, (DockerException, OSError)) and foreign not in ("urllib3", "http", "requests"):
         return None

@@ -129,7 +129,20 @@ class RecordError(ReproEnvError):
 
 
 class EngineError(ReproEnvError):
+    """`status` is what an engine answered, as HTTP counts; 0 when it did not answer."""
+
     exit_code = 20
+
+    def __init__(self, what: str, *, where: str = "", hint: str = "", status: int = 0) -> None:
+        super().__init__(what, where=where, hint=hint)
+        self.status = status
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (_answered, (self.what, self.where, self.hint, self.status))
+
+
+def _answered(what: str, where: str, hint: str, status: int) -> EngineError:
+    return EngineError(what, where=where, hint=hint, status=status)
 
 
 class CommandMissingError(ReproEnvError):

@@ -19,7 +19,7 @@ import msgspec
 from repro_env.image import tar
 from repro_env.image.entry import CHUNK, Entry
 from repro_env.image.manifest import Image
-from repro_env.io.engine import Engine, RefusedError
+from repro_env.io.engine import Engine
 from repro_env.io.files import room
 from repro_env.model import codec
 from repro_env.model.errors import BuildError, EngineError, UsageError
@@ -59,7 +59,7 @@ def has(engine: Engine, image_id: str) -> bool:
     try:
         with engine.talk("look for the image"):
             found = engine.client.api.inspect_image(image_id)
-    except RefusedError as error:
+    except EngineError as error:
         if error.status == 404:
             return False
         raise
@@ -77,7 +77,9 @@ def below(engine: Engine, diff_ids: Sequence[str]) -> int:
         try:
             with engine.talk("look into an image"):
                 found = engine.client.api.inspect_image(one["Id"])
-        except RefusedError:
+        except EngineError as error:
+            if error.status != 404:
+                raise
             continue  # gone meanwhile
         layers = (found.get("RootFS") or {}).get("Layers") or []
         same = 0
@@ -187,7 +189,7 @@ class EngineOutput:
     def has(self, blob: Blob) -> bool:
         return blob.digest in self._there or self._path(blob).exists()
 
-    def take(self, chunks: Iterator[bytes], known: Blob | None) -> Blob:
+    def take(self, chunks: Iterable[bytes], known: Blob | None) -> Blob:
         young = self._folder / secrets.token_hex(8)
         with room(self._folder):
             try:

@@ -25,7 +25,7 @@ import msgspec
 
 from repro_env.image import layout
 from repro_env.io import engine as engines
-from repro_env.io.engine import Engine, RefusedError
+from repro_env.io.engine import Engine
 from repro_env.model.errors import CaptureError, EngineError, ReproEnvError, RunError, StoreError
 from repro_env.model.run import Launch, Outcome
 from repro_env.run import attached, container, embedded, filesystem, inner, memory, merged, rootfs, scratch
@@ -382,13 +382,23 @@ def _end_alone(pid: int, made: str) -> None:
             os.kill(pid, signal.SIGKILL)
 
 
+@contextlib.contextmanager
+def _may_be_over() -> Iterator[None]:
+    """An engine that refuses what comes too late is no failure; one that does not answer is."""
+    try:
+        yield
+    except EngineError as error:
+        if not error.status:
+            raise
+
+
 def _kill(engine: Engine, made: str, number: int) -> None:
-    with contextlib.suppress(RefusedError), engine.talk("pass a signal on"):  # it may just have ended
+    with _may_be_over(), engine.talk("pass a signal on"):
         engine.client.api.kill(made, signal=number)
 
 
 def _resize(engine: Engine, made: str, rows: int, columns: int) -> None:
-    with contextlib.suppress(RefusedError), engine.talk("resize the terminal"):
+    with _may_be_over(), engine.talk("resize the terminal"):
         engine.client.api.resize(made, rows, columns)
 
 

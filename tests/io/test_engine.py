@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 
 from repro_env.io import engine
-from repro_env.io.engine import RefusedError
 from repro_env.model.errors import EngineError
 from tests.parts import need
 
@@ -78,7 +77,7 @@ def test_the_engine_of_this_machine_says_what_it_is() -> None:
         assert opened.facts.runtimes
         assert opened.address == engine.DEFAULT
         with (
-            pytest.raises(RefusedError, match=r"cannot look at the image: .*[Nn]o such image") as caught,
+            pytest.raises(EngineError, match=r"cannot look at the image: .*[Nn]o such image") as caught,
             opened.talk("look at the image"),
         ):
             opened.client.images.get("repro-env-test-none:none")

@@ -395,7 +395,7 @@ def test_an_engine_that_goes_away_under_the_command(contained: Place, docker: tu
 
 def test_gpus_without_a_runtime_for_them(contained: Place) -> None:
     ran = contained.sh(":", gpus="all")
-    assert ran.answer.error in ("EngineError", "RefusedError")
+    assert ran.answer.error == "EngineError"
     assert "device driver" in ran.answer.message
     assert "nvidia-container-toolkit" in ran.answer.hint
 
@@ -403,6 +403,6 @@ def test_gpus_without_a_runtime_for_them(contained: Place) -> None:
 def test_an_image_that_is_not_there(contained: Place) -> None:
     contained.image = rootfs.digest(404)
     ran = contained.sh(":")
-    assert ran.answer.error in ("EngineError", "RefusedError")
+    assert ran.answer.error == "EngineError"
     assert rootfs.digest(404).removeprefix("sha256:")[:12] in ran.answer.message
     assert not (ran.folder / ".scratch").exists()
