@@ -1,0 +1,39 @@
+"""`repro-env store`: sizes as people write them, and what is answered by an empty store."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from repro_env.cli import app, store
+from repro_env.model.errors import UsageError
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("0", 0), ("12", 12), ("1kB", 1000), ("20GB", 20 * 10**9), ("1.5 TiB", 3 * 2**39), ("500m", 500 * 10**6), ("2MiB", 2 << 20)],
+)
+def test_sizes(text: str, size: int) -> None:
+    assert store.parsed(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1GB", "1PB", "1,5GB", "20 GB more", "nan", "1e9"])
+def test_what_is_no_size(text: str) -> None:
+    with pytest.raises(UsageError) as raised:
+        store.parsed(text)
+    assert "20GB" in raised.value.hint
+
+
+def test_an_empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("REPRO_ENV_STORE", str(tmp_path / "store"))
+    answers = {}
+    for words in (["usage"], ["gc"], ["verify"]):
+        assert app.run(["store", *words, "--json"]) == 0
+        answers[words[0]] = json.loads(capsys.readouterr().out)
+    assert answers["usage"]["images"] == []
+    assert answers["gc"]["things"] == []
+    assert answers["verify"] == {"checked": 0, "damaged": [], "repaired": False}
+    assert app.run(["store", "gc"]) == 0
+    assert capsys.readouterr().out == "nothing to remove\n"
