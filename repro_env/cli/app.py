@@ -23,7 +23,7 @@ COMMANDS = {
     "exec": "Run a command in the captured environment, and record the run.",
     "shell": "Open a shell in the captured environment.",
     "runs": "List, show and fetch recorded runs.",
-    "store": "Show what lies in the store, remove what is not used, find what is damaged.",
+    "store": "Show what is kept on this machine, remove what is not needed.",
     "doctor": "Try all that a run needs here, and name the fixes.",
 }
 """Name -> one line of help. Each lives in the module of its name and offers `add(app)`."""
