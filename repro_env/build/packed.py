@@ -140,11 +140,11 @@ def _group(store: Store, output: Output, job: Group, advance: Advance) -> Answer
             raise BuildError("lies below a file or symlink of its own layer", where=wrong, hint="the spec contradicts itself")
         how = ZLIB if any(isinstance(part.artifact, CondaPackage) for part in job.parts) else STITCHED
         if how == STITCHED:
-            stream = _stitched(made, sources, job)
+            stream = _Again(lambda: _stitched(made, sources, job), advance)
         else:
-            given = members(made.entries, GroupContents(made.owner, sources))
-            stream = compressed(_proven(tar.write(given), job.diff_id))
-        packed = Packed(diff_id=job.diff_id, blob=output.take(_counted(stream, advance), job.known))
+            contents = GroupContents(made.owner, sources)
+            stream = _Again(lambda: compressed(_proven(tar.write(members(made.entries, contents)), job.diff_id)), advance)
+        packed = Packed(diff_id=job.diff_id, blob=output.take(stream, job.known))
         sizes = {key: one.size for key, one in installed.items()}
         if job.known is None:
             if how == ZLIB:  # a wheel's entries say what its RECORD says, which nobody compared with its bytes
@@ -199,12 +199,12 @@ def _tree(store: Store, output: Output, job: Tree, advance: Advance) -> Packed:
                 where=diff_id,
                 hint="copy the blobs/ folder of the capture beside the spec, or capture again",
             )
-        stream = compressed(_proven(tar.write(_lying(store, diff_id)), diff_id))
-        found = Packed(diff_id=diff_id, blob=output.take(_counted(stream, advance), None))
+        stream = _Again(lambda: compressed(_proven(tar.write(_lying(store, diff_id)), diff_id)), advance)
+        found = Packed(diff_id=diff_id, blob=output.take(stream, None))
     else:
         key, blob = key_of(path), carried(store.facts, path)
-        stream = _file(path) if blob is not None else folder.packed(job.blob)
-        found = Packed(diff_id=diff_id, blob=output.take(_counted(stream, advance), blob))
+        stream = _Again(lambda: _file(path) if blob is not None else folder.packed(job.blob), advance)
+        found = Packed(diff_id=diff_id, blob=output.take(stream, blob))
         if path.suffix == ".gz" and key_of(path) == key:
             store.facts.put(SENT, key, found.blob.digest.encode())
     remember(store.facts, CARRIED, found)
@@ -225,25 +225,31 @@ def _file(path: Path) -> Iterator[bytes]:
 
 
 def _marker(store: Store, output: Output, job: Marker, advance: Advance) -> Packed:
-    hasher = hashlib.sha256()
-
     def stream() -> Iterator[bytes]:
+        hasher = hashlib.sha256()
         yield from stitched(config.marker(job.identity), hasher.update)
         _check(hasher, job.diff_id)
 
-    found = Packed(diff_id=job.diff_id, blob=output.take(_counted(stream(), advance), None))
+    found = Packed(diff_id=job.diff_id, blob=output.take(_Again(stream, advance), None))
     remember(store.facts, STITCHED, found)
     return found
 
 
 def _source(store: Store, output: Output, job: Source, advance: Advance) -> Packed:
     """No spec knows the diff ID of this layer; the tree that it is made of is proven."""
-    folder, hasher = Carried(Path(job.folder) / "blobs"), hashlib.sha256()
-    there = folder.path(job.blob.sha256) is not None or store.layers.path(job.blob.sha256) is None
-    given = folder.tree(job.blob) if there else _checked_tree(store, job.blob.sha256)
-    stream = compressed(_hashed(tar.write(moved(given, job.path)), hasher.update))
-    blob = output.take(_counted(stream, advance), None)
-    found = Packed(diff_id="sha256:" + hasher.hexdigest(), blob=blob)
+    folder, digest = Carried(Path(job.folder) / "blobs"), job.blob.sha256
+    there = folder.path(digest) is not None or store.layers.path(digest) is None
+    diff_id = ""
+
+    def plain() -> Iterator[bytes]:
+        nonlocal diff_id
+        hasher = hashlib.sha256()
+        given = folder.tree(job.blob) if there else _checked_tree(store, digest)
+        yield from _hashed(tar.write(moved(given, job.path)), hasher.update)
+        diff_id = f"sha256:{hasher.hexdigest()}"
+
+    blob = output.take(_Again(lambda: compressed(plain()), advance), None)
+    found = Packed(diff_id=diff_id, blob=blob)
     store.facts.put(PLACED, placed_key(job.blob, job.path), found.diff_id.encode())
     remember(store.facts, ZLIB, found)
     return found
@@ -292,7 +298,14 @@ def _check(hasher: hashlib._Hash, diff_id: str) -> None:
         )
 
 
-def _counted(chunks: Iterable[bytes], advance: Advance) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield chunk
-        advance(len(chunk))
+class _Again:
+    """The bytes of a blob, made anew each time they are asked for: an output that lost them need not have kept them."""
+
+    def __init__(self, make: Callable[[], Iterator[bytes]], advance: Advance) -> None:
+        self._make = make
+        self._advance = advance
+
+    def __iter__(self) -> Iterator[bytes]:
+        for chunk in self._make():
+            yield chunk
+            self._advance(len(chunk))

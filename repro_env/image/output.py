@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import Protocol
 
 from repro_env.image.manifest import Image
@@ -20,9 +20,10 @@ class Output(Protocol):
         """Whether this blob is there, whole and checked, or can be had there without sending it: then it is not sent."""
         ...
 
-    def take(self, chunks: Iterator[bytes], known: Blob | None) -> Blob:
+    def take(self, chunks: Iterable[bytes], known: Blob | None) -> Blob:
         """Keep a gzip layer and say what it was. With `known`, nothing is kept unless its bytes are that blob.
 
+        Chunks that are no iterator may be iterated again: they are made anew, the same.
         Raises `ArtifactError` for other bytes than `known`, `DiskError`, `NetworkError`. An exception of `chunks`
         passes through, and nothing of the layer is kept.
         """

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 from typing import BinaryIO, cast
@@ -65,7 +65,7 @@ class Archive:
         piece = self._held.get(_place(blob.digest))
         return piece is not None and piece.size == blob.size
 
-    def take(self, chunks: Iterator[bytes], known: Blob | None) -> Blob:
+    def take(self, chunks: Iterable[bytes], known: Blob | None) -> Blob:
         with room(self._scratch), Temp(self._scratch / "temp").folder() as temporary:
             blob = sink(chunks, temporary / "blob", GZIP, known)
             (temporary / "blob").replace(self._scratch / hex_of(blob.digest))

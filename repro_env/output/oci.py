@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +45,7 @@ class Oci:
     def has(self, blob: Blob) -> bool:
         return self._kept.whole(self._path(blob.digest), blob)
 
-    def take(self, chunks: Iterator[bytes], known: Blob | None) -> Blob:
+    def take(self, chunks: Iterable[bytes], known: Blob | None) -> Blob:
         self._make()
         with room(self._folder), self._temp.folder() as temporary:
             blob = sink(chunks, temporary / "blob", GZIP, known)

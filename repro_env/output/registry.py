@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from repro_env.image.manifest import Image
@@ -35,7 +35,7 @@ class RegistryOutput:
         mounted = any(self._registry.mount(repository, blob.digest, other) for other in self._others)
         return mounted and self._registry.has(repository, blob.digest, blob.size)
 
-    def take(self, chunks: Iterator[bytes], known: Blob | None) -> Blob:
+    def take(self, chunks: Iterable[bytes], known: Blob | None) -> Blob:
         return self._registry.upload(self._reference.repository, chunks, known)
 
     def finish(self, image: Image) -> str:

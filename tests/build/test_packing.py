@@ -6,7 +6,7 @@ import gzip
 import hashlib
 import json
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from io import BytesIO
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class Memory:
     def has(self, blob: Blob) -> bool:
         return blob.digest in self.blobs
 
-    def take(self, chunks: Iterator[bytes], known: Blob | None) -> Blob:
+    def take(self, chunks: Iterable[bytes], known: Blob | None) -> Blob:
         data = b"".join(chunks)
         made = Blob(media_type=GZIP, digest="sha256:" + hashlib.sha256(data).hexdigest(), size=len(data))
         if known is not None and made.digest != known.digest:
