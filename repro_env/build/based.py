@@ -28,6 +28,7 @@ class BaseImage:
         self._lock = Lock()
         self._stopped = False
         self.fetched = 0
+        self.layers = False
 
     @property
     def _where(self) -> str:

@@ -99,6 +99,7 @@ class Copies:
         self._failure: ArtifactError | NetworkError | None = None
         self._stopped = False
         self.fetched = 0
+        self.layers = True
 
     def offer(self, digest: str) -> Offer | None:
         found = self._blobs().get(digest)

@@ -148,7 +148,7 @@ class Finder:
         try:
             yield
         except NetworkError as error:
-            if self._givers is not None and self._givers.any and "(status " not in error.what:
+            if self._givers is not None and self._givers.layers and "(status " not in error.what:
                 self._silent.add(host)
             raise
 
@@ -220,7 +220,7 @@ class Finder:
                 path = local_path(offer.url)
                 yield Place("index", str(path) if path is not None else offer.url)
         failures += offers.failures
-        if self._givers is not None and self._givers.any and offers.failures and not offers.candidates:
+        if self._givers is not None and self._givers.layers and offers.failures and not offers.candidates:
             self._silent.add("")
 
     @property

@@ -38,6 +38,8 @@ class Giver(Protocol):
 
     fetched: int
     """Bytes that came over the network so far."""
+    layers: bool
+    """Whether it has the layers of wheels too."""
 
     def offer(self, digest: str) -> Offer | None:
         """Whether it has what unpacks to `digest` (or, of a wheel, is `digest`). Raises `NetworkError`, `ArtifactError`."""
@@ -69,9 +71,9 @@ class Givers:
         """Why some of them could not give what they were asked for."""
 
     @property
-    def any(self) -> bool:
-        """Whether there is anybody to ask."""
-        return bool(self._givers)
+    def layers(self) -> bool:
+        """Whether there is anybody to ask for the layers of wheels."""
+        return any(one.layers for one in self._givers)
 
     @property
     def fetched(self) -> int:

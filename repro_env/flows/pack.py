@@ -59,7 +59,7 @@ def pack(spec: Spec, folder: Path, target: Path, *, everything: bool, store: Sto
     trees = Trees(spec, folder, store)
     finder = Finder(spec, folder, store, trees.givers)
     with closing(finder), closing(trees.givers):
-        blobs = {**_trees(trees, tell), **_artifacts(spec, finder, everything=everything, tell=tell)}
+        blobs = {**_trees(spec, trees, everything=everything, tell=tell), **_artifacts(spec, finder, everything=everything, tell=tell)}
         fetched = finder.fetched + trees.givers.fetched
     _check(trees, Carried(folder / "blobs"))
     files = {name: (folder / name).stat().st_size for name in parts.present(folder)}
@@ -82,7 +82,7 @@ def pack(spec: Spec, folder: Path, target: Path, *, everything: bool, store: Sto
         raise UsageError(
             f"cannot be written: {error.strerror}", where=str(target), hint="name a file in another folder"
         ) from None
-    needed = {one.sha256 for one in _all(spec)} | spec.carried
+    needed = {one.sha256 for one in _all(spec)} | {tree.sha256 for _, tree in trees.named()}
     return Pack(
         path=target,
         digest=f"sha256:{hasher.hexdigest()}",
@@ -99,10 +99,12 @@ def _all(spec: Spec) -> tuple[Artifact, ...]:
     return (*spec.identity.packages, *spec.identity.distributions)
 
 
-def _trees(trees: Trees, tell: Tell) -> dict[str, Path]:
-    """File name in the pack -> where it is, of each carried tree; those missing are fetched."""
+def _trees(spec: Spec, trees: Trees, *, everything: bool, tell: Tell) -> dict[str, Path]:
+    """File name in the pack -> where it is, of each carried tree; those missing are fetched. A linked base only with `everything`."""
     found = {}
     for what, tree in trees.named():
+        if not everything and tree.sha256 not in spec.carried:
+            continue
         try:
             path = trees.bring(what, tree)
         except ArtifactError:

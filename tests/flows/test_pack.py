@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from repro_env.flows.opened import opened
@@ -18,7 +19,7 @@ from repro_env.image import tar
 from repro_env.image.entry import Entry, Member
 from repro_env.model import codec
 from repro_env.model.errors import ArtifactError, ReproEnvError, SpecError, UsageError
-from repro_env.model.spec import Spec
+from repro_env.model.spec import BaseHint, Spec
 from repro_env.store import parts
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
@@ -295,3 +296,16 @@ def test_a_blob_that_is_gone_is_made_anew_from_the_layer_in_the_store(spec: Spec
     blob.unlink()
     assert packed(spec, folder, tmp_path / "b.tar").digest == first.digest
     assert blob.read_bytes() == kept
+
+
+def test_a_linked_base_is_in_the_pack_with_all_alone(spec: Spec, folder: Path, tmp_path: Path) -> None:
+    hint = BaseHint(
+        reference="registry.example.com/base:1", digest=f"sha256:{'0' * 64}", platform=spec.identity.platform, layers=()
+    )
+    linked = msgspec.structs.replace(spec, hints=msgspec.structs.replace(spec.hints, base=hint))
+    (folder / "spec.json").write_bytes(codec.pretty(linked))
+    less, more = (packed(linked, folder, tmp_path / f"{all_}.tar", everything=all_) for all_ in (False, True))
+    name = spec.identity.base.sha256[7:] + ".gz"
+    assert not (opened("False.tar", tmp_path).folder / "blobs" / name).exists()
+    assert (opened("True.tar", tmp_path).folder / "blobs" / name).exists()
+    assert (less.complete, more.complete) == (False, True)
