@@ -8,8 +8,10 @@ image has another ID at each build, and is only as good as that comparison.
 from __future__ import annotations
 
 import base64
+import contextlib
 import json
 import posixpath
+import re
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -42,6 +44,7 @@ NAMED = 10
 MAX_JSON = 16 << 20
 """Bytes of an image's manifest or config."""
 _TRACE = "moby.buildkit.trace"
+_KEPT = re.compile(r" ---> ([0-9a-f]{12,64})")
 _QUIET = ("[internal]", "copy /context")
 """Steps that BuildKit adds."""
 _OURS = "repro-env: "
@@ -159,9 +162,20 @@ def build(engine: Engine, files: Mapping[str, Content], tell: Tell) -> str:
                     where=engine.address,
                     hint="rebuild without --builder: it needs no engine",
                 )
-            for line in answer.iter_lines():
-                heard.take(line)
+            try:
+                for line in answer.iter_lines():
+                    heard.take(line)
+            finally:
+                _tidy(engine, heard)
     return heard.image(engine.address)
+
+
+def _tidy(engine: Engine, heard: _Heard) -> None:
+    """Away with what the older builder keeps of each step. What an image needs stays: the engine refuses."""
+    if not engine.facts.buildkit:
+        for one in reversed([one for one in heard.kept if not heard.made.removeprefix("sha256:").startswith(one)]):
+            with contextlib.suppress(Exception):
+                engine.client.api.remove_image(one)
 
 
 class _Heard:
@@ -169,11 +183,14 @@ class _Heard:
 
     def __init__(self, tell: Tell) -> None:
         self._tell = tell
-        self._image = ""
+        self.made = ""
+        """The image's ID, when it is done."""
         self._said: list[str] = []
         """What `install.py` said, as far as it is about a failure."""
         self._error = ""
         self._steps: set[str] = set()
+        self.kept: list[str] = []
+        """Images that the older builder made on the way, and has no name for."""
 
     def take(self, line: bytes) -> None:
         if not line.strip():
@@ -190,13 +207,16 @@ class _Heard:
         if event.get("id") == _TRACE and isinstance(aux, str):
             self._trace(base64.b64decode(aux))
         elif isinstance(aux, dict) and aux.get("ID"):
-            self._image = str(aux["ID"])
+            self.made = str(aux["ID"])
         if event.get("error"):
             self._error = _one_line(str(event["error"]))
+            self.made = ""  # the older builder says it of each stage
 
     def _classic(self, text: str) -> None:
         if text.startswith("Step "):
             self._step(text)
+        elif match := _KEPT.fullmatch(text):
+            self.kept.append(match[1])
         else:
             self._ours(text)
 
@@ -226,7 +246,7 @@ class _Heard:
 
     def image(self, where: str) -> str:
         """The image's ID. Raises `BuildError` for a build that failed."""
-        if self._error or not self._image:
+        if self._error or not self.made:
             why = [one.removeprefix("error: ") for one in self._said if one.startswith("error: ")]
             paths = [one for one in self._said if not one.startswith("error: ")]
             what = why[-1] if why else self._error or "it ends without an image"
@@ -235,7 +255,7 @@ class _Heard:
                 where=where,
                 hint="rebuild without --builder, which needs no engine, to see whether it is the spec or the engine",
             )
-        return self._image
+        return self.made
 
 
 def fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:

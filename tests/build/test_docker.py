@@ -334,6 +334,46 @@ def packed(files: Mapping[str, bytes]) -> bytes:
     return b"".join(tar.write((entry, [files[entry.path]]) for entry in ordered(entries)))
 
 
+def test_nothing_is_left_of_a_build(builder: Engine, tmp_path: Path) -> None:
+    def there() -> tuple[set[str], set[str]]:
+        api = builder.client.api
+        return {one["Id"] for one in api.containers(all=True)}, {one["Id"] for one in api.images(filters={"dangling": True})}
+
+    program = packed({"compare": compare(tmp_path), "words": b"a\0"})
+    stage: list[Instruction] = [
+        From("scratch", "first"),
+        instruction.Copy(("program.tar",), "/", unpack=True),
+        Run(("/compare", "a")),
+    ]
+    before = there()
+    for word in ("a", "b"):
+        last: list[Instruction] = [
+            From("first", "second"),
+            Run(("/compare", word)),
+            From("scratch"),
+            instruction.Copy(("/words",), "/", "second"),
+        ]
+        with contextlib.suppress(BuildError):
+            builder.client.api.remove_image(image_of(builder, [*stage, *last], {"program.tar": program}), force=True)
+    after = there()
+    assert after[0] <= before[0] | running(builder)
+    assert len(after[1] - before[1]) == 0 or not ours(builder, after[1] - before[1])
+
+
+def running(engine: Engine) -> set[str]:
+    """Containers of others, who use the engine too."""
+    return {one["Id"] for one in engine.client.api.containers(all=True) if not one["Command"].startswith("/compare")}
+
+
+def ours(engine: Engine, images: set[str]) -> list[str]:
+    found = []
+    for image in images:
+        with contextlib.suppress(Exception):
+            config = engine.client.api.inspect_image(image).get("ContainerConfig") or {}
+            found += [image] if "/compare" in str(config.get("Cmd")) else []
+    return found
+
+
 def test_a_context_without_what_it_names(builder: Engine) -> None:
     with pytest.raises(BuildError, match="the build fails"):
         image_of(builder, [From("scratch"), instruction.Copy(("nothing",), "/")])

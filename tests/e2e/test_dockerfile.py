@@ -8,6 +8,7 @@ import functools
 import http.server
 import json
 import os
+import re
 import shutil
 import subprocess
 import threading
@@ -26,6 +27,8 @@ from tests.e2e import parts
 from tests.parts import need
 
 NAME = "repro-env-test-d"
+KEPT: list[str] = []
+"""Images without a name that the classic builder made on the way."""
 
 
 class Folder:
@@ -51,7 +54,7 @@ class Folder:
     def build(self, tag: str, *words: str, code: int = 0) -> str:
         """`docker build`, by the classic builder: the one that every engine has. What it printed."""
         done = subprocess.run(
-            ["docker", "build", "--tag", f"{NAME}:{tag}", *words, str(self.path)],
+            ["docker", "build", "--force-rm", "--tag", f"{NAME}:{tag}", *words, str(self.path)],
             env={**os.environ, "DOCKER_BUILDKIT": "0"},
             capture_output=True,
             text=True,
@@ -59,6 +62,7 @@ class Folder:
             timeout=300,
         )
         said = done.stdout + done.stderr
+        KEPT.extend(re.findall(r"^ ---> ([0-9a-f]{12})$", said, re.MULTILINE))
         assert (done.returncode == 0) == (code == 0), said
         return said
 
@@ -74,6 +78,9 @@ def opened() -> Iterator[engine.Engine]:
             for tag in image["RepoTags"] or ():
                 with contextlib.suppress(Exception):
                     found.client.api.remove_image(tag, force=True)
+        for image in reversed(KEPT):
+            with contextlib.suppress(Exception):
+                found.client.api.remove_image(image)
 
 
 @pytest.fixture(scope="module")
