@@ -10,7 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -141,10 +141,10 @@ def captured(folder: Path) -> dict[str, str]:
     return {**found, "spec.json": hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()}
 
 
-def killed_in_pairs(site: Site, kills: int, chance: random.Random) -> dict[str, int]:
+def killed_in_pairs(site: Site, kills: int, chance: random.Random, commands: Sequence[str] = COMMANDS) -> dict[str, int]:
     """Pairs of commands at the same time, each killed at a moment of its own, until so many were. Returns how many, by command."""
-    done = dict.fromkeys(COMMANDS, 0)
-    ways = [(one, other) for one in COMMANDS for other in COMMANDS]
+    done = dict.fromkeys(commands, 0)
+    ways = [(one, other) for one in commands for other in commands]
     rounds = 0
     while sum(done.values()) < kills:
         rounds += 1
@@ -188,9 +188,10 @@ def test_killed_in_pairs_many_times(site: Site) -> None:
 
     chance = random.Random()
     seed = chance.randrange(2**32)
-    total = dict.fromkeys(COMMANDS, 0)
+    commands = (*COMMANDS, "exec")
+    total = dict.fromkeys(commands, 0)
     for number in range(10):
-        for command, count in killed_in_pairs(site, 20, random.Random(f"{seed} {number}")).items():
+        for command, count in killed_in_pairs(site, 20, random.Random(f"{seed} {number}"), commands).items():
             total[command] += count
         site.finish()
     note("kills in pairs", {"seed": seed, **total})
