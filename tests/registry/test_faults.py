@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import time
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -393,3 +394,68 @@ def test_what_is_held_is_all_that_memory_takes(front: Front, registry: Registry)
         assert tracemalloc.get_traced_memory()[1] < 8 * upload.HELD
     finally:
         tracemalloc.stop()
+
+
+KINDS = (
+    (
+        "GET",
+        "/blobs/sha",
+        [
+            ("cut", 0),
+            ("cut", 1 << 19),
+            ("drop", 0),
+            ("wrong", 77),
+            ("status", 503),
+            ("status", 429),
+            ("norange", 0),
+            ("endless", 0),
+        ],
+    ),
+    ("POST", "/uploads/", [("drop", 0), ("status", 502), ("location", "http://registry.example.com/x")]),
+    (
+        "PATCH",
+        "/uploads/",
+        [("cut", 0), ("cut", 1 << 20), ("drop", 0), ("wrong", 12345), ("status", 500), ("status", 401), ("revoke", 0)],
+    ),
+    ("PUT", "/uploads/", [("drop", 0), ("status", 504), ("lie", LIE), ("status", 404), ("revoke", 0)]),
+    ("HEAD", "/blobs/", [("drop", 0), ("status", 500), ("status", 404)]),
+)
+
+
+def mixtures(seed: int, count: int, front: Front) -> None:
+    """Several faults at once, by chance: what comes out is exact, or one of our errors."""
+    chance = random.Random(seed)
+    good, refused = 0, []
+    for number in range(count):
+        front._faults.clear()
+        front.token = chance.random() < 0.5
+        for _ in range(chance.randint(1, 6)):
+            method, path, faults = chance.choice(KINDS)
+            kind, value = chance.choice(faults)
+            front.fail(method, path, kind, value)
+        data = chance.randbytes(chance.choice([10, 1 << 20, 5 << 19, 3 << 20]))
+        registry = Registry(front.host, pause=0.0)
+        try:
+            sent = registry.upload("team/mixed", Again(data) if number % 2 else iter([data[:70_000], data[70_000:]]))
+            assert (sent.digest, sent.size) == (digest_of(data), len(data))
+            got = b"".join(registry.blob("team/mixed", sent.digest, sent.size))
+        except ReproEnvError as error:
+            refused.append(error)
+            continue
+        finally:
+            registry.close()
+        assert got == data
+        good += 1
+    assert good > count // 4
+    assert all(error.hint for error in refused)
+    front._faults.clear()
+
+
+def test_mixtures_of_faults(front: Front) -> None:
+    mixtures(1, 20, front)
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("seed", range(5))
+def test_many_mixtures_of_faults(seed: int, front: Front) -> None:
+    mixtures(seed, 100, front)
