@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import stat
+import struct
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +24,8 @@ FACTS = "wheel"
 """Kind of the facts of wheels in the store's cache, by the wheel's sha256."""
 MAX_TEXT = 64 << 20
 """Bytes of one member that is read whole: RECORD, WHEEL, entry_points.txt, a script."""
+_BROKEN = (zipfile.BadZipFile, zlib.error, struct.error, ValueError, IndexError)
+"""What `zipfile` raises for archives that are none; the last for a name without a character."""
 _SPECIAL = (stat.S_IFLNK, stat.S_IFCHR, stat.S_IFBLK, stat.S_IFIFO, stat.S_IFSOCK)
 
 
@@ -31,7 +34,7 @@ def facts(file: BinaryIO, filename: str) -> wheel.Facts:
     try:
         with zipfile.ZipFile(file) as archive:
             return _facts(archive, filename)
-    except (zipfile.BadZipFile, zlib.error, NotImplementedError, EOFError, RuntimeError, OverflowError) as error:
+    except (*_BROKEN, NotImplementedError, EOFError, RuntimeError, OverflowError) as error:
         raise ArtifactError(f"is not a wheel that can be read: {error}", where=filename) from None
 
 
@@ -54,6 +57,8 @@ def _facts(archive: zipfile.ZipFile, filename: str) -> wheel.Facts:
         member = by_name.get(name)
         if member is None:
             return b""
+        if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
+            raise NotImplementedError(f"{name} is compressed by method {member.compress_type}")
         if member.file_size > MAX_TEXT:
             raise ArtifactError(f"has {name} of {member.file_size} bytes", where=filename)
         return archive.read(member)
@@ -131,7 +136,7 @@ class WheelContents:
     def _errors(self, entry: Entry) -> Iterator[None]:
         try:
             yield
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, OSError, KeyError) as error:
+        except (*_BROKEN, EOFError, NotImplementedError, OSError, KeyError) as error:
             raise ArtifactError(
                 f"cannot be unpacked from {self._path.name}: {error}",
                 where=entry.path,

@@ -147,6 +147,18 @@ def zip_in_zip(path: Path) -> bytes:
     return zipped(path, [("plain.py", CODE)]) + b"PK\x05\x06" + bytes(18)
 
 
+def not_utf8(path: Path) -> bytes:
+    data = zipped(path, [("plain.py", CODE), ("gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n.py", CODE)])
+    at = data.rindex("gr\N{LATIN SMALL LETTER U WITH DIAERESIS}n.py".encode())
+    return data[: at + 2] + b"\xff\xfe" + data[at + 4 :]
+
+
+def nameless(path: Path) -> bytes:
+    """`zipfile` itself cannot write it: a name of one NUL, which it reads as none."""
+    data = zipped(path, [("plain.py", CODE), ("x", CODE)])
+    return patched(data, "x", lambda found, at: found.__setitem__(at + 46, 0))
+
+
 CASES: dict[str, tuple[Make, str]] = {
     "a member named ../": (named("../climbed.py"), "has a member named"),
     "a member that climbs from inside": (named("plain/../../climbed.py"), "has a member named"),
@@ -221,6 +233,8 @@ CASES: dict[str, tuple[Make, str]] = {
     "a stream that begins behind the archive": (lying(42, 0x7FFFFFFF), "reaches into|lies in|not a wheel"),
     "a stored member that lies about its length": (stored_lie, "size or CRC|reaches|lies in|expected"),
     "an unknown compression": (lying(10, 12, 2), "method 12|compress"),
+    "a RECORD by bzip2": (lambda path: zipped(path, [("plain.py", CODE)], method=zipfile.ZIP_BZIP2), "method 12"),
+    "a RECORD by LZMA": (lambda path: zipped(path, [("plain.py", CODE)], method=zipfile.ZIP_LZMA), "method 14"),
     "deflate64": (lying(10, 9, 2), "method 9|compress"),
     "a bomb that says 15 bytes": (bomb(15), "size or CRC|more than"),
     "a bomb that says 1 GiB": (bomb(1 << 30), "size or CRC|expected|another size"),
@@ -236,6 +250,8 @@ CASES: dict[str, tuple[Make, str]] = {
     "a gzip": (lambda _: gzip.compress(CODE), "not a wheel"),
     "nothing": (lambda _: b"", "not a wheel|size"),
     "a wheel that is cut": (cut, "not a wheel"),
+    "a name that is not UTF-8": (not_utf8, "not a wheel"),
+    "a member without a name": (nameless, "not a wheel"),
     "a directory behind the directory": (zip_in_zip, "0 top-level|not a wheel"),
     "a flipped byte": (garbled, "cannot be|damaged|size or CRC"),
     "other bytes than the layer says": (lambda path: zipped(path, [("plain.py", b"NAME = 'other'\n")]), "not the expected"),
