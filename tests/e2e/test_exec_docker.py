@@ -22,9 +22,11 @@ def loaded(project: parts.Project) -> Iterator[str]:
     """The image's ID; what the command puts into the engine is removed again."""
     image: str = json.loads((project.folder / "repro/spec.json").read_text())["expected"]["image_id"]
     address = docker()
-    yield image
-    with engines.opened(address) as engine, contextlib.suppress(EngineError), engine.talk("remove the image"):
-        engine.client.api.remove_image(output.default_name(image), force=True)
+    try:
+        yield image
+    finally:
+        with engines.opened(address) as engine, contextlib.suppress(EngineError), engine.talk("remove the image"):
+            engine.client.api.remove_image(output.default_name(image), force=True)
 
 
 def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project, tmp_path: Path) -> None:
