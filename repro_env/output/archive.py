@@ -18,11 +18,11 @@ import msgspec
 from repro_env.image import tar
 from repro_env.image.entry import CHUNK, Entry, Members, ordered
 from repro_env.image.manifest import Image
-from repro_env.io.files import atomic_stream, room
+from repro_env.io.files import atomic_stream
 from repro_env.model import codec
 from repro_env.model.errors import ArtifactError, UsageError
 from repro_env.model.image import GZIP, INDEX, Blob
-from repro_env.output.kept import Kept, sink
+from repro_env.output.kept import Kept, roomy, sink, writing
 from repro_env.output.oci import NAME, VERSION
 from repro_env.registry.reference import Reference
 from repro_env.store.boot import Boot
@@ -47,26 +47,25 @@ class Archive:
     def __init__(self, path: Path, name: Reference | None, boot: Boot) -> None:
         """Raises `UsageError` for a path that no file can be written to."""
         self._path = Path(os.path.normpath(path.absolute()))
-        if self._path.is_dir() or not self._path.parent.is_dir():
-            what = "is a folder" if self._path.is_dir() else "lies in a folder that is not there"
+        there, parent = self._path.exists(), self._path.parent
+        if (there and not self._path.is_file()) or not parent.is_dir():
+            what = "is no file" if there else "lies in a folder that is not there"
             raise UsageError(what, where=str(path), hint="name a file to write, in a folder that is there")
         self._name = name
         self._kept = Kept(boot)
         self._stack = ExitStack()
         self._held = self._pieces() if self._kept.same(self._path) else {}
-        temp = Temp(self._path.parent / f".{self._path.name}.repro-env")
-        temp.clean()
-        try:
+        with writing(parent):
+            temp = Temp(parent / f".{self._path.name}.repro-env")
+            temp.clean()
             self._scratch = self._stack.enter_context(temp.folder())
-        except PermissionError as error:
-            raise UsageError(f"cannot be written: {error.strerror}", where=str(path), hint="name another folder") from None
 
     def has(self, blob: Blob) -> bool:
         piece = self._held.get(_place(blob.digest))
         return piece is not None and piece.size == blob.size
 
     def take(self, chunks: Iterable[bytes], known: Blob | None) -> Blob:
-        with room(self._scratch), Temp(self._scratch / "temp").folder() as temporary:
+        with roomy(self._scratch), Temp(self._scratch / "temp").folder() as temporary:
             blob = sink(chunks, temporary / "blob", GZIP, known)
             (temporary / "blob").replace(self._scratch / hex_of(blob.digest))
         return blob
@@ -84,7 +83,8 @@ class Archive:
         if self._held.keys() != {*texts, *files} or any(self._read(name) != text for name, text in texts.items()):
             sizes = {**{name: len(text) for name, text in texts.items()}, **{name: one.size for name, one in files.items()}}
             entries = ordered(Entry(name, "file", size=size) for name, size in sizes.items())
-            atomic_stream(self._path, tar.write(self._members(entries, texts)), sum(sizes.values()), flush=False)
+            with roomy(self._path.parent):
+                atomic_stream(self._path, tar.write(self._members(entries, texts)), sum(sizes.values()), flush=False)
             self._kept.same(self._path, now=True)
         return f"docker-archive:{self._path}" + (f" ({self._name})" if self._name else "")
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
-from repro_env.io.files import sha256_of
-from repro_env.model.errors import ArtifactError
+from repro_env.io.files import room, sha256_of
+from repro_env.model.errors import ArtifactError, DiskError, UsageError
 from repro_env.model.image import Blob
 from repro_env.store.boot import Boot
 from repro_env.store.digests import hex_of
@@ -47,6 +48,31 @@ class Kept:
     def see(self, path: Path, blob: Blob) -> None:
         """The file was hashed while it was written."""
         self._boot.see(_name(path), _key(path, blob))
+
+
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """What goes wrong in writing below a folder that the user named, as a sentence about that folder.
+
+    Only for steps that read nothing else. Raises `UsageError`, `DiskError`.
+    """
+    try:
+        with roomy(folder):
+            yield
+    except OSError as error:
+        raise UsageError(f"cannot be written: {error.strerror}", where=str(folder), hint="name another place") from None
+
+
+@contextmanager
+def roomy(folder: Path) -> Iterator[None]:
+    """As `io.files.room`, for a folder that is not the store's."""
+    try:
+        with room(folder):
+            yield
+    except DiskError as error:
+        if error.where != str(folder):
+            raise  # of what was read meanwhile
+        raise DiskError(error.what, where=error.where, hint="free some room there, or name another place") from None
 
 
 def sink(chunks: Iterable[bytes], path: Path, media_type: str, known: Blob | None) -> Blob:

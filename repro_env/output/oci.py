@@ -15,11 +15,11 @@ from typing import Any
 import msgspec
 
 from repro_env.image.manifest import Image
-from repro_env.io.files import atomic_write, locked, room
+from repro_env.io.files import atomic_write, locked
 from repro_env.model import codec
 from repro_env.model.errors import ArtifactError, UsageError
 from repro_env.model.image import GZIP, INDEX, Blob
-from repro_env.output.kept import Kept, sink
+from repro_env.output.kept import Kept, roomy, sink, writing
 from repro_env.store.boot import Boot
 from repro_env.store.digests import hex_of
 from repro_env.store.temp import Temp
@@ -47,7 +47,7 @@ class Oci:
 
     def take(self, chunks: Iterable[bytes], known: Blob | None) -> Blob:
         self._make()
-        with room(self._folder), self._temp.folder() as temporary:
+        with roomy(self._folder), self._temp.folder() as temporary:
             blob = sink(chunks, temporary / "blob", GZIP, known)
             path = self._path(blob.digest)
             _free(path)
@@ -57,12 +57,13 @@ class Oci:
 
     def finish(self, image: Image) -> str:
         self._make()
-        for blob, data in ((image.config_blob, image.config), (image.manifest_blob, image.manifest)):
-            path = self._path(blob.digest)
-            if not self._kept.whole(path, blob):
-                atomic_write(path, data, flush=False)
-                self._kept.see(path, blob)
-        self._name(image.manifest_blob)
+        with writing(self._folder):
+            for blob, data in ((image.config_blob, image.config), (image.manifest_blob, image.manifest)):
+                path = self._path(blob.digest)
+                if not self._kept.whole(path, blob):
+                    atomic_write(path, data, flush=False)
+                    self._kept.see(path, blob)
+            self._name(image.manifest_blob)
         return f"oci:{self._folder}" + (f":{self._tag}" if self._tag else "")
 
     def close(self) -> None:
@@ -84,7 +85,7 @@ class Oci:
 
     def _make(self) -> None:
         mark = self._folder / "oci-layout"
-        with room(self._folder):
+        with writing(self._folder):
             self._blobs.mkdir(parents=True, exist_ok=True)
             if not mark.is_file():
                 with self._temp.folder() as temporary, contextlib.suppress(FileExistsError):

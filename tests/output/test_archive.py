@@ -102,6 +102,13 @@ def test_what_did_not_finish_leaves_the_old_file(tmp_path: Path, store: Store) -
 
 
 def test_places_that_cannot_be_written(tmp_path: Path, store: Store) -> None:
-    for to in (tmp_path, tmp_path / "not-there" / "i.tar"):
-        with pytest.raises(UsageError, match="folder"):
+    os.mkfifo(tmp_path / "pipe")
+    for to, what in (
+        (tmp_path, "is no file"),
+        (tmp_path / "pipe", "is no file"),
+        (tmp_path / "not-there" / "i.tar", "a folder that is not there"),
+        (Path("/proc/i.tar"), "cannot be written"),
+    ):
+        with pytest.raises(UsageError, match=what):
             Archive(to, None, store.boot)
+    assert (tmp_path / "pipe").is_fifo()

@@ -141,6 +141,12 @@ def test_another_folder_is_left_alone(tmp_path: Path, store: Store, what: str) -
     assert sorted(tmp_path.rglob("*")) == before
 
 
+def test_a_place_that_cannot_be_written_is_named(store: Store) -> None:
+    with pytest.raises(UsageError, match="cannot be written") as failed:
+        write(Path("/proc/nowhere/out"), store, b"one")
+    assert failed.value.where == "/proc/nowhere/out"
+
+
 @pytest.mark.parametrize("text", ["{", "[]", '{"manifests":1,"schemaVersion":2}', '{"manifests":[1],"schemaVersion":2}'])
 def test_an_index_that_is_none_is_not_overwritten(tmp_path: Path, store: Store, text: str) -> None:
     write(tmp_path / "out", store, b"one")
