@@ -9,6 +9,7 @@ import base64
 import gzip
 import hashlib
 import io
+import random
 import stat
 import struct
 import tarfile
@@ -24,7 +25,10 @@ from repro_env.image import wheel as rule
 from repro_env.image.entry import ordered
 from repro_env.image.layer import diff_id
 from repro_env.image.stack import below
+from repro_env.image.stitch import stitched
 from repro_env.lock.layers import known_layer
+from repro_env.model.errors import ReproEnvError
+from repro_env.store import inflate
 from repro_env.store.store import Store
 from repro_env.store.wheelfile import WheelContents, open_facts
 from tests.fakes import wheels
@@ -282,6 +286,50 @@ def test_a_wheel(stranger: Stranger, name: str, way: str) -> None:
     data = make(stranger.top / "made.whl")
     stranger.carry_wheel(data)
     stranger.refused(way, words)
+
+
+@pytest.mark.parametrize("count", [pytest.param(250), pytest.param(20_000, marks=pytest.mark.soak)])
+def test_any_damage(tmp_path: Path, count: int) -> None:
+    """Bytes flipped, cut out, put in, set to numbers that matter: a sentence, or the same tar by both ways."""
+    choice, path = random.Random(count), tmp_path / FILE
+    data = [
+        zipped(path, [("plain.py", CODE * 50), ("empty.py", b""), (f"{INFO}/METADATA", b"Name: plain\n")], method=method)
+        for method in (zipfile.ZIP_DEFLATED, zipfile.ZIP_STORED)
+    ]
+    taken = 0
+    for _ in range(count):
+        path.write_bytes(damaged(choice.choice(data), choice))
+        try:
+            installed = rule.canonical(open_facts(path, FILE), wheels.layout(), name=NAME)
+            contents, entries = WheelContents(path, installed), ordered(installed.entries)
+            proven = hashlib.sha256()
+            files = [one for one in entries if one.kind == "file"]
+            packed = b"".join(stitched(((one, contents.deflated(one)) for one in files), proven.update, library=inflate.ZLIB))
+            unpacked = diff_id((one, contents.chunks(one)) for one in files)
+        except ReproEnvError as error:
+            assert len(str(error)) < 2000  # noqa: PT017
+            continue
+        taken += 1
+        assert unpacked == "sha256:" + proven.hexdigest() == "sha256:" + hashlib.sha256(gzip.decompress(packed)).hexdigest()
+    assert 0 < taken < count / 2
+
+
+def damaged(data: bytes, choice: random.Random) -> bytes:
+    made = bytearray(data)
+    for _ in range(choice.choice((1, 1, 2, 8))):
+        at = choice.randrange(len(made))
+        how = choice.randrange(5)
+        if how == 0:
+            made[at] ^= 1 << choice.randrange(8)
+        elif how == 1:
+            made[at] = choice.choice((0, 1, 8, 9, 127, 128, 255))
+        elif how == 2:
+            del made[at : at + choice.randrange(1, 30)]
+        elif how == 3:
+            made[at:at] = choice.randbytes(choice.randrange(1, 20))
+        else:
+            made[at : at + 4] = choice.choice((b"\xff\xff\xff\xff", bytes(4), b"\xff\xff\xff\x7f", b"PK\x05\x06", b"PK\x06\x06"))
+    return bytes(made)
 
 
 def said(stranger: Stranger, data: bytes) -> str:
