@@ -2,44 +2,32 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
-from typing import Annotated, Literal
 
 import msgspec
-from msgspec import Meta
 
-from repro_env.build import expected
-from repro_env.build.packed import moved
 from repro_env.flows import opened as opening
+from repro_env.flows.imagecheck import Work
 from repro_env.flows.locate import locate
-from repro_env.image import config, flat, foreign, layer, record
-from repro_env.image.entry import Entry
-from repro_env.image.foreign import Scanned
+from repro_env.image import record
 from repro_env.io import machine
-from repro_env.model import codec
-from repro_env.model.errors import ArtifactError, BuildError, SpecError, UsageError
-from repro_env.model.image import CONFIG, MANIFEST
+from repro_env.model.errors import ArtifactError, SpecError, UsageError
 from repro_env.model.spec import Spec
-from repro_env.model.talk import Advance, Tell
+from repro_env.model.talk import Tell
 from repro_env.registry import manifest as manifests
 from repro_env.registry import reference
 from repro_env.store import imagefile
-from repro_env.store.carried import Carried
 from repro_env.store.imagefile import ImageFile, Listing, Piece
 from repro_env.store.store import Store
 from repro_env.verify import image as verify
 from repro_env.verify.difference import NotCompared
-from repro_env.verify.image import Mismatch, Report
+from repro_env.verify.image import Report
 
-_RECORD = re.compile(r"(?:.*/)?(?:site|dist)-packages/[^/]+\.dist-info/RECORD")
-"""Of a distribution; what lies deeper is vendored by another one."""
 _ARCHIVES = ("oci:", "docker-archive:", "oci-archive:")
 """As `--output` and other tools name them."""
-_CONFIGS = (CONFIG, "application/vnd.docker.container.image.v1+json", "")
 
 
 class Verified(msgspec.Struct, frozen=True):
@@ -73,7 +61,10 @@ def verify_image(word: str, given: str | None, here: Path, *, store: Store, tell
     used = {where for _, where in reports if where}
     return Verified(
         reports=tuple(report for report, _ in reports),
-        others=tuple(NotCompared(what=what, why="only images for this machine are looked into") for what in found.others),
+        others=tuple(
+            NotCompared(what=what, why="only the images that are named, and for this machine, are looked into")
+            for what in found.others
+        ),
         spec=next(iter(used), ""),
     )
 
@@ -83,6 +74,12 @@ def _listing(word: str, here: Path, opened: ExitStack) -> Listing:
     name = next((word.removeprefix(start) for start in _ARCHIVES if word.startswith(start)), word)
     if (here / name).exists():
         return imagefile.listing(opened.enter_context(imagefile.opened(here / name)), architecture=architecture)
+    folder, _, tag = name.rpartition(":")
+    if name != word and folder and (here / folder).exists():
+        found = imagefile.listing(opened.enter_context(imagefile.opened(here / folder)), architecture=architecture)
+        images = tuple(one for one in found.images if one.name == tag)
+        rest = tuple(f"{one.name}: not the one that was named" for one in found.images if one.name != tag)
+        return Listing(images=images, others=(*found.others, *rest), docker=() if rest else found.docker)
     if name != word or name.startswith((".", "/")) or not re.search("[/:@]", name):
         raise UsageError("is not there", where=name, hint="name a folder or file that holds an image, or a registry's image")
     ref = reference.parse(word)
@@ -92,9 +89,11 @@ def _listing(word: str, here: Path, opened: ExitStack) -> Listing:
     data, media_type, digest = registry.manifest(ref.repository, ref.named)
     read = manifests.parse(data, media_type, where=str(ref))
     others: tuple[str, ...] = ()
+    size = len(data)
     if isinstance(read, manifests.Index):
         chosen = manifests.choose(read, architecture=architecture, where=str(ref))
-        others = tuple(f"{one.digest[7:19]}: for {one.platform}" for one in read.manifests if one is not chosen)
+        others = tuple(f"{one.digest[7:19]}: for {one.platform or 'no platform'}" for one in read.manifests if one is not chosen)
+        size = chosen.size
         data, media_type, digest = registry.manifest(ref.repository, chosen.digest)
 
     def blob(one: manifests.Descriptor) -> Piece:
@@ -106,7 +105,7 @@ def _listing(word: str, here: Path, opened: ExitStack) -> Listing:
             open=lambda: registry.blob(ref.repository, one.digest, one.size),
         )
 
-    piece = Piece(name=digest, digest=digest, size=len(data), media_type=media_type, open=lambda: iter((data,)))
+    piece = Piece(name=digest, digest=digest, size=size, media_type=media_type, open=lambda: iter((data,)))
     return Listing(images=(imagefile.image(piece, str(ref), blob),), others=others, docker=())
 
 
@@ -121,34 +120,25 @@ def _nearest(one: ImageFile, here: Path) -> tuple[Spec, Path] | None:
 
 def _paired(found: Listing) -> Iterator[tuple[ImageFile, ImageFile | None, bool]]:
     """Each image of an archive once, and what the part for `docker load` says of it; last those that only that part names."""
-    configs = {manifests.digest_of(one.config.read()): one for one in found.docker}
+    configs = {_config(one): one for one in found.docker}
     for one in found.images:
-        yield one, configs.pop(manifests.digest_of(one.config.read()), None), False
+        yield one, configs.pop(_config(one), None), False
     for one in configs.values():
         yield one, None, True
 
 
-class _Parts(msgspec.Struct, frozen=True):
-    Labels: dict[str, str] | None = None
-
-
-class _Rootfs(msgspec.Struct, frozen=True):
-    diff_ids: Annotated[list[str], Meta(max_length=1000)]
-    type: str = ""
-
-
-class _Config(msgspec.Struct, frozen=True):
-    rootfs: _Rootfs
-    architecture: str = ""
-    os: str = ""
-    config: _Parts | None = None
-    history: list[dict[str, msgspec.Raw]] | None = None
+def _config(one: ImageFile) -> str:
+    """The digest of its config; what it is named by when that cannot be read."""
+    try:
+        return manifests.digest_of(one.config.read())
+    except ArtifactError:
+        return one.config.name
 
 
 def _checked(
     one: ImageFile, spec: tuple[Spec, Path] | None, store: Store, tell: Tell, *, docker: ImageFile | None, alone: bool
 ) -> tuple[Report, str]:
-    work = _Work(one)
+    work = Work(one)
     total = sum(max(piece.size, 0) for piece in one.layers)
     with tell.progress(total, f"reading {one.name}") as advance:
         scanned = [work.layer(number, piece, advance) for number, piece in enumerate(one.layers)]
@@ -174,184 +164,3 @@ def _checked(
         ),
         str(spec[1]) if spec is not None else "",
     )
-
-
-class _Work:
-    """One image being checked."""
-
-    def __init__(self, one: ImageFile) -> None:
-        self._one = one
-        self.wrong: list[Mismatch] = []
-        self.unseen: list[NotCompared] = []
-        self.manifest_digest = ""
-        if one.manifest is not None:
-            self.manifest_digest = self._whole("manifest", one.manifest)[1]
-        data, self.image_id = self._whole("config", one.config)
-        self._read = self._config(data)
-        self.label = ((self._read.config or _Parts()).Labels or {}).get(config.LABEL, "") if self._read else ""
-        self.diff_ids = self._read.rootfs.diff_ids if self._read else []
-
-    def _whole(self, part: Literal["manifest", "config"], piece: Piece) -> tuple[bytes, str]:
-        data = piece.read()
-        digest = manifests.digest_of(data)
-        self._said(part, piece, digest, len(data))
-        if piece.media_type not in ((*manifests.MANIFESTS, MANIFEST) if part == "manifest" else _CONFIGS):
-            self._bad(part, piece.name, f"is of the type {piece.media_type}, which is no {part} of an image")
-        return data, digest
-
-    def _said(self, part: verify.Part, piece: Piece, digest: str, size: int) -> None:
-        if piece.digest and digest != piece.digest:
-            self._bad(part, piece.name, f"its bytes are not the ones that its digest names, but {digest}")
-        if piece.size not in (-1, size):
-            self._bad(part, piece.name, f"has {size:,} bytes, and {piece.size:,} are said")
-
-    def _bad(self, part: verify.Part, what: str, why: str) -> None:
-        self.wrong.append(Mismatch(part=part, what=what, why=why))
-
-    def _config(self, data: bytes) -> _Config | None:
-        name, layers = self._one.config.name, len(self._one.layers)
-        try:
-            read = codec.decode(data, _Config, where=name)
-        except SpecError as error:
-            self._bad("config", name, f"cannot be read: {error.what}")
-            return None
-        if len(read.rootfs.diff_ids) != layers:
-            self._bad("config", name, f"names {len(read.rootfs.diff_ids)} layers, and the image has {layers}")
-        told = sum(bytes(row.get("empty_layer", msgspec.Raw(b"false"))) != b"true" for row in read.history or ())
-        if read.history and told != layers:
-            self._bad("config", name, f"has {told} layers in its history, and the image has {layers}")
-        if (read.os, read.architecture) != ("linux", machine.platform().architecture):
-            self._bad(
-                "config", name, f"is for {read.os or 'no system'}/{read.architecture or 'no machine'}, not for this machine"
-            )
-        return read
-
-    def layer(self, number: int, piece: Piece, advance: Advance) -> Scanned | None:
-        """Recomputes all of one layer; None for one that cannot be read."""
-        hasher, size, head = hashlib.sha256(), 0, b""
-
-        def passed() -> Iterator[bytes]:
-            nonlocal size, head
-            for chunk in piece.open():
-                hasher.update(chunk)
-                head = head or chunk[:4]
-                size += len(chunk)
-                advance(len(chunk))
-                yield chunk
-
-        chunks = passed()
-        name = f"layer {number + 1} ({piece.name.removeprefix('sha256:')[:40]})"
-        found = None
-        try:
-            found = foreign.scan(chunks, where=name, keep=lambda path: bool(_RECORD.fullmatch(path)))
-            for _ in chunks:
-                pass
-        except ArtifactError as error:
-            self._bad("layer", name, error.what)
-            try:
-                for _ in chunks:  # the rest, for the digest
-                    pass
-            except ArtifactError:
-                return None
-        self._said("layer", msgspec.structs.replace(piece, name=name), f"sha256:{hasher.hexdigest()}", size)
-        if found is None:
-            return None
-        for problem in found.problems:
-            self._bad("layer", name, problem)
-        said = piece.media_type
-        packed = {b"\x1f\x8b": "gzip", b"\x28\xb5": "zstd"}.get(head[:2], "tar")
-        if said and not said.endswith((packed, f"diff.tar.{packed}")) and not (packed == "tar" and said.endswith("diff.tar")):
-            self._bad("layer", name, f"is said to be {said}, and is {'not compressed' if packed == 'tar' else packed}")
-        if number < len(self.diff_ids) and found.diff_id != self.diff_ids[number]:
-            self._bad("layer", name, f"its diff ID is {found.diff_id}, and the config says {self.diff_ids[number]}")
-        return found
-
-    def other_listing(self, docker: ImageFile | None, *, alone: bool) -> None:
-        """Where an archive is for several tools at once, all have to find one image in it."""
-        what = imagefile.DOCKER_FILE
-        if alone:
-            self._bad("manifest", what, f"names an image that {imagefile.INDEX_FILE} does not: tools find different ones")
-        if docker is None:
-            return
-        try:
-            # Beside a layout they may be its blobs, or tars of their own.
-            same = len(docker.layers) == len(self._one.layers) and all(
-                mine.digest == theirs.digest or self._unpacked(theirs) == self._unpacked(mine)
-                for mine, theirs in zip(self._one.layers, docker.layers, strict=True)
-            )
-        except ArtifactError as error:
-            self._bad("manifest", what, f"names what cannot be read: {error}")
-            return
-        if not same:
-            self._bad("manifest", what, f"names other layers than {imagefile.INDEX_FILE} does")
-
-    def tree(self, scanned: list[Scanned | None]) -> Mapping[str, Entry]:
-        """What the image shows; nothing where a layer cannot be read."""
-        if not all(scanned) or not scanned:
-            self.unseen.append(NotCompared(what=verify.FILES, why="not every layer can be read"))
-            return {}
-        found = flat.flatten([layer.nodes for layer in scanned if layer is not None])
-        for problem in found.problems:
-            self._bad("tree", self._one.name, problem)
-        self._shown = found
-        return {entry.path: entry for entry in found.entries()}
-
-    def records(self, scanned: list[Scanned | None], tree: Mapping[str, Entry]) -> dict[str, list[record.Row]]:
-        rows = {}
-        for path, entry in tree.items():
-            if entry.kind != "file" or not _RECORD.fullmatch(path):
-                continue
-            layer = scanned[self._shown.placed[path].layer]
-            data = layer.kept.get(path) if layer is not None else None
-            if data is None or hashlib.sha256(data).hexdigest() != entry.sha256:
-                self.unseen.append(NotCompared(what=f"/{path}", why="a hard link, or too large to be read"))
-                continue
-            try:
-                rows[path] = record.parse(data, where=path)
-            except ArtifactError as error:
-                self.wrong.append(Mismatch(part="record", what=f"/{path}", why=error.what))
-        return rows
-
-    def against(self, given: tuple[Spec, Path], tree: Mapping[str, Entry], store: Store) -> int | None:
-        """Compare with a spec: by diff IDs where all are the expected ones, else path by path."""
-        spec, folder = given
-        if self.label and self.label != spec.digest:
-            self._bad("spec", "the label", f"names the spec {self.label}, and this one is {spec.digest}")
-        wanted = [layer.diff_id for layer in spec.expected.layers]
-        with_source = self.diff_ids[:-1] == wanted
-        if tree and (self.diff_ids == wanted or with_source) and not any(one.part in ("layer", "config") for one in self.wrong):
-            if not with_source and self.image_id != spec.expected.image_id:
-                self._bad("spec", "the config", f"makes the image {self.image_id}, and the spec expects {spec.expected.image_id}")
-            if with_source:
-                self._source(spec, folder)
-            # Every layer is the expected one, so every file is, those that RECORD does not know included.
-            self.wrong = [msgspec.structs.replace(one, captured=one.captured or one.part == "record") for one in self.wrong]
-            return len(tree)
-        if not tree:
-            self.unseen.append(NotCompared(what=verify.SPEC, why="no file of the image could be read"))
-            return None
-        try:
-            known = {entry.path: entry for entry in expected.entries(spec, folder, store)}
-        except (ArtifactError, BuildError) as error:
-            self.unseen.append(NotCompared(what=verify.SPEC, why=f"which files it means cannot be told: {error}"))
-            return None
-        self.wrong = [*verify.with_spec(self.wrong, known, tree), *verify.against(known, tree)]
-        return len(known)
-
-    def _source(self, spec: Spec, folder: Path) -> None:
-        """The layer that `--with-source` puts above all others."""
-        source = spec.observed.source
-        if source is None:
-            self._bad("spec", "the last layer", "is none of the spec's, which holds no source")
-            return
-        try:
-            wanted = layer.diff_id(moved(Carried(folder / "blobs").tree(source.tree), source.path))
-        except ArtifactError as error:
-            self.unseen.append(NotCompared(what=verify.SPEC, why=f"the layer of the source: {error}"))
-            return
-        if self.diff_ids[-1] != wanted:
-            self._bad("spec", "the last layer", f"is neither of the spec nor its source, which would be {wanted}")
-
-    @staticmethod
-    def _unpacked(piece: Piece) -> str:
-        return foreign.scan(piece.open(), where=piece.name).diff_id

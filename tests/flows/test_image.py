@@ -144,6 +144,29 @@ def test_a_config_that_is_none_is_named(sample: Layered, tmp_path: Path) -> None
     assert "config" in told(report(folder))
 
 
+def test_a_config_that_is_not_there_is_named(sample: Layered, tmp_path: Path) -> None:
+    folder = layout(sample, tmp_path / "oci")
+    (folder / name_of(sample.config)).unlink()
+    found = report(folder)
+    assert found.image_id == ""
+    assert not found.good
+    assert f"config {sample.image_id}  cannot be read: is not there" in told(found)
+
+
+def test_one_of_several_images_by_its_tag(sample: Layered, tmp_path: Path) -> None:
+    folder = layout(sample, tmp_path / "oci", name="one")
+    other = layout(layered([base({"etc/x": b"x"})]), tmp_path / "other", name="two")
+    rows = [row for where in (folder, other) for row in json.loads((where / "index.json").read_text())["manifests"]]
+    for path in (other / "blobs/sha256").iterdir():
+        path.rename(folder / "blobs/sha256" / path.name)
+    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": rows}))
+    assert [one.name for one in reports(folder)] == ["one", "two"]
+    found = verify_image(f"oci:{folder}:two", None, tmp_path, store=Store.open(), tell=Silent())
+    assert [(one.name, one.layers) for one in found.reports] == [("two", 1)]
+    assert found.good
+    assert not verify_image(f"oci:{folder}:three", None, tmp_path, store=Store.open(), tell=Silent()).good
+
+
 def test_a_wrong_size_is_named(sample: Layered, tmp_path: Path) -> None:
     folder = layout(sample, tmp_path / "oci")
     index = json.loads((folder / "index.json").read_text())
