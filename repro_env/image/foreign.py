@@ -13,10 +13,10 @@ from typing import Literal
 
 import msgspec
 
-from repro_env.image.entry import CHUNK, Entry
+from repro_env.image.entry import Entry
+from repro_env.image.foreigntar import Stream, bad, decimal, number, plain_name, records, seconds, xattrs
 from repro_env.image.inflated import inflated
 from repro_env.image.tar import BLOCK, WHITEOUT
-from repro_env.model.errors import ArtifactError
 
 MAX_UNPACKED = 256 << 30
 """Bytes of one layer's tar."""
@@ -31,7 +31,6 @@ MAX_KEPT = 256 << 20
 """Bytes of all contents together that are kept."""
 OPAQUE = ".wh..wh..opq"
 """Hides all that lower layers have in the folder."""
-_XATTRS = ("SCHILY.xattr.", "LIBARCHIVE.xattr.")
 
 _DECISIVE = {"path", "linkpath", "size"}
 
@@ -104,14 +103,14 @@ def scan(
 
     Raises `ArtifactError` for damaged or cut bytes, for what is no tar, and for more than `most` bytes.
     """
-    stream = _Stream(inflated(chunks, where=where), where, most, sink)
+    stream = Stream(inflated(chunks, where=where), where, most, sink)
     reader = _Reader(stream, where)
     nodes: list[Node] = []
     kept: dict[str, bytes] = {}
     room = MAX_KEPT
     for node in reader.nodes():
         if len(nodes) >= MAX_NODES:
-            raise _bad(f"has more than {MAX_NODES:,} paths", where)
+            raise bad(f"has more than {MAX_NODES:,} paths", where)
         if node.kind != "file":
             nodes.append(node)
             continue
@@ -146,75 +145,8 @@ def shown(path: str) -> str:
     return text if len(text) <= 200 else text[:100] + "…" + text[-99:]
 
 
-class _Stream:
-    """The bytes of the tar, counted and hashed as they pass."""
-
-    def __init__(self, chunks: Iterator[bytes], where: str, most: int, sink: Callable[[bytes], object] | None) -> None:
-        self._chunks = chunks
-        self._where = where
-        self._most = most
-        self._sink = sink
-        self._hasher = hashlib.sha256()
-        self._seen = 0
-        self._buffer = b""
-        self._start = 0
-
-    @property
-    def at(self) -> int:
-        """Bytes taken."""
-        return self._seen - len(self._buffer) + self._start
-
-    def take(self, count: int) -> bytes:
-        """Up to `count` bytes; none only at the end."""
-        if self._start == len(self._buffer):
-            self._buffer, self._start = next(self._chunks, b""), 0
-            self._seen += len(self._buffer)
-            if self._seen > self._most:
-                raise _bad(f"holds more than {self._most:,} bytes", self._where)
-            self._hasher.update(self._buffer)
-            if self._sink is not None:
-                self._sink(self._buffer)
-        data = self._buffer[self._start : self._start + count]
-        self._start += len(data)
-        return data
-
-    def exactly(self, count: int) -> bytes:
-        data = self.take(count)
-        while len(data) < count:
-            more = self.take(count - len(data))
-            if not more:
-                raise _bad("is cut short", self._where)
-            data += more
-        return data
-
-    def block(self) -> bytes | None:
-        """The next header block; None at the very end, where two zero blocks should have been."""
-        first = self.take(BLOCK)
-        return first + self.exactly(BLOCK - len(first)) if first else None
-
-    def content(self, size: int) -> Iterator[bytes]:
-        """What follows a header, and its padding."""
-        left = size
-        while left:
-            chunk = self.take(min(left, CHUNK))
-            if not chunk:
-                raise _bad("is cut short", self._where)
-            left -= len(chunk)
-            yield chunk
-        self.exactly(-size % BLOCK)
-
-    def finish(self, problem: Callable[[str], None]) -> str:
-        """Read what is left, which should be zeros; the diff ID."""
-        hidden = False
-        while data := self.take(CHUNK):
-            hidden = hidden or any(data)
-        if hidden:
-            problem("has bytes after the end of its tar, which no tool shows")
-        return f"sha256:{self._hasher.hexdigest()}"
-
-
 class _Reader:
-    def __init__(self, stream: _Stream, where: str) -> None:
+    def __init__(self, stream: Stream, where: str) -> None:
         self._stream = stream
         self._where = where
         self.problems: list[str] = []
@@ -222,7 +154,7 @@ class _Reader:
     def problem(self, text: str) -> None:
         self.problems.append(text)
         if len(self.problems) > MAX_PROBLEMS:
-            raise _bad(f"has more than {MAX_PROBLEMS:,} things wrong with it, the last: it {text}", self._where)
+            raise bad(f"has more than {MAX_PROBLEMS:,} things wrong with it, the last: it {text}", self._where)
 
     def nodes(self) -> Iterator[Node]:
         """The members that can be taken. The content of a file has to be read before the next is asked for."""
@@ -236,39 +168,39 @@ class _Reader:
             first = False
             kind = block[156:157]
             if kind in (b"x", b"X", b"g", b"L", b"K"):
-                size = _number(block[124:136], self._where)
+                size = number(block[124:136], self._where)
                 if not 0 <= size <= MAX_HEADER:
-                    raise _bad("has an extended header of an impossible size", self._where)
+                    raise bad("has an extended header of an impossible size", self._where)
                 body = b"".join(self._stream.content(size))
                 if kind == b"L":
                     name = body.rstrip(b"\0")
                 elif kind == b"K":
                     link = body.rstrip(b"\0")
                 elif kind == b"g":
-                    if decisive := _DECISIVE & _records(body, self._where).keys():
+                    if decisive := _DECISIVE & records(body, self._where).keys():
                         self.problem(
                             f"says the {min(decisive)} of all its paths at once, which some tools take and others do not"
                         )
                 else:
-                    pax = _records(body, self._where)
+                    pax = records(body, self._where)
                 continue
             yield from self._node(block, pax, name, link)
             pax, name, link = {}, b"", b""
         # GNU tar and others end with two zero blocks; Docker takes an archive without them.
 
     def _check_sum(self, block: bytes, first: bool) -> None:
-        told = _number(block[148:156], self._where)
+        told = number(block[148:156], self._where)
         rest = block[:148] + b" " * 8 + block[156:]
         if told not in (sum(rest), sum(rest) - 256 * sum(byte > 127 for byte in rest)):  # some added up signed bytes
-            raise _bad("is no tar, or compressed in a way that cannot be read" if first else "is damaged", self._where)
+            raise bad("is no tar, or compressed in a way that cannot be read" if first else "is damaged", self._where)
 
     def _node(self, block: bytes, pax: dict[str, bytes], name: bytes, link: bytes) -> Iterator[Node]:
-        raw = pax.get("path") or name or _plain_name(block)
+        raw = pax.get("path") or name or plain_name(block)
         target = pax.get("linkpath") or link or block[157:257].split(b"\0", 1)[0]
         kind = _KINDS.get(block[156:157])
-        size = _decimal(pax["size"], self._where) if "size" in pax else _number(block[124:136], self._where)
+        size = decimal(pax["size"], self._where) if "size" in pax else number(block[124:136], self._where)
         if size < 0:
-            raise _bad("has a size below zero", self._where)
+            raise bad("has a size below zero", self._where)
         if kind == "file" and raw.endswith(b"/"):
             kind = "dir"  # as tars were written before there were folders
         has_content = kind in ("file", None)
@@ -322,13 +254,13 @@ class _Reader:
         return Node(
             path=path,
             kind=kind,
-            mode=_number(block[100:108], self._where) & 0o7777,
-            uid=_decimal(pax["uid"], self._where) if "uid" in pax else _number(block[108:116], self._where),
-            gid=_decimal(pax["gid"], self._where) if "gid" in pax else _number(block[116:124], self._where),
-            mtime=_seconds(pax["mtime"], self._where) if "mtime" in pax else _number(block[136:148], self._where),
+            mode=number(block[100:108], self._where) & 0o7777,
+            uid=decimal(pax["uid"], self._where) if "uid" in pax else number(block[108:116], self._where),
+            gid=decimal(pax["gid"], self._where) if "gid" in pax else number(block[116:124], self._where),
+            mtime=seconds(pax["mtime"], self._where) if "mtime" in pax else number(block[136:148], self._where),
             size=size if kind == "file" else 0,
             target=text,
-            xattrs=_xattrs(pax),
+            xattrs=xattrs(pax),
             offset=self._stream.at if kind == "file" else 0,
         )
 
@@ -361,66 +293,3 @@ def _twice(nodes: list[Node], problem: Callable[[str], None]) -> None:
             if kinds.get(folder, "dir") != "dir":
                 problem(f"has {shown(path)} below {shown(folder)}, which is no folder in it")
                 break
-
-
-def _plain_name(block: bytes) -> bytes:
-    name = block[:100].split(b"\0", 1)[0]
-    prefix = block[345:500].split(b"\0", 1)[0] if block[257:263] == b"ustar\0" else b""
-    return prefix + b"/" + name if prefix else name
-
-
-def _number(field: bytes, where: str) -> int:
-    """Octal, or GNU's base-256 for what octal cannot say."""
-    if field[0] & 0x80:
-        value = int.from_bytes(bytes([field[0] & 0x3F]) + field[1:], "big")
-        return value - (1 << (8 * len(field) - 2)) if field[0] & 0x40 else value
-    digits = field.split(b"\0", 1)[0].strip(b" ")
-    if not digits:
-        return 0
-    try:
-        return int(digits, 8)
-    except ValueError:
-        raise _bad("is no tar, or a damaged one", where) from None
-
-
-def _decimal(value: bytes, where: str) -> int:
-    if not (value.isdigit() and len(value) < 19):
-        raise _bad("has an extended header with a number that is none", where)
-    return int(value)
-
-
-def _seconds(value: bytes, where: str) -> int:
-    """Of a time with a fraction."""
-    whole = value.partition(b".")[0]
-    return -_decimal(whole[1:], where) if whole[:1] == b"-" else _decimal(whole, where)
-
-
-def _records(body: bytes, where: str) -> dict[str, bytes]:
-    """`<length> key=value\\n` (POSIX pax format)."""
-    found: dict[str, bytes] = {}
-    at = 0
-    while at < len(body) and body[at]:
-        space = body.find(b" ", at, at + 8)
-        digits = body[at:space] if space > 0 else b""
-        length = int(digits) if digits.isdigit() else 0
-        record = body[space + 1 : at + length]
-        key, equals, value = record[:-1].partition(b"=")
-        if space < 0 or at + length > len(body) or record[-1:] != b"\n" or not equals:
-            raise _bad("has a damaged extended header", where)
-        found[key.decode("utf-8", "replace")] = value
-        at += length
-    return found
-
-
-def _xattrs(pax: dict[str, bytes]) -> tuple[tuple[str, str], ...]:
-    found = {
-        key.removeprefix(start): value.decode("latin-1")
-        for key, value in pax.items()
-        for start in _XATTRS
-        if key.startswith(start)
-    }
-    return tuple(sorted(found.items()))
-
-
-def _bad(what: str, where: str) -> ArtifactError:
-    return ArtifactError(what, where=where, hint="fetch it again, or have it built again")
