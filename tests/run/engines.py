@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import tempfile
@@ -173,3 +174,36 @@ def _pass(one: socket.socket, other: socket.socket) -> None:
         while data := one.recv(1 << 16):
             other.sendall(data)
         other.shutdown(socket.SHUT_WR)
+
+
+@contextlib.contextmanager
+def dockerd() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """A Docker engine of our own, in a network namespace of its own: a second one would take the first one's bridge away."""
+    program = shutil.which("dockerd")
+    need(program and os.getuid() == 0, "dockerd, and uid 0 (apt-get install docker.io)")
+    root = Path(tempfile.mkdtemp(prefix="repro-env-test-"))
+    address = root / "docker.sock"
+    command = ["unshare", "-n", str(program), "--bridge=none", "--iptables=false", "-H", f"unix://{address}"]
+    command += ["--data-root", str(root / "data"), "--exec-root", str(root / "exec"), "-p", str(root / "pid")]
+    try:
+        with _service(command, address, root / "log", {}) as process:
+            yield f"unix://{address}", process
+    finally:
+        for pid in _of(str(root)):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        mounts = [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        for point in sorted((one for one in mounts if one.startswith(str(root))), reverse=True):
+            subprocess.run(["umount", "-l", point], check=False)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _of(word: str) -> list[int]:
+    """Processes whose command line names our own folder: containerd and its shims, which outlive a killed dockerd."""
+    found = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):
+                if word.encode() in (path / "cmdline").read_bytes():
+                    found.append(int(path.name))
+    return found

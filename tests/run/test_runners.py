@@ -405,3 +405,25 @@ def test_an_image_that_is_not_there(contained: Place) -> None:
     assert ran.answer.error == "EngineError"
     assert rootfs.digest(404).removeprefix("sha256:")[:12] in ran.answer.message
     assert not (ran.folder / ".scratch").exists()
+
+
+@pytest.mark.soak
+def test_an_engine_that_is_killed(stores: Callable[[int], Path], image: Path) -> None:
+    """A real one, by SIGKILL, under a command that does not heed SIGTERM."""
+    trees = [image / "layers" / rootfs.digest(number).removeprefix("sha256:") for number in (1, 2, 3)]
+    with open_place(stores(0), 0) as place, fakes.dockerd() as (address, process), fakes.loaded(address, trees, NAME) as made:
+        place.engine, place.image = address, made
+        script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); time.sleep(600)"
+        command, folder, answer = place.command(place.launch("python", "-uc", script))
+        run = Live(place, command, folder, answer)
+        run.said("ready")
+        with engines.opened(address) as engine:
+            (left,) = engine.client.api.containers()
+            pid = engine.client.api.inspect_container(left["Id"])["State"]["Pid"]
+        process.kill()
+        found = run.answer
+        assert run.driver.stdout
+        run.driver.stdout.close()
+        assert (found.error, "went away while the command ran" in found.message) == ("EngineError", True)
+        assert not Path(f"/proc/{pid}").exists()
+        assert not (folder / ".scratch").exists()
