@@ -60,7 +60,7 @@ def built(spec: Spec, folder: Path, *, store: Store, tell: Tell, name: str = "",
         fetched = docker.fetch(spec, folder, store, tell)
         wanted = expected.entries(spec, folder, store)
         # Rendered here: a Dockerfile that lies beside a spec may be anybody's.
-        files: dict[str, docker.Content] = {**dockerfile.files(spec, wanted), "spec.json": codec.pretty(spec)}
+        files: dict[str, docker.Content] = {**dockerfile.files(spec, wanted), "spec.json": _needed(spec)}
         files |= {f"blobs/{name}": path for name, path in fetched.blobs.items()}
         builder = "BuildKit" if opened.facts.buildkit else f"{opened.facts.product}'s builder"
         version = f"{opened.facts.product} {opened.facts.version}"
@@ -86,6 +86,18 @@ def built(spec: Spec, folder: Path, *, store: Store, tell: Tell, name: str = "",
         engine=version,
         paths=len(wanted),
         fetched=fetched.count,
+    )
+
+
+def _needed(spec: Spec) -> bytes:
+    """What the installer reads of a spec, and nothing else: an edit of the code leaves the engine's build cache valid."""
+    return codec.pretty(
+        {
+            "schema": spec.schema,
+            "identity": spec.identity,
+            "hints": {"wheels": [{"sha256": one.sha256, "urls": ()} for one in spec.hints.wheels]},
+            "expected": {"layers": spec.expected.layers},
+        }
     )
 
 

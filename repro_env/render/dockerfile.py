@@ -48,6 +48,7 @@ def render(spec: Spec, label: str) -> bytes:
         steps=[{"why": step.why, "lines": [instruction.line(one) for one in step.instructions]} for step in found],
         digest=spec.digest,
         python=spec.identity.interpreter.version,
+        platform=f"{spec.identity.platform.os}/{spec.identity.platform.architecture}",
         distributions=len(spec.identity.distributions),
         image=spec.expected.image_id,
         linked=any(hint.urls for hint in spec.hints.wheels),

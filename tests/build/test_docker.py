@@ -20,6 +20,7 @@ from repro_env.build import docker
 from repro_env.flows import docker as story
 from repro_env.image import tar
 from repro_env.image.entry import Entry, Member, members, ordered
+from repro_env.inside import install
 from repro_env.io import engine
 from repro_env.io.engine import Engine
 from repro_env.model.artifact import TreeBlob
@@ -121,6 +122,20 @@ def hex_of(tree: TreeBlob) -> str:
 def made(folder: Path) -> Spec:
     one = {name: wheels.make(folder / "wheels", name) for name in ("one", "two")}
     return specs.make(folder / "repro", one, carry=tuple(one), overlay={"opt/env/pyvenv.cfg": b"x"})
+
+
+def test_an_edit_of_the_code_changes_nothing_that_is_sent(tmp_path: Path) -> None:
+    spec = made(tmp_path)
+    source = spec.observed.source
+    assert source is not None
+    other = msgspec.structs.replace(
+        spec.observed, source=msgspec.structs.replace(source, path="/elsewhere", size=1), tool="repro-env 9"
+    )
+    sent = story._needed(spec)
+    assert sent == story._needed(msgspec.structs.replace(spec, observed=other))
+    assert b"/elsewhere" not in sent
+    (tmp_path / "spec.json").write_bytes(sent)
+    assert install.load(str(tmp_path), spec.digest)["identity"]["layout"]["prefix"] == spec.identity.layout.prefix
 
 
 # What builders say.

@@ -18,7 +18,7 @@ from repro_env.inside import install
 from repro_env.model.artifact import CondaPackage
 from repro_env.model.environment import Variable
 from repro_env.model.errors import SpecError
-from repro_env.model.spec import Spec
+from repro_env.model.spec import BaseHint, Spec
 from repro_env.render import dockerfile, instruction
 from repro_env.render.instruction import Copy, From, Run, Set
 from repro_env.store.store import Store
@@ -105,6 +105,22 @@ def test_conda_packages_are_refused_by_name(spec: Spec) -> None:
     assert "conda packages" in dockerfile.refusal(odd)
     with pytest.raises(SpecError, match="conda packages"):
         dockerfile.render(odd, config.LABEL)
+
+
+def test_a_base_that_is_only_linked(spec: Spec) -> None:
+    """Who builds has to have it: a copied folder has not, `rebuild --builder docker` brings it."""
+    image = BaseHint(
+        reference="registry.example.com/python:3.11",
+        digest="sha256:" + "0" * 64,
+        platform=spec.identity.platform,
+        layers=(),
+    )
+    linked = msgspec.structs.replace(spec, hints=msgspec.structs.replace(spec.hints, base=image))
+    assert "--keep-base" in dockerfile.refusal(linked)
+    assert dockerfile.refusal(linked, alone=False) == ""
+    kept = msgspec.structs.replace(linked.hints, base=msgspec.structs.replace(image, kept=True))
+    assert dockerfile.refusal(msgspec.structs.replace(linked, hints=kept)) == ""
+    assert dockerfile.render(linked, config.LABEL) == dockerfile.render(spec, config.LABEL)
 
 
 def test_the_installer_and_the_product_agree_on_names() -> None:
