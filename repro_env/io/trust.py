@@ -9,8 +9,10 @@ from typing import Any
 
 from repro_env.model.errors import NetworkError
 
-VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR")
-"""Files or folders of certificates; the first that is set is trusted instead of the system's."""
+VARIABLES = ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE")
+"""Files or folders of certificates: those of all that are set are trusted, instead of the system's."""
+PLACES = "SSL_CERT_DIR"
+"""Folders, parted by colons; one that is not there counts for nothing (OpenSSL)."""
 FOLDERS = ("/etc/docker/certs.d", "/etc/containers/certs.d", "~/.config/docker/certs.d", "~/.config/containers/certs.d")
 """In each, `HOST[:PORT]/*.crt` is trusted beside the others for that server; `NAME.cert` with `NAME.key` is shown to it."""
 
@@ -25,10 +27,11 @@ def trusted(name: str, bundle: str) -> Any:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     # As Docker has it: the authority of a site may lack what newer Pythons insist on.
     context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
-    chosen = next((variable for variable in VARIABLES if os.environ.get(variable)), "")
-    if chosen:
-        _load(context, Path(os.environ[chosen]), chosen)
-    else:
+    chosen = [(name, Path(os.environ[name])) for name in VARIABLES if os.environ.get(name)]
+    chosen += [(PLACES, Path(place)) for place in os.environ.get(PLACES, "").split(":") if place and Path(place).is_dir()]
+    for variable, path in chosen:
+        _load(context, path, variable)
+    if not chosen:
         paths = ssl.get_default_verify_paths()
         context.load_default_certs()
         if paths.cafile is None and paths.capath is None:  # a Python built elsewhere, which looks where nothing is

@@ -17,7 +17,7 @@ from repro_env.registry.challenge import Challenge, merged
 CLIENT = "repro-env"
 _LARGEST = 1 << 20
 _LIFE = 60
-"""Seconds, of a token that does not say: as Docker has it."""
+"""Seconds, of a token that does not say, and of each at least: as Docker has it."""
 _USED = 0.8
 """Of its life: it has to arrive before it ends."""
 
@@ -81,4 +81,4 @@ def ask(web: Web, challenge: Challenge, scopes: tuple[str, ...], known: Credenti
     value = given.token or given.access_token or ""
     if not value or not value.isascii() or not value.isprintable():
         raise NetworkError("answers with something that is no token", where=shown, hint="ask who runs that registry")
-    return Token(value, time.monotonic() + max(0.0, _USED * (given.expires_in or _LIFE)))
+    return Token(value, time.monotonic() + _USED * max(_LIFE, given.expires_in or 0))

@@ -68,6 +68,8 @@ class Front:
     """Everybody else gets tokens for pulling."""
     uses: int = 1000
     """How often a token is good."""
+    expires: object = 300
+    """What a token says of its life, in seconds."""
     referrers: bool = False
     page: int = 100
     asked: list[Asked] = field(default_factory=list)
@@ -315,7 +317,9 @@ class _Handler(BaseHTTPRequestHandler):
         token = "t" + sha256(f"{len(self.front.tokens)} {scope}".encode()).hexdigest()
         with self.front.lock:
             self.front.tokens[token] = (scope, self.front.uses)
-        self._answer(200, json.dumps({"token": token, "expires_in": 300}).encode(), {"Content-Type": "application/json"})
+        self._answer(
+            200, json.dumps({"token": token, "expires_in": self.front.expires}).encode(), {"Content-Type": "application/json"}
+        )
 
     def _subject(self, body: bytes) -> str:
         document = json.loads(body) if "/manifests/" in self.path else {}

@@ -82,6 +82,15 @@ def test_tokens_are_asked_for_once(front: Front, registry: Registry) -> None:
     assert front.count("POST", "/blobs/uploads/$") == 3
 
 
+@pytest.mark.parametrize("expires", [0, -5, 0.5, None, 10**12])
+def test_a_token_that_hardly_lives(expires: object, front: Front, registry: Registry) -> None:
+    """Docker takes less than a minute for a minute; who ends it before is asked again."""
+    front.token, front.expires = True, expires
+    works(registry)
+    front.tokens.clear()
+    works(registry)
+
+
 def test_tokens_for_credentials(front: Front, nothing_known: Path) -> None:
     front.token, front.user = True, ("me", SECRET)
     with pytest.raises(NetworkError, match="gives no token without credentials") as caught:
@@ -158,6 +167,17 @@ def test_a_way_that_is_not_known(front: Front, registry: Registry) -> None:
 
 
 def test_the_certificate_of_a_site(secure: str, trusting: None) -> None:
+    works(Registry(secure))
+
+
+def test_all_variables_count(secure: str, authority: Authority, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A site may have set one for all programs, the user another."""
+    other = Authority(tmp_path / "another")
+    monkeypatch.setenv("REQUESTS_CA_BUNDLE", str(other.file))
+    monkeypatch.setenv("SSL_CERT_DIR", f"{tmp_path / 'not-there'}:{tmp_path}")
+    with pytest.raises(NetworkError, match="its certificate cannot be verified"):
+        works(Registry(secure))
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
     works(Registry(secure))
 
 
