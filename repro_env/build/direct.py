@@ -10,33 +10,29 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from repro_env.build import conda, packed
+from repro_env.build import conda
+from repro_env.build.contradiction import contradiction, label, several
 from repro_env.build.interface import Built, Item, Origin, Plan
-from repro_env.build.packed import MADE, Made, parts_key
-from repro_env.build.sources import Artifact, Finder, Place, Search, contents
+from repro_env.build.sources import Artifact, Finder, Place, Search
 from repro_env.build.trees import Offer, Trees
+from repro_env.build.unpacking import GroupJob, Job, MarkerJob, Part, PlaceFailed, TreeJob, serve
 from repro_env.build.workers import Workers
 from repro_env.image import conda as linking
-from repro_env.image import config, group, layer, stack
+from repro_env.image import group
 from repro_env.image import wheel as rule
-from repro_env.image.entry import Contents, Entry, Members, members
-from repro_env.io.files import FileContents, free
-from repro_env.lock.layers import KIND, GroupContents
-from repro_env.model import codec
+from repro_env.io.files import free
 from repro_env.model.artifact import CondaPackage, TreeBlob
-from repro_env.model.environment import Layout
 from repro_env.model.errors import ArtifactError, BuildError, DiskError, NetworkError, ReproEnvError
 from repro_env.model.image import LayerKind
-from repro_env.model.spec import Identity, Spec
+from repro_env.model.spec import Spec
 from repro_env.model.talk import Advance, Tell
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
@@ -48,161 +44,6 @@ FETCHES = 6
 """Downloads at a time."""
 ALONE = 64 << 20
 """Bytes to write below which starting worker processes costs more than it gives."""
-
-
-class Part(msgspec.Struct, frozen=True):
-    """One distribution or conda package of a layer, and where its bytes are; `place` is None where only its facts are needed."""
-
-    wheel: Artifact
-    layout: Layout
-    """Where it is installed to."""
-    facts: rule.Facts | None
-    """None of a conda package: to know what it becomes takes unpacking it, which is done once."""
-    place: Place | None
-
-
-class GroupJob(msgspec.Struct, frozen=True):
-    """Unpack a layer of distributions or packages or, where it is unpacked, prove that it is the one of these artifacts."""
-
-    diff_id: str
-    parts: tuple[Part, ...]
-
-
-class TreeJob(msgspec.Struct, frozen=True):
-    """Unpack a carried tree."""
-
-    blob: TreeBlob
-    folder: str
-
-
-class MarkerJob(msgspec.Struct, frozen=True):
-    """Unpack the layer that says what the image is."""
-
-    diff_id: str
-    identity: Identity
-
-
-Job = GroupJob | TreeJob | MarkerJob
-
-
-class PlaceFailed(Exception):  # noqa: N818 it never leaves this module
-    """A wheel's bytes were not what its place claimed."""
-
-    def __init__(self, name: str, error: ReproEnvError) -> None:
-        super().__init__(name, error)
-        self.name = name
-        self.error = error
-
-
-def serve(root: Path, job: Job, advance: Advance) -> None:
-    """Do one job in the store at `root`. Raises `PlaceFailed`, or one of our errors."""
-    store = Store.open(root)
-    if isinstance(job, TreeJob):
-        blob = job.blob
-        tree = Carried(Path(job.folder) / "blobs").tree(blob)
-        store.layers.unpack(blob.sha256, _counted(tree, advance), size=blob.size)
-    elif isinstance(job, MarkerJob):
-        store.layers.unpack(job.diff_id, config.marker(job.identity))
-    else:
-        _group(store, job, advance)
-
-
-def _group(store: Store, job: GroupJob, advance: Advance) -> None:
-    with ExitStack() as opened:
-        installed: dict[str, rule.Installed] = {}
-        sources: dict[str, Contents] = {}
-        for part in job.parts:
-            key = part.wheel.key
-            installed[key], contained = _opened(part, store, opened)
-            sources[key] = _Source(key, contained)
-        _make(store, job, installed, sources, advance)
-
-
-def _opened(part: Part, store: Store, opened: ExitStack) -> tuple[rule.Installed, Contents | None]:
-    if isinstance(part.wheel, CondaPackage):
-        archive = Path(part.place.where) if part.place is not None else None
-        try:
-            return conda.opened(part.wheel, archive, part.layout, store, opened)
-        except ArtifactError as error:
-            raise PlaceFailed(part.wheel.key, error) from None
-    if part.facts is None:
-        raise BuildError("has a wheel that nothing is known of", where=part.wheel.key, hint="rebuild again")
-    installed = rule.canonical(part.facts, part.layout, name=part.wheel.name)
-    return installed, contents(part.place, installed) if part.place is not None else None
-
-
-def _make(
-    store: Store, job: GroupJob, installed: Mapping[str, rule.Installed], sources: Mapping[str, Contents], advance: Advance
-) -> None:
-    diff_id = job.diff_id
-    made = stack.layer(tuple(sorted(installed)), installed)
-    key = parts_key(
-        packed.Part(artifact=part.wheel, layout=part.layout) for part in sorted(job.parts, key=lambda one: one.wheel.key)
-    )
-    known = _known(store, key, made.entries)
-    if known and known != diff_id:
-        raise BuildError(
-            f"the layer is {known}, not the expected {diff_id}",
-            hint="the spec contradicts itself; capture again",
-        )
-    there = store.layers.path(diff_id)
-    if there is not None:
-        # The tree hashed to this diff ID when it was written; if these entries with its bytes do too, it is theirs.
-        if not known and not _is_made_of(there, made.entries, diff_id):
-            raise BuildError(
-                f"the layer {diff_id} is in the store and holds something else",
-                hint="the spec contradicts itself; capture again",
-            )
-    else:
-        given = members(made.entries, GroupContents(made.owner, sources))
-        store.layers.unpack(diff_id, _counted(given, advance), size=sum(entry.size for entry in made.entries))
-    sizes = {name: one.size for name, one in installed.items()}
-    store.facts.put(MADE, key, codec.canonical(Made(diff_id=diff_id, sizes=sizes)))
-    if all(isinstance(part.wheel, CondaPackage) or (part.place and not part.place.whole) for part in job.parts):
-        # Not of a whole wheel: its entries say what its RECORD says, which nobody compared with its bytes.
-        store.facts.put(KIND, layer.recipe(made.entries), diff_id.encode())
-
-
-def _known(store: Store, key: str, entries: Iterable[Entry]) -> str:
-    """The diff ID of these parts, or of these entries, when it was computed before; else empty."""
-    made = store.facts.recall(MADE, key, Made)
-    return made.diff_id if made is not None else (store.facts.get(KIND, layer.recipe(entries)) or b"").decode()
-
-
-def _is_made_of(tree: Path, entries: Iterable[Entry], diff_id: str) -> bool:
-    try:
-        return layer.diff_id(members(entries, FileContents(tree))) == diff_id
-    except ArtifactError:  # a file is missing, or of another size
-        return False
-
-
-class _Source:
-    """The bytes of one distribution; a failure says whose it was."""
-
-    def __init__(self, name: str, inner: Contents | None) -> None:
-        self._name = name
-        self._inner = inner
-
-    def chunks(self, entry: Entry) -> Iterator[bytes]:
-        if self._inner is None:  # the layer was there a moment ago, and somebody removed it
-            raise PlaceFailed(
-                self._name, ArtifactError("its layer was removed from the store", where=self._name, hint="rebuild again")
-            )
-        try:
-            yield from self._inner.chunks(entry)
-        except ReproEnvError as error:
-            raise PlaceFailed(self._name, error) from None
-
-
-def _counted(given: Members, advance: Advance) -> Members:
-    for entry, chunks in given:
-        yield entry, (_counting(chunks, advance) if entry.kind == "file" else chunks)
-
-
-def _counting(chunks: Iterable[bytes], advance: Advance) -> Iterator[bytes]:
-    for chunk in chunks:
-        yield chunk
-        advance(len(chunk))
 
 
 class _Task:
@@ -246,7 +87,7 @@ class Direct:
         self._whole: dict[str, Offer] = {}
         """Layers whose wheels are nowhere, by diff ID, and who has the layer."""
         self._artifacts: tuple[Artifact, ...] = (*spec.identity.packages, *spec.identity.distributions)
-        by_label = {_label(one): one for one in self._artifacts}
+        by_label = {label(one): one for one in self._artifacts}
         self._wheels = {one.diff_id: tuple(by_label[held] for held in one.holds) for one in spec.expected.layers}
         self._facts: dict[str, rule.Facts] = {}
         self._weights: dict[str, tuple[int, int]] = {}
@@ -298,7 +139,7 @@ class Direct:
                 place = places.get(wheel.key) if failed is None else None
                 origin: Origin = place.origin if place is not None else "layer" if failed is None or there else "registry"
                 where = self._whole[one.diff_id].where if origin == "registry" and failed is not None else str(place or "")
-                items.append(Item(what=_label(wheel), origin=origin, where=where, size=wheel.size))
+                items.append(Item(what=label(wheel), origin=origin, where=where, size=wheel.size))
                 if place is not None and place.remote:
                     fetch += wheel.size
                     write += _blocks(wheel.size)
@@ -427,7 +268,7 @@ class Direct:
             if one.kind in ("conda", "distributions"):
                 task = _Task(
                     GroupJob(one.diff_id, ()),
-                    label=f"the layer of {_several(one.holds)}",
+                    label=f"the layer of {several(one.holds)}",
                     size=sum(self._unpacked(wheel)[0] for wheel in wheels),
                 )
                 if one.diff_id in self._whole:
@@ -590,7 +431,7 @@ class Direct:
                 (names for names, other in zip(expected, [*found, *expected], strict=False) if names != other), expected[-1]
             )
             raise BuildError(
-                f"the spec expects a layer of {_several(first)}, and the grouping rule makes another of these artifacts",
+                f"the spec expects a layer of {several(first)}, and the grouping rule makes another of these artifacts",
                 hint="the spec contradicts itself; capture again",
             )
 
@@ -619,40 +460,6 @@ class Direct:
         return self._weights.get(wheel.key, (wheel.size, 1))
 
 
-def contradiction(spec: Spec) -> None:
-    """Check that `expected` follows from `identity` as far as that shows without any wheel. Raises `BuildError`."""
-    identity, expected = spec.identity, spec.expected
-    lower, upper = config.lower_layers(identity), config.upper_layers(identity)
-    kinds = [one.kind for one in expected.layers]
-    packages = [*["conda"] * kinds.count("conda"), *["distributions"] * kinds.count("distributions")]
-    order = [*(one.kind for one in lower), *packages, *(one.kind for one in upper)]
-    if kinds != order:
-        raise _contradicts("the order of its layers", ", ".join(order), ", ".join(kinds))
-    others = [one for one in expected.layers if one.kind not in ("conda", "distributions")]
-    for one, fixed in zip(others, [*lower, *upper], strict=True):
-        if one.diff_id != fixed.diff_id or one.holds:
-            raise _contradicts(f"the {one.kind} layer", one.diff_id, fixed.diff_id)
-    artifacts: list[Artifact] = [*identity.packages, *identity.distributions]
-    if len({one.key for one in artifacts}) != len(artifacts):
-        raise _contradicts("its distributions", "each once", "one twice")
-    if any(held.startswith("conda/") != (one.kind == "conda") for one in expected.layers for held in one.holds):
-        raise _contradicts("what its layers hold", "packages and distributions apart", "both in one")
-    held = sorted(name for one in expected.layers for name in one.holds)
-    wanted = sorted(_label(one) for one in artifacts)
-    if held != wanted or len({one.diff_id for one in expected.layers}) != len(expected.layers):
-        raise _contradicts("what its layers hold", _several(held), _several(wanted))
-    image = config.image_id(identity, expected.layers)
-    if image != expected.image_id:
-        raise _contradicts("the image ID", expected.image_id, image)
-
-
-def _contradicts(what: str, expected: str, got: str) -> BuildError:
-    return BuildError(
-        f"the spec contradicts itself in {what}: expected {expected}, and its identity gives {got}",
-        hint="it was edited or damaged; restore it or capture again",
-    )
-
-
 def enough(root: Path, size: int, files: int) -> None:
     """Raises `DiskError` when the file system of the store has less room than `size` bytes or `files` inodes."""
     free_size, free_files = free(root)
@@ -670,15 +477,6 @@ def _weight(facts: rule.Facts) -> tuple[int, int]:
 
 def _believe(place: Place, wheel: Artifact) -> Place:  # noqa: ARG001
     return place
-
-
-def _label(wheel: Artifact) -> str:
-    return f"{wheel.key}=={wheel.version}"
-
-
-def _several(names: Iterable[str]) -> str:
-    first = list(names)
-    return ", ".join(first[:3]) + (f" and {len(first) - 3} more" if len(first) > 3 else "")
 
 
 def _blocks(size: int) -> int:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from repro_env.build import packed
-from repro_env.build.direct import contradiction
+from repro_env.build.contradiction import contradiction
 from repro_env.build.packed import Answer, Group, Job, Marker, Part, Source, Tree
 from repro_env.build.sources import Artifact, Place
 from repro_env.image import group

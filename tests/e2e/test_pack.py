@@ -47,7 +47,7 @@ def alone(project: Project, *words: str | Path) -> Done:
     ended = subprocess.run(
         [*ALONE, COMMAND, *map(str, words)],
         cwd=project.folder,
-        env=environ(project.store, {"UV_CACHE_DIR": str(project.folder / "no-uv")}),
+        env=environ(project.store, {"UV_CACHE_DIR": str(project.folder / "no-uv"), "PIP_RETRIES": "0"}),
         capture_output=True,
         text=True,
         timeout=300,
@@ -70,9 +70,9 @@ def test_a_pack_rebuilds_and_runs_without_any_network(small: Project, packed: Pa
 
 def test_without_all_the_network_is_missed_in_a_sentence(small: Project, bare: Project, tmp_path: Path) -> None:
     small.run("pack", "repro", tmp_path / "less.tar")
-    shown = alone(bare, "show", tmp_path / "less.tar")
-    assert shown.code == 0, shown.err
-    assert "pygments" in shown.out
+    done = alone(bare, "rebuild", tmp_path / "less.tar")
+    assert done.code in (10, 11), done.err
+    assert "cannot be reached" in one_sentence(done)
 
 
 def test_a_pack_of_the_same_spec_is_the_same_file(small: Project, packed: Path, tmp_path: Path) -> None:
