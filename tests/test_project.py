@@ -132,6 +132,8 @@ SERVICES = {
     "lab.blob.core.windows.net", "packages.north.org", "conda.north.org", "git.north.org", "api.north.org",
 }  # fmt: skip
 """Of URLs that are secrets, or hold one: planted in tests, never asked. One in a URL of an example host counts as made up."""
+FORMATS = {"in-toto.io", "slsa.dev", "index.docker.io"}
+"""In names that a format prescribes: statement and predicate types, and Docker's key for the credentials of its default registry."""
 
 
 def test_no_file_names_a_package_index_or_this_checkout() -> None:
@@ -146,7 +148,9 @@ def test_no_file_names_a_package_index_or_this_checkout() -> None:
             re.findall(r"https?://(?:[^/@\s\"'`]+@)?(\[[\da-f:]+\]|[A-Za-z\d][A-Za-z\d.-]*\.[A-Za-z\d.-]*[A-Za-z\d])", text)
         )
         found += [
-            f"{path.relative_to(ROOT)}: {host}" for host in hosts if not HOSTS.fullmatch(host) and host not in PAGES | SERVICES
+            f"{path.relative_to(ROOT)}: {host}"
+            for host in hosts
+            if not HOSTS.fullmatch(host) and host not in PAGES | SERVICES | FORMATS
         ]
         if re.search(re.escape(str(ROOT)) + r"(?![\w-])", text):
             found.append(f"{path.relative_to(ROOT)}: {ROOT}")
