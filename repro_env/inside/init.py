@@ -141,4 +141,6 @@ def kills() -> "Optional[int]":
 
 
 if __name__ == "__main__":
+    if os.getpid() != 1:  # it ends all processes that it may
+        sys.exit("init.py is the first process of a container, and nothing else")
     main(sys.argv[1])

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -219,3 +222,14 @@ def test_a_container_is_left_over_when_nobody_holds_its_folder(tmp_path: Path) -
         held.remove()
     assert found == {"held": False, "free": True, "gone": True}
     assert not docker._is_over(str(tmp_path / "gone"), seen=False), "a folder that this process may just not see"
+
+
+def test_init_is_nothing_but_the_first_process(tmp_path: Path) -> None:
+    """Elsewhere it would end whatever its user runs."""
+    done = subprocess.run([sys.executable, "-I", "-S", docker.INIT, tmp_path], capture_output=True, text=True, check=False)
+    assert (done.returncode, "first process" in done.stderr) == (1, True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_init_is_python_that_old_images_can_run() -> None:
+    ast.parse(docker.INIT.read_text(), feature_version=(3, 8))
