@@ -19,8 +19,8 @@ class RegistryOutput:
     def __init__(
         self, reference: Reference, *, others: Sequence[str] = (), folder: Path | None = None, pause: float = PAUSE
     ) -> None:
-        """`others`: repositories of the same registry that may hold layers already. `folder`: for what is being
-        sent, up to one compressed layer a worker. Raises `UsageError` for a reference with a digest."""
+        """`others`: repositories of the same registry that may hold layers already. `folder`: for layers that
+        come as iterators, which are held until they are sent. Raises `UsageError` for a reference with a digest."""
         if reference.digest:
             what = "names the image by a digest, which follows from what is pushed"
             raise UsageError(what, where=str(reference), hint="name a tag")

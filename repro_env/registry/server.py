@@ -136,7 +136,7 @@ class Server:
             if self._known is None:
                 raise self._no_credentials()
             what = f"does not accept the credentials of {self._known.source} (status 401){self._said(answer)}"
-            raise NetworkError(what, where=self.host, hint=f"log in again: docker login {self.host}")
+            raise NetworkError(what, where=self.host, hint=f"docker login {self.host}, as someone who may do this")
         if bearer is not None:
             self._wanted = bearer
             self._tokens[scope] = token.ask(self.web, bearer, scope, self._known, host=self.host, given_by=self.url(""))

@@ -306,3 +306,31 @@ def test_nobody_there(host: str, what: str) -> None:
     with pytest.raises(NetworkError, match=what) as caught:
         Registry(host, pause=0.001).has("a", digest_of(b""))
     assert host in caught.value.where
+
+
+def test_docker_hub_by_its_names(
+    real: str, authority: Authority, trusting: None, monkeypatch: pytest.MonkeyPatch, nothing_known: Path
+) -> None:
+    """docker.io is asked at another host, its credentials have a third name, and its names are short."""
+    from repro_env.registry.reference import parse
+
+    ref = parse("hello:v1")
+    config = b"{}"
+    there = Registry(real)
+    made = there.ensure(ref.repository, config, "application/vnd.oci.image.config.v1+json")
+    entry = {"mediaType": made.media_type, "digest": made.digest, "size": made.size}
+    document = {"schemaVersion": 2, "mediaType": "application/vnd.oci.image.manifest.v1+json", "config": entry, "layers": []}
+    there.put_manifest(ref.repository, ref.tag, json.dumps(document).encode(), str(document["mediaType"]))
+    api = "registry-1.docker.io"
+    with Front(real, tls=authority.issue(f"DNS:{api}"), token=True, user=("me", SECRET)) as front:
+        front.realm = f"https://{api}/token"
+        login(nothing_known, "https://index.docker.io/v1/")
+        with Proxy({f"{api}:443": front.port}) as proxy:
+            monkeypatch.setenv("HTTPS_PROXY", proxy.url)
+            hub = Registry(ref.host)
+            found, _, digest = hub.image(ref.repository, ref.named, architecture="amd64")
+            assert hub.small(ref.repository, found.config) == config
+            assert hub.where(ref.repository, digest) == f"docker.io/library/hello@{digest}"
+            with pytest.raises(NetworkError, match="is not there") as caught:
+                hub.manifest(ref.repository, "v2")
+    assert caught.value.where == "docker.io/library/hello:v2"
