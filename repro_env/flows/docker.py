@@ -52,7 +52,8 @@ def built(spec: Spec, folder: Path, *, store: Store, tell: Tell, name: str = "",
         raise UsageError(
             f"{called!r} is no name for an image", where="--name", hint="lower-case letters, digits and dashes, then :TAG"
         )
-    from repro_env.build import docker, expected
+    from repro_env.build import docker, expected, saved
+    from repro_env.build.heard import some
     from repro_env.io import engine
 
     with engine.opened(address) as opened:
@@ -67,12 +68,12 @@ def built(spec: Spec, folder: Path, *, store: Store, tell: Tell, name: str = "",
         tell(f"{version} builds with {builder}, without network")
         image = docker.build(opened, files, tell)
         tell(f"comparing {len(wanted):,} paths with the capture")
-        found = docker.differences(docker.saved(opened, image), wanted, _settings(spec.identity))
+        found = saved.differences(saved.read(opened, image), wanted, _settings(spec.identity))
         if found:
             called = f"repro-env-differs:{image.removeprefix('sha256:')[:12]}"
             docker.name_it(opened, image, called)
             raise BuildError(
-                f"what the engine built is not the captured image, {len(found)} differences: {docker.some(found)}",
+                f"what the engine built is not the captured image, {len(found)} differences: {some(found)}",
                 where=called,
                 hint=f"look at it with: docker run --rm -it {called} sh; rebuild without --builder makes the captured one",
             )

@@ -16,7 +16,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from repro_env.build import docker
+from repro_env.build import docker, saved
+from repro_env.build.heard import Heard, fields
 from repro_env.flows import docker as story
 from repro_env.image import tar
 from repro_env.image.entry import Entry, Member, members, ordered
@@ -52,7 +53,7 @@ def builder(request: pytest.FixtureRequest, opened: Engine) -> Engine:
     return Engine(opened.client, opened.address, facts)
 
 
-class Heard(Silent):
+class Told(Silent):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
@@ -156,15 +157,15 @@ def field(number: int, value: bytes | int) -> bytes:
 
 def test_protobuf_without_a_schema() -> None:
     data = field(1, b"abc") + field(300, 2**40) + varint(2 << 3 | 1) + bytes(8) + varint(3 << 3 | 5) + bytes(4) + field(4, b"")
-    assert list(docker.fields(data)) == [(1, b"abc"), (300, 2**40), (4, b"")]
+    assert list(fields(data)) == [(1, b"abc"), (300, 2**40), (4, b"")]
     for cut in range(len(data)):
-        list(docker.fields(data[:cut]))  # never an error, never without end
-    list(docker.fields(b"\xff" * 100))
+        list(fields(data[:cut]))  # never an error, never without end
+    list(fields(b"\xff" * 100))
 
 
-def heard(*events: dict[str, Any]) -> tuple[Heard, docker._Heard]:
-    told = Heard()
-    found = docker._Heard(told)
+def heard(*events: dict[str, Any]) -> tuple[Told, Heard]:
+    told = Told()
+    found = Heard(told)
     for event in events:
         found.take(json.dumps(event).encode())
     return told, found
@@ -211,7 +212,7 @@ def test_a_build_that_fails_with_names() -> None:
     with pytest.raises(BuildError, match="without an image"):
         heard({"stream": "x"})[1].image("here")
     with pytest.raises(EngineError, match="no answer"):
-        docker._Heard(Silent()).take(b"<html>")
+        Heard(Silent()).take(b"<html>")
 
 
 # What comes out.
@@ -250,7 +251,7 @@ def layer(*rows: Entry) -> list[Member]:
 
 def found_in(data: bytes, chunk: int = 1000) -> list[str]:
     chunks = (data[at : at + chunk] for at in range(0, len(data), chunk))
-    return docker.differences(docker.archive(chunks, where="test"), ordered(ROWS), SETTINGS)
+    return saved.differences(saved.archive(chunks, where="test"), ordered(ROWS), SETTINGS)
 
 
 @pytest.mark.parametrize("chunk", [1, 511, 1 << 20])

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.build import docker, expected
+from repro_env.build import docker, expected, saved
 from repro_env.flows.docker import _settings
 from repro_env.io import engine
 from repro_env.model.spec import Spec, read
@@ -101,8 +101,8 @@ def test_the_folder_alone_makes_the_captured_image(folder: Folder, small: parts.
     said = folder.build("folder", "--no-cache", "--network", "none")
     assert "paths are as captured" in said
     wanted = expected.entries(folder.spec, folder.path, folder.store)
-    made = docker.saved(opened, f"{NAME}:folder")
-    assert docker.differences(made, wanted, _settings(folder.spec.identity)) == []
+    made = saved.read(opened, f"{NAME}:folder")
+    assert saved.differences(made, wanted, _settings(folder.spec.identity)) == []
     code = "import sys, mdurl, packaging, pygments; print(sys.prefix, mdurl.EDITED, mdurl.__file__)"
     ran = subprocess.run(
         ["docker", "run", "--rm", "--network", "none", f"{NAME}:folder", "python", "-c", code],
