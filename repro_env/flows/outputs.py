@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -15,6 +15,9 @@ from repro_env.model.errors import UsageError
 from repro_env.model.spec import Spec
 from repro_env.store.sent import expected
 from repro_env.store.store import Store
+
+if TYPE_CHECKING:
+    from repro_env.registry.reference import Reference
 
 Kind = Literal["oci", "docker-archive", "docker", "squashfs", "registry"]
 FORMS = "oci:DIR[:TAG], docker-archive:FILE[:NAME], docker:NAME, squashfs:FILE, or HOST/REPOSITORY:TAG"
@@ -57,8 +60,10 @@ def parse(word: str) -> Target:
 
 
 @contextmanager
-def opened(target: Target, spec: Spec, folder: Path, store: Store, *, here: Path) -> Iterator[Output]:
+def opened(target: Target, spec: Spec, folder: Path, store: Store, *, here: Path, dry_run: bool = False) -> Iterator[Output]:
     """What takes the image of a spec there; closed at the end. `here`: what paths are relative to.
+
+    Layers that the same registry has where the spec was pushed are had from there, but not in a dry run.
 
     Raises `UsageError` for a place that cannot be written to, `EngineError`.
     """
@@ -78,7 +83,9 @@ def opened(target: Target, spec: Spec, folder: Path, store: Store, *, here: Path
         from repro_env.output.registry import RegistryOutput
         from repro_env.registry.reference import parse as named
 
-        with store.temp.folder() as held, closing(RegistryOutput(named(target.place), folder=held)) as registry:
+        reference = named(target.place)
+        others = () if dry_run else _beside(reference, folder)
+        with store.temp.folder() as held, closing(RegistryOutput(reference, others=others, folder=held)) as registry:
             yield registry
         return
     elif target.kind == "docker":
@@ -95,6 +102,14 @@ def opened(target: Target, spec: Spec, folder: Path, store: Store, *, here: Path
         raise UsageError("takes no layers", where=target.kind, hint=_HINT)
     with closing(made):
         yield made
+
+
+def _beside(to: Reference, folder: Path) -> tuple[str, ...]:
+    from repro_env.build.remote import read
+    from repro_env.registry.reference import parse as named
+
+    pushed = [named(one.repository) for one in read(folder).copies]
+    return tuple(one.repository for one in pushed if one.host == to.host)
 
 
 def _tag(text: str) -> str:

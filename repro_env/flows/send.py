@@ -73,7 +73,7 @@ def send(
         where="",
         layers=layers,
     )
-    with outputs.opened(target, spec, folder, store, here=here) as output:
+    with outputs.opened(target, spec, folder, store, here=here, dry_run=dry_run) as output:
         there = None if source or not target.local else _there(spec, folder, store, output)
         if dry_run:
             plan = _plan(spec, folder, store, output, source=source) if there is None else None

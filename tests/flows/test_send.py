@@ -141,6 +141,8 @@ def test_what_was_pushed_is_enough(spec: Spec, folder: Path, store: Store, tmp_p
         store.blobs.put([wheel.read_bytes()], one.sha256, where=name)
     with registry(folder.parent / "registry") as host:
         pushed = push(linked, folder, reference.parse(f"{host}/team/train:1"), store=store, tell=Told())
+        beside = to(f"{host}/team/other:1", linked, folder)
+        assert beside.sent == 0, "layers of another repository of the same registry are had from there"
         first = to("oci:out", linked, folder)
         assert first.manifest_digest == pushed.image.partition("@")[2]
         bare = folder.parent / "elsewhere" / "repro"
