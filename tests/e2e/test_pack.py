@@ -72,7 +72,7 @@ def test_without_all_the_network_is_missed_in_a_sentence(small: Project, bare: P
     small.run("pack", "repro", tmp_path / "less.tar")
     done = alone(bare, "rebuild", tmp_path / "less.tar")
     assert done.code in (10, 11), done.err
-    assert "cannot be reached" in one_sentence(done)
+    assert "cannot be fetched" in one_sentence(done)
 
 
 def test_a_pack_of_the_same_spec_is_the_same_file(small: Project, packed: Path, tmp_path: Path) -> None:
