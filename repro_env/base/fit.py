@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from repro_env.base import interpreter, ldcache, libpath
+from repro_env.base import closure, interpreter, ldcache, libpath
 from repro_env.base import needs as loading
 from repro_env.base.host import Cut
 from repro_env.base.needs import Needs
@@ -46,10 +46,12 @@ def cut(
 
     Raises `CaptureError` for libraries that the base lacks, or has too old.
     """
+    libraries, mapped = tuple(libraries), tuple(mapped)
     held = [*loading.elsewhere(facts), *elsewhere, *map(real, elsewhere)]
     seen = [*startup.mapped, *map(str, mapped)]
     needed = loading.needs(facts, seen, [str(path) for path in libraries], [], libpath.read(environ), held)
-    found = _found(needed, base)
+    starts = [*interpreter.binaries(facts.interpreter), *(str(path) for path in libraries), *map(str, mapped)]
+    found = _found(needed, base, starts, facts.interpreter.executable)
     _check_versions(needed, found, base)
     unknown = [*base.tree.unknown, *needed.unknown]
     locale = next(iter(startup.locale.split()), "")
@@ -72,8 +74,8 @@ def cut(
     return Cut(base=tree, unowned=None, carried=(), libraries=tuple(sorted(used, key=lambda one: one.path)))
 
 
-def _found(needed: Needs, base: Base) -> dict[str, str]:
-    """Each library as the loader spells it here -> where the base has it."""
+def _found(needed: Needs, base: Base, starts: Sequence[str], program: str) -> dict[str, str]:
+    """Each library as the loader spells it here -> where the base has it. `starts`: what may be what needs it, for people."""
     entries = base.entries
     found, missing = {}, []
     folders = _folders(base)
@@ -86,15 +88,28 @@ def _found(needed: Needs, base: Base) -> dict[str, str]:
         else:
             found[path] = there
     if missing:
-        named = "; ".join(f"{path}{_asker(path, needed)}" for path in missing[:_SHOWN])
-        more = f"; and {len(missing) - _SHOWN} more" if len(missing) > _SHOWN else ""
-        raise CaptureError(f"lacks what the environment loads: {named}{more}", where=f"--base {base.hint.reference}", hint=_HINT)
+        said = "; ".join(_asking(missing, needed, starts, program)) or _listed(missing)
+        raise CaptureError(f"lacks what the environment loads: {said}", where=f"--base {base.hint.reference}", hint=_HINT)
     return found
 
 
-def _asker(path: str, needed: Needs) -> str:
-    by = next((by for (by, _), at in sorted(needed.found.items()) if at == path), "")
-    return f", needed by {by}" if by else ""
+def _asking(missing: Sequence[str], needed: Needs, starts: Sequence[str], program: str) -> list[str]:
+    """For the first of those that lack something: which libraries."""
+    lines: list[str] = []
+    left = set(missing)
+    for start in dict.fromkeys(starts):
+        closed = closure.close([start], needed.loader, program=program, loaded=needed.loaded)
+        if gone := sorted(left.intersection(closed.libraries)):
+            lines.append(f"{_listed(gone)}, needed by {start}")
+            left -= set(gone)
+        if len(lines) == _SHOWN or not left:
+            break
+    return lines
+
+
+def _listed(paths: Sequence[str]) -> str:
+    names = sorted({path.rpartition("/")[2] for path in paths})
+    return ", ".join(names[:_SHOWN]) + (f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else "")
 
 
 def _folders(base: Base) -> list[str]:
