@@ -47,10 +47,11 @@ def run(
     elif output is not None:
         _send(found, store, output, with_source=with_source, provenance=provenance, dry_run=dry_run, json=json)
     else:
-        _unpack(found, store, dry_run=dry_run, json=json)
+        # What was opened from a file or a registry is nearest to no folder: the next command has to name it too.
+        _unpack(found, store, word=spec if found.runs is not None else None, dry_run=dry_run, json=json)
 
 
-def _unpack(found: Opened, store: Store, *, dry_run: bool, json: bool) -> None:
+def _unpack(found: Opened, store: Store, *, word: str | None, dry_run: bool, json: bool) -> None:
     from repro_env.flows.rebuild import rebuild
 
     done = rebuild(found.spec, found.folder, store=store, dry_run=dry_run, tell=say.say)
@@ -60,7 +61,8 @@ def _unpack(found: Opened, store: Store, *, dry_run: bool, json: bool) -> None:
         if dry_run:
             _show(done.plan)
         say.result(done.image_id)
-    say.say("next: repro-env rebuild" if dry_run else "next: repro-env exec train.py")
+    following = f"rebuild {word or ''}" if dry_run else f"exec {f'--spec {word} ' if word else ''}train.py"
+    say.say(f"next: repro-env {following}".rstrip())
 
 
 def _send(

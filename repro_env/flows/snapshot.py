@@ -17,6 +17,7 @@ from repro_env.model.errors import ArtifactError, CaptureError, SourceError
 from repro_env.model.run import SourceFact
 from repro_env.model.spec import Source, Spec
 from repro_env.model.talk import Tell
+from repro_env.store import parts
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
 
@@ -52,6 +53,7 @@ def take(spec: Spec, folder: Path, *, runs: Path, frozen: bool, store: Store, te
             tell(f"this spec was not captured here and does not lie in {live}: the captured source is used, not that folder")
         elif not frozen:
             tell(f"the source's folder {live} is not on this machine: the captured source is used")
+        _bring(spec, source, folder, store)
         tree = _captured(source, folder, store)
         return _snapshot(source, source.tree.sha256, tree, _listed(tree, store), frozen=True, differs=())
     entries, diff_id = _seen(source, folder, runs, store)
@@ -132,6 +134,19 @@ def _stored(entries: Sequence[Entry], root: Path, store: Store) -> str:
     diff_id = store.layers.add(layer.checked(members(entries, FileContents(root))))
     store.facts.put(_FACT, recipe, diff_id.encode())
     return diff_id
+
+
+def _bring(spec: Spec, source: Source, folder: Path, store: Store) -> None:
+    """Fetch the captured source from where the spec was pushed, when it is neither here nor in the store."""
+    digest = source.tree.sha256
+    if store.layers.path(digest) is not None or Carried(folder / "blobs").path(digest) is not None:
+        return
+    if (folder / parts.REMOTE).is_file():
+        from repro_env.build.trees import Trees
+
+        trees = Trees(spec, folder, store)
+        with contextlib.closing(trees.givers):
+            trees.bring("source", source.tree)
 
 
 def _captured(source: Source, folder: Path, store: Store) -> Path:

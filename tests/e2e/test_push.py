@@ -58,6 +58,7 @@ def test_a_bare_machine_needs_nothing_but_the_reference(pushed: Pushed, bare: Pr
     assert done.out.strip() == pushed.told["image_id"]
     assert "comes whole from" in done.err
     assert "fetching the base from" in done.err
+    assert f"next: repro-env exec --spec {pushed.reference} train.py" in done.err
     ran = bare.run("exec", "--spec", pushed.reference, "--", "hello.py", env=env)
     assert ran.out.startswith("hello from")
     assert (bare.folder / "runs" / "latest" / "files" / "made.txt").read_text() == "made"

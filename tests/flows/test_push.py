@@ -14,6 +14,7 @@ import msgspec
 import pytest
 
 from repro_env.build import remote
+from repro_env.flows import snapshot
 from repro_env.flows.opened import Opened, opened
 from repro_env.flows.push import Pushed, push
 from repro_env.flows.rebuild import Rebuilt, rebuild
@@ -120,6 +121,20 @@ def test_a_second_push_sends_nothing(spec: Spec, folder: Path, repository: str) 
     assert (second.changed, second.sent, second.blobs) == (False, 0, 0)
     assert (second.image, second.spec) == (first.image, first.spec)
     assert (folder / "remote.json").read_bytes() == written
+
+
+def test_a_source_that_was_evicted_is_fetched_when_a_run_needs_it(
+    spec: Spec, folder: Path, repository: str, tmp_path: Path
+) -> None:
+    sent(spec, folder, f"{repository}:1")
+    store = bare(tmp_path)
+    found = opened(f"{repository}:1", tmp_path, store)
+    made(found, store)
+    assert spec.observed.source is not None
+    store.layers.remove(spec.observed.source.tree.sha256)
+    shutil.rmtree(found.folder / "blobs")
+    taken = snapshot.take(found.spec, found.folder, runs=tmp_path / "runs", frozen=True, store=store, tell=Told())
+    assert (taken.tree / "train.py").read_bytes() == b"print('trained')\n"
 
 
 def test_what_the_image_has_is_not_sent_twice(spec: Spec, folder: Path, repository: str) -> None:
