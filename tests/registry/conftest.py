@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from repro_env.registry import upload
 from repro_env.registry.client import Registry
 from tests.fakes.authority import Authority
 from tests.fakes.front import Front
@@ -37,6 +38,12 @@ def nothing_known(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
         if name.upper().endswith("_PROXY") or name in ("REQUESTS_CA_BUNDLE", "CURL_CA_BUNDLE", "SSL_CERT_FILE", "SSL_CERT_DIR"):
             monkeypatch.delenv(name)
     return folder
+
+
+@pytest.fixture(autouse=True)
+def long_from_a_mebibyte_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blobs are sent as streams from there on."""
+    monkeypatch.setattr(upload, "HELD", 1 << 20)
 
 
 @pytest.fixture

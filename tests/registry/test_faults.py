@@ -22,11 +22,6 @@ LONG = os.urandom(1 << 20) * 4
 LIE = "sha256:" + "2" * 64
 
 
-@pytest.fixture(autouse=True)
-def long_from_a_mebibyte_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(upload, "HELD", 1 << 20)
-
-
 @pytest.fixture(scope="module")
 def there(real: str) -> Blob:
     """A blob of three MiB in `t/faults`, and manifests under the tags `v1` and `v2`."""
@@ -452,7 +447,7 @@ def mixtures(seed: int, count: int, front: Front) -> None:
 
 
 def test_mixtures_of_faults(front: Front) -> None:
-    mixtures(1, 20, front)
+    mixtures(1, 15, front)
 
 
 @pytest.mark.soak
