@@ -118,6 +118,8 @@ def build(engine: Engine, files: Mapping[str, Content], tell: Tell) -> str:
     parameters = {"networkmode": "none", "rm": "1", "forcerm": "1", "pull": "0"}
     if engine.facts.buildkit:
         parameters["version"] = "2"
+    if engine.facts.product == "Podman":
+        parameters["layers"] = "0"  # else an image without a name stays of each step
     heard = Heard(tell)
     api = engine.client.api
     with engine.talk("build the image"):

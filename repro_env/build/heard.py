@@ -14,6 +14,8 @@ NAMED = 10
 """How many paths are named in an error."""
 _TRACE = "moby.buildkit.trace"
 _KEPT = re.compile(r" ---> ([0-9a-f]{12,64})")
+_STEP = re.compile(r"Step |(?:\[\d+/\d+\] )?STEP ")
+"""As Docker says it, and Podman."""
 _QUIET = ("[internal]", "copy /context")
 """Steps that BuildKit adds."""
 _OURS = "repro-env: "
@@ -55,7 +57,7 @@ class Heard:
             self.made = ""  # the older builder says it of each stage
 
     def _classic(self, text: str) -> None:
-        if text.startswith("Step "):
+        if _STEP.match(text):
             self._step(text)
         elif match := _KEPT.fullmatch(text):
             self.kept.append(match[1])

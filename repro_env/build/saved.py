@@ -21,6 +21,9 @@ from repro_env.model.errors import ArtifactError
 MAX_JSON = 16 << 20
 """Bytes of an image's manifest or config."""
 
+_OWN_LABELS = {"io.buildah.version"}
+"""What a builder puts on every image of its own accord: Podman's."""
+
 
 class Made(msgspec.Struct, frozen=True):
     """An image as an engine gives it out."""
@@ -102,6 +105,8 @@ def differences(made: Made, wanted: Iterable[Entry], settings: Mapping[str, Any]
     config = made.config.get("config") or {}
     for name in sorted(settings):
         have, want = config.get(name), settings[name]
+        if name == "Labels" and isinstance(have, dict):
+            have = {key: value for key, value in have.items() if key not in _OWN_LABELS}
         if (sorted(have or ()) if isinstance(want, list) else have) != (sorted(want) if isinstance(want, list) else want):
             found.append(f"the setting {name} is not as captured")
     for name in ("Cmd", "Entrypoint", "User", "Volumes", "ExposedPorts", "OnBuild"):

@@ -73,7 +73,7 @@ def built(spec: Spec, folder: Path, *, store: Store, tell: Tell, name: str = "",
             called = f"repro-env-differs:{image.removeprefix('sha256:')[:12]}"
             docker.name_it(opened, image, called)
             raise BuildError(
-                f"what the engine built is not the captured image, {len(found)} differences: {some(found)}",
+                f"what the engine built is not the captured image: {some(found)}",
                 where=called,
                 hint=f"look at it with: docker run --rm -it {called} sh; rebuild without --builder makes the captured one",
             )

@@ -34,6 +34,7 @@ from repro_env.store.store import Store
 from tests.fakes import specs, wheels
 from tests.parts import need
 from tests.render.test_instruction import NASTY
+from tests.run import engines
 
 PREFIX = "repro-env-test-d"
 
@@ -45,9 +46,18 @@ def opened() -> Iterator[Engine]:
         yield found
 
 
-@pytest.fixture(params=["BuildKit", "classic"])
+@pytest.fixture(scope="module")
+def podman() -> Iterator[Engine]:
+    with engines.podman() as address, engine.opened(address) as found:
+        yield found
+
+
+@pytest.fixture(params=["BuildKit", "classic", "Podman"])
 def builder(request: pytest.FixtureRequest, opened: Engine) -> Engine:
-    """The engine, by each of its builders."""
+    """Docker by each of its builders, and Podman."""
+    if request.param == "Podman":
+        found: Engine = request.getfixturevalue("podman")
+        return found
     need(opened.facts.buildkit, "an engine with BuildKit")
     facts = msgspec.structs.replace(opened.facts, buildkit=request.param == "BuildKit")
     return Engine(opened.client, opened.address, facts)
@@ -281,6 +291,13 @@ def test_other_bytes() -> None:
     assert found_in(archived(rows)) == ["differs: /etc/a"]
 
 
+def test_a_builders_own_label_is_none_of_the_capture() -> None:
+    config = {"Env": ["A=b", "C=d"], "Labels": {"x": "y", "io.buildah.version": "1.28.2"}, "WorkingDir": "/"}
+    assert found_in(archived(layer(*ROWS), config=config)) == []
+    config["Labels"] = {"x": "y", "more": "z"}
+    assert found_in(archived(layer(*ROWS), config=config)) == ["the setting Labels is not as captured"]
+
+
 @pytest.mark.parametrize(
     ("config", "line"),
     [
@@ -316,7 +333,7 @@ def test_values_reach_the_image_as_they_are(builder: Engine) -> None:
     with removed(builder, image):
         config = builder.client.api.inspect_image(image)["Config"]
         assert config["Env"][-len(values) :] == [f"{name}={value}" for name, value in values]
-        assert config["Labels"] == {"io.example.odd": label.value}
+        assert config["Labels"]["io.example.odd"] == label.value
 
 
 def test_words_of_a_command_reach_it_as_they_are(builder: Engine, tmp_path: Path) -> None:
