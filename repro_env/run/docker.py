@@ -11,31 +11,23 @@ The container is locked to a scratch folder: one whose folder nobody holds is le
 from __future__ import annotations
 
 import contextlib
-import fcntl
-import json
 import os
-import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from repro_env.image import layout
-from repro_env.io import engine as engines
 from repro_env.io.engine import Engine
-from repro_env.model.errors import CaptureError, EngineError, ReproEnvError, RunError, StoreError
+from repro_env.model.errors import CaptureError, EngineError, ReproEnvError, StoreError
 from repro_env.model.run import Launch, Outcome
-from repro_env.run import attached, container, embedded, filesystem, inner, memory, merged, rootfs, scratch
-from repro_env.run.container import Bind, Place
-from repro_env.run.cover import cover, within
+from repro_env.run import attached, container, embedded, inner, place, scratch, watch
+from repro_env.run.container import Place
 from repro_env.run.interface import Runner
 from repro_env.run.pycache import Pycache
-from repro_env.run.workspace import CopiedWorkspace, Point, make_points
 
-INIT = Path(__file__).resolve().parents[1] / "inside" / "init.py"
 _LATE = 0.5
 """Seconds that an engine may take to tell that memory was short, after the end."""
 
@@ -76,7 +68,7 @@ class DockerRunner:
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         """See `interface.Runner`. Raises `EngineError` too: with `began`, the engine went away under the command."""
         embedded.check(launch)
-        _clear(self._engine)
+        watch.clear(self._engine)
         with contextlib.ExitStack() as stack:
             own = scratch.beside(folder)
             stack.callback(own.remove)
@@ -84,10 +76,20 @@ class DockerRunner:
             if disk is not own:
                 stack.callback(disk.remove)
             pycache = Pycache(self._bytecode, disk.folder("own-pycache"), disk.folder("pycache-work"))
-            place = self._place(launch, folder, own, disk, pycache)
-            asked = container.to_container(launch, place)
-            with _watched(self._engine.address, container.name(launch), (own.path, disk.path)):
-                outcome = self._contained(launch, place, asked)
+            made = place.make(
+                launch,
+                folder,
+                tree=self._tree,
+                merged_trees=self._merged,
+                interpreter=self._interpreter,
+                own=own,
+                disk=disk,
+                pycache=pycache,
+                keep_id=self._engine.facts.product == "Podman" and self._engine.facts.rootless,
+            )
+            asked = container.to_container(launch, made)
+            with watch.watched(self._engine.address, container.name(launch), (own.path, disk.path)):
+                outcome = self._contained(launch, made, asked)
             with contextlib.suppress(OSError, CaptureError):  # what a script did there must not cost the run its end
                 self.compiled = tuple(pycache.written())
             return outcome
@@ -98,60 +100,13 @@ class DockerRunner:
             raise StoreError("is not in the store", where=diff_id, hint="run `repro-env rebuild`")
         return path
 
-    def _place(self, launch: Launch, folder: Path, own: scratch.Scratch, disk: scratch.Scratch, pycache: Pycache) -> Place:
-        """Make everything on this machine that the container will be shown."""
-        files = folder / "files"
-        files.mkdir(mode=0o755, exist_ok=True)
-        CopiedWorkspace(self._tree(launch.snapshot), files, needed=embedded.inside(launch)).prepare()
-        trees = [self._tree(diff_id) for diff_id in launch.layers]
-        image = merged.tree(trees, self._merged / launch.image.removeprefix("sha256:"))
-        binds = [Bind(source=_shown(image, one.root), target=one.target, read_only=True) for one in launch.trees]
-        links = [one.target for one in launch.trees if os.path.islink(f"{image}{one.target}")]  # noqa: PTH114
-        targets = [launch.workspace, *(one.target for one in launch.trees), *(one.target for one in launch.mounts)]
-
-        def private(path: str) -> Path:
-            open_to_all = path in ("/tmp", "/var/tmp")  # noqa: S108
-            return disk.folder(f"root{path.replace('/', '-')}", 0o1777 if open_to_all else 0o755)
-
-        for bind in list(cover(container.covered(launch, links), image, targets, private)):  # before there are points in it
-            binds.append(bind)
-            if not bind.read_only:
-                below = [target for target in targets if target.startswith(bind.target + "/")]
-                points = [Point(target[len(bind.target) + 1 :], _is_folder(target, launch)) for target in below]
-                make_points(Path(bind.source), points)
-        binds += _submounts(launch)
-        binds += [_file(own, name, text) for name, text in _etc(launch, image).items()]
-        kept = pycache.linked()
-        binds.append(Bind(source=str(pycache.own), target=layout.PYCACHE, read_only=False))
-        if kept is not None:
-            binds.append(Bind(source=str(kept), target=layout.KEPT, read_only=True))
-        control = own.folder("control")
-        control.chmod(0o700)  # the values of secret variables are in it
-        shutil.copyfile(INIT, control / "init.py")
-        _tell(control / "launch.json", launch)
-        cpus = os.sched_getaffinity(0)
-        return Place(
-            scratch=str(own.path),
-            origin=_origin(),
-            control=str(control),
-            interpreter=self._interpreter,
-            workspace=str(files),
-            binds=tuple(binds),
-            groups=tuple(sorted(set(os.getgroups()) - {launch.user.gid})),
-            shared=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2,
-            memory=memory.limit(),
-            cpus=container.ranges(sorted(cpus)) if len(cpus) < (os.cpu_count() or 0) else "",
-            terminal=attached.is_terminal(),
-            keep_id=self._engine.facts.product == "Podman" and self._engine.facts.rootless,
-        )
-
-    def _contained(self, launch: Launch, place: Place, asked: dict[str, object]) -> Outcome:
+    def _contained(self, launch: Launch, there: Place, asked: dict[str, object]) -> Outcome:
         """From the container's making to its end."""
-        engine, control = self._engine, Path(place.control)
+        engine, control = self._engine, Path(there.control)
         with contextlib.ExitStack() as stack:
             with engine.talk("make the container"):
                 made = engine.client.api.create_container_from_config(asked, container.name(launch))["Id"]
-            stack.callback(_remove, engine, made)
+            stack.callback(watch.remove, engine, made)
             with engine.talk("start the container"):
                 stream = engine.client.api.attach_socket(made, params={"stdin": 1, "stdout": 1, "stderr": 1, "stream": 1})
                 stack.callback(stream.close)
@@ -161,7 +116,7 @@ class DockerRunner:
             try:
                 attached.Attached(
                     stream=getattr(stream, "_sock", stream),
-                    terminal=place.terminal,
+                    terminal=there.terminal,
                     kill=lambda number: _kill(engine, made, number),
                     resize=lambda rows, columns: _resize(engine, made, rows, columns),
                     started=control / "started",
@@ -233,135 +188,6 @@ def suitable(engine: Engine, launch_gpus: int | str = 0) -> None:
             where="--gpus",
             hint="use a Docker engine with nvidia-container-toolkit",
         )
-
-
-def _shown(image: Path, root: str) -> str:
-    found = within(image, root)
-    if found is None or not found.is_dir():
-        raise RunError("is no folder of the image", where=root, hint="capture again")
-    return str(found)
-
-
-def _is_folder(target: str, launch: Launch) -> bool:
-    return next((os.path.isdir(mount.source) for mount in launch.mounts if mount.target == target), True)  # noqa: PTH112
-
-
-def _submounts(launch: Launch) -> Iterator[Bind]:
-    """Mounts inside read-only ones: engines leave those writable."""
-    table = filesystem.mounts()
-    for mount in launch.mounts:
-        if mount.read_only:
-            below = mount.source.rstrip("/") + "/"
-            for point in dict.fromkeys(one.point for one in table if one.point.startswith(below)):
-                yield Bind(source=point, target=f"{mount.target}/{point[len(below) :]}", read_only=True)
-
-
-def _etc(launch: Launch, image: Path) -> dict[str, bytes]:
-    hosts, resolv = embedded.names() if launch.network else (None, b"")
-
-    def of_image(name: str) -> bytes:
-        found = within(image, f"/etc/{name}")
-        return b"" if found is None else rootfs.read(str(found))
-
-    shell = next(
-        (path for path in ("/bin/bash", "/usr/bin/bash") if (found := within(image, path)) and found.exists()), "/bin/sh"
-    )
-    return rootfs.files_of_etc(
-        launch.user,
-        launch.hostname,
-        passwd=of_image("passwd"),
-        group=of_image("group"),
-        shell=shell,
-        hosts=hosts,
-        resolv=resolv,
-    )
-
-
-def _file(own: scratch.Scratch, name: str, text: bytes) -> Bind:
-    path = own.folder("etc") / name
-    path.write_bytes(text)
-    path.chmod(0o644)
-    return Bind(source=str(path), target=f"/etc/{name}", read_only=True)
-
-
-def _tell(path: Path, launch: Launch) -> None:
-    umask = os.umask(0o022)
-    os.umask(umask)
-    env = {variable.name: variable.value for variable in launch.env}
-    # json, since a word of a command line may hold bytes that are not UTF-8
-    path.write_text(json.dumps({"argv": launch.argv, "env": env, "cwd": launch.cwd, "umask": umask}), encoding="ascii")
-
-
-@contextlib.contextmanager
-def _watched(address: str, name: str, folders: Sequence[Path]) -> Iterator[None]:
-    """Whatever becomes of this process inside the block: the container of this name does not outlive it, nor do its folders."""
-    read, write = os.pipe2(os.O_CLOEXEC)
-    watcher = os.fork()
-    if watcher == 0:
-        try:
-            os.setsid()
-            for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-                signal.signal(number, signal.SIG_IGN)
-            nothing = os.open(os.devnull, os.O_RDWR)
-            for handle in [int(item.name) for item in Path("/proc/self/fd").iterdir()]:
-                if handle not in (read, nothing):
-                    with contextlib.suppress(OSError):
-                        os.dup2(nothing, handle) if handle < 3 else os.close(handle)
-            if not os.read(read, 1):  # nobody said that it is well
-                with contextlib.suppress(EngineError), engines.opened(address) as engine:
-                    _remove(engine, name)
-                for folder in folders:
-                    scratch.clear(folder)
-        finally:
-            os._exit(0)
-    os.close(read)
-    try:
-        yield
-        os.write(write, b".")
-    except ReproEnvError:
-        os.write(write, b".")
-        raise
-    finally:
-        os.close(write)
-        os.waitpid(watcher, 0)
-
-
-def _remove(engine: Engine, name: str) -> None:
-    with contextlib.suppress(EngineError), engine.talk("remove the container"):
-        engine.client.api.remove_container(name, v=True, force=True)
-
-
-def _clear(engine: Engine) -> None:
-    """Remove containers whose run is over without having removed them: nobody holds their scratch folder."""
-    with engine.talk("list its containers"):
-        found = engine.client.api.containers(all=True, filters={"label": container.LABEL})
-    for one in found:
-        labels: dict[str, str] = one.get("Labels") or {}
-        path = labels.get(container.LABEL, "")
-        if path and _is_over(path, seen=labels.get(container.ORIGIN) == _origin()):
-            _remove(engine, one["Id"])
-
-
-def _origin() -> str:
-    boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    return f"{boot} {os.stat('/proc/self/ns/mnt').st_ino}"  # noqa: PTH116
-
-
-def _is_over(path: str, *, seen: bool) -> bool:
-    """`seen`: the folder is gone when it is not there; else it may be somewhere that this process does not see."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return seen
-    except OSError:
-        return False  # somebody else's
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        return False
-    finally:
-        os.close(handle)
-    return True
 
 
 def _pid(engine: Engine, made: str) -> int:

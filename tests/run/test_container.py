@@ -17,7 +17,7 @@ from repro_env.io.engine import Engine, Facts
 from repro_env.model.environment import Variable
 from repro_env.model.errors import EngineError
 from repro_env.model.run import Launch, Mount, User
-from repro_env.run import container, docker
+from repro_env.run import container, docker, place, watch
 from repro_env.run.attached import _Frames
 from repro_env.run.container import Bind, Place, covered, to_container
 from repro_env.run.cover import cover, within
@@ -217,19 +217,19 @@ def test_a_container_is_left_over_when_nobody_holds_its_folder(tmp_path: Path) -
     held = Scratch(tmp_path / "held")
     (tmp_path / "free").mkdir()
     try:
-        found = {name: docker._is_over(str(tmp_path / name), seen=True) for name in ("held", "free", "gone")}
+        found = {name: watch.is_over(str(tmp_path / name), seen=True) for name in ("held", "free", "gone")}
     finally:
         held.remove()
     assert found == {"held": False, "free": True, "gone": True}
-    assert not docker._is_over(str(tmp_path / "gone"), seen=False), "a folder that this process may just not see"
+    assert not watch.is_over(str(tmp_path / "gone"), seen=False), "a folder that this process may just not see"
 
 
 def test_init_is_nothing_but_the_first_process(tmp_path: Path) -> None:
     """Elsewhere it would end whatever its user runs."""
-    done = subprocess.run([sys.executable, "-I", "-S", docker.INIT, tmp_path], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-I", "-S", place.INIT, tmp_path], capture_output=True, text=True, check=False)
     assert (done.returncode, "first process" in done.stderr) == (1, True)
     assert not list(tmp_path.iterdir())
 
 
 def test_init_is_python_that_old_images_can_run() -> None:
-    ast.parse(docker.INIT.read_text(), feature_version=(3, 8))
+    ast.parse(place.INIT.read_text(), feature_version=(3, 8))
