@@ -8,18 +8,22 @@ import zlib
 from collections.abc import Iterable
 from functools import lru_cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from repro_env import __version__
-from repro_env.build import expected
 from repro_env.image import config
 from repro_env.image.entry import Entry
 from repro_env.io.files import atomic_write
 from repro_env.model import codec
+from repro_env.model.errors import SpecError
 from repro_env.model.spec import Spec
-from repro_env.render import dockerfile, templates
+from repro_env.render import dockerfile, instruction, templates
 from repro_env.store.store import Store
+
+if TYPE_CHECKING:
+    from repro_env.build.expected import Known
 
 NAME = "Dockerfile"
 NAMES = (NAME, dockerfile.INSTALLER, dockerfile.LISTING)
@@ -32,12 +36,12 @@ class _Written(msgspec.Struct, frozen=True):
     """Name -> sha256 (hex)."""
 
 
-def write(output: Path, spec: Spec, store: Store, facts: expected.Known | None = None) -> str:
+def write(output: Path, spec: Spec, store: Store, facts: Known | None = None) -> str:
     """Write the three files to the spec's folder, where they are not there already; none where there can be none.
 
     `facts`: asked for a wheel that the store does not know. Returns why there is no Dockerfile, or nothing. Depends on the identity alone: after an edit of the code, nothing is done.
     """
-    why = dockerfile.refusal(spec)
+    why = dockerfile.refusal(spec) or _unsayable(spec)
     if why:
         for name in NAMES:
             (output / name).unlink(missing_ok=True)
@@ -48,11 +52,24 @@ def write(output: Path, spec: Spec, store: Store, facts: expected.Known | None =
     )
     known = store.facts.recall(_KIND, key, _Written)
     if known is None or any(_sha256(output / name) != known.files.get(name) for name in NAMES):
-        made = files(spec, expected.entries(spec, output, store, facts))
+        from repro_env.build.expected import entries  # not needed where nothing has changed
+
+        made = files(spec, entries(spec, output, store, facts))
         for name, data in made.items():
             atomic_write(output / name, data)
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in made.items()}
         store.facts.put(_KIND, key, codec.canonical(_Written(digests)))
+    return ""
+
+
+def _unsayable(spec: Spec) -> str:
+    """A path with a no-break space in it, say, is no reason not to capture."""
+    try:
+        for step in dockerfile.steps(spec, config.LABEL):
+            for one in step.instructions:
+                instruction.line(one)
+    except SpecError as error:
+        return error.what
     return ""
 
 

@@ -166,3 +166,12 @@ def test_none_is_left_where_there_can_be_none(spec: Spec, tmp_path: Path) -> Non
     )
     assert files.write(folder, changed(spec, packages=(package,)), Store.open(tmp_path / "store"))
     assert not any((folder / name).exists() for name in files.NAMES)
+
+
+@pytest.mark.parametrize("value", ["/home/ann/my\u00a0project", "/a\u2028RUN id", "/a\u202eb"])
+def test_what_a_dockerfile_cannot_say_ends_no_capture(spec: Spec, tmp_path: Path, value: str) -> None:
+    odd = changed(spec, config=msgspec.structs.replace(spec.identity.config, env=(Variable(name="PATH", value=value),)))
+    why = files.write(tmp_path / "repro", odd, Store.open(tmp_path / "store"))
+    assert "which no Dockerfile can say" in why
+    assert why.isprintable()
+    assert not (tmp_path / "repro" / "Dockerfile").exists()
