@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -136,3 +137,20 @@ def one_sentence(done: Done) -> str:
     assert "Traceback" not in done.err, done.err
     assert done.err.strip(), "nothing was said"
     return done.err
+
+
+@contextlib.contextmanager
+def in_docker(project: Project) -> Iterator[str]:
+    """The project's image ID; what `exec --runner docker` puts into the engine is removed again."""
+    from repro_env.io import engine as engines
+    from repro_env.model.errors import EngineError
+    from repro_env.output import engine as output
+    from tests.run.engines import docker
+
+    image: str = json.loads((project.folder / "repro/spec.json").read_text())["expected"]["image_id"]
+    address = docker()
+    try:
+        yield image
+    finally:
+        with engines.opened(address) as engine, contextlib.suppress(EngineError), engine.talk("remove the image"):
+            engine.client.api.remove_image(output.default_name(image), force=True)

@@ -1,36 +1,17 @@
-"""`exec --runner docker` and `rebuild --output docker:` through the installed command, on a real engine."""
+"""`exec --runner docker` through the installed command, on a real engine."""
 
 from __future__ import annotations
 
-import contextlib
 import json
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from repro_env.io import engine as engines
-from repro_env.model.errors import EngineError
-from repro_env.output import engine as output
 from tests.e2e import parts
-from tests.e2e.test_training import trained
-from tests.run.engines import docker
-
-
-@contextlib.contextmanager
-def loaded(project: parts.Project) -> Iterator[str]:
-    """The image's ID; what the command puts into the engine is removed again."""
-    image: str = json.loads((project.folder / "repro/spec.json").read_text())["expected"]["image_id"]
-    address = docker()
-    try:
-        yield image
-    finally:
-        with engines.opened(address) as engine, contextlib.suppress(EngineError), engine.talk("remove the image"):
-            engine.client.api.remove_image(output.default_name(image), force=True)
 
 
 def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project, tmp_path: Path) -> None:
-    with loaded(small) as image:
+    with parts.in_docker(small) as image:
         seen = {}
         for runner in ("docker", "embedded"):
             record = tmp_path / f"{runner}.json"
@@ -51,13 +32,6 @@ def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project,
         assert said.out.split()[0] == "True"
         assert said.out.split()[1].startswith(prefix)
         assert said.out.split()[2] == prefix
-
-
-def test_training_in_docker_gives_the_same_bytes(digits: parts.Project, tmp_path: Path) -> None:
-    with loaded(digits):
-        host = trained(digits, tmp_path / "host", "--runner", "host")
-        assert trained(digits, tmp_path / "docker", "--runner", "docker") == host
-        assert trained(digits, tmp_path / "embedded") == host
 
 
 @pytest.mark.parametrize(

@@ -26,6 +26,11 @@ def test_digits_host_and_image(digits: parts.Project, tmp_path: Path) -> None:
     assert {Path(path).name for path in host} >= {"metrics.json", "predictions.csv", "forest.joblib", "network.joblib"}
 
 
+def test_digits_in_docker(digits: parts.Project, tmp_path: Path) -> None:
+    with parts.in_docker(digits):
+        assert trained(digits, tmp_path / "docker", "--runner", "docker") == trained(digits, tmp_path / "embedded")
+
+
 def test_another_seed_is_another_training(digits: parts.Project, tmp_path: Path) -> None:
     """Else the two above would be equal for a reason that has nothing to do with seeds."""
     one, two = trained(digits, tmp_path / "one"), trained(digits, tmp_path / "two", "--seed", "8")
