@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 _HELP = """\
 Say in what two environments differ, what can change results first.
 
-A and B are each one of: a spec, or the folder that holds it; a live environment (its python, its folder, or the word
-`live` for the active one); an image of the store (its ID, or the beginning of one).
+A and B are each one of: a spec (its folder, a packed FILE, a registry's REF); a live environment (its python, its
+folder, or the word `live` for the active one); an image of the store (its ID, or the beginning of one).
 
 Lines begin with `-` for what only A has, `+` for what only B has, `~` for what both have otherwise. What follows from
 the rest (layers, digests) comes last, then what was only seen of the machines (GPU, CPU, kernel): that is in no image.

@@ -43,7 +43,13 @@ def _group() -> None:
 def verify(
     image: Annotated[str, typer.Argument(help="A folder, an archive, or a registry's image.", metavar="IMAGE")],
     spec: Annotated[
-        str | None, typer.Option("--spec", help="The spec that it should be made of.", metavar="SPEC", show_default=False)
+        str | None,
+        typer.Option(
+            "--spec",
+            help="The spec that it should be made of: its folder, a packed FILE, or a registry's REF.",
+            metavar="SPEC",
+            show_default=False,
+        ),
     ] = None,
     all_: Annotated[bool, typer.Option("--all", help="Show every mismatch, however many there are.")] = False,
     json: JsonOption = False,

@@ -29,7 +29,7 @@ def add(app: typer.Typer) -> None:
 
 def command(
     spec: Annotated[
-        str, typer.Argument(help="The spec, its folder, or a reference of a registry.", metavar="SPEC|REF", show_default=False)
+        str, typer.Argument(help="The spec, its folder, a packed FILE, or a registry's REF.", metavar="SPEC", show_default=False)
     ],
     file: Annotated[
         Path, typer.Argument(help="The file to write; replaced when it is there.", metavar="FILE", show_default=False)

@@ -16,7 +16,7 @@ Send the image to a registry, and with it the spec and all that the spec carries
 
 \b
   repro-env push REGISTRY/TEAM/NAME:TAG               of the nearest repro/spec.json
-  repro-env push REGISTRY/TEAM/NAME:TAG --spec DIR
+  repro-env push REGISTRY/TEAM/NAME:TAG --spec SPEC
 
 What is there is not sent again. From then on `repro-env rebuild REGISTRY/TEAM/NAME:TAG` needs nothing else, and
 `remote.json` beside the spec says where a rebuild may take from what is missing. Credentials are those of
@@ -29,9 +29,16 @@ def add(app: typer.Typer) -> None:
 
 
 def command(
-    reference: Annotated[str, typer.Argument(help="Where to: HOST/NAME:TAG.", metavar="REF", show_default=False)],
+    reference: Annotated[
+        str, typer.Argument(help="Where to: HOST/NAME:TAG. Without a tag: latest.", metavar="REF", show_default=False)
+    ],
     spec: Annotated[
-        str | None, typer.Option(help="The spec, or the folder that holds it. Default: the nearest repro/spec.json upwards.")
+        str | None,
+        typer.Option(
+            help="The spec, its folder, a packed FILE, or a registry's REF. Default: the nearest repro/spec.json upwards.",
+            metavar="SPEC",
+            show_default=False,
+        ),
     ] = None,
     json: JsonOption = False,
 ) -> None:
