@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-LONG = ("e2e/test_plain_user.py", "fidelity/test_cases.py", "e2e/", "hostile/", "secrets/")
+TOGETHER = ("e2e/test_inside.py", "e2e/test_training.py", "e2e/test_output.py")
+"""Files that one worker runs: the large environments that they use would else be made and captured by each."""
+LONG = (
+    "e2e/test_plain_user.py",
+    "fidelity/test_cases.py",
+    *TOGETHER,
+    "hostile/test_environments.py",
+    "e2e/",
+    "hostile/",
+    "secrets/",
+)
 """Files that take longest, first: with several workers, none is left alone with them at the end."""
 
 
@@ -18,6 +30,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return next((number for number, name in enumerate(LONG) if f"/tests/{name}" in path), len(LONG))
 
     items.sort(key=rank)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """`--dist loadfile`, with `TOGETHER` as one file."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    scheduler: Any = importlib.import_module("xdist.scheduler").LoadFileScheduling(config, log)
+    alone = scheduler._split_scope
+
+    def group(nodeid: str) -> str:
+        file: str = alone(nodeid)
+        return "together" if file.endswith(TOGETHER) else file
+
+    scheduler._split_scope = group
+    return scheduler
 
 
 @pytest.fixture(autouse=True)

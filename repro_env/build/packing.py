@@ -193,7 +193,9 @@ class Packing:
         items: list[Item] = []
         fetch = files = 0
         for task in self._tasks:
-            failed = next((found for part in parts(task) if isinstance(found := places.get(part.artifact.key), ReproEnvError)), None)
+            failed = next(
+                (found for part in parts(task) if isinstance(found := places.get(part.artifact.key), ReproEnvError)), None
+            )
             offer = self._offered(task, failed) if failed is not None else None
             for part in parts(task):
                 one = part.artifact

@@ -59,7 +59,10 @@ def pack(spec: Spec, folder: Path, target: Path, *, everything: bool, store: Sto
     trees = Trees(spec, folder, store)
     finder = Finder(spec, folder, store, trees.givers)
     with closing(finder), closing(trees.givers):
-        blobs = {**_trees(spec, trees, everything=everything, tell=tell), **_artifacts(spec, finder, everything=everything, tell=tell)}
+        blobs = {
+            **_trees(spec, trees, everything=everything, tell=tell),
+            **_artifacts(spec, finder, everything=everything, tell=tell),
+        }
         fetched = finder.fetched + trees.givers.fetched
     _check(trees, Carried(folder / "blobs"))
     files = {name: (folder / name).stat().st_size for name in parts.present(folder)}

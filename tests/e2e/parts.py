@@ -87,9 +87,25 @@ class Project(NamedTuple):
         return self._replace(store=store)
 
 
-def venv(folder: Path, *packages: str | Path, python: str | None = None, umask: int = -1, pip: Sequence[str] = ()) -> Path:
-    """A virtual environment with packages, installed by pip as users do. Returns its python."""
+def venv(
+    folder: Path,
+    *packages: str | Path,
+    python: str | None = None,
+    umask: int = -1,
+    pip: Sequence[str] = (),
+    own_pip: bool = True,
+) -> Path:
+    """A virtual environment with packages, installed by pip as users do. Returns its python.
+
+    Without `own_pip`, the pip of the tests installs them, and the environment has none: that saves its five seconds.
+    """
     base: str = python or getattr(sys, "_base_executable", "") or sys.executable
+    if not own_pip:
+        subprocess.run([base, "-m", "venv", "--without-pip", str(folder)], check=True, umask=umask)
+        if packages:
+            words = ["-m", "pip", "--python", str(folder), "install", "-qq", "--disable-pip-version-check", *pip]
+            subprocess.run([sys.executable, *words, *map(str, packages)], check=True, umask=umask)
+        return folder / "bin" / "python"
     subprocess.run([base, "-m", "venv", str(folder)], check=True, umask=umask)
     inside = folder / "bin" / "python"
     pip_alone = [str(inside), "-m", "pip", "uninstall", "-qq", "-y", "setuptools"]  # venv puts it in before Python 3.12
@@ -119,6 +135,21 @@ def project(folder: Path, python: Path, store: Path, *examples: str) -> Project:
     for example in examples:
         shutil.copy(ROOT / "examples" / example / "train.py", folder / "train.py")
     return Project(folder, python, store)
+
+
+def large_blobs(project: Path) -> list[Path]:
+    """The base and the interpreter as a capture carries them: for `lay`."""
+    found = [path for path in (project / "repro" / "blobs").iterdir() if path.stat().st_size > 1 << 20]
+    assert found
+    return found
+
+
+def lay(blobs: Sequence[Path], project: Path) -> None:
+    """Put them where an earlier capture would have left them: what is the same each time is compressed once (4 s)."""
+    folder = project / "repro" / "blobs"
+    folder.mkdir(parents=True)
+    for path in blobs:
+        (folder / path.name).hardlink_to(path)
 
 
 def digests(folder: Path) -> dict[str, str]:

@@ -48,7 +48,7 @@ def test_an_interpreter_that_is_none(small: parts.Project, tmp_path: Path) -> No
 
 def test_a_broken_venv(tmp_path: Path) -> None:
     """Its base interpreter is gone: the symlink dangles."""
-    python = parts.venv(tmp_path / "project" / ".venv")
+    python = parts.venv(tmp_path / "project" / ".venv", own_pip=False)
     python.with_name("python").unlink()
     python.with_name("python").symlink_to("/nowhere/bin/python3")
     made = parts.project(tmp_path / "project", python, tmp_path / "store")
@@ -63,6 +63,7 @@ def test_source_over_the_cap(small: parts.Project, tmp_path: Path) -> None:
         file.truncate(250_000_000)
     refused(made.run("capture", "--python", made.python, code=8), "weights.bin", "--exclude")
     assert not (folder / "repro").exists()
+    parts.lay(parts.large_blobs(small.folder), folder)
     made.capture("--exclude", "weights.bin")
 
 
@@ -235,6 +236,7 @@ def test_data_that_is_expected_and_missing(small: parts.Project, tmp_path: Path)
     made = parts.project(folder, small.python, small.store)
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x").write_text("1")
+    parts.lay(parts.large_blobs(small.folder), folder)
     made.capture("--data", tmp_path / "data")
     refused(made.run("exec", "true", code=17), "--data", str(tmp_path / "data"))
     made.run("exec", "--data", tmp_path / "data", "true")
@@ -251,10 +253,11 @@ def test_a_host_path_that_is_not_inside_is_named_before_the_start(small: parts.P
         assert "--data" in done.err
 
 
-def test_drift_is_refused_on_the_host(ground: Path, tmp_path: Path) -> None:
+def test_drift_is_refused_on_the_host(small: parts.Project, ground: Path, tmp_path: Path) -> None:
     folder = tmp_path / "project"
-    python = parts.venv(folder / ".venv", "mdurl==0.1.2")
-    made = parts.project(folder, python, ground / "drift-store")
+    python = parts.venv(folder / ".venv", "mdurl==0.1.2", own_pip=False)
+    made = parts.project(folder, python, ground / "shared-store")
+    parts.lay(parts.large_blobs(small.folder), folder)
     made.capture()
     made.run("exec", "--runner", "host", "python", "-c", "import mdurl")
     (module,) = (folder / ".venv").glob("lib/python*/site-packages/mdurl/__init__.py")

@@ -75,14 +75,15 @@ def test_the_spec_digest_is_taken_of_the_identity_alone(small: parts.Project, tm
     assert (tmp_path / "repro" / "spec.json").read_bytes() != (small.folder / "repro" / "spec.json").read_bytes()
 
 
-def test_umask_at_installation_does_not_matter(ground: Path, tmp_path: Path) -> None:
+def test_umask_at_installation_does_not_matter(small: parts.Project, ground: Path, tmp_path: Path) -> None:
     """Group-writable files of an environment installed under umask 002 give the image of one installed under 022."""
     folder = tmp_path / "project"
     answers = []
     for umask in (0o022, 0o002):
         shutil.rmtree(folder, ignore_errors=True)
-        python = parts.venv(folder / ".venv", *PACKAGES, umask=umask)
-        made = parts.project(folder, python, ground / "umask-store")
+        python = parts.venv(folder / ".venv", *PACKAGES, umask=umask, own_pip=False)
+        made = parts.project(folder, python, ground / "shared-store")
+        parts.lay(parts.large_blobs(small.folder), folder)
         answers.append(made.capture())
     (module,) = (folder / ".venv").glob("lib/python*/site-packages/mdurl/__init__.py")
     assert module.stat().st_mode & 0o020, "the second one really is group-writable"
@@ -102,6 +103,7 @@ def test_git_says_what_the_source_is(small: parts.Project, tmp_path: Path) -> No
     (folder / "train.py").write_text("print(2)\n")
     (folder / "notes.txt").write_text("untracked\n")
     (folder / "big.log").write_text("ignored\n")
+    parts.lay(parts.large_blobs(small.folder), folder)
     answer = made.capture()
     found = spec(folder / "repro")["observed"]["source"]["git"]
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
@@ -120,6 +122,7 @@ def test_globs_choose_files_of_the_source(small: parts.Project, tmp_path: Path, 
     if option == "--include":
         subprocess.run(["git", "-C", str(folder), "init", "-q"], check=True)
         (folder / ".gitignore").write_text("*.dat\n")
+    parts.lay(parts.large_blobs(small.folder), folder)
     answer = made.capture(option, "*.dat")
     listed = made.python_says("import os; print(*sorted(os.listdir('.')))", env={}).split()
     del answer

@@ -22,9 +22,18 @@ def python(ground: Path) -> Path:
     return parts.venv(ground / "check" / ".venv", *PACKAGES)
 
 
+@pytest.fixture(scope="module")
+def first(python: Path, ground: Path) -> parts.Project:
+    """A capture that stays as it is: its base and interpreter are compressed once for all tests."""
+    made = parts.project(ground / "check" / "first", python, ground / "shared-store")
+    made.capture()
+    return made
+
+
 @pytest.fixture
-def project(python: Path, ground: Path, tmp_path: Path) -> parts.Project:
-    made = parts.project(tmp_path / "project", python, ground / "check-store")
+def project(python: Path, ground: Path, first: parts.Project, tmp_path: Path) -> parts.Project:
+    made = parts.project(tmp_path / "project", python, ground / "shared-store")
+    parts.lay(parts.large_blobs(first.folder), made.folder)
     (made.folder / "train.py").write_text("print('trained')\n")
     (made.folder / "requirements.txt").write_text("mdurl\n")
     made.capture("--exclude", "*.log")
@@ -272,8 +281,8 @@ def test_a_fresh_clone_is_the_same_without_store_blobs_and_environment(project: 
         ("--nonsense",),
     ],
 )
-def test_words_that_contradict_each_other(project: parts.Project, words: Sequence[str]) -> None:
-    assert project.run("check", *words, code=2).out == ""
+def test_words_that_contradict_each_other(first: parts.Project, words: Sequence[str]) -> None:
+    assert first.run("check", *words, code=2).out == ""
 
 
 def test_no_spec_and_a_broken_one(project: parts.Project, tmp_path: Path) -> None:

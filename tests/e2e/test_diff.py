@@ -18,12 +18,14 @@ PACKAGES = ("packaging==26.3", "mdurl==0.1.2")
 @pytest.fixture(scope="module")
 def two(ground: Path) -> tuple[parts.Project, parts.Project]:
     """The same packages installed in the same way at two prefixes, both captured and rebuilt, with the same code."""
-    found = []
+    found: list[parts.Project] = []
     for name in ("here", "there"):
         folder = ground / "diff" / name
         python = parts.venv(folder / f"env-{name}", *PACKAGES)
-        made = parts.project(folder, python, ground / "diff-store")
+        made = parts.project(folder, python, ground / "shared-store")
         (folder / "train.py").write_text("print('trained')\n")
+        if found:
+            parts.lay(parts.large_blobs(found[0].folder), folder)
         made.capture()
         made.rebuild()
         found.append(made)

@@ -48,16 +48,27 @@ def through(index: Index, host: str, caches: Path) -> dict[str, str]:
     }
 
 
-def captured(tmp_path: Path, index: Index, host: str) -> tuple[parts.Project, dict[str, Any]]:
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One project's folder for all tests, and beside it what each host's environment and capture were when they were new."""
+    return tmp_path_factory.mktemp("mirrored")
+
+
+def captured(kept: Path, index: Index, host: str) -> tuple[parts.Project, dict[str, Any]]:
     """The same folder each time: an environment installed from `host`, and its capture with a store of its own."""
-    folder = tmp_path / "project"
-    shutil.rmtree(folder, ignore_errors=True)
-    env = through(index, host, tmp_path / host)
-    python = parts.venv(folder / ".venv")
-    words = [str(python), "-m", "pip", "install", "-qq", "--upgrade", "--force-reinstall", *PACKAGES]
-    subprocess.run(words, check=True, env=parts.environ(tmp_path, env))
-    made = parts.project(folder, python, tmp_path / f"store-{host}")
-    return made, made.capture(env=env)
+    folder, new = kept / "project", kept / f"new-{host}"
+    made = parts.project(folder, folder / ".venv" / "bin" / "python", kept / f"store-{host}")
+    shutil.rmtree(folder)
+    if not new.exists():
+        env = through(index, host, kept / host)
+        parts.venv(folder / ".venv", own_pip=False)
+        words = [sys.executable, "-m", "pip", "--python", str(made.python), "install", "-qq", *PACKAGES]
+        subprocess.run(words, check=True, env=parts.environ(kept, env))
+        answer = made.capture(env=env)
+        folder.rename(new)
+        (kept / f"{host}.json").write_text(json.dumps(answer))
+    shutil.copytree(new, folder, symlinks=True)
+    return made, json.loads((kept / f"{host}.json").read_text())
 
 
 def hints(project: parts.Project) -> list[dict[str, Any]]:
@@ -67,10 +78,10 @@ def hints(project: parts.Project) -> list[dict[str, Any]]:
 
 
 @pytest.mark.index
-def test_two_mirrors_one_identity(tmp_path: Path, index: Index) -> None:
-    one, first = captured(tmp_path, index, "mirror-a.test")
+def test_two_mirrors_one_identity(kept: Path, index: Index) -> None:
+    one, first = captured(kept, index, "mirror-a.test")
     assert {hint["index"] for hint in hints(one)} == {"http://mirror-a.test/simple"}
-    two, second = captured(tmp_path, index, "mirror-b.test")
+    two, second = captured(kept, index, "mirror-b.test")
     assert {hint["index"] for hint in hints(two)} == {"http://mirror-b.test/simple"}
     assert first["proven"] == second["proven"] == first["distributions"]
     assert first["carried"] == second["carried"] == []
@@ -79,8 +90,8 @@ def test_two_mirrors_one_identity(tmp_path: Path, index: Index) -> None:
 
 
 @pytest.mark.index
-def test_proof_reads_parts_of_wheels(tmp_path: Path, index: Index) -> None:
-    made, _ = captured(tmp_path, index, "mirror-a.test")
+def test_proof_reads_parts_of_wheels(tmp_path: Path, kept: Path, index: Index) -> None:
+    made, _ = captured(kept, index, "mirror-a.test")
     index.asked.clear()
     made.elsewhere(tmp_path / "other").capture(env=through(index, "mirror-a.test", tmp_path / "empty"))
     files = [one for one in index.asked if one.path.startswith("/files/")]
@@ -90,9 +101,9 @@ def test_proof_reads_parts_of_wheels(tmp_path: Path, index: Index) -> None:
 
 @pytest.mark.index
 @pytest.mark.parametrize("how", [404, "wrong"])
-def test_a_url_that_is_not_what_it_was(tmp_path: Path, index: Index, how: int | str) -> None:
+def test_a_url_that_is_not_what_it_was(tmp_path: Path, kept: Path, index: Index, how: int | str) -> None:
     """Environment and caches are gone, and the only index no longer gives the wheel: no image, and it says which."""
-    made, answer = captured(tmp_path, index, "mirror-a.test")
+    made, answer = captured(kept, index, "mirror-a.test")
     shutil.rmtree(made.folder / ".venv")
     index.fail("packaging-26.3-py3-none-any.whl", how, times=1000)
     fresh = made.elsewhere(tmp_path / "fresh")
@@ -106,9 +117,9 @@ def test_a_url_that_is_not_what_it_was(tmp_path: Path, index: Index, how: int | 
 
 
 @pytest.mark.index
-def test_urls_are_hints(tmp_path: Path, index: Index) -> None:
+def test_urls_are_hints(tmp_path: Path, kept: Path, index: Index) -> None:
     """Every URL of the spec is dead, and another index has files of the same name and sha256."""
-    made, answer = captured(tmp_path, index, "mirror-a.test")
+    made, answer = captured(kept, index, "mirror-a.test")
     spec = made.folder / "repro" / "spec.json"
     assert "http://mirror-a.test/files/" in spec.read_text()
     spec.write_text(spec.read_text().replace("http://mirror-a.test/files/", "http://mirror-a.test/moved/"))

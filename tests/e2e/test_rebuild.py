@@ -45,11 +45,12 @@ def test_where_it_was_captured_nothing_is_downloaded(small: parts.Project, tmp_p
     )
 
 
-def test_without_the_live_environment_wheels_come_from_their_hints(ground: Path, tmp_path: Path) -> None:
+def test_without_the_live_environment_wheels_come_from_their_hints(small: parts.Project, ground: Path, tmp_path: Path) -> None:
     """The environment is gone and so are the caches: bytes come from URLs, checked by sha256."""
     folder = tmp_path / "project"
-    python = parts.venv(folder / ".venv", "mdurl==0.1.2")
-    made = parts.project(folder, python, ground / "gone-store")
+    python = parts.venv(folder / ".venv", "mdurl==0.1.2", own_pip=False)
+    made = parts.project(folder, python, ground / "shared-store")
+    parts.lay(parts.large_blobs(small.folder), folder)
     made.capture()
     shutil.rmtree(folder / ".venv")
     caches = {

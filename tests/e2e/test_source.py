@@ -33,7 +33,7 @@ def write(folder: Path, **texts: str) -> None:
 def made(ground: Path) -> parts.Project:
     """A project of the `src` kind on its path by a `.pth` file, with generated and vendored code that git ignores."""
     folder = ground / "source" / "project"
-    python = parts.venv(folder / ".venv")
+    python = parts.venv(folder / ".venv", own_pip=False)
     (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
     (site / "project.pth").write_text(f"{folder}/src\n")
     write(
@@ -58,7 +58,7 @@ def made(ground: Path) -> parts.Project:
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "x"],
     ):
         subprocess.run(["git", *words], cwd=folder, check=True)
-    project = parts.project(folder, python, ground / "source" / "store")
+    project = parts.project(folder, python, ground / "shared-store")
     project.capture("--data", "../project/data:/data/", env={"PYTHONPATH": str(folder / "vendored")})
     project.rebuild()
     return project

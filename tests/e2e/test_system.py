@@ -33,7 +33,7 @@ def test_programs_and_a_vendors_libraries_work_after_the_vendors_folder_is_gone(
     folder = tmp_path / "project"
     folder.mkdir()
     (folder / "work.py").write_text(SCRIPT)
-    project = parts.project(folder, parts.venv(folder / ".venv"), tmp_path / "store")
+    project = parts.project(folder, parts.venv(folder / ".venv", own_pip=False), tmp_path / "store")
     project.capture("--with", "gcc", "--with", "git", "--with", vendor, env={"LD_LIBRARY_PATH": str(vendor)})
     spec = json.loads((folder / "repro/spec.json").read_text())
     (carried,) = (one for one in spec["observed"]["carried"] if one["why"] == "belongs to no package of the system")

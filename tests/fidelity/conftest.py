@@ -28,9 +28,11 @@ def machine(tmp_path_factory: pytest.TempPathFactory, proxy: str) -> play.Machin
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Iterator[Path]:
-    """A case's folder: removed at once, since there are many."""
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A case's folder, the same for each: removed at once, since there are many."""
     from repro_env.io.files import remove_tree
 
-    yield tmp_path / "case"
-    remove_tree(tmp_path / "case")
+    folder = tmp_path_factory.getbasetemp() / "fidelity-case"
+    remove_tree(folder)
+    yield folder
+    remove_tree(folder)

@@ -7,6 +7,7 @@ machine has one too; `index_gone` takes it away.
 
 from __future__ import annotations
 
+import hashlib
 import os
 import shutil
 import subprocess
@@ -48,6 +49,8 @@ class Ground:
         self.options: list[str] = []
         """For `repro-env capture`."""
         self.umask = -1
+        self.kept: Path | None = None
+        """Where `plain` keeps what it made, for other cases that stand at this very path."""
         self.index_gone = False
         self.instead: list[str] = []
         """Host names under which the index is found by the one who rebuilds; the captured one no longer answers then."""
@@ -136,8 +139,8 @@ class Ground:
         """`python -m venv`, without a pip of its own unless wanted."""
         self.make(self.base, "-m", "venv", *([] if pip else ["--without-pip"]), *options, str(self.prefix))
 
-    def make(self, *words: str) -> None:
-        """A command that makes the environment; `anew` makes it at the place that it has then."""
+    def make(self, *words: str, now: bool = True) -> None:
+        """A command that makes the environment, unless it is there already; `anew` makes it at the place that it has then."""
         there = str(self.prefix)
 
         def once() -> None:
@@ -145,7 +148,8 @@ class Ground:
             self.run(*(str(self.prefix) if word == there else word for word in words))
 
         self.fresh.append(once)
-        once()
+        if now:
+            once()
 
     def anew(self) -> None:
         """The environment again, empty, after everything was taken away."""
@@ -198,9 +202,21 @@ class Ground:
         run_path((there / "bin" / "python3").resolve(), home / "lib", "$ORIGIN/../lib")
 
     def plain(self) -> None:
-        """The environment that most cases change: a venv with two distributions of the index."""
+        """The environment that most cases change: a venv with two distributions of the index.
+
+        Made once for all cases that stand at one path and have nothing else yet; copied back with modes and times.
+        """
+        kept = None
+        if self.kept and self.umask == -1 and not self.variables and set(self.root.rglob("*")) == {self.project, self.home}:
+            kept = self.kept / hashlib.sha256(f"{self.base}\0{self.root}\0{self.prefix}".encode()).hexdigest()
+        if kept and kept.exists():
+            shutil.copytree(kept, self.root, symlinks=True, dirs_exist_ok=True)
+            self.make(self.base, "-m", "venv", "--without-pip", str(self.prefix), now=False)
+            return
         self.venv()
         self.pip("alpha", "beta")
+        if kept:
+            shutil.copytree(self.root, kept, symlinks=True)
 
     # -- packages ----------------------------------------------------------------------------------------------------
 

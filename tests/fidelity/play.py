@@ -41,6 +41,8 @@ class Warm(NamedTuple):
     capture: Path
     blobs: Path
     rebuild: Path
+    plain: Path
+    """For `Ground.kept`."""
 
 
 class Machine(NamedTuple):
@@ -78,6 +80,7 @@ def read(out: bytes, err: bytes) -> dict[str, Any]:
 def play(case: Case, root: Path, machine: Machine) -> Verdict:
     """The whole story of a case. Raises `AssertionError` when there is no verdict."""
     at = Ground(root / "here", machine.proxy)
+    at.kept = machine.warm.plain if machine.warm else None
     try:
         return _played(case, at, root, machine)
     finally:
@@ -177,7 +180,7 @@ def warmed(folder: Path, proxy: str) -> Machine:
     remove_tree(folder / "rebuild" / "images")
     for name in ("facts", "blobs"):
         remove_tree(folder / "rebuild" / name)
-    return Machine(proxy, Warm(folder / "capture", at.project / "repro" / "blobs", folder / "rebuild"))
+    return Machine(proxy, Warm(folder / "capture", at.project / "repro" / "blobs", folder / "rebuild", folder / "plain"))
 
 
 def _link(source: str, target: str) -> None:

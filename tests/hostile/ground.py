@@ -44,6 +44,9 @@ class Ground:
     unwatched: set[str] = field(default_factory=set)
     """Paths below the folder that hostile code may change: it runs as the user, as it would without us."""
 
+    laid: tuple[Path, ...] = ()
+    """Blobs that were there before the capture, by links to these: what they hold is known."""
+
     def __post_init__(self) -> None:
         for name in ("project", "home", "tmp", "canary"):
             (self.folder / name).mkdir(parents=True)
@@ -184,10 +187,13 @@ class Ground:
         return json.loads(self.spec.read_text())
 
     def carries(self, words: bytes) -> bool:
-        """Whether some blob holds these bytes."""
+        """Whether some blob holds these bytes; what was laid there and is still that very file is not searched again."""
         import zstandard
 
+        laid = {(facts.st_dev, facts.st_ino) for facts in map(os.stat, self.laid)}
         for path in (self.project / "repro" / "blobs").iterdir():
+            if (path.stat().st_dev, path.stat().st_ino) in laid:
+                continue
             data = path.read_bytes()
             if data[:4] == b"\x28\xb5\x2f\xfd":
                 data = zstandard.ZstdDecompressor().decompressobj().decompress(data)

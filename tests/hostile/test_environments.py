@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.e2e import parts
 from tests.hostile.ground import PYTHON, Ground
 from tests.parts import need
 
@@ -22,9 +23,23 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("hostile-store") / "store"
 
 
+@pytest.fixture(scope="module")
+def blobs(tmp_path_factory: pytest.TempPathFactory, store: Path) -> list[Path]:
+    """The base and the interpreter as a capture carries them."""
+    first = Ground(tmp_path_factory.mktemp("hostile-first") / "ground", store)
+    ended = first.capture()
+    assert ended.code == 0, ended.said
+    assert not first.carries(b"canary-7c1e9a")
+    return parts.large_blobs(first.project)
+
+
 @pytest.fixture
-def ground(tmp_path: Path, store: Path) -> Ground:
-    return Ground(tmp_path / "ground", store)
+def ground(tmp_path: Path, store: Path, blobs: list[Path]) -> Ground:
+    """Beside what an earlier capture left, so that what is the same each time is not compressed a hundred times."""
+    made = Ground(tmp_path / "ground", store)
+    parts.lay(blobs, made.project)
+    made.laid = tuple(blobs)
+    return made
 
 
 class Case(NamedTuple):

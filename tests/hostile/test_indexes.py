@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from tests.e2e import parts
 from tests.hostile.ground import Ground
 
 Answer = Callable[[BaseHTTPRequestHandler], None]
@@ -138,9 +139,25 @@ def server() -> Iterator[Server]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("hostile-index-store") / "store"
+
+
+@pytest.fixture(scope="module")
+def blobs(tmp_path_factory: pytest.TempPathFactory, store: Path) -> list[Path]:
+    first = Ground(tmp_path_factory.mktemp("hostile-index-first") / "ground", store)
+    ended = first.capture()
+    assert ended.code == 0, ended.said
+    assert not first.carries(b"canary-7c1e9a")
+    return parts.large_blobs(first.project)
+
+
 @pytest.fixture
-def ground(tmp_path: Path, tmp_path_factory: pytest.TempPathFactory, server: Server) -> Ground:
-    made = Ground(tmp_path / "ground", tmp_path_factory.getbasetemp() / "hostile-index-store")
+def ground(tmp_path: Path, store: Path, blobs: list[Path], server: Server) -> Ground:
+    made = Ground(tmp_path / "ground", store)
+    parts.lay(blobs, made.project)
+    made.laid = tuple(blobs)
     made.env = {
         "PIP_NO_INDEX": "0",
         "PIP_INDEX_URL": f"{server.url}/simple",
