@@ -149,6 +149,8 @@ class Rules:
             return "a conda environment"
         if is_dir and os.path.isfile(f"{full}/spec.json") and os.path.isdir(f"{full}/blobs"):  # noqa: PTH112, PTH113
             return "an earlier capture"
+        if is_dir and os.path.isfile(f"{full}/oci-layout"):  # noqa: PTH113
+            return "an image layout"
         return _GIT_IGNORED if path in self._ignored else ""
 
     def _excluded(self, path: str) -> str:

@@ -59,7 +59,7 @@ def run(
         say.json_result(_facts(done.path, done.spec, done.proven))
     else:
         _tell(done.path, done.spec, done.proven, holds_us=done.holds_us)
-    say.say("next: repro-env rebuild")
+    say.say("next: repro-env rebuild" if output == Path("repro") else f"next: repro-env rebuild {output}")
 
 
 def _folder(path: Path) -> Path:

@@ -53,7 +53,7 @@ def _nearest(start: Path) -> Path:
 def _named(path: Path, given: str) -> Path:
     if not path.is_dir():
         if not path.exists():
-            raise SpecError("is not there", where=given, hint="name a spec.json, or the folder that holds it")
+            raise SpecError("is not there", where=given, hint="name a spec.json or its folder, a packed FILE, or HOST/NAME:TAG")
         return path
     for found in (path / FILE, path / FOLDER / FILE):
         if found.is_file():

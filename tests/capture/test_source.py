@@ -113,6 +113,13 @@ def test_an_earlier_capture_is_no_code(src: Path) -> None:
     assert left_out(tree) == {"old": "an earlier capture"}
 
 
+def test_an_image_layout_is_no_code(src: Path) -> None:
+    put(src, "train.py", "image/oci-layout", "image/index.json", "image/blobs/sha256/0123", "notes/oci-layout/x")
+    tree = look(src)
+    assert files(tree) == ["notes/oci-layout/x", "train.py"]
+    assert left_out(tree) == {"image": "an image layout"}
+
+
 def test_a_folder_that_the_caller_measures_is_not_measured_here(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_bytes(b"")
     for name in (".venv", "other"):
