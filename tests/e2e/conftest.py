@@ -19,7 +19,9 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def digits(ground: Path) -> parts.Project:
     """The digits example with its hash-locked NumPy and scikit-learn, captured; its image is in the store."""
     folder = ground / "digits"
-    python = parts.venv(folder / ".venv", "-r", parts.lock("example"), pip=("--require-hashes",))
+    python = parts.venv(
+        folder / ".venv", "-r", parts.lock("example"), pip=("--require-hashes",), own_pip=False
+    )  # the lock names pip
     made = parts.project(folder, python, ground / "digits-store", "digits")
     made.capture("--seed", "7")
     made.rebuild()

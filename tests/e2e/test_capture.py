@@ -52,8 +52,10 @@ def test_what_was_captured_is_named(small: parts.Project) -> None:
     answer = small.capture()
     assert set(answer) == {
         "spec", "spec_digest", "image_id", "packages", "distributions", "proven", "carried", "edited", "excluded", "unknown",
+        "base",
     }  # fmt: skip
     assert Path(answer["spec"]) == small.folder / "repro" / "spec.json"
+    assert answer["base"] is None, "cut from this machine"
     assert answer["distributions"] == answer["proven"] == 4  # pip is the fourth
     assert [line for line in answer["edited"] if "mdurl/__init__.py" in line]
     assert ".venv" in {one["path"] for one in answer["excluded"]}

@@ -125,4 +125,6 @@ def test_help_lists_the_commands_in_the_order_of_use(two: tuple[parts.Project, p
     here, _ = two
     listed = here.run("--help").out.partition("Commands:")[2].split("\n\n")[0]
     names = [line.split()[0] for line in listed.strip().splitlines()]
-    assert names == ["capture", "check", "show", "diff", "rebuild", "exec", "shell", "runs", "doctor"]
+    assert names == (
+        ["capture", "check", "show", "diff", "rebuild", "image", "push", "pack", "exec", "shell", "runs", "store", "doctor"]
+    )
