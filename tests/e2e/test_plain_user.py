@@ -17,8 +17,10 @@ import pytest
 from tests.e2e import parts
 from tests.parts import need
 
-PART = "tests/e2e/test_inside.py tests/e2e/test_training.py tests/e2e/test_bad_input.py tests/run tests/store tests/inside"
-"""What is run again. The rest of the suite does not depend on who runs it."""
+PART = "tests/e2e/test_inside.py tests/e2e/test_bad_input.py tests/run tests/store"
+"""What is run again. The rest of the suite does not depend on who runs it; the training is the demo's."""
+MORE = "tests/e2e/test_training.py tests/inside"
+"""What is run again in the long counts."""
 
 
 class User(NamedTuple):
@@ -95,12 +97,13 @@ def test_the_demo(user: User) -> None:
 
 @pytest.mark.slow
 @pytest.mark.root
-def test_the_suite(user: User) -> None:
+@pytest.mark.parametrize("part", [PART, pytest.param(MORE, marks=pytest.mark.soak)], ids=["part", "more"])
+def test_the_suite(user: User, part: str) -> None:
     """Without the wide environment: lockfiles/venv.sh makes two others in `make demo`, and torch is for root's own tests."""
     done = user.make("dev")
     assert done.returncode == 0, done.stdout[-6000:]
     done = user.make(
-        "--old-file=wide", "WIDE=build/venv", "test", "TORCH=", f"ARGS={PART} -q -m 'not soak and not slow' -p no:cacheprovider"
+        "--old-file=wide", "WIDE=build/venv", "test", "TORCH=", f"ARGS={part} -q -m 'not soak and not slow' -p no:cacheprovider"
     )
     assert done.returncode == 0, done.stdout[-12000:]
     assert " passed" in done.stdout
