@@ -15,6 +15,7 @@ from msgspec.structs import replace
 from repro_env.base.tree import Tree
 from repro_env.capture import data, distributions, notebook, python, requirements, source
 from repro_env.flows import dockerfile, files, snapshot
+from repro_env.flows.locate import ours
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
 from repro_env.io.files import FileContents, keys_of, walk
@@ -70,7 +71,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     A failure leaves the earlier spec as it was, and at most whole blobs beside it that the next capture uses or removes.
     """
     platform = machine.platform()  # first of all: nothing is read on a machine that no image can be for
-    never = (request.output, request.output.parent / "runs")
+    never = ours(request.source, request.output)
     venv = python.venv(request.python, request.environ)
     tree = _look(request, store, never, venv, request.include)
     data.check(request.data)

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.flows import snapshot, trees
-from repro_env.flows.locate import FILE, FOLDER
+from repro_env.flows.locate import ours
 from repro_env.flows.trees import Held
 from repro_env.image.entry import Entry, entries_of, ordered
 from repro_env.io.files import FileContents
@@ -70,9 +70,7 @@ def live(source: Source, root: Path, folder: Path, store: Store) -> Code:
     from repro_env.capture.source import look
     from repro_env.lock import layers
 
-    never = [folder, folder.parent / "runs"]
-    if (root / FOLDER / FILE).is_file():  # the spec is read from elsewhere
-        never += [root / FOLDER, root / "runs"]
+    never = ours(root, folder)
     own = snapshot.own_streams()
     seen = look(root, include=source.include, exclude=source.exclude, never=never, facts=False)
     found = [one for one in seen.found if one.key[:2] not in own]
@@ -83,7 +81,7 @@ def live(source: Source, root: Path, folder: Path, store: Store) -> Code:
         content=content(entries),
         tree=trees.Listed(entries),
         root=root,
-        never=tuple(never),
+        never=never,
         git=git.look(root, never=never, held={one.path for one in found}).git,
         notebooks=notebook.look(root, found).notebooks,
         requirements=requirements.look(root, found).files,

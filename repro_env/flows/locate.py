@@ -59,3 +59,9 @@ def _named(path: Path, given: str) -> Path:
         if found.is_file():
             return found
     raise SpecError(f"holds no {FILE}", where=given, hint="name the folder that `repro-env capture` wrote")
+
+
+def ours(root: Path, folder: Path) -> tuple[Path, ...]:
+    """What in the source `root` is no part of it: the spec's `folder` and the runs beside it, wherever they lie, and `root`'s own."""
+    own = (root / FOLDER, root / "runs") if (root / FOLDER / FILE).is_file() else ()
+    return (folder, folder.parent / "runs", *own)

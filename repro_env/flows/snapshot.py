@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.flows.locate import ours
 from repro_env.image import layer
 from repro_env.image.entry import Entry, entries_of, members, ordered
 from repro_env.io.files import FileContents, walk
@@ -106,7 +107,7 @@ def _seen(source: Source, folder: Path, runs: Path, store: Store) -> tuple[list[
 def _live(source: Source, folder: Path, runs: Path, store: Store) -> list[Entry]:
     from repro_env.capture.source import look
 
-    never = (folder, folder.parent / "runs", runs)
+    never = (*ours(Path(source.path), folder), runs)
     root = Path(source.path)
     tree = look(root, include=source.include, exclude=source.exclude, never=never, facts=False)
     own = own_streams()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -90,12 +91,34 @@ def _child(launch: Launch) -> int:
         os.close(write)
         with os.fdopen(read, "rb") as pipe:
             problem = pipe.read()
-        status = os.waitpid(child[0], 0)[1]
+        status = _waited(child[0])
         child[0] = 0
         code = os.waitstatus_to_exitcode(status)
     if problem:
         raise _refusal(launch, int(problem.split()[0]), problem.split(b" ", 1)[1].decode())
     return code
+
+
+def _waited(child: int) -> int:
+    """The child's status when it has ended; signals are passed on meanwhile.
+
+    Not in `waitpid`: a signal that comes just before the system call would wait in Python until the next one comes.
+    """
+    woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
+    old = signal.signal(signal.SIGCHLD, lambda *_: None)
+    try:
+        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+            select.select([woken], [], [])
+            with contextlib.suppress(BlockingIOError):
+                while os.read(woken, 512):
+                    pass
+        return ended[1]
+    finally:
+        signal.signal(signal.SIGCHLD, old)
+        signal.set_wakeup_fd(before)
+        os.close(woken)
+        os.close(wake)
 
 
 @contextlib.contextmanager

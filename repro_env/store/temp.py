@@ -27,9 +27,9 @@ class Temp:
     def folder(self) -> Iterator[Path]:
         """A new, empty folder, mode 0700, removed at the end with all that is still in it."""
         while True:
-            self._root.mkdir(mode=0o700, exist_ok=True)
             folder = self._root / secrets.token_hex(8)
-            with contextlib.suppress(FileNotFoundError):  # the root was removed meanwhile
+            with contextlib.suppress(FileNotFoundError):  # another process removed the root, which was empty
+                self._make_root()
                 fd = os.open(f"{folder}{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
                 if _held(fd, Path(f"{folder}{_LOCK}")):
                     break
@@ -43,6 +43,14 @@ class Temp:
             os.close(fd)
             with contextlib.suppress(OSError):
                 self._root.rmdir()
+
+    def _make_root(self) -> None:
+        try:
+            self._root.mkdir(mode=0o700, exist_ok=True)
+        except FileExistsError:
+            # It was there, and gone when `mkdir` looked whether it is a folder.
+            if self._root.is_symlink() or self._root.exists():
+                raise
 
     def clean(self) -> None:
         """Remove what dead processes left."""

@@ -61,7 +61,8 @@ def test_a_linked_base(small: Project, host: str, trees: tuple[bytes, bytes], tm
     name = f"{after['identity']['base']['sha256'].removeprefix('sha256:')}.gz"
     assert not (tmp_path / "repro/blobs" / name).exists()
     assert "missing" not in small.run("show", tmp_path / "repro", "--only", "blobs").out
-    assert small.run("check", tmp_path / "repro", code=None).code == 0
+    checked = small.run("check", tmp_path / "repro", code=None)
+    assert checked.code == 0, checked.out
 
     push(host, [images.base({"etc/other": b"another system"})], "system")  # the tag moves
     other = small.elsewhere(tmp_path / "store")

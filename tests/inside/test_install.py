@@ -457,7 +457,9 @@ def test_another_spec_than_the_dockerfiles(context: Context) -> None:
 def test_a_damaged_blob(context: Context) -> None:
     one = context.spec.identity.distributions[0]
     path = context.folder / "blobs" / one.sha256.removeprefix("sha256:")
-    path.write_bytes(path.read_bytes()[:-1] + b"x")
+    damaged = path.read_bytes()[:-1] + b"x"
+    path.unlink()  # it cannot be written to
+    path.write_bytes(damaged)
     code, out = context.install()
     assert code == 1
     assert f"is not {one.filename} as captured" in out
