@@ -178,9 +178,9 @@ def saved(image: Layered, path: Path, *, tag: str = "test:1") -> Path:
             if number:
                 add(names[-1], gzip.decompress(data))
                 continue
-            add("shared/layer.tar", gzip.decompress(data))
+            add("common/layer.tar", gzip.decompress(data))
             info = tarfile.TarInfo(names[-1])
-            info.type, info.linkname = tarfile.SYMTYPE, "../shared/layer.tar"
+            info.type, info.linkname = tarfile.SYMTYPE, "../common/layer.tar"
             archive.addfile(info)
         own = f"{image.image_id.removeprefix('sha256:')}.json"
         add(own, image.config)
