@@ -10,6 +10,7 @@ from repro_env.model.errors import ReproEnvError
 
 def main() -> None:
     """Entry point of `repro-env`."""
+    uncoerced()
     try:
         if sys.argv[1:2] == ["exec"]:
             from repro_env.cli import exec as run  # needs no option parser, which takes longer to import than all the rest
@@ -36,6 +37,22 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     raise SystemExit(code)
+
+
+def uncoerced() -> None:
+    """Take back what our own Python added to the environment: in the C locale it sets LC_CTYPE (PEP 538).
+
+    It would be captured as the user's, and the image's Python would start in another mode than the user's does (PEP 540).
+    """
+    if os.environ.get("LC_CTYPE", "") not in ("C.UTF-8", "C.utf8", "UTF-8"):
+        return
+    try:
+        with open("/proc/self/environ", "rb") as file:  # noqa: PTH123 - pathlib is not needed for every command
+            started = file.read()
+    except OSError:
+        return
+    if not any(one.startswith(b"LC_CTYPE=") for one in started.split(b"\0")):
+        del os.environ["LC_CTYPE"]
 
 
 if __name__ == "__main__":
