@@ -8,11 +8,12 @@ export PYTHON
 TOOL := build/tool
 DEV := build/venv
 WIDE := build/wide
+TRAINERS := build/trainers
 # Its CPU build is of one size; the default one brings a GPU stack of gigabytes. Empty: tests that need it are skipped.
 TORCH ?= torch==2.13.0+cpu
 # Files of tests at a time.
 WORKERS ?= 2
-.PHONY: help demo test soak lint bench relock clean tool dev wide
+.PHONY: help demo test soak lint bench relock clean tool dev wide trainers
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -29,15 +30,21 @@ demo: tool ## capture an environment, train on the host and in the image, compar
 
 wide: dev
 	@lockfiles/venv.sh $(WIDE) wide
-	@test -z "$(TORCH)" || $(WIDE)/bin/python -c "import torch" 2>/dev/null || \
-		$(WIDE)/bin/python -m pip --disable-pip-version-check install -qq "$(TORCH)" || \
-		echo "no $(TORCH) to be had: tests that need it say so"
+	@$(call torch,$(WIDE))
 
-test: wide ## the whole test suite but the long counts
-	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python $(DEV)/bin/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+trainers: dev
+	@test -z "$(TORCH)" || lockfiles/venv.sh $(TRAINERS) trainers || echo "no $(TRAINERS): tests that need it say so"
+	@test ! -d $(TRAINERS) || { $(call torch,$(TRAINERS)); }
 
-soak: wide ## the long counts; results go to benchmarks/results/
-	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python $(DEV)/bin/python -m pytest -m soak $(ARGS)
+torch = test -z "$(TORCH)" || $(1)/bin/python -c "import torch" 2>/dev/null || \
+	$(1)/bin/python -m pip --disable-pip-version-check install -qq "$(TORCH)" || \
+	echo "no $(TORCH) to be had: tests that need it say so"
+
+test: wide trainers ## the whole test suite but the long counts
+	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python REPRO_ENV_TEST_TRAINERS=$(CURDIR)/$(TRAINERS)/bin/python $(DEV)/bin/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+
+soak: wide trainers ## the long counts; results go to benchmarks/results/
+	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python REPRO_ENV_TEST_TRAINERS=$(CURDIR)/$(TRAINERS)/bin/python $(DEV)/bin/python -m pytest -m soak $(ARGS)
 
 lint: dev ## ruff and mypy --strict
 	$(DEV)/bin/ruff check .
@@ -48,7 +55,7 @@ bench: dev ## every ratio of benchmarks/README.md, measured here
 	$(DEV)/bin/python benchmarks/all.py $(ARGS)
 
 relock: dev ## write lockfiles/ anew; needs python3.10 and python3.11
-	@lockfiles/relock.sh
+	@TORCH="$(TORCH)" lockfiles/relock.sh
 
 clean: ## remove what make has made here; the store of images stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -47,7 +47,8 @@ rm -rf -- "$folder"
 mkdir -p -- "$(dirname -- "$folder")" || stop "$folder cannot be made here; is the checkout yours?"
 "$python" -m venv -- "$folder"
 pip="$folder/bin/python -m pip --disable-pip-version-check -qq"
-$pip install --require-hashes --only-binary :all: -r "$lock"
+# Lock files are complete, but for torch in one: nothing is resolved again.
+$pip install --no-deps --require-hashes --only-binary :all: -r "$lock"
 grep -q '^setuptools==' "$lock" || $pip uninstall -y setuptools # venv puts one in before Python 3.12
 [ -z "$project" ] || $pip install --no-deps --no-build-isolation --editable .
 printf '%s\n' "$stamp" >"$folder/stamp"

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
 import os
 import re
 import secrets
@@ -64,11 +65,15 @@ class Recording:
 
     def __init__(self, folder: Path, lock: int) -> None:
         self.folder = folder
+        self.started = ""
+        """Digest of `start.json`, once it is written."""
         self._lock = lock
 
     def start(self, start: Start) -> None:
         """Write `start.json`, and point `latest` here."""
-        _write_once(self.folder / "start.json", codec.pretty(start))
+        data = codec.pretty(start)
+        _write_once(self.folder / "start.json", data)
+        self.started = f"sha256:{hashlib.sha256(data).hexdigest()}"
         point_latest(self.folder)
 
     def finish(self, end: End) -> None:

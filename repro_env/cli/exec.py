@@ -10,7 +10,7 @@ import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
@@ -19,7 +19,7 @@ from repro_env.model.errors import UsageError
 if TYPE_CHECKING:
     from repro_env.flows.asked import Asked
     from repro_env.flows.execute import Done
-    from repro_env.model.run import RunnerName
+    from repro_env.model.run import Mode, Ranks, RunnerName
 
 HELP = """\
 Usage: repro-env exec [OPTIONS] [--] COMMAND [ARGS]...
@@ -42,6 +42,10 @@ Options:
   --checkpoints SRC[:DST]      Show a folder that can be written and stays; made when missing. Repeatable.
   --data-changed               Go on although data are not what they were at capture.
   --seed N|random              The master seed, 0 to 4294967295. Default: the one of the capture.
+  --ranks each|same            Whether ranks of a distributed run have random streams of their own (default) or rank 0's.
+  --determinism MODE           off; warn (default): repeatable code where libraries have it, the rest is recorded; strict:
+                               an error where there is none.
+  --threads N                  Threads of numeric libraries. Default: as many as at capture.
   --env NAME[=VALUE]           Set a variable; NAME alone passes yours. The record keeps the name only. Repeatable.
   --env-file FILE              Set variables from lines of NAME=VALUE.
   --network                    Let the run reach the network.
@@ -66,6 +70,9 @@ _VALUES = frozenset(
         "--data",
         "--checkpoints",
         "--seed",
+        "--ranks",
+        "--determinism",
+        "--threads",
         "--env",
         "--env-file",
         "--runs",
@@ -76,6 +83,10 @@ _VALUES = frozenset(
 _FLAGS = frozenset({"--network", "--frozen", "--data-changed", "--json", "--help", "-h"})
 _REPEATED = frozenset({"--data", "--checkpoints", "--env"})
 _GPUS = 1024
+_CORES = 4096
+RANKS: tuple[Ranks, ...] = ("each", "same")
+MODES: tuple[Mode, ...] = ("warn", "off", "strict")
+Word = TypeVar("Word", bound=str)
 _AFTER = "to give it to the command, put it after the command; a command that begins with a dash goes after --"
 
 
@@ -188,6 +199,9 @@ def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
         data=tuple(mount(text, "--data") for text in words.all("--data")),
         checkpoints=tuple(mount(text, "--checkpoints") for text in words.all("--checkpoints")),
         seed=_seed(words.last("--seed")),
+        ranks=_one_of("--ranks", words.last("--ranks"), RANKS),
+        determinism=_one_of("--determinism", words.last("--determinism"), MODES),
+        threads=_threads(words.last("--threads")),
         env=tuple(variable(text) for text in words.all("--env")),
         env_file=path("--env-file"),
         network=words.has("--network"),
@@ -243,6 +257,22 @@ def _seed(text: str | None) -> Any:
         return text
     if not (text.isascii() and text.isdigit() and int(text) < 2**32):
         raise UsageError("is no seed", where=f"--seed {text}", hint="give a number from 0 to 4294967295, or random")
+    return int(text)
+
+
+def _one_of(option: str, text: str | None, there: Sequence[Word]) -> Word:
+    """One of a few words, the first where none is given."""
+    for word in there:
+        if text is None or text == word:
+            return word
+    raise UsageError("is none of its words", where=f"{option} {text}", hint=f"there are {', '.join(there)}")
+
+
+def _threads(text: str | None) -> int | None:
+    if text is None:
+        return None
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= _CORES):
+        raise UsageError("is no number of threads", where=f"--threads {text}", hint=f"give a number from 1 to {_CORES}")
     return int(text)
 
 

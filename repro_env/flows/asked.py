@@ -12,7 +12,7 @@ import msgspec
 
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError, RecordError, UsageError
-from repro_env.model.run import DataFact, GivenVariable, Mount, RunnerName, User
+from repro_env.model.run import DataFact, GivenVariable, Mode, Mount, Ranks, RunnerName, User
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import plan
@@ -32,6 +32,17 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """(SRC, DST) as typed; DST may be empty."""
     checkpoints: tuple[tuple[str, str], ...] = ()
     seed: int | Literal["random"] | None = None
+    ranks: Ranks = "each"
+    determinism: Mode = "warn"
+    threads: int | None = None
+    trace: int | None = None
+    """As `model.run.Request`."""
+    recipe: tuple[str, ...] = ()
+    """Files as typed."""
+    parents: tuple[str, ...] = ()
+    """Runs, as a user names them."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
     env: tuple[tuple[str, str | None], ...] = ()
     """(name, value); None stands for the caller's own value."""
     env_file: Path | None = None

@@ -18,8 +18,9 @@ from typing import Protocol
 
 import msgspec
 
+from repro_env import __version__
 from repro_env.capture import variables
-from repro_env.catalog import ids, outputs, records
+from repro_env.catalog import ids, noted, outputs, records
 from repro_env.flows import rebuild, snapshot
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, seed_of, user_of
 from repro_env.flows.drift import check_drift, check_host
@@ -35,7 +36,8 @@ from repro_env.run import bytecode, plan
 from repro_env.run.bytecode import Module
 from repro_env.store.store import Store
 
-TOOLS = Path(__file__).resolve().parents[1] / "inside" / "seeds"
+TOOLS = Path(__file__).resolve().parents[1]
+"""This package: the hooks are in it, and what training code may import of it."""
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -103,6 +105,10 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         caller=caller_of(asked, spec),
         user=user_of(asked.environ),
         seed=seed,
+        ranks=asked.ranks,
+        determinism=asked.determinism,
+        threads=asked.threads,
+        trace=asked.trace,
         network=asked.network,
         gpus=asked.gpus,
         tools=str(TOOLS),
@@ -126,6 +132,11 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         given=facts_given,
         network=asked.network or asked.runner == "host",
         host=_host(),
+        ranks=asked.ranks,
+        determinism=asked.determinism,
+        threads=plan.threads(spec, request),
+        trace=asked.trace,
+        tool=__version__,
     )
     for text in opening(asked, start, where, source, launch, store):
         tell(text)
@@ -166,6 +177,7 @@ def _run(asked: Asked, launch: Launch, start: Start, source: Snapshot, runs: Pat
             problems.append(redact.line(f"(the outputs are not complete: {error})"))
             tell(f"the outputs are not complete: {error}")
         left = outputs.collect(files)
+        said = noted.read(Path(launch.notes) / plan.NOTES)
         end = End(
             schema="repro-env/run-end/1",
             id=start.id,
@@ -175,7 +187,13 @@ def _run(asked: Asked, launch: Launch, start: Start, source: Snapshot, runs: Pat
             outputs=left.outputs,
             others=(*left.others, *problems),
             removed=tuple(redact.line(path) for path in removed),
-            holes=_holes(Path(launch.notes) / plan.HOLES),
+            holes=said.holes,
+            start=recording.started,
+            seeded=said.seeded,
+            entropy=said.entropy,
+            operations=said.operations,
+            effective=said.effective,
+            world=said.world,
         )
         with contextlib.suppress(OSError):
             remove_tree(Path(launch.notes))
@@ -301,32 +319,6 @@ def _host() -> tuple[str, ...]:
         f"cores {host.cores}",
         f"memory {host.memory}",
     )
-
-
-class _Hole(msgspec.Struct):
-    library: str = ""
-    what: str = ""
-    file: str = ""
-    line: int = 0
-    problem: str = ""
-
-
-def _holes(path: Path) -> tuple[str, ...]:
-    """What the seeds noted, each once, in the order of the first note. The file is the script's to write: nothing in it is trusted."""
-    try:
-        with path.open("rb") as file:
-            data = file.read(4 << 20)
-    except OSError:
-        return ()
-    said: dict[str, None] = {}
-    for line in data.splitlines():
-        try:
-            hole = msgspec.json.decode(line, type=_Hole)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            continue
-        text = f"seeds: {hole.problem}" if hole.problem else f"{hole.library} {hole.what} at {hole.file}:{hole.line}"
-        said[redact.line(text)] = None
-    return tuple(said)
 
 
 def _when(moment: datetime) -> str:

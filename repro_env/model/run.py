@@ -12,6 +12,11 @@ from repro_env.model.text import AbsPath, Digest, EnvName, Line, RelPath
 
 RunnerName = Literal["embedded", "docker", "host"]
 Isolation = Literal["embedded", "docker", "none"]
+Mode = Literal["off", "warn", "strict"]
+"""What is asked of libraries that can choose between faster and repeatable code: nothing; the repeatable code, and a
+record of where there is none; an error there."""
+Ranks = Literal["each", "same"]
+"""Whether the ranks of a distributed run have random streams of their own, or all have rank 0's."""
 
 
 class Mount(Frozen, frozen=True, kw_only=True):
@@ -55,6 +60,12 @@ class Request(Frozen, frozen=True, kw_only=True):
     """The caller's own variables, as far as they may count: TERM in the image, all of them on the host."""
     user: User
     seed: Seed
+    ranks: Ranks = "each"
+    determinism: Mode = "warn"
+    threads: int | None = None
+    """Of every numeric library, as the user asked; None for what was captured."""
+    trace: int | None = None
+    """The weights are hashed every so many steps; 0 for a number found by their cost, None for no trace."""
     network: bool
     gpus: int | Literal["all"] = 0
     """How many, as the user asked."""
@@ -93,7 +104,7 @@ class Launch(Frozen, frozen=True, kw_only=True):
     mounts: tuple[Mount, ...]
     """The user's own; nothing of ours."""
     tools: AbsPath
-    """On the host: the folder of seeds and hooks (`inside/seeds`), bound read-only at `image.layout.SEEDS`."""
+    """On the host: this package's folder, bound read-only at `image.layout.SEEDS`; the hooks are in its `inside/seeds`."""
     notes: AbsPath
     """On the host: an empty folder of this run, bound read-write at `image.layout.NOTES`; the hooks append to files in it."""
     user: User
@@ -101,6 +112,8 @@ class Launch(Frozen, frozen=True, kw_only=True):
     network: bool
     gpus: int | Literal["all"] = 0
     seed: Seed
+    fixed_addresses: bool = False
+    """Ask the kernel for the same addresses each time: sets of objects that are hashed by address keep their order."""
 
 
 class Outcome(Frozen, frozen=True, kw_only=True):
@@ -140,6 +153,32 @@ class DataFact(Frozen, frozen=True, kw_only=True):
     """None for checkpoints: they change during the run."""
 
 
+class Parent(Frozen, frozen=True, kw_only=True):
+    """A run whose outputs this one starts from."""
+
+    id: Line
+    record: Digest | None
+    """sha256 of the parent's `end.json`; None where it has none, or is not here."""
+    how: Literal["named", "data", "checkpoints", "resumed"]
+    """`--parent`; outputs of it are mounted; `repro_env.checkpoint` went on from one of its checkpoints."""
+
+
+class RecipeFile(Frozen, frozen=True, kw_only=True):
+    """A file that says how to train."""
+
+    path: Line
+    sha256: Digest
+
+
+class Parameter(Frozen, frozen=True, kw_only=True):
+    """One value of a resolved configuration, by its dotted name."""
+
+    name: Line
+    value: Line
+    file: RelPath
+    """Of the outputs, the one that it was read from."""
+
+
 class Start(Frozen, frozen=True, kw_only=True):
     """Written before the command starts, and never again."""
 
@@ -160,6 +199,16 @@ class Start(Frozen, frozen=True, kw_only=True):
     network: bool
     host: tuple[Line, ...]
     """Kernel, CPU and cores, one fact a line."""
+    ranks: Ranks = "each"
+    determinism: Mode = "off"
+    threads: tuple[Variable, ...] = ()
+    """The variables by which threads were asked for; what came of it is in `End.effective`."""
+    trace: int | None = None
+    recipe: tuple[RecipeFile, ...] = ()
+    """Files named with `--recipe`, by the path as typed."""
+    parents: tuple[Parent, ...] = ()
+    tool: Line = ""
+    """The version of repro-env."""
 
 
 class Output(Frozen, frozen=True, kw_only=True):
@@ -167,6 +216,59 @@ class Output(Frozen, frozen=True, kw_only=True):
     """Inside the run's files."""
     sha256: Digest
     size: Size
+
+
+class Seeded(Frozen, frozen=True, kw_only=True):
+    """A seed that the script set itself."""
+
+    library: Line
+    what: Line
+    """The call, as `torch.manual_seed`."""
+    value: Line
+    file: Line
+    line: int
+
+
+class Count(Frozen, frozen=True, kw_only=True):
+    """How often something happened at one line of the user's code, over all processes."""
+
+    what: Line
+    count: int
+    file: Line
+    line: int
+
+
+class Fact(Frozen, frozen=True, kw_only=True):
+    """What was in force in the script's own process when it ended."""
+
+    name: Line
+    value: Line
+
+
+class Rank(Frozen, frozen=True, kw_only=True):
+    """One process of a distributed run."""
+
+    rank: int
+    size: int
+    """World size."""
+    backend: Line
+    device: Line
+
+
+Number = float | Literal["nan", "inf", "-inf"]
+"""JSON has no name for the last three."""
+
+
+class Metric(Frozen, frozen=True, kw_only=True):
+    """One series of numbers in an output file."""
+
+    name: Line
+    file: RelPath
+    count: int
+    """How many values, at least 1; `least` and `most` are of those that are numbers."""
+    last: Number
+    least: Number
+    most: Number
 
 
 class End(Frozen, frozen=True, kw_only=True):
@@ -185,3 +287,23 @@ class End(Frozen, frozen=True, kw_only=True):
     """Files of the source that the command deleted."""
     holes: tuple[Line, ...]
     """Random generators that the script left unseeded and we seeded: `<library> <what> at <file>:<line>`."""
+    start: Digest | None = None
+    """sha256 of `start.json`: the end vouches for the beginning. None in records of older versions."""
+    seeded: tuple[Seeded, ...] = ()
+    """What the script seeded itself, in the order of the first time."""
+    entropy: tuple[Count, ...] = ()
+    """Bytes asked of the system's own randomness (`os.urandom`, `secrets`, `uuid`): no seed reaches them."""
+    operations: tuple[Count, ...] = ()
+    """Operations without a deterministic implementation that ran."""
+    effective: tuple[Fact, ...] = ()
+    """Sorted by name."""
+    world: tuple[Rank, ...] = ()
+    """Sorted by rank; empty for a run of one process."""
+    metrics: tuple[Metric, ...] = ()
+    """Sorted by file and name."""
+    parameters: tuple[Parameter, ...] = ()
+    """Sorted by file and name."""
+    trace: tuple[Output, ...] = ()
+    """Of the run's `trace` folder, sorted by path (`exec --trace`)."""
+    resumed: tuple[Parent, ...] = ()
+    """Known only when the run is over: the checkpoints that it went on from."""

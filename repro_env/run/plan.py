@@ -13,8 +13,19 @@ from repro_env.model.run import Launch, Mount, Request, Shown
 from repro_env.model.spec import Identity, Spec
 
 HOSTNAME = "repro-env"
-HOLES = "holes.jsonl"
-"""In the notes folder: what the hooks of the seeds tell."""
+NOTES = "notes.jsonl"
+"""In the notes folder: what the hooks tell (`catalog.noted`)."""
+TRACE = "trace"
+"""In the notes folder: a folder for the steps of training, one file a process (`exec --trace`)."""
+_THREADS = {
+    "openmp": "OMP_NUM_THREADS",
+    "mkl": "MKL_NUM_THREADS",
+    "openblas": "OPENBLAS_NUM_THREADS",
+    "blis": "BLIS_NUM_THREADS",
+}
+"""Library (`model.accelerator.Threads`) -> the variable that it reads."""
+_WORKSPACE = ":4096:8"
+"""CUBLAS_WORKSPACE_CONFIG: the larger of the two with which cuBLAS repeats itself (NVIDIA, cuBLAS reproducibility)."""
 OFFLINE = (
     Variable(name="HF_DATASETS_OFFLINE", value="1"),
     Variable(name="HF_HUB_OFFLINE", value="1"),
@@ -52,6 +63,7 @@ def plan(spec: Spec, request: Request) -> Launch:
         network=request.network,
         gpus=request.gpus,
         seed=request.seed,
+        fixed_addresses=request.determinism != "off",
     )
 
 
@@ -92,7 +104,7 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
     image = {variable.name: variable.value for variable in spec.identity.config.env}
     values = {variable.name: variable.value for variable in request.caller}
     if request.runner == "host":
-        own, holes = request.tools, f"{request.notes}/{HOLES}"
+        tools, notes = request.tools, request.notes
         rest = [part for part in values.get("PATH", "").split(":") if part and part != spec.identity.layout.prefix + "/bin"]
         values |= image
         values["PATH"] = ":".join([posixpath.dirname(spec.identity.command), *rest]) if rest else image["PATH"]
@@ -101,18 +113,54 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
         if "PYTHONPATH" not in image:
             values.pop("PYTHONPATH", None)
     else:
-        own, holes = layout.SEEDS, f"{layout.NOTES}/{HOLES}"
+        tools, notes = layout.SEEDS, layout.NOTES
         values |= image
         user = request.user
         values |= {"HOME": user.home, "USER": user.name, "LOGNAME": user.name, "PYTHONPYCACHEPREFIX": layout.PYCACHE}
     if not values.get("PYTHONHASHSEED", "").isdigit():
         values["PYTHONHASHSEED"] = str(request.seed)
-    values |= {"REPRO_ENV_SEED": str(request.seed), "REPRO_ENV_HOLES": holes}
+    values |= {
+        "REPRO_ENV_SEED": str(request.seed),
+        "REPRO_ENV_NOTES": f"{notes}/{NOTES}",
+        "REPRO_ENV_RANKS": request.ranks,
+        "REPRO_ENV_DETERMINISM": request.determinism,
+        "REPRO_ENV_RUN": request.run_id,
+    }
+    if request.determinism != "off":
+        values.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)
+    if request.threads is not None:
+        values |= {one.name: one.value for one in threads(spec, request)}
+    elif request.determinism != "off":
+        # Not as variables of their own: torchrun and joblib choose for their children only where these are not set.
+        values["REPRO_ENV_THREADS"] = " ".join(f"{one.name}={one.value}" for one in threads(spec, request))
+    if request.trace is not None:
+        values |= {"REPRO_ENV_TRACE": f"{notes}/{TRACE}", "REPRO_ENV_TRACE_EVERY": str(request.trace)}
     if not request.network:
         values |= {variable.name: variable.value for variable in OFFLINE}
     values |= {variable.name: variable.value for variable in request.given}
-    values["PYTHONPATH"] = ":".join(filter(None, (own, values.get("PYTHONPATH"))))
+    values["PYTHONPATH"] = ":".join(filter(None, (f"{tools}/{layout.HOOKS}", values.get("PYTHONPATH"))))
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))
+
+
+def threads(spec: Spec, request: Request) -> tuple[Variable, ...]:
+    """How many threads numeric libraries are asked to use: as many as at capture, or as the user says. Sorted by name.
+
+    Two runtimes of one library share their variable: the larger count is what one of them really had.
+    """
+    if request.threads is not None:
+        return tuple(Variable(name=name, value=str(request.threads)) for name in sorted(_THREADS.values()))
+    if request.determinism == "off":
+        return ()
+    counts: dict[str, int] = {}
+    for one in spec.observed.frameworks.threads:
+        name = _THREADS.get("openmp" if one.library == "torch" else one.library)
+        if name is not None and one.count > 0:
+            counts[name] = max(counts.get(name, 0), one.count)
+        elif one.library == "torch interop" and one.count > 0:
+            counts["TORCH_INTEROP"] = one.count
+    if spec.observed.host.cores > 0:
+        counts["LOKY_MAX_CPU_COUNT"] = spec.observed.host.cores
+    return tuple(Variable(name=name, value=str(counts[name])) for name in sorted(counts))
 
 
 def check_mounts(spec: Spec, mounts: Sequence[Mount]) -> None:

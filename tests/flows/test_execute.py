@@ -429,7 +429,7 @@ def test_holes_are_collected_once_each_and_garbage_is_not_believed(place: Place)
             json.dumps({"problem": "torch: x\n"}),
             "\udcff",
         ]
-        (Path(launch.notes) / "holes.jsonl").write_bytes("\n".join(lines).encode(errors="surrogateescape"))
+        (Path(launch.notes) / "notes.jsonl").write_bytes("\n".join(lines).encode(errors="surrogateescape"))
         return 0
 
     done = place.run(backend=Fake(work))

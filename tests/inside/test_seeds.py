@@ -53,7 +53,7 @@ class Script:
             "PYTHONDONTWRITEBYTECODE": "1",
             "PYTHONHASHSEED": "1",
             "REPRO_ENV_SEED": str(seed),
-            "REPRO_ENV_HOLES": str(self.folder / "holes"),
+            "REPRO_ENV_NOTES": str(self.folder / "holes"),
         }
         done = subprocess.run(
             [self.python, *args, "script.py"],
@@ -157,7 +157,7 @@ def test_an_own_sitecustomize_that_fails_is_told_by_python_and_the_seeds_stay(sc
 
 def test_notes_that_cannot_be_written_hurt_nobody(script: Script) -> None:
     code = "import random; print(random.Random().random())"
-    assert script.run(code, extra={"REPRO_ENV_HOLES": "/nonexistent/x"}) == script.run(code)
+    assert script.run(code, extra={"REPRO_ENV_NOTES": "/nonexistent/x"}) == script.run(code)
 
 
 def test_a_failure_of_ours_is_noted_and_the_script_goes_on(script: Script) -> None:

@@ -54,7 +54,7 @@ def launch(**changes: Any) -> Launch:
         workspace="/train",
         snapshot=DIGEST,
         mounts=(Mount(kind="data", source="/d/set", target="/data"), Mount(kind="checkpoints", source="/c", target="/ckpt")),
-        tools="/tool/seeds",
+        tools="/tool/repro_env",
         notes="/runs/x/notes",
         user=User(uid=1000, gid=100, name="ann", home="/home/ann"),
         hostname="repro-env",
@@ -94,7 +94,7 @@ def test_mounts_come_outermost_first_and_read_only_where_they_are() -> None:
         ("/train", "/runs/x/files", False),
         (container.INIT, "/runs/x/.scratch/control", False),
         (layout.NOTES, "/runs/x/notes", False),
-        (layout.SEEDS, "/tool/seeds", True),
+        (layout.SEEDS, "/tool/repro_env", True),
     ]
 
 

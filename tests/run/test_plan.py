@@ -40,7 +40,7 @@ def request_(**changes: Any) -> Request:
         user=User(uid=1000, gid=1000, name="ann", home="/home/ann"),
         seed=7,
         network=False,
-        tools="/tool/seeds",
+        tools="/tool/repro_env",
         notes="/runs/x/notes",
     )
     return msgspec.structs.replace(request, **changes)
@@ -65,7 +65,7 @@ def test_a_launch_is_the_spec_and_the_request(spec: Spec) -> None:
     assert launch.image == spec.expected.image_id
     assert launch.layers == tuple(layer.diff_id for layer in spec.expected.layers)
     assert (launch.prefix, launch.workspace, launch.cwd) == (PREFIX, PROJECT, PROJECT)
-    assert (launch.tools, launch.notes) == ("/tool/seeds", "/runs/x/notes")
+    assert (launch.tools, launch.notes) == ("/tool/repro_env", "/runs/x/notes")
     assert codec.decode(codec.canonical(launch), Launch, where="launch") == launch
 
 
@@ -98,8 +98,8 @@ def test_the_variables_are_the_images_the_users_and_the_seeds(spec: Spec) -> Non
     assert values["PATH"].startswith(f"{PREFIX}/bin:{layout.SYSTEM_PATH}")
     assert (values["HOME"], values["USER"], values["LOGNAME"], values["TERM"]) == ("/home/ann", "ann", "ann", "xterm")
     assert (values["PYTHONHASHSEED"], values["REPRO_ENV_SEED"]) == ("7", "7")
-    assert values["PYTHONPATH"] == layout.SEEDS
-    assert values["REPRO_ENV_HOLES"] == f"{layout.NOTES}/{plan.HOLES}"
+    assert values["PYTHONPATH"] == f"{layout.SEEDS}/{layout.HOOKS}"
+    assert values["REPRO_ENV_NOTES"] == f"{layout.NOTES}/{plan.NOTES}"
     assert values["PYTHONPYCACHEPREFIX"] == layout.PYCACHE
     assert values["WANDB_MODE"] == "offline"
     assert values["HF_HUB_OFFLINE"] == values["TRANSFORMERS_OFFLINE"] == values["HF_DATASETS_OFFLINE"] == "1"
@@ -113,12 +113,12 @@ def test_with_network_nothing_is_set_to_offline(spec: Spec) -> None:
 def test_what_is_given_comes_last_and_the_seeds_still_start(spec: Spec) -> None:
     values = env(plan.plan(spec, request_(given=given(WANDB_MODE="online", PYTHONHASHSEED="1", PYTHONPATH="/mine", HOME="/h"))))
     assert (values["WANDB_MODE"], values["PYTHONHASHSEED"], values["HOME"]) == ("online", "1", "/h")
-    assert values["PYTHONPATH"] == f"{layout.SEEDS}:/mine"
+    assert values["PYTHONPATH"] == f"{layout.SEEDS}/{layout.HOOKS}:/mine"
 
 
 def test_a_captured_hash_seed_and_python_path_stay(spec: Spec) -> None:
     values = env(plan.plan(with_env(spec, PYTHONHASHSEED="0", PYTHONPATH="/lib/mine"), request_()))
-    assert (values["PYTHONHASHSEED"], values["PYTHONPATH"]) == ("0", f"{layout.SEEDS}:/lib/mine")
+    assert (values["PYTHONHASHSEED"], values["PYTHONPATH"]) == ("0", f"{layout.SEEDS}/{layout.HOOKS}:/lib/mine")
     assert env(plan.plan(with_env(spec, PYTHONHASHSEED="random"), request_()))["PYTHONHASHSEED"] == "7"
 
 
@@ -128,8 +128,8 @@ def test_the_host_keeps_the_callers_variables(spec: Spec) -> None:
     assert values["PATH"] == f"{PREFIX}/bin:/usr/bin:/bin"
     assert values["HOME"] == "/root"
     assert values["OMP_NUM_THREADS"] == "2"
-    assert values["PYTHONPATH"] == "/tool/seeds"
-    assert values["REPRO_ENV_HOLES"] == f"/runs/x/notes/{plan.HOLES}"
+    assert values["PYTHONPATH"] == f"/tool/repro_env/{layout.HOOKS}"
+    assert values["REPRO_ENV_NOTES"] == f"/runs/x/notes/{plan.NOTES}"
     assert "PYTHONPYCACHEPREFIX" not in values
 
 

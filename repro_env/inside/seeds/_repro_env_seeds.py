@@ -1,6 +1,6 @@
 """Seeds for what a script leaves to chance. Standard library only, Python 3.8 and newer; imported by `sitecustomize`.
 
-Reads REPRO_ENV_SEED (the master seed) and REPRO_ENV_HOLES (a file to append notes to). Every stream is
+Reads REPRO_ENV_SEED (the master seed) and REPRO_ENV_NOTES (a file to append notes to). Every stream is
 sha256(master, rank, worker, purpose, ordinal). `worker` is the process' identity in multiprocessing, the same
 under fork, spawn and forkserver; inside a DataLoader worker it is the seed that torch gave that worker. What the
 script seeds itself stays as it is: we only set what would come from the operating system. `os.urandom`,
@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # importing typing takes as long as the interpreter's own sta
     from typing import Any
 
 _MASTER = os.environ.get("REPRO_ENV_SEED", "")
-_NOTES = os.environ.get("REPRO_ENV_HOLES", "")
+_NOTES = os.environ.get("REPRO_ENV_NOTES", "")
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK")
 _MOST = 1000
 """Notes of one process."""

@@ -1,0 +1,164 @@
+"""What the hooks inside a run noted (`inside/seeds`): lines of JSON, one fact each, from all its processes.
+
+The file is the script's to write as well: nothing in it is trusted, and what is not understood is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from repro_env.model import redact
+from repro_env.model.run import Count, Fact, Rank, Seeded
+
+_MOST = 4 << 20
+"""Bytes of notes that are read."""
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """A checkpoint that the run went on from, as `repro_env.checkpoint` tells it."""
+
+    run: str
+    """Id of the run that wrote it; empty where it was made outside of one."""
+    path: str
+    sha256: str
+    """Of the checkpoint's manifest, bare hexadecimal."""
+    step: int
+
+
+class Noted(msgspec.Struct, frozen=True):
+    """Each fact once, in the order of its first note, unless said otherwise."""
+
+    holes: tuple[str, ...] = ()
+    """`<library> <what> at <file>:<line>`; `seeds: <problem>` where seeding itself failed."""
+    seeded: tuple[Seeded, ...] = ()
+    entropy: tuple[Count, ...] = ()
+    """Summed over processes."""
+    operations: tuple[Count, ...] = ()
+    """Summed over processes."""
+    effective: tuple[Fact, ...] = ()
+    """Sorted by name. Values that differ between ranks are all told, as `a (rank 0), b (rank 1)`."""
+    world: tuple[Rank, ...] = ()
+    """Sorted by rank."""
+    resumed: tuple[Resumed, ...] = ()
+
+
+class _Line(msgspec.Struct):
+    """One note; which fields are there says what it is."""
+
+    problem: str = ""
+    library: str = ""
+    what: str = ""
+    value: str = ""
+    file: str = ""
+    line: int = 0
+    seeded: str = ""
+    """The library; with `what`, `value`, `file`, `line`."""
+    entropy: str = ""
+    operation: str = ""
+    count: int = 0
+    effective: dict[str, str] = {}
+    world: dict[str, int | str] = {}
+    rank: str = ""
+    resumed: dict[str, int | str] = {}
+
+
+def read(path: Path) -> Noted:
+    """What is in a file of notes; nothing where there is none."""
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST)
+    except OSError:
+        return Noted()
+    return parse(data.splitlines())
+
+
+def parse(lines: Iterable[bytes]) -> Noted:
+    """Notes -> facts."""
+    holes: dict[str, None] = {}
+    seeded: dict[Seeded, None] = {}
+    entropy: dict[tuple[str, str, int], int] = {}
+    operations: dict[tuple[str, str, int], int] = {}
+    effective: dict[str, dict[str, str]] = {}
+    world: dict[int, Rank] = {}
+    resumed: dict[Resumed, None] = {}
+    for text in lines:
+        try:
+            one = msgspec.json.decode(text, type=_Line)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+        where = (redact.line(one.file), max(one.line, 0))
+        if one.seeded:
+            said = Seeded(
+                library=redact.line(one.seeded),
+                what=redact.line(one.what),
+                value=redact.line(one.value),
+                file=where[0],
+                line=where[1],
+            )
+            seeded[said] = None
+        elif one.entropy:
+            _add(entropy, (redact.line(one.entropy), *where), one.count)
+        elif one.operation:
+            _add(operations, (redact.line(one.operation), *where), one.count)
+        elif one.effective:
+            for name, value in one.effective.items():
+                effective.setdefault(redact.line(name), {})[redact.line(one.rank)] = redact.line(value)
+        elif one.world:
+            rank = _rank(one.world)
+            if rank is not None:
+                world[rank.rank] = rank
+        elif one.resumed:
+            came = _resumed(one.resumed)
+            if came is not None:
+                resumed[came] = None
+        elif one.problem:
+            holes[redact.line(f"seeds: {one.problem}")] = None
+        elif one.library:
+            holes[redact.line(f"{one.library} {one.what} at {one.file}:{one.line}")] = None
+    return Noted(
+        holes=tuple(holes),
+        seeded=tuple(seeded),
+        entropy=_counts(entropy),
+        operations=_counts(operations),
+        effective=tuple(Fact(name=name, value=_values(effective[name])) for name in sorted(effective)),
+        world=tuple(world[rank] for rank in sorted(world)),
+        resumed=tuple(resumed),
+    )
+
+
+def _add(counts: dict[tuple[str, str, int], int], key: tuple[str, str, int], count: int) -> None:
+    counts[key] = counts.get(key, 0) + max(count, 0)
+
+
+def _counts(counts: dict[tuple[str, str, int], int]) -> tuple[Count, ...]:
+    return tuple(Count(what=what, count=count, file=file, line=line) for (what, file, line), count in counts.items())
+
+
+def _values(by_rank: dict[str, str]) -> str:
+    if len(set(by_rank.values())) == 1:
+        return next(iter(by_rank.values()))
+    return ", ".join(f"{by_rank[rank]} (rank {rank or '-'})" for rank in sorted(by_rank, key=lambda rank: (len(rank), rank)))
+
+
+def _rank(said: dict[str, int | str]) -> Rank | None:
+    rank, size = said.get("rank"), said.get("size")
+    if not isinstance(rank, int) or not isinstance(size, int) or not 0 <= rank < size < 1 << 20:
+        return None
+    return Rank(
+        rank=rank, size=size, backend=redact.line(str(said.get("backend", ""))), device=redact.line(str(said.get("device", "")))
+    )
+
+
+def _resumed(said: dict[str, int | str]) -> Resumed | None:
+    step, digest = said.get("step"), said.get("sha256")
+    if not isinstance(step, int) or not isinstance(digest, str):
+        return None
+    return Resumed(
+        run=redact.line(str(said.get("run", ""))),
+        path=redact.line(str(said.get("path", ""))),
+        sha256=redact.line(digest),
+        step=step,
+    )
