@@ -17,6 +17,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing takes as long as the interpreter's own start
+    from collections.abc import Callable
     from types import FrameType, ModuleType
     from typing import Any
 
@@ -150,6 +151,21 @@ def _importer() -> tuple[str, int]:
 # --- hooks after an import
 
 
+def when_imported(name: str, hook: Callable[[Any], object]) -> None:
+    """Call `hook(module)` once `name` has been imported; now, where it already is. Several hooks of a name run in order.
+
+    What a hook raises becomes a note. Call this after `install()`: without a master seed there are no hooks.
+    """
+    _HOOKS[name] = (*_HOOKS.get(name, ()), hook)
+    if name in sys.modules and (name in _first or not _half_imported(sys.modules[name])):
+        _call(name, hook, sys.modules[name])
+
+
+def _half_imported(module: ModuleType) -> bool:
+    """Whether the module is running right now: its hooks are called when it has run."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
 class _Watch:
     """Finds nothing itself: lets the other finders find, and fires a hook once the module has run."""
 
@@ -184,9 +200,14 @@ def _arm(name: str, loader: Any) -> None:
 
 
 def _fire(name: str, module: ModuleType) -> None:
+    for hook in _HOOKS[name]:
+        _call(name, hook, module)
+
+
+def _call(name: str, hook: Callable[[Any], object], module: ModuleType) -> None:
     _first.setdefault(name, _importer())
     try:
-        _HOOKS[name](module)
+        hook(module)
     except Exception as error:
         problem(name, error)
 
@@ -368,15 +389,15 @@ def _at_exit() -> None:
             _hole("torch", "default generator, never seeded, imported", *_first["torch"])
         for name in _HOOKS:
             if name in sys.modules and name not in _first:
-                _note({"problem": f"{name}: was imported past our hook, so it is not seeded"})
+                _note({"problem": f"{name}: was imported past our hooks"})
     except Exception as error:
         problem("exit", error)
 
 
-_HOOKS: dict[str, Any] = {
-    "random": _hook_random,
-    "numpy.random.bit_generator": _hook_numpy_bits,
-    "numpy.random.mtrand": _seed_numpy,
-    "torch": _seed_torch,
-    "multiprocessing.process": _hook_process,
+_HOOKS: dict[str, tuple[Callable[[Any], object], ...]] = {
+    "random": (_hook_random,),
+    "numpy.random.bit_generator": (_hook_numpy_bits,),
+    "numpy.random.mtrand": (_seed_numpy,),
+    "torch": (_seed_torch,),
+    "multiprocessing.process": (_hook_process,),
 }
