@@ -48,7 +48,8 @@ mkdir -p -- "$(dirname -- "$folder")" || stop "$folder cannot be made here; is t
 "$python" -m venv -- "$folder"
 pip="$folder/bin/python -m pip --disable-pip-version-check -qq"
 # Lock files are complete, but for torch in one: nothing is resolved again.
-$pip install --no-deps --require-hashes --only-binary :all: -r "$lock"
+# Hydra needs a release that has no wheel.
+$pip install --no-deps --require-hashes --only-binary :all: --no-binary antlr4-python3-runtime -r "$lock"
 grep -q '^setuptools==' "$lock" || $pip uninstall -y setuptools # venv puts one in before Python 3.12
 [ -z "$project" ] || $pip install --no-deps --no-build-isolation --editable .
 printf '%s\n' "$stamp" >"$folder/stamp"
