@@ -1,4 +1,4 @@
-"""Read by every Python that starts inside a run: put the seeds in place, then go on as the environment itself would.
+"""Read by every Python that starts inside a run: put the hooks in place, then go on as the environment itself would.
 
 This folder comes first on PYTHONPATH and leaves `sys.path` again at once. The environment's own `sitecustomize`
 runs as if ours had never been there, its errors included; a failure of ours goes to the notes, not to the script.
@@ -6,18 +6,21 @@ runs as if ours had never been there, its errors included; a failure of ours goe
 
 from __future__ import annotations
 
+import os
 import sys
 
 
-def _seed() -> None:
+def _start(*names: str) -> None:
+    """`install()` of each of these modules beside us. The first is the one that takes notes."""
     try:
-        seeds = __import__("_repro_env_seeds")
+        notes = __import__(names[0])
     except Exception:
         return  # an interpreter older than 3.8, or the folder is gone: nothing there that could take a note
-    try:
-        seeds.install()
-    except Exception as error:  # a script must never fail because of us
-        seeds.problem("start", error)
+    for name in names:
+        try:
+            __import__(name).install()
+        except Exception as error:  # a script must never fail because of us
+            notes.problem(f"start of {name}", error)
 
 
 def _go_on() -> None:
@@ -34,5 +37,6 @@ def _go_on() -> None:
     spec.loader.exec_module(module)
 
 
-_seed()
+if os.environ.get("REPRO_ENV_SEED"):
+    _start("_repro_env_seeds")
 _go_on()
