@@ -6,6 +6,7 @@ Each has a lock file beside it. The kernel drops the lock with the process, so w
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
@@ -15,6 +16,7 @@ from pathlib import Path
 from repro_env.io.files import remove_tree
 
 _LOCK = ".lock"
+_TRIES = 1000
 
 
 class Temp:
@@ -26,14 +28,7 @@ class Temp:
     @contextlib.contextmanager
     def folder(self) -> Iterator[Path]:
         """A new, empty folder, mode 0700, removed at the end with all that is still in it."""
-        while True:
-            folder = self._root / secrets.token_hex(8)
-            with contextlib.suppress(FileNotFoundError):  # another process removed the root, which was empty
-                self._make_root()
-                fd = os.open(f"{folder}{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-                if _held(fd, Path(f"{folder}{_LOCK}")):
-                    break
-                os.close(fd)
+        folder, fd = self._locked()
         try:
             folder.mkdir(mode=0o700)
             yield folder
@@ -43,6 +38,22 @@ class Temp:
             os.close(fd)
             with contextlib.suppress(OSError):
                 self._root.rmdir()
+
+    def _locked(self) -> tuple[Path, int]:
+        """A name for a folder, and its lock, held. Other processes remove the root as soon as it is empty: then again."""
+        for left in reversed(range(_TRIES)):
+            folder = self._root / secrets.token_hex(8)
+            self._make_root()
+            try:
+                fd = os.open(f"{folder}{_LOCK}", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            except FileNotFoundError:
+                if not left:
+                    raise
+                continue
+            if _held(fd, Path(f"{folder}{_LOCK}")):
+                return folder, fd
+            os.close(fd)
+        raise FileNotFoundError(errno.ENOENT, "it goes as soon as it is made", str(self._root))
 
     def _make_root(self) -> None:
         try:
