@@ -2,7 +2,7 @@
 
     PYTHON -I -S -B init.py FOLDER
 
-FOLDER holds `launch.json` (argv, env, cwd, umask) and takes `started` and `ended.json`. Standard library only, Python 3.8
+FOLDER holds `launch.json` (argv, env, cwd, umask, fixed_addresses) and takes `started` and `ended.json`. Standard library only, Python 3.8
 and later: it is run by the image's own interpreter. The variables are read from the file and not from the container's own,
 which the engine writes down and adds to.
 """
@@ -22,6 +22,8 @@ FORWARDED |= {signal.SIGALRM, signal.SIGPIPE, *range(signal.SIGRTMIN, signal.SIG
 WATCHED = FORWARDED | {signal.SIGCHLD}
 SI_USER = 0
 """Sent by kill(2); what a terminal sends is from the kernel, and reaches the command without us."""
+ADDR_NO_RANDOMIZE = 0x0040000
+"""personality(2); the next program starts with it."""
 COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
@@ -29,6 +31,7 @@ def main(folder: str) -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     with open(folder + "/launch.json", "rb") as file:  # as bytes: other codecs than UTF-8 would have to be in the image
         launch = json.loads(file.read())
+    refusal = fix_addresses() if launch["fixed_addresses"] else ""
     before = kills()
     read, write = os.pipe()  # closed by a command that starts; else it brings the reason
     child = os.fork()
@@ -42,13 +45,27 @@ def main(folder: str) -> None:
     status = attend(child)
     end_the_others()
     after = kills()
-    ended = {"status": status, "starved": None if before is None or after is None else after > before}
+    ended = {"status": status, "starved": None if before is None or after is None else after > before, "addresses": refusal}
     if reason:
         ended["refused"] = json.loads(reason)
     tell(folder + "/ended.json", ended)
     code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
     sys.stdout.flush()
     os._exit(code)
+
+
+def fix_addresses() -> str:
+    """Ask for the same addresses each time, for programs started from here. Returns why not, if not: it is no failure."""
+    try:
+        import ctypes
+
+        libc = ctypes.CDLL(None, use_errno=True)
+        before = libc.personality(ctypes.c_ulong(0xFFFFFFFF))
+        if before < 0 or libc.personality(ctypes.c_ulong(before | ADDR_NO_RANDOMIZE)) < 0:
+            return os.strerror(ctypes.get_errno())
+    except Exception as error:  # an image's Python may lack ctypes, or libffi
+        return "%s: %s" % (type(error).__name__, error)
+    return ""
 
 
 def attend(child: int) -> int:

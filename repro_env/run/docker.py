@@ -23,7 +23,7 @@ import msgspec
 from repro_env.io.engine import Engine
 from repro_env.model.errors import CaptureError, EngineError, ReproEnvError, StoreError
 from repro_env.model.run import Launch, Outcome
-from repro_env.run import attached, container, embedded, inner, place, scratch, watch
+from repro_env.run import addresses, attached, container, embedded, inner, place, scratch, watch
 from repro_env.run.container import Place
 from repro_env.run.interface import Runner
 from repro_env.run.pycache import Pycache
@@ -38,6 +38,8 @@ class _Ended(msgspec.Struct):
     status: int
     starved: bool | None = None
     refused: tuple[str, list[tuple[str, int]]] | None = None
+    addresses: str = ""
+    """Why they are not fixed; empty when they are, or need not be."""
 
 
 class DockerRunner:
@@ -151,6 +153,8 @@ class DockerRunner:
         means = [f"engine: {facts.product} {facts.version}", "root: the engine's, read-only", "workspace: copy"]
         if launch.gpus:
             means.append(f"gpus: {launch.gpus}")
+        if ended is not None and ended.addresses:
+            means.append(addresses.random(ended.addresses))
         if lost:
             means.append("engine: went away at the end")
         return Outcome(

@@ -17,7 +17,7 @@ from typing import NoReturn
 from repro_env.io.files import Found, room, walk
 from repro_env.model.errors import CommandMissingError, RunError
 from repro_env.model.run import Launch, Outcome
-from repro_env.run import memory
+from repro_env.run import addresses, kernel, memory
 from repro_env.run.interface import Runner
 from repro_env.run.workspace import copy_file
 
@@ -39,14 +39,15 @@ class HostRunner:
         """See `interface.Runner`; `collect` afterwards brings the outputs."""
         self._before = self._list(Path(launch.workspace))
         killed = memory.kills()
-        code = _child(launch)
+        notes: list[str] = []
+        code = _child(launch, notes)
         now = memory.kills()
         return Outcome(
             exit_code=code if code >= 0 else 128 - code,
             signal=max(0, -code),
             out_of_memory=code != 0 and killed is not None and now is not None and now > killed,
             isolation="none",
-            means=(MEANS,),
+            means=(MEANS, *notes),
         )
 
     def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:  # noqa: ARG002
@@ -79,15 +80,18 @@ def _copy(path: Path, target: Path, found: Found) -> None:
         copy_file(path, target)
 
 
-def _child(launch: Launch) -> int:
-    """Start the command and wait for its end. Returns its code, or minus its signal."""
+def _child(launch: Launch, notes: list[str]) -> int:
+    """Start the command and wait for its end. Returns its code, or minus its signal; adds to the `notes` for the record."""
     read, write = os.pipe2(os.O_CLOEXEC)
     with _signals() as child:
         mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)  # none may come before it is known whom to pass it to
+        before = addresses.fix(launch, notes)
         child[0] = os.fork()
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if child[0] == 0:
             _become(launch, write)
+        if before is not None:
+            kernel.personality(before)
         os.close(write)
         with os.fdopen(read, "rb") as pipe:
             problem = pipe.read()

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from repro_env.model.errors import CommandMissingError, ReproEnvError, RunError
 from repro_env.model.run import Launch
-from repro_env.run import namespaces
+from repro_env.run import addresses, namespaces
 from repro_env.run.channel import Ended, Started, Writer
 
 FORWARDED = frozenset(
@@ -49,7 +49,8 @@ def main(
     `mask` and `umask` are the caller's own, for the command. Signals in `WATCHED` are blocked already.
     """
     try:
-        notes = prepare()
+        notes = list(prepare())
+        addresses.fix(launch, notes)
         namespaces.drop_privileges()
         out.send(Started(tuple(notes)))
         command = os.fork()

@@ -31,6 +31,7 @@ PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
+_ASK = 0xFFFFFFFF
 _MNT_DETACH = 2
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
@@ -107,6 +108,11 @@ def sethostname(name: str) -> None:
 
 def prctl(option: int, first: int = 0, second: int = 0) -> None:
     _checked(_libc.prctl(ctypes.c_int(option), *(ctypes.c_ulong(one) for one in (first, second, 0, 0))))
+
+
+def personality(persona: int = _ASK) -> int:
+    """Set the execution domain of programs started from here, or only ask (personality(2)). Returns what was before."""
+    return _checked(_libc.personality(ctypes.c_ulong(persona)))
 
 
 def capset(mask: int) -> None:

@@ -138,4 +138,5 @@ def _tell(path: Path, launch: Launch) -> None:
     os.umask(umask)
     env = {variable.name: variable.value for variable in launch.env}
     # json, since a word of a command line may hold bytes that are not UTF-8
-    path.write_text(json.dumps({"argv": launch.argv, "env": env, "cwd": launch.cwd, "umask": umask}), encoding="ascii")
+    told = {"argv": launch.argv, "env": env, "cwd": launch.cwd, "umask": umask, "fixed_addresses": launch.fixed_addresses}
+    path.write_text(json.dumps(told), encoding="ascii")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import sys
@@ -12,7 +13,8 @@ import pytest
 from repro_env.model.environment import Variable
 from repro_env.model.errors import CommandMissingError, RunError
 from repro_env.model.run import Launch, User
-from repro_env.run.host import HostRunner
+from repro_env.run import kernel
+from repro_env.run.host import MEANS, HostRunner
 
 DIGEST = "sha256:" + "0" * 64
 
@@ -158,3 +160,28 @@ def test_a_command_that_cannot_be_started_says_why(launch: Launch, tmp_path: Pat
         run(msgspec.structs.replace(launch, argv=(str(plain),)), tmp_path)
     with pytest.raises(RunError, match="No such file"):
         run(msgspec.structs.replace(launch, cwd=str(tmp_path / "gone")), tmp_path)
+
+
+PERSONALITY = "print(int(open('/proc/self/personality').read(), 16) >> 18 & 1)"
+
+
+def test_addresses_are_fixed_for_the_command_alone(launch: Launch, tmp_path: Path) -> None:
+    code = f"import sys; sys.stdout = open('said', 'w'); {PERSONALITY}; print(list({{object() for _ in range(99)}}))"
+    own = kernel.personality()
+    said = []
+    for _ in range(2):
+        wanted = msgspec.structs.replace(script(launch, code), fixed_addresses=True)
+        assert HostRunner(skip=[]).run(wanted, folder=tmp_path).means == (MEANS,)
+        said.append((tmp_path / "project" / "said").read_text())
+    assert said[0] == said[1], "the order of a set of objects"
+    assert said[0].startswith("1\n")
+    assert kernel.personality() == own
+
+
+def test_a_refusal_to_fix_addresses_is_a_note(launch: Launch, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(persona: int = 0) -> int:
+        raise PermissionError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(kernel, "personality", refused)
+    outcome = HostRunner(skip=[]).run(msgspec.structs.replace(launch, fixed_addresses=True), folder=tmp_path)
+    assert (outcome.exit_code, outcome.means) == (0, (MEANS, "addresses: random (Operation not permitted)"))
