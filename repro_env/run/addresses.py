@@ -19,7 +19,7 @@ def fix(launch: Launch, notes: list[str]) -> int | None:
         before = kernel.personality()
         kernel.personality(before | _ADDR_NO_RANDOMIZE)
     except OSError as error:
-        notes.append(random(error.strerror))
+        notes.append(random(error.strerror or str(error)))
         return None
     return before
 
