@@ -19,7 +19,7 @@ def _start(*names: str) -> None:
     for name in names:
         try:
             __import__(name).install()
-        except Exception as error:  # a script must never fail because of us
+        except Exception as error:  # noqa: PERF203 - a script must never fail because of us
             notes.problem(f"start of {name}", error)
 
 
