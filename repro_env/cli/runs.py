@@ -12,6 +12,9 @@ from repro_env.cli import say
 from repro_env.cli.options import JsonOption
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from repro_env.catalog.index import Summary
     from repro_env.catalog.records import Run
 
 RunsOption = Annotated[
@@ -36,11 +39,11 @@ def add(app: typer.Typer) -> None:
 
 
 def list_(runs: RunsOption = None, json: JsonOption = False) -> None:
-    from repro_env.catalog import records
-    from repro_env.flows.runs import where
+    from repro_env.flows.runs import listed, where
 
     folder = where(_absolute(runs), Path.cwd())
-    there, damaged = records.listing(folder)
+    found = listed(folder, say.tell)
+    there, damaged = found.runs, found.unreadable
     if json:
         unreadable = [{"folder": str(one.folder), "error": str(one.why)} for one in damaged]
         say.json_result({"runs": [facts(run) for run in there], "unreadable": unreadable})
@@ -115,20 +118,19 @@ def rm(
     say.say("next: repro-env runs list")
 
 
-def facts(run: Run) -> dict[str, object]:
+def facts(run: Summary) -> dict[str, object]:
     """One run for `list --json`."""
-    end = run.end
     return {
-        "id": run.start.id,
+        "id": run.id,
         "short": run.short,
-        "folder": str(run.folder),
-        "started": run.start.started,
-        "command": list(run.start.command),
+        "folder": run.folder,
+        "started": run.started,
+        "command": list(run.command),
         "state": run.state,
-        "exit_code": None if end is None else end.outcome.exit_code,
-        "seconds": None if end is None else end.seconds,
-        "outputs": None if end is None else len(end.outputs),
-        "size": None if end is None else sum(one.size for one in end.outputs),
+        "exit_code": run.exit_code,
+        "seconds": run.seconds,
+        "outputs": run.outputs,
+        "size": run.size,
     }
 
 
@@ -140,7 +142,7 @@ def page(run: Run) -> list[str]:
     lines = [
         f"run       {start.id}",
         f"folder    {run.folder}",
-        f"command   {_words(run)}",
+        f"command   {_words(start.command)}",
         f"in        {start.cwd}",
         f"started   {start.started}",
         f"state     {_state(run)}" + (f" after {end.seconds:.1f} s" if end else ""),
@@ -165,29 +167,28 @@ def page(run: Run) -> list[str]:
     return lines
 
 
-def _row(run: Run) -> tuple[str, ...]:
-    end = run.end
-    when = run.start.started[:19].replace("T", " ")
-    words = _words(run)
+def _row(run: Summary) -> tuple[str, ...]:
+    when = run.started[:19].replace("T", " ")
+    words = _words(run.command)
     words = words if len(words) <= 40 else words[:39] + "…"
-    if end is None:
-        return (run.short, when, words, _state(run), "", "")
-    size = say.size(sum(one.size for one in end.outputs))
-    return (run.short, when, words, _state(run), f"{end.seconds:.1f} s", f"{len(end.outputs)} ({size})")
+    if run.seconds is None:
+        return (run.short, when, words, run.ended, "", "")
+    return (run.short, when, words, run.ended, f"{run.seconds:.1f} s", f"{run.outputs} ({say.size(run.size or 0)})")
 
 
 def _state(run: Run) -> str:
     if run.end is None:
         return run.state
+    from repro_env.catalog.index import ended
+
     outcome = run.end.outcome
-    ended = f"signal {outcome.signal}" if outcome.signal else f"exit {outcome.exit_code}"
-    return f"{ended}, out of memory" if outcome.out_of_memory else ended
+    return ended(outcome.exit_code, outcome.signal, out_of_memory=outcome.out_of_memory)
 
 
-def _words(run: Run) -> str:
+def _words(command: Sequence[str]) -> str:
     import shlex
 
-    return shlex.join(run.start.command)
+    return shlex.join(command)
 
 
 def _find(word: str, runs: Path | None) -> Run:

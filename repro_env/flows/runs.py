@@ -8,10 +8,12 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from repro_env.catalog import records
+from repro_env.catalog.index import Index, Listing
 from repro_env.catalog.records import Run
 from repro_env.flows.locate import FILE, FOLDER
 from repro_env.io.files import Found, room, sha256_of, walk
-from repro_env.model.errors import RecordError
+from repro_env.model.errors import DiskError, RecordError, StoreError
+from repro_env.model.talk import Tell
 from repro_env.store.store import Store
 
 
@@ -30,6 +32,20 @@ def where(given: Path | None, start: Path) -> Path:
         where=str(start),
         hint="go to the project's folder, or name one with --runs DIR",
     )
+
+
+def listed(runs: Path, tell: Tell) -> Listing:
+    """Every run of a folder, from the index of the store; without a store that can be used, from the records themselves.
+
+    The store remembers the folder (`store.seen`). Raises `RecordError` when `runs` is no folder.
+    """
+    try:
+        store = Store.open()
+    except (StoreError, DiskError) as error:
+        tell(f"note: there is no store to keep an index in, so every record was read: {error}")
+        return Index(None).listing(runs)
+    store.seen.see(runs)
+    return Index(store.runs).listing(runs)
 
 
 def settle(run: Run, store: Store) -> None:

@@ -16,9 +16,10 @@ from repro_env.store.folders import Folders
 from repro_env.store.images import Images
 from repro_env.store.layers import Layers
 from repro_env.store.lease import Lease
+from repro_env.store.seen import Seen
 from repro_env.store.temp import Temp
 
-_FOLDERS = ("blobs", "boot", "bytecode", "facts", "images", "layers", "locks", "specs", "uses")
+_FOLDERS = ("blobs", "boot", "bytecode", "facts", "images", "layers", "locks", "runs", "specs", "uses")
 _HINT = "set REPRO_ENV_STORE to a folder of your own on a local disk"
 
 
@@ -46,6 +47,9 @@ class Store:
         self.facts = FactCache(root / "facts")
         self.hashes = FileHashes(root / "hashes.db")
         self.folders = Folders(root / "specs", locks=root / "locks", temp=temp, boot=boot)
+        self.seen = Seen(root / "runs")
+        self.runs = root / "runs.db"
+        """An index of run records (`catalog.index`)."""
         self.temp = temp
         self.boot = boot
 

@@ -1,0 +1,42 @@
+"""The runs folders that commands ever worked with: `runs/<sha256 of the path>`, each file one path.
+
+So a weights file alone leads to its run, from whatever folder it is asked. Nothing here can be made again, and nothing
+is lost with it but that: a command that works with a runs folder notes it anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+from pathlib import Path
+
+from repro_env.io.files import atomic_write
+from repro_env.model.errors import DiskError
+
+
+class Seen:
+    """Safe to use from several processes: a note is written once and never changed."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+
+    def see(self, runs: Path) -> None:
+        """Note a runs folder, if it is there. What cannot be written is left: the work that it is noted for goes on."""
+        path = os.fsencode(os.path.realpath(runs))
+        note = self._root / hashlib.sha256(path).hexdigest()
+        if note.exists() or not os.path.isdir(path):  # noqa: PTH112
+            return
+        with contextlib.suppress(OSError, DiskError):
+            atomic_write(note, path + b"\n", flush=False)
+
+    def folders(self) -> list[Path]:
+        """All of them, sorted, whether they are there now or not. A note that is torn is left out."""
+        found = []
+        with contextlib.suppress(FileNotFoundError):
+            for note in self._root.iterdir():
+                with contextlib.suppress(OSError):
+                    path = note.read_bytes().removesuffix(b"\n")
+                    if hashlib.sha256(path).hexdigest() == note.name:
+                        found.append(Path(os.fsdecode(path)))
+        return sorted(found)
