@@ -161,6 +161,12 @@ class Parent(Frozen, frozen=True, kw_only=True):
     """sha256 of the parent's `end.json`; None where it has none, or is not here."""
     how: Literal["named", "data", "checkpoints", "resumed"]
     """`--parent`; outputs of it are mounted; `repro_env.checkpoint` went on from one of its checkpoints."""
+    path: Line = ""
+    """What of it: below its files where it is mounted (empty: all), as the checkpoint's reader named it where it resumed."""
+    sha256: Digest | None = None
+    """Of the checkpoint's manifest."""
+    step: int | None = None
+    """Of the checkpoint."""
 
 
 class RecipeFile(Frozen, frozen=True, kw_only=True):
@@ -303,6 +309,8 @@ class End(Frozen, frozen=True, kw_only=True):
     """Sorted by file and name."""
     parameters: tuple[Parameter, ...] = ()
     """Sorted by file and name."""
+    unread: tuple[Line, ...] = ()
+    """`<path> (why)`: outputs in which metrics or parameters were looked for, and not read, or not to their end; sorted."""
     trace: tuple[Output, ...] = ()
     """Of the run's `trace` folder, sorted by path (`exec --trace`)."""
     resumed: tuple[Parent, ...] = ()

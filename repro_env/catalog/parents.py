@@ -1,0 +1,113 @@
+"""The runs that a run starts from: named, mounted, or resumed from."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Literal
+
+from repro_env.catalog import ids, records
+from repro_env.catalog.noted import Resumed
+from repro_env.model import redact
+from repro_env.model.errors import RecordError, ReproEnvError
+from repro_env.model.run import Mount, Parent
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+
+
+def named(words: Sequence[str], runs: Path, here: Path) -> tuple[Parent, ...]:
+    """Of `--parent`: a run of this runs folder as `records.find` takes it, or any run's folder by its path.
+
+    Raises `RecordError` for one that is not there, `SpecError` for one that cannot be read.
+    """
+    return _once(_parent(_folder(word, runs, here), "named") for word in words)
+
+
+def mounted(mounts: Iterable[Mount]) -> tuple[Parent, ...]:
+    """Of mounts that lie in a run's files. A damaged record above a mount is passed over: it is named nowhere."""
+    found = []
+    for mount in mounts:
+        folder = run_above(Path(mount.source))
+        if folder is None:
+            continue
+        below = Path(mount.source).relative_to(folder / "files")
+        path = "" if below == Path() else redact.line(str(below))
+        try:
+            found.append(_parent(folder, mount.kind, path=path))
+        except ReproEnvError:
+            continue
+    return _once(found)
+
+
+def resumed(came: Iterable[Resumed], runs: Sequence[Path], own: str) -> tuple[Parent, ...]:
+    """Of what the hooks noted. `runs`: folders to look for their records in. A run that went on from a checkpoint of its
+    own (`own`: its id) is not its own parent. A checkpoint made outside of any run has a parent without an id."""
+    found = []
+    for one in came:
+        if one.run == own:
+            continue
+        folder = next(filter(None, (_of_id(each, one.run) for each in runs)), None) if one.run else None
+        found.append(
+            Parent(
+                id=one.run,
+                record=None if folder is None else record(folder),
+                how="resumed",
+                path=one.path,
+                sha256=f"sha256:{one.sha256}" if _DIGEST.fullmatch(one.sha256) else None,
+                step=one.step,
+            )
+        )
+    return _once(found)
+
+
+def run_above(path: Path) -> Path | None:
+    """The folder of the run among whose files an absolute path lies; None where it lies in none's."""
+    for files in (path, *path.parents):
+        if files.name == "files" and (files.parent / "start.json").is_file():
+            return files.parent
+    return None
+
+
+def record(folder: Path) -> str | None:
+    """sha256 of a run's `end.json`; None where there is none that can be read."""
+    try:
+        return f"sha256:{hashlib.sha256((folder / 'end.json').read_bytes()).hexdigest()}"
+    except OSError:
+        return None
+
+
+def _parent(folder: Path, how: Literal["named", "data", "checkpoints"], path: str = "") -> Parent:
+    return Parent(id=records.read(folder).start.id, record=record(folder), how=how, path=path)
+
+
+def _folder(word: str, runs: Path, here: Path) -> Path:
+    path = here / word
+    if "/" in word and path.is_dir():
+        if not (path / "start.json").is_file():
+            raise RecordError(
+                "is no run's folder", where=f"--parent {word}", hint="name a run by its id, or its folder in `runs`"
+            )
+        return path
+    return records.find(runs, word)
+
+
+def _of_id(runs: Path, id_: str) -> Path | None:
+    """The folder of a run by its whole id."""
+    try:
+        there = records.folders(runs)
+    except ReproEnvError:
+        return None
+    for folder in there:
+        if folder.name.endswith(f"-{ids.short(id_)}"):
+            try:
+                if records.read(folder).start.id == id_:
+                    return folder
+            except ReproEnvError:
+                continue
+    return None
+
+
+def _once(found: Iterable[Parent]) -> tuple[Parent, ...]:
+    return tuple(dict.fromkeys(found))
