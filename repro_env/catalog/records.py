@@ -33,6 +33,7 @@ from repro_env.model.run import End, Start
 
 State = Literal["done", "running", "interrupted"]
 LATEST = "latest"
+_GONE = ".gone-"
 _NAME = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
 
 
@@ -271,8 +272,13 @@ def remove(folder: Path, *, force: bool = False) -> None:
     """Take a run away, its outputs too. Raises `RecordError` while it is running, unless `force`."""
     if not force and is_running(folder):
         raise RecordError("is still running", where=folder.name, hint="wait for its end, or stop it first")
+    # First out of sight: half a run must not look like one. What a killed removal left goes with the next.
+    hidden = folder.with_name(f"{_GONE}{folder.name}")
     try:
-        remove_tree(folder)
+        if folder.exists():
+            folder.rename(hidden)
+        for path in folder.parent.glob(f"{_GONE}*"):
+            remove_tree(path)
     except OSError as error:
         raise RecordError(f"cannot be removed: {error.strerror}", where=str(folder), hint="remove it as its owner") from None
     _repoint(folder.parent)

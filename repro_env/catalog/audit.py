@@ -1,0 +1,121 @@
+"""What became of what runs recorded: pure comparisons of records with what was found. Nothing is taken for good unseen."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, get_args
+
+from repro_env.catalog import ids
+from repro_env.catalog.outputs import Left
+from repro_env.catalog.records import Run
+from repro_env.model.codec import Frozen
+from repro_env.model.run import Output, Parent
+
+Part = Literal["record", "output", "trace", "spec", "image", "code", "data", "parent"]
+State = Literal["gone", "changed", "unrecorded", "unknown"]
+"""`unrecorded`: it lies among the outputs, and no record names it. `unknown`: it could not be held against anything."""
+STATES: tuple[State, ...] = get_args(State)
+BAD: tuple[State, ...] = ("gone", "changed", "unrecorded")
+
+
+class Finding(Frozen, frozen=True, kw_only=True):
+    """Something that is not as a run recorded it, or could not be looked at."""
+
+    part: Part
+    state: State
+    what: str
+    """A path, a digest, a run."""
+    why: str
+    runs: tuple[str, ...]
+    """Ids of the runs that it concerns; the folder's name of one whose record cannot be read."""
+
+
+def record(run: Run, started: str) -> list[Finding]:
+    """The two halves of a record against each other. `started`: `sha256:<hex>` of `start.json` as it is now."""
+    found = []
+    if not run.folder.name.endswith(f"-{run.short}"):
+        found.append(_one("record", "changed", "start.json", f"it is of run {run.short}, and the folder of another", run))
+    if run.end is None:
+        why = "it is still running" if run.state == "running" else "it was interrupted: its outputs were never hashed"
+        found.append(_one("record", "unknown", "end.json", why, run))
+        return found
+    if run.end.id != run.start.id:
+        found.append(_one("record", "changed", "end.json", f"it is of run {ids.short(run.end.id)}", run))
+    elif run.end.start is None:
+        why = "it was written by a version that did not note the sha256 of the start"
+        found.append(_one("record", "unknown", "start.json", why, run))
+    elif run.end.start != started:
+        found.append(_one("record", "changed", "start.json", "its sha256 is not the one that the run's end names", run))
+    return found
+
+
+def outputs(run: Run, left: Left) -> list[Finding]:
+    """What a run left against what lies in its files now."""
+    if run.end is None:
+        return []
+    found = _files("output", run, run.end.outputs, left.outputs)
+    then = {line for line in run.end.others if not line.startswith("(")}
+    now = set(left.others)
+    found += [_one("output", "gone", line, "it is not there, or no longer this", run) for line in sorted(then - now)]
+    found += [_one("output", "unrecorded", line, "no record names it", run) for line in sorted(now - then)]
+    problems = [line for line in run.end.others if line.startswith("(")]
+    found += [_one("output", "unknown", "outputs", line.strip("()"), run) for line in problems]
+    return found
+
+
+def trace(run: Run, left: Left) -> list[Finding]:
+    """A run's trace against its folder."""
+    return [] if run.end is None else _files("trace", run, run.end.trace, left.outputs)
+
+
+def _files(part: Part, run: Run, then: Iterable[Output], now: Iterable[Output]) -> list[Finding]:
+    there = {one.path: one for one in now}
+    found = []
+    for one in then:
+        other = there.pop(one.path, None)
+        if other is None:
+            found.append(_one(part, "gone", one.path, f"{one.size:,} bytes, {_short(one.sha256)}", run))
+        elif (other.sha256, other.size) != (one.sha256, one.size):
+            why = f"was {one.size:,} bytes, {_short(one.sha256)}; is {other.size:,} bytes, {_short(other.sha256)}"
+            found.append(_one(part, "changed", one.path, why, run))
+    found += [_one(part, "unrecorded", path, "no record names it", run) for path in sorted(there)]
+    return found
+
+
+def parents(run: Run, named: Sequence[Parent], ends: Mapping[str, str | None], broken: Mapping[str, str]) -> list[Finding]:
+    """The runs that one came from. `ends`: id -> `sha256:<hex>` of its `end.json`, None where it has none.
+
+    `broken`: short id -> why, of runs whose record cannot be read.
+    """
+    found = []
+    for one in dict.fromkeys(named):
+        what = f"run {ids.short(one.id)}"
+        if one.id not in ends:
+            why = broken.get(ids.short(one.id))
+            if why is None:
+                found.append(
+                    _one("parent", "gone", what, f"this run came from it ({one.how}), and it is in no folder of runs here", run)
+                )
+            else:
+                found.append(_one("parent", "changed", what, f"its record cannot be read: {why}", run))
+        elif one.record is None:
+            found.append(_one("parent", "unknown", what, "its end was not recorded when this run came from it", run))
+        elif ends[one.id] is None:
+            found.append(_one("parent", "gone", what, "its end.json is not there", run))
+        elif ends[one.id] != one.record:
+            found.append(_one("parent", "changed", what, "its end.json is not the one that this run came from", run))
+    return found
+
+
+def ordered(found: Iterable[Finding]) -> tuple[Finding, ...]:
+    """The worst first; then by part, run and name."""
+    parts = get_args(Part)
+    return tuple(sorted(found, key=lambda one: (STATES.index(one.state), parts.index(one.part), one.runs, one.what)))
+
+
+def _one(part: Part, state: State, what: str, why: str, run: Run) -> Finding:
+    return Finding(part=part, state=state, what=what, why=why, runs=(run.start.id,))
+
+
+def _short(digest: str) -> str:
+    return digest[:19] + "…"

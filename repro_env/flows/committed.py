@@ -1,0 +1,99 @@
+"""The source of a run in git's history: the commit whose files give its very digest. It is computed, not believed."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.capture import gittree
+from repro_env.capture.gitask import GitError
+from repro_env.capture.gittree import Blob
+from repro_env.capture.globs import globs
+from repro_env.capture.rules import CACHES
+from repro_env.capture.source import CAP
+from repro_env.image import layer
+from repro_env.image.entry import Entry, Members, members, ordered
+
+MOST = 20
+"""Commits that are tried, the newest before the run first: a run is mostly of the one before it."""
+
+
+class Commit(msgspec.Struct, frozen=True):
+    """A commit whose files are a source tree."""
+
+    name: str
+    entries: tuple[Entry, ...]
+    data: dict[str, bytes]
+    """Contents by path."""
+
+    def members(self) -> Members:
+        """For `store.layers.unpack`."""
+        return members(self.entries, self)
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        """As `image.entry.Contents`."""
+        yield self.data[entry.path]
+
+
+class History:
+    """The commits of the repository around a source folder. Each is read once, whatever is looked for."""
+
+    def __init__(self, root: Path, *, never: Sequence[Path] = (), exclude: Sequence[str] = ()) -> None:
+        """`never` and `exclude`: what in `root` is no part of a source, as `capture.source.look` takes them."""
+        self._root = root
+        self._never = [path.relative_to(root).as_posix() for path in never if path.is_relative_to(root)]
+        self._exclude = globs(exclude)
+        self._digests: dict[str, str] = {}
+
+    def find(self, digest: str, *, likely: Iterable[str] = (), before: float | None = None) -> Commit | None:
+        """The commit that gives a source's digest: one of `likely`, or one made before a time. None when none of those does.
+
+        A repository that cannot be asked has none.
+        """
+        try:
+            named = [one for one in likely if gittree.has(self._root, one)]
+            tried = dict.fromkeys([*named, *gittree.commits(self._root, before=before, most=MOST, path=".")])
+        except GitError:
+            return None
+        return next((commit for name in tried if (commit := self._gives(name, digest)) is not None), None)
+
+    def _gives(self, name: str, digest: str) -> Commit | None:
+        if self._digests.get(name, digest) != digest:
+            return None
+        try:
+            commit = self._read(name)
+        except GitError:
+            self._digests[name] = ""
+            return None
+        self._digests[name] = layer.diff_id(commit.members())
+        return commit if self._digests[name] == digest else None
+
+    def _read(self, name: str) -> Commit:
+        blobs = [one for one in gittree.files(self._root, name) if not self._is_left_out(one.path)]
+        if sum(one.size for one in blobs) > CAP:
+            raise GitError(f"{name[:12]} holds more than a source may have")
+        contents = gittree.contents(self._root, (one.name for one in blobs))
+        entries = ordered(_entry(one, contents[one.name]) for one in blobs)
+        return Commit(name, tuple(entries), {one.path: contents[one.name] for one in blobs})
+
+    def _is_left_out(self, path: str) -> bool:
+        """As the rules of a capture say it; where they know more, the digest is another one and nothing is found."""
+        parts = path.split("/")
+        return (
+            any(path == one or path.startswith(one + "/") for one in self._never)
+            or any(part in CACHES for part in parts[:-1])
+            or any(part == ".env" or part.startswith(".env.") for part in parts)
+            or any(glob.matches(path) for glob in self._exclude)
+        )
+
+
+def _entry(one: Blob, data: bytes) -> Entry:
+    if one.mode == gittree.LINK:
+        try:
+            return Entry(one.path, "link", target=data.decode())
+        except UnicodeDecodeError:
+            raise GitError("it has a symlink to what is not UTF-8") from None
+    return Entry(one.path, "file", one.mode == gittree.EXECUTABLE, len(data), hashlib.sha256(data).hexdigest())
