@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,3 +16,12 @@ SpecArgument = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+RunsOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--runs",
+        help="The folder of the runs. Default: runs/ beside the nearest spec upwards.",
+        metavar="DIR",
+        show_default=False,
+    ),
+]

@@ -1,7 +1,8 @@
-"""`repro-env runs`: list, show, get, rm."""
+"""`repro-env runs`: list, show, get, rm; the rest is in modules of its own."""
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +10,7 @@ import typer
 
 from repro_env.cli import app as commands
 from repro_env.cli import say
-from repro_env.cli.options import JsonOption
+from repro_env.cli.options import JsonOption, RunsOption
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,15 +18,8 @@ if TYPE_CHECKING:
     from repro_env.catalog.index import Summary
     from repro_env.catalog.records import Run
 
-RunsOption = Annotated[
-    Path | None,
-    typer.Option(
-        "--runs",
-        help="The folder of the runs. Default: runs/ beside the nearest spec upwards.",
-        metavar="DIR",
-        show_default=False,
-    ),
-]
+_MORE = ("annotate",)
+"""Modules with further commands below `runs`: each offers `add_below(runs)`."""
 IdArgument = Annotated[str, typer.Argument(help="A short id, a beginning of one, or `latest`.", metavar="ID")]
 
 
@@ -35,6 +29,8 @@ def add(app: typer.Typer) -> None:
     below.command(name="show", help="One run: what ran, in what, how it ended, what it left.")(show)
     below.command(name="get", help="Copy outputs of a run into a folder, by their paths.")(get)
     below.command(name="rm", help="Remove runs with their outputs.")(rm)
+    for name in _MORE:
+        importlib.import_module(f"repro_env.cli.{name}").add_below(below)
     app.add_typer(below, name="runs")
 
 
@@ -58,12 +54,22 @@ def list_(runs: RunsOption = None, json: JsonOption = False) -> None:
         say.say(f"no runs in {folder}; next: repro-env exec COMMAND")
 
 
-def show(run_id: IdArgument = "latest", runs: RunsOption = None, json: JsonOption = False) -> None:
+def show(
+    run_id: IdArgument = "latest",
+    all_: Annotated[bool, typer.Option("--all", help="Show every metric, parameter and setting.")] = False,
+    runs: RunsOption = None,
+    json: JsonOption = False,
+) -> None:
+    from repro_env.catalog import annotation
+    from repro_env.cli import runpage
+
     run = _find(run_id, runs)
+    said = annotation.of(run.folder)
     if json:
-        say.json_result({"folder": str(run.folder), "state": run.state, "start": run.start, "end": run.end})
+        facts = {"folder": str(run.folder), "state": run.state, "start": run.start, "end": run.end}
+        say.json_result({**facts, "tags": list(annotation.tags(said)), "annotations": list(said)})
         return
-    for line in page(run):
+    for line in runpage.lines(run, said, whole=all_):
         say.result(say.visible(line))
     if run.end is not None and run.end.outputs:
         say.say(f"next: repro-env runs get {run.short} --to DIR")
@@ -132,39 +138,6 @@ def facts(run: Summary) -> dict[str, object]:
         "outputs": run.outputs,
         "size": run.size,
     }
-
-
-def page(run: Run) -> list[str]:
-    """One run, for people."""
-    start, end = run.start, run.end
-    source = start.source
-    kind = "captured" if source.frozen else "live"
-    lines = [
-        f"run       {start.id}",
-        f"folder    {run.folder}",
-        f"command   {_words(start.command)}",
-        f"in        {start.cwd}",
-        f"started   {start.started}",
-        f"state     {_state(run)}" + (f" after {end.seconds:.1f} s" if end else ""),
-        f"image     {start.image}",
-        f"spec      {start.spec}",
-        f"source    {source.path} ({kind}, {source.digest})",
-        *(f"  differs {line}" for line in source.differs),
-        f"seed      {start.seed}",
-        *(f"{one.kind:<9} {one.source} at {one.target}" + (f" ({one.digest})" if one.digest else "") for one in start.data),
-        *(f"variable  {one.name} (given: {one.how})" for one in start.given),
-        f"network   {'yes: inputs not closed' if start.network else 'no'}",
-        *(f"host      {line}" for line in start.host),
-    ]
-    if end is None:
-        return lines
-    lines += [f"isolation {end.outcome.isolation}", *(f"  by      {means}" for means in end.outcome.means)]
-    lines += [f"seeded    {hole}" for hole in end.holes]
-    lines += [f"removed   {path}" for path in end.removed]
-    lines += [f"outputs   {len(end.outputs)}, {say.size(sum(one.size for one in end.outputs))}"]
-    lines += [f"  {one.sha256.removeprefix('sha256:')[:16]}  {say.size(one.size):>9}  {one.path}" for one in end.outputs]
-    lines += [f"  {'-':<16}  {'-':>9}  {other}" for other in end.others]
-    return lines
 
 
 def _row(run: Summary) -> tuple[str, ...]:

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from repro_env.cli import app
+from repro_env.model.errors import RecordError, UsageError
+from tests.catalog.test_records import recorded
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> str:
+    assert app.run(["runs", *words]) == 0
+    return capsys.readouterr().out
+
+
+def test_notes_decisions_and_tags_are_on_the_runs_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = recorded(tmp_path / "runs", 1)
+    at = ("--runs", str(tmp_path / "runs"))
+    out = call(capsys, "note", "latest", "loss", "jumps", "at 7", *at)
+    assert out.startswith(f"note of {folder.name}, ")
+    call(capsys, "note", "00000001", "use this one\nfor the paper", "--decision", "--by", "ann", *at)
+    assert call(capsys, "tag", "latest", "best", "paper/v1", *at) == f"{folder.name}: best, paper/v1\n"
+    assert json.loads(call(capsys, "untag", "latest", "best", "--json", *at)) == {"run": folder.name, "tags": ["paper/v1"]}
+    page = call(capsys, "show", *at)
+    assert "tags      paper/v1\n" in page
+    assert "  loss jumps at 7\n" in page
+    assert "(ann)\n  use this one\n  for the paper\n" in page
+    shown = json.loads(call(capsys, "show", "--json", *at))
+    assert shown["tags"] == ["paper/v1"]
+    assert [one["kind"] for one in shown["annotations"]] == ["note", "decision", "tag", "tag", "untag"]
+
+
+def test_a_tag_twice_says_nothing_new_and_a_bad_one_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = recorded(tmp_path / "runs", 1)
+    at = ("--runs", str(tmp_path / "runs"))
+    call(capsys, "tag", "latest", "a", "a", *at)
+    call(capsys, "tag", "latest", "a", *at)
+    assert len(list((folder / "annotations").iterdir())) == 1
+    with pytest.raises(UsageError):
+        app.run(["runs", "tag", "latest", "b", "no tag", *at])
+    with pytest.raises(RecordError) as caught:
+        app.run(["runs", "untag", "latest", "a", "b", *at])
+    assert caught.value.hint == "it has a"
+    assert len(list((folder / "annotations").iterdir())) == 1
+    with pytest.raises(RecordError):
+        app.run(["runs", "note", "00000009", "x", *at])
