@@ -31,6 +31,8 @@ _TEXT = 500
 """Characters of a value that are told."""
 _CHUNK = 1 << 20
 """Elements of a tensor that are compared at once."""
+_FAR = 0.01
+"""`verify.outputs.NEAR`."""
 _HEADER = 100 << 20
 """Bytes of a safetensors header (the format's own limit)."""
 
@@ -675,9 +677,9 @@ def _numpy_module() -> Any:
         return None
 
 
-def differences(name: str, left: Tensor, right: Tensor, numpy: Any) -> "dict[str, object] | None":
+def differences(name: str, left: Tensor, right: Tensor, numpy: Any) -> "dict[str, Any] | None":
     """What differs between two tensors of one name; None where nothing does, bit for bit."""
-    made = {"name": name, "dtype": left.dtype, "shape": list(left.shape)}  # type: dict[str, object]
+    made = {"name": name, "dtype": left.dtype, "shape": list(left.shape)}  # type: dict[str, Any]
     if (left.dtype, left.shape) != (right.dtype, right.shape):
         made.update(now_dtype=right.dtype, now_shape=list(right.shape))
         return made
@@ -709,6 +711,15 @@ def differences(name: str, left: Tensor, right: Tensor, numpy: Any) -> "dict[str
     return made
 
 
+def _relative(one: "dict[str, Any]") -> float:
+    """L2 norm of the difference over that of the left side."""
+    if "now_dtype" in one or one["specials"]:
+        return math.inf
+    if not one["left2"]:
+        return math.inf if one["diff2"] else 0.0
+    return math.sqrt(one["diff2"] / one["left2"])
+
+
 def _finite(one: float) -> float:
     return one if math.isfinite(one) else sys.float_info.max
 
@@ -726,7 +737,10 @@ def compare(left: str, right: str, numpy: Any) -> "dict[str, object]":
 
     problem      why they could not be compared; nothing else then
     tensors      how many there are on the left
-    different    those that differ, at most 100: see `differences`; all of them are in `unequal`
+    different    those that differ, the 100 that differ most: see `differences`; all of them are in `unequal`
+    odd          of these, tensors that hold no floats, have another shape or kind, or a value that is no number on one side alone
+    far          of the others, those whose relative L2 distance is over 0.01
+    diff2/left2  of the others, sums of squares: of the differences, of the left side
     missing/new  names of tensors on one side only, at most 100; all of them are in `gone` and `come`
     values       how many other values there are on the left
     others       [name, left, right] of values that differ, at most 100, null for none; all of them are in `other`
@@ -745,6 +759,8 @@ def compare(left: str, right: str, numpy: Any) -> "dict[str, object]":
             if not isinstance(error, UnreadableError)
             else str(error)
         }
+    floats = [one for one in unequal if one.get("ulp", -1) >= 0 and not one["specials"]]
+    worst = sorted(range(len(unequal)), key=lambda number: -_relative(unequal[number]))[:_NAMED]
     missing = [name for name in before[0] if name not in now[0]]
     new = [name for name in now[0] if name not in before[0]]
     others = []
@@ -755,8 +771,12 @@ def compare(left: str, right: str, numpy: Any) -> "dict[str, object]":
     return {
         "problem": "",
         "tensors": len(before[0]),
-        "different": unequal[:_NAMED],
+        "different": [unequal[number] for number in sorted(worst)],
         "unequal": len(unequal),
+        "odd": len(unequal) - len(floats),
+        "far": sum(_relative(one) > _FAR for one in floats),
+        "diff2": _finite(sum(one["diff2"] for one in floats)),
+        "left2": _finite(sum(one["left2"] for one in floats)),
         "missing": missing[:_NAMED],
         "gone": len(missing),
         "new": new[:_NAMED],

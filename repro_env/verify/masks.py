@@ -1,0 +1,110 @@
+"""What of a name or a text says when, where and by whom, and nothing of what was computed: taken out before two are compared.
+
+A mask takes only what shows by its own form what it is: a bare number is never one. Steps, epochs and losses in names
+are results. What was masked is always told.
+"""
+
+from __future__ import annotations
+
+import re
+
+_DATE = r"(?:19|20)\d\d([-/])(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])"
+_TIME = r"(?:[01]\d|2[0-3])([-:.])[0-5]\d\2[0-5]\d(?:[.,]\d{1,9})?"
+_DIGITS = r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"
+_CLOCK = r"(?:[01]\d|2[0-3])[0-5]\d[0-5]\d(?:[.,]\d{1,9})?"
+_ZONE = r"(?:Z|(?: ?[+-]\d\d:?\d\d)| UTC| GMT)?"
+_MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
+_DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},? )?"
+_MOMENTS = (
+    # 2026-07-01T10:15:30.123Z, 2026-07-01/10-15-30 (Hydra's folders), 2026-07-01
+    re.compile(rf"(?<![0-9]){_DATE}(?:[T _/-]{{1,2}}{_TIME}{_ZONE})?(?![0-9])"),
+    # 20260701_101530, 20260701T101530Z, D:20260701101530 (PDF)
+    re.compile(rf"(?<![0-9])(?:{_DIGITS}[T_-]|(?<=D:){_DIGITS}){_CLOCK}{_ZONE}(?![0-9])"),
+    # Wed Jul  1 10:15:30 2026; Jul01_10-15-30 (TensorBoard's folders)
+    re.compile(rf"(?<![0-9A-Za-z]){_DAY}{_MONTH} {{0,2}}\d{{1,2}}[ _]\d\d([-:])\d\d\1\d\d(?: (?:19|20)\d\d)?(?![0-9])"),
+    re.compile(rf"(?<![0-9A-Za-z]){_DAY}\d{{1,2}} {_MONTH}[a-z]{{0,6}} (?:19|20)\d\d(?: \d\d:\d\d:\d\d)?{_ZONE}"),
+    re.compile(r"(?<![0-9:.])(?:[01]?\d|2[0-3]):[0-5]\d:[0-5]\d(?:[.,]\d{1,9})?(?![0-9:])"),
+)
+_NAMED = (
+    # Only in names: 20260701, 10-15-30
+    re.compile(rf"(?<![0-9A-Za-z.]){_DIGITS}(?![0-9A-Za-z])"),
+    re.compile(r"(?<![0-9A-Za-z.-])(?:[01]\d|2[0-3])-[0-5]\d-[0-5]\d(?![0-9A-Za-z-])"),
+)
+_BOARD = re.compile(rf"(?<![0-9A-Za-z])({_MONTH}\d\d_\d\d-\d\d-\d\d_)[^/]+")
+_UUID = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Za-z])", re.IGNORECASE)
+_ADDRESS = re.compile(r"(?<![0-9A-Za-z])0x[0-9a-f]{6,16}(?![0-9A-Za-z])")
+_PID = re.compile(r"(?i)(?<![a-z])(pid|process(?: id)?|tid|thread(?: id)?)([ =:_-]{1,3}|\[)\d{1,10}")
+_HOST = re.compile(r"(?i)(?<![a-z])(hostname|nodename|host|node)([\"']?\s*[=:]\s*[\"']?)[A-Za-z0-9][A-Za-z0-9.-]*")
+_TEMPORARY = re.compile(r"(?<![0-9A-Za-z])(tmp|tmp_)[a-z0-9_]{8}(?![0-9A-Za-z])")
+_EVENTS = re.compile(r"(events\.out\.tfevents\.)\d{9,10}\.[^/]+\Z")
+_WANDB = re.compile(r"(?<![A-Za-z])((?:offline-)?run-)(?:<time>|\d{8}_\d{6})-[a-z0-9]{8}(?![a-z0-9])")
+_WANDB_FILE = re.compile(r"(?<![A-Za-z])run-[a-z0-9]{8}(?=\.wandb\Z)")
+_VERSION = re.compile(r"(?<![0-9A-Za-z])(version)_\d+(?![0-9A-Za-z])")
+_COUNTER = re.compile(r"(?<![0-9A-Za-z])(version_|run[-_]?|exp[-_]?|experiment[-_]?|train|predict|val)\d+(?=/)")
+_EPOCH = re.compile(r"(?<![0-9A-Za-z])(?:1[5-9]|2[0-4])\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d{1,9})?(?![0-9A-Za-z])")
+_HEX = re.compile(r"(?<![0-9A-Za-z])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{32}(?![0-9A-Za-z])")
+_SPAN = re.compile(
+    r"(?<![0-9A-Za-z.])\d+(?:[.,]\d+)?(?:e[+-]?\d+)? ?"
+    r"(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?|hours?|hrs?)(?:/[A-Za-z]+)?(?![0-9A-Za-z])"
+)
+_SPEED = re.compile(
+    r"(?<![0-9A-Za-z.])\d+(?:[.,]\d+)?(?:e[+-]?\d+)?[kKMG]? ?"
+    r"(?:[A-Za-z]{1,12}/(?:s|sec|second|min)|(?:iterations?|samples|tokens|steps|batches|images) per second|it/s|s/it)(?![0-9A-Za-z])"
+)
+_BAR = re.compile(r"\[(?:\d+:)?\d\d:\d\d<[^\]]*\]")
+_MINUTES = re.compile(r"(?<![0-9:.])\d{1,2}:\d\d(?![0-9:])")
+_VOLATILE = re.compile(
+    r"(?i)_?(?:time|timestamp|wall_?time|elapsed(?:_time)?|duration|runtime|created|created_at|started|started_at|start_time"
+    r"|finished_at|end_time|date|datetime|hostname|host|pid|uuid|run_id)"
+    r"|(?:train|eval|test|predict|validation|val)_(?:runtime|time|duration)"
+    r"|(?:(?:train|eval|test|predict|validation|val)_)?(?:samples|steps|tokens|images|batches|iterations|it)_per_sec(?:ond)?"
+    r"|(?:mean|std)_(?:fit|score)_time|(?:epoch|step|batch|iter|iteration|data|fit|total)_(?:time|duration|seconds)"
+    r"|(?:elapsed|total|wall)_(?:seconds|sec|ms)|throughput"
+)
+
+
+def name(path: str) -> str:
+    """A path with what may be another each time taken out: files of two runs that are left over pair by it."""
+    path = _EVENTS.sub(r"\1<event>", path)
+    path = _BOARD.sub(r"\1<host>", path)
+    path = _moments(path)
+    for pattern in _NAMED:
+        path = pattern.sub("<time>", path)
+    path = _WANDB.sub(r"\1<id>", path)
+    path = _WANDB_FILE.sub("run-<id>", path)
+    for pattern in (_UUID, _HEX):
+        path = pattern.sub("<id>", path)
+    path = _EPOCH.sub("<time>", path)
+    path = _PID.sub(r"\1\2<pid>", path)
+    path = _TEMPORARY.sub(r"\1<id>", path)
+    return _COUNTER.sub(r"\1<n>", path + "/")[:-1]
+
+
+def text(line: str) -> str:
+    """A line of a result without dates, times, spans of time, process numbers, hosts and random names."""
+    line = _moments(line)
+    line = _WANDB.sub(r"\1<id>", line)
+    line = _UUID.sub("<id>", line)
+    line = _ADDRESS.sub("<address>", line)
+    line = _PID.sub(r"\1\2<pid>", line)
+    line = _HOST.sub(r"\1\2<host>", line)
+    line = _TEMPORARY.sub(r"\1<id>", line)
+    line = _VERSION.sub(r"\1_<n>", line)
+    line = _SPEED.sub("<speed>", line)
+    return _SPAN.sub("<span>", line)
+
+
+def log(line: str) -> str:
+    """As `text`, for a line of a log: also clocks of progress bars."""
+    return _MINUTES.sub("<span>", text(_BAR.sub("<span>", line)))
+
+
+def volatile(key: str) -> bool:
+    """Whether a value of this name says when, where or how fast: a key of JSON, a column of CSV; the last part of a dotted name."""
+    return _VOLATILE.fullmatch(key.rpartition("/")[2]) is not None
+
+
+def _moments(line: str) -> str:
+    for pattern in _MOMENTS:
+        line = pattern.sub("<time>", line)
+    return line

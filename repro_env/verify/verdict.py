@@ -1,0 +1,213 @@
+"""What may be promised before a run is repeated, and what is said of it afterwards: never without a level."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from repro_env.model.codec import Frozen
+from repro_env.model.run import End, Fact, Start
+from repro_env.verify.outputs import HEIGHT, File, Sameness
+
+_NAMED = 3
+
+
+class Here(Frozen, frozen=True, kw_only=True):
+    """The machine on which a run is repeated, in the words of `Start.host`, and what the repetition asks for."""
+
+    host: tuple[str, ...]
+    threads: Mapping[str, str]
+    """Variable -> value, as `Start.threads`."""
+    devices: tuple[str, ...] = ()
+    """Names of GPUs."""
+
+
+class Promise(Frozen, frozen=True, kw_only=True):
+    level: Sameness
+    """`bitwise` or `numeric`."""
+    sentence: str
+
+
+class Verdict(Frozen, frozen=True, kw_only=True):
+    level: Sameness | None
+    """The worst of all results; None where nothing was compared."""
+    same: bool
+    """What was promised holds, and every result was compared."""
+    sentence: str
+    promise: Promise
+    files: tuple[File, ...] = ()
+    """Results first, those that differ before those that do not; sorted by path."""
+    causes: tuple[str, ...] = ()
+    """What was in force in one of the runs alone: threads, versions, settings."""
+    first: str = ""
+    """The first step of training that differs, where both runs were traced."""
+
+
+def promised(start: Start, end: End, here: Here) -> Promise:
+    """What repeating a run on this machine can give, and why not more. Decided from records, before anything runs."""
+    lower = [*_machine(start, here), *_threads(start, here), *_devices(end, here), *_operations(end)]
+    if start.determinism == "off":
+        lower.append("the run was made with --determinism off")
+    besides = []
+    if end.entropy:
+        one = end.entropy[0]
+        more = f" and {len(end.entropy) - 1} other places" if len(end.entropy) > 1 else ""
+        besides.append(f"{one.what} at {one.file}:{one.line}{more} gave bytes that no seed reaches")
+    if start.network:
+        besides.append("the run had the network, and what it read there may be other now")
+    besides += [f"its seeding failed ({hole})" for hole in end.holes if hole.startswith("seeds:")][:1]
+    unless = f", unless it shows that {'; that '.join(besides)}" if besides else ""
+    if lower:
+        return Promise(level="numeric", sentence=f"promised is numeric, not bitwise: {'; '.join(lower)}{unless}")
+    return Promise(
+        level="bitwise", sentence=f"promised is bitwise: the same image, code, data, seed, threads and kind of CPU{unless}"
+    )
+
+
+def _machine(start: Start, here: Here) -> list[str]:
+    then, now = _facts(start.host), _facts(here.host)
+    if then.get("cpu") != now.get("cpu"):
+        return [f"this CPU is {now.get('cpu', 'not known')}, the run's was {then.get('cpu', 'not known')}"]
+    flags = {side: set(facts["isa"].split()) for side, facts in (("then", then), ("now", now)) if "isa" in facts}
+    if len(flags) == 2 and flags["then"] != flags["now"]:
+        other = sorted(flags["then"] ^ flags["now"])
+        return [f"the CPU shows other instruction sets ({' '.join(other[:_NAMED])}{' …' * (len(other) > _NAMED)})"]
+    if start.determinism == "off" and then.get("cores") != now.get("cores"):
+        return [f"there are {now.get('cores')} cores, and the run had {then.get('cores')}"]
+    return []
+
+
+def _threads(start: Start, here: Here) -> list[str]:
+    then = {one.name: one.value for one in start.threads}
+    other = [
+        f"{name} is {here.threads.get(name, 'not set')}, the run's was {then.get(name, 'not set')}"
+        for name in sorted(then.keys() | here.threads.keys())
+        if then.get(name) != here.threads.get(name)
+    ]
+    return other[:_NAMED]
+
+
+def _devices(end: End, here: Here) -> list[str]:
+    then = next((one.value for one in end.effective if one.name in DEVICES), "")
+    if not then:
+        return []
+    now = ", ".join(here.devices)
+    if sorted(set(then.split(", "))) == sorted(set(here.devices)):
+        return []
+    return [f"the run was on {then}, and here is {now or 'no GPU that can be seen'}"]
+
+
+DEVICES = ("cuda devices", "devices")
+"""Facts of `End.effective` that name GPUs."""
+
+
+def _operations(end: End) -> list[str]:
+    if not end.operations:
+        return []
+    one = end.operations[0]
+    more = f" and {len(end.operations) - 1} others" if len(end.operations) > 1 else ""
+    return [f"{one.what} at {one.file}:{one.line}{more} ran, which has no deterministic implementation"]
+
+
+def _facts(host: Sequence[str]) -> dict[str, str]:
+    return {name: value for name, _, value in (line.partition(" ") for line in host)}
+
+
+def causes(then: Sequence[Fact], now: Sequence[Fact]) -> tuple[str, ...]:
+    """What was in force in one of two runs and not in the other."""
+    old, new = {one.name: one.value for one in then}, {one.name: one.value for one in now}
+    if not old or not new:
+        return ()
+    return tuple(
+        f"{name} is {new.get(name, 'not known')}, it was {old.get(name, 'not known')}"
+        for name in sorted(old.keys() | new.keys())
+        if old.get(name) != new.get(name)
+    )
+
+
+def verdict(
+    files: Sequence[File],
+    promise: Promise,
+    *,
+    problem: str = "",
+    causes: Sequence[str] = (),
+    first: str = "",
+) -> Verdict:
+    """`problem`: what makes the runs different, or not comparable, whatever their files are: another exit code, changed data."""
+    ordered = tuple(sorted(files, key=lambda one: (_KINDS[one.kind], -_height(one), one.path or one.now)))
+    results = [one for one in ordered if one.kind == "result"]
+    compared = [one for one in results if one.level is not None]
+    open_ = [one for one in results if one.level is None]
+    levels: list[Sameness] = [one.level for one in compared if one.level is not None]
+    level: Sameness | None = max(levels, key=HEIGHT.__getitem__) if levels else None
+    if problem:
+        level = "different" if compared else None
+    same = level is not None and not problem and not open_ and HEIGHT[level] <= HEIGHT[promise.level]
+    return Verdict(
+        level=level,
+        same=same,
+        sentence=_sentence(level, compared, open_, ordered, problem, promise),
+        promise=promise,
+        files=ordered,
+        causes=tuple(causes),
+        first=first,
+    )
+
+
+_KINDS = {"result": 0, "log": 1, "volatile": 2}
+
+
+def _height(one: File) -> int:
+    return 4 if one.level is None else HEIGHT[one.level]
+
+
+def _sentence(
+    level: Sameness | None, compared: Sequence[File], left: Sequence[File], files: Sequence[File], problem: str, promise: Promise
+) -> str:
+    if level is None:
+        why = problem or (_not_compared(left) if left else _nothing(files))
+        return f"nothing was compared: {why}"
+    worst = [one for one in compared if one.level == level]
+    apart = sum(bool(one.apart) for one in compared)
+    if problem:
+        text = problem
+    elif level == "bitwise":
+        text = f"{_all(len(compared))} the same, bit for bit"
+    else:
+        first = worst[0]
+        text = f"{len(worst):,} of {_count(len(compared))} {'differ' if len(worst) != 1 else 'differs'}: {first.path or first.now}: {first.why}"
+    said = [f"{level}: {text}"]
+    if apart:
+        said.append(
+            f"{apart:,} of them apart from what says nothing of results (times, hosts, counters), told below"
+            if level == "bitwise"
+            else ""
+        )
+    if left:
+        said.append(_not_compared(left))
+    logs = sum(one.kind == "log" and one.level != "bitwise" for one in files)
+    if logs:
+        said.append(f"{logs:,} log{'s' * (logs != 1)} differ{'s' * (logs == 1)}")
+    if not problem and not left and 0 < HEIGHT[level] <= HEIGHT[promise.level]:
+        said.append("which is what was promised")
+    return "; ".join(part for part in said if part)
+
+
+def _all(count: int) -> str:
+    return "the one result is" if count == 1 else f"all {count:,} results are"
+
+
+def _count(count: int) -> str:
+    return f"{count:,} result{'s' * (count != 1)}"
+
+
+def _not_compared(left: Sequence[File]) -> str:
+    names = ", ".join(one.path or one.now for one in left[:_NAMED])
+    more = f" and {len(left) - _NAMED:,} more" if len(left) > _NAMED else ""
+    return f"{_count(len(left))} could not be compared: {names}{more}"
+
+
+def _nothing(files: Sequence[File]) -> str:
+    if not files:
+        return "the run left no outputs; let it write what counts into a file"
+    kinds = ", ".join(sorted({f"{one.kind}s" if one.kind == "log" else "volatile files" for one in files}))
+    return f"there are {kinds} alone; name what counts with --result GLOB"
