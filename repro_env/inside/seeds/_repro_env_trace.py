@@ -10,7 +10,7 @@ One file a process, `rank<R>[-<worker>][.<n>].jsonl`. Its lines, in order of tim
     {"optimizer", "kind", "shapes", "names"}                          an optimizer's first step, or other tensors in it
     {"optimizer", "step", "loss", "lr", "screen", "sha256", "tensors"} a step; 0 is before the first, counted in this process
     {"optimizer", "every": {"line", "screen", "weights"}}             what follows is noted every so many steps
-    {"end": {"seconds", "spent", "untraced", "optimizers"}}           last, where the process came to its end
+    {"end": {"seconds", "spent", "untraced", "steps"}}                last, where the process came to its end
 
 `loss`: values of the tensors that `backward` was called on since the step before, of any optimizer; null where one is
 no single number; "more" where there were over 16. `lr`: of the parameter groups, where it changed. `screen`: CRC-32 of
@@ -78,12 +78,12 @@ class _State:
     failures = 0
     more = 0
     """Losses beyond `_LOSSES`."""
-    optimizers = 0
-    """Their numbers go up to here."""
 
 
 _known: dict[int, _Traced] = {}
 """By the `id` of the optimizer."""
+_steps: list[int] = []
+"""Of each optimizer by its number, also of those that are gone."""
 _losses: list[Any] = []
 _waiting: list[_Line] = []
 _text: list[str] = []
@@ -133,7 +133,7 @@ def _after_fork() -> None:
     """What waits to be written is the parent's to write."""
     _State.file = ""
     _State.size = _State.untraced = 0
-    for many in (_known, _losses, _waiting, _text):
+    for many in (_known, _steps, _losses, _waiting, _text):
         many.clear()
 
 
@@ -162,7 +162,7 @@ def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
     one = _known.get(id(optimizer))
     if one is None or one.alive() is not optimizer or _State.failures >= _PATIENCE:
         return
-    one.step += 1
+    _steps[one.number] = one.step = one.step + 1
     if one.step > _FIRST and one.step % one.line.every and one.step % one.weights.every:
         _losses.clear()
         _State.more = 0
@@ -199,8 +199,9 @@ class _Pace:
         self.every = given or 1
         self._costs: list[float] = []
 
-    def took(self, seconds: float) -> None:
-        self._costs = [*self._costs[-4:], seconds]
+    def took(self, seconds: float, step: int) -> None:
+        if step > 1:  # the first time is slower than all that follow
+            self._costs = [*self._costs[-4:], seconds]
 
     def fit(self, seconds: float, least: int) -> None:
         """`seconds`: of one step. The middle one of the last costs counts."""
@@ -253,11 +254,11 @@ def _begin(optimizer: Any) -> None:
     """The first time that we see an optimizer: what it steps, and the weights before it does."""
     if not _State.file:
         _claim()
-    number = _State.optimizers
+    number = len(_steps)
     if number >= _OPTIMIZERS:
         _State.untraced += 1
         return
-    _State.optimizers += 1
+    _steps.append(0)
     one = _known[id(optimizer)] = _Traced(number, optimizer)
     params = _params(optimizer)
     _describe(one, optimizer, params)
@@ -299,18 +300,18 @@ def _note(one: _Traced, optimizer: Any, began: float) -> None:
     if step <= _FIRST or step % one.screen.every == 0:
         start = perf_counter()
         _screen(one, params, line)
-        one.screen.took(perf_counter() - start)
+        one.screen.took(perf_counter() - start, step)
     if step <= 1 or step % one.weights.every == 0:
         start = _wait_for(params)
         line.tail = _weights(one, params)
-        one.weights.took(perf_counter() - start)
+        one.weights.took(perf_counter() - start, step)
     start = perf_counter()
     _waiting.append(line)
     if not line.waits or line.tail or len(_waiting) >= _LATER:
         _settle()
     if start - _State.written > _SOON or step == 1:
         _write()
-    one.line.took(spent + perf_counter() - start)
+    one.line.took(spent + perf_counter() - start, step)
     if step > 1 and (step < 64 or step % 64 == 0 or line.tail):
         one.fit()
 
@@ -490,7 +491,6 @@ def _claim() -> None:
     _text.append(json.dumps(facts) + "\n")
     _State.began = _State.written = perf_counter()
     _State.spent = 0.0
-    _State.optimizers = 0
     _at_end()
 
 
@@ -558,7 +558,7 @@ def _finish() -> None:
             "seconds": round(seconds, 3),
             "spent": round(spent, 4),
             "untraced": _State.untraced,
-            "optimizers": _State.optimizers,
+            "steps": _steps,
         }
         _text.append(json.dumps({"end": facts}) + "\n")
         _write()
