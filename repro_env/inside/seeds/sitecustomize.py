@@ -38,5 +38,9 @@ def _go_on() -> None:
 
 
 if os.environ.get("REPRO_ENV_SEED"):
-    _start("_repro_env_seeds", *(["_repro_env_trace"] if os.environ.get("REPRO_ENV_TRACE") else []))
+    _start(
+        "_repro_env_seeds",
+        *(["_repro_env_determinism"] if os.environ.get("REPRO_ENV_DETERMINISM") else []),
+        *(["_repro_env_trace"] if os.environ.get("REPRO_ENV_TRACE") else []),
+    )
 _go_on()
