@@ -88,9 +88,11 @@ def parents(run: Run, named: Sequence[Parent], ends: Mapping[str, str | None], b
     `broken`: short id -> why, of runs whose record cannot be read.
     """
     found = []
-    for one in dict.fromkeys(named):
+    for one in {(one.id, one.record): one for one in named}.values():
         what = f"run {ids.short(one.id)}"
-        if one.id not in ends:
+        if not one.id:
+            found.append(_one("parent", "unknown", one.path or "a checkpoint", "it was made outside of any run", run))
+        elif one.id not in ends:
             why = broken.get(ids.short(one.id))
             if why is None:
                 found.append(

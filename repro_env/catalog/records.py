@@ -278,7 +278,8 @@ def remove(folder: Path, *, force: bool = False) -> None:
         if folder.exists():
             folder.rename(hidden)
         for path in folder.parent.glob(f"{_GONE}*"):
-            remove_tree(path)
+            if path.is_dir() and not path.is_symlink():
+                remove_tree(path)
     except OSError as error:
         raise RecordError(f"cannot be removed: {error.strerror}", where=str(folder), hint="remove it as its owner") from None
     _repoint(folder.parent)

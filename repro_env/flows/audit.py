@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +15,12 @@ from typing import Generic, TypeVar
 
 import msgspec
 
+from repro_env.catalog import annotation, ids, outputs, records
 from repro_env.catalog import audit as rule
-from repro_env.catalog import ids, outputs, records
 from repro_env.catalog.audit import BAD, Finding, Part, State
 from repro_env.catalog.index import Index
 from repro_env.catalog.outputs import Left
+from repro_env.catalog.parents import run_above
 from repro_env.catalog.records import Run, Unreadable
 from repro_env.catalog.retention import parents, when
 from repro_env.flows import snapshot
@@ -37,7 +37,6 @@ from repro_env.store.store import Store
 
 Answer = tuple[State, str] | None
 """What is wrong, and why; None when nothing is."""
-_FOLDER = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
 K = TypeVar("K")
 
 
@@ -128,6 +127,12 @@ def _unreadable(one: Unreadable) -> Finding:
 def _own(run: Run) -> tuple[list[Finding], dict[str, int]]:
     """What belongs to one run alone: its record and its files."""
     found = rule.record(run, _digest(run.folder / "start.json") or "")
+    try:
+        annotation.of(run.folder)
+    except SpecVersionError as error:
+        found.append(_said(run, "unknown", error))
+    except ReproEnvError as error:
+        found.append(_said(run, "changed", error))
     if run.end is None:
         return found, {}
     found += rule.outputs(run, outputs.collect(run.files))
@@ -135,6 +140,11 @@ def _own(run: Run) -> tuple[list[Finding], dict[str, int]]:
     found += rule.trace(run, outputs.collect(run.folder / "trace") if has_trace else Left((), ()))
     others = sum(not line.startswith("(") for line in run.end.others)
     return found, {"output": len(run.end.outputs) + others, "trace": len(run.end.trace)}
+
+
+def _said(run: Run, state: State, error: ReproEnvError) -> Finding:
+    where = Path(error.where).name
+    return Finding(part="record", state=state, what=f"{annotation.FOLDER}/{where}", why=error.what, runs=(run.start.id,))
 
 
 class _Far:
@@ -157,11 +167,11 @@ class _Far:
 
 def _mounted(parent: str, run: Run) -> Path | None:
     for one in run.start.data:
-        for folder in (Path(one.source), *Path(one.source).parents):
-            if _FOLDER.fullmatch(folder.name) and folder.name.endswith(ids.short(parent)):
-                with contextlib.suppress(ReproEnvError):
-                    if records.read(folder).start.id == parent:
-                        return folder
+        folder = run_above(Path(one.source))
+        if folder is not None:
+            with contextlib.suppress(ReproEnvError):
+                if records.read(folder).start.id == parent:
+                    return folder
     return None
 
 

@@ -102,6 +102,12 @@ def test_parents(record: str | None, ends: dict[str, str | None], broken: dict[s
     assert told(found) == ([("parent", state, "run 00000002")] if state else [])
 
 
+def test_a_checkpoint_of_no_run_is_unknown() -> None:
+    assert told(audit.parents(ended(), [Parent(id="", record=None, how="resumed", path="ck/1")], {}, {})) == [
+        ("parent", "unknown", "ck/1")
+    ]
+
+
 def test_the_worst_comes_first() -> None:
     def one(part: audit.Part, state: audit.State, what: str) -> Finding:
         return Finding(part=part, state=state, what=what, why="", runs=(ID,))

@@ -1,0 +1,120 @@
+"""The story of `repro-env runs gc`: rules, what holds a run beside them, and taking the others away."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.catalog import annotation, records, retention
+from repro_env.catalog.index import Index
+from repro_env.catalog.records import Run, Unreadable
+from repro_env.catalog.retention import Facts, Kept
+from repro_env.model.errors import ReproEnvError
+from repro_env.model.talk import Tell
+from repro_env.store.store import Store
+
+_ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+_LARGEST = 64 << 20
+"""Bytes of a record that cannot be read, in which ids are looked for."""
+
+
+class Gone(msgspec.Struct, frozen=True):
+    run: Run
+    size: int
+    """Bytes of all its files."""
+
+
+class Collected(msgspec.Struct, frozen=True):
+    keep: tuple[Kept, ...]
+    gone: tuple[Gone, ...]
+    """What went, or would go."""
+    unreadable: tuple[Unreadable, ...]
+    """Runs whose record cannot be read: they stay, and so does every run that they name."""
+    failed: tuple[tuple[Run, str], ...]
+    """What should have gone and is still there, and why."""
+    dry_run: bool
+
+
+def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, tell: Tell) -> Collected:
+    """Remove the runs that no `--keep` of `words` and nothing else holds. Raises `UsageError`, `RecordError` before the first goes."""
+    rules = [retention.rule(word) for word in words]
+    there, broken = records.listing(runs)
+    store.seen.see(runs)
+    held = {name: f"named by {one.folder.name}, whose record cannot be read" for one in broken for name in _named(one.folder)}
+    held |= _from_elsewhere(runs, store, tell)
+    plan = retention.plan([_facts(run, held) for run in there], rules, held)
+    if dry_run:
+        return Collected(plan.keep, tuple(Gone(run, _size(run.folder)) for run in plan.remove), tuple(broken), (), dry_run=True)
+    # A run may have started from one of these, or got its tag, while somebody read what a dry run said.
+    gone: list[Gone] = []
+    failed: list[tuple[Run, str]] = []
+    for run in reversed(plan.remove):
+        size = _size(run.folder)
+        try:
+            if _tags(run):
+                failed.append((run, "it was tagged meanwhile"))
+                continue
+            records.remove(run.folder)
+        except ReproEnvError as error:
+            failed.append((run, str(error)))
+        else:
+            gone.append(Gone(run, size))
+    return Collected(plan.keep, tuple(reversed(gone)), tuple(broken), tuple(failed), dry_run=False)
+
+
+def _from_elsewhere(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
+    """Ids that runs in other folders started from, as far as this store has seen these folders."""
+    found: dict[str, str] = {}
+    for folder in store.seen.folders():
+        if os.path.realpath(folder) == os.path.realpath(runs):
+            continue
+        if not folder.is_dir():
+            tell(f"note: {folder} is not there now: runs in it may have started from one of these")
+            continue
+        try:
+            listing = Index(store.runs).listing(folder)
+        except ReproEnvError as error:
+            tell(f"note: runs in another folder may have started from one of these, and it cannot be read: {error}")
+            continue
+        for run in listing.runs:
+            found |= {parent.id: f"{run.short} in {folder} started from it" for parent in run.parents}
+        for one in listing.unreadable:
+            found |= dict.fromkeys(_named(one.folder), f"named by {one.folder}, whose record cannot be read")
+    return found
+
+
+def _facts(run: Run, held: dict[str, str]) -> Facts:
+    """With its tags; one whose tags cannot be read is held."""
+    try:
+        return Facts(run, _tags(run))
+    except ReproEnvError as error:
+        held[run.start.id] = f"whether it has a tag cannot be told: {error}"
+        return Facts(run, ())
+
+
+def _tags(run: Run) -> tuple[str, ...]:
+    return annotation.tags(annotation.of(run.folder))
+
+
+def _named(folder: Path) -> set[str]:
+    """Ids that stand anywhere in a record that cannot be read: each may be that of a run that it started from."""
+    found: set[str] = set()
+    for name in ("start.json", "end.json"):
+        with contextlib.suppress(OSError), (folder / name).open("rb") as file:
+            found |= {one.decode() for one in _ID.findall(file.read(_LARGEST))}
+    return found
+
+
+def _size(folder: Path) -> int:
+    """Bytes of the files below; what cannot be looked at counts nothing."""
+    total = 0
+    for here, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += os.lstat(f"{here}/{name}").st_size
+    return total

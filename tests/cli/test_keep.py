@@ -1,0 +1,104 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from repro_env.catalog import annotation, records
+from repro_env.cli import app
+from repro_env.model import codec
+from repro_env.model.errors import UsageError
+from repro_env.model.run import Output
+from tests.catalog.test_records import DIGEST, end, recorded
+
+
+@pytest.fixture(autouse=True)
+def store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("REPRO_ENV_STORE", str(tmp_path / "store"))
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:
+    code = app.run(["runs", *words])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def test_audit_names_what_is_gone_and_ends_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(1, 6):
+        recorded(tmp_path / "runs", number)
+    code, out, err = call(capsys, "audit", "--runs", str(tmp_path / "runs"))
+    assert code == 1
+    lines = out.splitlines()
+    assert lines[0].startswith("gone        output  a: 1 bytes, sha256:000000000000… (run 0000000")
+    assert sum(line.startswith("gone        image") for line in lines) == 1
+    assert "and 2 more)" in next(line for line in lines if "image" in line)
+    assert lines[-1] == "5 runs (5 records, 5 outputs, 1 spec, 1 image, 1 source tree): 8 gone, 5 unknown"
+    assert "next: repro-env runs show" in err
+
+
+def test_audit_as_json_has_all_and_the_page_counts_what_is_too_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = recorded(tmp_path / "runs", 1, over=False)
+    run = records.read(folder)
+    outputs = tuple(Output(path=f"{number:03d}", sha256=DIGEST, size=1) for number in range(90))
+    (folder / "end.json").write_bytes(codec.pretty(msgspec.structs.replace(end(run.start.id), outputs=outputs)))
+    code, out, _ = call(capsys, "audit", "00000001", "--runs", str(tmp_path / "runs"), "--json")
+    found = json.loads(out)
+    assert (code, found["runs"], found["checked"]["output"], found["bad"]) == (1, 1, 90, 93)
+    assert found["findings"][0] | {"why": ""} == {
+        "part": "output",
+        "state": "gone",
+        "what": "000",
+        "why": "",
+        "runs": [run.start.id],
+    }
+    _, out, _ = call(capsys, "audit", "--runs", str(tmp_path / "runs"))
+    assert sum("gone        output" in line for line in out.splitlines()) == 21
+    assert "gone        output  and 70 more (run 00000001)" in out
+
+
+def test_an_audit_of_nothing_is_no_yes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "audit", "--runs", str(tmp_path / "none"))
+    assert (code, out) == (1, "0 runs (nothing): nothing\n")
+    assert "nothing was looked at" in err
+
+
+def test_gc_prints_each_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs"
+    folders = [recorded(runs, number, over=number != 2) for number in (1, 2, 3)]
+    annotation.add(folders[0], kind="tag", text="paper")
+    code, out, err = call(capsys, "gc", "--keep", "last=1", "--dry-run", "--runs", str(runs))
+    assert code == 0
+    lines = out.splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ["keep", "keep"]
+    assert lines[0].endswith("last=1")
+    assert lines[1].endswith("tag paper")
+    assert lines[2].startswith("would go")
+    assert "interrupted, no rule keeps it" in lines[2]
+    assert lines[3].startswith("would go: 1 of 3 runs")
+    assert "without --dry-run" in err
+    assert len(records.folders(runs)) == 3
+    code, out, _ = call(capsys, "gc", "--keep", "last=1", "--keep", "tagged", "--runs", str(runs), "--json")
+    found = json.loads(out)
+    assert [one["short"] for one in found["removed"]] == ["00000002"]
+    assert [(one["short"], one["why"]) for one in found["kept"]] == [("00000003", ["last=1"]), ("00000001", ["tag paper"])]
+    assert found["freed"] == found["removed"][0]["size"] > 0
+    assert len(records.folders(runs)) == 2
+
+
+def test_gc_without_a_rule_removes_nothing(tmp_path: Path) -> None:
+    recorded(tmp_path / "runs", 1)
+    with pytest.raises(UsageError, match="what stays"):
+        app.run(["runs", "gc", "--runs", str(tmp_path / "runs")])
+    assert len(records.folders(tmp_path / "runs")) == 1
+
+
+def test_gc_that_could_not_remove_ends_with_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs"
+    first = recorded(runs, 1)
+    recorded(runs, 2)
+    (runs / f".gone-{first.name}").touch()
+    code, out, _ = call(capsys, "gc", "--keep", "last=1", "--runs", str(runs))
+    assert code == 1
+    assert "failed" in out
