@@ -21,7 +21,7 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import ids, noted, outputs, records
-from repro_env.flows import rebuild, snapshot
+from repro_env.flows import before, rebuild, snapshot
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, seed_of, user_of
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.opening import opening, shown
@@ -117,6 +117,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     launch = plan.plan(spec, request)
     if asked.runner == "host":
         check_drift(spec, folder, launch, store, tell)
+    held = before.take(mounts, store)
     start = Start(
         schema="repro-env/run-start/1",
         id=run_id,
@@ -136,13 +137,14 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         determinism=asked.determinism,
         threads=plan.threads(spec, request),
         trace=asked.trace,
+        before=before.digest(held),
         tool=__version__,
     )
     for text in opening(asked, start, where, source, launch, store):
         tell(text)
     backend = backend or _backend(asked, spec, folder, runs, store)
     with store.lease.only(_needed(launch, folder, store)):  # a run may take days: all else may be removed meanwhile
-        done = _run(asked, launch, start, source, runs, backend, tell)
+        done = _run(asked, launch, start, source, runs, backend, tell, held, store)
     return msgspec.structs.replace(done, compiled=getattr(backend, "compiled", ()))
 
 
@@ -152,12 +154,23 @@ def _needed(launch: Launch, folder: Path, store: Store) -> list[str]:
     return [launch.image, *launch.layers, launch.snapshot, *spec]
 
 
-def _run(asked: Asked, launch: Launch, start: Start, source: Snapshot, runs: Path, backend: Backend, tell: Tell) -> Done:
+def _run(
+    asked: Asked,
+    launch: Launch,
+    start: Start,
+    source: Snapshot,
+    runs: Path,
+    backend: Backend,
+    tell: Tell,
+    held: before.Listing | None,
+    store: Store,
+) -> Done:
     """From the first byte of the record to its last."""
     notes = Path(launch.notes)
     recording = records.begin(runs, notes.parent.name, more=[notes.name])
     try:
         recording.start(start)
+        before.write(recording.folder, before.BEFORE, held)
         began = time.monotonic()
         outcome = backend.run(launch, folder=recording.folder)
     except ReproEnvError:
@@ -177,6 +190,7 @@ def _run(asked: Asked, launch: Launch, start: Start, source: Snapshot, runs: Pat
             problems.append(redact.line(f"(the outputs are not complete: {error})"))
             tell(f"the outputs are not complete: {error}")
         left = outputs.collect(files)
+        after = before.take(launch.mounts, store)
         said = noted.read(Path(launch.notes) / plan.NOTES)
         end = End(
             schema="repro-env/run-end/1",
@@ -194,9 +208,14 @@ def _run(asked: Asked, launch: Launch, start: Start, source: Snapshot, runs: Pat
             operations=said.operations,
             effective=said.effective,
             world=said.world,
+            after=before.digest(after),
         )
         with contextlib.suppress(OSError):
             remove_tree(Path(launch.notes))
+        try:
+            before.write(recording.folder, before.AFTER, after)
+        except ReproEnvError as error:
+            tell(f"what the run left in its checkpoints could not be written down: {error}")
         done = Done(recording.folder, start, end)
         _finish(asked, recording, done, tell)
     return done

@@ -213,6 +213,8 @@ class Start(Frozen, frozen=True, kw_only=True):
     recipe: tuple[RecipeFile, ...] = ()
     """Files named with `--recipe`, by the path as typed."""
     parents: tuple[Parent, ...] = ()
+    before: Digest | None = None
+    """sha256 of `checkpoints-before.json`, what lay in the folders of `--checkpoints`; None for a run without such."""
     tool: Line = ""
     """The version of repro-env."""
 
@@ -313,5 +315,7 @@ class End(Frozen, frozen=True, kw_only=True):
     """`<path> (why)`: outputs in which metrics or parameters were looked for, and not read, or not to their end; sorted."""
     trace: tuple[Output, ...] = ()
     """Of the run's `trace` folder, sorted by path (`exec --trace`)."""
+    after: Digest | None = None
+    """sha256 of `checkpoints-after.json`, as `Start.before`."""
     resumed: tuple[Parent, ...] = ()
     """Known only when the run is over: the checkpoints that it went on from."""

@@ -138,7 +138,7 @@ def verdict(
     compared = [one for one in results if one.level is not None]
     open_ = [one for one in results if one.level is None]
     levels: list[Sameness] = [one.level for one in compared if one.level is not None]
-    level: Sameness | None = max(levels, key=HEIGHT.__getitem__) if levels else None
+    level: Sameness | None = sorted(levels, key=HEIGHT.__getitem__)[-1] if levels else None
     if problem:
         level = "different" if compared else None
     same = level is not None and not problem and not open_ and HEIGHT[level] <= HEIGHT[promise.level]
