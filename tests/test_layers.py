@@ -96,7 +96,19 @@ def test_what_goes_inside_needs_the_standard_library_only(path: Path) -> None:
         assert module.split(".")[0] in sys.stdlib_module_names, f"{name(path)} imports {module}"
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if folder(path) != "inside"], ids=name)
+@pytest.mark.parametrize("path", [path for path in MODULES if folder(path) == "checkpoint"], ids=name)
+def test_checkpoints_need_what_the_training_has_already(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 8))
+    known = {*sys.stdlib_module_names, "torch", "numpy", "repro_env"} | (
+        {path.stem} & {"lightning", "transformers", "accelerate"}
+    )
+    for module in imported(path):
+        parts = module.split(".")
+        assert parts[0] in known, f"{name(path)} imports {module}"
+        assert parts[0] != "repro_env" or parts[1] in ("checkpoint", "__version__"), f"{name(path)} imports {module}"
+
+
+@pytest.mark.parametrize("path", [path for path in MODULES if folder(path) not in ("inside", "checkpoint")], ids=name)
 def test_what_is_imported_is_a_dependency(path: Path) -> None:
     """Of the project itself: not of one of its dependencies, which may drop it."""
     import re
