@@ -527,7 +527,7 @@ def written(rows: Sequence[parts.Row]) -> None:
     text = path.read_text()
     facts = parts.machine()
     where = f"{facts['os']}, {facts['cores']} cores of {facts['cpu']}, Python {facts['python']}"
-    said = f"{facts['date']}, {where}, load {facts['load at start']} at the end."
+    said = f"{facts['date']}, {where}, load {float(facts['load at start']):.1f} at the end."
     table = "\n".join([START, said, "", parts.HEAD, *(row.line for row in rows), END])
     before, start, rest = text.partition(START)
     if not start:
