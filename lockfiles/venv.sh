@@ -46,6 +46,8 @@ echo "making $folder from lockfiles/${lock#"$here"/}" >&2
 rm -rf -- "$folder"
 mkdir -p -- "$(dirname -- "$folder")" || stop "$folder cannot be made here; is the checkout yours?"
 "$python" -m venv -- "$folder"
+# Bytecode is made of what is imported, not of all.
+export PIP_NO_COMPILE=1
 pip="$folder/bin/python -m pip --disable-pip-version-check -qq"
 # Lock files are complete, but for torch in one: nothing is resolved again.
 # Hydra needs a release that has no wheel.
