@@ -1,0 +1,106 @@
+"""Unmodified trainings that seed nothing: run after run, the same bytes. The rows of `docs/same-numbers.md`."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tests.e2e import parts
+from tests.parts import need
+
+ROWS = Path(__file__).with_name("rows")
+
+
+class Row(NamedTuple):
+    command: tuple[str, ...]
+    outputs: frozenset[str]
+    """Paths that have to be there, as `ran` gives them."""
+
+
+CNN = ("0:", "2:fork", "2:spawn", "4:fork")
+LONG = ("4:spawn", "2:forkserver")
+
+
+def cnn(*words: str) -> Row:
+    return Row(("cnn.py", *words), frozenset(f"{word.replace(':', '-')}/weights.pt" for word in words))
+
+
+TABLE = {
+    "cnn": cnn(*CNN),
+    "transformer": Row(("transformer.py",), frozenset({"transformer.pt"})),
+    "forest": Row(("forest.py",), frozenset({"forest.joblib", "predicted.npy", "drawn.npy"})),
+    "generators": Row(("generators.py",), frozenset({"draws.npy", "order.txt"})),
+    "ranks": Row(("torchrun", "--nproc-per-node", "2", "ranks.py"), frozenset({"rank0.pt", "rank1.pt"})),
+    "lightning": Row(
+        ("lit.py", "+width=8"),
+        frozenset({"lightning_logs/version_0/checkpoints/epoch=1-step=8.ckpt", "outputs/DATE/.hydra/config.yaml"}),
+    ),
+    "trainer": Row(
+        ("trainer.py",),
+        frozenset(
+            {"weights.pt", *(f"out/checkpoint-6/{name}" for name in ("model.safetensors", "optimizer.pt", "rng_state.pth"))}
+        ),
+    ),
+}
+CLOCKS = ("events.out.tfevents", "trainer_state.json", "lit.log", "hydra.yaml", "training_args.bin")
+"""Files with times, hosts or folders of the moment in them, by a part of their name."""
+
+
+@pytest.fixture(scope="module")
+def rows(ground: Path) -> parts.Project:
+    """The libraries that people train with, captured; the rows are its source."""
+    python = os.environ.get("REPRO_ENV_TEST_TRAINERS", "")
+    need(
+        Path(python).is_file() if python else False,
+        "no environment of trainers: `make trainers`, and name it in REPRO_ENV_TEST_TRAINERS",
+    )
+    made = parts.project(ground / "rows", Path(python), ground / "rows-store")
+    for script in ROWS.glob("*.py"):
+        shutil.copy(script, made.folder / script.name)
+    made.capture("--seed", "3")
+    made.rebuild()
+    return made
+
+
+def ran(project: parts.Project, row: Row, to: Path, *options: str) -> dict[str, str]:
+    """Path, dates masked -> sha256 of what one run wrote, but for clocks."""
+    project.run("exec", *options, "--save", to, *row.command)
+    there = {path: digest for path, digest in parts.digests(to).items() if not any(clock in path for clock in CLOCKS)}
+    found = {re.sub(r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d", "DATE", path): digest for path, digest in there.items()}
+    assert len(found) == len(there)
+    assert found.keys() >= row.outputs
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", TABLE)
+def test_three_runs_are_equal(rows: parts.Project, tmp_path: Path, name: str) -> None:
+    first, *others = (ran(rows, TABLE[name], tmp_path / str(number)) for number in range(3))
+    for other in others:
+        assert other == first
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", [*TABLE, "long cnn"])
+def test_twenty_runs_are_equal(rows: parts.Project, tmp_path: Path, name: str) -> None:
+    row = cnn(*CNN, *LONG) if name == "long cnn" else TABLE[name]
+    first, *others = (ran(rows, row, tmp_path / str(number)) for number in range(20))
+    for other in others:
+        assert other == first
+
+
+@pytest.mark.parametrize("name", ["transformer", "generators"])
+def test_another_seed_is_another_result(rows: parts.Project, tmp_path: Path, name: str) -> None:
+    """Else the runs above would be equal for a reason that has nothing to do with seeds."""
+    one, two = ran(rows, TABLE[name], tmp_path / "one"), ran(rows, TABLE[name], tmp_path / "two", "--seed", "4")
+    assert all(one[output] != two[output] for output in TABLE[name].outputs)
+
+
+def test_fork_and_spawn_agree(rows: parts.Project, tmp_path: Path) -> None:
+    fork, spawn = ran(rows, cnn("2:fork"), tmp_path / "fork"), ran(rows, cnn("2:spawn"), tmp_path / "spawn")
+    assert fork["2-fork/weights.pt"] == spawn["2-spawn/weights.pt"]
