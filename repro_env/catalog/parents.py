@@ -18,11 +18,8 @@ _DIGEST = re.compile(r"[0-9a-f]{64}")
 
 
 def named(words: Sequence[str], runs: Path, here: Path) -> tuple[Parent, ...]:
-    """Of `--parent`: a run of this runs folder as `records.find` takes it, or any run's folder by its path.
-
-    Raises `RecordError` for one that is not there, `SpecError` for one that cannot be read.
-    """
-    return _once(_parent(_folder(word, runs, here), "named") for word in words)
+    """Of `--parent`. Raises as `folder_of`: `RecordError` for one that is not there, `SpecError` for one that cannot be read."""
+    return _once(_parent(folder_of(word, runs, here), "named") for word in words)
 
 
 def mounted(mounts: Iterable[Mount]) -> tuple[Parent, ...]:
@@ -62,6 +59,19 @@ def resumed(came: Iterable[Resumed], runs: Sequence[Path], own: str) -> tuple[Pa
     return _once(found)
 
 
+def folder_of(word: str, runs: Path, here: Path) -> Path:
+    """What a user means: a run of this runs folder as `records.find` takes it, or any run's folder by its path.
+
+    Raises `RecordError` when it is not there, or means several.
+    """
+    path = here / word
+    if "/" in word and path.is_dir():
+        if not (path / "start.json").is_file():
+            raise RecordError("is no run's folder", where=word, hint="name a run by its id, or its folder in `runs`")
+        return path
+    return records.find(runs, word)
+
+
 def run_above(path: Path) -> Path | None:
     """The folder of the run among whose files an absolute path lies; None where it lies in none's."""
     for files in (path, *path.parents):
@@ -80,17 +90,6 @@ def record(folder: Path) -> str | None:
 
 def _parent(folder: Path, how: Literal["named", "data", "checkpoints"], path: str = "") -> Parent:
     return Parent(id=records.read(folder).start.id, record=record(folder), how=how, path=path)
-
-
-def _folder(word: str, runs: Path, here: Path) -> Path:
-    path = here / word
-    if "/" in word and path.is_dir():
-        if not (path / "start.json").is_file():
-            raise RecordError(
-                "is no run's folder", where=f"--parent {word}", hint="name a run by its id, or its folder in `runs`"
-            )
-        return path
-    return records.find(runs, word)
 
 
 def _of_id(runs: Path, id_: str) -> Path | None:

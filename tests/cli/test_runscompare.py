@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from repro_env.catalog import ids, records
+from repro_env.cli import app
+from repro_env.model.errors import RecordError
+from repro_env.model.run import Metric, Output
+from repro_env.model.spec import Spec
+from repro_env.store.store import Store
+from tests.catalog.test_records import end, start
+from tests.fakes import specs, wheels
+
+A, B = ("sha256:" + letter * 64 for letter in "ab")
+
+
+def recorded(runs: Path, number: int, spec: Spec, source: str, *, seed: int = 0, loss: float = 1.0, over: bool = True) -> Path:
+    """A run of a spec with one result."""
+    run_id = ids.uuid7(number, number.to_bytes(10, "big"))
+    recording = records.begin(runs, f"20260701T10150{number}Z-train-{ids.short(run_id)}")
+    one = start(run_id)
+    fact = msgspec.structs.replace(one.source, digest=source)
+    recording.start(msgspec.structs.replace(one, spec=spec.digest, image=spec.expected.image_id, seed=seed, source=fact))
+    if not over:
+        recording.close()
+        return recording.folder
+    metric = Metric(name="loss", file="metrics.json", count=1, last=loss, least=loss, most=loss)
+    output = Output(path="metrics.json", sha256=A if loss == 1.0 else B, size=9)
+    recording.finish(msgspec.structs.replace(end(run_id), outputs=(output,), metrics=(metric,)))
+    return recording.folder
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
+    code = app.run(["runs", "compare", *words])
+    return code, capsys.readouterr().out
+
+
+@pytest.fixture
+def made(tmp_path: Path) -> tuple[Spec, Spec]:
+    """Two specs: of alpha 1.0 and 2.0; the first lies beside the runs."""
+    first, second = wheels.make(tmp_path / "w", "alpha"), wheels.make(tmp_path / "w", "alpha", "2.0")
+    return (
+        specs.make(tmp_path / "p" / "repro", {"alpha": first}, carry=["alpha"]),
+        specs.make(tmp_path / "p" / "new", {"alpha": second}, carry=["alpha"]),
+    )
+
+
+def test_equal_outputs_are_exit_0_and_what_was_asked_otherwise_is_told(
+    tmp_path: Path, made: tuple[Spec, Spec], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "p" / "runs"
+    recorded(runs, 1, made[0], A)
+    recorded(runs, 2, made[0], A, seed=7)
+    code, out = call(capsys, "00000001", "latest", "--runs", str(runs))
+    assert code == 0
+    assert "same: 1 of 1 outputs that both have are the same, byte for byte\n" in out
+    assert "random numbers\n  seed  0 -> 7\n" in out
+    assert "metrics  1 of 1 the same" in out
+
+
+def test_other_outputs_are_exit_1_with_numbers_beside_each_other_and_all_that_differs(
+    tmp_path: Path, made: tuple[Spec, Spec], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store.open()
+    trees = [store.layers.add(specs.tree({"train.py": text, "same.py": b"s"})) for text in (b"a", b"b")]
+    left = recorded(tmp_path / "p" / "runs", 1, made[0], trees[0])
+    right = recorded(tmp_path / "p" / "runs", 2, made[1], trees[1], loss=0.75)
+    monkeypatch.chdir(tmp_path)
+    code, out = call(capsys, str(left), "p/runs/" + right.name)
+    assert code == 1
+    assert "different: 0 of 1 outputs" in out
+    assert "~ alpha" in out
+    assert "~ train.py" in out
+    assert "same.py" not in out
+    assert "loss  1 (1)  0.75 (1)  -0.25  metrics.json" in out
+    code, out = call(capsys, str(left), str(right), "--json")
+    found: dict[str, Any] = json.loads(out)
+    assert (code, found["same"], found["outputs"]["different"]) == (1, False, [["metrics.json"] * 2])
+    assert found["metrics"][0]["left"]["last"] == 1.0
+    assert found["not_compared"] == []
+    assert {one["what"] for one in found["differences"]} >= {"alpha", "train.py"}
+
+
+def test_what_is_not_here_is_not_compared_and_never_the_same(
+    tmp_path: Path, made: tuple[Spec, Spec], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "p" / "runs"
+    recorded(runs, 1, made[0], A)
+    recorded(runs, 2, made[1], B, over=False)
+    (tmp_path / "p" / "new" / "spec.json").unlink()
+    code, out = call(capsys, "00000001", "00000002", "--runs", str(runs))
+    assert code == 1
+    assert f"? environment: they differ; the spec of 00000002 ({made[1].digest[7:19]}) is not here" in out
+    assert "? outputs, metrics and settings in force: 00000002 is interrupted" in out
+    assert "which ones cannot be told: the code of 00000001 and 00000002 is not here" in out
+    assert "different: there are no outputs to compare" in out
+    with pytest.raises(RecordError):
+        app.run(["runs", "compare", "00000001", "00000009", "--runs", str(runs)])

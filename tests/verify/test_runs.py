@@ -1,0 +1,114 @@
+from __future__ import annotations
+
+import msgspec
+
+from repro_env.model.environment import Variable
+from repro_env.model.run import Count, End, Fact, Metric, Outcome, Output, Parameter, Seeded, Start
+from repro_env.verify import runs
+from tests.catalog.test_records import end, start
+
+A, B = ("sha256:" + letter * 64 for letter in "ab")
+
+
+def ended(outputs: dict[str, str], *, others: tuple[str, ...] = (), **more: object) -> End:
+    made = tuple(Output(path=path, sha256=digest, size=1) for path, digest in sorted(outputs.items()))
+    return msgspec.structs.replace(end("x"), outputs=made, others=others, **more)
+
+
+def told(found: tuple[runs.Fact, ...]) -> list[tuple[str, str, str, str]]:
+    return [(one.part, one.what, one.left, one.right) for one in found]
+
+
+def test_what_was_asked_otherwise_in_the_order_of_its_parts() -> None:
+    one = start("x")
+    other: Start = msgspec.structs.replace(
+        one,
+        command=("train.py", "--lr", "1"),
+        seed=7,
+        determinism="strict",
+        threads=(Variable(name="OMP_NUM_THREADS", value="2"),),
+        host=("cores 4",),
+    )
+    assert runs.begun(one, one) == ()
+    assert told(runs.begun(one, other)) == [
+        ("command", "command", "train.py", "train.py --lr 1"),
+        ("seeds", "seed", "0", "7"),
+        ("numbers", "deterministic", "off", "strict"),
+        ("numbers", "OMP_NUM_THREADS", "", "2"),
+        ("machine", "cores", "", "4"),
+    ]
+
+
+def test_what_came_of_it_otherwise() -> None:
+    one = ended({}, holes=("numpy default_rng at a.py:1",), effective=(Fact(name="threads", value="2"),))
+    other = ended(
+        {},
+        effective=(Fact(name="threads", value="1"),),
+        operations=(Count(what="put_", count=3, file="a.py", line=7),),
+        seeded=tuple(Seeded(library="torch", what="torch.manual_seed", value=str(n), file="a.py", line=2) for n in (1, 2)),
+        outcome=Outcome(exit_code=137, signal=9, out_of_memory=False, isolation="none", means=()),
+    )
+    assert told(runs.ended(one, other)) == [
+        ("seeds", "numpy default_rng at a.py:1", "seeded by repro-env", ""),
+        ("seeds", "torch.manual_seed at a.py:2", "", "1, 2"),
+        ("numbers", "threads", "2", "1"),
+        ("numbers", "put_ at a.py:7", "", "3 times"),
+        ("end", "exit code", "0", "137"),
+        ("end", "signal", "none", "9"),
+    ]
+
+
+def test_parameters_are_of_the_same_file_whatever_hour_is_in_its_path() -> None:
+    def of(path: str, value: str) -> Parameter:
+        return Parameter(name="lr", value=value, file=path)
+
+    one = ended({}, parameters=(of("outputs/2026-07-01/10-15-30/.hydra/config.yaml", "1"),))
+    other = ended({}, parameters=(of("outputs/2026-07-02/11-00-00/.hydra/config.yaml", "2"),))
+    assert told(runs.ended(one, other)) == [("recipe", "lr", "1", "2")]
+    two = (of("logs/version_0/hparams.yaml", "1"), of("logs/version_1/hparams.yaml", "3"))
+    found = runs.ended(ended({}, parameters=two), ended({}, parameters=(two[0], of("logs/version_1/hparams.yaml", "4"))))
+    assert [(one.of, one.left, one.right) for one in found] == [("logs/version_1/hparams.yaml", "3", "4")]
+
+
+def test_outputs_are_the_same_only_when_there_are_some_and_all_of_them_are() -> None:
+    assert not runs.outputs(ended({}), ended({})).same
+    assert runs.outputs(ended({"a": A}), ended({"a": A})).same
+    assert not runs.outputs(ended({"a": A}), ended({"a": B})).same
+    assert not runs.outputs(ended({"a": A, "b": A}), ended({"a": A})).same
+    assert not runs.outputs(ended({"a": A}), ended({"a": A, "b": A})).same
+    assert runs.outputs(ended({"o/2026-07-01/10-15-30/a": A}), ended({"o/2026-07-02/11-00-00/a": A})).same
+    assert not runs.outputs(ended({"a": A}), ended({"a": A}, removed=("b",))).same
+
+
+def test_links_count_by_where_they_lead_and_what_was_not_read_is_never_the_same() -> None:
+    def both(one: str, other: str) -> runs.Outputs:
+        return runs.outputs(ended({"a": A}, others=(one,)), ended({"a": A}, others=(other,)))
+
+    assert both("l -> a", "l -> a").same
+    assert not both("l -> a", "l -> b").same
+    assert both("p (pipe)", "p (pipe)").same
+    found = both("x (Permission denied)", "x (Permission denied)")
+    assert not found.same
+    assert found.unread == ("x (Permission denied)",)
+    assert not both("(the outputs are not complete: x)", "(the outputs are not complete: x)").same
+
+
+def test_metrics_are_beside_each_other_by_their_paired_files() -> None:
+    def of(path: str, name: str, last: float, count: int = 1) -> Metric:
+        return Metric(name=name, file=path, count=count, last=last, least=0.0, most=9.0)
+
+    left, right = (f"runs/Jul0{n}_10-15-30_ann/events.out.tfevents.176000000{n}.ann.{n}.0" for n in (1, 2))
+    files = runs.outputs(ended({left: A, "m.json": A}), ended({right: B, "m.json": A}))
+    found = runs.metrics(
+        [of("m.json", "acc", 0.5), of(left, "loss", 2.0), of(left, "old", 1.0)],
+        [of("m.json", "acc", 0.5), of(right, "loss", 1.5), of("n.json", "new", 1.0)],
+        files,
+    )
+    assert [(one.name, one.same, one.change) for one in found] == [
+        ("acc", True, 0.0),
+        ("new", False, None),
+        ("loss", False, -0.5),
+        ("old", False, None),
+    ]
+    again = runs.metrics([of("m.json", "acc", 0.5, 2)], [of("m.json", "acc", 0.5, 3)], files)
+    assert not again[0].same
