@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.capture.gitask import ask, line, listing, paths, settings
+from repro_env.capture.gitask import GitError, ask, line, listing, paths, settings
+from repro_env.capture.gittree import NAME
 from repro_env.io.files import sha256_of
 from repro_env.model import codec
 
@@ -147,6 +148,8 @@ def write(top: Path, commit: str, index: Index, output: Path, never: Sequence[Pa
 
 def between(root: Path, old: str, new: str) -> list[tuple[str, str]]:
     """(`A`, `D`, `M` or `T`, path) of what differs below `root` between two commits. Raises `GitError` when one is not there."""
+    if not (NAME.fullmatch(old) and NAME.fullmatch(new)):
+        raise GitError("that is no name of a commit")  # a stranger's spec could name `--output=FILE`, which git would write to
     names = ("diff", "--name-status", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--relative", "-O/dev/null")
     words = paths(ask(root, *names, old, new, "--", "."))
     return list(zip(words[::2], words[1::2], strict=True))
