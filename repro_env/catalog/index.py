@@ -1,7 +1,7 @@
 """What of each run record is asked for often, in one SQLite file: ten thousand runs are listed without opening their records.
 
-Only an index. A record is known by the keys (inode, size, mtime, ctime) of its files, which are asked for each time; one
-that has another key, or is so young that its clock may not have moved yet, is read again. Rows that cannot be understood,
+Only an index. A record is known by the keys (inode, size, mtime, ctime) of its files and of the folder of
+its annotations, which are asked for each time; one that has another key, or is so young that its clock may not have moved yet, is read again. Rows that cannot be understood,
 a database of another version or a damaged one are made anew. What is listed never depends on whether it could be written.
 """
 
@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from repro_env.catalog import ids, records
+from repro_env.catalog import annotation, ids, records
 from repro_env.catalog.records import Run, State, Unreadable
 from repro_env.model.errors import ReproEnvError
 from repro_env.model.run import Parent
@@ -25,7 +25,7 @@ from repro_env.model.run import Parent
 if TYPE_CHECKING:
     import sqlite3
 
-_VERSION = 1
+_VERSION = 2
 """Of the tables and of what is in them; raised with every change of `Summary`."""
 _SETTLED = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT). What is younger may be written again under the same key."""
@@ -78,6 +78,8 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
     seconds: float | None
     outputs: int | None
     size: int | None
+    tags: tuple[str, ...] | None
+    """None: what was said of it cannot be read."""
     folder: str = ""
     """Where it lies: not part of what is stored."""
 
@@ -220,7 +222,7 @@ def _key(folder: Path) -> tuple[bytes, int]:
     """What a record is known by, and the time of its youngest change."""
     key = []
     newest = 0
-    for name in ("start.json", "end.json"):
+    for name in ("start.json", "end.json", annotation.FOLDER):
         with contextlib.suppress(OSError):
             facts = os.stat(f"{folder}/{name}")  # noqa: PTH116 - thrice as quick, and asked for every run
             key.append((name, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
@@ -284,8 +286,16 @@ def summary(run: Run) -> Summary:
         seconds=None if end is None else end.seconds,
         outputs=None if end is None else len(end.outputs),
         size=None if end is None else sum(one.size for one in end.outputs),
+        tags=_tags(run.folder),
         folder=str(run.folder),
     )
+
+
+def _tags(folder: Path) -> tuple[str, ...] | None:
+    try:
+        return annotation.tags(annotation.of(folder))
+    except ReproEnvError:
+        return None
 
 
 def _digest(path: Path) -> str:
