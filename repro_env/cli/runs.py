@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,8 +14,6 @@ from repro_env.cli import say
 from repro_env.cli.options import JsonOption, RunsOption
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from repro_env.catalog.index import Summary
     from repro_env.catalog.records import Run
 
@@ -34,24 +33,37 @@ def add(app: typer.Typer) -> None:
     app.add_typer(below, name="runs")
 
 
-def list_(runs: RunsOption = None, json: JsonOption = False) -> None:
+def list_(
+    tag: Annotated[
+        list[str] | None,
+        typer.Option("--tag", help="Only runs with this tag. May be given several times: with all of them.", metavar="TAG"),
+    ] = None,
+    runs: RunsOption = None,
+    json: JsonOption = False,
+) -> None:
     from repro_env.flows.runs import listed, where
 
     folder = where(_absolute(runs), Path.cwd())
     found = listed(folder, say.tell)
-    there, damaged = found.runs, found.unreadable
+    wanted = set(tag or ())
+    there, damaged = [one for one in found.runs if wanted <= set(one.tags or ())], found.unreadable
     if json:
         unreadable = [{"folder": str(one.folder), "error": str(one.why)} for one in damaged]
         say.json_result({"runs": [facts(run) for run in there], "unreadable": unreadable})
         return
     if there:
-        say.result(say.table([_row(run) for run in there], header=("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS")))
+        header = ("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS")
+        tagged = ("TAGS",) if any(one.tags != () for one in there) else ()
+        say.result(say.table([_row(run) for run in there], header=(*header, *tagged)))
     for one in damaged:
         say.say(f"cannot be read: {one.why}")
+    for run in found.runs:
+        if run.tags is None:
+            say.say(f"its notes and tags cannot be read: {run.folder}")
     if there:
         say.say(f"next: repro-env runs show {there[0].short}")
     else:
-        say.say(f"no runs in {folder}; next: repro-env exec COMMAND")
+        say.say(f"no runs{' with these tags' * bool(wanted)} in {folder}; next: repro-env exec COMMAND")
 
 
 def show(
@@ -137,31 +149,19 @@ def facts(run: Summary) -> dict[str, object]:
         "seconds": run.seconds,
         "outputs": run.outputs,
         "size": run.size,
+        "seed": run.seed,
+        "tags": None if run.tags is None else list(run.tags),
     }
 
 
 def _row(run: Summary) -> tuple[str, ...]:
     when = run.started[:19].replace("T", " ")
-    words = _words(run.command)
+    words = shlex.join(run.command)
     words = words if len(words) <= 40 else words[:39] + "…"
+    tags = "?" if run.tags is None else ", ".join(run.tags)
     if run.seconds is None:
-        return (run.short, when, words, run.ended, "", "")
-    return (run.short, when, words, run.ended, f"{run.seconds:.1f} s", f"{run.outputs} ({say.size(run.size or 0)})")
-
-
-def _state(run: Run) -> str:
-    if run.end is None:
-        return run.state
-    from repro_env.catalog.index import ended
-
-    outcome = run.end.outcome
-    return ended(outcome.exit_code, outcome.signal, out_of_memory=outcome.out_of_memory)
-
-
-def _words(command: Sequence[str]) -> str:
-    import shlex
-
-    return shlex.join(command)
+        return (run.short, when, words, run.ended, "", "", tags)
+    return (run.short, when, words, run.ended, f"{run.seconds:.1f} s", f"{run.outputs} ({say.size(run.size or 0)})", tags)
 
 
 def _find(word: str, runs: Path | None) -> Run:

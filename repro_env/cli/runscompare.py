@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from repro_env.cli.page import Page
     from repro_env.flows.runscompare import Compared
     from repro_env.model.run import Metric
+    from repro_env.verify import trace
     from repro_env.verify.runs import Measured, Outputs, Part
 
 _HELP = """\
@@ -85,6 +86,7 @@ def _facts(found: Compared) -> dict[str, object]:
             "ambiguous": list(found.outputs.ambiguous),
             "unread": list(found.outputs.unread),
         },
+        "trace": None if found.steps is None else {"equal": found.steps.equal, "compared": found.steps},
     }
 
 
@@ -118,6 +120,7 @@ def _tell(found: Compared, *, whole: bool) -> None:
             page.table(rows, _MORE)
     difference.show(page, found.differences, found.missing)
     _metrics(page, found.metrics, whole=whole)
+    _steps(page, found.steps)
     _outputs(page, found.outputs)
     page.print()
 
@@ -167,6 +170,16 @@ def _change(one: Measured) -> str:
     if one.change is None:
         return "no number"
     return f"{one.change:+.6g}" if one.change else "+0, others before it differ"
+
+
+def _steps(page: Page, found: trace.Compared | None) -> None:
+    if found is None:
+        return
+    from repro_env.verify.trace import sentence
+
+    page.heading("steps of training", f"compared: losses of {found.losses:,}, digests of all weights {found.digests:,}")
+    rows = [(f"~ {sentence(one)}",) for one in found.first] + [(f"? {line}",) for line in found.missing]
+    page.table(rows or [("= no step differs" if found.equal else "? nothing was compared",)], _MORE)
 
 
 def _outputs(page: Page, found: Outputs) -> None:

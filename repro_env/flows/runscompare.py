@@ -9,16 +9,17 @@ import msgspec
 
 from repro_env.catalog import annotation, parents, records
 from repro_env.catalog.records import Run
-from repro_env.flows import compare, sides, trees
+from repro_env.flows import before, compare, sides, traces, trees
 from repro_env.flows.runs import where
 from repro_env.flows.specof import Specs
 from repro_env.image.entry import Entry
-from repro_env.model.errors import ArtifactError
+from repro_env.model.errors import ArtifactError, ReproEnvError
 from repro_env.model.run import Start
 from repro_env.store.store import Store
 from repro_env.verify import runs as rules
+from repro_env.verify import trace
 from repro_env.verify.difference import Difference, NotCompared, ordered
-from repro_env.verify.runs import Fact, Measured, Outputs
+from repro_env.verify.runs import Beside, Fact, Measured, Outputs
 from repro_env.verify.tree import changes, described
 
 
@@ -33,6 +34,8 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[NotCompared, ...]
     metrics: tuple[Measured, ...]
     outputs: Outputs
+    steps: trace.Compared | None
+    """Their traces; None when neither has one."""
 
     @property
     def same(self) -> bool:
@@ -53,7 +56,7 @@ def compared(words: tuple[str, str], runs: Path | None, here: Path, store: Store
     metrics: tuple[Measured, ...] = ()
     if left.end is not None and right.end is not None:
         facts = _sorted(*facts, *rules.ended(left.end, right.end))
-        outputs = rules.outputs(left.end, right.end)
+        outputs = rules.outputs(left.end, right.end, (_beside(left), _beside(right)))
         metrics = rules.metrics(left.end.metrics, right.end.metrics, outputs)
     for run in (left, right):
         if run.end is None:
@@ -67,6 +70,7 @@ def compared(words: tuple[str, str], runs: Path | None, here: Path, store: Store
         missing=tuple(missing),
         metrics=metrics,
         outputs=outputs,
+        steps=_steps(left, right),
     )
 
 
@@ -74,6 +78,31 @@ def _folder(word: str, runs: Path | None, here: Path) -> Path:
     if "/" in word and (here / word).is_dir():  # then it does not matter what is around the caller
         return parents.folder_of(word, here, here)
     return parents.folder_of(word, where(runs, here), here)
+
+
+def _beside(run: Run) -> Beside:
+    """What the run left in folders of `--checkpoints`."""
+    if run.end is None or not any(one.kind == "checkpoints" for one in run.start.data):
+        return Beside()
+    try:
+        old = before.read(run.folder, before.BEFORE, run.start.before)
+        new = before.read(run.folder, before.AFTER, run.end.after)
+    except ReproEnvError as error:
+        return Beside(unread=(f"checkpoints of {run.short} ({error.what})",))
+    if new is None:
+        return Beside(unread=(f"checkpoints of {run.short} (what it left there is not in its record)",))
+    there = {one.shown for one in new.files}
+    gone = [one.shown for one in old.files if one.shown not in there] if old is not None else []
+    left = [(path, one.sha256) for path, one in before.changed(old, new).items()]
+    return Beside(
+        files=(*left, *((path, "removed") for path in gone)),
+        unread=tuple(line for line in new.others if " -> " not in line),
+    )
+
+
+def _steps(left: Run, right: Run) -> trace.Compared | None:
+    old, new = traces.read(left.folder), traces.read(right.folder)
+    return trace.compare(old, new) if old or new else None
 
 
 def _sorted(*facts: Fact) -> tuple[Fact, ...]:

@@ -88,16 +88,31 @@ def ended(left: End, right: End) -> tuple[Fact, ...]:
     return _different(dict(_ended(left)), dict(_ended(right)))
 
 
-def outputs(left: End, right: End) -> Outputs:
+class Beside(Frozen, frozen=True, kw_only=True):
+    """What a run left in folders of checkpoints, as far as that is recorded."""
+
+    files: tuple[tuple[str, str], ...] = ()
+    """(path as the run saw it, digest, or `removed`)."""
+    unread: tuple[str, ...] = ()
+    """`<path> (why)`."""
+
+
+def outputs(left: End, right: End, beside: tuple[Beside, Beside] = (Beside(), Beside())) -> Outputs:
     """By the digests of the records. What is no plain file counts as it is told, and a removed file as an output too."""
-    old, new = dict(_left(left)), dict(_left(right))
+    old, new = {**dict(_left(left)), **dict(beside[0].files)}, {**dict(_left(right)), **dict(beside[1].files)}
     paired = pairing.pair(old, new)
     return Outputs(
         pairs=tuple(Pair(one.left, one.right, old[one.left] == new[one.right]) for one in paired.pairs),
         missing=paired.missing,
         new=paired.new,
         ambiguous=paired.ambiguous,
-        unread=tuple(dict.fromkeys(line for end in (left, right) for line in end.others if _unread(line))),
+        unread=tuple(
+            dict.fromkeys(
+                line
+                for end, more in zip((left, right), beside, strict=True)
+                for line in (*(line for line in end.others if _unread(line)), *more.unread)
+            )
+        ),
     )
 
 

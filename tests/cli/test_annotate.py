@@ -46,3 +46,31 @@ def test_a_tag_twice_says_nothing_new_and_a_bad_one_writes_nothing(tmp_path: Pat
     assert len(list((folder / "annotations").iterdir())) == 1
     with pytest.raises(RecordError):
         app.run(["runs", "note", "00000009", "x", *at])
+
+
+def test_the_list_shows_tags_and_picks_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    runs = tmp_path / "runs"
+    for number in (1, 2, 3):
+        recorded(runs, number)
+    at = ("--runs", str(runs))
+    assert "TAGS" not in call(capsys, "list", *at)
+    call(capsys, "tag", "00000001", "a", "b", *at)
+    call(capsys, "tag", "00000002", "a", *at)
+    lines = call(capsys, "list", *at).splitlines()
+    assert [line.split("  ")[-1] for line in lines] == ["TAGS", "1 (1 B)", "a", "a, b"]
+    picked = json.loads(call(capsys, "list", "--tag", "a", "--tag", "b", "--json", *at))
+    assert [(one["short"], one["tags"]) for one in picked["runs"]] == [("00000001", ["a", "b"])]
+    assert call(capsys, "list", "--tag", "none", *at) == ""
+
+
+def test_tags_that_cannot_be_read_are_not_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = recorded(tmp_path / "runs", 1)
+    at = ("--runs", str(tmp_path / "runs"))
+    call(capsys, "tag", "latest", "a", *at)
+    path = next((folder / "annotations").iterdir())
+    path.chmod(0o644)
+    path.write_text("{")
+    assert app.run(["runs", "list", *at]) == 0
+    captured = capsys.readouterr()
+    assert captured.out.splitlines()[1].split()[-1] == "?"
+    assert "its notes and tags cannot be read" in captured.err
