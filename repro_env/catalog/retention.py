@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Literal
 
@@ -24,6 +24,7 @@ _WEEK = _UNITS["w"]
 _MONDAY = 4 * 86400
 """1970 began on a Thursday; weeks begin on Monday."""
 _DURATION = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
+_FOLDER = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 _LESS = {
     "loss",
@@ -159,11 +160,12 @@ def _side(metric: str) -> Side | None:
 def plan(facts: Sequence[Facts], rules: Sequence[Rule], held: Mapping[str, str]) -> Plan:
     """What stays, with every reason for it, and what goes.
 
-    `facts`: all runs there are, newest first. `held`: ids of runs that must stay for what lies elsewhere, and why.
+    `facts`: all runs there are, newest first. `held`: ids or folder names of runs that must stay for what lies elsewhere,
+    and why.
     Raises `UsageError` without a rule; `RecordError` for a metric that no run has: a name mistyped would let all go.
     """
     if not rules:
-        raise UsageError("nothing is said of what stays", where="runs gc", hint=f"give --keep: {_HINT}")
+        raise UsageError("nothing is said of what stays", where="runs gc", hint=_HINT.replace("say", "give --keep with", 1))
     reasons: dict[str, list[str]] = {one.run.folder.name: [] for one in facts}
     for each in rules:
         for run, why in _kept(each, facts):
@@ -174,9 +176,9 @@ def plan(facts: Sequence[Facts], rules: Sequence[Rule], held: Mapping[str, str])
         if one.run.state == "running":
             mine.append("running")
         mine += [f"tag {tag}" for tag in one.tags]
-        mine += [f"{child.short} started from it" for child in children.get(one.run.start.id, ())]
-        if one.run.start.id in held:
-            mine.append(held[one.run.start.id])
+        born = {child.short: child for name in (one.run.start.id, one.run.folder.name) for child in children.get(name, ())}
+        mine += [f"{short} started from it" for short in born]
+        mine += [held[name] for name in (one.run.start.id, one.run.folder.name) if name in held]
         if when(one.run) is None:
             mine.append("when it started cannot be told")
     keep = tuple(Kept(one.run, tuple(reasons[one.run.folder.name])) for one in facts if reasons[one.run.folder.name])
@@ -238,12 +240,18 @@ def parents(run: Run) -> tuple[Parent, ...]:
     return (*run.start.parents, *(run.end.resumed if run.end is not None else ()))
 
 
+def came_from(parents: Iterable[str], mounts: Iterable[str]) -> set[str]:
+    """Ids of parents, and folder names of runs that paths lead into: older records mount a run's files without naming it."""
+    return {*parents, *(part for path in mounts for part in path.split("/") if _FOLDER.fullmatch(part))}
+
+
 def _children(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """By id or folder name of what they came from."""
     found: dict[str, list[Run]] = {}
     for run in runs:
-        for parent in {one.id for one in parents(run)}:
-            if parent != run.start.id:
-                found.setdefault(parent, []).append(run)
+        own = {run.start.id, run.folder.name}
+        for name in came_from((one.id for one in parents(run)), (one.source for one in run.start.data)) - own:
+            found.setdefault(name, []).append(run)
     return found
 
 

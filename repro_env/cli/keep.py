@@ -26,9 +26,7 @@ _NAMED = 3
 
 def add_below(below: typer.Typer) -> None:
     """The two commands, below `runs`."""
-    below.command(
-        name="audit", help="Hold records against outputs, specs, images, code, data and parents. Exit 1: not all is there."
-    )(audit)
+    below.command(name="audit", help="Check that all is there that runs recorded; exit 1 when not.")(audit)
     below.command(name="gc", help="Remove the runs that no rule keeps. Tags, descendants and running ones stay.")(gc)
 
 

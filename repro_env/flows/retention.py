@@ -68,7 +68,7 @@ def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, te
 
 
 def _from_elsewhere(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
-    """Ids that runs in other folders started from, as far as this store has seen these folders."""
+    """Ids or names of what runs in other folders started from, as far as this store has seen these folders."""
     found: dict[str, str] = {}
     for folder in store.seen.folders():
         if os.path.realpath(folder) == os.path.realpath(runs):
@@ -82,7 +82,8 @@ def _from_elsewhere(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
             tell(f"note: runs in another folder may have started from one of these, and it cannot be read: {error}")
             continue
         for run in listing.runs:
-            found |= {parent.id: f"{run.short} in {folder} started from it" for parent in run.parents}
+            names = retention.came_from((parent.id for parent in run.parents), (one.path for one in run.data))
+            found |= dict.fromkeys(names, f"{run.short} in {folder} started from it")
         for one in listing.unreadable:
             found |= dict.fromkeys(_named(one.folder), f"named by {one.folder}, whose record cannot be read")
     return found

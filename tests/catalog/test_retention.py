@@ -11,7 +11,7 @@ from repro_env.catalog import ids, retention
 from repro_env.catalog.records import Run, State
 from repro_env.catalog.retention import Best, Every, Facts, Last, Tagged
 from repro_env.model.errors import RecordError, UsageError
-from repro_env.model.run import Metric, Number, Parent
+from repro_env.model.run import DataFact, Metric, Number, Parent
 from tests.catalog.test_records import end, start
 
 FRIDAY = datetime(2026, 7, 3, 12, tzinfo=timezone.utc)
@@ -186,6 +186,13 @@ def test_tags_descendants_and_running_ones_stay_whatever_the_rules() -> None:
         2: "00000004 started from it",
         1: "tag paper",
     }
+
+
+def test_an_older_record_that_mounts_a_runs_files_is_a_descendant_too() -> None:
+    parent, child = run(1), run(2)
+    mount = DataFact(source=f"{parent.folder}/files/ck", target="/ck", kind="checkpoints", digest=None)
+    child = msgspec.structs.replace(child, start=msgspec.structs.replace(child.start, data=(mount,)))
+    assert kept([parent, child, run(3)], "last=1") == {3: "last=1", 1: "00000002 started from it"}
 
 
 def test_of_a_chain_only_the_last_goes() -> None:

@@ -11,8 +11,9 @@ import pytest
 from repro_env.catalog import annotation, ids, records
 from repro_env.flows import retention
 from repro_env.flows.retention import Collected
+from repro_env.model import codec
 from repro_env.model.errors import RecordError, UsageError
-from repro_env.model.run import Parent
+from repro_env.model.run import DataFact, Parent
 from repro_env.model.talk import Silent
 from repro_env.store.store import Store
 from tests.catalog.test_records import end, recorded, start
@@ -78,6 +79,19 @@ def test_a_child_in_another_folder_of_runs_holds(tmp_path: Path, store: Store) -
     done = collect(runs, store, "last=1")
     assert done.gone == ()
     assert done.keep[1].why == (f"00000009 in {others} started from it",)
+
+
+def test_an_older_record_elsewhere_that_mounts_its_files_holds(tmp_path: Path, store: Store) -> None:
+    runs, others = tmp_path / "runs", tmp_path / "others"
+    parent = recorded(runs, 1)
+    recorded(runs, 2)
+    child = recorded(others, 9, over=False)
+    mount = DataFact(source=str(parent / "files"), target="/in", kind="data", digest=None)
+    began = records.read(child).start
+    (child / "start.json").chmod(0o644)
+    (child / "start.json").write_bytes(codec.pretty(msgspec.structs.replace(began, data=(mount,))))
+    store.seen.see(others)
+    assert collect(runs, store, "last=1").gone == ()
 
 
 def test_a_run_whose_record_cannot_be_read_stays_and_holds_what_it_names(tmp_path: Path, store: Store) -> None:
