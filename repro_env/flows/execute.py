@@ -20,8 +20,8 @@ import msgspec
 
 from repro_env import __version__
 from repro_env.capture import variables
-from repro_env.catalog import ids, noted, outputs, records
-from repro_env.flows import before, rebuild, snapshot
+from repro_env.catalog import annotation, ids, parents, recipe, records
+from repro_env.flows import before, ended, rebuild, snapshot
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, seed_of, user_of
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.opening import opening, shown
@@ -78,6 +78,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     given, facts_given = given_of(asked)
     mounts = mounts_of(asked, spec, tell)
     check_save(asked)
+    for tag in asked.tags:
+        annotation.check_tag(tag)
     if asked.runner == "docker":
         _engine().check(asked)
     seed = seed_of(asked, spec)
@@ -121,7 +123,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     start = Start(
         schema="repro-env/run-start/1",
         id=run_id,
-        started=_when(started),
+        started=ended.moment(started),
         spec=launch.spec,
         image=launch.image,
         runner=asked.runner,
@@ -132,17 +134,20 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         data=data,
         given=facts_given,
         network=asked.network or asked.runner == "host",
-        host=_host(),
+        host=host_facts(),
         ranks=asked.ranks,
         determinism=asked.determinism,
         threads=plan.threads(spec, request),
         trace=asked.trace,
         before=before.digest(held),
+        recipe=recipe.files(asked.recipe, asked.here),
+        parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
         tool=__version__,
     )
     for text in opening(asked, start, where, source, launch, store):
         tell(text)
     backend = backend or _backend(asked, spec, folder, runs, store)
+    store.seen.see(runs)
     with store.lease.only(_needed(launch, folder, store)):  # a run may take days: all else may be removed meanwhile
         done = _run(asked, launch, start, source, runs, backend, tell, held, store)
     return msgspec.structs.replace(done, compiled=getattr(backend, "compiled", ()))
@@ -170,6 +175,8 @@ def _run(
     recording = records.begin(runs, notes.parent.name, more=[notes.name])
     try:
         recording.start(start)
+        for kind, text in (*(("tag", tag) for tag in asked.tags), *((("note", asked.note),) if asked.note else ())):
+            annotation.add(recording.folder, kind=kind, text=text)
         before.write(recording.folder, before.BEFORE, held)
         began = time.monotonic()
         outcome = backend.run(launch, folder=recording.folder)
@@ -189,26 +196,18 @@ def _run(
         except (OSError, ReproEnvError) as error:
             problems.append(redact.line(f"(the outputs are not complete: {error})"))
             tell(f"the outputs are not complete: {error}")
-        left = outputs.collect(files)
         after = before.take(launch.mounts, store)
-        said = noted.read(Path(launch.notes) / plan.NOTES)
-        end = End(
-            schema="repro-env/run-end/1",
-            id=start.id,
-            ended=_when(datetime.now(timezone.utc)),
-            seconds=round(seconds, 3),
-            outcome=outcome,
-            outputs=left.outputs,
-            others=(*left.others, *problems),
-            removed=tuple(redact.line(path) for path in removed),
-            holes=said.holes,
-            start=recording.started,
-            seeded=said.seeded,
-            entropy=said.entropy,
-            operations=said.operations,
-            effective=said.effective,
-            world=said.world,
-            after=before.digest(after),
+        end = ended.end_of(
+            launch,
+            start,
+            outcome,
+            folder=recording.folder,
+            seconds=seconds,
+            started=recording.started,
+            removed=removed,
+            problems=problems,
+            after=after,
+            store=store,
         )
         with contextlib.suppress(OSError):
             remove_tree(Path(launch.notes))
@@ -327,7 +326,8 @@ def _ensure(spec: Spec, folder: Path, store: Store, tell: Tell) -> None:
     rebuild.rebuild(spec, folder, store=store, dry_run=False, tell=tell)
 
 
-def _host() -> tuple[str, ...]:
+def host_facts() -> tuple[str, ...]:
+    """This machine as a record has it: one fact a line, its name first."""
     from repro_env.capture import system
 
     host = system.host()
@@ -335,13 +335,11 @@ def _host() -> tuple[str, ...]:
         f"os {host.os}",
         f"kernel {host.kernel}",
         f"cpu {host.cpu} ({host.machine})",
+        f"isa {' '.join(host.isa)}",
         f"cores {host.cores}",
         f"memory {host.memory}",
+        f"isa {' '.join(host.isa)}",
     )
-
-
-def _when(moment: datetime) -> str:
-    return moment.strftime("%Y-%m-%dT%H:%M:%S.") + f"{moment.microsecond // 1000:03d}Z"
 
 
 @contextlib.contextmanager

@@ -24,6 +24,8 @@ _THREADS = {
     "blis": "BLIS_NUM_THREADS",
 }
 """Library (`model.accelerator.Threads`) -> the variable that it reads."""
+THREADS = frozenset(_THREADS.values())
+"""What `--threads` sets."""
 _WORKSPACE = ":4096:8"
 """CUBLAS_WORKSPACE_CONFIG: the larger of the two with which cuBLAS repeats itself (NVIDIA, cuBLAS reproducibility)."""
 OFFLINE = (
@@ -125,6 +127,9 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
         "REPRO_ENV_RANKS": request.ranks,
         "REPRO_ENV_DETERMINISM": request.determinism,
         "REPRO_ENV_RUN": request.run_id,
+        "REPRO_ENV_SPEC": spec.digest,
+        "REPRO_ENV_IMAGE": spec.expected.image_id,
+        "REPRO_ENV_CODE": request.snapshot,
     }
     if request.determinism != "off":
         values.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)

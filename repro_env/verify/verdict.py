@@ -19,6 +19,8 @@ class Here(Frozen, frozen=True, kw_only=True):
     """Variable -> value, as `Start.threads`."""
     devices: tuple[str, ...] = ()
     """Names of GPUs."""
+    given: tuple[str, ...] = ()
+    """Variables whose values no record holds, and that were given again."""
 
 
 class Promise(Frozen, frozen=True, kw_only=True):
@@ -52,10 +54,12 @@ def promised(start: Start, end: End, here: Here) -> Promise:
         one = end.entropy[0]
         more = f" and {len(end.entropy) - 1} other places" if len(end.entropy) > 1 else ""
         besides.append(f"{one.what} at {one.file}:{one.line}{more} gave bytes that no seed reaches")
+    if here.given:
+        besides.append(f"{', '.join(here.given)} had other values: no record holds them")
     if start.network:
         besides.append("the run had the network, and what it read there may be other now")
     besides += [f"its seeding failed ({hole})" for hole in end.holes if hole.startswith("seeds:")][:1]
-    unless = f", unless it shows that {'; that '.join(besides)}" if besides else ""
+    unless = f"; what can break it: {'; '.join(besides)}" if besides else ""
     if lower:
         return Promise(level="numeric", sentence=f"promised is numeric, not bitwise: {'; '.join(lower)}{unless}")
     return Promise(
@@ -71,8 +75,12 @@ def _machine(start: Start, here: Here) -> list[str]:
     if len(flags) == 2 and flags["then"] != flags["now"]:
         other = sorted(flags["then"] ^ flags["now"])
         return [f"the CPU shows other instruction sets ({' '.join(other[:_NAMED])}{' …' * (len(other) > _NAMED)})"]
-    if start.determinism == "off" and then.get("cores") != now.get("cores"):
-        return [f"there are {now.get('cores')} cores, and the run had {then.get('cores')}"]
+    cores, most = now.get("cores", ""), max((int(one.value) for one in start.threads if one.value.isdigit()), default=0)
+    if cores != then.get("cores") and (start.determinism == "off" or (cores.isdigit() and int(cores) < most)):
+        # Libraries may take fewer threads than they are asked for where there are fewer cores.
+        return [
+            f"this machine has {cores or 'an unknown number of'} cores, the run's had {then.get('cores', 'an unknown number')}"
+        ]
     return []
 
 
@@ -87,17 +95,17 @@ def _threads(start: Start, here: Here) -> list[str]:
 
 
 def _devices(end: End, here: Here) -> list[str]:
-    then = next((one.value for one in end.effective if one.name in DEVICES), "")
+    then = next((one.value for one in end.effective if one.name == DEVICES), "")
     if not then:
         return []
     now = ", ".join(here.devices)
-    if sorted(set(then.split(", "))) == sorted(set(here.devices)):
+    if here.devices and all(any(name in one for name in here.devices) for one in then.split(", ")):
         return []
     return [f"the run was on {then}, and here is {now or 'no GPU that can be seen'}"]
 
 
-DEVICES = ("cuda devices", "devices")
-"""Facts of `End.effective` that name GPUs."""
+DEVICES = "cuda devices"
+"""The fact of `End.effective` that names GPUs."""
 
 
 def _operations(end: End) -> list[str]:
@@ -137,8 +145,7 @@ def verdict(
     results = [one for one in ordered if one.kind == "result"]
     compared = [one for one in results if one.level is not None]
     open_ = [one for one in results if one.level is None]
-    levels: list[Sameness] = [one.level for one in compared if one.level is not None]
-    level: Sameness | None = sorted(levels, key=HEIGHT.__getitem__)[-1] if levels else None
+    level = _worst([one.level for one in compared if one.level is not None])
     if problem:
         level = "different" if compared else None
     same = level is not None and not problem and not open_ and HEIGHT[level] <= HEIGHT[promise.level]
@@ -151,6 +158,10 @@ def verdict(
         causes=tuple(causes),
         first=first,
     )
+
+
+def _worst(levels: Sequence[Sameness]) -> Sameness | None:
+    return max(levels, key=lambda one: HEIGHT[one]) if levels else None
 
 
 _KINDS = {"result": 0, "log": 1, "volatile": 2}
