@@ -22,6 +22,7 @@ COMMANDS = {
     "pack": "Write a spec and what it needs as one file.",
     "exec": "Run a command in the captured environment, and record the run.",
     "shell": "Open a shell in the captured environment.",
+    "verify": "Run a recorded run again, and say what is the same, and at which level.",
     "lineage": "Say which run made a file, from what, and what came of it.",
     "runs": "List, show and fetch recorded runs.",
     "store": "Show what is kept on this machine, remove what is not needed.",

@@ -1,0 +1,162 @@
+"""`repro-env verify`: does a recorded run come back, and at which level?"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from repro_env.cli import app as commands
+from repro_env.cli import say
+from repro_env.cli.options import JsonOption
+from repro_env.cli.runs import RunsOption
+
+if TYPE_CHECKING:
+    from repro_env.cli.page import Page
+    from repro_env.flows.verify import Verified
+    from repro_env.verify.outputs import File
+    from repro_env.verify.verdict import Verdict
+
+_HELP = """\
+Run a recorded run again, from its own spec, code, data and seed, and say what of its outputs is the same.
+
+\b
+  repro-env verify latest
+  repro-env verify 1f2e3d4c --result 'metrics/*' --ignore '*.png'
+
+The levels: bitwise (every bit of every result), numeric (rounding: tensors within a relative L2 distance of 0.01, numbers
+in text within 0.001), different. Statistical is never claimed from one run. What can be promised on this machine is said
+before the run starts; exit code 0 says that the promise was kept, for every result.
+
+Outputs are results, logs (*.log, TensorBoard's event files ...) or volatile (W&B's own files, locks ...). Only results
+decide; logs are compared and told. In text, dates, times, spans of time, hosts, process numbers and random names do not
+count unless the file is named with --result, and what did not count is told. Files of tensors (.safetensors, .pt, .pth,
+.ckpt, .npz, .npy, .pkl) are compared tensor by tensor, in the sandbox; no code in them is run.
+
+Folders given with --checkpoints are not touched: the new run works on private copies of what lay there before.
+
+Exit code 0: the promised level holds. 1: it does not, or nothing was compared.
+"""
+_SHOWN = 10
+"""Files of one kind, unless all are asked for."""
+
+
+def add(app: typer.Typer) -> None:
+    app.command(name="verify", help=_HELP, short_help=commands.COMMANDS["verify"])(command)
+
+
+def command(
+    run: Annotated[str, typer.Argument(help="A short id, a beginning of one, or `latest`.", metavar="RUN")] = "latest",
+    result: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Outputs that are results, and nothing in them is masked: a path, a name, a folder, a pattern.", metavar="GLOB"
+        ),
+    ] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="Outputs that do not count.", metavar="GLOB")] = None,
+    env: Annotated[
+        list[str] | None, typer.Option(help="A variable that the run was given; no record holds values.", metavar="NAME[=VALUE]")
+    ] = None,
+    env_file: Annotated[
+        Path | None, typer.Option("--env-file", help="As `exec --env-file`.", metavar="FILE", show_default=False)
+    ] = None,
+    spec: Annotated[
+        str | None,
+        typer.Option(
+            help="The spec of the run. Default: looked for beside the runs, from here upwards, in the store, in git.",
+            metavar="SPEC",
+            show_default=False,
+        ),
+    ] = None,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the new run among the others.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show every file, however many there are.")] = False,
+    runs: RunsOption = None,
+    json: JsonOption = False,
+) -> None:
+    from repro_env.cli.exec import Marked, variable
+    from repro_env.flows.verify import Wanted, verify
+    from repro_env.store.store import Store
+
+    wanted = Wanted(
+        word=run,
+        here=Path.cwd(),
+        environ=dict(os.environ),
+        runs=None if runs is None else runs.absolute(),
+        spec=spec,
+        results=tuple(result or ()),
+        ignored=tuple(ignore or ()),
+        env=tuple(variable(text) for text in env or ()),
+        env_file=None if env_file is None else env_file.absolute(),
+        keep=keep,
+    )
+    done = verify(wanted, store=Store.open(), tell=Marked())
+    if json:
+        say.json_result(facts(done))
+    else:
+        from repro_env.cli.page import Page
+
+        page = Page.of_stdout(most=None if all_ else _SHOWN)
+        show(page, done)
+        page.print()
+    say.say(f"next: repro-env runs show {done.run.short}")
+    raise typer.Exit(0 if done.verdict.same else 1)
+
+
+def facts(done: Verified) -> dict[str, object]:
+    """The object that `--json` prints; its keys are a contract."""
+    found = done.verdict
+    return {
+        "run": done.run.start.id,
+        "folder": str(done.run.folder),
+        "same": found.same,
+        "level": found.level,
+        "promised": found.promise.level,
+        "promise": found.promise.sentence,
+        "sentence": found.sentence,
+        "first_step": found.first,
+        "causes": list(found.causes),
+        "files": list(found.files),
+        "kept": None if done.folder is None else str(done.folder),
+    }
+
+
+def show(page: Page, done: Verified) -> None:
+    found = done.verdict
+    page.row("run", f"{done.run.short} ({done.run.folder})", indent=0)
+    page.row("promised", found.promise.sentence.partition(" ")[2].removeprefix("is "), indent=0)
+    if done.folder is not None:
+        page.row("new run", str(done.folder), indent=0)
+    word, _, about = found.sentence.partition(": ")
+    page.verdict(word, about, "green" if found.same else "red")
+    page.row("first step", found.first, indent=0)
+    if found.causes and not (found.same and found.level == "bitwise"):
+        page.heading("what was in force in one run alone")
+        page.table([(one,) for one in found.causes], "--all shows them")
+    _files(page, found)
+
+
+def _files(page: Page, found: Verdict) -> None:
+    for title, kind in (("results", "result"), ("logs", "log"), ("volatile, which do not count", "volatile")):
+        mine = [one for one in found.files if one.kind == kind]
+        if not mine:
+            continue
+        equal = [one for one in mine if one.level == "bitwise" and not one.apart]
+        page.heading(title, f"{len(equal):,} of {len(mine):,} bitwise the same" if kind != "volatile" else f"{len(mine):,} files")
+        shown = [] if kind == "volatile" else [one for one in mine if one not in equal]
+        for one in shown if page.whole else shown[:_SHOWN]:
+            _file(page, one)
+        if len(shown) > _SHOWN and not page.whole:
+            page.text(f"and {len(shown) - _SHOWN:,} more (--all shows them)")
+
+
+def _file(page: Page, one: File) -> None:
+    level = one.level or "not compared"
+    page.text(f"{one.path or one.now}  {level}" + (f": {one.why}" if one.why else ""))
+    for line in one.shown:
+        page.text(line, indent=6)
+    for line in one.apart if page.whole else one.apart[:3]:
+        page.text(f"apart: {line}", indent=6)
+    if len(one.apart) > 3 and not page.whole:
+        page.text(f"apart: and {len(one.apart) - 3:,} more", indent=6)
