@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from repro_env.catalog import annotation, ids, records
+from repro_env.catalog.left import left
 from repro_env.catalog.records import Run, State, Unreadable
 from repro_env.model.errors import ReproEnvError
 from repro_env.model.run import Parent
@@ -25,7 +26,7 @@ from repro_env.model.run import Parent
 if TYPE_CHECKING:
     import sqlite3
 
-_VERSION = 2
+_VERSION = 3
 """Of the tables and of what is in them; raised with every change of `Summary`."""
 _SETTLED = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT). What is younger may be written again under the same key."""
@@ -111,7 +112,8 @@ class Listing(msgspec.Struct, frozen=True):
     runs: tuple[Summary, ...]
     unreadable: tuple[Unreadable, ...]
     outputs: Mapping[str, bytes]
-    """A run's folder -> sha256 of each of its outputs, one after the other; empty unless asked for."""
+    """A run's folder -> sha256 of each of its outputs, and of what it left in folders of checkpoints, one after the other;
+    empty unless asked for."""
 
 
 class _Row(msgspec.Struct, frozen=True):
@@ -253,7 +255,9 @@ def _read(folder: Path, key: bytes) -> tuple[Summary, _Row]:
     """From the record itself. Raises what `records.read` raises."""
     run = records.read(folder)
     one = summary(run)
-    outputs = b"".join(bytes.fromhex(each.sha256[7:]) for each in (run.end.outputs if run.end is not None else ()))
+    made = [each.sha256 for each in (run.end.outputs if run.end is not None else ())]
+    made += [each.sha256 for each in left(folder, run.start, run.end)]
+    outputs = b"".join(bytes.fromhex(each[7:]) for each in made)
     return one, _Row(key, msgspec.msgpack.encode(msgspec.structs.replace(one, folder="")), outputs)
 
 

@@ -283,6 +283,8 @@ def _made(one: Origin) -> str:
     shown = ", ".join(one.paths[:3]) + (f" and {len(one.paths) - 3} more" if len(one.paths) > 3 else "")
     if one.how == "output":
         return f"run {one.run.short}: {shown}, in its record"
+    if one.how == "checkpoints":
+        return f"run {one.run.short}: {shown}, new in its checkpoints when it ended"
     if one.how == "manifest":
         return f"run {one.run.short}, as its checkpoint says: {shown}"
     return f"run {one.run.short}: {shown}, left there; the run is {one.run.state}, so no record vouches for it"

@@ -17,6 +17,7 @@ import msgspec
 
 from repro_env.catalog import index, lineage, manifest, records
 from repro_env.catalog.index import Index, Summary
+from repro_env.catalog.left import left
 from repro_env.catalog.lineage import Edge, Family, Use
 from repro_env.catalog.parents import run_above
 from repro_env.catalog.records import Run, Unreadable
@@ -30,6 +31,8 @@ from repro_env.store.store import Store
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})")
 _LEAST = 4
 """Characters of a run's name that may stand for it."""
+_SURE = ("output", "checkpoints", "manifest", "left")
+"""How a run is known to have written something, the surest first."""
 _LONG = 1 << 30
 """Bytes to read from which on it is told."""
 
@@ -38,11 +41,12 @@ class Origin(msgspec.Struct, frozen=True):
     """A run that wrote the bytes."""
 
     run: Summary
-    how: Literal["output", "manifest", "left"]
-    """`output`: the run's record has them. `manifest`: a checkpoint's manifest says so, and its run is known. `left`: they lie
-    among the files of a run that has no end, so no record vouches for them."""
+    how: Literal["output", "checkpoints", "manifest", "left"]
+    """`output`: the run's record has them. `checkpoints`: they came into its folder of checkpoints while it ran. `manifest`: a
+    checkpoint's manifest says so, and its run is known. `left`: they lie among the files of a run that has no end, so no
+    record vouches for them."""
     paths: tuple[str, ...]
-    """Within the run's files; of the manifest."""
+    """Within the run's files; as the run saw them; of the manifest."""
     digest: str
 
 
@@ -236,7 +240,7 @@ class _Story:
         if not origins and size:
             origins = list(self._left(digest, size))
         _one_digest(self._word, origins, uses)
-        origins.sort(key=lambda one: (one.how != "output", one.run.id))
+        origins.sort(key=lambda one: (_SURE.index(one.how), one.run.id))
         told = _first(origins, place, claim)
         whose = told.run if told is not None else next((use.run for use in uses if use.role == "record"), None)
         return self._answer(
@@ -409,9 +413,12 @@ def _outputs(uses: Sequence[Use], digest: str) -> Iterator[Origin]:
             run = records.read(Path(use.run.folder))
         except ReproEnvError:
             continue
-        hits = [one for one in (run.end.outputs if run.end is not None else ()) if one.sha256.startswith(digest)]
-        for each in sorted({one.sha256 for one in hits}):
-            yield Origin(use.run, "output", tuple(one.path for one in hits if one.sha256 == each), each)
+        outputs = [(one.path, one.sha256) for one in (run.end.outputs if run.end is not None else ())]
+        beside = [(one.shown, one.sha256) for one in left(run.folder, run.start, run.end)]
+        for each in sorted({sha256 for _, sha256 in (*outputs, *beside) if sha256.startswith(digest)}):
+            inside = tuple(path for path, sha256 in outputs if sha256 == each)
+            outside = tuple(path for path, sha256 in beside if sha256 == each)
+            yield Origin(use.run, "output" if inside else "checkpoints", inside or outside, each)
 
 
 def _file_in(found: manifest.Found, digest: str) -> str:

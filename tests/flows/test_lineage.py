@@ -12,6 +12,8 @@ import pytest
 
 from repro_env.catalog import ids, outputs, records
 from repro_env.catalog.records import Run
+from repro_env.flows import before
+from repro_env.flows.before import Held
 from repro_env.flows.lineage import Answer, lineage_of
 from repro_env.model.errors import DataError, RecordError, UsageError
 from repro_env.model.run import DataFact, Parent
@@ -181,6 +183,31 @@ def test_a_checkpoint_that_lies_outside_of_the_run(tmp_path: Path, store: Store)
     found = ask(folder, store, runs=tmp_path / "runs")
     assert not found.known
     assert "changed since" in found.notes[0]
+
+
+@pytest.mark.parametrize(("kept", "known"), [(True, True), (False, False)])
+def test_what_a_run_left_in_its_checkpoints_stands_in_a_list(tmp_path: Path, store: Store, kept: bool, known: bool) -> None:
+    """No manifest, no output: the lists before and after say what came while it ran, as long as they are the record's."""
+    run_id = ids.uuid7(1, bytes(10))
+    recording = records.begin(tmp_path / "runs", "20260701T101501Z-train-00000000")
+
+    def listed(name: str, files: dict[str, str]) -> str:
+        held = [Held(target="/ck", path=path, sha256=f"sha256:{hexed(text)}", size=len(text)) for path, text in files.items()]
+        before.write(recording.folder, name, before.Listing(files=tuple(held), others=()))
+        return before.digest(before.Listing(files=tuple(held), others=())) or ""
+
+    first = listed(before.BEFORE, {"old.pt": "old", "log": "a"})
+    last = listed(before.AFTER, {"old.pt": "old", "log": "b", "new.pt": "weights"})
+    recording.start(msgspec.structs.replace(start(run_id), before=first))
+    recording.finish(msgspec.structs.replace(end(run_id), outputs=(), after=last, start=recording.started))
+    if not kept:
+        (recording.folder / before.BEFORE).unlink()
+    found = ask(hexed("weights"), store, runs=tmp_path / "runs")
+    assert found.known is known
+    if known:
+        assert whose(found) == ("00000000 checkpoints",)
+        assert found.origins[0].paths == ("/ck/new.pt",)
+    assert not ask(hexed("old"), store, runs=tmp_path / "runs").known, "it was there before"
 
 
 def test_the_manifest_decides_between_equal_runs(tmp_path: Path, store: Store) -> None:
