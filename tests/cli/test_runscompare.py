@@ -9,29 +9,48 @@ import pytest
 
 from repro_env.catalog import ids, records
 from repro_env.cli import app
+from repro_env.flows import before
 from repro_env.model.errors import RecordError
-from repro_env.model.run import Metric, Output
+from repro_env.model.run import DataFact, Metric, Output
 from repro_env.model.spec import Spec
 from repro_env.store.store import Store
 from tests.catalog.test_records import end, start
 from tests.fakes import specs, wheels
+from tests.verify.test_trace import lines
 
 A, B = ("sha256:" + letter * 64 for letter in "ab")
 
 
-def recorded(runs: Path, number: int, spec: Spec, source: str, *, seed: int = 0, loss: float = 1.0, over: bool = True) -> Path:
-    """A run of a spec with one result."""
+def recorded(
+    runs: Path,
+    number: int,
+    spec: Spec,
+    source: str,
+    *,
+    seed: int = 0,
+    loss: float = 1.0,
+    over: bool = True,
+    checkpoints: tuple[before.Listing, before.Listing] | None = None,
+) -> Path:
+    """A run of a spec with one result. `checkpoints`: what lay in the folder of those before and after."""
     run_id = ids.uuid7(number, number.to_bytes(10, "big"))
     recording = records.begin(runs, f"20260701T10150{number}Z-train-{ids.short(run_id)}")
     one = start(run_id)
     fact = msgspec.structs.replace(one.source, digest=source)
-    recording.start(msgspec.structs.replace(one, spec=spec.digest, image=spec.expected.image_id, seed=seed, source=fact))
+    one = msgspec.structs.replace(one, spec=spec.digest, image=spec.expected.image_id, seed=seed, source=fact)
+    if checkpoints is not None:
+        for name, listing in zip((before.BEFORE, before.AFTER), checkpoints, strict=True):
+            before.write(recording.folder, name, listing)
+        data = (DataFact(source="/c", target="/ckpt", kind="checkpoints", digest=None),)
+        one = msgspec.structs.replace(one, data=data, before=before.digest(checkpoints[0]))
+    recording.start(one)
     if not over:
         recording.close()
         return recording.folder
     metric = Metric(name="loss", file="metrics.json", count=1, last=loss, least=loss, most=loss)
     output = Output(path="metrics.json", sha256=A if loss == 1.0 else B, size=9)
-    recording.finish(msgspec.structs.replace(end(run_id), outputs=(output,), metrics=(metric,)))
+    after = before.digest(checkpoints[1]) if checkpoints is not None else None
+    recording.finish(msgspec.structs.replace(end(run_id), outputs=(output,), metrics=(metric,), after=after))
     return recording.folder
 
 
@@ -101,3 +120,48 @@ def test_what_is_not_here_is_not_compared_and_never_the_same(
     assert "different: there are no outputs to compare" in out
     with pytest.raises(RecordError):
         app.run(["runs", "compare", "00000001", "00000009", "--runs", str(runs)])
+
+
+def listing(**files: str) -> before.Listing:
+    held = (before.Held(target="/ckpt", path=path, sha256=digest, size=1) for path, digest in sorted(files.items()))
+    return before.Listing(files=tuple(held), others=())
+
+
+def test_what_runs_leave_in_folders_of_checkpoints_counts(
+    tmp_path: Path, made: tuple[Spec, Spec], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "p" / "runs"
+    recorded(runs, 1, made[0], A, checkpoints=(listing(old=A), listing(old=A, last=A)))
+    recorded(runs, 2, made[0], A, checkpoints=(listing(old=B), listing(old=B, last=A)))
+    other = recorded(runs, 3, made[0], A, checkpoints=(listing(old=A), listing(last=B)))
+    at = ("--runs", str(runs))
+    code, out = call(capsys, "00000001", "00000002", *at)
+    assert code == 0
+    assert "same: 2 of 2 outputs" in out
+    code, out = call(capsys, "00000001", "00000003", *at)
+    assert code == 1
+    assert "~  /ckpt/last" in out
+    assert "+  /ckpt/old" in out
+    (other / before.AFTER).unlink()
+    code, out = call(capsys, "00000003", "00000003", *at)
+    assert code == 1
+    assert "?  checkpoints of 00000003 (cannot be read" in out
+
+
+def test_the_first_step_that_differs_is_named(
+    tmp_path: Path, made: tuple[Spec, Spec], capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = tmp_path / "p" / "runs"
+    for number, loss in ((1, 2.5), (2, 2.25), (3, 2.5)):
+        folder = recorded(runs, number, made[0], A)
+        told = lines()
+        told[3]["loss"] = [loss]
+        (folder / "trace").mkdir()
+        (folder / "trace" / "rank0.jsonl").write_text("\n".join(map(json.dumps, told)))
+    at = ("--runs", str(runs))
+    code, out = call(capsys, "00000001", "00000002", *at)
+    assert code == 0
+    assert "~ rank0: first at step 1, in the loss" in out
+    code, out = call(capsys, "00000001", "00000003", *at)
+    assert "= no step differs" in out
+    assert json.loads(call(capsys, "00000001", "00000003", "--json", *at)[1])["trace"]["equal"] is True
