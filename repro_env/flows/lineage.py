@@ -152,7 +152,8 @@ class _Story:
         if self._given is not None:
             records.folders(self._given)  # what is no folder is refused
         for folder in first:
-            self._store.seen.see(folder)
+            if folder.is_dir():
+                self._store.seen.see(folder)
         every = dict.fromkeys([*(Path(os.path.realpath(folder)) for folder in first), *self._store.seen.folders()])
         kept = Index(self._store.runs)
         runs: dict[str, Summary] = {}

@@ -44,7 +44,8 @@ def listed(runs: Path, tell: Tell) -> Listing:
     except (StoreError, DiskError) as error:
         tell(f"note: there is no store to keep an index in, so every record was read: {error}")
         return Index(None).listing(runs)
-    store.seen.see(runs)
+    if runs.is_dir():
+        store.seen.see(runs)
     return Index(store.runs).listing(runs)
 
 

@@ -22,10 +22,10 @@ class Seen:
         self._root = root
 
     def see(self, runs: Path) -> None:
-        """Note a runs folder, if it is there. What cannot be written is left: the work that it is noted for goes on."""
+        """Note a runs folder, there or yet to be made. What cannot be written is left: the work that it is noted for goes on."""
         path = os.fsencode(os.path.realpath(runs))
         note = self._root / hashlib.sha256(path).hexdigest()
-        if note.exists() or not os.path.isdir(path):  # noqa: PTH112
+        if note.exists():
             return
         with contextlib.suppress(OSError, DiskError):
             atomic_write(note, path + b"\n", flush=False)

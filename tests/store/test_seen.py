@@ -14,11 +14,13 @@ def test_folders_are_remembered_by_where_they_really_are(tmp_path: Path) -> None
     odd = tmp_path / os.fsdecode(b"a\n\xff")
     odd.mkdir()
     seen = Seen(root)
-    for folder in (runs, tmp_path / "link", runs, odd, tmp_path / "none"):
+    for folder in (runs, tmp_path / "link", runs, odd):
         seen.see(folder)
     assert seen.folders() == sorted([odd, runs])
     runs.rmdir()
     assert seen.folders() == sorted([odd, runs]), "a disk may come back"
+    seen.see(tmp_path / "yet to be made")
+    assert len(seen.folders()) == 3
 
 
 def test_torn_notes_and_a_folder_that_is_gone_hold_nothing(tmp_path: Path) -> None:
