@@ -46,6 +46,8 @@ Options:
   --determinism MODE           off; warn (default): repeatable code where libraries have it, the rest is recorded; strict:
                                an error where there is none.
   --threads N                  Threads of numeric libraries. Default: as many as at capture.
+  --trace[=K]                  Note each step of training: its loss, a screen of the weights, and their sha256 every K steps
+                               (default: as often as costs at most a hundredth of the time).
   --env NAME[=VALUE]           Set a variable; NAME alone passes yours. The record keeps the name only. Repeatable.
   --env-file FILE              Set variables from lines of NAME=VALUE.
   --network                    Let the run reach the network.
@@ -53,6 +55,10 @@ Options:
   --runner NAME                embedded (default); docker: in a container of Docker or Podman; host: in the live
                                environment, without isolation.
   --gpus N|all|none            How many GPUs the docker runner asks the engine for. Default: none.
+  --recipe FILE                Record the digest of a file (or of a folder's files) that says how to train. Repeatable.
+  --parent RUN                 Record that this run starts from another one: an id, or a run's folder. Repeatable.
+  --tag TAG                    Tag the run. Repeatable; `repro-env runs tag` does so later.
+  --note TEXT                  Say something about the run; `repro-env runs note` does so later.
   --runs DIR                   Where runs are recorded. Default: runs/ beside the spec's folder.
   --save DIR                   Copy the outputs there afterwards; it has to be new or empty.
   --record FILE                Write the whole record there too, as one JSON file (replaced when it is there).
@@ -73,6 +79,10 @@ _VALUES = frozenset(
         "--ranks",
         "--determinism",
         "--threads",
+        "--recipe",
+        "--parent",
+        "--tag",
+        "--note",
         "--env",
         "--env-file",
         "--runs",
@@ -80,8 +90,10 @@ _VALUES = frozenset(
         "--record",
     }
 )
+_MAYBE = frozenset({"--trace"})
+"""With a value after `=`, or with none."""
 _FLAGS = frozenset({"--network", "--frozen", "--data-changed", "--json", "--help", "-h"})
-_REPEATED = frozenset({"--data", "--checkpoints", "--env"})
+_REPEATED = frozenset({"--data", "--checkpoints", "--env", "--recipe", "--parent", "--tag"})
 _GPUS = 1024
 _CORES = 4096
 RANKS: tuple[Ranks, ...] = ("each", "same")
@@ -125,6 +137,9 @@ def split(words: Sequence[str]) -> Words:
         if name in _FLAGS:
             if equals:
                 raise UsageError("takes no value", where=word, hint=f"say {name} alone")
+        elif name in _MAYBE:
+            if equals and not value:
+                raise UsageError("needs a value after =", where=word, hint=f"or say {name} alone")
         elif name in _VALUES:
             if not equals:
                 if not left or left[0] == "--" or left[0] in _VALUES | _FLAGS:
@@ -141,7 +156,7 @@ def split(words: Sequence[str]) -> Words:
 def _hint(name: str) -> str:
     import difflib
 
-    close = difflib.get_close_matches(name, sorted(_VALUES | _FLAGS), 1)
+    close = difflib.get_close_matches(name, sorted(_VALUES | _FLAGS | _MAYBE), 1)
     return f"did you mean {close[0]}? {_AFTER}" if close else _AFTER
 
 
@@ -202,6 +217,11 @@ def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
         ranks=_one_of("--ranks", words.last("--ranks"), RANKS),
         determinism=_one_of("--determinism", words.last("--determinism"), MODES),
         threads=_threads(words.last("--threads")),
+        trace=_steps(words.last("--trace")),
+        recipe=words.all("--recipe"),
+        parents=words.all("--parent"),
+        tags=words.all("--tag"),
+        note=words.last("--note") or "",
         env=tuple(variable(text) for text in words.all("--env")),
         env_file=path("--env-file"),
         network=words.has("--network"),
@@ -273,6 +293,15 @@ def _threads(text: str | None) -> int | None:
         return None
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= _CORES):
         raise UsageError("is no number of threads", where=f"--threads {text}", hint=f"give a number from 1 to {_CORES}")
+    return int(text)
+
+
+def _steps(text: str | None) -> int | None:
+    """Every how many steps weights are hashed: 0 for a number found by their cost; None where nothing is traced."""
+    if not text:
+        return None if text is None else 0
+    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
+        raise UsageError("is no number of steps", where=f"--trace={text}", hint="give a number from 1, or say --trace alone")
     return int(text)
 
 

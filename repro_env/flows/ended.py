@@ -1,0 +1,77 @@
+"""What is written down of a run when its command is over: all that was left, noted and measured, as one `End`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from repro_env.catalog import metrics, noted, outputs, parents, recipe
+from repro_env.flows import before
+from repro_env.io.files import remove_tree
+from repro_env.model import redact
+from repro_env.model.run import End, Launch, Outcome, Output, Start
+from repro_env.run import plan
+from repro_env.store.store import Store
+
+TRACE = "trace"
+"""In the run's folder: the steps of training, one file a process."""
+
+
+def end_of(
+    launch: Launch,
+    start: Start,
+    outcome: Outcome,
+    *,
+    folder: Path,
+    seconds: float,
+    started: str,
+    removed: Sequence[str],
+    problems: Sequence[str],
+    after: before.Listing | None,
+    store: Store,
+) -> End:
+    """Read everything in the run's `folder`. `started`: digest of its `start.json`. `problems` stand among `others`."""
+    files, notes = folder / "files", Path(launch.notes)
+    left = outputs.collect(files)
+    said = noted.read(notes / plan.NOTES)
+    numbers, values = metrics.collect(files, left.outputs), recipe.parameters(files, left.outputs)
+    return End(
+        schema="repro-env/run-end/1",
+        id=start.id,
+        ended=moment(datetime.now(timezone.utc)),
+        seconds=round(seconds, 3),
+        outcome=outcome,
+        outputs=left.outputs,
+        others=(*left.others, *problems),
+        removed=tuple(redact.line(path) for path in removed),
+        holes=said.holes,
+        start=started,
+        seeded=said.seeded,
+        entropy=said.entropy,
+        operations=said.operations,
+        effective=said.effective,
+        world=said.world,
+        metrics=numbers.metrics,
+        parameters=values.parameters,
+        unread=tuple(sorted((*numbers.unread, *values.unread))),
+        trace=_traced(notes / plan.TRACE, folder / TRACE),
+        after=before.digest(after),
+        resumed=parents.resumed(said.resumed, [folder.parent, *store.seen.folders()], start.id),
+    )
+
+
+def _traced(noted_at: Path, kept: Path) -> tuple[Output, ...]:
+    """Keep the trace beside the record."""
+    if not noted_at.is_dir() or noted_at.is_symlink():
+        return ()
+    with contextlib.suppress(OSError):
+        remove_tree(kept)
+        noted_at.rename(kept)
+    return outputs.collect(kept).outputs
+
+
+def moment(when: datetime) -> str:
+    """UTC, ISO 8601 with milliseconds."""
+    return when.strftime("%Y-%m-%dT%H:%M:%S.") + f"{when.microsecond // 1000:03d}Z"
