@@ -272,14 +272,21 @@ def remove(folder: Path, *, force: bool = False) -> None:
     """Take a run away, its outputs too. Raises `RecordError` while it is running, unless `force`."""
     if not force and is_running(folder):
         raise RecordError("is still running", where=folder.name, hint="wait for its end, or stop it first")
-    # First out of sight: half a run must not look like one. What a killed removal left goes with the next.
+    # First out of sight: half a run must not look like one (`tidy` has what a killed removal leaves).
     hidden = folder.with_name(f"{_GONE}{folder.name}")
     try:
         if folder.exists():
             folder.rename(hidden)
-        for path in folder.parent.glob(f"{_GONE}*"):
-            if path.is_dir() and not path.is_symlink():
-                remove_tree(path)
+        remove_tree(hidden)
     except OSError as error:
-        raise RecordError(f"cannot be removed: {error.strerror}", where=str(folder), hint="remove it as its owner") from None
+        where = hidden if hidden.is_dir() else folder
+        raise RecordError(f"cannot be removed: {error.strerror}", where=str(where), hint="remove it as its owner") from None
     _repoint(folder.parent)
+
+
+def tidy(runs: Path) -> None:
+    """Take away what removals left that were killed. What cannot be removed stays."""
+    for path in runs.glob(f"{_GONE}*"):
+        if path.is_dir() and not path.is_symlink():
+            with contextlib.suppress(OSError):
+                remove_tree(path)

@@ -50,6 +50,7 @@ def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, te
     plan = retention.plan([_facts(run, held) for run in there], rules, held)
     if dry_run:
         return Collected(plan.keep, tuple(Gone(run, _size(run.folder)) for run in plan.remove), tuple(broken), (), dry_run=True)
+    records.tidy(runs)
     # A run may have started from one of these, or got its tag, while somebody read what a dry run said.
     gone: list[Gone] = []
     failed: list[tuple[Run, str]] = []
