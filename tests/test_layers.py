@@ -35,7 +35,7 @@ DOORS = {
     "urllib.request": {"io/http.py"},
     "docker": {"io/engine.py"},
 }
-BINDINGS = {"nvidia-ml-py": "pynvml"}
+BINDINGS = {"nvidia-ml-py": "pynvml", "pyyaml": "yaml"}
 """What a distribution is imported as, where that is not its name."""
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 
