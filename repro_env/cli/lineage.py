@@ -227,6 +227,8 @@ def _run(found: Answer, page: Page) -> None:
     )
     page.listing("recipe", [f"{one.path} ({one.sha256})" for one in start.recipe], "--all")
     page.row("seed", str(start.seed))
+    page.row("determinism", start.determinism)
+    page.row("network", "yes: what came from there is not recorded" if start.network else "")
     if run.end is not None:
         page.listing(
             "its own seeds",

@@ -25,7 +25,7 @@ class Seen:
         """Note a runs folder, there or yet to be made. What cannot be written is left: the work that it is noted for goes on."""
         path = os.fsencode(os.path.realpath(runs))
         note = self._root / hashlib.sha256(path).hexdigest()
-        if note.exists():
+        if note.exists() or path.startswith(os.fsencode(self._root.parent) + b"/"):  # in the store: runs for a while only
             return
         with contextlib.suppress(OSError, DiskError):
             atomic_write(note, path + b"\n", flush=False)

@@ -7,8 +7,8 @@ from repro_env.store.seen import Seen
 
 
 def test_folders_are_remembered_by_where_they_really_are(tmp_path: Path) -> None:
-    root, runs = tmp_path / "seen", tmp_path / "b" / "runs"
-    root.mkdir()
+    root, runs = tmp_path / "store" / "runs", tmp_path / "b" / "runs"
+    root.mkdir(parents=True)
     runs.mkdir(parents=True)
     (tmp_path / "link").symlink_to("b/runs")
     odd = tmp_path / os.fsdecode(b"a\n\xff")
@@ -24,11 +24,21 @@ def test_folders_are_remembered_by_where_they_really_are(tmp_path: Path) -> None
 
 
 def test_torn_notes_and_a_folder_that_is_gone_hold_nothing(tmp_path: Path) -> None:
-    seen = Seen(tmp_path)
+    root = tmp_path / "store" / "runs"
+    root.mkdir(parents=True)
+    seen = Seen(root)
     seen.see(tmp_path)
-    (note,) = tmp_path.iterdir()
+    (note,) = root.iterdir()
     note.write_bytes(note.read_bytes()[:3])
-    (tmp_path / "sub").mkdir()
+    (root / "sub").mkdir()
     assert seen.folders() == []
     Seen(tmp_path / "none").see(tmp_path)
     assert Seen(tmp_path / "none").folders() == []
+
+
+def test_runs_in_the_store_itself_are_for_a_while_only(tmp_path: Path) -> None:
+    """`verify` repeats a run there, and removes it."""
+    (tmp_path / "runs").mkdir()
+    seen = Seen(tmp_path / "runs")
+    seen.see(tmp_path / "temp" / "x" / "runs")
+    assert seen.folders() == []
