@@ -69,9 +69,31 @@ class Script:
         return done.stdout
 
     @property
-    def holes(self) -> list[dict[str, object]]:
+    def notes(self) -> list[dict[str, object]]:
         path = self.folder / "holes"
         return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    @property
+    def holes(self) -> list[dict[str, object]]:
+        """And problems."""
+        return [note for note in self.notes if "library" in note or "problem" in note]
+
+    @property
+    def seeded(self) -> set[tuple[object, object, object]]:
+        """(what, value, line) of the seeds that the script set itself."""
+        assert all(note["file"] == str(self.folder / "script.py") for note in self.notes if "seeded" in note), self.notes
+        return {(note["what"], note["value"], note["line"]) for note in self.notes if "seeded" in note}
+
+    @property
+    def entropy(self) -> dict[tuple[object, object], int]:
+        """(what, line) -> how often."""
+        counts: dict[tuple[object, object], int] = {}
+        for note in self.notes:
+            if "entropy" in note:
+                assert note["file"] == str(self.folder / "script.py"), note
+                key = (note["entropy"], note["line"])
+                counts[key] = counts.get(key, 0) + int(str(note["count"]))
+        return counts
 
     @property
     def places(self) -> set[tuple[object, object]]:
@@ -93,10 +115,11 @@ def test_random_is_a_function_of_the_master_seed(script: Script) -> None:
 
 
 def test_the_scripts_own_seed_wins(script: Script) -> None:
-    code = "import random; random.seed(5); print(random.random(), random.Random(6).random())"
+    code = "import random; random.seed(5)\nprint(random.random(), random.Random('x').random())"
     plain = subprocess.run([script.python, "-c", code], capture_output=True, text=True, check=True).stdout
     assert script.run(code) == script.run(code, seed=2) == plain
     assert script.holes == []
+    assert script.seeded == {("random.seed", "5", 1), ("random.Random", "'x'", 2)}
 
 
 def test_nothing_drawn_is_no_hole(script: Script) -> None:
@@ -121,9 +144,81 @@ def test_the_systems_own_randomness_is_left_alone(script: Script) -> None:
     assert script.holes == []
 
 
+def test_what_the_system_gives_is_counted_by_line_also_in_children(script: Script) -> None:
+    code = """
+    import os, multiprocessing, random, secrets, sys, tempfile, uuid
+    def child():
+        for _ in range(3):
+            secrets.token_hex()
+    if __name__ == "__main__":
+        for _ in range(5):
+            os.urandom(3)
+        uuid.uuid4(), uuid.uuid4(); uuid.uuid1()
+        random.SystemRandom().random()
+        os.close(tempfile.mkstemp(dir=".")[0])
+        for method in ("fork", "spawn"):
+            process = multiprocessing.get_context(method).Process(target=child)
+            process.start()
+            process.join()
+        with multiprocessing.get_context("fork").Pool(1) as pool:
+            pool.apply(child)
+        try:
+            os.getrandom(4)
+        except AttributeError:
+            pass
+        assert os.urandom.__module__ == "os" and os.urandom(4) != os.urandom(4), os.urandom
+    """
+    script.run(code)
+    got = script.entropy
+    got.pop(("os.getrandom", 19), None)
+    pool = got.pop(("secrets.token_hex", 5)) - 6
+    assert pool in (2, 3)  # the pool kills its workers: at least half is noted
+    assert got == {
+        ("os.urandom", 8): 5,
+        ("uuid.uuid4", 9): 2,
+        ("uuid.uuid1", 9): 1,
+        ("random.SystemRandom", 10): 1,
+        ("os.urandom", 22): 2,
+    }
+
+
+def test_a_fork_counts_for_itself(script: Script) -> None:
+    code = """
+    import os, sys
+    for _ in range(3):
+        os.urandom(1)
+    if not os.fork():
+        sys.exit()
+    os.wait()
+    """
+    script.run(code)
+    assert script.entropy == {("os.urandom", 4): 3}
+
+
+def test_the_package_is_there_where_the_environment_has_none(tmp_path: Path) -> None:
+    script = Script(tmp_path, sys._base_executable)  # type: ignore[attr-defined]
+    code = "import repro_env, sys; print(repro_env.seed('split'), repro_env.__file__, sys.path)"
+    env = {"PYTHONPATH": str(SEEDS), "REPRO_ENV_SEED": "7"}
+    done = subprocess.run([script.python, "-c", code], cwd=tmp_path, env=env, capture_output=True, text=True, check=True)
+    seed, file, path = done.stdout.split(" ", 2)
+    assert file == f"{SEEDS.parents[1]}/__init__.py"
+    assert str(SEEDS.parents[2]) not in path
+    installed = {"REPRO_ENV_SEED": "7", "PYTHONPATH": str(SEEDS.parents[2])}
+    plain = subprocess.run([script.python, "-c", code], cwd=tmp_path, env=installed, capture_output=True, text=True, check=True)
+    assert plain.stdout.split()[:2] == [seed, file]
+    (script.folder / "repro_env.py").write_text("def seed(name):\n    return 'own'")
+    assert script.run(code).startswith(f"own {script.folder}/repro_env.py ")
+
+
 def test_ranks_have_streams_of_their_own(script: Script) -> None:
     code = "import random; print(random.random())"
-    assert len({script.run(code, extra={"RANK": rank}) for rank in ("", "0", "1")}) == 3
+    alone = script.run(code)
+    assert len({alone, *(script.run(code, extra={"RANK": rank}) for rank in ("0", "1", "2"))}) == 3
+    assert script.run(code, extra={"RANK": "0", "LOCAL_RANK": "0"}) == alone
+    assert script.run(code, extra={"RANK": "1", "REPRO_ENV_RANKS": "same"}) == alone
+    lightning = {script.run(code, extra={"NODE_RANK": node, "LOCAL_RANK": local}) for node in "01" for local in "01"}
+    assert len(lightning) == 4
+    assert alone in lightning
 
 
 def test_without_a_master_seed_nothing_is_done(script: Script) -> None:
@@ -186,6 +281,49 @@ def test_children_of_every_start_method_agree_and_differ_from_each_other(script:
     assert len(set(printed[0].splitlines())) == 3
 
 
+def test_tasks_of_a_pool_agree_whoever_takes_them(tmp_path: Path) -> None:
+    script = Script(tmp_path)
+    code = """
+    import multiprocessing, os, random, sys, time
+    from concurrent.futures import ProcessPoolExecutor
+    from multiprocessing.pool import ThreadPool
+    def draw(_):
+        time.sleep(0.002 * (os.getpid() % 3))
+        return random.random(), random.Random().random()
+    def first(_):
+        return random.random()
+    def seed():
+        random.seed(5)
+    if __name__ == "__main__":
+        context = multiprocessing.get_context(METHOD)
+        drawn = []
+        with context.Pool(WORKERS) as pool:
+            drawn += pool.map(draw, range(4), chunksize=1)
+            drawn += pool.imap(draw, range(2))
+            drawn.append(pool.apply(draw, (0,)))
+        for _ in range(2):
+            with ProcessPoolExecutor(WORKERS, mp_context=context) as executor:
+                drawn += executor.map(draw, range(3))
+        assert len(set(drawn)) == 13
+        with context.Pool(1, initializer=seed) as pool:  # the script's own seed stays
+            own = pool.map(first, range(2), chunksize=1)
+        plain = random.Random(5)
+        assert own == [plain.random(), plain.random()], own
+        before = random.getstate()
+        with ThreadPool(2) as threads:
+            threads.map(abs, range(4), chunksize=1)
+        assert random.getstate() == before
+        print(drawn, random.random())
+    """
+    printed = {
+        script.run(code.replace("METHOD", repr(method)).replace("WORKERS", workers))
+        for method, workers in (("fork", "1"), ("fork", "3"), ("spawn", "2"), ("forkserver", "2"))
+    }
+    assert len(printed) == 1
+    assert ("random.Random() without a seed", 7) in script.places
+    assert ("random, never seeded, imported", 2) in {(hole["what"], hole["line"]) for hole in script.holes}
+
+
 def test_bare_forks_have_streams_of_their_own(script: Script) -> None:
     code = """
     import os, random
@@ -210,7 +348,7 @@ def test_an_interpreter_without_the_need_pays_next_to_nothing() -> None:
     with_us = subprocess.run([sys.executable, "-c", code], env=env, capture_output=True, text=True, check=True).stdout
     without = subprocess.run([sys.executable, "-c", code], env={}, capture_output=True, text=True, check=True).stdout
     new = set(with_us.split("'")[1::2]) - set(without.split("'")[1::2])
-    assert new <= {"sitecustomize", "_repro_env_seeds", "__future__", "atexit"}
+    assert new <= {"sitecustomize", "_repro_env_seeds", "_repro_env_entropy", "_repro_env_package", "__future__", "atexit"}
 
 
 # --- NumPy
@@ -240,13 +378,45 @@ def test_numpy_is_a_function_of_the_master_seed(numpy: Script) -> None:
 
 def test_numpys_own_seeds_win(numpy: Script) -> None:
     code = """
-    import numpy as np
+    import copy, pickle, numpy as np
     np.random.seed(5)
-    print(np.random.rand(), np.random.default_rng(5).random(), np.random.RandomState(5).rand(), np.random.RandomState(seed=5).rand(), np.random.PCG64(5).random_raw())
+    state = np.random.RandomState(5)
+    more = np.random.RandomState(
+        seed=6)
+    print(np.random.rand(), np.random.default_rng(5).random(), state.rand(), more.rand(), np.random.PCG64([1, 2]).random_raw())
+    child = np.random.SeedSequence(7).spawn(1)[0]
+    print(np.random.default_rng(child).random())
+    print(copy.deepcopy(state).rand(), pickle.loads(pickle.dumps(state)).rand(), state.rand())
+    state.seed(8)
+    print(state.rand(), state, isinstance(state, np.random.RandomState), type(pickle.loads(pickle.dumps(state))._bit_generator))
+    np.random.set_state(np.random.get_state())
+    print(np.random.rand(), np.random.RandomState(np.random.MT19937(3)).rand())
     """
     plain = subprocess.run([numpy.python, "-c", textwrap.dedent(code)], capture_output=True, text=True, check=True).stdout
     assert numpy.run(code) == plain
     assert numpy.holes == []
+    named = {
+        ("numpy.random.seed", "5", 3),
+        ("numpy.random.RandomState", "5", 4),
+        ("numpy.random.RandomState", "8", 11),
+        ("numpy.random.SeedSequence", "5", 7),
+        ("numpy.random.SeedSequence", "[1, 2]", 7),
+        ("numpy.random.SeedSequence", "7", 8),
+        ("numpy.random.SeedSequence", "3", 14),
+    }
+    assert numpy.seeded - named <= {("numpy.random.RandomState", "6", 5), ("numpy.random.RandomState", "6", 6)}  # by Python
+    assert len(numpy.seeded - named) == 1
+
+
+def test_a_state_of_numpy_without_a_seed_is_a_hole_and_one_that_is_copied_is_not(numpy: Script) -> None:
+    code = """
+    import copy, numpy as np
+    first = np.random.RandomState()
+    copy.deepcopy(first)
+    np.random.seed()
+    """
+    numpy.run(code)
+    assert numpy.places == {("generator without a seed", 3), ("generator without a seed", 5)}
 
 
 def test_numpy_in_children_is_seeded_anew_only_where_the_script_left_it_unseeded(numpy: Script) -> None:
@@ -288,11 +458,40 @@ def torch(tmp_path: Path) -> Script:
 @pytest.mark.slow
 def test_torch_is_a_function_of_the_master_seed_and_its_own_seed_wins(torch: Script) -> None:
     code = "import torch; print(torch.rand(2).tolist(), torch.initial_seed())"
-    assert torch.run(code) == torch.run(code) != torch.run(code, seed=2)
+    assert torch.run(code) != torch.run(code, seed=2)
     assert torch.places == {("default generator, never seeded, imported", 1)}
-    code = "import torch; torch.manual_seed(3); print(torch.rand(2).tolist())"
-    assert torch.run(code) == torch.run(code, seed=2)
-    assert torch.holes == []
+    code = """
+    import torch
+    print(torch.rand(2).tolist())
+    queued = torch.cuda._lazy_seed_tracker.get_calls()  # what CUDA is seeded with once it is in use
+    print("seeded", [call for call in queued if call])
+    print(torch.seed(), torch.initial_seed(), torch.rand(2).tolist())
+    torch.cuda.seed_all()
+    torch.manual_seed(3)
+    torch.cuda.manual_seed(seed=4)
+    torch.cuda.manual_seed_all(5)
+    print(torch.rand(2).tolist())
+    for one in range(6):
+        torch.random.manual_seed(one)
+    assert torch.random.manual_seed is torch.manual_seed and torch.manual_seed.__name__ == "manual_seed"
+    """
+    first = torch.run(code).splitlines()
+    assert torch.places == {
+        ("torch.seed() without a seed", 6),
+        ("torch.cuda.seed_all() without a seed", 7),
+    }  # what was drawn before is lost with the state
+    assert torch.seeded == {
+        ("torch.manual_seed", "3", 8),
+        ("torch.cuda.manual_seed", "4", 9),
+        ("torch.cuda.manual_seed_all", "5", 10),
+        *(("torch.manual_seed", value, 13) for value in ("0", "1", "2", "3", "and others")),
+    }
+    second = torch.run(code, seed=2).splitlines()
+    assert "manual_seed_all" in first[1]
+    assert first[0] != second[0]
+    assert first[2] != second[2]
+    assert first[2].split()[0] == first[2].split()[1]
+    assert first[3] == second[3]
 
 
 @pytest.mark.slow
@@ -303,13 +502,20 @@ def test_loader_workers_agree_under_fork_and_spawn_and_differ_by_epoch(torch: Sc
         def __len__(self):
             return 4
         def __getitem__(self, index):
-            return random.random(), np.random.rand(), torch.rand(1).item(), np.random.default_rng().random()
+            return random.random(), np.random.rand(), torch.rand(1).item(), np.random.default_rng().random(), own
+    def start(worker):
+        global own
+        own = random.Random().random()
+        np.random.seed((torch.initial_seed() + worker) % 2**32)
     if __name__ == "__main__":
-        loader = torch.utils.data.DataLoader(Set(), num_workers=2, multiprocessing_context=METHOD)
-        for epoch in range(2):
+        loader = torch.utils.data.DataLoader(Set(), num_workers=2, multiprocessing_context=METHOD, worker_init_fn=start)
+        for epoch in range(EPOCHS):
             for batch in loader:
                 print([one.item() for one in batch])
     """
-    fork, again, spawn = (torch.run(code.replace("METHOD", repr(method))) for method in ("fork", "fork", "spawn"))
-    assert fork == again == spawn
+    fork = torch.run(code.replace("METHOD", "'fork'").replace("EPOCHS", "2"))
     assert len(set(fork.splitlines())) == 8
+    assert {what for what, _, line in torch.seeded if line == 11} == {"numpy.random.seed"}
+    assert {line for _, _, line in torch.seeded} == {11}  # what torch gives its workers is nobody's seed
+    spawn = torch.run(code.replace("METHOD", "'spawn'").replace("EPOCHS", "1"))
+    assert spawn.splitlines() == fork.splitlines()[:4]

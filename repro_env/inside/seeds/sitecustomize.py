@@ -40,6 +40,8 @@ def _go_on() -> None:
 if os.environ.get("REPRO_ENV_SEED"):
     _start(
         "_repro_env_seeds",
+        "_repro_env_entropy",
+        "_repro_env_package",
         *(["_repro_env_determinism"] if os.environ.get("REPRO_ENV_DETERMINISM") else []),
         *(["_repro_env_trace"] if os.environ.get("REPRO_ENV_TRACE") else []),
     )
