@@ -356,6 +356,10 @@ def closing(done: Done) -> list[str]:
         first = min(end.holes, key=lambda hole: "-packages/" in hole)
         more = f" and {len(end.holes) - 1} more" if len(end.holes) > 1 else ""
         said.append(f"left unseeded by the script, seeded for it: {first}{more}")
+    if end.operations:
+        most = max(end.operations, key=lambda one: one.count)
+        more = f" and {len(end.operations) - 1} more" if len(end.operations) > 1 else ""
+        said.append(f"ran without a deterministic implementation: {most.what}, {most.count} times at {most.file}:{most.line}{more}")
     said.append(f"record {done.folder}")
     word = short(end.id)
     said.append(f"next: repro-env runs {f'get {word} --to DIR' if end.outputs else f'show {word}'}")

@@ -213,3 +213,29 @@ def test_words_pass_the_application_untouched(monkeypatch: pytest.MonkeyPatch) -
     words = ["--seed", "1", "--", "x", "--help", "--", "-v"]
     assert app.run(["exec", *words]) == 7
     assert seen == [words]
+
+
+def test_a_trace_with_and_without_its_steps() -> None:
+    for words, trace in ((("train.py",), None), (("--trace", "train.py"), 0), (("--trace=64", "train.py"), 64)):
+        assert run.request(run.split(words), here=Path("/p"), environ={}).trace == trace
+    for word in ("--trace=", "--trace=0", "--trace=x", "--trace=-1"):
+        with pytest.raises(UsageError):
+            run.request(run.split((word, "train.py")), here=Path("/p"), environ={})
+
+
+def test_modes_ranks_and_threads() -> None:
+    asked = run.request(
+        run.split(("--ranks", "same", "--determinism=strict", "--threads", "3", "x")), here=Path("/p"), environ={}
+    )
+    assert (asked.ranks, asked.determinism, asked.threads) == ("same", "strict", 3)
+    plain = run.request(run.split(("x",)), here=Path("/p"), environ={})
+    assert (plain.ranks, plain.determinism, plain.threads) == ("each", "warn", None)
+    for words in (("--ranks", "none"), ("--determinism", "on"), ("--threads", "0"), ("--threads", "two"), ("--threads", "5000")):
+        with pytest.raises(UsageError):
+            run.request(run.split((*words, "x")), here=Path("/p"), environ={})
+
+
+def test_what_is_said_of_a_run() -> None:
+    words = ("--recipe", "a.yaml", "--recipe", "b.yaml", "--parent", "1f2e", "--tag", "one", "--tag", "two", "--note", "why", "x")
+    asked = run.request(run.split(words), here=Path("/p"), environ={})
+    assert (asked.recipe, asked.parents, asked.tags, asked.note) == (("a.yaml", "b.yaml"), ("1f2e",), ("one", "two"), "why")

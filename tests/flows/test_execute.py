@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import stat
@@ -12,7 +13,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from repro_env.catalog import records
+from repro_env.catalog import annotation, records
 from repro_env.flows import asked, execute, snapshot
 from repro_env.flows.asked import Asked
 from repro_env.flows.execute import Done
@@ -24,6 +25,7 @@ from repro_env.model.errors import (
     DriftError,
     EngineError,
     RecordError,
+    ReproEnvError,
     SourceError,
     UsageError,
 )
@@ -437,6 +439,71 @@ def test_holes_are_collected_once_each_and_garbage_is_not_believed(place: Place)
     assert done.end.holes[1].startswith("seeds: torch: x")
     assert len(done.end.holes) == 2
     assert records.read(done.folder).end == done.end
+
+
+def test_the_end_vouches_for_the_beginning(place: Place) -> None:
+    done = place.run()
+    assert done.end.start == f"sha256:{hashlib.sha256((done.folder / 'start.json').read_bytes()).hexdigest()}"
+
+
+def test_metrics_and_parameters_are_read_from_outputs(place: Place) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        (folder / "files" / ".hydra").mkdir()
+        (folder / "files" / ".hydra" / "config.yaml").write_text("lr: 1e-3\n")
+        (folder / "files" / "metrics.json").write_text('{"accuracy": 0.5}')
+        (folder / "files" / "broken.json").write_text('{"accuracy": ')
+        return 0
+
+    end = place.run(backend=Fake(work)).end
+    assert [(one.file, one.name, one.last) for one in end.metrics] == [("metrics.json", "accuracy", 0.5)]
+    assert [(one.file, one.name, one.value) for one in end.parameters] == [(".hydra/config.yaml", "lr", "1e-3")]
+    assert any("broken.json" in line for line in end.unread)
+
+
+def test_a_trace_is_kept_beside_the_record(place: Place) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        (Path(launch.notes) / "trace").mkdir()
+        (Path(launch.notes) / "trace" / "0.jsonl").write_text("{}\n")
+        return 0
+
+    done = place.run(backend=Fake(work), trace=0)
+    assert [one.path for one in done.end.trace] == ["0.jsonl"]
+    assert (done.folder / "trace" / "0.jsonl").read_text() == "{}\n"
+    assert not (done.folder / "notes").exists()
+    assert place.run(backend=Fake()).end.trace == ()
+
+
+def test_a_link_is_no_trace(place: Place, tmp_path: Path) -> None:
+    """The notes folder is the script's to write to."""
+
+    def work(launch: Launch, folder: Path) -> int:
+        (Path(launch.notes) / "trace").symlink_to(tmp_path)
+        return 0
+
+    done = place.run(backend=Fake(work), trace=0)
+    assert done.end.trace == ()
+    assert not (done.folder / "trace").exists()
+    assert tmp_path.is_dir()
+
+
+def test_recipe_parents_tags_and_notes(place: Place) -> None:
+    (place.project / "recipe.yaml").write_text("lr: 1\n")
+    first = place.run(tags=("base",), note="the first")
+    second = place.run(
+        parents=(first.start.id[-8:],), recipe=("recipe.yaml",), data=((str(first.folder / "files"), "/data/first"),)
+    )
+    assert [one.path for one in second.start.recipe] == ["recipe.yaml"]
+    assert {(one.id, one.how) for one in second.start.parents} == {(first.start.id, "named"), (first.start.id, "data")}
+    assert {one.record for one in second.start.parents} == {
+        f"sha256:{hashlib.sha256((first.folder / 'end.json').read_bytes()).hexdigest()}"
+    }
+    assert annotation.tags(annotation.of(first.folder)) == ("base",)
+    assert [one.text for one in annotation.of(first.folder) if one.kind == "note"] == [("the first",)]
+    runs = len(place.runs)
+    for wrong in ({"parents": ("nope",)}, {"recipe": ("nope.yaml",)}, {"tags": ("no tag\n",)}):
+        with pytest.raises(ReproEnvError):
+            place.run(**wrong)
+    assert len(place.runs) == runs
 
 
 def test_without_network_it_is_said(place: Place) -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from repro_env.image import layout
 from repro_env.model import codec
+from repro_env.model.accelerator import Threads
 from repro_env.model.environment import Variable
 from repro_env.model.errors import UsageError
 from repro_env.model.image import Config
@@ -103,6 +104,41 @@ def test_the_variables_are_the_images_the_users_and_the_seeds(spec: Spec) -> Non
     assert values["PYTHONPYCACHEPREFIX"] == layout.PYCACHE
     assert values["WANDB_MODE"] == "offline"
     assert values["HF_HUB_OFFLINE"] == values["TRANSFORMERS_OFFLINE"] == values["HF_DATASETS_OFFLINE"] == "1"
+
+
+def with_threads(spec: Spec, *counts: tuple[str, int], cores: int = 4) -> Spec:
+    threads = tuple(Threads(library=library, count=count) for library, count in counts)
+    frameworks = msgspec.structs.replace(spec.observed.frameworks, threads=threads)
+    host = msgspec.structs.replace(spec.observed.host, cores=cores)
+    return msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, frameworks=frameworks, host=host))
+
+
+def test_threads_are_those_of_the_capture(spec: Spec) -> None:
+    captured = with_threads(spec, ("torch", 4), ("openmp", 2), ("openmp", 3), ("openblas", 0), ("mkl", 4), ("torch interop", 8))
+    values = env(plan.plan(captured, request_()))
+    assert values["REPRO_ENV_THREADS"] == "LOKY_MAX_CPU_COUNT=4 MKL_NUM_THREADS=4 OMP_NUM_THREADS=4 TORCH_INTEROP=8"
+    assert "OMP_NUM_THREADS" not in values, "torchrun and joblib look whether it is set"
+    asked = env(plan.plan(captured, request_(threads=1)))
+    assert (asked["OMP_NUM_THREADS"], asked["MKL_NUM_THREADS"], asked["OPENBLAS_NUM_THREADS"]) == ("1", "1", "1")
+    assert "REPRO_ENV_THREADS" not in asked
+    off = env(plan.plan(captured, request_(determinism="off")))
+    assert "REPRO_ENV_THREADS" not in off
+    assert "CUBLAS_WORKSPACE_CONFIG" not in off
+    assert env(plan.plan(captured, request_(determinism="off", threads=2)))["OMP_NUM_THREADS"] == "2"
+
+
+def test_modes_ranks_and_traces_reach_the_hooks(spec: Spec) -> None:
+    launch = plan.plan(spec, request_(determinism="strict", ranks="same", trace=16))
+    values = env(launch)
+    assert (values["REPRO_ENV_DETERMINISM"], values["REPRO_ENV_RANKS"], values["REPRO_ENV_RUN"]) == ("strict", "same", "id")
+    assert values["REPRO_ENV_TRACE_EVERY"] == "16"
+    assert values["REPRO_ENV_TRACE"] == f"{layout.NOTES}/{plan.TRACE}"
+    assert values["CUBLAS_WORKSPACE_CONFIG"] == ":4096:8"
+    assert launch.fixed_addresses
+    assert not plan.plan(spec, request_(determinism="off")).fixed_addresses
+    assert "REPRO_ENV_TRACE" not in env(plan.plan(spec, request_()))
+    own = with_env(spec, CUBLAS_WORKSPACE_CONFIG=":16:8")
+    assert env(plan.plan(own, request_()))["CUBLAS_WORKSPACE_CONFIG"] == ":16:8"
 
 
 def test_with_network_nothing_is_set_to_offline(spec: Spec) -> None:
