@@ -57,7 +57,12 @@ def test_the_record_says_what_happened(digits: parts.Project, tmp_path: Path) ->
     assert "here/metrics.json" in text
     assert "numpy" in text, "the holes that were filled are named"
     listed = json.loads(digits.run("runs", "list", "--json").out)
-    assert listed
+    assert listed["runs"][0]["id"] == record["start"]["id"]
+    copy = tmp_path / "forest.joblib"
+    copy.write_bytes((digits.folder / "runs/latest/files/here/forest.joblib").read_bytes())
+    found = json.loads(digits.run("lineage", copy, "--json").out)
+    assert record["start"]["id"] in [one["id"] for one in found["made_by"]]
+    assert found["run"]["image"] == spec["expected"]["image_id"]
 
 
 def test_a_run_that_fails_has_a_record_and_its_files(digits: parts.Project) -> None:
