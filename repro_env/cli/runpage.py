@@ -83,7 +83,7 @@ def _ended(end: End, most: int | None) -> Iterator[str]:
         yield f"in force  {len(end.effective)} settings when it ended"
         yield from _cut([f"  {one.name} = {one.value}" for one in end.effective], most)
     if end.parameters:
-        yield f"recipe    {len(end.parameters)} values in {_files(one.file for one in end.parameters)}"
+        yield f"config    {len(end.parameters)} values in {_files(one.file for one in end.parameters)}"
         yield from _cut([f"  {one.name} = {one.value}" for one in end.parameters], most)
     if end.metrics:
         yield f"metrics   {len(end.metrics)} in {_files(one.file for one in end.metrics)}"
