@@ -60,6 +60,8 @@ class _Line(msgspec.Struct):
     operation: str = ""
     count: int = 0
     effective: dict[str, str] = {}
+    script: bool = True
+    """With `effective`: told by the user's own program, and not by an installed one that may only have started it."""
     world: dict[str, int | str] = {}
     rank: str = ""
     resumed: dict[str, int | str] = {}
@@ -81,7 +83,7 @@ def parse(lines: Iterable[bytes]) -> Noted:
     seeded: dict[Seeded, None] = {}
     entropy: dict[tuple[str, str, int], int] = {}
     operations: dict[tuple[str, str, int], int] = {}
-    effective: dict[str, dict[str, str]] = {}
+    told: list[_Line] = []
     world: dict[int, Rank] = {}
     resumed: dict[Resumed, None] = {}
     for text in lines:
@@ -104,8 +106,7 @@ def parse(lines: Iterable[bytes]) -> Noted:
         elif one.operation:
             _add(operations, (redact.line(one.operation), *where), one.count)
         elif one.effective:
-            for name, value in one.effective.items():
-                effective.setdefault(redact.line(name), {})[redact.line(one.rank)] = redact.line(value)
+            told.append(one)
         elif one.world:
             rank = _rank(one.world)
             if rank is not None:
@@ -118,6 +119,7 @@ def parse(lines: Iterable[bytes]) -> Noted:
             holes[redact.line(f"seeds: {one.problem}")] = None
         elif one.library:
             holes[redact.line(f"{one.library} {one.what} at {one.file}:{one.line}")] = None
+    effective = _effective([one for one in told if one.script] or told)
     return Noted(
         holes=tuple(holes),
         seeded=tuple(seeded),
@@ -135,6 +137,15 @@ def _add(counts: dict[tuple[str, str, int], int], key: tuple[str, str, int], cou
 
 def _counts(counts: dict[tuple[str, str, int], int]) -> tuple[Count, ...]:
     return tuple(Count(what=what, count=count, file=file, line=line) for (what, file, line), count in counts.items())
+
+
+def _effective(told: Iterable[_Line]) -> dict[str, dict[str, str]]:
+    """Name -> rank -> value; what is told last counts."""
+    effective: dict[str, dict[str, str]] = {}
+    for one in told:
+        for name, value in one.effective.items():
+            effective.setdefault(redact.line(name), {})[redact.line(one.rank)] = redact.line(value)
+    return effective
 
 
 def _values(by_rank: dict[str, str]) -> str:

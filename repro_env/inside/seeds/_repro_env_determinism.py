@@ -4,7 +4,8 @@ Started by `sitecustomize`. Reads REPRO_ENV_DETERMINISM (`off`, `warn` or `stric
 the captured machine), and notes, one JSON line each:
 
 - {"operation", "count", "file", "line"}: an operation ran that has no repeatable implementation (PyTorch's own alerts);
-- {"effective": {name: value}, "rank"}: threads, flags, precisions as they were when the script's process ended;
+- {"effective": {name: value}, "rank", "script"}: threads, flags, precisions as they were when the process ended; `script`
+  when it was the user's own program, and no installed command;
 - {"world": {"rank", "size", "backend", "device"}}: this process is one of several that train together.
 
 What the script sets later wins; only `strict` lets an operation fail. With `off` nothing is set, but what was in force is noted.
@@ -30,7 +31,7 @@ seeds: Any = __import__("_repro_env_seeds")
 _MODE = os.environ.get("REPRO_ENV_DETERMINISM", "")
 _THREADS = "REPRO_ENV_THREADS"
 _PUT = "REPRO_ENV_THREADS_PUT"
-"""Names that we gave to C code only: a child that gets them from there takes them out of its `os.environ` again."""
+"""What we gave to C code only: a child that gets it from there takes it out of its `os.environ` again."""
 _HASHED = os.environ.get("PYTHONHASHSEED", "")
 _PHRASES = (" does not have a deterministic implementation", " defaults to a non-deterministic algorithm")
 """How PyTorch's alerts go on after the operation's name (`Context::alertNotDeterministic`, the attention kernels)."""
@@ -65,6 +66,8 @@ class _State:
 
     pid = 0
     """That started as this interpreter; a fork has another."""
+    folder = ""
+    """Where this process started."""
     size = 0
     """Of the notes, when this process started."""
     asked = False
@@ -75,6 +78,8 @@ class _State:
     """Thread in which a warning is given again."""
     told = False
     """What was in force is noted."""
+    frameworks: Any = None
+    """Our own `inside/frameworks.py`, once it was needed."""
     world: Any = None
     """The last note of it; of the process `world_pid`."""
     world_pid = 0
@@ -91,6 +96,10 @@ def install() -> None:
     if not _MODE:
         return
     _State.pid = os.getpid()
+    try:
+        _State.folder = os.getcwd()
+    except OSError:
+        pass  # it is gone
     try:
         _State.size = os.stat(seeds._NOTES).st_size
     except OSError:
@@ -114,9 +123,10 @@ def _threads() -> None:
     C code reads the variables, Python code does not see them: torchrun and joblib choose a count for their children where
     `os.environ` has none, as they did on the captured machine.
     """
-    for name in os.environ.pop(_PUT, "").split():
-        os.environ.pop(name, None)
-    wanted = dict(pair.split("=", 1) for pair in os.environ.get(_THREADS, "").split() if "=" in pair)
+    for name, value in _pairs(os.environ.pop(_PUT, "")).items():
+        if os.environ.get(name) == value:
+            del os.environ[name]
+    wanted = _pairs(os.environ.get(_THREADS, ""))
     cores = wanted.pop("LOKY_MAX_CPU_COUNT", "")
     if not wanted or cores == str(_cores()):
         return
@@ -132,9 +142,13 @@ def _threads() -> None:
             # Each of them reads OMP_NUM_THREADS where its own is not set: the script may still set that one number.
             if name not in os.environ and (name == "OMP_NUM_THREADS" or value != every):
                 os.putenv(name, value)
-                put.append(name)
+                put.append(f"{name}={value}")
     if put:
         os.putenv(_PUT, " ".join(put))
+
+
+def _pairs(text: str) -> dict[str, str]:
+    return dict(pair.split("=", 1) for pair in text.split() if "=" in pair)
 
 
 def _cores() -> int:
@@ -401,21 +415,26 @@ def _at_end() -> None:
     if _State.told:
         return
     _State.told = True
-    facts = dict(_effective())
-    if not _is_script():  # torchrun, accelerate launch: what the script said itself counts
+    facts, script = dict(_effective()), _is_script()
+    if not script:  # torchrun, accelerate launch: what was said by what it started counts
         for name in _said():
             facts.pop(name, None)
     if facts:
-        seeds.note({"effective": facts, "rank": rank})
+        seeds.note({"effective": facts, "rank": rank, "script": script})
+
+
+def _program() -> str:
+    """The file that is the program; empty for `-c`. Its `__file__` is gone when a program ends."""
+    path = getattr(getattr(sys.modules.get("__main__"), "__loader__", None), "path", None)
+    return os.path.join(_State.folder, path) if isinstance(path, str) else ""
 
 
 def _is_helper() -> bool:
     """Whether a library started this program for itself."""
-    main: Any = sys.modules.get("__main__")
-    name = getattr(getattr(main, "__spec__", None), "name", None) or ""
-    if name.startswith(_HELPERS):
+    name = getattr(getattr(sys.modules.get("__main__"), "__spec__", None), "name", None)
+    if isinstance(name, str) and name.startswith(_HELPERS):
         return True
-    if getattr(main, "__file__", None) is not None:
+    if _program():
         return False
     try:
         with open("/proc/self/cmdline", "rb") as file:
@@ -426,12 +445,10 @@ def _is_helper() -> bool:
 
 def _is_script() -> bool:
     """Whether the program is the user's own file, and no installed command that may only start others."""
-    file = getattr(sys.modules.get("__main__"), "__file__", None)
-    if not isinstance(file, str):
-        return False
-    file = os.path.abspath(file)
+    file = _program()
     installed = "/site-packages/" in file or "/dist-packages/" in file
-    return not (installed or file.startswith((sys.prefix + "/bin/", sys.base_prefix + "/bin/", sys.base_prefix + "/lib/python")))
+    places = (sys.prefix + "/bin/", sys.base_prefix + "/bin/", sys.base_prefix + "/lib/python")
+    return bool(file) and not installed and not file.startswith(places)
 
 
 def _said() -> set[str]:
@@ -520,6 +537,8 @@ def _library_threads(_: Any) -> dict[str, str]:
 
 def _frameworks() -> Any:
     """The questions that capture asks, too. Kept in a file of the same package, which is no package here."""
+    if _State.frameworks is not None:
+        return _State.frameworks
     import importlib.util
 
     path = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "frameworks.py")
@@ -528,6 +547,7 @@ def _frameworks() -> Any:
         raise ImportError(path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
+    _State.frameworks = module
     return module
 
 

@@ -1,0 +1,588 @@
+"""Modes, threads and what was in force, in real interpreters: with a stand-in for torch where a GPU would be needed, and the real one."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+import textwrap
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from repro_env.catalog import noted
+from tests.inside.test_seeds import PYTHONS, SEEDS, python_with
+
+
+
+class Done(msgspec.Struct):
+    code: int
+    out: str
+    err: str
+    notes: list[dict[str, Any]]
+
+    @property
+    def operations(self) -> dict[tuple[str, int], int]:
+        """(operation, line) -> count."""
+        counts: dict[tuple[str, int], int] = {}
+        for note in self.notes:
+            if "operation" in note:
+                key = (note["operation"], note["line"])
+                counts[key] = counts.get(key, 0) + note["count"]
+        return counts
+
+    @property
+    def effective(self) -> dict[str, str]:
+        """As the record will have it."""
+        told = noted.parse(json.dumps(note).encode() for note in self.notes)
+        return {fact.name: fact.value for fact in told.effective}
+
+    @property
+    def problems(self) -> list[str]:
+        return [note["problem"] for note in self.notes if "problem" in note]
+
+
+class Script:
+    """A script in a folder of its own."""
+
+    def __init__(self, folder: Path, python: str = sys.executable) -> None:
+        self.folder = folder
+        self.python = python
+
+    def run(self, code: str, *, mode: str = "warn", env: dict[str, str] | None = None, args: Sequence[str] = ()) -> Done:
+        (self.folder / "script.py").write_text(textwrap.dedent(code))
+        (self.folder / "notes").unlink(missing_ok=True)
+        start = {
+            "PATH": os.environ["PATH"],
+            "HOME": str(self.folder),
+            "PYTHONPATH": str(SEEDS),
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "PYTHONHASHSEED": "7",
+            "REPRO_ENV_SEED": "1",
+            "REPRO_ENV_NOTES": str(self.folder / "notes"),
+            "REPRO_ENV_DETERMINISM": mode,
+        }
+        done = subprocess.run(
+            [*(args or [self.python]), "script.py"],
+            cwd=self.folder,
+            env={name: value for name, value in (start | (env or {})).items() if value},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=200,
+        )
+        notes = self.folder / "notes"
+        lines = notes.read_text().splitlines() if notes.exists() else []
+        return Done(done.returncode, done.stdout, done.stderr, [json.loads(line) for line in lines])
+
+
+@pytest.fixture(params=PYTHONS)
+def script(request: pytest.FixtureRequest, tmp_path: Path) -> Script:
+    return Script(tmp_path, request.param)
+
+
+# --- a stand-in for torch, with a GPU
+
+TORCH = """
+import sys, types, warnings
+class C:
+    def __init__(self):
+        self.values = dict(fp32_precision="ieee", cudnn_enabled=True, cudnn_benchmark=True, cudnn_deterministic=False,
+            deterministic_algorithms=False, deterministic_algorithms_warn_only=False, deterministic_fill_uninitialized_memory=True,
+            cudnn_allow_tf32=True, cublas_allow_tf32=False, cudnn_sdp_enabled=True, flash_sdp_enabled=True,
+            cublas_allow_fp16_reduced_precision_reduction=(True, True), cublas_allow_bf16_reduced_precision_reduction=True)
+    def __getattr__(self, name):
+        if name.startswith("_get_") and name[5:] in self.values:
+            return lambda: self.values[name[5:]]
+        if name.startswith("_set_") and name[5:] in self.values:
+            return lambda value: self.values.update({name[5:]: value})
+        raise AttributeError(name)
+    def _set_sdp_use_cudnn(self, on):
+        self.values["cudnn_sdp_enabled"] = on
+    def _set_deterministic_algorithms(self, mode, *, warn_only=False):
+        self.values.update(deterministic_algorithms=mode, deterministic_algorithms_warn_only=warn_only)
+_C = C()
+def use_deterministic_algorithms(mode, *, warn_only=False):
+    import torch._inductor.config as config
+    config.deterministic = mode
+    _C._set_deterministic_algorithms(mode, warn_only=warn_only)
+__version__ = "2.99"
+version = types.SimpleNamespace(cuda="12.8", hip=None)
+cuda = types.SimpleNamespace(on=False, is_initialized=lambda: cuda.on, device_count=lambda: 2, current_device=lambda: 1,
+    get_device_name=lambda index: "GPU number %d" % index)
+backends = types.SimpleNamespace(cpu=types.SimpleNamespace(get_cpu_capability=lambda: "AVX9"))
+__config__ = types.SimpleNamespace(show=lambda: "")
+counts = [4, 2]
+get_num_threads, get_num_interop_threads = lambda: counts[0], lambda: counts[1]
+def set_num_interop_threads(count):
+    if len(counts) > 2:
+        raise RuntimeError("cannot set number of interop threads")
+    counts[1:] = [count, "set"]
+def get_float32_matmul_precision():
+    raise RuntimeError("PyTorch is checking, mixed of the legacy and new APIs")
+def operate(name, phrase=" does not have a deterministic implementation, but you set 'x'"):
+    if _C.values["deterministic_algorithms"]:
+        if not _C.values["deterministic_algorithms_warn_only"]:
+            raise RuntimeError(name + phrase)
+        warnings.warn(name + phrase)
+def seeding(module):
+    for name in ("manual_seed", "manual_seed_all"): setattr(module, name, lambda seed: None)
+    for name in ("seed", "seed_all", "initial_seed", "get_rng_state"): setattr(module, name, lambda: 0)
+    return module
+equal = lambda one, other: one == other
+random = seeding(types.SimpleNamespace(__name__="torch.random"))
+cuda.random = seeding(types.SimpleNamespace(__name__="torch.cuda.random"))
+cuda.__name__ = "torch.cuda"
+seeding(cuda)
+seeding(sys.modules["torch"])
+"""
+WORLD = """
+group = None
+def init_process_group(backend=None, rank=0, world_size=1):
+    "Join."
+    global group
+    group = (backend, rank, world_size)
+def is_initialized(): return group is not None
+def get_rank(): return group[1]
+def get_world_size(): return group[2]
+def get_backend(): return group[0]
+def destroy():
+    global group
+    group = None
+"""
+
+
+@pytest.fixture
+def gpu(script: Script) -> Script:
+    """A torch with a GPU that is none, as an installed package."""
+    package = script.folder / "site-packages" / "torch"
+    for folder in ("", "_inductor", "distributed"):
+        (package / folder).mkdir(parents=True, exist_ok=True)
+        (package / folder / "__init__.py").write_text("")
+    (package / "__init__.py").write_text(TORCH)
+    (package / "_inductor" / "config.py").write_text("deterministic = False")
+    (package / "distributed" / "distributed_c10d.py").write_text(WORLD)
+    script.folder = script.folder / "work"
+    script.folder.mkdir()
+    return script
+
+
+SITE = {"PYTHONPATH": f"{SEEDS}:../site-packages"}
+
+
+def test_warn_asks_for_repeatable_code_and_imports_no_compiler(gpu: Script) -> None:
+    code = "import torch, sys; print(torch._C.values, [name for name in sys.modules if 'inductor' in name])"
+    off, warn, strict = (gpu.run(code, mode=mode, env=SITE) for mode in ("off", "warn", "strict"))
+    assert "'cudnn_benchmark': True, 'cudnn_deterministic': False, 'deterministic_algorithms': False" in off.out
+    asked = "'cudnn_benchmark': False, 'cudnn_deterministic': True, 'deterministic_algorithms': True"
+    assert f"{asked}, 'deterministic_algorithms_warn_only': True, 'deterministic_fill_uninitialized_memory': False" in warn.out
+    assert f"{asked}, 'deterministic_algorithms_warn_only': False, 'deterministic_fill_uninitialized_memory': True" in strict.out
+    assert off.out.replace("'cudnn_sdp_enabled': True", "") != off.out
+    assert "'cudnn_sdp_enabled': False" in warn.out
+    assert all(done.out.endswith("[]\n") and done.err == "" for done in (off, warn, strict))
+    assert [done.effective["torch deterministic algorithms"] for done in (off, warn, strict)] == ["off", "warn", "error"]
+
+
+def test_what_was_in_force_is_noted_and_what_cannot_be_read_is_unknown(gpu: Script) -> None:
+    code = "import torch; torch.cuda.on = True; torch._C._set_cudnn_benchmark(True)"
+    effective = gpu.run(code, env=SITE | {"CUBLAS_WORKSPACE_CONFIG": ":4096:8", "LC_ALL": "C"}).effective
+    assert effective.pop("address randomisation") in ("on", "off")
+    assert effective.pop("cores") == str(len(os.sched_getaffinity(0)))
+    assert {name: value for name, value in effective.items() if not re.match(r"threads (?!torch)|OPENBLAS", name)} == {
+        "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+        "cublas allow tf32": "False",
+        "cublas bf16 reduced precision": "True",
+        "cublas fp16 reduced precision": "True",
+        "cuda": "12.8",
+        "cuda devices": "cuda:0 GPU number 0, cuda:1 GPU number 1",
+        "cudnn": "True",
+        "cudnn allow tf32": "True",
+        "cudnn benchmark": "True",
+        "cudnn deterministic": "True",
+        "hash seed": "7",
+        "sdp cudnn": "False",
+        "sdp flash": "True",
+        "threads torch": "4",
+        "threads torch interop": "2",
+        "torch": "2.99",
+        "torch cpu capability": "AVX9",
+        "torch deterministic algorithms": "warn",
+        "torch fill uninitialized memory": "False",
+        "torch float32 matmul precision": "unknown (RuntimeError)",
+    }
+
+
+def test_a_gpu_that_was_not_used_is_not_asked(gpu: Script) -> None:
+    assert "cuda devices" not in gpu.run("import torch; torch.cuda.device_count = None", env=SITE).effective
+
+
+def test_the_compiler_is_asked_when_it_is_imported_and_only_then(gpu: Script) -> None:
+    code = "import torch; import torch._inductor.config as config; print(config.deterministic)"
+    assert gpu.run(code, env=SITE).out == "True\n"
+    assert gpu.run(code, env=SITE, mode="off").out == "False\n"
+    assert gpu.run(code.replace(";", "; torch._C._set_deterministic_algorithms(False);", 1), env=SITE).out == "False\n"
+
+
+FILTERS = """import torch, warnings
+ALERTS
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore"); warnings.filterwarnings("ignore", ".*", UserWarning)
+    ALERTS
+warnings.simplefilter("ignore")
+ALERTS
+warnings.simplefilter("error")
+ALERTS
+with warnings.catch_warnings(record=True) as seen:
+    warnings.simplefilter("always")
+    ALERTS
+warnings.resetwarnings()
+with warnings.catch_warnings():
+    warnings.filters.clear(); warnings.filters.insert(0, ("error", None, Warning, None, 0))
+    ALERTS
+with warnings.catch_warnings():
+    warnings.filters[:] = [("error", None, Warning, None, 0)]; del warnings.filters[0]
+    ALERTS
+warnings.filters = warnings.filters.copy()
+warnings.filterwarnings("error")
+ALERTS
+print("end", seen)
+"""
+
+
+def test_every_alert_is_counted_and_none_is_seen_whatever_the_filters(gpu: Script) -> None:
+    code = FILTERS.replace("ALERTS", "for _ in range(3): torch.operate('put_'); torch.operate('sum of it')")
+    done = gpu.run(code, env=SITE)
+    assert (done.code, done.out, done.err, done.problems) == (0, "end []\n", "", [])
+    lines = [number for number, line in enumerate(code.splitlines(), 1) if "operate" in line]
+    assert done.operations == {(what, line): 3 for what in ("put_", "sum of it") for line in lines}
+
+
+def test_other_warnings_are_given_as_without_us(gpu: Script) -> None:
+    code = """
+    import warnings
+    def own(): warnings.warn("own, not deterministic")
+    own()
+    import torch
+    for _ in range(2): own(); warnings.warn("mine")
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        for _ in range(2): own()
+    """
+    plain = gpu.run(code, env=SITE | {"REPRO_ENV_DETERMINISM": ""})
+    assert gpu.run(code, env=SITE).err == plain.err
+    assert plain.err.count("UserWarning") == 4
+
+
+def test_the_scripts_own_choice_wins_and_shows_its_warnings_as_ever(gpu: Script) -> None:
+    code = """
+    import torch, warnings
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    print(torch._C.values["deterministic_fill_uninitialized_memory"])
+    def run(name):
+        for _ in range(3): torch.operate(name)
+    run("put_"); run("put_"); run("other")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        try: run("put_")
+        except UserWarning as error: print(error)
+    """
+    plain = gpu.run(code, env=SITE | {"REPRO_ENV_DETERMINISM": ""})
+    done = gpu.run(code, env=SITE)
+    assert (done.out, done.err) == (plain.out, plain.err)
+    assert done.err.count("UserWarning") == 2
+    assert done.operations == {("put_", 6): 7, ("other", 6): 3}
+    code = "import torch; torch.use_deterministic_algorithms(False); torch.operate('put_')"
+    done = gpu.run(code, env=SITE, mode="strict")
+    assert (done.operations, done.effective["torch deterministic algorithms"]) == ({}, "off")
+    code = "import torch; torch._C._set_deterministic_fill_uninitialized_memory(False); torch.use_deterministic_algorithms(True)"
+    assert gpu.run(code, env=SITE).effective["torch fill uninitialized memory"] == "False"
+
+
+def test_what_fused_attention_says_counts_too(gpu: Script) -> None:
+    code = "import torch, warnings; torch.operate('Flash Attention', ' defaults to a non-deterministic algorithm. To …')"
+    assert gpu.run(code, env=SITE).operations == {("Flash Attention", 1): 1}
+
+
+def test_an_error_of_strict_passes_through_and_is_counted(gpu: Script) -> None:
+    code = """
+    import torch
+    def work():
+        torch.operate("put_")
+    try:
+        work()
+    except RuntimeError as error:
+        raise SystemError("wrapped") from error
+    """
+    done = gpu.run(code, env=SITE, mode="strict")
+    assert done.code == 1
+    assert "RuntimeError: put_ does not have" in done.err
+    assert done.operations == {("put_", 4): 1}
+    assert done.effective["torch deterministic algorithms"] == "error"
+
+
+def test_children_count_for_themselves(gpu: Script) -> None:
+    code = """
+    import multiprocessing, os, torch
+    def work(): torch.operate("put_"); torch.operate("put_")
+    if __name__ == "__main__":
+        torch.operate("put_")
+        torch.operate("put_")
+        for method in ("fork", "spawn", "forkserver"):
+            child = multiprocessing.get_context(method).Process(target=lambda: [work() for _ in range(2)] if method == "fork" else None)
+            if method != "fork":
+                child = multiprocessing.get_context(method).Process(target=work)
+            child.start(); child.join()
+            print(child.exitcode)
+    """
+    done = gpu.run(code, env=SITE)
+    assert (done.out, done.err, done.problems) == ("0\n0\n0\n", "", [])
+    assert done.operations == {("put_", 3): 8, ("put_", 5): 1, ("put_", 6): 1}
+    assert done.effective  # of one process
+
+
+def test_a_process_that_is_killed_has_told_each_operation_once(gpu: Script) -> None:
+    done = gpu.run("import os, torch\nfor _ in range(3): torch.operate('put_')\nos.kill(os.getpid(), 9)", env=SITE)
+    assert done.operations == {("put_", 2): 1}
+
+
+def test_a_torch_that_cannot_do_it_is_told_and_does_not_matter(gpu: Script) -> None:
+    (gpu.folder.parent / "site-packages" / "torch" / "__init__.py").write_text(TORCH.replace(", *, warn_only=False", ""))
+    done = gpu.run("import torch; print('goes on')", env=SITE)
+    assert (done.code, done.out, done.err) == (0, "goes on\n", "")
+    assert len(done.problems) == 1
+    assert "warn_only" in done.problems[0]
+
+
+def test_a_rank_tells_who_it_is_and_on_what_device(gpu: Script) -> None:
+    code = """
+    import torch, torch.distributed.distributed_c10d as distributed
+    distributed.init_process_group("nccl", rank=3, world_size=8)
+    torch.cuda.on = True
+    distributed.destroy()
+    print(distributed.init_process_group.__doc__)
+    """
+    done = gpu.run(code, env=SITE | {"RANK": "3"}, mode="off")
+    assert (done.out, done.problems) == ("Join.\n", [])
+    worlds = [note["world"] for note in done.notes if "world" in note]
+    assert worlds[0] == {"rank": 3, "size": 8, "backend": "nccl", "device": "cpu"}
+    assert worlds[-1] == {"rank": 3, "size": 8, "backend": "nccl", "device": "cuda:1 GPU number 1"}
+    assert [note["rank"] for note in done.notes if "effective" in note] == ["3"]
+
+
+def test_a_launcher_leaves_the_word_to_what_it_starts(gpu: Script) -> None:
+    """An installed command that starts the script: what it would say of itself is not what was trained with."""
+    site = gpu.folder.parent / "site-packages"
+    (site / "launcher.py").write_text(
+        "import os, subprocess, sys, torch\n"
+        "for rank in sys.argv[2]: subprocess.run([sys.executable, sys.argv[1]], env=dict(os.environ, RANK=rank.strip()), check=True)"
+    )
+    (site / "training.py").write_text("import os, torch; torch.counts[0] = 1; os.chdir('/')")
+
+    def told(*args: str) -> list[tuple[str, bool, str]]:
+        done = gpu.run("import os, torch; torch.counts[0] = 1; os.chdir('/')", env=SITE, args=args)
+        assert done.code == 0, done.err
+        threads.append(done.effective["threads torch"])
+        notes = [note for note in done.notes if "effective" in note]
+        return [(note["rank"], note["script"], note["effective"].get("threads torch", "")) for note in notes]
+
+    threads: list[str] = []
+    launch = (gpu.python, str(site / "launcher.py"))
+    own, installed = str(gpu.folder / "script.py"), str(site / "training.py")
+    assert told(*launch, own, "01") == [("0", True, "1"), ("1", True, "1")]
+    assert told(*launch, installed, "01") == [("0", False, "1"), ("1", False, "1")]
+    assert told(*launch, own, " ") == [("", True, "1")]
+    assert told(*launch, installed, " ") == [("", False, "1")]
+    assert told(gpu.python, "-m", "training") == [("", False, "1")]
+    assert told(gpu.python) == [("", True, "1")]
+    assert threads == ["1"] * 6
+    assert told(gpu.python, "-c", "import subprocess, sys, torch; subprocess.run([sys.executable, sys.argv[1]])")[0] == (
+        "",
+        True,
+        "1",
+    )
+
+
+def test_helpers_and_workers_say_nothing(gpu: Script) -> None:
+    code = """
+    import multiprocessing, os, subprocess, sys, torch
+    torch.counts[0] = 5
+    if __name__ == "__main__":
+        with multiprocessing.get_context("spawn").Pool(1) as pool: print(pool.map(abs, [-1]))
+        sys.stdout.flush()
+        if os.fork() == 0: sys.exit()
+        os.wait()
+    """
+    done = gpu.run(code, env=SITE)
+    assert (done.out, done.err) == ("[1]\n", "")
+    assert done.effective["threads torch"] == "5"
+
+
+# --- threads
+
+LOOK = """
+import os, subprocess, sys
+names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "LOKY_MAX_CPU_COUNT", "REPRO_ENV_THREADS_PUT")
+look = "import os; print([os.environ.get(name, '') for name in %r])" % (names,)
+exec(look)
+sys.stdout.flush()
+os.system("echo $OMP_NUM_THREADS $MKL_NUM_THREADS $OPENBLAS_NUM_THREADS")
+subprocess.run([sys.executable, "-c", look])                                        # gets what C code sees
+subprocess.run(["sh", "-c", '"$0" -c "$1"; echo $OMP_NUM_THREADS', sys.executable, look])
+subprocess.run([sys.executable, "-c", look], env=dict(os.environ, OMP_NUM_THREADS="1"))  # as torchrun and joblib do
+os.environ["OMP_NUM_THREADS"] = "5"
+subprocess.run([sys.executable, "-c", look])
+"""
+
+
+def test_threads_are_those_of_the_captured_machine_for_c_code_alone(script: Script) -> None:
+    captured = "LOKY_MAX_CPU_COUNT=963 MKL_NUM_THREADS=3 OMP_NUM_THREADS=3 OPENBLAS_NUM_THREADS=2 TORCH_INTEROP=3"
+    done = script.run(LOOK, env={"REPRO_ENV_THREADS": captured})
+    unset = "['', '', '', '963', '']"
+    assert done.out.splitlines() == [
+        unset,
+        "3 2",  # MKL reads OMP_NUM_THREADS where its own is not set, and so may the script say one number for all
+        unset,
+        unset,
+        "3",
+        "['1', '', '', '963', '']",
+        "['5', '', '', '963', '']",
+    ]
+    assert done.problems == []
+    assert done.effective["OMP_NUM_THREADS"] == "5", "of the script, not of its children"
+
+
+@pytest.mark.parametrize(("mode", "cores"), [("warn", len(os.sched_getaffinity(0))), ("off", 963)])
+def test_on_a_machine_with_as_many_cores_or_when_off_nothing_is_set(script: Script, mode: str, cores: int) -> None:
+    done = script.run(LOOK, mode=mode, env={"REPRO_ENV_THREADS": f"LOKY_MAX_CPU_COUNT={cores} OMP_NUM_THREADS=3"})
+    unset = "['', '', '', '', '']"
+    assert done.out.splitlines() == [unset, "", unset, unset, "", "['1', '', '', '', '']", "['5', '', '', '', '']"]
+
+
+def test_the_users_own_threads_stay(script: Script) -> None:
+    own = {"OMP_NUM_THREADS": "1", "REPRO_ENV_THREADS": "LOKY_MAX_CPU_COUNT=963 OMP_NUM_THREADS=3 MKL_NUM_THREADS=2"}
+    assert script.run(LOOK, env=own).out.splitlines()[:2] == ["['1', '', '', '963', '']", "1"]
+
+
+def test_a_script_may_still_say_its_interop_threads(gpu: Script) -> None:
+    wanted = SITE | {"REPRO_ENV_THREADS": "LOKY_MAX_CPU_COUNT=963 TORCH_INTEROP=7"}
+    code = "import torch; print(torch.get_num_interop_threads()); torch.set_num_interop_threads(3); print(torch.get_num_interop_threads())"
+    done = gpu.run(code, env=wanted)
+    assert (done.code, done.out) == (0, "7\n7\n")
+    assert "stays 7, as captured; the script asked for 3" in done.problems[0]
+    same = gpu.run(code, env=SITE | {"REPRO_ENV_THREADS": "LOKY_MAX_CPU_COUNT=963 TORCH_INTEROP=2"})
+    assert (same.out, same.problems) == ("2\n3\n", [])
+
+
+# --- without torch
+
+
+def test_what_is_known_without_torch(script: Script) -> None:
+    effective = script.run("import os; os.environ['PYTHONHASHSEED'] = '8'", env={"MKL_CBWR": "AVX2"}).effective
+    assert effective.pop("address randomisation") in ("on", "off")
+    assert effective == {"MKL_CBWR": "AVX2", "cores": str(len(os.sched_getaffinity(0))), "hash seed": "7"}
+    assert script.run("", env={"PYTHONHASHSEED": "0"}).effective["hash seed"] == "0"
+
+
+def test_without_a_mode_nothing_is_done(script: Script) -> None:
+    done = script.run("import sys; print('_repro_env_determinism' in sys.modules)", env={"REPRO_ENV_DETERMINISM": ""})
+    assert (done.out, [note for note in done.notes if "effective" in note]) == ("False\n", [])
+
+
+def test_fixed_addresses_are_seen(script: Script) -> None:
+    for program, words in ((["setarch", "-R"], "off"), ([], "on")):
+        if program and subprocess.run([*program, "true"], capture_output=True, check=False).returncode:
+            pytest.skip("personality is refused here")
+        done = script.run("", args=[*program, script.python])
+        assert done.effective["address randomisation"] in (words, "off")
+
+
+# --- the real libraries
+
+
+@pytest.mark.slow
+def test_numpy_says_its_threads_and_features(tmp_path: Path) -> None:
+    numpy = Script(tmp_path, python_with("numpy"))
+    effective = numpy.run("import numpy", env={"OPENBLAS_NUM_THREADS": "1"}).effective
+    assert effective["threads openblas"] == "1"
+    assert (
+        effective["numpy cpu features"]
+        == numpy.run(
+            "import numpy; from numpy._core._multiarray_umath import __cpu_features__ as f, __cpu_dispatch__ as d; print(*[n for n in d if f[n]])"
+        ).out.strip()
+    )
+
+
+@pytest.mark.slow
+def test_torch_counts_forward_and_backward_in_all_processes_and_keeps_its_numbers(tmp_path: Path) -> None:
+    torch = Script(tmp_path, python_with("torch"))
+    code = """
+    import sys, warnings, torch
+    import torch.distributed as dist
+    class Set(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+        def __getitem__(self, index):
+            return torch.zeros(4).put_(torch.tensor([1]), torch.tensor([2.0]))
+    if __name__ == "__main__":
+        warnings.simplefilter("ignore")
+        weights = torch.ones(4, requires_grad=True)
+        for _ in range(3):
+            loss = torch.put(weights, torch.tensor([1]), torch.tensor([2.0])).sum()
+            loss.backward()
+            pooled, indices = torch.nn.MaxPool1d(2, return_indices=True)(torch.arange(4.0).reshape(1, 1, 4))
+            torch.nn.MaxUnpool1d(2)(pooled, indices)
+        print(list(torch.utils.data.DataLoader(Set(), num_workers=2))[0].tolist(), weights.grad.tolist())
+        dist.init_process_group("gloo", init_method=f"file://{sys.path[0]}/group", rank=0, world_size=1)
+        dist.destroy_process_group()
+        torch.set_num_interop_threads(2)
+        print("torch._inductor.config" in sys.modules, torch.rand(1).item())
+    """
+    off = torch.run(code, mode="off")
+    (tmp_path / "group").unlink(missing_ok=True)
+    warn = torch.run(code, env={"REPRO_ENV_THREADS": "LOKY_MAX_CPU_COUNT=963 OMP_NUM_THREADS=1 TORCH_INTEROP=1"})
+    assert (warn.code, warn.err, off.err) == (0, "", "")
+    assert warn.out == off.out
+    assert "\nFalse 0." in warn.out
+    assert off.operations == {}
+    assert warn.operations == {
+        ("put_", 8): 4,
+        ("put_", 13): 3,
+        ("put_", 14): 3,
+        ("max_unpooling2d_forward_out", 16): 3,
+    }
+    assert all("interop" in problem for problem in warn.problems)
+    assert [note["world"] for note in warn.notes if "world" in note] == [
+        {"rank": 0, "size": 1, "backend": "gloo", "device": "cpu"}
+    ]
+    assert (warn.effective["threads torch"], warn.effective["threads openmp"], warn.effective["threads torch interop"]) == (
+        "1",
+        "1",
+        "1",
+    )
+    assert (warn.effective["torch deterministic algorithms"], off.effective["torch deterministic algorithms"]) == ("warn", "off")
+    assert not any(value.startswith("unknown") for value in warn.effective.values())
+    assert not any(name.startswith("cu") for name in warn.effective)
+    assert warn.effective["torch cpu capability"] == off.effective["torch cpu capability"] != ""
+
+
+@pytest.mark.slow
+def test_torchs_own_errors_of_strict_and_its_own_words(tmp_path: Path) -> None:
+    torch = Script(tmp_path, python_with("torch"))
+    code = """
+    import torch
+    torch.set_deterministic_debug_mode("warn")
+    for _ in range(2):
+        torch.zeros(4).put_(torch.tensor([1]), torch.tensor([2.0]))
+    print(torch.utils.deterministic.fill_uninitialized_memory)
+    torch.set_deterministic_debug_mode("error")
+    torch.zeros(4).put_(torch.tensor([1]), torch.tensor([2.0]))
+    """
+    plain, strict = torch.run(code, mode="off"), torch.run(code, mode="strict")
+    assert plain.code == strict.code == 1
+    assert (strict.out, strict.err) == (plain.out, plain.err)
+    assert strict.operations == {("put_", 5): 2, ("put_", 8): 1}
