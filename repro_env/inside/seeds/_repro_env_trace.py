@@ -2,7 +2,7 @@
 
 Standard library only, Python 3.8 and newer; installed by `sitecustomize` where REPRO_ENV_TRACE names a folder (made at
 the first step). Sees every `step()` of every torch optimizer, through the hooks that torch (2.0 and newer) calls
-around it, and every loss, through `torch.autograd.backward`. Draws no random number and changes no tensor.
+around it, and every loss, through `torch.autograd.backward`; not what `torch.compile` or a CUDA graph took over. Draws no random number and changes no tensor.
 
 One file a process, `rank<R>[-<worker>][.<n>].jsonl`. Its lines, in order of time:
 
@@ -76,6 +76,8 @@ class _State:
     """Seconds in here since then."""
     untraced = 0
     failures = 0
+    losses = 0
+    """All that we saw."""
     more = 0
     """Losses beyond `_LOSSES`."""
 
@@ -93,35 +95,38 @@ def install() -> None:
     """Put the hooks in place, where there is to be a trace."""
     if not _FOLDER:
         return
-    seeds.when_imported("torch.autograd", _hook_backward)
-    seeds.when_imported("torch.optim.optimizer", _hook_optimizers)
+    seeds.when_imported("torch", _hook_torch)
+    seeds.at_end(_finish)
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_after_fork)
 
 
-def _hook_backward(autograd: Any) -> None:
-    plain = autograd.backward
+def _hook_torch(torch: Any) -> None:
+    optimizer = sys.modules["torch.optim.optimizer"]
+    if not hasattr(optimizer, "register_optimizer_step_post_hook"):
+        raise AttributeError("this torch has no hooks around steps of optimizers (2.0 has): there is no trace")
+    # A compiler that looks into these finds nothing to do there: what it compiles stays what it is.
+    compiling = getattr(getattr(torch, "compiler", None), "is_compiling", None) or torch._utils.is_compiling
+    plain = torch.autograd.backward
 
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if _State.failures < _PATIENCE:
-            try:
-                _see(args[0] if args else kwargs.get("tensors"))
-            except Exception as error:
-                _failed("loss", error)
+        if not compiling():
+            _see(args[0] if args else kwargs.get("tensors"))
         return plain(*args, **kwargs)
+
+    def before(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+        if not compiling():
+            _before_step(optimizer)
+
+    def after(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+        if not compiling():
+            _after_step(optimizer)
 
     import functools
 
-    autograd.backward = functools.wraps(plain)(backward)
-
-
-def _hook_optimizers(optimizer: Any) -> None:
-    if not hasattr(optimizer, "register_optimizer_step_post_hook"):
-        raise AttributeError("this torch has no hooks around steps of optimizers (2.0 has): there is no trace")
-    # Compilers that look into `step` go around these two.
-    _before_step._torchdynamo_disable = _after_step._torchdynamo_disable = True  # type: ignore[attr-defined]
-    optimizer.register_optimizer_step_pre_hook(_before_step)
-    optimizer.register_optimizer_step_post_hook(_after_step)
+    torch.autograd.backward = functools.wraps(plain)(backward)
+    optimizer.register_optimizer_step_pre_hook(before)
+    optimizer.register_optimizer_step_post_hook(after)
 
 
 def _failed(where: str, error: Exception) -> None:
@@ -132,7 +137,7 @@ def _failed(where: str, error: Exception) -> None:
 def _after_fork() -> None:
     """What waits to be written is the parent's to write."""
     _State.file = ""
-    _State.size = _State.untraced = 0
+    _State.size = _State.untraced = _State.losses = _State.more = 0
     for many in (_known, _steps, _losses, _waiting, _text):
         many.clear()
 
@@ -142,14 +147,20 @@ def _after_fork() -> None:
 
 def _see(tensors: Any) -> None:
     """A loss, before its `backward`."""
-    for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
-        if len(_losses) < _LOSSES:
-            _losses.append(tensor.detach() if hasattr(tensor, "detach") else None)  # an edge of the graph has no value
-        else:
-            _State.more += 1
+    if _State.failures >= _PATIENCE:
+        return
+    try:
+        for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
+            _State.losses += 1
+            if len(_losses) < _LOSSES:
+                _losses.append(tensor.detach() if hasattr(tensor, "detach") else None)  # an edge of the graph has no value
+            else:
+                _State.more += 1
+    except Exception as error:
+        _failed("a loss", error)
 
 
-def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+def _before_step(optimizer: Any) -> None:
     try:
         one = _known.get(id(optimizer))
         if (one is None or one.alive() is not optimizer) and _State.failures < _PATIENCE and not _is_captured(optimizer):
@@ -158,7 +169,7 @@ def _before_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG00
         _failed("the first step", error)
 
 
-def _after_step(optimizer: Any, args: Any, kwargs: Any) -> None:  # noqa: ARG001
+def _after_step(optimizer: Any) -> None:
     one = _known.get(id(optimizer))
     if one is None or one.alive() is not optimizer or _State.failures >= _PATIENCE:
         return
@@ -491,7 +502,6 @@ def _claim() -> None:
     _text.append(json.dumps(facts) + "\n")
     _State.began = _State.written = perf_counter()
     _State.spent = 0.0
-    _at_end()
 
 
 def _rank() -> str:
@@ -524,21 +534,14 @@ def _write() -> None:
     _State.written = perf_counter()
 
 
-def _at_end() -> None:
-    """Be called when this process ends: children of multiprocessing leave without `atexit`."""
-    import atexit
-
-    atexit.register(_finish)
-    process = sys.modules.get("multiprocessing.process")
-    if process is not None and process.parent_process() is not None:
-        from multiprocessing.util import Finalize
-
-        Finalize(None, _finish, exitpriority=1)
-
-
 def _finish() -> None:
     """The weights as they are now, where they were not told, and what all this cost."""
-    if not _State.file or _State.failures >= _PATIENCE:
+    if _State.failures >= _PATIENCE:
+        return
+    if not _State.file:
+        if _State.losses:
+            seeds._note({"problem": "trace: there were losses, and no step of an optimizer that we see; compiled ones we do not"})
+            _State.losses = 0
         return
     try:
         import json
@@ -563,5 +566,6 @@ def _finish() -> None:
         _text.append(json.dumps({"end": facts}) + "\n")
         _write()
         _State.file = ""
+        _State.losses = 0
     except Exception as error:
         _failed("the end", error)
