@@ -338,7 +338,6 @@ def host_facts() -> tuple[str, ...]:
         f"isa {' '.join(host.isa)}",
         f"cores {host.cores}",
         f"memory {host.memory}",
-        f"isa {' '.join(host.isa)}",
     )
 
 
