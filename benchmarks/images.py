@@ -2,8 +2,8 @@
 
 `python benchmarks/images.py [--count N] [--small] [--cuda]` prints every ratio, writes benchmarks/results/images.json and the
 table in benchmarks/README.md. Needs a container engine and `docker-registry`. `--small`: three tiny packages in place of sixty
-with torch, to try it; nothing is written. `--cuda`: an environment of PyTorch's CUDA build in addition, once, each step by
-itself (some GB from the index).
+with torch, to try it; nothing is written. `--cuda`: an environment of PyTorch's CUDA build instead, once, each step by itself,
+into benchmarks/results/images-cuda.json (some GB from the index; 25 GB of room).
 """
 
 from __future__ import annotations
@@ -117,16 +117,19 @@ def main() -> None:
     parser = parts.parser(__doc__)
     parser.set_defaults(count=3)
     parser.add_argument("--small", action="store_true", help="three tiny packages, to try it; nothing is written")
-    parser.add_argument("--cuda", action="store_true", help="PyTorch's CUDA build in addition")
+    parser.add_argument("--cuda", action="store_true", help="PyTorch's CUDA build instead")
     options = parser.parse_args()
     bench = Bench(small=options.small)
+    if options.cuda:
+        steps = bench.cuda()
+        for step in steps:
+            print(step)
+        print("written to", parts.write([], "images-cuda", steps=steps).relative_to(parts.ROOT))
+        return
     rows = bench.rows(options.count)
-    steps = bench.cuda() if options.cuda else []
     parts.report(rows)
-    for step in steps:
-        print(step)
     if not options.small:
-        print("written to", parts.write(rows, "images", wheels=bench.wheels, cuda=steps).relative_to(parts.ROOT))
+        print("written to", parts.write(rows, "images", wheels=bench.wheels).relative_to(parts.ROOT))
         written(rows)
 
 
@@ -267,7 +270,7 @@ class Bench:
         folder = home / "project"
         if not (folder / ".venv").is_dir():
             _venv(folder)
-            self._install(folder, [CUDA])
+            self._install(folder, [CUDA], dependencies=True)
         store, out = parts.fresh(home / "store"), parts.fresh(home / "out")
         env = self._env(store)
         steps = []
@@ -279,6 +282,9 @@ class Bench:
                 ("rebuild --output to a registry on this machine", ["rebuild", "--output", f"{host}/{NAME}/cuda:1"]),
                 ("rebuild into the store", ["rebuild"]),
             ):
+                if words == ["rebuild"]:  # what is there twice now would only take room
+                    parts.fresh(home / "registry")
+                    parts.fresh(out)
                 before = _disk(home)
                 with _watched(home) as seen:
                     took = parts.run([parts.TOOL, *words], env=env, cwd=folder)
@@ -430,9 +436,9 @@ class Bench:
     def _capture(self, folder: Path) -> None:
         parts.run([parts.TOOL, "capture", "--python", folder / ".venv"], env=self._env(self.seed), cwd=folder)
 
-    def _install(self, folder: Path, wanted: Iterable[str]) -> None:
-        pip = [folder / ".venv" / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "-qq", "--no-deps"]
-        parts.run([*pip, *wanted], env=parts.environ())
+    def _install(self, folder: Path, wanted: Iterable[str], *, dependencies: bool = False) -> None:
+        pip = [folder / ".venv" / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "-qq", "--no-compile"]
+        parts.run([*pip, *([] if dependencies else ["--no-deps"]), *wanted], env=parts.environ())
 
     def _pip(self, wheel: Path) -> None:
         self._install(self.folder, ["--no-index", "--force-reinstall", str(wheel)])
