@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from repro_env.catalog import ids
 from repro_env.catalog.outputs import Left
@@ -11,7 +11,7 @@ from repro_env.catalog.records import Run
 from repro_env.model.codec import Frozen
 from repro_env.model.run import Output, Parent
 
-Part = Literal["record", "output", "trace", "spec", "image", "code", "data", "parent"]
+Part = Literal["record", "output", "trace", "checkpoint", "spec", "image", "code", "data", "parent"]
 State = Literal["gone", "changed", "unrecorded", "unknown"]
 """`unrecorded`: it lies among the outputs, and no record names it. `unknown`: it could not be held against anything."""
 STATES: tuple[State, ...] = get_args(State)
@@ -79,6 +79,28 @@ def _files(part: Part, run: Run, then: Iterable[Output], now: Iterable[Output]) 
             why = f"was {one.size:,} bytes, {_short(one.sha256)}; is {other.size:,} bytes, {_short(other.sha256)}"
             found.append(_one(part, "changed", one.path, why, run))
     found += [_one(part, "unrecorded", path, "no record names it", run) for path in sorted(there)]
+    return found
+
+
+class Claim(NamedTuple):
+    """A file in a folder of checkpoints, as the last record of that folder has it."""
+
+    path: str
+    """On this machine."""
+    sha256: str
+    run: str
+    """Id of the run that left it there, as far as records tell; else of the one that saw it last."""
+
+
+def checkpoints(claims: Iterable[Claim], now: Mapping[str, str]) -> list[Finding]:
+    """Files in folders of checkpoints against what is there: path -> `sha256:<hex>`. Others may lie there: the folder is the user's."""
+    found = []
+    for one in claims:
+        if now.get(one.path) == one.sha256:
+            continue
+        state: State = "changed" if one.path in now else "gone"
+        why = f"was {_short(one.sha256)}" + (f"; is {_short(now[one.path])}" if one.path in now else "")
+        found.append(Finding(part="checkpoint", state=state, what=one.path, why=why, runs=(one.run,)))
     return found
 
 

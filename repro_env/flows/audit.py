@@ -17,19 +17,20 @@ import msgspec
 
 from repro_env.catalog import annotation, ids, outputs, records
 from repro_env.catalog import audit as rule
-from repro_env.catalog.audit import BAD, Finding, Part, State
+from repro_env.catalog.audit import BAD, Claim, Finding, Part, State
 from repro_env.catalog.index import Index
+from repro_env.catalog.left import left
 from repro_env.catalog.outputs import Left
 from repro_env.catalog.parents import run_above
 from repro_env.catalog.records import Run, Unreadable
 from repro_env.catalog.retention import parents, when
-from repro_env.flows import snapshot
+from repro_env.flows import before, snapshot
 from repro_env.flows.committed import History
 from repro_env.flows.locate import ours
 from repro_env.flows.specof import Found, Specs
 from repro_env.model import redact
 from repro_env.model.errors import DataError, NetworkError, PlatformError, ReproEnvError, SpecVersionError
-from repro_env.model.run import DataFact, SourceFact
+from repro_env.model.run import DataFact, Mount, SourceFact
 from repro_env.model.talk import Tell
 from repro_env.store import parts
 from repro_env.store.carried import Carried
@@ -98,6 +99,8 @@ def audit(runs: Path, words: Sequence[str], *, here: Path, store: Store, ask: bo
             for part, many in count.items():
                 checked[part] = checked.get(part, 0) + many
             advance(sum(one.size for one in (*run.end.outputs, *run.end.trace)) if run.end is not None else 0)
+    lost, checked["checkpoint"] = _checkpoints(chosen, there, store)
+    findings += lost
     near = {run.start.id: run.folder for run in there}
     why = {one.folder.name[-ids.SHORT :]: str(one.why) for one in broken}
     far = _Far(store)
@@ -106,8 +109,7 @@ def audit(runs: Path, words: Sequence[str], *, here: Path, store: Store, ask: bo
         found = {one.id: folder for one in named if (folder := near.get(one.id) or far.folder(one.id, run)) is not None}
         findings += rule.parents(run, named, {key: _digest(folder / "end.json") for key, folder in found.items()}, why)
         checked["parent"] = checked.get("parent", 0) + len(named)
-    shared = _World(runs, here, store, ask=ask, tell=tell).shared(chosen)
-    for each in shared:
+    for each in _World(runs, here, store, ask=ask, tell=tell).shared(chosen):
         findings += each.findings()
         checked[each.part] = len(each)
     return Audit(len(chosen) + len(bad), checked, rule.ordered(findings))
@@ -115,13 +117,13 @@ def audit(runs: Path, words: Sequence[str], *, here: Path, store: Store, ask: bo
 
 def _unreadable(one: Unreadable) -> Finding:
     files = sum(len(names) for _, _, names in os.walk(one.folder / "files"))
-    left = f"; {files} files in it have no record" if files else ""
+    orphans = f"; {files} files in it have no record" if files else ""
     state: State = "changed"
     if isinstance(one.why, SpecVersionError):
         state = "unknown"
     elif not (one.folder / "start.json").exists():
         state = "gone"
-    return Finding(part="record", state=state, what=one.folder.name, why=f"{one.why.what}{left}", runs=(one.folder.name,))
+    return Finding(part="record", state=state, what=one.folder.name, why=f"{one.why.what}{orphans}", runs=(one.folder.name,))
 
 
 def _own(run: Run) -> tuple[list[Finding], dict[str, int]]:
@@ -136,6 +138,11 @@ def _own(run: Run) -> tuple[list[Finding], dict[str, int]]:
     if run.end is None:
         return found, {}
     found += rule.outputs(run, outputs.collect(run.files))
+    for name, digest in ((before.BEFORE, run.start.before), (before.AFTER, run.end.after)):
+        now = _digest(run.folder / name)
+        if digest is not None and now != digest:
+            what = f"{name} is not the one that the record means" if now else f"{name} is not there"
+            found.append(Finding(part="record", state="changed" if now else "gone", what=name, why=what, runs=(run.start.id,)))
     has_trace = bool(run.end.trace) or (run.folder / "trace").is_dir()
     found += rule.trace(run, outputs.collect(run.folder / "trace") if has_trace else Left((), ()))
     others = sum(not line.startswith("(") for line in run.end.others)
@@ -145,6 +152,63 @@ def _own(run: Run) -> tuple[list[Finding], dict[str, int]]:
 def _said(run: Run, state: State, error: ReproEnvError) -> Finding:
     where = Path(error.where).name
     return Finding(part="record", state=state, what=f"{annotation.FOLDER}/{where}", why=error.what, runs=(run.start.id,))
+
+
+def _checkpoints(chosen: Sequence[Run], there: Sequence[Run], store: Store) -> tuple[list[Finding], int]:
+    """Folders of checkpoints as their last run left them: runs before it had other files there, and that is as it should be."""
+    found: list[Finding] = []
+    count = 0
+    sources = {one.source for run in chosen for one in run.start.data if one.kind == "checkpoints"}
+    for source in sorted(sources):
+        users = [
+            (run, one) for run in there for one in run.start.data if one.kind == "checkpoints" and _overlap(one.source, source)
+        ]
+        last, mount = users[0]
+        listing, why = None, ""
+        if mount.source != source:
+            why = "the last run that could write there had another folder mounted, above it or below"
+        elif last.end is None:
+            why = f"the last run that could write there is {last.state}, so what it left was never recorded"
+        elif last.end.after is None:
+            why = "the last run that could write there did not record what it left"
+        else:
+            try:
+                listing = before.read(last.folder, before.AFTER, last.end.after)
+            except ReproEnvError as error:
+                why = f"the list of what was left there: {error.what}"
+        if listing is None:
+            found.append(Finding(part="checkpoint", state="unknown", what=source, why=why, runs=(last.start.id,)))
+            continue
+        files = [one for one in listing.files if one.target == mount.target]
+        count += len(files)
+        if not Path(source).exists():
+            why = f"nothing is there; the last run left {len(files)} files in it"
+            found.append(Finding(part="checkpoint", state="gone", what=source, why=why, runs=(last.start.id,)))
+            continue
+        now = before.take([Mount(kind="checkpoints", source=source, target=mount.target)], store)
+        if now is None or any(line.startswith(f"{mount.target} (") for line in now.others):
+            why = f"it cannot be read: {'; '.join(now.others[:1]) if now is not None else ''}"
+            found.append(Finding(part="checkpoint", state="unknown", what=source, why=why, runs=(last.start.id,)))
+            continue
+        # The oldest run that left these very bytes there made them; one that mounts the folder later only sees them.
+        owners = {
+            (one.path, one.sha256): run.start.id
+            for run, other in users
+            if other.source == source
+            for one in left(run.folder, run.start, run.end)
+            if one.target == other.target
+        }
+        claims = [Claim(_below(source, one.path), one.sha256, owners.get((one.path, one.sha256), last.start.id)) for one in files]
+        found += rule.checkpoints(claims, {_below(source, one.path): one.sha256 for one in now.files})
+    return found, count
+
+
+def _below(source: str, path: str) -> str:
+    return f"{source}/{path}" if path else source
+
+
+def _overlap(one: str, other: str) -> bool:
+    return one == other or one.startswith(other.rstrip("/") + "/") or other.startswith(one.rstrip("/") + "/")
 
 
 class _Far:

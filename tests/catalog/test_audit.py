@@ -102,6 +102,14 @@ def test_parents(record: str | None, ends: dict[str, str | None], broken: dict[s
     assert told(found) == ([("parent", state, "run 00000002")] if state else [])
 
 
+def test_files_in_folders_of_checkpoints_are_gone_or_changed_and_others_may_be_there() -> None:
+    claims = [audit.Claim("/ck/a", A, ID), audit.Claim("/ck/b", A, ID), audit.Claim("/ck/c", A, ID)]
+    assert told(audit.checkpoints(claims, {"/ck/a": A, "/ck/b": B, "/ck/own": A})) == [
+        ("checkpoint", "changed", "/ck/b"),
+        ("checkpoint", "gone", "/ck/c"),
+    ]
+
+
 def test_a_checkpoint_of_no_run_is_unknown() -> None:
     assert told(audit.parents(ended(), [Parent(id="", record=None, how="resumed", path="ck/1")], {}, {})) == [
         ("parent", "unknown", "ck/1")

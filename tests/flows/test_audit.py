@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -14,12 +15,12 @@ from repro_env.flows import audit
 from repro_env.flows.audit import Audit
 from repro_env.flows.execute import Done
 from repro_env.model import codec
-from repro_env.model.run import Parent
+from repro_env.model.run import Launch, Parent
 from repro_env.model.talk import Silent
 from repro_env.store.store import Store
 from tests.capture.conftest import Git, git  # noqa: F401
 from tests.fakes import specs
-from tests.flows.test_execute import Fake, Place, writes
+from tests.flows.test_execute import Fake, Place, Work, writes
 
 
 @pytest.fixture
@@ -71,7 +72,17 @@ def test_what_is_all_there_has_no_finding(place: Place, tmp_path: Path) -> None:
     run(place)
     done = look(place)
     assert (done.findings, done.bad, done.runs) == ((), 0, 2)
-    assert done.checked == {"record": 2, "output": 4, "trace": 0, "parent": 0, "spec": 1, "image": 1, "code": 1, "data": 1}
+    assert done.checked == {
+        "record": 2,
+        "output": 4,
+        "trace": 0,
+        "checkpoint": 0,
+        "parent": 0,
+        "spec": 1,
+        "image": 1,
+        "code": 1,
+        "data": 1,
+    }
     assert look(place, "latest").runs == 1
 
 
@@ -216,6 +227,61 @@ def test_data(place: Place, tmp_path: Path) -> None:
     assert told(look(place)) == [("data", "gone", str(data))]
 
 
+def saves(folder: Path, **files: str) -> Work:
+    """A run that writes into a folder of checkpoints; an empty text removes the file."""
+
+    def work(launch: Launch, run: Path) -> int:
+        for name, text in files.items():
+            (folder / name).write_text(text) if text else (folder / name).unlink()
+        return 0
+
+    return work
+
+
+def test_checkpoints_are_as_the_last_run_left_them(place: Place, tmp_path: Path) -> None:
+    folder = tmp_path / "ck"
+    folder.mkdir()
+    (folder / "mine").write_text("not of any run")
+    first = place.run(backend=Fake(saves(folder, a="1", b="1", c="1")), checkpoints=((str(folder), ""),))
+    place.run(backend=Fake(saves(folder, a="2", b="")), checkpoints=((str(folder), "/other"),))
+    done = look(place)
+    assert (done.findings, done.checked["checkpoint"]) == ((), 3)
+    assert look(place, first.start.id).findings == ()
+    (folder / "new").touch()
+    (folder / "c").write_text("edited")
+    (folder / "a").unlink()
+    found = {one.what: one for one in look(place).findings}
+    assert {what: (one.part, one.state) for what, one in found.items()} == {
+        str(folder / "a"): ("checkpoint", "gone"),
+        str(folder / "c"): ("checkpoint", "changed"),
+    }
+    assert found[str(folder / "c")].runs == (first.start.id,)
+    shutil.rmtree(folder)
+    assert told(look(place)) == [("checkpoint", "gone", str(folder))]
+
+
+def test_checkpoints_after_a_run_without_an_end_are_unknown(place: Place, tmp_path: Path) -> None:
+    folder = tmp_path / "all" / "ck"
+    folder.mkdir(parents=True)
+    place.run(backend=Fake(saves(folder, a="1")), checkpoints=((str(folder), ""),))
+    last = place.run(backend=Fake(saves(folder, a="2")), checkpoints=((str(folder.parent), "/all"),))
+    assert (told(look(place))[0][:2], look(place).bad) == (("checkpoint", "unknown"), 0)
+    (last.folder / "end.json").unlink()
+    assert {(one.part, one.state) for one in look(place).findings} == {("checkpoint", "unknown"), ("record", "unknown")}
+
+
+def test_a_list_of_checkpoints_that_was_changed_or_is_gone(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "ck").mkdir()
+    done = place.run(backend=Fake(saves(tmp_path / "ck", a="1")), checkpoints=((str(tmp_path / "ck"), ""),))
+    rewrite(done.folder / "checkpoints-after.json", b"{}")
+    (done.folder / "checkpoints-before.json").unlink()
+    assert told(look(place)) == [
+        ("record", "gone", "checkpoints-before.json"),
+        ("record", "changed", "checkpoints-after.json"),
+        ("checkpoint", "unknown", str(tmp_path / "ck")),
+    ]
+
+
 def test_parents(place: Place) -> None:
     parent = run(place)
     came = Parent(id=parent.start.id, record=digest(parent.folder / "end.json"), how="named")
@@ -234,9 +300,11 @@ def test_a_parent_in_another_folder_is_found_by_the_mount_or_because_it_was_seen
     assert look(place).findings == ()
     records.remove(by_mount.folder)
     run(place, parents=(came,))
-    assert told(look(place)) == [("parent", "gone", f"run {parent.start.id[-8:]}")]
-    place.store.seen.see(tmp_path / "others")
     assert look(place).findings == ()
+    new = Store.open(tmp_path / "new")
+    assert told(look(place, store=new)) == [("parent", "gone", f"run {parent.start.id[-8:]}")]
+    new.seen.see(tmp_path / "others")
+    assert look(place, store=new).findings == ()
 
 
 def test_an_audit_changes_nothing(place: Place) -> None:
