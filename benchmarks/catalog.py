@@ -1,0 +1,145 @@
+"""Many runs: `runs list`, `lineage` of a weights file, from the start of Python to the end, against reading every record."""
+
+from __future__ import annotations
+
+import hashlib
+import sys
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+
+import parts
+
+sys.path.insert(0, str(parts.ROOT))
+
+from repro_env.catalog import ids, records
+from repro_env.model import codec
+from repro_env.model.run import End, Metric, Outcome, Output, Parent, SourceFact, Start
+
+MANY = 10_000
+OUTPUTS = 20
+"""Of each run: checkpoints, logs, a table of metrics."""
+_FIRST = datetime(2026, 7, 1, tzinfo=timezone.utc)
+
+
+def digest(*words: object) -> str:
+    return "sha256:" + hashlib.sha256(" ".join(map(str, words)).encode()).hexdigest()
+
+
+def make(runs: Path, count: int) -> None:
+    """Records as a project leaves them; every tenth run starts from the one before."""
+    command = ("train.py", "--lr", "0.001", "--epochs", "30", "data=cifar10")
+    parent: tuple[Parent, ...] = ()
+    for number in range(count):
+        when = _FIRST + timedelta(minutes=7 * number)
+        random = hashlib.sha256(str(number).encode()).digest()
+        run_id = ids.uuid7(int(when.timestamp() * 1000), random)
+        folder = runs / records.name_of(when, command, run_id)
+        (folder / "files").mkdir(parents=True)
+        start = Start(
+            schema="repro-env/run-start/1",
+            id=run_id,
+            started=when.strftime("%Y-%m-%dT%H:%M:%S.000Z"),
+            spec=digest("spec", number // 100),
+            image=digest("image", number // 100),
+            runner="embedded",
+            command=(*command, f"seed={number % 7}"),
+            cwd="/home/ann/project",
+            seed=number % 7,
+            source=SourceFact(path="/home/ann/project", digest=digest("source", number // 10), frozen=False, differs=()),
+            data=(),
+            given=(),
+            network=False,
+            host=("os Debian GNU/Linux 12", "kernel 6.1", "cpu AMD EPYC (x86_64)", "cores 16", "memory 68719476736"),
+            parents=parent if number % 10 == 9 else (),
+        )
+        first = codec.pretty(start)
+        outputs = [Output(path=f"checkpoints/{step:02}.ckpt", sha256=digest(number, step), size=10**8) for step in range(OUTPUTS)]
+        end = End(
+            schema="repro-env/run-end/1",
+            id=run_id,
+            ended=when.strftime("%Y-%m-%dT%H:%M:59.000Z"),
+            seconds=59.0,
+            outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="embedded", means=("root: overlay",)),
+            outputs=tuple(outputs),
+            others=(),
+            removed=(),
+            holes=("numpy default_rng at /home/ann/project/train.py:12",),
+            start="sha256:" + hashlib.sha256(first).hexdigest(),
+            metrics=tuple(
+                Metric(name=name, file="metrics.csv", count=30, last=0.5, least=0.1, most=0.9) for name in ("loss", "acc", "lr")
+            ),
+        )
+        (folder / "start.json").write_bytes(first)
+        last = codec.pretty(end)
+        (folder / "end.json").write_bytes(last)
+        parent = (Parent(id=run_id, record="sha256:" + hashlib.sha256(last).hexdigest(), how="resumed"),)
+
+
+def main(count: int) -> list[parts.Row]:
+    folder = parts.fresh(parts.BUILD / "catalog")
+    runs, store = folder / "runs", parts.fresh(parts.BUILD / "catalog-store")
+    make(runs, MANY)
+    env = parts.environ(store)
+    weights = folder / "weights.ckpt"
+    number = MANY // 2
+    while number % 10 != 9:
+        number += 1
+    weights.write_text(f"{number} 3")  # what `digest` hashes: an output of that run
+    words = [parts.TOOL, "runs", "list", "--runs", runs]
+    asked = [parts.TOOL, "lineage", weights, "--runs", runs]
+    # A record's files must be older than the coarsest clock of a file system before they are known by their keys.
+    import time
+
+    time.sleep(2.5)
+    first = parts.run(words, env=env)
+    direct = [sys.executable, "-c", _DIRECT, str(runs)]
+    listed, found, read, nothing = parts.in_turn(
+        count,
+        lambda: parts.run(words, env=env),
+        lambda: parts.run(asked, env=env),
+        lambda: parts.run(direct, env=env),
+        lambda: parts.run([parts.TOOL, "runs", "--help"], env=env),
+    )
+    shown = f"{MANY:,} runs with {OUTPUTS} outputs each"
+    return [
+        parts.Row(
+            f"`runs list` of {shown}, against one second",
+            f"{listed:.2f} s (of it {nothing:.2f} s to start)",
+            "1 s",
+            listed,
+            "at most 1.0",
+            listed <= 1.0,
+        ),
+        parts.Row(
+            f"`runs list` of {shown}, against reading every record",
+            f"{listed:.2f} s",
+            f"{read:.2f} s",
+            listed / read,
+            "none",
+            True,
+        ),
+        parts.Row(
+            f"the first `runs list` of {shown}, which makes the index, against later ones",
+            f"{first:.2f} s",
+            f"{listed:.2f} s",
+            first / listed,
+            "none",
+            True,
+        ),
+        parts.Row(
+            f"`lineage` of a weights file among {shown}, against one second",
+            f"{found:.2f} s",
+            "1 s",
+            found,
+            "none",
+            True,
+        ),
+    ]
+
+
+_DIRECT = "import sys; from pathlib import Path; from repro_env.catalog import records; records.listing(Path(sys.argv[1]))"
+
+if __name__ == "__main__":
+    made = main(parts.arguments(__doc__).count)
+    parts.report(made)
+    print("written to", parts.write(made, "catalog").relative_to(parts.ROOT))
