@@ -23,14 +23,14 @@ def named(words: Sequence[str], runs: Path, here: Path) -> tuple[Parent, ...]:
 
 
 def mounted(mounts: Iterable[Mount]) -> tuple[Parent, ...]:
-    """Of mounts that lie in a run's files. A damaged record above a mount is passed over: it is named nowhere."""
+    """Of mounts that lie in a run's files, or are a run's folder. A damaged record above a mount is passed over: it is named nowhere."""
     found = []
     for mount in mounts:
         folder = run_above(Path(mount.source))
         if folder is None:
             continue
-        below = Path(mount.source).relative_to(folder / "files")
-        path = "" if below == Path() else redact.line(str(below))
+        below = Path(mount.source).relative_to(folder).parts[1:]
+        path = redact.line("/".join(below))
         try:
             found.append(_parent(folder, mount.kind, path=path))
         except ReproEnvError:
@@ -73,7 +73,9 @@ def folder_of(word: str, runs: Path, here: Path) -> Path:
 
 
 def run_above(path: Path) -> Path | None:
-    """The folder of the run among whose files an absolute path lies; None where it lies in none's."""
+    """The folder of the run that an absolute path is, or among whose files it lies; None where it is and lies in none's."""
+    if (path / "start.json").is_file() and (path / "files").is_dir():
+        return path
     for files in (path, *path.parents):
         if files.name == "files" and (files.parent / "start.json").is_file():
             return files.parent

@@ -56,11 +56,13 @@ def test_mounts_that_lie_in_a_runs_files(tmp_path: Path) -> None:
         Mount(kind="data", source=str(deep), target="/b.pt"),
         Mount(kind="checkpoints", source=str(folder / "files"), target="/all"),
         Mount(kind="data", source=str(folder), target="/run"),
+        Mount(kind="data", source=str(folder.parent), target="/runs"),
         Mount(kind="data", source=str(elsewhere), target="/x"),
     ]
     assert parents.mounted(mounts) == (
         Parent(id=id_of(folder), record=digest(folder), how="data", path="a/b.pt"),
         Parent(id=id_of(folder), record=digest(folder), how="checkpoints"),
+        Parent(id=id_of(folder), record=digest(folder), how="data"),
     )
     (folder / "start.json").unlink()
     (folder / "start.json").write_text("{}")
