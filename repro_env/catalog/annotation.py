@@ -13,7 +13,9 @@ import time
 from collections.abc import Iterable
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from repro_env.catalog import ids
 from repro_env.io.files import atomic_write, room
@@ -35,7 +37,7 @@ class Annotation(Frozen, frozen=True, kw_only=True):
     written: Line
     """UTC, ISO 8601 with milliseconds."""
     kind: Kind
-    text: tuple[Line, ...]
+    text: Annotated[tuple[Line, ...], Meta(min_length=1)]
     """The note, line by line; the one tag."""
     by: Line = ""
     """Who says so, as they named themselves."""

@@ -60,6 +60,9 @@ def test_one_that_cannot_be_read_is_an_error_and_never_no_tag(tmp_path: Path) ->
     path.write_text(text[:30])
     with pytest.raises(SpecError):
         annotation.of(folder)
+    path.write_text(text.replace('"keep"', ""))
+    with pytest.raises(SpecError):
+        annotation.of(folder)
     path.write_text(text.replace("annotation/1", "annotation/2"))
     with pytest.raises(SpecVersionError):
         annotation.of(folder)
