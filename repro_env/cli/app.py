@@ -24,7 +24,7 @@ COMMANDS = {
     "shell": "Open a shell in the captured environment.",
     "verify": "Run a recorded run again, and say what is the same, and at which level.",
     "lineage": "Say which run made a file, from what, and what came of it.",
-    "runs": "List, show and fetch recorded runs.",
+    "runs": "List, show, compare, tag and clean up recorded runs.",
     "store": "Show what is kept on this machine, remove what is not needed.",
     "doctor": "Try all that a run needs here, and name the fixes.",
 }
