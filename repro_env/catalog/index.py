@@ -11,12 +11,14 @@ import contextlib
 import hashlib
 import os
 import time
+import zlib
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
+from repro_env import __version__
 from repro_env.catalog import annotation, ids, records
 from repro_env.catalog.left import left
 from repro_env.catalog.records import Run, State, Unreadable
@@ -26,8 +28,8 @@ from repro_env.model.run import Parent
 if TYPE_CHECKING:
     import sqlite3
 
-_VERSION = 3
-"""Of the tables and of what is in them; raised with every change of `Summary`."""
+_VERSION = zlib.crc32(f"3 {__version__}".encode()) & 0x7FFFFFFF
+"""Of the tables and of what is in them: of this program, and of a number that is raised with every change of `Summary`."""
 _SETTLED = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT). What is younger may be written again under the same key."""
 _FOLDERS = "create table folder (id integer primary key, path blob unique not null)"

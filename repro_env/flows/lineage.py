@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -119,14 +120,16 @@ class _Story:
         self._known = _Known({}, {}, (), (), ())
 
     def answer(self) -> Answer:
-        path = Path(os.path.realpath(self._here / self._word)) if self._word else None
-        if path is not None and path.is_dir():
+        path, mode = _path(self._here, self._word)
+        if stat.S_ISDIR(mode):
             if (path / "start.json").is_file():
                 self._look(near=path.parent)
                 return self._of_run(records.read(path))
-            path = _weights(path, self._word)
-        if path is not None and path.is_file():
+            path, mode = _weights(path, self._word), stat.S_IFREG
+        if stat.S_ISREG(mode):
             return self._of_file(path)
+        if mode:
+            raise DataError("is neither a file nor a folder", where=self._word, hint="name a plain file")
         digest = _DIGEST.fullmatch(self._word)
         self._look()
         if self._word.startswith("sha256:") or (digest and len(digest[1]) == 64):
@@ -391,6 +394,17 @@ class _Story:
             unreadable=known.unreadable,
             notes=tuple(dict.fromkeys(self._notes)),
         )
+
+
+def _path(here: Path, word: str) -> tuple[Path, int]:
+    """Where a word leads, and the mode of what is there; 0 for nothing. Raises `DataError` where that cannot be told."""
+    try:
+        path = Path(os.path.realpath(here / word))
+        return path, path.stat().st_mode if word else 0
+    except PermissionError as error:
+        raise DataError(f"cannot be looked at: {error.strerror}", where=word, hint="make its folder readable for you") from None
+    except (OSError, ValueError):  # not there; too long, or with a NUL, for a path
+        return here, 0
 
 
 def _weights(folder: Path, word: str) -> Path:

@@ -305,6 +305,8 @@ def test_words_that_mean_nothing_or_too_much(tmp_path: Path, store: Store) -> No
     for number in (1, 2):
         made(runs, number, {})
     (tmp_path / "folder").mkdir()
+    (tmp_path / "loop").symlink_to("loop")
+    os.mkfifo(tmp_path / "pipe")
     for word, error, text in (
         ("gone.pt", DataError, "no such file"),
         ("dir/gone", DataError, "no such file"),
@@ -313,6 +315,10 @@ def test_words_that_mean_nothing_or_too_much(tmp_path: Path, store: Store) -> No
         ("sha256:xyz", UsageError, "no sha256"),
         ("folder", UsageError, "neither a checkpoint nor a run"),
         ("", RecordError, "no run"),
+        ("x" * 5000, RecordError, "no run"),
+        ("a\0b", RecordError, "no run"),
+        ("loop", RecordError, "no run"),
+        ("pipe", DataError, "neither a file nor a folder"),
     ):
         with pytest.raises(error, match=text):
             ask(word, store, runs=runs)
