@@ -10,8 +10,7 @@ import typer
 
 from repro_env.cli import app as commands
 from repro_env.cli import say
-from repro_env.cli.options import JsonOption
-from repro_env.cli.runs import RunsOption
+from repro_env.cli.options import JsonOption, RunsOption
 
 if TYPE_CHECKING:
     from repro_env.cli.page import Page
@@ -143,7 +142,8 @@ def _files(page: Page, found: Verdict) -> None:
         if not mine:
             continue
         equal = [one for one in mine if one.level == "bitwise" and not one.apart]
-        page.heading(title, f"{len(equal):,} of {len(mine):,} bitwise the same" if kind != "volatile" else f"{len(mine):,} files")
+        good = sum(one.level == "bitwise" for one in mine)
+        page.heading(title, f"{good:,} of {len(mine):,} the same" if kind != "volatile" else f"{len(mine):,} files")
         shown = [] if kind == "volatile" else [one for one in mine if one not in equal]
         for one in shown if page.whole else shown[:_SHOWN]:
             _file(page, one)

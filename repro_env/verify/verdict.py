@@ -50,9 +50,11 @@ def promised(start: Start, end: End, here: Here) -> Promise:
     if start.determinism == "off":
         lower.append("the run was made with --determinism off")
     besides = []
-    if end.entropy:
-        one = end.entropy[0]
-        more = f" and {len(end.entropy) - 1} other places" if len(end.entropy) > 1 else ""
+    # What `uuid` gives is a name: in every run of some libraries, and of no result.
+    entropy = [one for one in end.entropy if not one.what.startswith("uuid")]
+    if entropy:
+        one = entropy[0]
+        more = f" and {len(entropy) - 1} other places" if len(entropy) > 1 else ""
         besides.append(f"{one.what} at {one.file}:{one.line}{more} gave bytes that no seed reaches")
     if here.given:
         besides.append(f"{', '.join(here.given)} had other values: no record holds them")
@@ -161,7 +163,11 @@ def verdict(
 
 
 def _worst(levels: Sequence[Sameness]) -> Sameness | None:
-    return max(levels, key=lambda one: HEIGHT[one]) if levels else None
+    worst: Sameness | None = None
+    for one in levels:
+        if worst is None or HEIGHT[one] > HEIGHT[worst]:
+            worst = one
+    return worst
 
 
 _KINDS = {"result": 0, "log": 1, "volatile": 2}
@@ -185,7 +191,9 @@ def _sentence(
         text = f"{_all(len(compared))} the same, bit for bit"
     else:
         first = worst[0]
-        text = f"{len(worst):,} of {_count(len(compared))} {'differ' if len(worst) != 1 else 'differs'}: {first.path or first.now}: {first.why}"
+        of = len(compared)
+        count = f"{len(worst):,} of {_count(of)}" if len(worst) < of else _every(of)
+        text = f"{count} {'differs' if len(worst) == 1 else 'differ'}: {first.path or first.now}: {first.why}"
     said = [f"{level}: {text}"]
     if apart:
         said.append(
@@ -204,7 +212,11 @@ def _sentence(
 
 
 def _all(count: int) -> str:
-    return "the one result is" if count == 1 else f"all {count:,} results are"
+    return f"{_every(count)} {'is' if count == 1 else 'are'}"
+
+
+def _every(count: int) -> str:
+    return "the one result" if count == 1 else "both results" if count == 2 else f"all {count:,} results"
 
 
 def _count(count: int) -> str:

@@ -1,0 +1,83 @@
+"""Two runs that are only files: what `verify` says of them, with the real look into tensors, in this process."""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from repro_env.flows import verify
+from repro_env.flows.verify import Side, Wanted
+from repro_env.model.run import End, Outcome
+from repro_env.verify import outputs
+from repro_env.verify import verdict as judging
+from repro_env.verify.outputs import Answer
+from repro_env.verify.verdict import Promise, Verdict
+
+INSIDE = Path(verify.__file__).parents[1] / "inside" / "compare.py"
+BITWISE = Promise(level="bitwise", sentence="promised is bitwise")
+NUMERIC = Promise(level="numeric", sentence="promised is numeric")
+
+
+def inside() -> ModuleType:
+    """`inside/compare.py`, which is no module of the package's own."""
+    spec = importlib.util.spec_from_file_location("repro_env_inside_compare", INSIDE)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+COMPARE = inside()
+
+
+def look(pairs: Sequence[tuple[Path, Path]]) -> tuple[Answer, ...]:
+    """As a run would: through JSON. Without NumPy, which is faster and has a test of its own."""
+    said = [COMPARE.compare(str(left), str(right), None) for left, right in pairs]
+    return outputs.answers(msgspec.json.encode(said), len(pairs))
+
+
+def end(outs: Sequence[object] = (), others: tuple[str, ...] = (), removed: tuple[str, ...] = (), code: int = 0) -> End:
+    return End(
+        schema="repro-env/run-end/1",
+        id="id",
+        ended="2026-07-01T00:00:00.000Z",
+        seconds=1.0,
+        outcome=Outcome(exit_code=code, signal=0, out_of_memory=False, isolation="embedded", means=()),
+        outputs=(),
+        others=others,
+        removed=removed,
+        holes=(),
+    )
+
+
+def side(root: Path, files: Mapping[str, bytes], others: tuple[str, ...] = (), removed: tuple[str, ...] = ()) -> Side:
+    digests, places = {}, {}
+    for path, data in files.items():
+        here = root / path
+        here.parent.mkdir(parents=True, exist_ok=True)
+        here.write_bytes(data)
+        digests[path] = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        places[path] = here
+    return Side(digests, places, end(others=others, removed=removed))
+
+
+def judged(
+    root: Path,
+    left: Mapping[str, bytes],
+    right: Mapping[str, bytes],
+    *,
+    results: tuple[str, ...] = (),
+    ignored: tuple[str, ...] = (),
+    promise: Promise = BITWISE,
+    links: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
+    removed: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
+) -> Verdict:
+    wanted = Wanted(word="latest", here=root, environ={}, results=results, ignored=ignored)
+    one, other = side(root / "left", left, links[0], removed[0]), side(root / "right", right, links[1], removed[1])
+    return judging.verdict(verify.compare(one, other, wanted, look), promise)
