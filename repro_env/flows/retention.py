@@ -10,8 +10,8 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.catalog import annotation, records, retention
-from repro_env.catalog.index import Index
+from repro_env.catalog import annotation, lineage, manifest, records, retention
+from repro_env.catalog.index import Index, Summary
 from repro_env.catalog.records import Run, Unreadable
 from repro_env.catalog.retention import Facts, Kept
 from repro_env.model.errors import ReproEnvError
@@ -46,7 +46,7 @@ def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, te
     there, broken = records.listing(runs)
     store.seen.see(runs)
     held = {name: f"named by {one.folder.name}, whose record cannot be read" for one in broken for name in _named(one.folder)}
-    held |= _from_elsewhere(runs, store, tell)
+    held |= _descended(runs, store, tell)
     plan = retention.plan([_facts(run, held) for run in there], rules, held)
     if dry_run:
         return Collected(plan.keep, tuple(Gone(run, _size(run.folder)) for run in plan.remove), tuple(broken), (), dry_run=True)
@@ -68,26 +68,50 @@ def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, te
     return Collected(plan.keep, tuple(reversed(gone)), tuple(broken), tuple(failed), dry_run=False)
 
 
-def _from_elsewhere(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
-    """Ids or names of what runs in other folders started from, as far as this store has seen these folders."""
+def _descended(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
+    """Ids or names of what other runs started from, though none of these records says so: as far as this store has seen them."""
+    here = os.path.realpath(runs)
+    index = Index(store.runs)
+    known: dict[str, Summary] = {}
+    outputs: dict[str, bytes] = {}
     found: dict[str, str] = {}
-    for folder in store.seen.folders():
-        if os.path.realpath(folder) == os.path.realpath(runs):
-            continue
-        if not folder.is_dir():
+    for folder in (Path(here), *(one for one in store.seen.folders() if str(one) != here)):
+        if not folder.is_dir() and str(folder) != here:
             tell(f"note: {folder} is not there now: runs in it may have started from one of these")
             continue
         try:
-            listing = Index(store.runs).listing(folder)
+            listing = index.listing(folder, outputs=True)
         except ReproEnvError as error:
             tell(f"note: runs in another folder may have started from one of these, and it cannot be read: {error}")
             continue
+        outputs.update(listing.outputs)
         for run in listing.runs:
-            names = retention.came_from((parent.id for parent in run.parents), (one.path for one in run.data))
-            found |= dict.fromkeys(names, f"{run.short} in {folder} started from it")
-        for one in listing.unreadable:
-            found |= dict.fromkeys(_named(one.folder), f"named by {one.folder}, whose record cannot be read")
+            known.setdefault(run.id, run)
+            if str(folder) != here:
+                names = retention.came_from((parent.id for parent in run.parents), (one.path for one in run.data))
+                found |= dict.fromkeys(names, f"{run.short} in {folder} started from it")
+        if str(folder) != here:
+            for one in listing.unreadable:
+                found |= dict.fromkeys(_named(one.folder), f"named by {one.folder}, whose record cannot be read")
+    for edge in lineage.edges(known, outputs):
+        if edge.how == lineage.SAME_BYTES:
+            found.setdefault(edge.parent, f"{known[edge.child].short} was given a file that is an output of it")
+    for run in known.values():
+        if run.state != "done":
+            found |= dict.fromkeys(_resumed(run), f"a checkpoint says that {run.short} went on from it")
     return found
+
+
+def _resumed(run: Summary) -> set[str]:
+    """What a run without an end went on from: only its checkpoints say so."""
+    found = set()
+    for folder in (run.files, *(Path(one.path) for one in run.data if one.role == "checkpoints")):
+        for path in manifest.below(folder)[0]:
+            with contextlib.suppress(ReproEnvError):  # somebody else's file, or one that is being written
+                one = manifest.read(path)
+                if one is not None and one.manifest.run == run.id and one.manifest.parent is not None:
+                    found.add(one.manifest.parent.run)
+    return found - {"", run.id}
 
 
 def _facts(run: Run, held: dict[str, str]) -> Facts:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
+import time
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -13,7 +17,7 @@ from repro_env.flows import retention
 from repro_env.flows.retention import Collected
 from repro_env.model import codec
 from repro_env.model.errors import RecordError, UsageError
-from repro_env.model.run import DataFact, Parent
+from repro_env.model.run import DataFact, Output, Parent
 from repro_env.model.talk import Silent
 from repro_env.store.store import Store
 from tests.catalog.test_records import end, recorded, start
@@ -22,6 +26,11 @@ from tests.catalog.test_records import end, recorded, start
 @pytest.fixture
 def store(tmp_path: Path) -> Store:
     return Store.open(tmp_path / "store")
+
+
+def rewrite(path: Path, value: object) -> None:
+    path.chmod(0o644)
+    path.write_bytes(codec.pretty(value))
 
 
 def child_of(runs: Path, number: int, parent: int) -> Path:
@@ -88,10 +97,46 @@ def test_an_older_record_elsewhere_that_mounts_its_files_holds(tmp_path: Path, s
     child = recorded(others, 9, over=False)
     mount = DataFact(source=str(parent / "files"), target="/in", kind="data", digest=None)
     began = records.read(child).start
-    (child / "start.json").chmod(0o644)
-    (child / "start.json").write_bytes(codec.pretty(msgspec.structs.replace(began, data=(mount,))))
+    rewrite(child / "start.json", msgspec.structs.replace(began, data=(mount,)))
     store.seen.see(others)
     assert collect(runs, store, "last=1").gone == ()
+
+
+def test_a_file_that_is_an_output_of_it_holds(tmp_path: Path, store: Store) -> None:
+    """Copied out of the run and given to another as data: nobody named the run."""
+    runs = tmp_path / "runs"
+    made = recorded(runs, 1)
+    child = recorded(runs, 2)
+    recorded(runs, 3)
+    digest = f"sha256:{'1' * 64}"
+    over = records.read(made).end
+    assert over is not None
+    outputs = (Output(path="w.pt", sha256=digest, size=9),)
+    rewrite(made / "end.json", msgspec.structs.replace(over, outputs=outputs))
+    given = DataFact(source="/data/w.pt", target="/data/w.pt", kind="data", digest=digest)
+    rewrite(child / "start.json", msgspec.structs.replace(records.read(child).start, data=(given,)))
+    done = collect(runs, store, "last=1")
+    assert left(runs) == ["03", "01"]
+    assert done.keep[1].why == ("00000002 was given a file that is an output of it",)
+
+
+def test_a_checkpoint_of_an_interrupted_run_holds_what_it_went_on_from(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    parent = records.read(recorded(runs, 1))
+    child = records.read(recorded(runs, 2, over=False))
+    recorded(runs, 3)
+    text = {
+        "schema": "repro-env/checkpoint/1",
+        "step": 9,
+        "run": child.start.id,
+        "files": {},
+        "parent": {"run": parent.start.id, "path": "ck", "sha256": "1" * 64, "step": 3},
+    }
+    path = child.files / "ck" / "9" / "manifest.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(text))
+    done = collect(runs, store, "last=2", dry_run=True)
+    assert done.keep[2].why == ("a checkpoint says that 00000002 went on from it",)
 
 
 def test_a_run_whose_record_cannot_be_read_stays_and_holds_what_it_names(tmp_path: Path, store: Store) -> None:
@@ -163,3 +208,28 @@ def test_what_a_killed_removal_left_goes_with_the_next(tmp_path: Path, store: St
     assert left(runs) == ["03", "02"]
     collect(runs, store, "last=1")
     assert sorted(path.name for path in runs.iterdir()) == sorted([folders[2].name, "latest"])
+
+
+def test_killed_at_any_moment_no_half_run_is_left(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    for number in range(25):
+        folder = recorded(runs, number)
+        for name in range(20):
+            (folder / "files" / f"{name}").touch()
+    program = (
+        "import sys; from pathlib import Path; from repro_env.flows import retention; from repro_env.model.talk import Silent\n"
+        "from repro_env.store.store import Store; store = Store.open(Path(sys.argv[2])); print(flush=True)\n"
+        "retention.collect(Path(sys.argv[1]), ['last=1'], store=store, dry_run=False, tell=Silent())"
+    )
+    for delay in (0.005, 0.015, 0.03):
+        with subprocess.Popen([sys.executable, "-c", program, str(runs), str(store.root)], stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            time.sleep(delay)
+            child.kill()
+        there, broken = records.listing(runs)
+        assert broken == []
+        assert all(len(list(run.files.iterdir())) == 20 for run in there)
+    collect(runs, store, "last=1")
+    assert len(left(runs)) == 1
+    assert not list(runs.glob(".gone-*"))
