@@ -1,0 +1,198 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from repro_env.model.environment import Variable
+from repro_env.model.run import Count, End, Fact, SourceFact, Start
+from repro_env.verify.outputs import File, kind_of
+from repro_env.verify.verdict import Here, Promise, causes, promised, verdict
+from tests.fakes.tensors import Tensor, npy
+from tests.verify import sides
+
+DIGEST = "sha256:" + "a" * 64
+HOST = ("os Debian", "cpu Fast (x86_64)", "isa avx avx2 fma", "cores 8")
+START = Start(
+    schema="repro-env/run-start/1",
+    id="id",
+    started="2026-07-01T00:00:00.000Z",
+    spec=DIGEST,
+    image=DIGEST,
+    runner="embedded",
+    command=("train.py",),
+    cwd="/p",
+    seed=0,
+    source=SourceFact(path="/p", digest=DIGEST, frozen=False, differs=()),
+    data=(),
+    given=(),
+    network=False,
+    host=HOST,
+    determinism="warn",
+    threads=(Variable(name="OMP_NUM_THREADS", value="4"),),
+)
+END: End = sides.end()
+HERE = Here(host=HOST, threads={"OMP_NUM_THREADS": "4"})
+
+
+def test_the_same_machine_promises_every_bit() -> None:
+    found = promised(START, END, HERE)
+    assert found.level == "bitwise"
+    assert found.sentence == "promised is bitwise: the same image, code, data, seed, threads and kind of CPU"
+
+
+@pytest.mark.parametrize(
+    ("here", "why"),
+    [
+        (
+            {"host": ("cpu Slow (x86_64)", "isa avx avx2 fma", "cores 8")},
+            "this CPU is Slow (x86_64), the run's was Fast (x86_64)",
+        ),
+        ({"host": ("cpu Fast (x86_64)", "isa avx avx2 avx512f fma", "cores 8")}, "other instruction sets (avx512f)"),
+        ({"host": ("cpu Fast (x86_64)", "isa avx avx2 fma", "cores 2")}, "this machine has 2 cores, the run's had 8"),
+        ({"threads": {"OMP_NUM_THREADS": "2"}}, "OMP_NUM_THREADS is 2, the run's was 4"),
+        ({"threads": {}}, "OMP_NUM_THREADS is not set, the run's was 4"),
+        ({"host": ()}, "this CPU is not known"),
+    ],
+)
+def test_another_machine_promises_less_and_says_why_in_one_sentence(here: dict[str, object], why: str) -> None:
+    found = promised(START, END, msgspec.structs.replace(HERE, **here))
+    assert found.level == "numeric"
+    assert why in found.sentence
+    assert "\n" not in found.sentence
+
+
+def test_another_gpu_promises_less() -> None:
+    end = msgspec.structs.replace(END, effective=(Fact(name="cuda devices", value="H100 (9.0)"),))
+    assert promised(START, end, msgspec.structs.replace(HERE, devices=("H100",))).level == "bitwise"
+    for devices, said in ((("H200",), "H200"), ((), "no GPU that can be seen")):
+        found = promised(START, end, msgspec.structs.replace(HERE, devices=devices))
+        assert found.level == "numeric"
+        assert f"the run was on H100 (9.0), and here is {said}" in found.sentence
+
+
+def test_what_ran_without_a_repeatable_form_promises_less() -> None:
+    end = msgspec.structs.replace(END, operations=(Count(what="index_add_", count=3, file="train.py", line=12),))
+    found = promised(START, end, HERE)
+    assert found.level == "numeric"
+    assert "index_add_ at train.py:12" in found.sentence
+    off = promised(msgspec.structs.replace(START, determinism="off"), END, HERE)
+    assert off.level == "numeric"
+
+
+def test_what_no_seed_reaches_is_said_and_names_are_not() -> None:
+    asked = Count(what="os.urandom", count=1, file="train.py", line=3)
+    name = Count(what="uuid.uuid4", count=1, file="torch/x.py", line=3)
+    found = promised(START, msgspec.structs.replace(END, entropy=(name, asked)), HERE)
+    assert (found.level, "os.urandom at train.py:3" in found.sentence) == ("bitwise", True)
+    assert "uuid" not in promised(START, msgspec.structs.replace(END, entropy=(name,)), HERE).sentence
+    assert "the network" in promised(msgspec.structs.replace(START, network=True), END, HERE).sentence
+    assert "LR had" in promised(START, END, msgspec.structs.replace(HERE, given=("LR",))).sentence
+
+
+def test_causes_are_what_was_in_force_in_one_run_alone() -> None:
+    then = (Fact(name="threads torch", value="2"), Fact(name="torch", value="2.13"))
+    now = (Fact(name="threads torch", value="1"), Fact(name="torch", value="2.13"), Fact(name="cudnn", value="9"))
+    assert causes(then, now) == ("cudnn is 9, it was not known", "threads torch is 1, it was 2")
+    assert causes((), now) == ()
+
+
+def one(level: object, kind: str = "result", why: str = "") -> File:
+    return msgspec.structs.replace(File(path="w", now="w", kind="result", level=None), level=level, kind=kind, why=why)
+
+
+def test_nothing_compared_is_never_the_same() -> None:
+    for files in ((), (one("bitwise", "log"),), (one("bitwise", "volatile"),), (one(None),)):
+        found = verdict(files, sides.BITWISE)
+        assert (found.level, found.same) == (None, False)
+        assert found.sentence.startswith("nothing was compared: ")
+
+
+def test_one_result_that_could_not_be_compared_spoils_the_rest() -> None:
+    found = verdict((one("bitwise"), one(None, why="it could be paired with any of a, b")), sides.BITWISE)
+    assert (found.level, found.same) == ("bitwise", False)
+    assert "1 result could not be compared: w" in found.sentence
+
+
+def test_the_worst_result_decides_and_logs_do_not() -> None:
+    assert verdict((one("bitwise"), one("numeric"), one("different", "log")), sides.BITWISE).level == "numeric"
+    found = verdict((one("bitwise"), one("different", "log")), sides.BITWISE)
+    assert (found.level, found.same) == ("bitwise", True)
+    assert "1 log differs" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("level", "promise", "same"),
+    [
+        ("bitwise", sides.BITWISE, True),
+        ("numeric", sides.BITWISE, False),
+        ("bitwise", sides.NUMERIC, True),
+        ("numeric", sides.NUMERIC, True),
+        ("different", sides.NUMERIC, False),
+    ],
+)
+def test_it_is_the_same_when_the_promise_is_kept(level: str, promise: Promise, same: bool) -> None:
+    found = verdict((one(level, why="x"),), promise)
+    assert found.same is same
+    assert ("which is what was promised" in found.sentence) is (level == "numeric" and same)
+
+
+def test_another_exit_code_is_different_whatever_was_written() -> None:
+    found = verdict((one("bitwise"),), sides.BITWISE, problem="the command ended with exit code 1, then with 0")
+    assert (found.level, found.same) == ("different", False)
+    assert found.sentence == "different: the command ended with exit code 1, then with 0"
+
+
+def test_the_classes() -> None:
+    assert kind_of("out/model.pt") == "result"
+    assert kind_of("out/train.log") == "log"
+    assert kind_of("a/events.out.tfevents.1.h.2.0") == "log"
+    assert kind_of("wandb/latest-run") == "volatile"
+    assert kind_of("wandb/offline-run-20260701_101530-abc12def/files/wandb-summary.json") == "result"
+    assert kind_of("wandb/offline-run-20260701_101530-abc12def/logs/debug.log") == "volatile"
+    assert kind_of("out/train.log", results=("*.log",)) == "result"
+    assert kind_of("out/model.pt", ignored=("out",)) == "volatile"
+    assert kind_of("out/model.pt", results=("out/*",), ignored=("*.pt",)) == "volatile"
+
+
+def test_what_the_user_names_a_result_is_not_masked(tmp_path: Path) -> None:
+    left, right = {"r.txt": b"at 10:15:30\n"}, {"r.txt": b"at 10:15:31\n"}
+    assert sides.judged(tmp_path / "a", left, right).level == "bitwise"
+    assert sides.judged(tmp_path / "b", left, right, results=("r.txt",)).level == "different"
+
+
+def test_ambiguous_outputs_are_named_and_the_answer_is_no(tmp_path: Path) -> None:
+    left = {f"version_{n}/w.npy": npy(Tensor([n])) for n in (0, 1)}
+    right = {f"version_{n}/w.npy": npy(Tensor([n])) for n in (2, 3)}
+    found = sides.judged(tmp_path, left, right)
+    assert (found.level, found.same) == (None, False)
+    assert "version_0/w.npy" in found.sentence
+
+
+def test_links_and_removed_files_count(tmp_path: Path) -> None:
+    w = {"w.npy": npy(Tensor([1]))}
+    same = sides.judged(tmp_path / "a", w, w, links=(("last -> out/2026-07-01/w",), ("last -> out/2026-07-02/w",)))
+    assert same.same
+    other = sides.judged(tmp_path / "b", w, w, links=(("last -> epoch=1",), ("last -> epoch=2",)))
+    assert (other.level, "the link leads to epoch=2, not epoch=1" in other.sentence) == ("different", True)
+    assert sides.judged(tmp_path / "c", w, w, links=(("last -> a",), ())).level == "different"
+    unread = sides.judged(tmp_path / "d", w, w, links=(("p (Permission denied)",), ("p (Permission denied)",)))
+    assert (unread.level, unread.same) == ("bitwise", False)
+    assert sides.judged(tmp_path / "e", w, w, removed=(("old.txt",), ())).level == "different"
+
+
+def test_a_recorded_file_that_was_changed_since_is_never_the_same(tmp_path: Path) -> None:
+    from repro_env.flows import verify
+    from repro_env.flows.verify import Wanted
+
+    left = sides.side(tmp_path / "l", {"w.npy": npy(Tensor([1]))})
+    right = sides.side(tmp_path / "r", {"w.npy": npy(Tensor([2]))})
+    (tmp_path / "l" / "w.npy").write_bytes(npy(Tensor([2])))
+    wanted = Wanted(word="x", here=tmp_path, environ={})
+    (found,) = verify.compare(left, right, wanted, sides.look)
+    assert found.level == "different"
+    assert "was changed since the run" in found.why
+    (tmp_path / "l" / "w.npy").unlink()
+    (found,) = verify.compare(left, right, wanted, sides.look)
+    assert "cannot be read" in found.why
