@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -9,7 +10,10 @@ import msgspec
 
 from repro_env.catalog import annotation, parents, records
 from repro_env.catalog.records import Run
+from repro_env.catalog.retention import when
 from repro_env.flows import before, compare, sides, traces, trees
+from repro_env.flows.committed import History
+from repro_env.flows.locate import ours
 from repro_env.flows.runs import where
 from repro_env.flows.specof import Specs
 from repro_env.image.entry import Entry
@@ -160,20 +164,23 @@ def _source(left: Run, right: Run, specs: list[Specs], store: Store) -> list[Dif
 
 
 def _listing(run: Run, specs: Specs, store: Store) -> Mapping[str, Entry] | None:
-    """The code of a run by its paths: from the store, else as its spec carries it."""
-    digest = run.start.source.digest
-    there = store.layers.path(digest)
+    """The code of a run by its paths: from the store, else as its spec carries it, else from git's history."""
+    fact = run.start.source
+    there = store.layers.path(fact.digest)
     if there is not None:
         return trees.Stored(there, store.hashes).entries()
     spec = specs.find(run.start.spec)
-    source = None if spec is None else spec.spec.observed.source
-    if spec is None or source is None or source.tree.sha256 != digest:
+    source = spec.spec.observed.source if spec is not None else None
+    if spec is None or source is None:
         return None
-    held = trees.captured(source.tree, spec.folder, store)
-    try:
-        return None if held is None else held.entries()
-    except ArtifactError:
-        return None
+    held = trees.captured(source.tree, spec.folder, store) if source.tree.sha256 == fact.digest else None
+    if held is not None:
+        with contextlib.suppress(ArtifactError):
+            return held.entries()
+    root = Path(fact.path)
+    history = History(root, never=(*ours(root, spec.folder), run.folder.parent), exclude=source.exclude)
+    commit = history.find(fact.digest, likely=[source.git.commit] if source.git is not None else [], before=when(run))
+    return None if commit is None else {one.path: one for one in commit.entries}
 
 
 def _data(left: Start, right: Start) -> list[Difference]:

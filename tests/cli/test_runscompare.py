@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from repro_env.catalog import ids, records
 from repro_env.cli import app
 from repro_env.flows import before
+from repro_env.io import process
 from repro_env.model.errors import RecordError
 from repro_env.model.run import DataFact, Metric, Output
 from repro_env.model.spec import Spec
@@ -30,13 +32,14 @@ def recorded(
     seed: int = 0,
     loss: float = 1.0,
     over: bool = True,
+    path: str = "/home/ann/project",
     checkpoints: tuple[before.Listing, before.Listing] | None = None,
 ) -> Path:
     """A run of a spec with one result. `checkpoints`: what lay in the folder of those before and after."""
     run_id = ids.uuid7(number, number.to_bytes(10, "big"))
     recording = records.begin(runs, f"20260701T10150{number}Z-train-{ids.short(run_id)}")
     one = start(run_id)
-    fact = msgspec.structs.replace(one.source, digest=source)
+    fact = msgspec.structs.replace(one.source, digest=source, path=path)
     one = msgspec.structs.replace(one, spec=spec.digest, image=spec.expected.image_id, seed=seed, source=fact)
     if checkpoints is not None:
         for name, listing in zip((before.BEFORE, before.AFTER), checkpoints, strict=True):
@@ -120,6 +123,25 @@ def test_what_is_not_here_is_not_compared_and_never_the_same(
     assert "different: there are no outputs to compare" in out
     with pytest.raises(RecordError):
         app.run(["runs", "compare", "00000001", "00000009", "--runs", str(runs)])
+
+
+def test_code_that_only_git_has_is_told_file_by_file(
+    tmp_path: Path, made: tuple[Spec, Spec], capsys: pytest.CaptureFixture[str]
+) -> None:
+    project, elsewhere = tmp_path / "p", Store.open(tmp_path / "elsewhere")
+    git = ("git", "-C", str(project), "-c", "user.name=ann", "-c", "user.email=ann@example.org")
+    digests = []
+    for text in (b"a", b"b"):
+        (project / "train.py").write_bytes(text)
+        for words in (["init", "-q"], ["add", "train.py"], ["commit", "-qm", "x", "--date", "2026-01-01T00:00:00Z"]):
+            assert process.run([*git, *words], env={**os.environ, "GIT_COMMITTER_DATE": "2026-01-01T00:00:00Z"}).code == 0
+        digests.append(elsewhere.layers.add(specs.tree({"train.py": text})))
+    for number, digest in enumerate(digests, 1):
+        recorded(project / "runs", number, made[0], digest, path=str(project))
+    code, out = call(capsys, "00000001", "00000002", "--runs", str(project / "runs"))
+    assert code == 0
+    assert "~ train.py  file, 1 bytes" in out
+    assert "cannot be told" not in out
 
 
 def listing(**files: str) -> before.Listing:
