@@ -77,7 +77,10 @@ def test_killed_at_many_moments(small: parts.Project, tmp_path: Path, command: s
     there.run(*words("repro"))
     assert killed > COUNT // 2
     if command == "capture":
-        assert (tmp_path / "repro" / "spec.json").read_bytes() == (tmp_path / "whole" / "spec.json").read_bytes()
+        made, whole = (json.loads((tmp_path / name / "spec.json").read_text()) for name in ("repro", "whole"))
+        for one in (made, whole):
+            one["expected"].pop("packed")  # what a store learnt of compressed layers: a hint
+        assert made == whole
     mounts = Path("/proc/self/mountinfo").read_text()
     assert str(there.store) not in mounts
     note(f"killed {command}", {"started": COUNT, "killed": killed})
