@@ -23,8 +23,8 @@ _HELP = """\
 Say in what two recorded runs differ: command, recipe, seeds, settings in force, code, data, environment, metrics, outputs.
 
 A and B are each a short id, a beginning of one, `latest`, or the folder of a run. Nothing is run: outputs are compared by
-the digests in the records. Outputs of runs with dates, times, process numbers, hosts or counters in their paths are
-paired by what else is in them.
+the digests in the records. They are paired by their paths, then by their paths without dates, times, process numbers,
+hosts and counters.
 
 Exit code 0: the outputs are the same, byte for byte. 1: they differ, or there are none to compare.
 """
@@ -47,7 +47,7 @@ def add_below(runs: typer.Typer) -> None:
 def command(
     left: Annotated[str, typer.Argument(help="A run.", metavar="A")],
     right: Annotated[str, typer.Argument(help="Another one.", metavar="B")],
-    all_: Annotated[bool, typer.Option("--all", help="Show every difference, and what is the same.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show every difference, and metrics that are the same.")] = False,
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
