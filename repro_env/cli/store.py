@@ -140,7 +140,7 @@ def _collected(done: Collected, most: int | None) -> list[str]:
     left = done.before - done.freed
     lines.append(f"{say.size(done.freed)} of {say.size(done.before)}" if lines else "nothing to remove")
     if most is not None and left > most:
-        lines.append(f"{say.size(left)} are left: in use, or facts")
+        lines.append(f"{say.size(left)} are left: in use, the source of a recorded run, or facts")
     return lines
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.catalog.index import Index
 from repro_env.model.errors import ReproEnvError
 from repro_env.model.talk import Tell
 from repro_env.store import gc
@@ -110,16 +111,43 @@ def usage(store: Store) -> Usage:
 def collect(
     store: Store, *, keep_days: float | None, max_size: int | None, dry_run: bool, tell: Tell, patience: float = PATIENCE
 ) -> Collected:
-    """Remove what was not used for long, and as much more as `max_size` bytes ask for. Raises `StoreError`."""
+    """Remove what was not used for long, and as much more as `max_size` bytes ask for. Raises `StoreError`.
+
+    The source of a recorded run stays as long as its record: nothing else may have it.
+    """
     since = time.time()
     found = inventory(store)
-    going = gc.choose(found, store.lease.named(), now=since, keep_days=keep_days, max_size=max_size)
+    held = store.lease.named() | _sources(store, tell)
+    going = gc.choose(found, held, now=since, keep_days=keep_days, max_size=max_size)
     if dry_run:
         return Collected(going, found.size, dry_run=True)
     if going:
         tell(f"removing {len(going):,} of {len(found.things):,} things")
     gone = gc.remove(store, going, since=since, patience=patience)
     return Collected(gone, found.size, dry_run=False)
+
+
+def _sources(store: Store, tell: Tell) -> frozenset[str]:
+    """The trees (hex) that recorded runs ran. What cannot be read, and so holds nothing, is told."""
+    index = Index(store.runs)
+    held: set[str] = set()
+    missing: list[str] = []
+    for folder in store.seen.folders():
+        if not folder.is_dir():
+            missing.append(str(folder))
+            continue
+        try:
+            listing = index.listing(folder)
+        except (OSError, ReproEnvError) as error:
+            tell(f"note: the source of its runs is not held: {error}")
+            continue
+        held.update(one.source.removeprefix("sha256:") for one in listing.runs)
+        for each in listing.unreadable:
+            tell(f"note: the source of this run is not held: {each.why}")
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        tell(f"note: {missing[0]}{more} held runs once and is not there now: the source of its runs is not held")
+    return frozenset(held)
 
 
 def verify(store: Store, *, repair: bool, tell: Tell) -> Verified:

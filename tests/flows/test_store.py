@@ -6,8 +6,10 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from repro_env.catalog import ids, records
 from repro_env.flows import store as story
 from repro_env.flows.rebuild import rebuild
 from repro_env.flows.store import Usage
@@ -15,6 +17,7 @@ from repro_env.model.spec import Spec
 from repro_env.model.talk import Silent
 from repro_env.store.boot import FRESH
 from repro_env.store.store import Store
+from tests.catalog.test_records import start
 from tests.fakes import specs, wheels
 
 
@@ -192,3 +195,34 @@ def later(store: Store) -> None:
     for path in (store.root / "boot").iterdir():
         when = path.stat().st_mtime - 2 * FRESH
         os.utime(path, (when, when))
+
+
+@pytest.mark.parametrize("limit", [{"keep_days": 0.0, "max_size": None}, {"keep_days": None, "max_size": 0}])
+def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit: dict[str, float | None]) -> None:
+    """It may be nowhere else: a tree without a commit, as it was when the run started."""
+    trees = {name: store.layers.add(specs.tree({"train.py": name.encode()})) for name in ("kept", "free", "gone", "torn")}
+    folders = {}
+    for number, name in enumerate(("kept", "gone", "torn")):
+        run_id = ids.uuid7(number, bytes(10))
+        recording = records.begin(tmp_path / name / "runs", f"20260701T10153{number}Z-train-00000000")
+        one = start(run_id)
+        recording.start(msgspec.structs.replace(one, source=msgspec.structs.replace(one.source, digest=trees[name])))
+        recording.close()
+        store.seen.see(recording.folder.parent)
+        folders[name] = recording.folder
+    (tmp_path / "gone").rename(tmp_path / "elsewhere")
+    (folders["torn"] / "start.json").unlink()
+    said: list[str] = []
+
+    class Heard(Silent):
+        def __call__(self, text: str, /) -> None:
+            said.append(text)
+
+    story.collect(store, dry_run=False, tell=Heard(), **limit)  # type: ignore[arg-type]
+    assert [name for name in trees if store.layers.path(trees[name]) is not None] == ["kept"]
+    told = "\n".join(said)
+    assert f"{tmp_path / 'gone' / 'runs'} held runs once and is not there now" in told
+    assert "the source of this run is not held" in told
+    records.remove(folders["kept"])
+    story.collect(store, dry_run=False, tell=Silent(), **limit)  # type: ignore[arg-type]
+    assert store.layers.path(trees["kept"]) is None
