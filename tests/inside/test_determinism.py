@@ -19,7 +19,6 @@ from repro_env.catalog import noted
 from tests.inside.test_seeds import PYTHONS, SEEDS, python_with
 
 
-
 class Done(msgspec.Struct):
     code: int
     out: str
@@ -372,6 +371,23 @@ def test_a_rank_tells_who_it_is_and_on_what_device(gpu: Script) -> None:
     assert worlds[0] == {"rank": 3, "size": 8, "backend": "nccl", "device": "cpu"}
     assert worlds[-1] == {"rank": 3, "size": 8, "backend": "nccl", "device": "cuda:1 GPU number 1"}
     assert [note["rank"] for note in done.notes if "effective" in note] == ["3"]
+
+
+def test_ranks_that_multiprocessing_starts_tell_too(gpu: Script) -> None:
+    code = """
+    import multiprocessing, torch, torch.distributed.distributed_c10d as distributed
+    def train(rank):
+        torch.counts[0] = 1
+        distributed.init_process_group("gloo", rank=rank, world_size=2)
+    if __name__ == "__main__":
+        for rank in (0, 1):
+            child = multiprocessing.get_context("fork" if rank else "spawn").Process(target=train, args=(rank,))
+            child.start(); child.join()
+    """
+    done = gpu.run(code, env=SITE)
+    assert (done.err, done.problems) == ("", [])
+    assert done.effective["threads torch"] == "4 (rank -), 1 (rank 0), 1 (rank 1)"
+    assert sorted(note["world"]["rank"] for note in done.notes if "world" in note) == [0, 1]
 
 
 def test_a_launcher_leaves_the_word_to_what_it_starts(gpu: Script) -> None:

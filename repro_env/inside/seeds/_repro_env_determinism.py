@@ -43,6 +43,7 @@ _VARIABLES = (
     "BLIS_NUM_THREADS",
     "CUBLAS_WORKSPACE_CONFIG",
     "DNNL_MAX_CPU_ISA",
+    "LOKY_MAX_CPU_COUNT",
     "MKL_CBWR",
     "MKL_ENABLE_INSTRUCTIONS",
     "MKL_NUM_THREADS",
@@ -415,7 +416,8 @@ def _at_end() -> None:
     if _State.told:
         return
     _State.told = True
-    facts, script = dict(_effective()), _is_script()
+    # A rank that multiprocessing started is of the script that started it.
+    facts, script = dict(_effective()), bool(seeds._State.worker) or _is_script()
     if not script:  # torchrun, accelerate launch: what was said by what it started counts
         for name in _said():
             facts.pop(name, None)
@@ -469,7 +471,7 @@ def _said() -> set[str]:
 
 def _effective() -> Iterator[tuple[str, str]]:
     yield "address randomisation", _randomised()
-    yield "hash seed", _HASHED if sys.flags.hash_randomization else "0"
+    yield "hash seed", (_HASHED or "random") if sys.flags.hash_randomization else "0"
     for name in _VARIABLES:
         if name in os.environ:
             yield name, os.environ[name]
