@@ -133,7 +133,13 @@ class EmbeddedRunner:
             signal=max(0, -code),
             out_of_memory=starved,
             isolation="embedded",
-            means=(f"root: {stage.root.means}", f"workspace: {stage.workspace.means}", *user, *supervised.notes),
+            means=(
+                f"root: {stage.root.means}",
+                f"workspace: {stage.workspace.means}",
+                f"bytecode: {stage.pycache.means}",
+                *user,
+                *supervised.notes,
+            ),
         )
 
 

@@ -28,6 +28,11 @@ class Pycache:
         self.own = own
         self._work = work
 
+    @property
+    def means(self) -> str:
+        """A Python that compiles has its objects at other addresses than one that does not, and so another order of sets of them."""
+        return "kept" if self._kept is not None else "none yet"
+
     def stack(self, target: Path) -> Path | None:
         """Show it at `target`. Returns what has to be shown read-only at `layout.KEPT` too, if anything. Raises `OSError`."""
         if self._kept is not None:
