@@ -11,7 +11,7 @@ from repro_env.catalog.records import Run
 from repro_env.model.codec import Frozen
 from repro_env.model.run import Output, Parent
 
-Part = Literal["record", "output", "trace", "checkpoint", "spec", "image", "code", "data", "parent"]
+Part = Literal["record", "output", "trace", "checkpoint", "spec", "image", "code", "recipe", "data", "parent"]
 State = Literal["gone", "changed", "unrecorded", "unknown"]
 """`unrecorded`: it lies among the outputs, and no record names it. `unknown`: it could not be held against anything."""
 STATES: tuple[State, ...] = get_args(State)

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -258,22 +258,24 @@ class _World:
         self._histories: dict[str, History] = {}
         self._data: dict[str, str | DataError] = {}
 
-    def shared(
-        self, chosen: Sequence[Run]
-    ) -> tuple[_Shared[str], _Shared[tuple[str, str]], _Shared[tuple[SourceFact, str]], _Shared[DataFact]]:
+    def shared(self, chosen: Sequence[Run]) -> tuple[_Shared[Any], ...]:
         specs = _Shared[str]("spec", str, self._spec)
         images = _Shared[tuple[str, str]]("image", lambda key: key[0], self._image)
         code = _Shared[tuple[SourceFact, str]]("code", lambda key: f"{key[0].path} ({key[0].digest})", self._code)
+        recipes = _Shared[tuple[str, str, SourceFact]]("recipe", lambda key: key[0], self._recipe)
         data = _Shared[DataFact]("data", lambda fact: fact.source, self._fingerprint)
         for run in chosen:
+            # What differs from the capture is said for people; it decides nothing.
+            source = msgspec.structs.replace(run.start.source, differs=(), frozen=False)
             specs.add(run.start.spec, run)
             images.add((run.start.image, run.start.spec), run)
-            # What differs from the capture is said for people; it decides nothing.
-            code.add((msgspec.structs.replace(run.start.source, differs=(), frozen=False), run.start.spec), run)
-            for one in run.start.data:
-                if one.kind == "data":
-                    data.add(one, run)
-        return specs, images, code, data
+            code.add((source, run.start.spec), run)
+            for one in run.start.recipe:
+                recipes.add((os.path.normpath(Path(run.start.cwd, one.path)), one.sha256, source), run)
+            for fact in run.start.data:
+                if fact.kind == "data":
+                    data.add(fact, run)
+        return specs, images, code, recipes, data
 
     def _spec(self, digest: str, run: Run) -> Answer:  # noqa: ARG002
         if self._specs.find(digest) is not None:
@@ -373,6 +375,25 @@ class _World:
         finally:
             trees.givers.close()
         return None if there else ("gone", f"it is not in {where}, nor where the spec was pushed")
+
+    def _recipe(self, key: tuple[str, str, SourceFact], run: Run) -> Answer:  # noqa: ARG002
+        """A file of the source may be edited: the source tree of the run has it as it was."""
+        path, digest, source = key
+        now = _digest(Path(path))
+        if now == digest:
+            return None
+        state: State = "changed" if now else "gone"
+        why = f"it was {digest[:19]}…, it is {now[:19]}…" if now else "nothing is there"
+        if not path.startswith(source.path + "/"):
+            return state, why
+        tree = self._store.layers.path(source.digest)
+        if tree is None:
+            return "unknown", f"{why}; the run's own source tree is not in the store, and may have it"
+        return (
+            None
+            if _digest(tree / path[len(source.path) + 1 :]) == digest
+            else (state, f"{why}; it is not in the run's source either")
+        )
 
     def _fingerprint(self, fact: DataFact, run: Run) -> Answer:  # noqa: ARG002
         from repro_env.capture.data import look

@@ -81,6 +81,7 @@ def test_what_is_all_there_has_no_finding(place: Place, tmp_path: Path) -> None:
         "spec": 1,
         "image": 1,
         "code": 1,
+        "recipe": 0,
         "data": 1,
     }
     assert look(place, "latest").runs == 1
@@ -211,6 +212,24 @@ def test_code_that_git_has(place: Place, git: Git, monkeypatch: pytest.MonkeyPat
     assert told(look(place))[0][:2] == ("code", "gone")  # the commit is younger than the run
     rewrite(done.folder / "start.json", codec.pretty(msgspec.structs.replace(done.start, started="2099-01-01T00:00:00.000Z")))
     assert [one.part for one in look(place).findings] == ["record"]
+
+
+def test_recipes_are_there_or_in_the_source_of_the_run(place: Place, tmp_path: Path) -> None:
+    inner, outer = place.project / "conf.yaml", tmp_path / "outer.yaml"
+    for path in (inner, outer):
+        path.write_text("lr: 1")
+    done = run(place, recipe=("conf.yaml", "../outer.yaml"))
+    assert (look(place).findings, look(place).checked["recipe"]) == ((), 2)
+    for path in (inner, outer):
+        path.write_text("lr: 2")
+    assert told(look(place)) == [("recipe", "changed", str(outer))]
+    outer.unlink()
+    place.store.layers.remove(done.start.source.digest)
+    inner.unlink()
+    assert [one for one in told(look(place)) if one[0] == "recipe"] == [
+        ("recipe", "gone", str(outer)),
+        ("recipe", "unknown", str(inner)),
+    ]
 
 
 def test_data(place: Place, tmp_path: Path) -> None:
