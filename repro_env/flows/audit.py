@@ -6,7 +6,6 @@ What several runs share (an image, a source tree, data) is looked at once and na
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
@@ -28,6 +27,7 @@ from repro_env.flows import before, snapshot
 from repro_env.flows.committed import History
 from repro_env.flows.locate import ours
 from repro_env.flows.specof import Found, Specs
+from repro_env.io.files import sha256_of
 from repro_env.model import redact
 from repro_env.model.errors import DataError, NetworkError, PlatformError, ReproEnvError, SpecVersionError
 from repro_env.model.run import DataFact, Mount, SourceFact
@@ -240,9 +240,11 @@ def _mounted(parent: str, run: Run) -> Path | None:
 
 
 def _digest(path: Path) -> str | None:
+    """Of a plain file, through symlinks; None where there is none. A record may name a pipe or a device: none is opened."""
     try:
-        return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
-    except OSError:
+        real = path.resolve(strict=True)
+        return f"sha256:{sha256_of(real)}" if real.is_file() else None
+    except (OSError, RuntimeError):  # the second: symlinks in a circle
         return None
 
 

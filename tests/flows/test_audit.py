@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +16,7 @@ from repro_env.flows import audit
 from repro_env.flows.audit import Audit
 from repro_env.flows.execute import Done
 from repro_env.model import codec
-from repro_env.model.run import Launch, Parent
+from repro_env.model.run import DataFact, Launch, Parent, RecipeFile
 from repro_env.model.talk import Silent
 from repro_env.store.store import Store
 from tests.capture.conftest import Git, git  # noqa: F401
@@ -230,6 +231,18 @@ def test_recipes_are_there_or_in_the_source_of_the_run(place: Place, tmp_path: P
         ("recipe", "gone", str(outer)),
         ("recipe", "unknown", str(inner)),
     ]
+
+
+def test_what_a_record_names_is_never_a_pipe_or_device_that_is_read(place: Place, tmp_path: Path) -> None:
+    done = run(place)
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "loop").symlink_to("loop")
+    names = (str(tmp_path / "pipe"), str(tmp_path / "loop"), "/dev/zero", "../../../../dev/zero")
+    recipe = tuple(RecipeFile(path=name, sha256=done.start.spec) for name in names)
+    data = tuple(DataFact(source=name, target="/in", kind="data", digest=done.start.spec) for name in names[:3])
+    rewrite(done.folder / "start.json", codec.pretty(msgspec.structs.replace(done.start, recipe=recipe, data=data)))
+    states = {(one.part, one.state) for one in look(place).findings}
+    assert states == {("record", "changed"), ("recipe", "gone"), ("data", "gone"), ("data", "unknown")}
 
 
 def test_data(place: Place, tmp_path: Path) -> None:
