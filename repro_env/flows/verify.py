@@ -197,12 +197,9 @@ def _source(run: Run, spec: Spec, folder: Path, runs: Path, store: Store, tell: 
     fact, source = run.start.source, spec.observed.source
     if source is None:
         raise SourceError("the spec holds no source", where=str(folder), hint="capture again with --source DIR")
-    if fact.path != source.path:
-        raise SourceError(
-            f"the run's code was at {fact.path}, the spec's is at {source.path}",
-            where=run.folder.name,
-            hint="name its spec with --spec",
-        )
+    if fact.path != source.path:  # captured again elsewhere since: the run saw its code at its own place
+        source = msgspec.structs.replace(source, path=fact.path)
+        spec = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=source))
     if store.layers.path(fact.digest) is None and not _brought(run, spec, folder, runs, store, tell):
         raise SourceError(
             f"its code ({fact.digest[:19]}…) is neither in the store nor beside the spec, nor is it the folder's or a commit's",

@@ -254,7 +254,7 @@ def _numpy(code: str, shape: "tuple[int, ...]", fortran: bool, data: "memoryview
     count = 1
     for size in shape:
         count *= size
-    if len(data) < count * width:
+    if any(size < 0 for size in shape) or len(data) < count * width:
         raise UnreadableError("has an array that is cut off")
     if code[0] == ">":
         part = width // 2 if dtype[0] == "C" else width
@@ -384,6 +384,8 @@ def _safetensors(data: "memoryview") -> object:
         # Kinds that are not known here are compared as bytes.
         known = one["dtype"] in _KINDS
         part = data[8 + size + begin : 8 + size + end]
+        if known and math.prod(one["shape"]) * _KINDS[one["dtype"]][0] != end - begin:
+            raise UnreadableError("has a tensor of another size than its shape")
         made[name] = Tensor(one["dtype"] if known else "U8", tuple(one["shape"]) if known else (end - begin,), part)
     return made
 

@@ -1,0 +1,258 @@
+"""The story of a run that is verified: from what it started, and what is refused. The run itself is what each test says."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from repro_env.catalog import records
+from repro_env.flows import before, verify
+from repro_env.flows.execute import Done
+from repro_env.flows.verify import Verified, Wanted
+from repro_env.model import codec
+from repro_env.model.environment import Variable
+from repro_env.model.errors import RecordError, SourceError, SpecError, UsageError
+from repro_env.model.run import Launch, Outcome
+from tests.fakes.tensors import Tensor, npy
+from tests.flows.test_execute import Fake, Place, Work, writes
+from tests.verify import sides
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = Place(tmp_path)
+    (made.folder / "spec.json").write_bytes(codec.pretty(made.spec))
+    return made
+
+
+def verified(place: Place, work: Work | None, backend: Fake | None = None, **more: Any) -> Verified:
+    options: dict[str, Any] = {"word": "latest", "here": place.project, "environ": {"HOME": "/home/ann", "NAME": "value"}}
+    wanted = Wanted(**(options | more))
+    return verify.verify(wanted, store=place.store, tell=place, backend=backend or Fake(work), look=sides.look)
+
+
+def trained(value: float = 1.0, **others: str) -> Work:
+    """A script that writes weights, and what else a test wants."""
+
+    def work(launch: Launch, folder: Path) -> int:
+        (folder / "files" / "w.npy").write_bytes(npy(Tensor([value, 2.0])))
+        return writes(**others)(launch, folder)
+
+    return work
+
+
+def test_a_run_that_comes_back_is_the_same_and_leaves_nothing(place: Place) -> None:
+    first = place.run("train.py", "--lr", "1", backend=Fake(trained(log_txt="a")), seed=9, threads=2, determinism="strict")
+    again = Fake(trained(log_txt="a"))
+    found = verified(place, None, again)
+    assert (found.verdict.same, found.verdict.level, found.folder) == (True, "bitwise", None)
+    assert found.verdict.promise.level == "bitwise"
+    assert "promised is bitwise" in place.talk
+    assert place.runs == [first.folder], "the new run is gone"
+    launch = again.launch
+    assert launch is not None
+    values = {one.name: one.value for one in launch.env}
+    assert launch.argv[1:] == ("train.py", "--lr", "1")
+    assert (launch.seed, values["REPRO_ENV_DETERMINISM"], values["OMP_NUM_THREADS"]) == (9, "strict", "2")
+    assert launch.snapshot == first.start.source.digest
+
+
+def test_kept_it_is_a_run_among_the_others(place: Place) -> None:
+    first = place.run(backend=Fake(trained()))
+    found = verified(place, trained(), keep=True)
+    assert found.folder is not None
+    assert set(place.runs) == {first.folder, found.folder}
+    assert records.read(found.folder).state == "done"
+
+
+def test_another_weight_is_found_and_the_answer_is_no(place: Place) -> None:
+    place.run(backend=Fake(trained()))
+    found = verified(place, trained(1.0000001)).verdict
+    assert (found.same, found.level) == (False, "numeric")
+    assert "1 of 2 elements from [0]" in found.sentence
+    assert verified(place, trained(3.0)).verdict.level == "different"
+
+
+def test_another_exit_code_is_different(place: Place) -> None:
+    place.run(backend=Fake(trained()))
+
+    def failing(launch: Launch, folder: Path) -> int:
+        trained()(launch, folder)
+        return 1
+
+    found = verified(place, failing).verdict
+    assert (found.same, found.level) == (False, "different")
+    assert "ended with exit code 1, then with 0" in found.sentence
+
+
+def test_the_code_is_that_of_the_run_whatever_became_of_the_folder(place: Place) -> None:
+    (place.project / "train.py").write_text("edited before the run\n")
+    first = place.run(backend=Fake(trained()))
+    (place.project / "train.py").write_text("edited after the run\n")
+    again = Fake(trained())
+    assert verified(place, None, again).verdict.same
+    assert again.launch is not None
+    tree = place.store.layers.path(again.launch.snapshot)
+    assert tree is not None
+    assert (tree / "train.py").read_text() == "edited before the run\n"
+    assert first.start.source.digest == again.launch.snapshot
+
+
+def test_code_that_is_nowhere_is_a_sentence_and_that_of_the_folder_is_found(place: Place) -> None:
+    (place.project / "train.py").write_text("edited before the run\n")
+    digest = place.run(backend=Fake(trained())).start.source.digest
+    place.store.layers.remove(digest)
+    assert verified(place, trained()).verdict.same, "the folder is as it was"
+    place.store.layers.remove(digest)
+    (place.project / "train.py").write_text("edited after the run\n")
+    with pytest.raises(SourceError, match="neither in the store"):
+        verified(place, trained())
+
+
+def test_variables_have_to_come_again(place: Place) -> None:
+    place.run(backend=Fake(trained()), env=(("LR", "1"), ("NAME", None)), environ={"HOME": "/h", "NAME": "value"})
+    with pytest.raises(UsageError, match="LR was given to the run") as caught:
+        verified(place, trained())
+    assert caught.value.hint == "give it again: --env LR=VALUE"
+    again = Fake(trained())
+    assert verified(place, None, again, env=(("LR", "1"),)).verdict.same
+    assert again.launch is not None
+    assert {Variable(name="LR", value="1"), Variable(name="NAME", value="value")} <= set(again.launch.env)
+
+
+def data(place: Place) -> Path:
+    folder = place.project.parent / "data"
+    folder.mkdir()
+    (folder / "a.bin").write_bytes(b"0123")
+    return folder
+
+
+def test_a_data_byte_is_found_before_anything_runs(place: Place) -> None:
+    folder = data(place)
+    place.run(backend=Fake(trained()), data=((str(folder), ""),))
+    assert verified(place, trained()).verdict.same
+    (folder / "a.bin").write_bytes(b"0124")
+    again = Fake(trained())
+    found = verified(place, None, again).verdict
+    assert (found.same, found.level, again.launch) == (False, None, None)
+    assert found.sentence == f"nothing was compared: it cannot start from the same: data {folder} are other now than in the run"
+    shutil.rmtree(folder)
+    assert "no such data" in verified(place, None).verdict.sentence
+
+
+def test_another_package_version_is_another_spec_and_is_refused(place: Place) -> None:
+    place.run(backend=Fake(trained()))
+    other = msgspec.structs.replace(
+        place.spec.identity, determinism=msgspec.structs.replace(place.spec.identity.determinism, seed=5)
+    )
+    (place.folder / "spec.json").write_bytes(codec.pretty(msgspec.structs.replace(place.spec, identity=other)))
+    with pytest.raises(SpecError, match="neither beside the runs"):
+        verified(place, trained())
+
+
+class Saving(Fake):
+    """Writes into the folder of its checkpoints."""
+
+    def __init__(self, value: float, *, resume: bool = False) -> None:
+        super().__init__()
+        self.value = value
+        self.resume = resume
+
+    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+        (mount,) = launch.mounts
+        root = Path(mount.source)
+        start = float((root / "step.txt").read_text()) if self.resume and (root / "step.txt").exists() else 0.0
+        (root / "w.npy").write_bytes(npy(Tensor([self.value + start])))
+        return super().run(launch, folder=folder)
+
+
+def test_checkpoints_start_from_private_copies_and_are_compared(place: Place) -> None:
+    folder = place.project.parent / "ck"
+    folder.mkdir()
+    (folder / "step.txt").write_text("3")
+    done = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(folder), "/ck"),))
+    assert done.start.before is not None
+    assert done.end.after is not None
+    mine = folder / "w.npy"
+    held = hashlib.sha256(mine.read_bytes()).hexdigest()
+    assert verified(place, None, Saving(1.0, resume=True)).verdict.same
+    other = verified(place, None, Saving(2.0, resume=True)).verdict
+    assert (other.level, "/ck/w.npy" in other.sentence) == ("different", True)
+    assert hashlib.sha256(mine.read_bytes()).hexdigest() == held, "the user's own checkpoints are as they were"
+
+
+def test_checkpoints_that_changed_since_are_named_and_nothing_runs(place: Place) -> None:
+    folder = place.project.parent / "ck"
+    folder.mkdir()
+    (folder / "step.txt").write_text("3")
+    place.run(backend=Saving(1.0, resume=True), checkpoints=((str(folder), "/ck"),))
+    (folder / "step.txt").write_text("4")
+    again = Saving(1.0)
+    found = verified(place, None, again).verdict
+    assert (found.same, found.level, again.launch) == (False, None, None)
+    assert "/ck/step.txt was there before the run and is other now" in found.sentence
+    (folder / "step.txt").unlink()
+    assert "is gone now" in verified(place, None, again).verdict.sentence
+
+
+def test_a_list_of_checkpoints_that_was_edited_is_refused(place: Place) -> None:
+    done = place.run(backend=Saving(1.0), checkpoints=(("ck", "/ck"),))
+    path = done.folder / before.BEFORE
+    path.write_bytes(path.read_bytes().replace(b'"others": []', b'"others": ["/ck/x (gone)"]'))
+    with pytest.raises(RecordError, match="was changed since"):
+        verified(place, None, Saving(1.0))
+
+
+def edited(done: Done, **more: Any) -> None:
+    for name, value in (("start", done.start), ("end", done.end)):
+        path = done.folder / f"{name}.json"
+        path.chmod(0o644)
+        fields = {key: one for key, one in more.items() if hasattr(value, key)}
+        path.write_bytes(codec.pretty(msgspec.structs.replace(value, **fields)))
+
+
+def test_runs_without_an_end_of_their_own_are_refused(place: Place) -> None:
+    done = place.run(backend=Fake(trained()))
+    edited(done, outcome=msgspec.structs.replace(done.end.outcome, signal=9, exit_code=137))
+    with pytest.raises(RecordError, match="was ended by signal 9"):
+        verified(place, trained())
+    (done.folder / "end.json").unlink()
+    with pytest.raises(RecordError, match="was interrupted"):
+        verified(place, trained())
+
+
+def test_a_secret_in_the_command_cannot_be_run_again(place: Place) -> None:
+    place.run("train.py", "--api-key", "sk-abcdefghij0123456789abcdefghij", backend=Fake(trained()))
+    with pytest.raises(RecordError, match="has a secret in its command"):
+        verified(place, trained())
+
+
+def test_a_run_without_outputs_is_not_the_same(place: Place) -> None:
+    place.run(backend=Fake())
+    found = verified(place, None).verdict
+    assert (found.same, found.level) == (False, None)
+    assert "the run left no outputs" in found.sentence
+
+
+def test_another_cpu_is_said_beforehand(place: Place) -> None:
+    done = place.run(backend=Fake(trained()))
+    edited(done, host=("cpu Other (x86_64)",))
+    found = verified(place, trained(1.0000001)).verdict
+    assert found.promise.level == "numeric"
+    assert "the run's was Other (x86_64)" in found.promise.sentence
+    assert (found.level, found.same) == ("numeric", True)
+    assert "which is what was promised" in found.sentence
+
+
+def test_threads_as_asked_and_as_captured_are_told_apart() -> None:
+    names = ("BLIS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    four = tuple(Variable(name=name, value="4") for name in names)
+    assert verify.threads_asked(four) == 4
+    assert verify.threads_asked((*four, Variable(name="LOKY_MAX_CPU_COUNT", value="4"))) is None
+    assert verify.threads_asked(four[:2]) is None
+    assert verify.threads_asked(()) is None
