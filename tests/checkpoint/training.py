@@ -10,6 +10,7 @@ import hashlib
 import os
 import random
 import sys
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -73,7 +74,7 @@ def loader_of(kind: str, workers: int, start: str, dataset: Digits) -> Any:
     return DataLoader(dataset, batch_size=16, shuffle=True, num_workers=workers, multiprocessing_context=method, generator=own)
 
 
-def main() -> None:
+def main(words: Sequence[str]) -> None:
     asked = argparse.ArgumentParser()
     asked.add_argument("folder")
     asked.add_argument("--loader", default="keyed")
@@ -83,7 +84,7 @@ def main() -> None:
     asked.add_argument("--epochs", type=int, default=3)
     asked.add_argument("--count", type=int, default=160)
     asked.add_argument("--die-at", type=int, default=0, help="kill this process after so many steps")
-    options = asked.parse_args()
+    options = asked.parse_args(words)
     torch.set_num_threads(1)
     random.seed(1)
     np.random.seed(1)
@@ -128,4 +129,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    main(sys.argv[1:])

@@ -1,0 +1,51 @@
+"""The environment of trainers, and scripts in it: torch is not in the one that runs the tests."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.parts import need
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+
+
+def python() -> str:
+    found = os.environ.get("REPRO_ENV_TEST_TRAINERS", "")
+    need(found and Path(found).exists(), "no environment of trainers: `make trainers`, and name it in REPRO_ENV_TEST_TRAINERS")
+    return found
+
+
+def environment() -> dict[str, str]:
+    return {
+        "PATH": os.environ["PATH"],
+        "PYTHONPATH": str(ROOT),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONHASHSEED": "0",
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def start(script: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    """In a process group of its own."""
+    return subprocess.Popen(
+        [python(), str(HERE / script), *args],
+        cwd=cwd,
+        env=environment() | (env or {}),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def run(script: str, *args: str, cwd: Path, env: dict[str, str] | None = None, codes: Sequence[int] = (0,)) -> str:
+    """What it printed."""
+    process = start(script, *args, cwd=cwd, env=env)
+    out, err = process.communicate(timeout=300)
+    assert process.returncode in codes, f"{process.returncode}\n{out[-2000:]}\n{err[-4000:]}"
+    return out
