@@ -455,15 +455,13 @@ def _is_script() -> bool:
 
 def _said() -> set[str]:
     """Names that other processes noted as effective while this one lived."""
-    import json
-
     names: set[str] = set()
     try:
         with open(seeds._NOTES, "rb") as file:
             file.seek(_State.size)
             for line in file:
                 if line.startswith(b'{"effective"'):
-                    names.update(json.loads(line)["effective"])
+                    names.update(__import__("json").loads(line)["effective"])  # takes as long as all the rest to import
     except (OSError, ValueError):
         pass
     return names

@@ -27,8 +27,11 @@ _SAME = os.environ.get("REPRO_ENV_RANKS", "") == "same"
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _OURS = __file__.rpartition("/inside/")[0] + "/"
 """The package that this file is of."""
+_COMMANDS = (os.path.dirname(sys.executable) or "/") + "/"
+"""Installed commands such as torchrun."""
 _LIBRARY = os.path.dirname(os.__file__) + "/"
-_RANDOM = _LIBRARY + "random.py"
+_WRAPPERS = (_LIBRARY + "random.py", "/torch/_dynamo/eval_frame.py", "/torch/_compile.py")
+"""Code between a call of the script's and what we stand in for."""
 _PLUMBING = ("/torch/utils/data/_utils/worker.py", "/torch/random.py")
 """Code that hands on what was seeded elsewhere: in its workers from the main generator, on a device from the CPU."""
 _MOST = 1000
@@ -50,7 +53,7 @@ class _State:
     python: Any = None
     """State of `random` as we set it; None when the script seeded it."""
     numpy: Any = None
-    """(its SeedSequence, or None where NumPy cannot tell; its state) as we set them."""
+    """(its SeedSequence, None before NumPy 1.24; its state) as we set them; None when the script seeded it."""
     torch: Any = None
     """(seed, state) as we set them."""
     entropy: Any = None
@@ -153,11 +156,11 @@ def _hole(library: str, what: str, file: str, line: int) -> None:
 def note_seed(library: str, what: str, value: object) -> None:
     """Note that the script called `what` with this seed. To be called by what stands in for `what`."""
     frame: FrameType | None = sys._getframe(2)
-    while frame is not None and frame.f_code.co_filename == _RANDOM:
+    while frame is not None and frame.f_code.co_filename.endswith(_WRAPPERS):
         frame = frame.f_back
     if not _NOTES or frame is None or frame.f_code.co_filename.startswith(_OURS):
         return
-    if frame.f_code.co_filename.endswith(_PLUMBING):
+    if frame.f_code.co_filename.endswith(_PLUMBING) or (_worker()[:1] == ("loader",) and not _is_users(frame)):
         return
     values = _values.setdefault((what, frame.f_code.co_filename, frame.f_lineno), set())
     if len(values) > _VALUES:
@@ -166,7 +169,9 @@ def note_seed(library: str, what: str, value: object) -> None:
     if text in values:
         return
     values.add(text)
-    file, line = user_line()
+    file, line = user_line(within_import=False)
+    if not line:
+        return  # a package's own, made as it is imported
     _note(
         {
             "seeded": library,
@@ -213,8 +218,8 @@ def _json(value: Any) -> str:
     # The json module brings the re module: together a third of what a bare interpreter costs to start.
     if isinstance(value, dict):
         return "{" + ", ".join(f"{_json(str(name))}: {_json(value[name])}" for name in sorted(value)) + "}"
-    if type(value) is int:
-        return str(value)
+    if type(value) in (int, bool):
+        return str(value).lower()
     if type(value) is str:
         try:
             from _json import encode_basestring_ascii
@@ -239,21 +244,30 @@ def _is_users(frame: FrameType) -> bool:
     file = frame.f_code.co_filename
     if file.startswith("<"):  # of `-c`, or made by a library while it runs
         return file in ("<string>", "<stdin>") and frame.f_globals.get("__name__") == "__main__"
-    return not (file.startswith((_LIBRARY, _OURS)) or "/site-packages/" in file or "/dist-packages/" in file)
+    return not (file.startswith((_LIBRARY, _OURS, _COMMANDS)) or "/site-packages/" in file or "/dist-packages/" in file)
 
 
-def user_line() -> tuple[str, int]:
-    """The line of the user's code that is running; else of whoever is nearest and not ours: a package, the standard library."""
+def user_line(*, within_import: bool = True) -> tuple[str, int]:
+    """The line of the user's code that is running; else of whoever is nearest and not ours: a package, the standard library.
+
+    Line 0 where there is none; also, without `within_import`, where the user's line only imports what is running.
+    """
     frame: FrameType | None = sys._getframe(1)
     nearest = ("<unknown>", 0)
     while frame is not None:
         file = frame.f_code.co_filename
         if _is_users(frame):
             return _absolute(file), frame.f_lineno
-        if nearest[1] == 0 and not file.startswith(("<frozen ", _OURS)):
+        if not within_import and file.startswith("<frozen importlib"):
+            return "<unknown>", 0
+        if not file.startswith(("<", _OURS)) and (nearest[1] == 0 or is_standard(nearest[0])):
             nearest = (file, frame.f_lineno)
         frame = frame.f_back
     return nearest
+
+
+def is_standard(file: str) -> bool:
+    return file.startswith(_LIBRARY) and "/site-packages/" not in file and "/dist-packages/" not in file
 
 
 def _absolute(file: str) -> str:
@@ -456,6 +470,7 @@ def _hook_numpy_legacy(mtrand: Any) -> None:
         if seed is not None:
             note_seed("numpy", "numpy.random.seed", seed)
         plain(seed)
+        _State.numpy = None
 
     seed.__doc__ = plain.__doc__
     seed.__module__ = "numpy.random"
@@ -481,13 +496,11 @@ def _numpy_state(mtrand: Any) -> Any:
 
 
 def _numpy_is_ours(mtrand: Any) -> bool:
-    """Whether the script left the global generator unseeded. NumPy before 1.24 can only tell as long as nothing was drawn."""
+    """Whether the script left the global generator unseeded. A state that it set is no seed."""
     if _State.numpy is None:
         return False
-    sequence, state = _State.numpy
-    if sequence is None:
-        return bool(_numpy_state(mtrand) == state)
-    return getattr(mtrand._rand._bit_generator, "seed_seq", None) is sequence
+    bits = getattr(mtrand._rand, "_bit_generator", None)
+    return _State.numpy[0] is None or _State.numpy[0] is (getattr(bits, "seed_seq", None) or getattr(bits, "_seed_seq", None))
 
 
 # --- PyTorch
@@ -584,6 +597,8 @@ def _become(worker: tuple[Any, ...]) -> None:
     _State.worker = worker
     _State.forks = _State.executors = 0
     _ordinals.clear()
+    _made.clear()  # what the parent made is the parent's to note
+    _drawn.clear()
     random, mtrand, torch = _generators()
     if random is not None:
         # Also where the script seeded it: Python itself reseeds a forked child from the system.
