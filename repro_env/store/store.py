@@ -1,4 +1,8 @@
-"""The store: what this user's machine keeps of images, by what it is. Everything in it can be made again."""
+"""The store: what this user's machine keeps of images, by what it is.
+
+Everything in it can be made again, but for two things: the source of a recorded run, where no commit has it, and the list of
+the folders that hold runs.
+"""
 
 from __future__ import annotations
 
