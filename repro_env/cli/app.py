@@ -23,6 +23,7 @@ COMMANDS = {
     "exec": "Run a command in the captured environment, and record the run.",
     "shell": "Open a shell in the captured environment.",
     "verify": "Run a recorded run again, and say what is the same, and at which level.",
+    "sensitivity": "Run a command with several seeds, and say how far its numbers move.",
     "lineage": "Say which run made a file, from what, and what came of it.",
     "runs": "List, show, compare, tag and clean up recorded runs.",
     "store": "Show what is kept on this machine, remove what is not needed.",

@@ -119,44 +119,46 @@ class Words(msgspec.Struct, frozen=True):
         return any(option == name for option, _ in self.options)
 
 
-def split(words: Sequence[str]) -> Words:
+def split(words: Sequence[str], *, more: Sequence[str] = (), name: str = "exec") -> Words:
     """Our options end at the first word that is not one: a program, a script, `-m`, `-c`, or what follows `--`.
 
-    Raises `UsageError` for an option that is not ours, one without its value, one given twice.
+    `more`: options with a value that another command of that `name` has beside those of `exec`. Raises `UsageError`
+    for an option that is not ours, one without its value, one given twice.
     """
     options: list[tuple[str, str]] = []
     left = list(words)
+    values = _VALUES.union(more)
     while left:
         word = left[0]
         if word == "--":
             return Words(tuple(options), tuple(left[1:]))
         if not word.startswith("-") or word in ("-m", "-c", "-"):
             break
-        name, equals, value = word.partition("=")
+        option, equals, value = word.partition("=")
         left.pop(0)
-        if name in _FLAGS:
+        if option in _FLAGS:
             if equals:
-                raise UsageError("takes no value", where=word, hint=f"say {name} alone")
-        elif name in _MAYBE:
+                raise UsageError("takes no value", where=word, hint=f"say {option} alone")
+        elif option in _MAYBE:
             if equals and not value:
-                raise UsageError("needs a value after =", where=word, hint=f"or say {name} alone")
-        elif name in _VALUES:
+                raise UsageError("needs a value after =", where=word, hint=f"or say {option} alone")
+        elif option in values:
             if not equals:
-                if not left or left[0] == "--" or left[0] in _VALUES | _FLAGS:
-                    raise UsageError("needs a value", where=name, hint="`repro-env exec --help` shows them all")
+                if not left or left[0] == "--" or left[0] in values | _FLAGS:
+                    raise UsageError("needs a value", where=option, hint=f"`repro-env {name} --help` shows them all")
                 value = left.pop(0)
         else:
-            raise UsageError("is no option of repro-env exec", where=word, hint=_hint(name))
-        if name not in _REPEATED and any(option == name for option, _ in options):
-            raise UsageError("is given twice", where=name, hint="say it once")
-        options.append((name, value))
+            raise UsageError(f"is no option of repro-env {name}", where=word, hint=_hint(option, values))
+        if option not in _REPEATED and any(option == known for known, _ in options):
+            raise UsageError("is given twice", where=option, hint="say it once")
+        options.append((option, value))
     return Words(tuple(options), tuple(left))
 
 
-def _hint(name: str) -> str:
+def _hint(name: str, values: frozenset[str]) -> str:
     import difflib
 
-    close = difflib.get_close_matches(name, sorted(_VALUES | _FLAGS | _MAYBE), 1)
+    close = difflib.get_close_matches(name, sorted(values | _FLAGS | _MAYBE), 1)
     return f"did you mean {close[0]}? {_AFTER}" if close else _AFTER
 
 
@@ -359,7 +361,9 @@ def closing(done: Done) -> list[str]:
     if end.operations:
         most = max(end.operations, key=lambda one: one.count)
         more = f" and {len(end.operations) - 1} more" if len(end.operations) > 1 else ""
-        said.append(f"ran without a deterministic implementation: {most.what}, {most.count} times at {most.file}:{most.line}{more}")
+        said.append(
+            f"ran without a deterministic implementation: {most.what}, {most.count} times at {most.file}:{most.line}{more}"
+        )
     said.append(f"record {done.folder}")
     word = short(end.id)
     said.append(f"next: repro-env runs {f'get {word} --to DIR' if end.outputs else f'show {word}'}")
