@@ -73,9 +73,7 @@ def _count(what: str, frame: FrameType | None) -> None:
         what = "random.SystemRandom" if door == "random" else f"{door}.{frame.f_code.co_name}"
         frame = frame.f_back
     file = frame.f_code.co_filename if frame is not None else ""
-    if file.startswith("<frozen ") or (
-        file.startswith(_LIBRARY) and "/site-packages/" not in file and "/dist-packages/" not in file
-    ):
+    if file.startswith("<frozen ") or seeds.is_standard(file):
         return
     place = (what, *seeds.user_line())
     count = _counts.get(place)

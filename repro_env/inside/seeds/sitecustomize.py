@@ -2,9 +2,8 @@
 
 This folder comes first on PYTHONPATH and leaves `sys.path` again at once. The environment's own `sitecustomize`
 runs as if ours had never been there, its errors included; a failure of ours goes to the notes, not to the script.
+No `from __future__`: in a Python before 3.7, which has no hooks, it would already be an error here.
 """
-
-from __future__ import annotations
 
 import os
 import sys
