@@ -408,12 +408,12 @@ def _path(here: Path, word: str) -> tuple[Path, int]:
 
 
 def _weights(folder: Path, word: str) -> Path:
-    """The file that stands for a checkpoint's folder: its largest one, which holds the weights."""
+    """The file that stands for a checkpoint's folder: the largest with weights, or the largest."""
     found = manifest.read(folder / manifest.NAME)
     if found is None or not found.manifest.files:
         raise UsageError("is a folder, and neither a checkpoint nor a run", where=word, hint="name a file in it")
     files = found.manifest.files
-    name = max(sorted(files), key=lambda one: files[one].size)
+    name = max(sorted(files), key=lambda one: (one.endswith(".safetensors"), files[one].size))
     if "/" in name or not (folder / name).is_file():
         raise DataError(f"its manifest names {name}, which is not there", where=word, hint="name a file that is there")
     return folder / name

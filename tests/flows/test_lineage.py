@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import shutil
+import subprocess
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -21,6 +22,9 @@ from repro_env.model.talk import Silent
 from repro_env.store.store import Store
 from tests.catalog.test_manifest import SAID, written
 from tests.catalog.test_records import end, start
+from tests.parts import need
+
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -208,6 +212,28 @@ def test_what_a_run_left_in_its_checkpoints_stands_in_a_list(tmp_path: Path, sto
         assert whose(found) == ("00000000 checkpoints",)
         assert found.origins[0].paths == ("/ck/new.pt",)
     assert not ask(hexed("old"), store, runs=tmp_path / "runs").known, "it was there before"
+
+
+def test_a_real_checkpoint_leads_to_its_run(tmp_path: Path, store: Store) -> None:
+    """The manifest and the weights as `repro_env.checkpoint` writes them, in a folder that no record lists."""
+    python = os.environ.get("REPRO_ENV_TEST_TRAINERS", "")
+    need(python, "no environment with torch: `make trainers`, and name it in REPRO_ENV_TEST_TRAINERS")
+    saved = tmp_path / "saved"
+    run = made(tmp_path / "runs", 1, {}, data=[DataFact(source=str(saved), target="/s", kind="checkpoints", digest=None)])
+    code = (
+        "import sys, torch; from repro_env.checkpoint import Checkpoint;"
+        "training = Checkpoint(sys.argv[1], model=torch.nn.Linear(2, 2)); training.resume(); training.save()"
+    )
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "REPRO_ENV_RUN": run.start.id}
+    subprocess.run([python, "-c", code, str(saved)], env=environ, check=True)
+    (folder,) = (path for path in saved.iterdir() if path.is_dir() and not path.name.startswith("."))
+    shutil.copy(folder / "model.safetensors", tmp_path / "w.safetensors")
+    for path in (folder, tmp_path / "w.safetensors"):
+        found = ask(path, store, runs=tmp_path / "runs")
+        assert whose(found) == ("00000001 manifest",)
+        assert found.metadata["repro_env.step"] == "0"
+        assert found.manifest is not None
+        assert found.manifest.manifest.step == 0
 
 
 def test_the_manifest_decides_between_equal_runs(tmp_path: Path, store: Store) -> None:
