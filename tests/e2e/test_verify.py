@@ -1,0 +1,60 @@
+"""`repro-env verify` on real runs: in the sandbox, with the environment's own Python looking into the files."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+from tests.e2e import parts
+
+SCRIPT = """
+import json, os, random, sys, time
+import numpy as np
+rng = np.random.default_rng()
+data = np.loadtxt(sys.argv[1])
+weights = {"w": rng.normal(size=(50, 3)).astype("f4"), "b": np.zeros(3, "f4")}
+losses = []
+for step in range(5):
+    weights["w"] += 0.1 * rng.normal(size=(50, 3)) * data.sum()
+    losses.append(float(np.square(weights["w"]).mean() + random.random()))
+weights["w"][7, 1] += float(os.environ.get("DELTA", "0"))
+folder = time.strftime("out/%Y-%m-%d/%H-%M-%S-") + str(os.getpid())
+os.makedirs(folder)
+np.savez(folder + "/weights.npz", **weights)
+json.dump({"loss": losses[-1], "names": list({"a", "b", "c"}), "runtime": time.time()}, open("metrics.json", "w"))
+with open("train.log", "w") as log:
+    print(time.ctime(), "loss", losses[-1], "took", time.process_time(), "s", file=log)
+with open("/ck/last.txt", "a") as file:
+    file.write(str(losses[-1]))
+"""
+
+
+def test_a_run_comes_back_and_a_planted_difference_is_found_at_its_place(digits: parts.Project, tmp_path: Path) -> None:
+    (digits.folder / "small.py").write_text(SCRIPT)
+    data, checkpoints = tmp_path / "data.txt", tmp_path / "ck"
+    data.write_text("1.5\n2.5\n")
+    try:
+        digits.run("exec", "--data", data, "--checkpoints", f"{checkpoints}:/ck", "--env", "DELTA=0", "small.py", data)
+    finally:
+        (digits.folder / "small.py").unlink()  # from here on the code is the store's
+    mine = (checkpoints / "last.txt").read_bytes()
+
+    same = json.loads(digits.run("verify", "latest", "--env", "DELTA=0", "--json").out)
+    assert (same["same"], same["level"], same["promised"]) == (True, "bitwise", "bitwise"), same
+    found = {Path(one["path"]).name: one for one in same["files"]}
+    assert set(found) == {"weights.npz", "metrics.json", "train.log", "last.txt"}
+    assert found["metrics.json"]["apart"][0].startswith("runtime: ")
+    assert found["weights.npz"]["path"] != found["weights.npz"]["now"], "paired although its folder has another name"
+    assert (checkpoints / "last.txt").read_bytes() == mine, "the user's own checkpoints are as they were"
+
+    planted = json.loads(digits.run("verify", "latest", "--env", "DELTA=1e-6", "--json", code=1).out)
+    assert (planted["same"], planted["level"]) == (False, "numeric")
+    (other,) = [one for one in planted["files"] if one["level"] == "numeric"]
+    assert (other["tensors"][0]["name"], other["tensors"][0]["at"], other["tensors"][0]["differing"]) == ("w", [7, 1], 1)
+    assert other["tensors"][0]["ulp"] > 0
+
+    data.write_text("1.5\n2.6\n")
+    changed = digits.run("verify", "latest", "--env", "DELTA=0", code=1)
+    assert "nothing was compared" in changed.out
+    assert str(data) in changed.out
+    assert len(json.loads(digits.run("runs", "list", "--json").out)["runs"]) >= 1
