@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+
+from repro_env.catalog.records import Run
+from repro_env.cli import verify
+from repro_env.cli.page import Page
+from repro_env.flows.verify import Verified
+from tests.fakes.tensors import Tensor, npy
+from tests.verify import sides
+from tests.verify.test_verdict import END, START
+
+
+def done(tmp_path: Path, left: dict[str, bytes], right: dict[str, bytes]) -> Verified:
+    run = Run(tmp_path / "20260701T000000Z-train-1f2e3d4c", START, END, "done")
+    return Verified(run=run, verdict=sides.judged(tmp_path, left, right))
+
+
+def shown(found: Verified, most: int | None = 10) -> str:
+    page = Page(most=most)
+    verify.show(page, found)
+    return "\n".join(page.lines)
+
+
+def test_a_run_that_came_back(tmp_path: Path) -> None:
+    text = shown(done(tmp_path, {"w.npy": b"1", "a.log": b"10:15:30 x\n"}, {"w.npy": b"1", "a.log": b"10:15:31 x\n"}))
+    assert "promised      bitwise" in text
+    assert "bitwise: the one result is the same, bit for bit" in text
+    assert "logs  1 of 1 the same\n  a.log  bitwise\n      apart: 10:15:30 x -> 10:15:31 x" in text
+
+
+def test_one_that_did_not(tmp_path: Path) -> None:
+    left = {"w.npy": npy(Tensor([1.0, 2.0])), "m.txt": b"loss 0.5\n", "x.lock": b"1"}
+    right = {"w.npy": npy(Tensor([1.0, 2.0]).next(1)), "m.txt": b"loss 0.7\n", "x.lock": b"2"}
+    text = shown(done(tmp_path, left, right))
+    assert "different: 1 of 2 results differs: m.txt: 1 of 1 lines differs, from line 1" in text
+    assert "      - loss 0.5\n      + loss 0.7" in text
+    assert "w.npy  numeric: 1 of 1 tensors differs" in text
+    assert "volatile, which do not count  1 files" in text
+
+
+def test_many_files_are_counted_unless_all_are_asked_for(tmp_path: Path) -> None:
+    found = done(tmp_path, {f"{n}.txt": b"a" for n in range(15)}, {f"{n}.txt": b"b" for n in range(15)})
+    assert "and 5 more (--all shows them)" in shown(found)
+    assert "and 5 more" not in shown(found, most=None)
+
+
+def test_names_cannot_move_the_cursor(tmp_path: Path) -> None:
+    text = shown(done(tmp_path, {"a\x1b[2J": b"\x1b[31m1\n"}, {"a\x1b[2J": b"\x1b[31m2\n"}))
+    assert "\x1b" not in text
+
+
+def test_json_has_what_the_page_has(tmp_path: Path) -> None:
+    found = done(tmp_path, {"w.npy": npy(Tensor([1.0]))}, {"w.npy": npy(Tensor([1.0]).next(0))})
+    facts = json.loads(msgspec.json.encode(verify.facts(found)))
+    assert (facts["same"], facts["level"], facts["promised"]) == (False, "numeric", "bitwise")
+    assert facts["files"][0]["tensors"][0]["ulp"] == 1
+    assert set(facts) >= {"run", "sentence", "promise", "first_step", "causes", "kept"}
