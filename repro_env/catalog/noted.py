@@ -15,6 +15,10 @@ from repro_env.model.run import Count, Fact, Rank, Seeded
 
 _MOST = 4 << 20
 """Bytes of notes that are read."""
+_VALUES = 16
+"""Different seeds of one call that are kept."""
+_OTHERS = "and others"
+"""Stands for further values, also where one process leaves them out by itself."""
 
 
 class Resumed(msgspec.Struct, frozen=True):
@@ -122,13 +126,24 @@ def parse(lines: Iterable[bytes]) -> Noted:
     effective = _effective([one for one in told if one.script] or told)
     return Noted(
         holes=tuple(holes),
-        seeded=tuple(seeded),
+        seeded=_few(seeded),
         entropy=_counts(entropy),
         operations=_counts(operations),
         effective=tuple(Fact(name=name, value=_values(effective[name])) for name in sorted(effective)),
         world=tuple(world[rank] for rank in sorted(world)),
         resumed=tuple(resumed),
     )
+
+
+def _few(seeded: Iterable[Seeded]) -> tuple[Seeded, ...]:
+    """Workers get another seed at the same line in every epoch: the first values of a line stand for all."""
+    kept: dict[Seeded, None] = {}
+    values: dict[tuple[str, str, str, int], int] = {}
+    for one in seeded:
+        place = (one.library, one.what, one.file, one.line)
+        count = values[place] = values.get(place, 0) + (one.value != _OTHERS)
+        kept[one if one.value != _OTHERS and count <= _VALUES else msgspec.structs.replace(one, value=_OTHERS)] = None
+    return tuple(kept)
 
 
 def _add(counts: dict[tuple[str, str, int], int], key: tuple[str, str, int], count: int) -> None:

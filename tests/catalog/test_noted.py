@@ -91,3 +91,14 @@ def test_no_more_than_a_bound_is_read(tmp_path: Path) -> None:
     path.write_bytes(one * ((5 << 20) // len(one)))
     (count,) = noted.read(path).operations
     assert count.count == (4 << 20) // len(one)
+
+
+def test_a_line_that_seeds_its_workers_anew_is_told_by_its_first_values() -> None:
+    at = {"seeded": "numpy", "what": "numpy.random.seed", "file": "/p/t.py", "line": 5}
+
+    def kept(*values: object) -> list[str]:
+        return [one.value for one in noted.parse(lines(*({**at, "value": str(value)} for value in values))).seeded]
+
+    assert kept(*range(1000), "and others") == kept(*range(17)) == [*map(str, range(16)), "and others"]
+    assert kept(*range(16)) == [*map(str, range(16))]
+    assert kept(0, 1, "and others", 2, "and others") == ["0", "1", "and others", "2"]
