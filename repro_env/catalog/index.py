@@ -159,12 +159,20 @@ class Index:
             found.append(summary)
             if outputs and row is not None and row.outputs:
                 digests[summary.folder] = row.outputs
-        gone = known.keys() - {folder.name for folder in there}
+        # A folder that is not there at all may be on a disk that is not: what was known of its runs stays.
+        gone = known.keys() - {folder.name for folder in there} if runs.is_dir() else set()
         if fresh or gone:
             self._save(path, fresh, gone)
         # Ids sort by the millisecond, names only by the second.
         found.sort(key=lambda one: one.id, reverse=True)
         return Listing(tuple(found), tuple(unreadable), digests)
+
+    def remembered(self, runs: Path) -> Listing:
+        """What a folder that is not there held when it was last listed. Nothing can be asked whether that is still so."""
+        rows = self._load(os.fsencode(runs), outputs=True)
+        known = {name: one for name in sorted(rows) if (one := _summary(rows[name], runs / name)) is not None}
+        outputs = {one.folder: rows[name].outputs for name, one in known.items() if rows[name].outputs}
+        return Listing(tuple(sorted(known.values(), key=lambda one: one.id, reverse=True)), (), outputs)
 
     def _load(self, path: bytes, *, outputs: bool) -> dict[str, _Row]:
         rows: dict[str, _Row] = {}

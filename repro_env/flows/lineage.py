@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shlex
 import stat
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -243,6 +244,8 @@ class _Story:
             claim = claim or next((one for one in found if _file_in(one, digest)), None)
         if not origins and size:
             origins = list(self._left(digest, size))
+        if not origins:
+            self._remember(digest)
         _one_digest(self._word, origins, uses)
         origins.sort(key=lambda one: (_SURE.index(one.how), one.run.id))
         told = _first(origins, place, claim)
@@ -347,6 +350,18 @@ class _Story:
             paths = tuple(one.path for one in _files(run.files) if one.size == size and _is(run.files / one.path, digest))
             if paths:
                 yield Origin(run, "left", paths, digest)
+
+    def _remember(self, digest: str) -> None:
+        """Tell of runs whose folder is not there now: no record can be asked, so they are no answer."""
+        kept = Index(self._store.runs)
+        for folder in self._known.missing:
+            found = kept.remembered(folder)
+            made = [use.run for use in lineage.uses(digest, found.runs, found.outputs) if use.role == "output"]
+            for run in made[:3]:
+                self._notes.append(
+                    f"{folder} is not there now; as far as is remembered, run {run.short} wrote it there on {run.started}:"
+                    f" {shlex.join(run.command)}; image {run.image}, spec {run.spec}, source {run.source}, seed {run.seed}"
+                )
 
     def _resumed(self) -> Iterator[Edge]:
         """What runs without an end went on from: only their checkpoints say so."""

@@ -20,6 +20,8 @@ from repro_env.store.usage import FOLDERS, Thing, inventory
 
 PATIENCE = 60.0
 """Seconds that a removal waits for commands that are at work."""
+_AWAY = 180 * gc.DAY
+"""Seconds for which a folder of runs may be away before the sources of its runs may go."""
 _CHECKED = frozenset({"blob", "layer", "image", "bytecode", "spec"})
 """Links are the layers' own files. A fact says itself whether it is whole, each time it is asked."""
 
@@ -128,16 +130,20 @@ def collect(
 
 
 def _sources(store: Store, tell: Tell) -> frozenset[str]:
-    """The trees (hex) that recorded runs ran. What cannot be read, and so holds nothing, is told."""
+    """The trees (hex) that recorded runs ran. What cannot be read, and so holds nothing, is told.
+
+    A folder of runs that is not there may be on a disk that is not: what is remembered of it counts for a while.
+    """
     index = Index(store.runs)
     held: set[str] = set()
     missing: list[str] = []
     for folder in store.seen.folders():
-        if not folder.is_dir():
+        there = folder.is_dir()
+        if not there and store.seen.last(folder) < time.time() - _AWAY:
             missing.append(str(folder))
             continue
         try:
-            listing = index.listing(folder)
+            listing = index.listing(folder) if there else index.remembered(folder)
         except (OSError, ReproEnvError) as error:
             tell(f"note: the source of its runs is not held: {error}")
             continue
@@ -146,7 +152,7 @@ def _sources(store: Store, tell: Tell) -> frozenset[str]:
             tell(f"note: the source of this run is not held: {each.why}")
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        tell(f"note: {missing[0]}{more} held runs once and is not there now: the source of its runs is not held")
+        tell(f"note: {missing[0]}{more} held runs long ago and is not there now: the source of its runs is not held")
     return frozenset(held)
 
 

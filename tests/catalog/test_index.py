@@ -193,6 +193,21 @@ def test_a_listing_through_a_symlink_names_its_own_folders(tmp_path: Path, reads
 
 
 @pytest.mark.usefixtures("later")
+def test_a_folder_that_is_away_is_remembered(tmp_path: Path) -> None:
+    recorded(tmp_path / "runs", 1)
+    recorded(tmp_path / "runs", 2, over=False)
+    kept = Index(tmp_path / "runs.db")
+    whole = kept.listing(tmp_path / "runs", outputs=True)
+    (tmp_path / "runs").rename(tmp_path / "away")
+    assert kept.listing(tmp_path / "runs").runs == ()
+    assert kept.remembered(tmp_path / "runs") == whole
+    assert kept.remembered(tmp_path / "other").runs == ()
+    (tmp_path / "runs").mkdir()
+    kept.listing(tmp_path / "runs")
+    assert kept.remembered(tmp_path / "runs").runs == (), "there, and empty"
+
+
+@pytest.mark.usefixtures("later")
 def test_what_went_in_and_came_out_is_kept(tmp_path: Path) -> None:
     run_id = ids.uuid7(1, bytes(10))
     parents = [Parent(id=str(number), record=None, how=how) for number, how in ((1, "named"), (2, "resumed"))]  # type: ignore[arg-type]

@@ -374,8 +374,21 @@ def test_folders_that_are_gone_or_closed_are_said(tmp_path: Path, store: Store) 
     found = ask(hexed("weights"), store, runs=tmp_path / "runs")
     assert not found.known
     assert found.missing == (tmp_path / "gone" / "runs",)
+    assert not any("remembered" in note for note in found.notes), "it was never listed"
     assert [one.folder for one in found.unreadable] == [torn.folder]
     assert ask(hexed("weights"), store, runs=tmp_path / "moved" / "runs").known
+
+
+def test_a_run_on_a_disk_that_is_away_is_told_and_no_answer(tmp_path: Path, store: Store) -> None:
+    run = made(tmp_path / "disk" / "runs", 1, {"w": "weights"})
+    assert ask(run.files / "w", store).known
+    (tmp_path / "disk").rename(tmp_path / "away")
+    found = ask(hexed("weights"), store)
+    assert not found.known
+    (note,) = found.notes
+    assert "is not there now" in note
+    assert f"run {run.short} wrote it" in note
+    assert run.start.image in note
 
 
 def test_a_run_folder_of_another_name(tmp_path: Path, store: Store) -> None:

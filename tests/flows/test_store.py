@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,12 +12,14 @@ import msgspec
 import pytest
 
 from repro_env.catalog import ids, records
+from repro_env.catalog.index import Index
 from repro_env.flows import store as story
 from repro_env.flows.rebuild import rebuild
 from repro_env.flows.store import Usage
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Silent
 from repro_env.store.boot import FRESH
+from repro_env.store.gc import DAY
 from repro_env.store.store import Store
 from tests.catalog.test_records import start
 from tests.fakes import specs, wheels
@@ -200,9 +204,9 @@ def later(store: Store) -> None:
 @pytest.mark.parametrize("limit", [{"keep_days": 0.0, "max_size": None}, {"keep_days": None, "max_size": 0}])
 def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit: dict[str, float | None]) -> None:
     """It may be nowhere else: a tree without a commit, as it was when the run started."""
-    trees = {name: store.layers.add(specs.tree({"train.py": name.encode()})) for name in ("kept", "free", "gone", "torn")}
+    trees = {name: store.layers.add(specs.tree({"train.py": name.encode()})) for name in ("kept", "free", "away", "gone", "torn")}
     folders = {}
-    for number, name in enumerate(("kept", "gone", "torn")):
+    for number, name in enumerate(("kept", "away", "gone", "torn")):
         run_id = ids.uuid7(number, bytes(10))
         recording = records.begin(tmp_path / name / "runs", f"20260701T10153{number}Z-train-00000000")
         one = start(run_id)
@@ -210,7 +214,11 @@ def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit:
         recording.close()
         store.seen.see(recording.folder.parent)
         folders[name] = recording.folder
-    (tmp_path / "gone").rename(tmp_path / "elsewhere")
+    for name in ("away", "gone"):
+        Index(store.runs).listing(tmp_path / name / "runs")
+        (tmp_path / name).rename(tmp_path / f"no {name}")
+    note = store.root / "runs" / hashlib.sha256(os.fsencode(tmp_path / "gone" / "runs")).hexdigest()
+    os.utime(note, (time.time() - 200 * DAY,) * 2)
     (folders["torn"] / "start.json").unlink()
     said: list[str] = []
 
@@ -219,9 +227,9 @@ def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit:
             said.append(text)
 
     story.collect(store, dry_run=False, tell=Heard(), **limit)  # type: ignore[arg-type]
-    assert [name for name in trees if store.layers.path(trees[name]) is not None] == ["kept"]
+    assert [name for name in trees if store.layers.path(trees[name]) is not None] == ["kept", "away"]
     told = "\n".join(said)
-    assert f"{tmp_path / 'gone' / 'runs'} held runs once and is not there now" in told
+    assert f"{tmp_path / 'gone' / 'runs'} held runs long ago and is not there now" in told
     assert "the source of this run is not held" in told
     records.remove(folders["kept"])
     story.collect(store, dry_run=False, tell=Silent(), **limit)  # type: ignore[arg-type]

@@ -42,3 +42,16 @@ def test_runs_in_the_store_itself_are_for_a_while_only(tmp_path: Path) -> None:
     seen = Seen(tmp_path / "runs")
     seen.see(tmp_path / "temp" / "x" / "runs")
     assert seen.folders() == []
+
+
+def test_the_last_use_is_noted(tmp_path: Path) -> None:
+    root = tmp_path / "store" / "runs"
+    root.mkdir(parents=True)
+    seen = Seen(root)
+    assert seen.last(tmp_path) == 0
+    seen.see(tmp_path)
+    (note,) = root.iterdir()
+    os.utime(note, (1, 1))
+    assert seen.last(tmp_path) == 1
+    seen.see(tmp_path)
+    assert seen.last(tmp_path) > 1
