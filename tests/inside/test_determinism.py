@@ -302,6 +302,18 @@ def test_the_scripts_own_choice_wins_and_shows_its_warnings_as_ever(gpu: Script)
     assert gpu.run(code, env=SITE).effective["torch fill uninitialized memory"] == "False"
 
 
+def test_a_compiler_that_puts_back_what_it_found_chose_nothing(gpu: Script) -> None:
+    dynamo = gpu.folder.parent / "site-packages" / "torch" / "_dynamo"
+    dynamo.mkdir()
+    (dynamo / "convert_frame.py").write_text(
+        "import torch\ndef restore(): torch.use_deterministic_algorithms(True, warn_only=True)"
+    )
+    code = "import torch, torch._dynamo.convert_frame as compiler; compiler.restore(); torch.operate('put_')"
+    done = gpu.run(code, env=SITE)
+    assert (done.err, done.operations) == ("", {("put_", 1): 1})
+    assert done.effective["torch fill uninitialized memory"] == "False"
+
+
 def test_what_fused_attention_says_counts_too(gpu: Script) -> None:
     code = "import torch, warnings; torch.operate('Flash Attention', ' defaults to a non-deterministic algorithm. To …')"
     assert gpu.run(code, env=SITE).operations == {("Flash Attention", 1): 1}

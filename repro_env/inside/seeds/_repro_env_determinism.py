@@ -58,6 +58,7 @@ _VARIABLES = (
     "XLA_FLAGS",
 )
 """Variables by which libraries choose their code; their values are no secrets."""
+_RESTORING = ("/torch/_dynamo/convert_frame.py", "/fabric/strategies/launchers/multiprocessing.py")
 _HELPERS = ("joblib.externals.loky.", "loky.", "multiprocessing.", "torch._inductor.")
 """Programs that libraries start for themselves, by their module."""
 
@@ -197,12 +198,24 @@ def _ask_torch(torch: Any) -> None:
         torch._C._set_deterministic_fill_uninitialized_memory = _set_deterministic_fill_uninitialized_memory
 
     def _set_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None:
-        if not _State.asked and not _State.filled and fill is not None:
-            fill(True)  # PyTorch's own default
-        _State.asked = True
+        if not _State.asked and not _is_restoring(sys._getframe(1)):
+            _State.asked = True
+            if not _State.filled and fill is not None:
+                fill(True)  # PyTorch's own default
         choose(mode, warn_only=warn_only)
 
     torch._C._set_deterministic_algorithms = _set_deterministic_algorithms
+
+
+def _is_restoring(frame: FrameType | None) -> bool:
+    """Whether a library puts back what it found: the compiler after each piece, Lightning in its children."""
+    for _ in range(3):
+        if frame is None:
+            break
+        if frame.f_code.co_filename.endswith(_RESTORING):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _ask_inductor(config: Any) -> None:
