@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from repro_env.catalog.lineage import Relative, Use
     from repro_env.cli.page import Page
     from repro_env.flows.lineage import Answer, Origin
+    from repro_env.model.run import Parent
 
 _SHOWN = 20
 """Entries of a list, unless all are asked for."""
@@ -226,6 +227,7 @@ def _run(found: Answer, page: Page) -> None:
         "data", [f"{one.source} at {one.target}" + (f" ({one.digest})" if one.digest else "") for one in start.data], "--all"
     )
     page.listing("recipe", [f"{one.path} ({one.sha256})" for one in start.recipe], "--all")
+    page.listing("started from", [_started_from(one) for one in summary.parents], "--all")
     page.row("seed", str(start.seed))
     page.row("determinism", start.determinism)
     page.row("network", "yes: what came from there is not recorded" if start.network else "")
@@ -236,6 +238,14 @@ def _run(found: Answer, page: Page) -> None:
             "--all",
         )
     page.row("tags", "cannot be read" if summary.tags is None else ", ".join(summary.tags))
+
+
+def _started_from(one: Parent) -> str:
+    from repro_env.catalog import ids
+
+    said = [f"run {ids.short(one.id)}" if one.id else "made outside of a run", one.path]
+    said += [f"step {one.step}" if one.step is not None else "", one.sha256 or ""]
+    return f"{one.how}: {', '.join(filter(None, said))}"
 
 
 def _where_spec(found: Answer) -> str:

@@ -8,6 +8,7 @@ import pytest
 
 from repro_env.catalog.records import Run
 from repro_env.cli import app
+from repro_env.model.run import Parent
 from tests.flows.test_lineage import checkpoint, hexed, made, parent
 
 
@@ -75,6 +76,14 @@ def test_the_answer_for_programs(project: tuple[Run, Run], capsys: pytest.Captur
     assert found["children"] == []
     code, out, _ = call(capsys, "lineage", first.start.id, "--json")
     assert [one["id"] for one in json.loads(out)["children"]] == [second.start.id]
+
+
+def test_what_a_run_went_on_from_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    came = Parent(id="", record=None, how="resumed", path="/old/ck", sha256=f"sha256:{hexed('m')}", step=7)
+    run = made(tmp_path / "runs", 1, {}, parents=[came])
+    _, out, _ = call(capsys, "lineage", run.folder)
+    assert f"  started from  resumed: made outside of a run, /old/ck, step 7, sha256:{hexed('m')}" in out
+    assert "parents  it started from no other run" in out
 
 
 def test_a_claim_is_shown_as_one(project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]) -> None:
