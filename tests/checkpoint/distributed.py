@@ -31,11 +31,11 @@ def main(folder: str, kind: str, die: int, ask: int) -> None:
     torch.manual_seed(1)
     model = network()
     torch.manual_seed(100 + rank)
-    ranked = DistributedDataParallel(model, broadcast_buffers=kind != "own")
+    ranked = DistributedDataParallel(model, broadcast_buffers=kind != "own", find_unused_parameters=kind == "steady")
     optimizer = torch.optim.SGD(ranked.parameters(), lr=0.05, momentum=0.9)
     dataset = Digits(96)
     loader: Any
-    if kind == "keyed":
+    if kind in ("keyed", "steady"):
         loader = checkpoint.loader(dataset, batch_size=8, seed=2)
     else:
         loader = DataLoader(dataset, batch_size=8, sampler=DistributedSampler(dataset, seed=4), num_workers=1)
