@@ -154,6 +154,8 @@ def size(count: int) -> str:
 
 def visible(text: str) -> str:
     """The text with control characters spelled out (a file's name must not move the cursor); newline and tab stay."""
+    if text.isprintable():  # none of them is
+        return text
     return _CONTROL.sub(lambda match: match[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
 
 
