@@ -29,7 +29,7 @@ from repro_env.model.spec import Data, Spec
 from repro_env.model.talk import Silent, Tell
 from repro_env.run import comparing, plan
 from repro_env.store.store import Store
-from repro_env.verify import outputs, trace
+from repro_env.verify import masks, outputs, trace
 from repro_env.verify import verdict as judging
 from repro_env.verify.outputs import Answer, File
 from repro_env.verify.pairing import Paired, pair
@@ -77,8 +77,8 @@ class Side(msgspec.Struct, frozen=True):
     end: End
 
 
-Look = Callable[[Sequence[tuple[Path, Path]]], tuple[Answer, ...]]
-"""Pairs of files of tensors -> what differs in them."""
+Look = Callable[[Sequence[tuple[Path, Path, bool]]], tuple[Answer, ...]]
+"""Pairs of files of tensors, and whether names in them are masked -> what differs in them."""
 
 
 def verify(wanted: Wanted, *, store: Store, tell: Tell, backend: Backend | None = None, look: Look | None = None) -> Verified:
@@ -143,6 +143,12 @@ def _over(run: Run) -> End:
             "has a secret in its command, which the record does not hold",
             where=run.folder.name,
             hint="pass secrets by --env NAME, and verify such a run",
+        )
+    if not run.start.exact:
+        raise RecordError(
+            "has a command of more than one line, which the record does not hold",
+            where=run.folder.name,
+            hint="put the code into a file, and verify such a run",
         )
     return run.end
 
@@ -383,9 +389,10 @@ def compare(left: Side, right: Side, wanted: Wanted, look: Look) -> tuple[File, 
             else:
                 found.append(_by_content(one.left, one.right, kind, left, right, wanted))
     if inside:
-        answers = look([(left.places[path], right.places[now]) for path, now, _ in inside])
-        for (path, now, kind), answer in zip(inside, answers, strict=True):
-            found.append(outputs.of_tensors(path, now, kind, answer, masked=not outputs.matches(path, wanted.results)))
+        masked = [not outputs.matches(path, wanted.results) for path, _, _ in inside]
+        pairs = [(left.places[path], right.places[now], mask) for (path, now, _), mask in zip(inside, masked, strict=True)]
+        for (path, now, kind), mask, answer in zip(inside, masked, look(pairs), strict=True):
+            found.append(outputs.of_tensors(path, now, kind, answer, masked=mask))
     return tuple(found)
 
 
@@ -442,10 +449,13 @@ def _by_content(path: str, now: str, kind: outputs.Kind, left: Side, right: Side
 def _looker(spec: Spec, asked: Asked, store: Store) -> Look:
     """Looks into files where a run would be: with the environment's Python, both sides read-only."""
 
-    def look(pairs: Sequence[tuple[Path, Path]]) -> tuple[Answer, ...]:
-        folders = list(dict.fromkeys(str(path.parent) for both in pairs for path in both))
+    def look(pairs: Sequence[tuple[Path, Path, bool]]) -> tuple[Answer, ...]:
+        folders = list(dict.fromkeys(str(path.parent) for *both, _ in pairs for path in both))
         place = {folder: comparing.shown_at(number) for number, folder in enumerate(folders)}
-        words = [[f"{place[str(path.parent)]}/{path.name}" for path in both] for both in pairs]
+        words = [
+            [*(f"{place[str(path.parent)]}/{path.name}" for path in both), masks.NAMES if masked else ()]
+            for *both, masked in pairs
+        ]
         with store.temp.folder() as temporary:
             notes, folder = temporary / "notes", temporary / "run"
             notes.mkdir()

@@ -1,6 +1,7 @@
 """Compares files of tensors, pair by pair: `python compare.py WANTED OUT`.
 
-WANTED is a JSON file: a list of [left, right] paths. OUT gets a JSON file, a list with one object a pair: see `compare`.
+WANTED is a JSON file: a list of [left, right, masks] with the paths of two files; masks are [pattern, flags of re, replacement], for
+names in the files that hold a time or the like. OUT gets a JSON file, a list with one object a pair: see `compare`.
 Read are .safetensors, what torch.save wrote (its zip format by a reader of our own, the older one by
 `torch.load(weights_only=True)`), .npy, .npz and pickles. Classes that a pickle names are never imported: each becomes
 an inert stand-in that keeps what it was made of. NumPy is used where the environment has it, for speed alone.
@@ -14,6 +15,7 @@ import json
 import math
 import mmap
 import pickle
+import re
 import signal
 import struct
 import sys
@@ -734,7 +736,31 @@ def _place(number: int, shape: "tuple[int, ...]") -> "list[int]":
     return made[::-1]
 
 
-def compare(left: str, right: str, numpy: Any) -> "dict[str, object]":
+def _paired(before: "dict[str, Any]", now: "dict[str, Any]", masks: "list[tuple[Any, str]]") -> "list[list[str]]":
+    """Give names of `now` that only it has the names of `before` that they equal once masked, where one alone does. Returns them."""
+
+    def plain(names: "list[str]") -> "dict[str, str]":
+        found = {}  # type: dict[str, list[str]]
+        for name in names:
+            masked = name
+            for pattern, replacement in masks:
+                masked = pattern.sub(replacement, masked)
+            found.setdefault(masked, []).append(name)
+        return {masked: each[0] for masked, each in found.items() if len(each) == 1}
+
+    if not masks:
+        return []
+    ones = plain([name for name in before if name not in now])
+    others = plain([name for name in now if name not in before])
+    renamed = []
+    for masked, name in ones.items():
+        if masked in others:
+            now[name] = now.pop(others[masked])
+            renamed.append([name, others[masked]])
+    return renamed
+
+
+def compare(left: str, right: str, numpy: Any, masks: "list[Any]" = []) -> "dict[str, object]":  # noqa: B006
     """Two files:
 
     problem      why they could not be compared; nothing else then
@@ -746,9 +772,12 @@ def compare(left: str, right: str, numpy: Any) -> "dict[str, object]":
     missing/new  names of tensors on one side only, at most 100; all of them are in `gone` and `come`
     values       how many other values there are on the left
     others       [name, left, right] of values that differ, at most 100, null for none; all of them are in `other`
+    renamed      [left, right], at most 100: names that are the same once masked
     """
     try:
         before, now = flat(read(left)), flat(read(right))
+        patterns = [(re.compile(pattern, flags), replacement) for pattern, flags, replacement in masks]
+        renamed = [row for place in (0, 1) for row in _paired(before[place], now[place], patterns)]
         unequal = []
         for name, one in before[0].items():
             if name in now[0]:
@@ -786,6 +815,7 @@ def compare(left: str, right: str, numpy: Any) -> "dict[str, object]":
         "values": len(before[1]),
         "others": [[_cut(text) for text in row] for row in others[:_NAMED]],
         "other": len(others),
+        "renamed": [[_cut(text) for text in row] for row in renamed[:_NAMED]],
     }
 
 
@@ -809,7 +839,7 @@ def main() -> None:
         wanted = json.load(file)
     numpy = _numpy_module()
     with open(sys.argv[2], "w", encoding="utf-8") as out:
-        json.dump([compare(left, right, numpy) for left, right in wanted], out)
+        json.dump([compare(left, right, numpy, masks) for left, right, masks in wanted], out)
 
 
 if __name__ == "__main__":

@@ -1,16 +1,19 @@
-"""TensorBoard event files: their records without the time at which each was written.
+"""TensorBoard event files: their records without the time at which each was written, and without scalars that are times.
 
 Records: length (8 bytes, little-endian), its CRC (4), that many bytes, their CRC (4) (TensorFlow, `record_writer.h`). An
-`Event` has its wall time as field 1 (`event.proto`); all other fields are compared as they are.
+`Event` has its wall time as field 1, and its summary as field 5 (`event.proto`), with values in field 1 and their tags in
+field 1 of these (`summary.proto`); all other fields are compared as they are.
 """
 
 from __future__ import annotations
 
 import struct
 
+from repro_env.verify import masks
+
 _WIDTH = {1: 8, 5: 4}
 """Wire type of Protocol Buffers -> bytes; 0 and 2 say their length themselves."""
-_TIME = 1
+_TIME, _SUMMARY, _VALUE, _TAG = 1, 5, 1, 1
 
 
 def timeless(data: bytes) -> list[bytes] | None:
@@ -33,26 +36,45 @@ def timeless(data: bytes) -> list[bytes] | None:
 
 
 def _without_time(event: bytes) -> bytes | None:
+    fields = _fields(event)
+    if fields is None:
+        return None
     kept = bytearray()
+    for number, whole, body in fields:
+        tags = _tags(body) if number == _SUMMARY else []
+        if number != _TIME:
+            kept += "\n".join(tags).encode() if tags and all(map(masks.volatile, tags)) else whole
+    return bytes(kept)
+
+
+def _tags(summary: bytes) -> list[str]:
+    values = _fields(summary) or []
+    parts = [part for number, _, body in values if number == _VALUE for part in _fields(body) or []]
+    return [body.decode(errors="replace") for number, _, body in parts if number == _TAG]
+
+
+def _fields(message: bytes) -> list[tuple[int, bytes, bytes]] | None:
+    """(number, the whole field, its body where it has a length); None for what is no message."""
+    found = []
     at = 0
-    while at < len(event):
+    while at < len(message):
         start = at
-        tag, at = _number(event, at)
-        kind = tag & 7
+        tag, at = _number(message, at)
+        kind, body = tag & 7, 0
         if kind == 0:
-            _, at = _number(event, at)
+            _, at = _number(message, at)
         elif kind == 2:
-            size, at = _number(event, at)
+            size, at = _number(message, at)
+            body = at
             at += size
         elif kind in _WIDTH:
             at += _WIDTH[kind]
         else:
             return None
-        if at > len(event):
+        if at > len(message):
             return None
-        if tag >> 3 != _TIME:
-            kept += event[start:at]
-    return bytes(kept)
+        found.append((tag >> 3, message[start:at], message[body:at] if body else b""))
+    return found
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:

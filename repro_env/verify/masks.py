@@ -40,7 +40,7 @@ _EVENTS = re.compile(r"(events\.out\.tfevents\.)\d{9,10}\.[^/]+\Z")
 _WANDB = re.compile(r"(?<![A-Za-z])((?:offline-)?run-)(?:<time>|\d{8}_\d{6})-[a-z0-9]{8}(?![a-z0-9])")
 _WANDB_FILE = re.compile(r"(?<![A-Za-z])run-[a-z0-9]{8}(?=\.wandb\Z)")
 _VERSION = re.compile(r"(?<![0-9A-Za-z])(version)_\d+(?![0-9A-Za-z])")
-_COUNTER = re.compile(r"(?<![0-9A-Za-z])(version_|run[-_]?|exp[-_]?|experiment[-_]?|train|predict|val)\d+(?=/)")
+_COUNTER = re.compile(r"(?<![0-9A-Za-z])(version_|run[-_]?|exp[-_]?|experiment[-_]?|train|predict|val)\d+(?=/|\Z)")
 _EPOCH = re.compile(r"(?<![0-9A-Za-z])(?:1[5-9]|2[0-4])\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d{1,9})?(?![0-9A-Za-z])")
 _HEX = re.compile(r"(?<![0-9A-Za-z])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{32}(?![0-9A-Za-z])")
 _SPAN = re.compile(
@@ -63,21 +63,28 @@ _VOLATILE = re.compile(
 )
 
 
+_NAME = (
+    (_EVENTS, r"\1<event>"),
+    (_BOARD, r"\1<host>"),
+    *((pattern, "<time>") for pattern in (*_MOMENTS, *_NAMED)),
+    (_WANDB, r"\1<id>"),
+    (_WANDB_FILE, "run-<id>"),
+    (_UUID, "<id>"),
+    (_HEX, "<id>"),
+    (_EPOCH, "<time>"),
+    (_PID, r"\1\2<pid>"),
+    (_TEMPORARY, r"\1<id>"),
+    (_COUNTER, r"\1<n>"),
+)
+NAMES = tuple((pattern.pattern, pattern.flags, replacement) for pattern, replacement in _NAME)
+"""What `name` does, step by step, for who has to do it without us: pattern, flags of `re`, replacement."""
+
+
 def name(path: str) -> str:
     """A path with what may be another each time taken out: files of two runs that are left over pair by it."""
-    path = _EVENTS.sub(r"\1<event>", path)
-    path = _BOARD.sub(r"\1<host>", path)
-    path = _moments(path)
-    for pattern in _NAMED:
-        path = pattern.sub("<time>", path)
-    path = _WANDB.sub(r"\1<id>", path)
-    path = _WANDB_FILE.sub("run-<id>", path)
-    for pattern in (_UUID, _HEX):
-        path = pattern.sub("<id>", path)
-    path = _EPOCH.sub("<time>", path)
-    path = _PID.sub(r"\1\2<pid>", path)
-    path = _TEMPORARY.sub(r"\1<id>", path)
-    return _COUNTER.sub(r"\1<n>", path + "/")[:-1]
+    for pattern, replacement in _NAME:
+        path = pattern.sub(replacement, path)
+    return path
 
 
 def text(line: str) -> str:

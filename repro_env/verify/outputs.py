@@ -125,6 +125,7 @@ class Answer(Frozen, frozen=True, kw_only=True):
     values: int = 0
     others: tuple[tuple[str, str | None, str | None], ...] = ()
     other: int = 0
+    renamed: tuple[tuple[str, str], ...] = ()
 
 
 class File(Frozen, frozen=True, kw_only=True):
@@ -193,7 +194,7 @@ def of_tensors(path: str, now: str, kind: Kind, said: Answer, *, masked: bool = 
         parts.append(_tensors(said))
     elif said.tensors:
         parts.append(f"all {said.tensors} tensors bitwise")
-    apart = list(renamed(path, now))
+    apart = [*renamed(path, now), *(f"{then} is named {there} now" for then, there in said.renamed)]
     shown = []
     named: list[str] = []
     for name, then, there in said.others:
@@ -342,7 +343,7 @@ def _events(path: str, now: str, kind: Kind, left: bytes, right: bytes) -> File 
             kind=kind,
             level="bitwise",
             by="events",
-            apart=(*renamed(path, now), f"when {len(one):,} events were written"),
+            apart=(*renamed(path, now), f"when {len(one):,} events were written, and scalars that are times"),
         )
     why = f"events differ from number {number} of {len(one):,}" + (f" (now {len(other):,})" if len(one) != len(other) else "")
     return File(path=path, now=now, kind=kind, level="different", by="events", why=why, apart=renamed(path, now))

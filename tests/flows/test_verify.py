@@ -232,6 +232,13 @@ def test_a_secret_in_the_command_cannot_be_run_again(place: Place) -> None:
         verified(place, trained())
 
 
+def test_a_command_of_several_lines_is_not_guessed(place: Place) -> None:
+    done = place.run("-c", "a = 1\nb = 2", backend=Fake(trained()))
+    assert (done.start.exact, done.start.command) == (False, ("-c", "a = 1 b = 2"))
+    with pytest.raises(RecordError, match="more than one line"):
+        verified(place, trained())
+
+
 def test_a_run_without_outputs_is_not_the_same(place: Place) -> None:
     place.run(backend=Fake())
     found = verified(place, None).verdict

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from repro_env.verify import masks
 from tests.fakes.tensors import Tensor, checkpoint, npy, npz, safetensors
 from tests.parts import need
 from tests.verify.sides import COMPARE, INSIDE
@@ -233,7 +234,7 @@ def test_many_differences_are_counted_and_the_worst_named(tmp_path: Path) -> Non
 def test_it_is_a_program_of_its_own(tmp_path: Path) -> None:
     (tmp_path / "l.npy").write_bytes(npy(Tensor([1, 2])))
     (tmp_path / "r.npy").write_bytes(npy(Tensor([1, 3])))
-    (tmp_path / "wanted").write_text(json.dumps([[str(tmp_path / "l.npy"), str(tmp_path / "r.npy")]]))
+    (tmp_path / "wanted").write_text(json.dumps([[str(tmp_path / "l.npy"), str(tmp_path / "r.npy"), masks.NAMES]]))
     subprocess.run([sys.executable, "-I", str(INSIDE), tmp_path / "wanted", tmp_path / "out"], check=True)
     (answer,) = json.loads((tmp_path / "out").read_text())
     assert answer["different"][0]["at"] == [1]

@@ -13,7 +13,7 @@ import msgspec
 from repro_env.flows import verify
 from repro_env.flows.verify import Side, Wanted
 from repro_env.model.run import End, Outcome
-from repro_env.verify import outputs
+from repro_env.verify import masks, outputs
 from repro_env.verify import verdict as judging
 from repro_env.verify.outputs import Answer
 from repro_env.verify.verdict import Promise, Verdict
@@ -36,9 +36,9 @@ def inside() -> ModuleType:
 COMPARE = inside()
 
 
-def look(pairs: Sequence[tuple[Path, Path]]) -> tuple[Answer, ...]:
+def look(pairs: Sequence[tuple[Path, Path, bool]]) -> tuple[Answer, ...]:
     """As a run would: through JSON. Without NumPy, which is faster and has a test of its own."""
-    said = [COMPARE.compare(str(left), str(right), None) for left, right in pairs]
+    said = [COMPARE.compare(str(left), str(right), None, masks.NAMES if masked else ()) for left, right, masked in pairs]
     return outputs.answers(msgspec.json.encode(said), len(pairs))
 
 

@@ -14,7 +14,7 @@ def of(*paths: str) -> dict[str, str]:
 def test_equal_paths_are_pairs_whatever_is_in_them() -> None:
     found = pair(of("a=1", "b=2"), of("a=2", "b=1"))
     assert found.pairs == (Pair("a", "a"), Pair("b", "b"))
-    assert found.missing == found.new == found.ambiguous == ()
+    assert not [*found.missing, *found.new, *found.ambiguous]
 
 
 def test_what_is_left_over_pairs_by_its_masked_path() -> None:

@@ -154,6 +154,12 @@ PLANTED: dict[str, tuple[Files, Files, Sameness, str]] = {
         "different",
         "all 6 tensors bitwise; callbacks.ModelCheckpoint{'monitor': 'val_loss'}.best_model_path differs",
     ),
+    "the score of one of the best, by path": (
+        {"w.ckpt": checkpoint({"best_k_models": {"/p/2026-07-01/10-15-30/epoch=3.ckpt": Tensor([0.25], ())}})},
+        {"w.ckpt": checkpoint({"best_k_models": {"/p/2026-07-02/23-01-02/epoch=3.ckpt": Tensor([0.35], ())}})},
+        "different",
+        "best_k_models./p/2026-07-01/10-15-30/epoch=3.ckpt (1 of 1",
+    ),
     "a missing output": ({"w.npy": npy(BIAS), "p.csv": TABLE}, {"w.npy": npy(BIAS)}, "different", "p.csv: it is missing now"),
     "a new output": ({"w.npy": npy(BIAS)}, {"w.npy": npy(BIAS), "p.csv": TABLE}, "different", "p.csv: it was not there then"),
     "another epoch in a name": (
@@ -306,6 +312,14 @@ EQUAL: dict[str, tuple[Files, Files]] = {
         {"w.ckpt": saved(STATE, best="/p/outputs/2026-07-01/10-15-30/epoch=3.ckpt")},
         {"w.ckpt": saved(STATE, best="/p/outputs/2026-07-02/23-01-02/epoch=3.ckpt")},
     ),
+    "Lightning's list of the best, by path": (
+        {"w.ckpt": checkpoint({"best_k_models": {"/p/2026-07-01/10-15-30/epoch=3.ckpt": Tensor([0.25], ())}})},
+        {"w.ckpt": checkpoint({"best_k_models": {"/p/2026-07-02/23-01-02/epoch=3.ckpt": Tensor([0.25], ())}})},
+    ),
+    "scalars that are times": (
+        {"w.npy": npy(BIAS), f"{EVENTS}.1782900930.host.123.0": events([*LOSSES, (2, "train/train_runtime", 12.5)], at=1.0)},
+        {"w.npy": npy(BIAS), f"{EVENTS}.1782987330.host.124.0": events([*LOSSES, (2, "train/train_runtime", 13.5)], at=2.0)},
+    ),
     "Lightning's event files": (
         {"w.npy": npy(BIAS), f"lightning_logs/version_0/{EVENTS}.1782900930.host.123.0": events(LOSSES, at=1782900930.0)},
         {"w.npy": npy(BIAS), f"lightning_logs/version_0/{EVENTS}.1782987330.other.77.0": events(LOSSES, at=1782987330.0)},
@@ -417,6 +431,6 @@ def test_every_weight_of_a_file_counts(tmp_path: Path) -> None:
             one = Tensor(WEIGHT.values, WEIGHT.shape, dtype)
             (tmp_path / "l.npy").write_bytes(npy(one))
             (tmp_path / "r.npy").write_bytes(npy(one.next(at, (-1) ** at)))
-            (answer,) = sides.look([(tmp_path / "l.npy", tmp_path / "r.npy")])
+            (answer,) = sides.look([(tmp_path / "l.npy", tmp_path / "r.npy", True)])
             (found,) = answer.different
             assert (found.differing, found.ulp, found.at) == (1, 1, (at // 6, at % 6))

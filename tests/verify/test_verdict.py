@@ -9,7 +9,7 @@ from repro_env.model.environment import Variable
 from repro_env.model.run import Count, End, Fact, SourceFact, Start
 from repro_env.verify.outputs import File, kind_of
 from repro_env.verify.verdict import Here, Promise, causes, promised, verdict
-from tests.fakes.tensors import Tensor, npy
+from tests.fakes.tensors import Tensor, events, npy
 from tests.verify import sides
 
 DIGEST = "sha256:" + "a" * 64
@@ -196,3 +196,12 @@ def test_a_recorded_file_that_was_changed_since_is_never_the_same(tmp_path: Path
     (tmp_path / "l" / "w.npy").unlink()
     (found,) = verify.compare(left, right, wanted, sides.look)
     assert "cannot be read" in found.why
+
+
+def test_event_files_differ_by_their_values(tmp_path: Path) -> None:
+    left = {"w.npy": b"1", "events.out.tfevents.1.h.1.0": events([(1, "loss", 0.5), (2, "loss", 0.25)], at=1.0)}
+    right = {"w.npy": b"1", "events.out.tfevents.1.h.1.0": events([(1, "loss", 0.5), (2, "loss", 0.75)], at=9.0)}
+    found = sides.judged(tmp_path, left, right)
+    (log,) = [one for one in found.files if one.kind == "log"]
+    assert (found.same, log.level, log.why) == (True, "different", "events differ from number 2 of 3")
+    assert "1 log differs" in found.sentence
