@@ -18,8 +18,8 @@ no single number; "more" where there were over 16. `lr`: of the parameter groups
 each a sha256 (16 digits of it) of type, shape and bytes; all of the optimizer's parameters in their order, in a
 sharded run those of this rank. A line with "exit" tells the weights when the process ended.
 
-Lines, screens and digests each come at every step, or at every 2, 4, 8, ... when a share of the time (0.2, 0.25 and
-0.25 %) would not be enough: powers of two, so that two runs of another pace still meet. The first 16 steps have
+Lines, screens and digests each come at every step, or at every 2, 4, 8, ... when a share of the time (0.15, 0.15 and
+0.2 %) would not be enough: powers of two, so that two runs of another pace still meet. The first 16 steps have
 lines and screens, steps 0 and 1 digests, whatever they cost. REPRO_ENV_TRACE_EVERY=k: digests every k steps, no limit.
 """
 
@@ -39,8 +39,8 @@ _FOLDER = os.environ.get("REPRO_ENV_TRACE", "")
 _GIVEN = os.environ.get("REPRO_ENV_TRACE_EVERY", "")
 _EVERY = int(_GIVEN) if _GIVEN.isdigit() else 0
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK")
-_SHARES = {"line": 0.002, "screen": 0.0025, "weights": 0.0025}
-"""Of the time; what is left of 1 % is for what comes first, and at the end."""
+_SHARES = {"line": 0.0015, "screen": 0.0015, "weights": 0.002}
+"""Of the time; what is left of 1 % is for the hooks themselves, and for what comes first and at the end."""
 _FIRST = 16
 """Steps at the beginning that are noted one by one."""
 _LOSSES = 16
