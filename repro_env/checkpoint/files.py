@@ -207,3 +207,41 @@ def lock(folder: str) -> int:
             f"cannot be locked: {error.strerror}", where=folder, hint="take a file system that has locks"
         ) from error
     return fd
+
+
+def seal(folder: str) -> None:
+    """Write the sums of all files of a folder that another program has made, after they are down on the disk."""
+    lines = []
+    for path in _below(folder):
+        _sync(os.path.join(folder, path))
+        lines.append(f"{digest(os.path.join(folder, path)).sha256}  {path}\n")
+    hidden = os.path.join(folder, f".{SUMS}")
+    if os.path.exists(hidden):
+        os.unlink(hidden)
+    write(hidden, ["".join(lines).encode()])
+    os.rename(hidden, os.path.join(folder, SUMS))
+    flush(folder)
+
+
+def sealed(folder: str) -> bool:
+    """Whether a folder has sums, and all its files are those."""
+    try:
+        with open(os.path.join(folder, SUMS), encoding="utf-8") as file:
+            lines = file.read().splitlines()
+        return bool(lines) and all(digest(os.path.join(folder, line[66:])).sha256 == line[:64] for line in lines)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _below(folder: str) -> list[str]:
+    """Files of a folder, relative and sorted, without the sums."""
+    found = [os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names]
+    return sorted(path for path in found if path not in (SUMS, f".{SUMS}"))
+
+
+def _sync(path: str) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

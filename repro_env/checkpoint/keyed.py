@@ -36,13 +36,15 @@ class Keyed:
     def __init__(self, dataset: Any, seed: int) -> None:
         self.dataset = dataset
         self.seed = seed
+        self.epoch = 0
+        """Of indices that come from another sampler than `KeyedSampler`."""
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, key: int) -> Any:
-        """A plain index counts as one of epoch 0."""
-        epoch, index = getattr(key, "epoch", 0), int(key)
+        """A plain index counts as one of the epoch that `epoch` says."""
+        epoch, index = getattr(key, "epoch", self.epoch), int(key)
         import torch
         from torch.utils.data import get_worker_info
 
@@ -58,12 +60,7 @@ class Keyed:
         if become is not None:
             become((self.seed, epoch, index))
         try:
-            bits = hashlib.sha256(f"repro-env/keyed/1\0{self.seed}\0{epoch}\0{index}".encode()).digest()
-            torch.default_generator.manual_seed(int.from_bytes(bits[:8], "little") >> 1)
-            if random is not None:
-                random.seed(int.from_bytes(bits[8:16], "little"))
-            if numpy is not None:
-                numpy.seed([int.from_bytes(bits[at : at + 4], "little") for at in (16, 20, 24, 28)])
+            torch.default_generator.manual_seed(_seed_others("keyed", self.seed, epoch, index))
             return self.dataset[index]
         finally:
             if become is not None:
@@ -74,6 +71,24 @@ class Keyed:
                     random.setstate(before[1])
                 if numpy is not None and before[2] is not None:
                     numpy.set_state(before[2])
+
+
+def seed_all(*key: Any) -> None:
+    """Python's, NumPy's and torch's global generators (CUDA's too), each from the key."""
+    import torch
+
+    torch.manual_seed(_seed_others(*key))
+
+
+def _seed_others(*key: Any) -> int:
+    """Python's and NumPy's, as far as they were imported; the seed for torch, 63 bits."""
+    bits = hashlib.sha256("\0".join(("repro-env/keyed/1", *map(str, key))).encode()).digest()
+    random, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
+    if random is not None:
+        random.seed(int.from_bytes(bits[8:16], "little"))
+    if numpy is not None:
+        numpy.seed([int.from_bytes(bits[at : at + 4], "little") for at in (16, 20, 24, 28)])
+    return int.from_bytes(bits[:8], "little") >> 1
 
 
 class KeyedSampler:
@@ -91,26 +106,27 @@ class KeyedSampler:
         self.drop_last = drop_last
         self.rank = rank
         self.size = size
-        self._epoch = 0
+        self.epoch = 0
+        """What the next iteration gives; frameworks set it through `set_epoch`."""
         self._skip = 0
 
     def begin(self, epoch: int, skip: int = 0) -> None:
         """What the next iteration gives: this epoch, without its first `skip` indices."""
-        self._epoch = epoch
+        self.epoch = epoch
         self._skip = skip
 
     def set_epoch(self, epoch: int) -> None:
         """As `torch.utils.data.DistributedSampler` has it."""
-        self._epoch = epoch
+        self.epoch = epoch
 
     def __len__(self) -> int:
         whole, rest = divmod(self.length, self.size)
         return whole if self.drop_last or not rest else whole + 1
 
     def __iter__(self) -> Iterator[Key]:
-        order = self.order(self._epoch)
+        order = self.order(self.epoch)
         mine = [order[at % len(order)] for at in range(self.rank, len(self) * self.size, self.size)] if order else []
-        return iter([Key.of(index, self._epoch) for index in mine[self._skip :]])
+        return iter([Key.of(index, self.epoch) for index in mine[self._skip :]])
 
     def order(self, epoch: int) -> list[int]:
         """Of all indices, over all ranks."""
@@ -137,8 +153,8 @@ def loader(
     `seed`: else REPRO_ENV_SEED, which a run has, else 0. Ranks share an epoch when `torch.distributed` was started
     before. Its `batch_size` is that of one rank.
     """
-    from torch.utils.data import DataLoader
+    from repro_env.checkpoint.keyedloader import KeyedLoader
 
     chosen = int(os.environ.get("REPRO_ENV_SEED") or 0) if seed is None else seed
     sampler = KeyedSampler(len(dataset), chosen, shuffle=shuffle, drop_last=drop_last, rank=ranks.rank(), size=ranks.size())
-    return DataLoader(Keyed(dataset, chosen), sampler=sampler, drop_last=drop_last, **others)
+    return KeyedLoader(Keyed(dataset, chosen), sampler=sampler, drop_last=drop_last, **others)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Optional
 
 from repro_env.checkpoint import rng
 from repro_env.checkpoint.errors import CheckpointError, CheckpointWarning
@@ -36,16 +36,17 @@ class Followed:
             length = len(dataset if dataset is not None else loader)
         except TypeError:
             length = None
-        sampler = getattr(loader, "sampler", None)
+        sampler = _keyed(loader) or getattr(loader, "sampler", None)
         facts = {
             "kind": self.kind,
             "workers": int(getattr(loader, "num_workers", 0)),
-            "batch_size": getattr(loader, "batch_size", None),
+            "batch_size": getattr(loader, "batch_size", None)
+            or getattr(getattr(loader, "batch_sampler", None), "batch_size", None),
             "length": length,
             "sampler": type(sampler).__name__ if sampler is not None else None,
         }
         if self.kind == "keyed":
-            facts["seed"] = sampler.seed if sampler else None
+            facts["seed"] = getattr(sampler, "seed", None)
         return facts
 
     def begin(self) -> Iterator[Any]:
@@ -58,8 +59,11 @@ class Followed:
     def go_on(self, state: Any, batch: int, now: Any) -> Iterator[Any]:
         """From after `batch` batches. `state` is what `state()` gave, `now` the generators at that moment."""
         if self.kind == "keyed":
-            self._sampler(batch * self.loader.batch_size)
+            self._sampler(batch)
             iterator = self._iterate()
+            # An iterator that is a generator has not begun before its first batch; keyed samples draw from nothing of ours.
+            first = next(iterator, _NOTHING)
+            iterator = _Ahead(iterator, first)
         elif self.kind == "stateful":
             self._sampler(0)
             self.loader.load_state_dict(state["position"])
@@ -95,11 +99,19 @@ class Followed:
         return iterator
 
     def _sampler(self, skip: int) -> None:
-        sampler = getattr(self.loader, "sampler", None)
-        if isinstance(sampler, KeyedSampler):
-            sampler.begin(self.epoch, skip if self.kind == "keyed" else 0)
-        elif callable(getattr(sampler, "set_epoch", None)):
-            sampler.set_epoch(self.epoch)  # type: ignore[union-attr]
+        """`skip`: batches of this rank."""
+        if hasattr(self.loader, "iteration") and type(self.loader).__module__.startswith("accelerate."):
+            self.loader.iteration = self.epoch  # it would call set_epoch with its own count
+        sampler, batches = _keyed(self.loader), getattr(self.loader, "batch_sampler", None)
+        if sampler is not None:
+            # What accelerate has shared out over ranks goes through all of the sampler on each of them.
+            shared = getattr(batches, "num_processes", 1)
+            size = getattr(batches, "batch_size", None) or 1
+            sampler.begin(self.epoch, skip * size * shared if self.kind == "keyed" else 0)
+            return
+        set_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
+        if callable(set_epoch):
+            set_epoch(self.epoch)
 
     def _generators(self) -> list[Any]:
         return [one.get_state() for one in self._own()]
@@ -122,10 +134,44 @@ class Followed:
 _NOTHING = object()
 
 
+class _Ahead:
+    """An iterator of which the first is there already."""
+
+    def __init__(self, rest: Iterator[Any], first: Any) -> None:
+        self._rest = rest
+        self._first = first
+
+    def __iter__(self) -> Iterator[Any]:
+        return self
+
+    def __next__(self) -> Any:
+        first, self._first = self._first, _NOTHING
+        return next(self._rest) if first is _NOTHING else first
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._rest, name)
+
+
+def _keyed(loader: Any) -> Optional[KeyedSampler]:
+    """The sampler at the bottom, when it is ours: accelerate puts its own samplers of batches on top."""
+    batches = getattr(loader, "batch_sampler", None)
+    batches = getattr(batches, "batch_sampler", batches)
+    for one in (getattr(loader, "sampler", None), getattr(batches, "sampler", None)):
+        if isinstance(one, KeyedSampler):
+            return one
+    return None
+
+
 def _kind(loader: Any) -> str:
-    sampler, dataset = getattr(loader, "sampler", None), getattr(loader, "dataset", None)
-    if isinstance(sampler, KeyedSampler) and isinstance(dataset, Keyed) and getattr(loader, "batch_size", None):
+    dataset = getattr(loader, "dataset", None)
+    if _keyed(loader) is not None and isinstance(dataset, Keyed):
         return "keyed"
+    if type(loader).__module__.startswith("accelerate."):
+        raise CheckpointError(
+            "accelerate's loaders are a batch ahead, and random numbers with them",
+            where="the loader",
+            hint="prepare a loader of repro_env.checkpoint.accelerate.loader()",
+        )
     if callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None)):
         if getattr(loader, "num_workers", 0) and not isinstance(dataset, Keyed) and not hasattr(dataset, "state_dict"):
             warnings.warn(
