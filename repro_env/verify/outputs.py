@@ -244,7 +244,8 @@ def _tensors(said: Answer) -> str:
     if said.unequal:
         worst = max(said.different, key=lambda one: (one.relative, one.absolute), default=None)
         about = f", most {describe(worst)}" if worst is not None and said.unequal > 1 else f": {describe(worst)}" if worst else ""
-        parts.append(f"{said.unequal} of {said.tensors} tensors differ{'s' * (said.unequal == 1)}{about}")
+        count = f"{said.unequal} of {said.tensors} tensors" if said.tensors > 1 else "its one tensor"
+        parts.append(f"{count} differ{'s' * (said.unequal == 1)}{about}")
     if said.gone:
         parts.append(f"{_some(said.missing, said.gone)} missing")
     if said.come:
@@ -264,7 +265,7 @@ def describe(one: TensorDifference) -> str:
         how += f", {one.specials:,} of them no number on one side alone"
     elif one.ulp >= 0 and math.isfinite(one.relative):
         how += f", relative L2 {one.relative:.2g}"
-    return f"{one.name} ({how})"
+    return f"{one.name} ({how})" if one.name else how
 
 
 def _value(name: str, then: str | None, now: str | None, *, masked: bool) -> Sameness | None:

@@ -57,7 +57,7 @@ def promised(start: Start, end: End, here: Here) -> Promise:
         more = f" and {len(entropy) - 1} other places" if len(entropy) > 1 else ""
         besides.append(f"{one.what} at {one.file}:{one.line}{more} gave bytes that no seed reaches")
     if here.given:
-        besides.append(f"{', '.join(here.given)} had other values: no record holds them")
+        besides.append(f"another value of {', '.join(here.given)}, since no record holds values")
     if start.network:
         besides.append("the run had the network, and what it read there may be other now")
     besides += [f"its seeding failed ({hole})" for hole in end.holes if hole.startswith("seeds:")][:1]

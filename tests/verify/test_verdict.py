@@ -88,7 +88,7 @@ def test_what_no_seed_reaches_is_said_and_names_are_not() -> None:
     assert (found.level, "os.urandom at train.py:3" in found.sentence) == ("bitwise", True)
     assert "uuid" not in promised(START, msgspec.structs.replace(END, entropy=(name,)), HERE).sentence
     assert "the network" in promised(msgspec.structs.replace(START, network=True), END, HERE).sentence
-    assert "LR had" in promised(START, END, msgspec.structs.replace(HERE, given=("LR",))).sentence
+    assert "another value of LR" in promised(START, END, msgspec.structs.replace(HERE, given=("LR",))).sentence
 
 
 def test_causes_are_what_was_in_force_in_one_run_alone() -> None:
