@@ -369,6 +369,13 @@ def test_a_torch_that_cannot_do_it_is_told_and_does_not_matter(gpu: Script) -> N
     assert "warn_only" in done.problems[0]
 
 
+def test_an_own_module_of_that_name_is_left_alone(script: Script) -> None:
+    (script.folder / "torch.py").write_text("value = 3")
+    done = script.run("import torch; print(torch.value)")
+    assert (done.code, done.out, done.err) == (0, "3\n", "")
+    assert done.effective["hash seed"] == "7"
+
+
 def test_a_rank_tells_who_it_is_and_on_what_device(gpu: Script) -> None:
     code = """
     import torch, torch.distributed.distributed_c10d as distributed

@@ -226,7 +226,8 @@ def _ask_inductor(config: Any) -> None:
 
 def _gpu(torch: Any) -> bool:
     """Whether this PyTorch was built for GPUs."""
-    return bool(getattr(torch.version, "cuda", None) or getattr(torch.version, "hip", None))
+    version = getattr(torch, "version", None)
+    return bool(getattr(version, "cuda", None) or getattr(version, "hip", None))
 
 
 # --- what PyTorch says of its operations
@@ -423,7 +424,7 @@ def _at_end() -> None:
     rank = next((os.environ[name] for name in seeds._RANKS if os.environ.get(name)), "")
     if _State.world_pid == os.getpid():
         _note_world()
-        rank = str(_State.world["rank"])
+        rank = rank if _State.world is None else str(_State.world["rank"])
     elif os.getpid() != _State.pid or seeds._State.worker or _is_helper():
         return
     if _State.told:
@@ -494,8 +495,6 @@ def _effective() -> Iterator[tuple[str, str]]:
         yield from _told(_TORCH, torch)
         if _gpu(torch):
             yield from _told(_CUDA, torch)
-            if _on_gpu(torch):
-                yield "cuda devices", ", ".join(_device(torch, index) for index in range(torch.cuda.device_count()))
     inductor: Any = sys.modules.get("torch._inductor.config")
     if hasattr(inductor, "deterministic"):
         yield "torch inductor deterministic", str(inductor.deterministic)
@@ -574,6 +573,10 @@ def _algorithms(torch: Any) -> str:
     return "warn" if torch._C._get_deterministic_algorithms_warn_only() else "error"
 
 
+def _devices(torch: Any) -> str | None:
+    return ", ".join(_device(torch, index) for index in range(torch.cuda.device_count())) if _on_gpu(torch) else None
+
+
 def _dispatched(_: Any) -> str:
     core: Any = sys.modules.get("numpy._core._multiarray_umath") or sys.modules["numpy.core._multiarray_umath"]
     return " ".join(name for name in core.__cpu_dispatch__ if core.__cpu_features__.get(name))
@@ -597,6 +600,7 @@ _TORCH: tuple[tuple[str, Callable[[Any], Any]], ...] = (
 _CUDA: tuple[tuple[str, Callable[[Any], Any]], ...] = (
     ("cuda", lambda torch: torch.version.cuda),
     ("hip", lambda torch: torch.version.hip),
+    ("cuda devices", _devices),
     ("cudnn", lambda torch: torch._C._get_cudnn_enabled()),
     ("cudnn benchmark", lambda torch: torch._C._get_cudnn_benchmark()),
     ("cudnn deterministic", lambda torch: torch._C._get_cudnn_deterministic()),
