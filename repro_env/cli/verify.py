@@ -29,7 +29,7 @@ The levels: bitwise (every bit of every result), numeric (rounding: tensors with
 in text within 0.001), different. Statistical is never claimed from one run. What can be promised on this machine is said
 before the run starts; exit code 0 says that the promise was kept, for every result.
 
-Outputs are results, logs (*.log, TensorBoard's event files ...) or volatile (W&B's own files, locks ...). Only results
+Outputs are results, logs (*.log, TensorBoard's event files ...) or volatile (W&B's own files, profiles ...). Only results
 decide; logs are compared and told. In text, dates, times, spans of time, hosts, process numbers and random names do not
 count unless the file is named with --result, and what did not count is told. Files of tensors (.safetensors, .pt, .pth,
 .ckpt, .npz, .npy, .pkl) are compared tensor by tensor, in the sandbox; no code in them is run.

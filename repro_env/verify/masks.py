@@ -54,12 +54,12 @@ _SPEED = re.compile(
 _BAR = re.compile(r"\[(?:\d+:)?\d\d:\d\d<[^\]]*\]")
 _MINUTES = re.compile(r"(?<![0-9:.])\d{1,2}:\d\d(?![0-9:])")
 _VOLATILE = re.compile(
-    r"(?i)_?(?:time|timestamp|wall_?time|elapsed(?:_time)?|duration|runtime|created|created_at|started|started_at|start_time"
-    r"|finished_at|end_time|date|datetime|hostname|host|pid|uuid|run_id)"
-    r"|(?:train|eval|test|predict|validation|val)_(?:runtime|time|duration)"
+    # Not `duration`, `date`, `start_time`, `end_time`: models predict these.
+    r"(?i)_?(?:time|timestamp|wall_?time|elapsed(?:_time)?|time_elapsed|runtime|created_at|started_at|finished_at|hostname|host|pid"
+    r"|uuid|run_id|fps|throughput|time_this_iter_s|time_total_s|time_since_restore)"
+    r"|(?:train|eval|test|predict|validation|val|epoch|step|batch|iter|iteration|fit)_(?:runtime|time|duration|seconds)"
+    r"|(?:data|total|elapsed|wall)_(?:time|seconds|sec|ms)|(?:mean|std)_(?:fit|score)_time"
     r"|(?:(?:train|eval|test|predict|validation|val)_)?(?:samples|steps|tokens|images|batches|iterations|it)_per_sec(?:ond)?"
-    r"|(?:mean|std)_(?:fit|score)_time|(?:epoch|step|batch|iter|iteration|data|fit|total)_(?:time|duration|seconds)"
-    r"|(?:elapsed|total|wall)_(?:seconds|sec|ms)|throughput"
 )
 
 

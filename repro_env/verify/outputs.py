@@ -42,7 +42,6 @@ _LINE = 300
 
 _VOLATILE = (
     "*.pid",
-    "*.lock",
     "*.pyc",
     "*.prof",
     "*.nsys-rep",
@@ -52,7 +51,6 @@ _VOLATILE = (
     "emissions.csv",
     "mlflow.db",
     ".DS_Store",
-    "core",
     "core.[0-9]*",
     "wandb-metadata.json",
     "*.wandb",
@@ -68,6 +66,8 @@ _VOLATILE_PATHS = (
 _LOGS = ("*.log", "*.out", "*.err", "log.txt", "*.log.txt", "*_log.txt", "stdout*", "stderr*", "events.out.tfevents.*")
 _LOG_PATHS = (re.compile(r"(?:.*/)?wandb/.*/files/(?:output\.log|config\.yaml)"), re.compile(r"(?:.*/)?mlruns/.*/meta\.yaml"))
 _TENSORS = (".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy", ".pkl", ".pickle")
+_TIMED = (".srt", ".vtt", ".ass", ".lrc", ".rttm", ".ctm", ".textgrid")
+"""Times are what such a file is about."""
 _NUMBER = re.compile(r"(?<![0-9A-Za-z_.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)(?![0-9A-Za-z_])")
 _SVG = re.compile(r"(?<![0-9A-Za-z])[a-z][0-9a-f]{10}(?![0-9A-Za-z])")
 """matplotlib names clip paths and markers by a random salt."""
@@ -317,6 +317,7 @@ def of_bytes(path: str, now: str, kind: Kind, left: bytes, right: bytes, *, mask
         found = _events(path, now, kind, left, right)
         if found is not None:
             return found
+    masked = masked and not name.endswith(_TIMED)
     coding = "latin-1" if name.endswith(".pdf") else "utf-8"
     try:
         one, other = left.decode(coding), right.decode(coding)

@@ -33,8 +33,8 @@ def test_a_run_that_came_back(tmp_path: Path) -> None:
 
 
 def test_one_that_did_not(tmp_path: Path) -> None:
-    left = {"w.npy": npy(Tensor([1.0, 2.0])), "m.txt": b"loss 0.5\n", "x.lock": b"1"}
-    right = {"w.npy": npy(Tensor([1.0, 2.0]).next(1)), "m.txt": b"loss 0.7\n", "x.lock": b"2"}
+    left = {"w.npy": npy(Tensor([1.0, 2.0])), "m.txt": b"loss 0.5\n", "x.pid": b"1"}
+    right = {"w.npy": npy(Tensor([1.0, 2.0]).next(1)), "m.txt": b"loss 0.7\n", "x.pid": b"2"}
     text = shown(done(tmp_path, left, right))
     assert "different: 1 of 2 results differs: m.txt: 1 of 1 lines differs, from line 1" in text
     assert "      - loss 0.5\n      + loss 0.7" in text

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from repro_env.verify import masks
+from repro_env.verify import masks, outputs
 from tests.fakes.tensors import Tensor, checkpoint, npy, npz, safetensors
 from tests.parts import need
 from tests.verify.sides import COMPARE, INSIDE
@@ -239,3 +239,23 @@ def test_it_is_a_program_of_its_own(tmp_path: Path) -> None:
     (answer,) = json.loads((tmp_path / "out").read_text())
     assert answer["different"][0]["at"] == [1]
     ast.parse(INSIDE.read_text(), feature_version=(3, 8))
+
+
+@pytest.mark.parametrize("kind", ["safetensors", "npy", "npz", "pt"])
+def test_no_flipped_byte_of_a_tensor_is_overlooked_and_none_breaks_the_answer(kind: str, tmp_path: Path) -> None:
+    state = {"a": Tensor([1.5, -2.25, 3.0]), "b": Tensor([7, 8], dtype="I64")}
+    make: Any = {"safetensors": safetensors, "npz": npz, "pt": checkpoint, "npy": lambda some: npy(some["a"])}[kind]
+    data = make(state)
+    left, right = tmp_path / f"l.{kind}", tmp_path / f"r.{kind}"
+    left.write_bytes(data)
+    parts = [state["a"].data] if kind == "npy" else [one.data for one in state.values()]
+    inside = {at for part in parts for at in range(data.index(part), data.index(part) + len(part))}
+    for at in range(0, len(data), 1 if len(data) < 400 else 3):
+        for place in {at, *(one for one in inside if at <= one < at + 3)}:
+            right.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+            (answer,) = outputs.answers(json.dumps([COMPARE.compare(str(left), str(right), None, masks.NAMES)]).encode(), 1)
+            file = outputs.of_tensors("w", "w", "result", answer)
+            if place in inside:
+                assert file.level != "bitwise", place
+            assert "gave no answer" not in answer.problem, place
+            assert file.level != "bitwise" or file.apart, place

@@ -221,6 +221,24 @@ PLANTED: dict[str, tuple[Files, Files, Sameness, str]] = {
     ),
     "layers that look like a time": ({"n.txt": b"mlp 10-20-30\n"}, {"n.txt": b"mlp 10-20-40\n"}, "different", "line 1"),
     "a parameter in a YAML file": ({"hparams.yaml": b"lr: 0.1\n"}, {"hparams.yaml": b"lr: 0.2\n"}, "different", "line 1"),
+    "predicted times in JSON": (
+        {"p.json": b'[{"start_time": 1.25, "duration": 0.5}]'},
+        {"p.json": b'[{"start_time": 1.25, "duration": 0.75}]'},
+        "different",
+        "0.duration: 0.5 -> 0.75",
+    ),
+    "predicted dates in a table": (
+        {"p.csv": b"date,y\nday 5,1\n"},
+        {"p.csv": b"date,y\nday 6,1\n"},
+        "different",
+        "date in 1 of 1 lines",
+    ),
+    "the time of a subtitle": (
+        {"p.srt": b"1\n00:00:03,400 --> 00:00:05,100\nhello\n"},
+        {"p.srt": b"1\n00:00:03,500 --> 00:00:05,100\nhello\n"},
+        "different",
+        "from line 2",
+    ),
     "two swapped outputs": (
         {"fold_0/w.npy": npy(BIAS), "fold_1/w.npy": npy(BIAS.changed(0, 5.0))},
         {"fold_0/w.npy": npy(BIAS.changed(0, 5.0)), "fold_1/w.npy": npy(BIAS)},
@@ -390,9 +408,9 @@ EQUAL: dict[str, tuple[Files, Files]] = {
             "000001-step-9/m.safetensors": safetensors(STATE),
         },
     ),
-    "locks and process numbers": (
-        {"w.npy": npy(BIAS), "a.pid": b"1", "b.lock": b"2"},
-        {"w.npy": npy(BIAS), "a.pid": b"3", "b.lock": b"4"},
+    "process numbers and profiles": (
+        {"w.npy": npy(BIAS), "a.pid": b"1", "b.prof": b"2"},
+        {"w.npy": npy(BIAS), "a.pid": b"3", "b.prof": b"4"},
     ),
     "line ends": ({"r.txt": b"a\r\nb\r\n"}, {"r.txt": b"a\nb\n"}),
     "three runs of one script, each in a folder of its time": (
