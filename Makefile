@@ -7,13 +7,12 @@ export PYTHON
 
 TOOL := build/tool
 DEV := build/venv
-WIDE := build/wide
 TRAINERS := build/trainers
 # Its CPU build is of one size; the default one brings a GPU stack of gigabytes. Empty: tests that need it are skipped.
 TORCH ?= torch==2.13.0+cpu
 # Files of tests at a time.
 WORKERS ?= 2
-.PHONY: help demo test soak lint bench relock clean tool dev wide trainers
+.PHONY: help demo test soak lint bench relock clean tool dev trainers
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -28,23 +27,19 @@ demo: tool ## capture an environment, train on the host and in the image, compar
 	@lockfiles/venv.sh build/demo/project/.venv example
 	@$(TOOL)/bin/python examples/digits/demo.py
 
-wide: dev
-	@lockfiles/venv.sh $(WIDE) wide
-	@$(call torch,$(WIDE))
-
 trainers: dev
 	@test -z "$(TORCH)" || lockfiles/venv.sh $(TRAINERS) trainers || echo "no $(TRAINERS): tests that need it say so"
-	@test ! -d $(TRAINERS) || { $(call torch,$(TRAINERS)); }
+	@test ! -d $(TRAINERS) || test -z "$(TORCH)" || $(TRAINERS)/bin/python -c "import torch" 2>/dev/null || \
+		$(TRAINERS)/bin/python -m pip --disable-pip-version-check install -qq "$(TORCH)" || \
+		echo "no $(TORCH) to be had: tests that need it say so"
 
-torch = test -z "$(TORCH)" || $(1)/bin/python -c "import torch" 2>/dev/null || \
-	$(1)/bin/python -m pip --disable-pip-version-check install -qq "$(TORCH)" || \
-	echo "no $(TORCH) to be had: tests that need it say so"
+WITH = REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(TRAINERS)/bin/python REPRO_ENV_TEST_TRAINERS=$(CURDIR)/$(TRAINERS)/bin/python
 
-test: wide trainers ## the whole test suite but the long counts
-	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python REPRO_ENV_TEST_TRAINERS=$(CURDIR)/$(TRAINERS)/bin/python $(DEV)/bin/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
+test: trainers ## the whole test suite but the long counts
+	$(WITH) $(DEV)/bin/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
-soak: wide trainers ## the long counts; results go to benchmarks/results/
-	REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(WIDE)/bin/python REPRO_ENV_TEST_TRAINERS=$(CURDIR)/$(TRAINERS)/bin/python $(DEV)/bin/python -m pytest -m soak $(ARGS)
+soak: trainers ## the long counts; results go to benchmarks/results/
+	$(WITH) $(DEV)/bin/python -m pytest -m soak $(ARGS)
 
 lint: dev ## ruff and mypy --strict
 	$(DEV)/bin/ruff check .

@@ -18,7 +18,7 @@ for version in 3.11 3.10; do
     PYTHON=python$version lockfiles/venv.sh "build/relock/$version" test
     to=lockfiles
     [ "$version" = 3.11 ] || to=lockfiles/py310
-    for name in tool test example wide; do
+    for name in tool test example; do
         compile "$version" "$to/$name.txt" "lockfiles/$name.in" --allow-unsafe
     done
 done

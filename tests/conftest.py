@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-TOGETHER = ("e2e/test_inside.py", "e2e/test_training.py", "e2e/test_output.py")
+TOGETHER = ("e2e/test_inside.py", "e2e/test_training.py", "e2e/test_output.py", "e2e/test_same_numbers.py")
 """Files that one worker runs: the large environments that they use would else be made and captured by each."""
 LONG = (
     "e2e/test_plain_user.py",

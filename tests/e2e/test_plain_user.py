@@ -99,11 +99,15 @@ def test_the_demo(user: User) -> None:
 @pytest.mark.root
 @pytest.mark.parametrize("part", [PART, pytest.param(MORE, marks=pytest.mark.soak)], ids=["part", "more"])
 def test_the_suite(user: User, part: str) -> None:
-    """Without the wide environment: lockfiles/venv.sh makes two others in `make demo`, and torch is for root's own tests."""
+    """Without the environment of trainers: lockfiles/venv.sh makes two others in `make demo`, and torch is for root's own tests."""
     done = user.make("dev")
     assert done.returncode == 0, done.stdout[-6000:]
     done = user.make(
-        "--old-file=wide", "WIDE=build/venv", "test", "TORCH=", f"ARGS={part} -q -m 'not soak and not slow' -p no:cacheprovider"
+        "--old-file=trainers",
+        "TRAINERS=build/venv",
+        "test",
+        "TORCH=",
+        f"ARGS={part} -q -m 'not soak and not slow' -p no:cacheprovider",
     )
     assert done.returncode == 0, done.stdout[-12000:]
     assert " passed" in done.stdout

@@ -500,6 +500,7 @@ def test_recipe_parents_tags_and_notes(place: Place) -> None:
     assert annotation.tags(annotation.of(first.folder)) == ("base",)
     assert [one.text for one in annotation.of(first.folder) if one.kind == "note"] == [("the first",)]
     runs = len(place.runs)
+    wrong: dict[str, Any]
     for wrong in ({"parents": ("nope",)}, {"recipe": ("nope.yaml",)}, {"tags": ("no tag\n",)}):
         with pytest.raises(ReproEnvError):
             place.run(**wrong)

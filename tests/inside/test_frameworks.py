@@ -144,7 +144,7 @@ def test_a_real_torch(tmp_path: Path) -> None:
         ),
         "",
     )
-    need(python, "no interpreter with torch: make wide, and name it in REPRO_ENV_TEST_PYTHONS")
+    need(python, "no interpreter with torch: make trainers, and name it in REPRO_ENV_TEST_PYTHONS")
     code = "import json, torch, numpy; print(json.dumps([torch.__version__, torch.version.git_version, numpy.__version__, torch.get_num_threads()]))"
     environ = {"OMP_NUM_THREADS": "1"}
     said = subprocess.run([python, "-c", code], check=True, capture_output=True, env={**os.environ, **environ})

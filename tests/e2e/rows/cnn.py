@@ -29,11 +29,10 @@ def train(workers, method):
     model = nn.Sequential(nn.Conv2d(1, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Dropout(0.2), nn.Flatten(), nn.Linear(8 * 36, 10))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     context = method if workers else None
-    for _ in range(2):
-        for images, labels in DataLoader(Digits(), 8, shuffle=True, num_workers=workers, multiprocessing_context=context):
-            optimizer.zero_grad()
-            nn.functional.cross_entropy(model(images), labels).backward()
-            optimizer.step()
+    for images, labels in DataLoader(Digits(), 8, shuffle=True, num_workers=workers, multiprocessing_context=context):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(model(images), labels).backward()
+        optimizer.step()
     os.makedirs(f"{workers}-{method}")
     torch.save(model.state_dict(), f"{workers}-{method}/weights.pt")
 

