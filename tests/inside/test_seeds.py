@@ -43,8 +43,10 @@ class Script:
         self.folder = folder
         self.python = python
 
-    def run(self, code: str, *, seed: int = 1, extra: dict[str, str] | None = None, args: Sequence[str] = ()) -> str:
-        """What it printed."""
+    def run(
+        self, code: str, *, seed: int = 1, extra: dict[str, str] | None = None, args: Sequence[str] = (), quiet: bool = True
+    ) -> str:
+        """What it printed. `quiet`: it says nothing on stderr."""
         (self.folder / "script.py").write_text(textwrap.dedent(code))
         (self.folder / "holes").unlink(missing_ok=True)
         env = {
@@ -65,7 +67,7 @@ class Script:
             timeout=120,
         )
         assert done.returncode == 0, done.stderr
-        assert not done.stderr, done.stderr
+        assert not quiet or not done.stderr, done.stderr
         return done.stdout
 
     @property
@@ -447,6 +449,25 @@ def test_numpy_in_children_is_seeded_anew_only_where_the_script_left_it_unseeded
     assert own[1] == own[2] == drawn("spawn", "np.random.seed(3); np.random.rand()")[1]
 
 
+def test_tasks_of_joblib_agree_where_their_batches_do(tmp_path: Path) -> None:
+    script = Script(tmp_path, python_with("joblib"))
+    code = """
+    import random, numpy as np
+    from joblib import Parallel, delayed
+    def draw(_):
+        return random.random(), np.random.rand(), np.random.default_rng().random()
+    if __name__ == "__main__":
+        drawn = []
+        for _ in range(2):
+            drawn += Parallel(n_jobs=WORKERS, backend=BACKEND, batch_size=1)(delayed(draw)(one) for one in range(4))
+        assert len(set(drawn)) == 8
+        print(drawn)
+    """
+    for backend in ("loky", "multiprocessing"):
+        first, second = (script.run(code.replace("BACKEND", repr(backend)).replace("WORKERS", count)) for count in "23")
+        assert first == second
+
+
 # --- PyTorch
 
 
@@ -519,3 +540,62 @@ def test_loader_workers_agree_under_fork_and_spawn_and_differ_by_epoch(torch: Sc
     assert {line for _, _, line in torch.seeded} == {11}  # what torch gives its workers is nobody's seed
     spawn = torch.run(code.replace("METHOD", "'spawn'").replace("EPOCHS", "1"))
     assert spawn.splitlines() == fork.splitlines()[:4]
+
+
+@pytest.mark.soak
+def test_ranks_of_torchrun_have_streams_of_their_own_or_the_same(torch: Script) -> None:
+    code = """
+    import random, numpy as np, torch
+    torch.distributed.init_process_group("gloo")
+    drawn = [None, None]
+    torch.distributed.all_gather_object(drawn, (random.random(), np.random.rand(), torch.rand(1).item()))
+    if torch.distributed.get_rank() == 0:
+        print(drawn)
+    torch.distributed.destroy_process_group()
+    """
+    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
+    quiet = {"TORCH_CPP_LOG_LEVEL": "ERROR", "OMP_NUM_THREADS": "1"}
+    each = torch.run(code, args=launcher, extra=quiet)
+    assert each == torch.run(code, args=launcher, extra=quiet)
+    first, second = eval(each)
+    assert not set(first) & set(second)
+    assert eval(torch.run(code, args=launcher, extra={**quiet, "REPRO_ENV_RANKS": "same"})) == [first, first]
+
+
+@pytest.mark.soak
+def test_what_trainers_seed_is_noted_at_the_users_line(tmp_path: Path) -> None:
+    python = os.environ.get("REPRO_ENV_TEST_TRAINERS", "")
+    need(
+        python, "no environment with Lightning and transformers: `make trainers`, and name its Python in REPRO_ENV_TEST_TRAINERS"
+    )
+    script = Script(tmp_path, python)
+    code = """
+    import lightning, torch
+    from transformers import set_seed
+    from accelerate.utils import set_seed as set_all
+    class Set(torch.utils.data.Dataset):
+        def __len__(self):
+            return 4
+        def __getitem__(self, index):
+            return torch.rand(1)
+    class Model(lightning.LightningModule):
+        def __init__(self):
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+        def training_step(self, batch, index):
+            return self.layer(batch).sum()
+        def configure_optimizers(self):
+            return torch.optim.SGD(self.parameters(), 0.1)
+    lightning.seed_everything(7, workers=True, verbose=False)
+    set_seed(8)
+    set_all(9)
+    quiet = dict(logger=False, enable_checkpointing=False, enable_progress_bar=False, enable_model_summary=False)
+    lightning.Trainer(max_epochs=2, accelerator="cpu", **quiet).fit(Model(), torch.utils.data.DataLoader(Set(), num_workers=2))
+    """
+    script.run(code, quiet=False)
+    assert {(what, value, line) for what, value, line in script.seeded if what != "torch.cuda.manual_seed_all"} == {
+        (what, str(line - 11), line)
+        for line in (18, 19, 20)
+        for what in ("random.seed", "numpy.random.seed", "torch.manual_seed")
+    }
+    assert not [note for note in script.notes if "problem" in note]
