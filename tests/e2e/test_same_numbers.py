@@ -32,7 +32,7 @@ def cnn(*words: str) -> Row:
 TABLE = {
     "cnn": cnn(*CNN),
     "transformer": Row(("transformer.py",), frozenset({"transformer.pt"})),
-    "forest": Row(("forest.py",), frozenset({"forest.joblib", "predicted.npy"})),
+    "forest": Row(("forest.py",), frozenset({"forest.joblib", "importance.npy"})),
     "generators": Row(("generators.py",), frozenset({"draws.npy", "order.txt"})),
     "ranks": Row(("torchrun", "--nproc-per-node", "2", "ranks.py"), frozenset({"rank0.pt", "rank1.pt"})),
     "lightning": Row(
