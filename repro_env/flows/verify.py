@@ -253,13 +253,12 @@ def _asked(run: Run, wanted: Wanted, env: tuple[tuple[str, str | None], ...]) ->
     """The recorded request. A run on the host is run again in its image."""
     start = run.start
     runner: RunnerName = "docker" if start.runner == "docker" else "embedded"
-    used = run.end is not None and any(one.name == judging.DEVICES for one in run.end.effective)
     return Asked(
         command=start.command,
         here=Path(start.cwd),
         environ=wanted.environ,
         runner=runner,
-        gpus="all" if runner == "docker" and used else 0,
+        gpus=start.gpus if runner == "docker" else 0,
         data=tuple((one.source, one.target) for one in start.data if one.kind == "data"),
         seed=start.seed,
         ranks=start.ranks,
@@ -269,6 +268,7 @@ def _asked(run: Run, wanted: Wanted, env: tuple[tuple[str, str | None], ...]) ->
         env=env,
         env_file=wanted.env_file,
         network=start.network and start.runner != "host",
+        note=f"verifies {run.short}" if wanted.keep else "",
         frozen=True,
     )
 

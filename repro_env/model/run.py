@@ -215,6 +215,8 @@ class Start(Frozen, frozen=True, kw_only=True):
     parents: tuple[Parent, ...] = ()
     before: Digest | None = None
     """sha256 of `checkpoints-before.json`, what lay in the folders of `--checkpoints`; None for a run without such."""
+    gpus: int | Literal["all"] = 0
+    """How many were asked for; which there were is in `End.effective`."""
     exact: bool = True
     """`command` is what was run; not so where a secret, a line end or a control character was taken out of it."""
     tool: Line = ""

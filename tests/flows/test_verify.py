@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from repro_env.catalog import records
+from repro_env.catalog import annotation, records
 from repro_env.flows import before, verify
 from repro_env.flows.execute import Done
 from repro_env.flows.verify import Verified, Wanted
@@ -68,6 +68,7 @@ def test_kept_it_is_a_run_among_the_others(place: Place) -> None:
     assert found.folder is not None
     assert set(place.runs) == {first.folder, found.folder}
     assert records.read(found.folder).state == "done"
+    assert [one.text for one in annotation.of(found.folder)] == [(f"verifies {records.read(first.folder).short}",)]
 
 
 def test_another_weight_is_found_and_the_answer_is_no(place: Place) -> None:
