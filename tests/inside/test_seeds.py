@@ -212,6 +212,19 @@ def test_the_package_is_there_where_the_environment_has_none(tmp_path: Path) -> 
     assert script.run(code).startswith(f"own {script.folder}/repro_env.py ")
 
 
+def test_a_kind_of_random_of_the_scripts_own_is_filled(script: Script) -> None:
+    code = """
+    import random
+    class Own(random.Random):
+        def seed(self, a=None, version=2):
+            super().seed(a, version)
+    print(Own().random(), Own(3).random())
+    """
+    assert script.run(code) == script.run(code) != script.run(code, seed=2)
+    assert script.places == {("random.Random() without a seed", 5)}
+    assert script.seeded == {("random.Random", "3", 5)}
+
+
 def test_ranks_have_streams_of_their_own(script: Script) -> None:
     code = "import random; print(random.random())"
     alone = script.run(code)
@@ -255,6 +268,23 @@ def test_an_own_sitecustomize_that_fails_is_told_by_python_and_the_seeds_stay(sc
 def test_notes_that_cannot_be_written_hurt_nobody(script: Script) -> None:
     code = "import random; print(random.Random().random())"
     assert script.run(code, extra={"REPRO_ENV_NOTES": "/nonexistent/x"}) == script.run(code)
+
+
+def test_a_file_of_notes_has_an_end_and_room_for_what_was_in_force(script: Script) -> None:
+    full = script.folder / "full"
+    full.write_bytes(b" " * (3 << 20) + b"\n")
+    code = """
+    import random, sys
+    seeds = sys.modules["_repro_env_seeds"]
+    for line in range(200):
+        seeds.note({"library": "x", "what": "x" * 30, "file": "x", "line": line})
+    seeds.note({"effective": {"x": "y"}, "rank": ""})
+    """
+    script.run(code, extra={"REPRO_ENV_NOTES": str(full)})
+    notes = [json.loads(line) for line in full.read_text().splitlines() if line.strip()]
+    assert notes.pop() == {"effective": {"x": "y"}, "rank": ""}
+    assert {json.dumps(note) for note in notes} == {'{"problem": "more notes than 3145728 bytes: the others are left out"}'}
+    assert full.stat().st_size < (3 << 20) + 5000
 
 
 def test_a_failure_of_ours_is_noted_and_the_script_goes_on(script: Script) -> None:

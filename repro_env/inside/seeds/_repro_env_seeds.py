@@ -331,7 +331,9 @@ def _fire(name: str, module: ModuleType) -> None:
 
 
 def _call(name: str, hook: Callable[[Any], object], module: ModuleType) -> None:
-    _first.setdefault(name, user_line())
+    if name not in _first:
+        place = user_line()
+        _first[name] = place if place[1] else ("<start of Python>", 0)
     try:
         hook(module)
     except Exception as error:
@@ -350,7 +352,7 @@ def _hook_random(random: Any) -> None:
         """Initialize internal state from a seed."""
         if a is not None:
             note_seed("python", "random.seed" if self is random._inst else "random.Random", a)
-        elif type(self).seed is seed:
+        else:
             frame: FrameType | None = sys._getframe(1)
             while frame is not None and frame.f_code.co_filename == random.__file__:
                 frame = frame.f_back
