@@ -248,7 +248,7 @@ def test_loops_of_every_kind(torch: Traced) -> None:
     mine = whole["rank0.jsonl"]
 
     # Numbers do not change by being looked at, however often; and equal runs have equal traces.
-    assert printed == again == torch.run(MANY)
+    assert sorted(printed) == sorted(again) == sorted(torch.run(MANY))  # two children, in any order
     found = trace.compare(whole, torch.traces("paced"))
     assert found.equal, found
     assert found.losses == sum(mine.counts) + 4

@@ -153,11 +153,19 @@ def _see(tensors: Any) -> None:
         for tensor in tensors if isinstance(tensors, (list, tuple)) else (tensors,):
             _State.losses += 1
             if len(_losses) < _LOSSES:
-                _losses.append(tensor.detach() if hasattr(tensor, "detach") else None)  # an edge of the graph has no value
+                _losses.append(_loss(tensor))
             else:
                 _State.more += 1
     except Exception as error:
         _failed("a loss", error)
+
+
+def _loss(tensor: Any) -> Any:
+    """The tensor, where it is one number: what is large must not live longer for being looked at."""
+    if not hasattr(tensor, "detach"):
+        return None  # an edge of the graph
+    local = _local(tensor)
+    return local if local.numel() == 1 and local.dtype.is_floating_point else None
 
 
 def _before_step(optimizer: Any) -> None:
@@ -362,9 +370,7 @@ def _is_away(loss: Any) -> bool:
 
 
 def _value(loss: Any) -> str:
-    if loss is None or loss.numel() != 1 or not loss.dtype.is_floating_point:
-        return "null"
-    return _number(loss.item())
+    return "null" if loss is None else _number(loss.item())
 
 
 def _number(value: float) -> str:
@@ -432,10 +438,10 @@ def _crc(tensor: Any, crc: int) -> int:
     return crc32(_memory(tensor.data_ptr(), tensor.numel()), crc)
 
 
-def _local(param: Any) -> Any:
-    """The part of a distributed tensor that is here."""
-    local = getattr(param, "to_local", None)
-    return param.detach() if local is None else local().detach()
+def _local(tensor: Any) -> Any:
+    """The part of a distributed tensor that is here: to ask for all of it, every rank would have to."""
+    local = getattr(tensor, "to_local", None)
+    return tensor.detach() if local is None else local().detach()
 
 
 def _wait_for(params: list[Any]) -> float:
