@@ -112,6 +112,11 @@ def verify(wanted: Wanted, *, store: Store, tell: Tell, backend: Backend | None 
         )
         with aside():
             done = execute(asked, _expecting(spec, run), folder, store=store, tell=tell, backend=backend)
+        if done.end.outcome.signal:
+            problem = f"the new run was ended by signal {done.end.outcome.signal}"
+            return Verified(
+                run=run, verdict=judging.verdict((), promise, problem=problem), folder=done.folder if wanted.keep else None
+            )
         tell(f"comparing with {run.folder.name}")
         sides = _side(run.folder, end, _mounts(run)), _side(done.folder, done.end, mounts)
         files = compare(*sides, wanted, look or _looker(spec, asked, store))

@@ -59,12 +59,12 @@ _VOLATILE = (
 )
 _VOLATILE_PATHS = (
     re.compile(r"(?:.*/)?wandb/(?:[^/]*|.*/logs/.*|.*/tmp/.*)"),
-    re.compile(r"(?:.*/)?mlruns/.*/tags/.*"),
+    re.compile(r"(?:.*/)?mlruns/(?:.*/tags/.*|.*/meta\.yaml)"),
     # The manifest of a checkpoint of ours names the run and the time; what it vouches for is compared.
     re.compile(r"(?:.*/)?\d{6}-step-\d+/(?:manifest\.json|SHA256SUMS)"),
 )
 _LOGS = ("*.log", "*.out", "*.err", "log.txt", "*.log.txt", "*_log.txt", "stdout*", "stderr*", "events.out.tfevents.*")
-_LOG_PATHS = (re.compile(r"(?:.*/)?wandb/.*/files/(?:output\.log|config\.yaml)"), re.compile(r"(?:.*/)?mlruns/.*/meta\.yaml"))
+_LOG_PATHS = (re.compile(r"(?:.*/)?wandb/.*/files/(?:output\.log|config\.yaml)"),)
 _TENSORS = (".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy", ".pkl", ".pickle")
 _TIMED = (".srt", ".vtt", ".ass", ".lrc", ".rttm", ".ctm", ".textgrid")
 """Times are what such a file is about."""

@@ -91,6 +91,17 @@ def test_another_exit_code_is_different(place: Place) -> None:
     assert "ended with exit code 1, then with 0" in found.sentence
 
 
+def test_a_new_run_that_was_stopped_says_nothing(place: Place) -> None:
+    place.run(backend=Fake(trained()))
+
+    class Stopped(Fake):
+        def run(self, launch: Launch, *, folder: Path) -> Outcome:
+            return msgspec.structs.replace(super().run(launch, folder=folder), signal=2, exit_code=130)
+
+    found = verified(place, None, Stopped(trained())).verdict
+    assert (found.same, found.level, found.sentence) == (False, None, "nothing was compared: the new run was ended by signal 2")
+
+
 def test_the_code_is_that_of_the_run_whatever_became_of_the_folder(place: Place) -> None:
     (place.project / "train.py").write_text("edited before the run\n")
     first = place.run(backend=Fake(trained()))
