@@ -81,6 +81,10 @@ def test_results_in_names_stay(path: str) -> None:
         "seed 20260701",
         "shape 10-20-30",
         "5 samples, 3 steps, 12 epochs",
+        "node=3 left=4 thread 2",
+        "process 12 images",
+        "model_version_3",
+        "rapid 5",
     ],
 )
 def test_results_in_text_stay(line: str) -> None:
@@ -88,6 +92,6 @@ def test_results_in_text_stay(line: str) -> None:
 
 
 def test_a_mask_leaves_nothing_to_mask() -> None:
-    for text in ("2026-07-01T10:15:30.5Z pid=12 host: a", "runs/Jul01_10-15-30_h/x", "took 12.5 s", "version_3/w"):
+    for text in ("2026-07-01T10:15:30.5Z pid=12 host: a", "runs/Jul01_10-15-30_h/x", "took 12.5 s", "logs/version_3/w"):
         assert masks.text(masks.text(text)) == masks.text(text)
         assert masks.name(masks.name(text)) == masks.name(text)
