@@ -1,6 +1,6 @@
 """What the hooks inside a run cost each interpreter: CPU time of the same script with and without them, in one run.
 
-    build/venv/bin/python benchmarks/seeding.py --python build/wide/bin/python
+    build/venv/bin/python benchmarks/seeding.py --python build/trainers/bin/python
 
 User and system time of the whole process, from `wait4`. Three sides take turns: without hooks; with those for seeds alone
 (no determinism mode); with all that `exec` puts in place by default. The least of each side counts: on a busy machine
