@@ -51,7 +51,7 @@ _SPEED = re.compile(
     r"(?<![0-9A-Za-z.])\d+(?:[.,]\d+)?(?:e[+-]?\d+)?[kKMG]? ?"
     r"(?:[A-Za-z]{1,12}/(?:s|sec|second|min)|(?:iterations?|samples|tokens|steps|batches|images) per second|it/s|s/it)(?![0-9A-Za-z])"
 )
-_BAR = re.compile(r"\[(?:\d+:)?\d\d:\d\d<[^\]]*\]")
+_BAR = re.compile(r"\[(?:\d+:)?\d\d:\d\d<[^\]]{0,200}\]")
 _MINUTES = re.compile(r"(?<![0-9:.])\d{1,2}:\d\d(?![0-9:])")
 _VOLATILE = re.compile(
     # Not `duration`, `date`, `start_time`, `end_time`: models predict these.
