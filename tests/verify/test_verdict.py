@@ -87,6 +87,8 @@ def test_what_no_seed_reaches_is_said_and_names_are_not() -> None:
     found = promised(START, msgspec.structs.replace(END, entropy=(name, asked)), HERE)
     assert (found.level, "os.urandom at train.py:3" in found.sentence) == ("bitwise", True)
     assert "uuid" not in promised(START, msgspec.structs.replace(END, entropy=(name,)), HERE).sentence
+    random = msgspec.structs.replace(END, effective=(Fact(name="address randomisation", value="on"),))
+    assert "addresses were random" in promised(START, random, HERE).sentence
     assert "the network" in promised(msgspec.structs.replace(START, network=True), END, HERE).sentence
     assert "another value of LR" in promised(START, END, msgspec.structs.replace(HERE, given=("LR",))).sentence
 
