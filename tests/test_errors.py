@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import pickle
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -85,3 +86,11 @@ def test_an_error_survives_a_process_border(kind: type[errors.ReproEnvError]) ->
     again = pickle.loads(pickle.dumps(error))
     assert type(again) is kind
     assert (again.what, again.where, again.hint, str(again)) == ("does not fit", "a/b", "make it fit", str(error))
+
+
+def test_a_sentence_has_a_bound() -> None:
+    """A damaged archive's own names may be in it."""
+    error = errors.UsageError("x" * 100_000, where="here")
+    assert len(str(error)) < errors.LONGEST + 20
+    assert str(pickle.loads(pickle.dumps(error))) == str(error)
+    assert str(errors.UsageError("x" * errors.LONGEST)) == "x" * errors.LONGEST

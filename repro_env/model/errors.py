@@ -29,6 +29,9 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+LONGEST = 1500
+"""Characters of a sentence."""
+
 
 class ReproEnvError(Exception):
     """A failure that is ours to explain: what happened, where, and what to do next."""
@@ -36,9 +39,11 @@ class ReproEnvError(Exception):
     exit_code: ClassVar[int]
 
     def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
+        if len(what) > LONGEST:  # a library's own message may quote the whole of a damaged file
+            what = f"{what[:LONGEST]}…"
         super().__init__(what)
         self.what = what
-        """One sentence, no full stop."""
+        """One sentence, no full stop; at most `LONGEST` characters and an ellipsis."""
         self.where = where
         """The file, URL, distribution or option that it is about."""
         self.hint = hint
