@@ -88,7 +88,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         _ensure(spec, folder, store, tell)
     if asked.runner == "docker":
         _engine().load(asked, spec, store, tell)
-    source = snapshot.take(spec, folder, runs=runs, frozen=asked.frozen, store=store, tell=tell)
+    written = [Path(one.source) for one in mounts if one.kind == "checkpoints"]
+    source = snapshot.take(spec, folder, runs=runs, frozen=asked.frozen, store=store, tell=tell, without=written)
     if asked.runner == "host":
         check_host(asked, spec, source)
     workspace = plan.workspace_of(spec)

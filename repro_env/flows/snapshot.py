@@ -39,9 +39,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     folders: frozenset[str]
 
 
-def take(spec: Spec, folder: Path, *, runs: Path, frozen: bool, store: Store, tell: Tell) -> Snapshot:
+def take(
+    spec: Spec, folder: Path, *, runs: Path, frozen: bool, store: Store, tell: Tell, without: Sequence[Path] = ()
+) -> Snapshot:
     """Look at the live tree by the rules of the capture; with `frozen`, or where there is none, take the captured tree.
 
+    `without`: folders of the live tree that are no code, such as those that the run writes checkpoints to.
     `folder` holds the spec and its blobs. Raises `SourceError` and its neighbours, `ArtifactError` without the blob.
     """
     source = spec.observed.source
@@ -57,7 +60,8 @@ def take(spec: Spec, folder: Path, *, runs: Path, frozen: bool, store: Store, te
         _bring(spec, source, folder, store)
         tree = _captured(source, folder, store)
         return _snapshot(source, source.tree.sha256, tree, _listed(tree, store), frozen=True, differs=())
-    entries, diff_id = _seen(source, folder, runs, store)
+    never = (*ours(live, folder), runs, *(path for path in without if live in path.parents))
+    entries, diff_id = _seen(source, never, store)
     differs: tuple[str, ...] = ()
     tree = store.layers.path(diff_id) or store.root  # it was put there just now
     if diff_id != source.tree.sha256:
@@ -94,22 +98,21 @@ def _snapshot(
     )
 
 
-def _seen(source: Source, folder: Path, runs: Path, store: Store) -> tuple[list[Entry], str]:
+def _seen(source: Source, never: Sequence[Path], store: Store) -> tuple[list[Entry], str]:
     """The live tree, in the store. Another run's log may grow while it is read: that is tried again."""
     for _ in range(_TRIES):
         with contextlib.suppress(CaptureError, ArtifactError):
-            entries = _live(source, folder, runs, store)
+            entries = _live(source, never, store)
             return entries, _stored(entries, Path(source.path), store)
-    entries = _live(source, folder, runs, store)
+    entries = _live(source, never, store)
     return entries, _stored(entries, Path(source.path), store)
 
 
-def _live(source: Source, folder: Path, runs: Path, store: Store) -> list[Entry]:
+def _live(source: Source, never: Sequence[Path], store: Store) -> list[Entry]:
     from repro_env.capture.source import look
 
-    never = (*ours(Path(source.path), folder), runs)
     root = Path(source.path)
-    tree = look(root, include=source.include, exclude=source.exclude, never=never, facts=False)
+    tree = look(root, include=source.include, exclude=source.exclude, never=tuple(never), facts=False)
     own = own_streams()
     found = [one for one in tree.found if one.key[:2] not in own]
     return ordered(entries_of(found, store.hashes.of(root, found)))

@@ -500,11 +500,30 @@ def test_recipe_parents_tags_and_notes(place: Place) -> None:
     assert annotation.tags(annotation.of(first.folder)) == ("base",)
     assert [one.text for one in annotation.of(first.folder) if one.kind == "note"] == [("the first",)]
     runs = len(place.runs)
-    wrong: dict[str, Any]
-    for wrong in ({"parents": ("nope",)}, {"recipe": ("nope.yaml",)}, {"tags": ("no tag\n",)}):
+    wrong: tuple[dict[str, Any], ...] = ({"parents": ("nope",)}, {"recipe": ("nope.yaml",)}, {"tags": ("no tag\n",)})
+    for options in wrong:
         with pytest.raises(ReproEnvError):
-            place.run(**wrong)
+            place.run(**options)
     assert len(place.runs) == runs
+
+
+def test_checkpoints_in_the_project_are_no_code(place: Place) -> None:
+    """Else each run would have another source than the one before."""
+
+    def work(launch: Launch, folder: Path) -> int:
+        (place.project / "ck" / f"{launch.run_id}.pt").write_text("weights")
+        return 0
+
+    sources = [place.run(backend=Fake(work), checkpoints=(("ck", ""),)).start.source for _ in range(2)]
+    assert sources[0] == sources[1]
+    assert sources[0].differs == ()
+    (place.project / "ck" / "by hand").write_text("x")
+    assert place.run(checkpoints=(("ck", ""),)).start.source == sources[0]
+    assert place.run().start.source.differs != (), "a folder that is not named is code like any other"
+
+
+def test_a_mount_above_the_project_takes_no_code_away(place: Place) -> None:
+    assert place.run(checkpoints=((str(place.project), "/kept"),)).start.source.differs == ()
 
 
 def test_without_network_it_is_said(place: Place) -> None:
