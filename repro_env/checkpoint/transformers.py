@@ -1,9 +1,9 @@
 """Hugging Face Trainer: its own checkpoints, from which a training goes on bit for bit, also in the middle of an epoch.
 
-The Trainer keeps weights, optimizer, scheduler and progress, and skips what was done by index. What it does not keep is
-made a function of where the training is: random numbers of each step by `ExactResume`, those of samples by
-`repro_env.checkpoint.Keyed` around the training data. And its checkpoints are folders that a kill can leave half
-written: each gets the sums of its files when it is whole, and `last` finds the youngest that still has them.
+The Trainer keeps weights, optimizer, scheduler, progress and random generators, and skips what was done by index. What
+it does not keep are the random numbers of samples: `repro_env.checkpoint.Keyed` around the training data makes them a
+function of epoch and index. And its checkpoints are folders that a kill can leave half written: each gets the sums of
+its files when it is whole, and `last` finds the youngest that still has them.
 """
 
 from __future__ import annotations
@@ -17,18 +17,12 @@ from repro_env.checkpoint import files, keyed
 
 
 class ExactResume(TrainerCallback):  # type: ignore[misc]
-    """Seeds the global generators for each step. `seed`: else REPRO_ENV_SEED, else 0."""
-
-    def __init__(self, seed: Optional[int] = None) -> None:
-        self.seed = int(os.environ.get("REPRO_ENV_SEED") or 0) if seed is None else seed
+    """Tells `Keyed` data which epoch it is, and seals each checkpoint. `save_total_limit` has to leave two or more."""
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:  # noqa: ARG002
         dataset = getattr(others.get("train_dataloader"), "dataset", None)
         if isinstance(dataset, keyed.Keyed):
             dataset.epoch = int(state.epoch or 0)
-
-    def on_step_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:  # noqa: ARG002
-        keyed.seed_all("transformers", self.seed, args.process_index, state.global_step)
 
     def on_save(self, args: Any, state: Any, control: Any, **others: Any) -> None:  # noqa: ARG002
         if state.is_world_process_zero:

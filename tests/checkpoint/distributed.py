@@ -1,14 +1,19 @@
 """Ranks on gloo under torchrun: DistributedDataParallel, BatchNorm with means of each rank's own, random numbers of each rank's own.
 
-DIR KIND DIE: dies (all ranks) after DIE steps, 0 for never. Rank 0 prints the sha256 of the weights.
+DIR alone: checks with two ranks that are forked from here. DIR KIND DIE ASK, under torchrun: dies (all ranks) after DIE steps, 0 for never. the last rank is sent USR1
+before step ASK. Rank 0 prints the sha256 of the weights.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
 import os
 import random
 import signal
+import socket
 import sys
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -19,6 +24,7 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from repro_env import checkpoint
+from tests.checkpoint.operations import begin, end
 from tests.checkpoint.training import Digits, digest, network
 
 
@@ -38,7 +44,7 @@ def main(folder: str, kind: str, die: int, ask: int) -> None:
     if kind in ("keyed", "steady"):
         loader = checkpoint.loader(dataset, batch_size=8, seed=2)
     else:
-        loader = DataLoader(dataset, batch_size=8, sampler=DistributedSampler(dataset, seed=4), num_workers=1)
+        loader = DataLoader(dataset, batch_size=8, sampler=DistributedSampler(dataset, seed=4), num_workers=int(kind == "plain"))
     training = checkpoint.Checkpoint(folder, model=ranked, optimizer=optimizer, every=2)
     for _ in training.epochs(3):
         for pictures, labels in training.batches(loader):
@@ -57,5 +63,39 @@ def main(folder: str, kind: str, die: int, ask: int) -> None:
     dist.destroy_process_group()
 
 
+def ranks(folder: str, kind: str, die: int, ask: int, size: int) -> list[tuple[int, str]]:
+    """As torchrun would start them, but forked from this process."""
+
+    def one(rank: int) -> str:
+        where = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(size)}
+        os.environ.update(where)
+        out, sys.stderr = io.StringIO(), io.StringIO()
+        with contextlib.redirect_stdout(out):
+            try:
+                main(folder, kind, die, ask)
+            except SystemExit as left:
+                return f"ended {left.code}"
+        return out.getvalue()
+
+    with socket.socket() as free:
+        free.bind(("localhost", 0))
+        port = free.getsockname()[1]
+    return [end(*one) for one in [begin(partial(one, rank)) for rank in range(size)]]
+
+
+def checks(root: str) -> None:
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # what torch imports late is imported here, once
+    whole = ranks(f"{root}/whole", "own", 0, 0, 2)
+    assert whole[0][1].startswith("final "), whole
+    asked = ranks(f"{root}/cut", "own", 0, 9, 2)
+    assert asked == [(0, f"ended {128 + signal.SIGUSR1}")] * 2, asked
+    killed = ranks(f"{root}/cut", "own", 15, 0, 2)
+    assert [code for code, _ in killed] == [-signal.SIGKILL] * 2, killed
+    assert ranks(f"{root}/cut", "own", 0, 0, 2) == whole
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+    if len(sys.argv) == 2:
+        checks(sys.argv[1])
+    else:
+        main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))

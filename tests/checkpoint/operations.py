@@ -9,6 +9,7 @@ import io
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -40,8 +41,8 @@ def train(folder: str, until: int) -> str:
     return repr([value.tolist() for value in model.state_dict().values()])
 
 
-def in_child(work: Callable[[], str]) -> tuple[int, str]:
-    """What came of it: 0 or minus the signal, and what it returned."""
+def begin(work: Callable[[], str]) -> tuple[int, int]:
+    """Fork a process that does it: its id, and where it will say what it returned."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -51,12 +52,23 @@ def in_child(work: Callable[[], str]) -> tuple[int, str]:
             while text:
                 text = text[os.write(write, text) :]
             code = 0
+        except BaseException:  # noqa: BLE001 - it must not go on as its parent
+            traceback.print_exc(file=sys.__stderr__)
         finally:
             os._exit(code)
     os.close(write)
+    return child, read
+
+
+def end(child: int, read: int) -> tuple[int, str]:
+    """What came of it: 0 or minus the signal, and what it returned."""
     with os.fdopen(read) as stream:
-        text_back = stream.read()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text_back
+        text = stream.read()
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text
+
+
+def in_child(work: Callable[[], str]) -> tuple[int, str]:
+    return end(*begin(work))
 
 
 def deadly(at: int) -> None:

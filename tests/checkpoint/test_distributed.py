@@ -36,7 +36,13 @@ def launch(folder: Path, ranks: int, kind: str, *, die: int = 0, ask: int = 0) -
     return "".join(re.findall(r"^final .*", done.stdout, re.MULTILINE)), done.stderr
 
 
-def test_two_ranks_one_of_which_is_asked_to_end(tmp_path: Path) -> None:
+def test_two_ranks(tmp_path: Path) -> None:
+    """One of which is asked to end, and all of which are killed later."""
+    place.run("distributed.py", str(tmp_path), cwd=tmp_path)
+
+
+@pytest.mark.soak
+def test_one_rank_is_asked_to_end(tmp_path: Path) -> None:
     whole, _ = launch(tmp_path / "whole", 2, "own")
     assert whole
     _, told = launch(tmp_path / "cut", 2, "own", ask=9)

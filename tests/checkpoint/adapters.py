@@ -1,0 +1,184 @@
+"""Lightning, Hugging Face Trainer and accelerate: whole trainings, and ones that are killed in the middle of an epoch and gone on
+with. Each process is forked from this one, which has done nothing but import. Data are augmented, by workers where there are any."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import warnings
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import accelerate
+import torch
+import transformers
+from lightning import pytorch as pl
+from torch import nn
+
+from repro_env import checkpoint
+from repro_env.checkpoint import accelerate as of_accelerate
+from repro_env.checkpoint import lightning as of_lightning
+from repro_env.checkpoint import transformers as of_transformers
+from tests.checkpoint.operations import in_child
+from tests.checkpoint.training import Digits, digest, network
+
+COUNT, BATCH, EPOCHS = 80, 16, 3
+KILLED = 8
+"""Steps: in the second of the epochs, which have five."""
+
+
+def begin() -> nn.Module:
+    torch.manual_seed(1)
+    return network()
+
+
+class Plain(pl.LightningModule):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = begin()
+
+    def training_step(self, batch: Any, _index: int) -> Any:
+        return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
+
+    def validation_step(self, batch: Any, _index: int) -> None:
+        self.log("loss", nn.functional.cross_entropy(self.network(batch[0]), batch[1]))
+
+    def configure_optimizers(self) -> Any:
+        optimizer = torch.optim.AdamW(self.parameters(), lr=0.01)
+        scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, EPOCHS * COUNT // BATCH)
+        return {"optimizer": optimizer, "lr_scheduler": {"scheduler": scheduler, "interval": "step"}}
+
+
+class Killer(pl.Callback):  # type: ignore[misc]
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
+        if trainer.global_step == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def by_lightning(folder: str, workers: int, die: int) -> str:
+    module = Plain()
+    loader = checkpoint.loader(Digits(COUNT), batch_size=BATCH, seed=2, num_workers=workers)
+    saver = pl.callbacks.ModelCheckpoint(dirpath=folder, every_n_train_steps=2, save_top_k=-1, filename="{step}")
+    trainer = pl.Trainer(
+        max_epochs=EPOCHS,
+        accelerator="cpu",
+        logger=False,
+        enable_progress_bar=False,
+        enable_model_summary=False,
+        callbacks=[of_lightning.ExactResume(seed=3), saver, Killer(die)],
+    )
+    there = (
+        sorted(Path(folder).glob("*.ckpt"), key=lambda path: int(path.stem.partition("=")[2])) if Path(folder).exists() else []
+    )
+    torch.rand(len(there) + 1)  # a new process has other random numbers behind it
+    trainer.fit(module, loader, checkpoint.loader(Digits(16), batch_size=8), ckpt_path=there[-1] if there else None)
+    return f"{trainer.global_step} {digest(module)}"
+
+
+class Rows(Digits):
+    def __getitem__(self, index: int) -> Any:
+        picture, label = super().__getitem__(index)
+        return {"picture": picture, "labels": label}
+
+
+class Classifier(nn.Module):  # type: ignore[misc]
+    def __init__(self) -> None:
+        super().__init__()
+        self.network = begin()
+
+    def forward(self, picture: Any, labels: Any) -> Any:
+        found = self.network(picture)
+        return {"loss": nn.functional.cross_entropy(found, labels), "logits": found}
+
+
+class Ender(transformers.TrainerCallback):  # type: ignore[misc]
+    def __init__(self, at: int) -> None:
+        self.at = at
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        if state.global_step == self.at:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def by_transformers(folder: str, workers: int, die: int) -> str:
+    model = Classifier()
+    arguments = transformers.TrainingArguments(
+        output_dir=folder,
+        num_train_epochs=EPOCHS,
+        per_device_train_batch_size=BATCH,
+        save_strategy="steps",
+        save_steps=2,
+        save_total_limit=3,
+        dataloader_num_workers=workers,
+        learning_rate=0.01,
+        report_to=[],
+        use_cpu=True,
+        disable_tqdm=True,
+        logging_strategy="no",
+    )
+    trainer = transformers.Trainer(
+        model=model,
+        args=arguments,
+        train_dataset=checkpoint.Keyed(Rows(COUNT), seed=2),
+        callbacks=[of_transformers.ExactResume(), Ender(die)],
+    )
+    there = of_transformers.last(folder)
+    if there is not None:
+        # A younger one that a kill left half written.
+        half = Path(folder) / "checkpoint-999"
+        half.mkdir(exist_ok=True)
+        (half / "trainer_state.json").write_text("{")
+        assert of_transformers.last(folder) == there
+        (half / "trainer_state.json").unlink()
+        half.rmdir()
+    trainer.train(resume_from_checkpoint=there)
+    return f"{trainer.state.global_step} {digest(model)}"
+
+
+def by_accelerate(folder: str, workers: int, die: int) -> str:
+    accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
+    model = begin()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
+    loader = of_accelerate.loader(accelerator, Digits(COUNT), seed=2, batch_size=BATCH, num_workers=workers)
+    model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
+    training = of_accelerate.checkpoint(accelerator, folder, model=model, optimizer=optimizer, scheduler=scheduler, every=2)
+    for _ in training.epochs(EPOCHS):
+        for pictures, labels in training.batches(loader):
+            with accelerator.accumulate(model):
+                accelerator.backward(nn.functional.cross_entropy(model(pictures), labels))
+                optimizer.step()
+                scheduler.step()
+                optimizer.zero_grad()
+            if accelerator.sync_gradients:
+                training.step()
+                if training.steps == die:
+                    os.kill(os.getpid(), signal.SIGKILL)
+    return f"{training.steps} {digest(model)}"
+
+
+def main(root: str, numbers: str) -> None:
+    torch.set_num_threads(1)
+    torch.optim.Adam([nn.Parameter(torch.zeros(1))])  # what torch imports late is imported here, once
+    warnings.simplefilter("ignore")
+    for work, steps, die in ((by_lightning, 15, KILLED), (by_transformers, 15, KILLED), (by_accelerate, 9, 5)):
+        for workers in map(int, numbers.split(",")):
+            place = f"{root}/{work.__name__}-{workers}"
+            whole = in_child(partial(work, f"{place}-whole", workers, 0))
+            assert whole[0] == 0, (work, whole)
+            assert whole[1].startswith(f"{steps} "), (work, whole)
+            for at in (die, die + 3):
+                killed = in_child(partial(work, f"{place}-cut", workers, at))
+                assert killed[0] == -signal.SIGKILL, (work, killed)
+            again = in_child(partial(work, f"{place}-cut", workers, 0))
+            assert again == whole, f"{work.__name__} with {workers} workers goes on with something else: {again} {whole}"
+            print(work.__name__, workers, whole[1], flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2])
