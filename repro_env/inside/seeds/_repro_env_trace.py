@@ -2,7 +2,8 @@
 
 Standard library only, Python 3.8 and newer; installed by `sitecustomize` where REPRO_ENV_TRACE names a folder (made at
 the first step). Sees every `step()` of every torch optimizer, through the hooks that torch (2.0 and newer) calls
-around it, and every loss, through `torch.autograd.backward`; not what `torch.compile` or a CUDA graph took over. Draws no random number and changes no tensor.
+around it, and every loss, through `torch.autograd.backward`; not what `torch.compile` or a CUDA graph took over. Draws
+no random number and changes no tensor.
 
 One file a process, `rank<R>[-<worker>][.<n>].jsonl`. Its lines, in order of time:
 
@@ -12,11 +13,11 @@ One file a process, `rank<R>[-<worker>][.<n>].jsonl`. Its lines, in order of tim
     {"optimizer", "every": {"line", "screen", "weights"}}             what follows is noted every so many steps
     {"end": {"seconds", "spent", "untraced", "steps"}}                last, where the process came to its end
 
-`loss`: values of the tensors that `backward` was called on since the step before, of any optimizer; null where one is
-no single number; "more" where there were over 16. `lr`: of the parameter groups, where it changed. `screen`: CRC-32 of
-512 bytes out of the middle of each of at most 64 tensors: cheap, and no proof of sameness. `sha256`: of the `tensors`,
-each a sha256 (16 digits of it) of type, shape and bytes; all of the optimizer's parameters in their order, in a
-sharded run those of this rank. A line with "exit" tells the weights when the process ended.
+`loss`: values of the tensors that `backward` was called on since the step before, of any optimizer; null
+where one is no single number, "more" where there were over 16, left out where they were not looked at. `lr`: of the
+parameter groups, where it changed. `screen`: CRC-32 of 512 bytes out of the middle of each of at most 64 tensors: cheap,
+and no proof of sameness. `sha256`: of the `tensors`, each a sha256 (16 digits of it) of type, shape and bytes; all of the
+optimizer's parameters in their order, in a sharded run those of this rank. A line with "exit" tells the weights when the process ended.
 
 Lines, screens and digests each come at every step, or at every 2, 4, 8, ... when a share of the time (0.15, 0.15 and
 0.2 %) would not be enough: powers of two, so that two runs of another pace still meet. The first 16 steps have
@@ -76,6 +77,10 @@ class _State:
     """Seconds in here since then."""
     untraced = 0
     failures = 0
+    deaf = False
+    """Losses are not looked at: the next step has no line."""
+    missed = False
+    """There was one meanwhile."""
     losses = 0
     """All that we saw."""
     more = 0
@@ -110,7 +115,9 @@ def _hook_torch(torch: Any) -> None:
     plain = torch.autograd.backward
 
     def backward(*args: Any, **kwargs: Any) -> Any:
-        if not compiling():
+        if _State.deaf:
+            _State.missed = True
+        elif not compiling():
             _see(args[0] if args else kwargs.get("tensors"))
         return plain(*args, **kwargs)
 
@@ -138,6 +145,7 @@ def _after_fork() -> None:
     """What waits to be written is the parent's to write."""
     _State.file = ""
     _State.size = _State.untraced = _State.losses = _State.more = 0
+    _State.deaf = _State.missed = False
     for many in (_known, _steps, _losses, _waiting, _text):
         many.clear()
 
@@ -181,10 +189,10 @@ def _after_step(optimizer: Any) -> None:
     one = _known.get(id(optimizer))
     if one is None or one.alive() is not optimizer or _State.failures >= _PATIENCE:
         return
-    _steps[one.number] = one.step = one.step + 1
-    if one.step > _FIRST and one.step % one.line.every and one.step % one.weights.every:
-        _losses.clear()
-        _State.more = 0
+    step = one.step = one.step + 1
+    if step < one.next:
+        _State.deaf = step + 1 < one.next and len(_known) == 1
+        _clear()
         return
     began = perf_counter()
     try:
@@ -192,9 +200,18 @@ def _after_step(optimizer: Any) -> None:
             _note(one, optimizer, began)
     except Exception as error:
         _failed("a step", error)
-    _losses.clear()
-    _State.more = 0
+    one.next = one.due()
+    _State.deaf = step + 1 < one.next and len(_known) == 1
+    _clear()
     _State.spent += perf_counter() - began
+
+
+def _clear() -> None:
+    """The next loss is of the next step."""
+    if _losses:
+        _losses.clear()
+    _State.more = 0
+    _State.missed = False
 
 
 def _is_captured(optimizer: Any) -> bool:
@@ -241,7 +258,8 @@ class _Traced:
         self.number = number
         self.alive = weakref.ref(optimizer, lambda gone: _forget(key, gone))
         self.step = 0
-        self.hashed = -1
+        self.next = 1
+        """The next step with a line."""
         self.began = 0.0
         self.rates: list[float] = []
         self.count = -1
@@ -250,6 +268,13 @@ class _Traced:
         self.weights = _Pace(_SHARES["weights"], _EVERY)
         self.told: tuple[int, int, int] = (1, 1, self.weights.every)
         self.windows: list[_Window] = []
+
+    def due(self) -> int:
+        """The next step with a line."""
+        step = self.step + 1
+        if step <= _FIRST:
+            return step
+        return min(step + -step % self.line.every, step + -step % self.weights.every)
 
     def fit(self) -> None:
         """Choose how often, by how long a step took so far."""
@@ -266,7 +291,8 @@ class _Traced:
 
 def _forget(key: int, gone: Any) -> None:
     if key in _known and _known[key].alive is gone:
-        del _known[key]
+        one = _known.pop(key)
+        _steps[one.number] = one.step
 
 
 def _begin(optimizer: Any) -> None:
@@ -278,10 +304,11 @@ def _begin(optimizer: Any) -> None:
         _State.untraced += 1
         return
     _steps.append(0)
+    _State.deaf = False
     one = _known[id(optimizer)] = _Traced(number, optimizer)
     params = _params(optimizer)
     _describe(one, optimizer, params)
-    _waiting.append(_Line('{"optimizer": %d, "step": 0' % number, None, [], _weights(one, params)))
+    _waiting.append(_Line('{"optimizer": %d, "step": 0' % number, None, [], _weights(params)))
     _settle()
     one.began = perf_counter()
 
@@ -314,7 +341,7 @@ def _note(one: _Traced, optimizer: Any, began: float) -> None:
     losses = [loss.clone() if _is_away(loss) else loss for loss in _losses]
     if _State.more:
         head += ', "more": %d' % _State.more
-    line = _Line(head, losses, [], "")
+    line = _Line(head, None if _State.missed else losses, [], "")
     spent = perf_counter() - began
     if step <= _FIRST or step % one.screen.every == 0:
         start = perf_counter()
@@ -322,7 +349,7 @@ def _note(one: _Traced, optimizer: Any, began: float) -> None:
         one.screen.took(perf_counter() - start, step)
     if step <= 1 or step % one.weights.every == 0:
         start = _wait_for(params)
-        line.tail = _weights(one, params)
+        line.tail = _weights(params)
         one.weights.took(perf_counter() - start, step)
     start = perf_counter()
     _waiting.append(line)
@@ -451,12 +478,11 @@ def _wait_for(params: list[Any]) -> float:
     return perf_counter()
 
 
-def _weights(one: _Traced, params: list[Any]) -> str:
+def _weights(params: list[Any]) -> str:
     """The end of a line: a digest of all parameters, and the beginnings of their own."""
     from hashlib import sha256
 
     digests = [_digest(param) for param in params]
-    one.hashed = one.step
     whole = sha256(b"".join(digests)).hexdigest() if all(digests) else ""
     short = ", ".join('"%s"' % digest.hex()[:16] for digest in digests)
     return f', "sha256": "{whole}", "tensors": [{short}]'
@@ -556,12 +582,12 @@ def _finish() -> None:
         seconds = began - _State.began
         _settle()
         failed = hasattr(sys, "last_value") or sys.exc_info()[0] not in (None, SystemExit)
-        if not failed:  # after an error a device may never answer
-            for one in sorted(_known.values(), key=lambda one: one.number):
-                optimizer = one.alive()
-                if optimizer is not None and one.step:
-                    tail = _weights(one, _params(optimizer))
-                    _text.append('{"optimizer": %d, "step": %d, "exit": true%s}\n' % (one.number, one.step, tail))
+        for one in sorted(_known.values(), key=lambda one: one.number):
+            optimizer = one.alive()
+            _steps[one.number] = one.step
+            if optimizer is not None and one.step and not failed:  # after an error a device may never answer
+                tail = _weights(_params(optimizer))
+                _text.append('{"optimizer": %d, "step": %d, "exit": true%s}\n' % (one.number, one.step, tail))
         spent = _State.spent + perf_counter() - began
         facts = {
             "seconds": round(seconds, 3),
