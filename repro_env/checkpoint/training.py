@@ -160,8 +160,8 @@ class Checkpoint:
                     batch = next(iterator)
                 except StopIteration:
                     break
-                except RuntimeError:
-                    # The workers may have been ended by the signal that we heard too.
+                except Exception:
+                    # The workers may have been ended by the signal that we heard too: what it is then depends on where.
                     if self._interrupts.came and ranks.size() == 1 and self.steps > stepped:
                         self.save()
                         self._leave(self._interrupts.came)
