@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -340,3 +341,33 @@ def test_lightning_and_the_trainer_of_transformers(tmp_path: Path) -> None:
         round(one, 6) for one in printed[1]
     ]  # two batches a step
     assert [one.rates for one in told.steps if one.optimizer == 0 and one.losses is not None] == [(0.1,)] * 3 + [(0.05,)] * 3
+
+
+def test_the_pace_is_a_power_of_two_that_keeps_to_its_share() -> None:
+    code = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from _repro_env_trace import _Pace
+told = []
+for cost in (1e-6, 1e-5, 1e-4, 1e-3, 1.0, 60.0):
+    for step in (1e-4, 1e-3, 0.02, 1.0, 30.0):
+        pace, given = _Pace(0.0015), _Pace(0.0015, 7)
+        for number in range(1, 6):
+            pace.took(cost if number > 1 else 1e9, number)  # the first does not count
+            given.took(cost, number)
+        pace.fit(step, 1)
+        given.fit(step, 1)
+        first = pace.every
+        pace.fit(step * 1.2, 1)
+        told.append((cost, step, first, pace.every == first, given.every))
+        pace.fit(1e9, 4)
+        told[-1] += (pace.every,)
+print(json.dumps(told))
+"""
+    done = subprocess.run([sys.executable, "-c", code, str(SEEDS)], capture_output=True, text=True, check=True)
+    for cost, step, every, kept, given, least in json.loads(done.stdout):
+        assert every & (every - 1) == 0
+        assert cost / (every * step) <= 0.0015
+        assert every == 1 or cost / (every / 2 * step) >= 0.0015 * 0.99  # and not rarer than that
+        assert kept  # a little more time moves nothing
+        assert (given, least) == (7, 4)
