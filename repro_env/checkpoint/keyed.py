@@ -30,7 +30,7 @@ class Key(int):
 class Keyed:
     """A dataset that seeds Python's, NumPy's and torch's global generators for each sample.
 
-    `dataset` is one with indices. Generators that it holds itself are its own affair.
+    `dataset` is one with indices. Generators that it holds or makes itself are its own affair.
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
@@ -56,15 +56,10 @@ class Keyed:
                 random.getstate() if random else None,
                 numpy.get_state(legacy=False) if numpy else None,
             )
-        become = getattr(sys.modules.get("_repro_env_seeds"), "become_sample", None)
-        if become is not None:
-            become((self.seed, epoch, index))
         try:
             torch.default_generator.manual_seed(_seed_others("keyed", self.seed, epoch, index))
             return self.dataset[index]
         finally:
-            if become is not None:
-                become(None)
             if before is not None:
                 torch.set_rng_state(before[0])
                 if random is not None and before[1] is not None:

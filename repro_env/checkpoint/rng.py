@@ -20,9 +20,6 @@ def capture() -> dict[str, Any]:
         found["torch"] = torch.get_rng_state()
         if torch.cuda.is_available() and torch.cuda.is_initialized():
             found["cuda"] = torch.cuda.get_rng_state_all()
-    ordinals = getattr(_imported("_repro_env_seeds"), "ordinals", None)
-    if ordinals is not None:
-        found["seeds"] = ordinals()
     return found
 
 
@@ -51,9 +48,6 @@ def restore(state: dict[str, Any]) -> None:
                     hint="CUDA_VISIBLE_DEVICES decides how many a process sees",
                 )
             torch.cuda.set_rng_state_all(state["cuda"])
-    put = getattr(_imported("_repro_env_seeds"), "set_ordinals", None)
-    if put is not None and "seeds" in state:
-        put(state["seeds"])
 
 
 def state_of(part: Any, where: str) -> Any:
