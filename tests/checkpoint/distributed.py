@@ -27,6 +27,10 @@ from repro_env import checkpoint
 from tests.checkpoint.operations import begin, end
 from tests.checkpoint.training import Digits, digest, network
 
+_KEPT: list[Any] = []
+"""Not freed before the process ends: torch 2.13 waits for gloo's thread then, with the lock of the interpreter in hand, for which
+that thread may wait (seen as a process that never ends)."""
+
 
 def main(folder: str, kind: str, die: int, ask: int) -> None:
     torch.set_num_threads(1)
@@ -38,6 +42,7 @@ def main(folder: str, kind: str, die: int, ask: int) -> None:
     model = network()
     torch.manual_seed(100 + rank)
     ranked = DistributedDataParallel(model, broadcast_buffers=kind != "own", find_unused_parameters=kind == "steady")
+    _KEPT.append(ranked)
     optimizer = torch.optim.SGD(ranked.parameters(), lr=0.05, momentum=0.9)
     dataset = Digits(96)
     loader: Any
@@ -98,4 +103,11 @@ if __name__ == "__main__":
     if len(sys.argv) == 2:
         checks(sys.argv[1])
     else:
-        main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        code = 0
+        try:
+            main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
+        except SystemExit as told:
+            code = int(str(told.code))
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)

@@ -19,22 +19,35 @@ def final(text: str) -> str:
     return lines[0]
 
 
-def killed_and_gone_on(folder: Path, chance: random.Random, kills: int, *options: str, vary: tuple[str, ...] = ()) -> str:
-    """Kill at random moments after the first step, up to `kills` times; then let it finish."""
-    left = kills
+def timed(folder: Path, *options: str) -> tuple[str, float]:
+    """A whole training: its end, and seconds from its first step on."""
+    process = place.start("training.py", str(folder), *options, cwd=folder.parent)
+    assert process.stdout is not None
+    first = process.stdout.readline()
+    began = time.monotonic()
+    out, err = process.communicate(timeout=300)
+    assert process.returncode == 0, err[-4000:]
+    return final(first + out), time.monotonic() - began
+
+
+def killed_and_gone_on(
+    folder: Path, chance: random.Random, kills: int, within: float, *options: str, vary: tuple[str, ...] = ()
+) -> tuple[str, int]:
+    """Kill at random moments, up to `kills` times; then let it finish. Its end, and how often it was killed."""
+    done = 0
     while True:
         extra = ["--workers", chance.choice(vary)] if vary else []
         process = place.start("training.py", str(folder), *options, *extra, cwd=folder.parent)
         assert process.stdout is not None
-        lines = [process.stdout.readline()]
-        if left and lines[0]:
-            time.sleep(chance.uniform(0, 0.35))  # a training takes about twice that
+        first = process.stdout.readline()
+        if done < kills and first:
+            time.sleep(chance.uniform(0, within))
             os.kill(process.pid, signal.SIGKILL)
-        out, err = process.communicate(timeout=120)
+        out, err = process.communicate(timeout=300)
         if process.returncode == 0:
-            return final(lines[0] + out)
+            return final(first + out), done
         assert process.returncode == -signal.SIGKILL, err[-4000:]
-        left -= 1
+        done += 1
 
 
 @pytest.mark.parametrize("stride", [7, pytest.param(1, marks=pytest.mark.soak)])
@@ -57,26 +70,23 @@ def test_each_kind_of_loader(tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-@pytest.mark.timeout(1800)
+@pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    ("loader", "workers", "start"),
-    [("keyed", "0", "fork"), ("keyed", "2", "spawn"), ("plain", "0", "fork"), ("plain", "2", "fork"), ("generator", "2", "fork")],
+    ("options", "vary"),
+    [
+        (("--loader", "keyed", "--workers", "2", "--start", "spawn"), ()),
+        (("--loader", "plain", "--workers", "2"), ()),
+        (("--loader", "keyed"), ("0", "1", "2", "3")),
+    ],
+    ids=["keyed-spawn", "plain-fork", "other-numbers-of-workers"],
 )
-def test_twenty_random_moments(tmp_path: Path, loader: str, workers: str, start: str) -> None:
-    options = ("--loader", loader, "--workers", workers, "--start", start, "--every", "1", "--epochs", "12")
-    whole = final(place.run("training.py", str(tmp_path / "whole"), *options, cwd=tmp_path))
-    chance = random.Random(f"{loader} {workers} {start}")
-    for turn in range(20):
-        found = killed_and_gone_on(tmp_path / f"cut-{turn}", chance, 3, *options)
-        assert found == whole, f"turn {turn}"
-
-
-@pytest.mark.soak
-@pytest.mark.timeout(1800)
-def test_twenty_random_moments_with_other_numbers_of_workers(tmp_path: Path) -> None:
-    options = ("--loader", "keyed", "--every", "2", "--epochs", "12")
-    whole = final(place.run("training.py", str(tmp_path / "whole"), *options, cwd=tmp_path))
-    chance = random.Random(7)
-    for turn in range(20):
-        found = killed_and_gone_on(tmp_path / f"cut-{turn}", chance, 3, *options, vary=("0", "1", "2", "3"))
-        assert found == whole, f"turn {turn}"
+def test_twenty_random_moments(tmp_path: Path, options: tuple[str, ...], vary: tuple[str, ...]) -> None:
+    """A checkpoint at each step, so that many of the moments are in the middle of one."""
+    every = ("--every", "1", "--epochs", "4", *options)
+    whole, seconds = timed(tmp_path / "whole", *every)
+    chance = random.Random(" ".join(options))
+    done = 0
+    while done < 20:
+        found, kills = killed_and_gone_on(tmp_path / f"cut-{done}", chance, 3, seconds / 2, *every, vary=vary)
+        assert found == whole, f"after {done + kills} kills"
+        done += kills
