@@ -62,9 +62,10 @@ def begin(work: Callable[[], str]) -> tuple[int, int]:
 
 def end(child: int, read: int) -> tuple[int, str]:
     """What came of it: 0 or minus the signal, and what it returned."""
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with os.fdopen(read) as stream:
-        text = stream.read()
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), text
+        # Workers of a killed process live on for seconds, and have the other end too: that one has said nothing.
+        return code, "" if code < 0 else stream.read()
 
 
 def in_child(work: Callable[[], str]) -> tuple[int, str]:
