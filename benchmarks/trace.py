@@ -67,7 +67,7 @@ class Loop:
         more["REPRO_ENV_DETERMINISM"] = "warn"
         if traced:
             more |= {"REPRO_ENV_TRACE": str(self.trace), "REPRO_ENV_TRACE_EVERY": "0"}
-        words = [python, "-c", LOOP, kind, str(LOOPS[kind])]
+        words = [str(python), "-c", LOOP, kind, str(LOOPS[kind])]
         self.process = subprocess.Popen(
             words, env=parts.environ(more=more), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
