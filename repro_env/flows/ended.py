@@ -56,14 +56,15 @@ def end_of(
         metrics=numbers.metrics,
         parameters=values.parameters,
         unread=tuple(sorted((*numbers.unread, *values.unread))),
-        trace=_traced(notes / plan.TRACE, folder / TRACE),
+        trace=traced(launch, folder),
         after=before.digest(after),
         resumed=parents.resumed(said.resumed, [folder.parent, *store.seen.folders()], start.id),
     )
 
 
-def _traced(noted_at: Path, kept: Path) -> tuple[Output, ...]:
-    """Keep the trace beside the record."""
+def traced(launch: Launch, folder: Path) -> tuple[Output, ...]:
+    """Keep the trace beside the record, in the run's `folder`."""
+    noted_at, kept = Path(launch.notes) / plan.TRACE, folder / TRACE
     if not noted_at.is_dir() or noted_at.is_symlink():
         return ()
     with contextlib.suppress(OSError):

@@ -227,6 +227,7 @@ def _interrupted(launch: Launch, source: Snapshot, recording: records.Recording,
     """A record without its end, and with what the command had written."""
     with undisturbed(), contextlib.suppress(OSError, ReproEnvError):
         backend.collect(Path(launch.workspace), source.tree, recording.folder / "files")
+        ended.traced(launch, recording.folder)
         remove_tree(Path(launch.notes))
     recording.close()
 

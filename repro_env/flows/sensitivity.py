@@ -133,9 +133,15 @@ def over_seeds(asked: Asked, first: int, count: int, metric: Wanted, *, run: Cal
         runs=tuple(runs),
         asked=count,
         metrics=measured([(seed, end) for seed, end in ends if not end.outcome.exit_code], metric),
-        seeded=ends[0][1].seeded if ends else (),
+        seeded=_in_all([end.seeded for _, end in ends]),
         stopped=stopped,
     )
+
+
+def _in_all(seeded: Sequence[Sequence[Seeded]]) -> tuple[Seeded, ...]:
+    """What every run set alike. A library's seed may itself be drawn from the master seed: that one moves."""
+    first, *others = seeded or ((),)
+    return tuple(one for one in first if all(one in other for other in others))
 
 
 def own_seeds(seeded: Sequence[Seeded]) -> str:

@@ -613,6 +613,8 @@ def test_a_command_that_began_and_whose_end_is_not_known_is_interrupted(place: P
 
     def work(launch: Launch, folder: Path) -> int:
         (folder / "files/half.txt").write_text("half")
+        (Path(launch.notes) / "trace").mkdir()
+        (Path(launch.notes) / "trace" / "rank0.jsonl").write_text("{}\n")
         raise EngineError("the engine went away", where="unix:///x", hint="start it")
 
     fake = Fake(work)
@@ -623,6 +625,7 @@ def test_a_command_that_began_and_whose_end_is_not_known_is_interrupted(place: P
     run = records.read(folder)
     assert run.state == "interrupted"
     assert (run.files / "half.txt").read_text() == "half"
+    assert (folder / "trace" / "rank0.jsonl").exists(), "the steps that it made can be compared"
     assert not (folder / "notes").exists()
     fake.began = False
     with pytest.raises(EngineError):

@@ -241,6 +241,17 @@ def test_a_script_with_seeds_of_its_own_is_told_so() -> None:
     assert command.closing(found)[1] == "the same in all runs" + own
 
 
+def test_a_seed_that_moves_with_the_master_seed_is_no_seed_of_the_script() -> None:
+    """A library draws its own from the master seed."""
+    fixed = Seeded(library="torch", what="torch.manual_seed", value="42", file="/p/train.py", line=7)
+
+    def change(seed: int, one: Done) -> Done:
+        drawn = Seeded(library="numpy", what="RandomState", value=str(seed * 7919), file="/e/lib/site-packages/x.py", line=1)
+        return with_end(one, seeded=(drawn, fixed))
+
+    assert Runs(change).over(5).seeded == (fixed,)
+
+
 def test_few_seeds_are_said_to_be_few() -> None:
     runs = Runs()
     found = runs.over(3)
