@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import shutil
+import time
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
@@ -140,7 +141,8 @@ def name(serial: int, step: int) -> str:
 
 def begin(folder: str) -> str:
     """A new hidden folder to write into."""
-    path = os.path.join(folder, f"{_HIDDEN}{os.getpid()}-{os.urandom(4).hex()}")
+    # Not from the system's randomness: a run is asked what it took from there.
+    path = os.path.join(folder, f"{_HIDDEN}{os.getpid()}-{time.monotonic_ns():x}")
     os.mkdir(path)
     return path
 
