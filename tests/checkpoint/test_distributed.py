@@ -36,6 +36,7 @@ def launch(folder: Path, ranks: int, kind: str, *, die: int = 0, ask: int = 0) -
     return "".join(re.findall(r"^final .*", done.stdout, re.MULTILINE)), done.stderr
 
 
+@pytest.mark.soak  # torch 2.13 can hang where a forked rank ends: freeing its reducer waits for gloo's thread, which waits for the GIL
 def test_two_ranks(tmp_path: Path) -> None:
     """One of which is asked to end, and all of which are killed later."""
     place.run("distributed.py", str(tmp_path), cwd=tmp_path)
@@ -52,8 +53,10 @@ def test_one_rank_is_asked_to_end(tmp_path: Path) -> None:
     assert "goes on from" in told
 
 
-@pytest.mark.soak
-@pytest.mark.parametrize(("ranks", "kind"), [(2, "keyed"), (2, "plain"), (3, "steady")])
+@pytest.mark.parametrize(
+    ("ranks", "kind"),
+    [(2, "keyed"), pytest.param(2, "plain", marks=pytest.mark.soak), pytest.param(3, "steady", marks=pytest.mark.soak)],
+)
 def test_killed(tmp_path: Path, ranks: int, kind: str) -> None:
     whole, _ = launch(tmp_path / "whole", ranks, kind)
     launch(tmp_path / "cut", ranks, kind, die=7)

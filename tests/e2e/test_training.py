@@ -82,7 +82,7 @@ def test_torch_host_image_and_image_again(torch: parts.Project, tmp_path: Path) 
     assert trained(torch, tmp_path / "again") == host
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 def test_torch_with_another_seed(torch: parts.Project, tmp_path: Path) -> None:
     one = trained(torch, tmp_path / "one")
     two = trained(torch, tmp_path / "two", "--seed", "5")
