@@ -371,20 +371,6 @@ def closing(done: Done) -> list[str]:
 
 
 def add(app: Any) -> None:
-    """Put the command into the Typer application: it gets its words as they are."""
-    from typer.core import TyperCommand
+    from repro_env.cli import untouched
 
-    from repro_env.cli import app as commands
-
-    class Untouched(TyperCommand):
-        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            ctx.args = list(args)
-            return args
-
-        def invoke(self, ctx: Any) -> int:
-            return main(ctx.args)
-
-    def command() -> None:
-        """Never called: `Untouched.invoke` stands in for it."""
-
-    app.command(name="exec", cls=Untouched, help=commands.COMMANDS["exec"])(command)
+    untouched.add(app, "exec", main)

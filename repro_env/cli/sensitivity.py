@@ -175,20 +175,6 @@ def _count(text: str | None) -> int:
 
 
 def add(app: Any) -> None:
-    """Put the command into the Typer application: it gets its words as they are."""
-    from typer.core import TyperCommand
+    from repro_env.cli import untouched
 
-    from repro_env.cli import app as commands
-
-    class Untouched(TyperCommand):
-        def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-            ctx.args = list(args)
-            return args
-
-        def invoke(self, ctx: Any) -> int:
-            return main(ctx.args)
-
-    def command() -> None:
-        """Never called: `Untouched.invoke` stands in for it."""
-
-    app.command(name="sensitivity", cls=Untouched, help=commands.COMMANDS["sensitivity"])(command)
+    untouched.add(app, "sensitivity", main)
