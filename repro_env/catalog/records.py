@@ -5,6 +5,7 @@
         end.json     when it is over; not there: interrupted, or still running
         lock         held while the run goes on
         files/       what it wrote
+        trace/       the steps of its training (`exec --trace`)
     runs/latest -> the newest run's folder
 
 A run is running while somebody holds its lock; the kernel frees it when the last process of the run dies.
@@ -33,6 +34,8 @@ from repro_env.model.run import End, Start
 
 State = Literal["done", "running", "interrupted"]
 LATEST = "latest"
+TRACE = "trace"
+"""In a run's folder: the steps of training, one file a process."""
 _GONE = ".gone-"
 _NAME = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
 

@@ -24,7 +24,7 @@ from repro_env.catalog.parents import run_above
 from repro_env.catalog.records import Run, Unreadable
 from repro_env.catalog.retention import parents, when
 from repro_env.flows import before, snapshot
-from repro_env.flows.committed import History
+from repro_env.flows.committed import History, likely, written
 from repro_env.flows.locate import ours
 from repro_env.flows.specof import Found, Specs
 from repro_env.io.files import sha256_of
@@ -143,8 +143,8 @@ def _own(run: Run) -> tuple[list[Finding], dict[str, int]]:
         if digest is not None and now != digest:
             what = f"{name} is not the one that the record means" if now else f"{name} is not there"
             found.append(Finding(part="record", state="changed" if now else "gone", what=name, why=what, runs=(run.start.id,)))
-    has_trace = bool(run.end.trace) or (run.folder / "trace").is_dir()
-    found += rule.trace(run, outputs.collect(run.folder / "trace") if has_trace else Left((), ()))
+    has_trace = bool(run.end.trace) or (run.folder / records.TRACE).is_dir()
+    found += rule.trace(run, outputs.collect(run.folder / records.TRACE) if has_trace else Left((), ()))
     others = sum(not line.startswith("(") for line in run.end.others)
     return found, {"output": len(run.end.outputs) + others, "trace": len(run.end.trace)}
 
@@ -257,7 +257,7 @@ class _World:
         self._ask = ask
         self._tell = tell
         self._specs = Specs(runs, here, store)
-        self._histories: dict[str, History] = {}
+        self._histories: dict[tuple[str, tuple[Path, ...]], History] = {}
         self._data: dict[str, str | DataError] = {}
 
     def shared(self, chosen: Sequence[Run]) -> tuple[_Shared[Any], ...]:
@@ -355,11 +355,11 @@ class _World:
     def _is_committed(self, fact: SourceFact, found: Found | None, run: Run) -> bool:
         source = found.spec.observed.source if found is not None else None
         root = Path(fact.path)
-        if fact.path not in self._histories:
-            never = (*ours(root, found.folder if found is not None else root / "repro"), self._runs)
-            self._histories[fact.path] = History(root, never=never, exclude=source.exclude if source is not None else ())
-        likely = [source.git.commit] if source is not None and source.git is not None else []
-        return self._histories[fact.path].find(fact.digest, likely=likely, before=when(run)) is not None
+        never = (*ours(root, found.folder if found is not None else root / "repro"), self._runs, *written(run.start))
+        if (fact.path, never) not in self._histories:
+            self._histories[fact.path, never] = History(root, never=never, exclude=source.exclude if source is not None else ())
+        named = likely(source) if source is not None else ()
+        return self._histories[fact.path, never].find(fact.digest, likely=named, before=when(run)) is not None
 
     def _is_pushed(self, fact: SourceFact, found: Found, where: str) -> Answer:
         from repro_env.build.trees import Trees

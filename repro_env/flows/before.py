@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
@@ -20,7 +20,7 @@ from repro_env.model.artifact import Size
 from repro_env.model.codec import Frozen
 from repro_env.model.errors import DataError, RecordError, ReproEnvError
 from repro_env.model.run import Mount
-from repro_env.model.text import AbsPath, Digest, Line
+from repro_env.model.text import AbsPath, Digest, Line, RelPath
 from repro_env.store.store import Store
 
 BEFORE = "checkpoints-before.json"
@@ -32,7 +32,7 @@ class Held(Frozen, frozen=True, kw_only=True):
 
     target: AbsPath
     """Of the mount, as the run saw it."""
-    path: Line
+    path: RelPath | Literal[""]
     """In it; empty where the mount is itself a file."""
     sha256: Digest
     size: Size
@@ -42,12 +42,30 @@ class Held(Frozen, frozen=True, kw_only=True):
         return f"{self.target}/{self.path}" if self.path else self.target
 
 
+class Link(Frozen, frozen=True, kw_only=True):
+    """A symbolic link in a folder of checkpoints."""
+
+    target: AbsPath
+    """Of the mount, as the run saw it."""
+    path: RelPath
+    to: Line
+
+    @property
+    def shown(self) -> str:
+        return f"{self.target}/{self.path}"
+
+
+_Entry = TypeVar("_Entry", Held, Link)
+
+
 class Listing(Frozen, frozen=True, kw_only=True):
     schema: Literal["repro-env/checkpoints/1"] = "repro-env/checkpoints/1"
     files: tuple[Held, ...]
     """Sorted by target and path."""
+    links: tuple[Link, ...]
+    """Sorted likewise."""
     others: tuple[Line, ...]
-    """What is no plain file or could not be read, `<path> (why)`; sorted."""
+    """What is neither, or could not be read or named, `<path> (why)`; sorted."""
 
 
 def take(mounts: Sequence[Mount], store: Store) -> Listing | None:
@@ -59,6 +77,7 @@ def take(mounts: Sequence[Mount], store: Store) -> Listing | None:
     if not wanted:
         return None
     files: list[Held] = []
+    links: list[Link] = []
     others: list[str] = []
     for mount in wanted:
         root = Path(mount.source)
@@ -67,24 +86,32 @@ def take(mounts: Sequence[Mount], store: Store) -> Listing | None:
                 files.append(Held(target=mount.target, path="", sha256=f"sha256:{sha256_of(root)}", size=root.stat().st_size))
                 continue
             found = list(walk(root))
-            files += _hashed(mount, root, found, store)
+            digests = store.hashes.of(root, [one for one in found if one.kind == "file"])
         except (OSError, ReproEnvError) as error:
             others.append(redact.line(f"{mount.target} ({error.strerror if isinstance(error, OSError) else error})"))
             continue
         for one in found:
-            if one.kind not in ("file", "dir"):
-                what = f" -> {one.target}" if one.kind == "link" else " (no plain file)"
-                others.append(redact.line(f"{mount.target}/{one.path}{what}"))
-    return Listing(files=tuple(sorted(files, key=lambda one: (one.target, one.path))), others=tuple(sorted(others)))
+            if one.kind == "dir":
+                continue
+            if not _nameable(one):
+                others.append(redact.line(f"{mount.target}/{one.path} (a name that no record holds)"))
+            elif one.kind == "file":
+                digest = f"sha256:{digests[one.path]}"
+                files.append(Held(target=mount.target, path=one.path, sha256=digest, size=one.size))
+            elif one.kind == "link":
+                links.append(Link(target=mount.target, path=one.path, to=one.target))
+            else:
+                others.append(redact.line(f"{mount.target}/{one.path} (no plain file)"))
+    return Listing(files=tuple(_ordered(files)), links=tuple(_ordered(links)), others=tuple(sorted(others)))
 
 
-def _hashed(mount: Mount, root: Path, found: Sequence[Found], store: Store) -> list[Held]:
-    digests = store.hashes.of(root, [one for one in found if one.kind == "file"])
-    return [
-        Held(target=mount.target, path=one.path, sha256=f"sha256:{digests[one.path]}", size=one.size)
-        for one in found
-        if one.kind == "file" and redact.line(one.path) == one.path
-    ]
+def _ordered(found: Sequence[_Entry]) -> list[_Entry]:
+    return sorted(found, key=lambda one: (one.target, one.path))
+
+
+def _nameable(one: Found) -> bool:
+    """Whether a record may say it as it is."""
+    return all(redact.line(text) == text for text in (one.path, one.target if one.kind == "link" else ""))
 
 
 def digest(listing: Listing | None) -> str | None:
@@ -130,9 +157,9 @@ def copies(listing: Listing, mounts: Sequence[Mount], to: Path) -> tuple[list[Mo
     from repro_env.run.workspace import copy_file
 
     made: list[Mount] = []
-    problems = [f"{line}: it could not be recorded before the run" for line in listing.others if " -> " not in line]
+    problems = [f"{line}: it could not be recorded before the run" for line in listing.others]
     for number, mount in enumerate(mounts):
-        here = to / str(number)
+        here = to.resolve() / str(number)
         mine = [one for one in listing.files if one.target == mount.target]
         try:
             with room(to):
@@ -149,12 +176,13 @@ def copies(listing: Listing, mounts: Sequence[Mount], to: Path) -> tuple[list[Mo
                     copy_file(there, target)
                     if _now(target) != one.sha256:
                         problems.append(f"{one.shown} changed while it was copied")
-                for line in listing.others:
-                    path, arrow, target_of = line.partition(" -> ")
-                    if arrow and path.startswith(mount.target + "/"):
-                        link = here / path[len(mount.target) + 1 :]
-                        link.parent.mkdir(parents=True, exist_ok=True)
-                        link.symlink_to(target_of)
+                for link in (one for one in listing.links if one.target == mount.target):
+                    place = here / link.path
+                    place.parent.mkdir(parents=True, exist_ok=True)
+                    if place.parent.resolve() != place.parent:
+                        problems.append(f"{link.shown} would lie behind another link")
+                        continue
+                    place.symlink_to(link.to)
         except OSError as error:
             raise DataError(
                 f"cannot be copied: {error.strerror}", where=mount.source, hint="see whether it can be read"

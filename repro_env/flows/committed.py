@@ -14,8 +14,13 @@ from repro_env.capture.gittree import Blob
 from repro_env.capture.globs import globs
 from repro_env.capture.rules import CACHES
 from repro_env.capture.source import CAP
+from repro_env.catalog.records import Run
+from repro_env.catalog.retention import when
+from repro_env.flows.locate import ours
 from repro_env.image import layer
 from repro_env.image.entry import Entry, Members, members, ordered
+from repro_env.model.run import Start
+from repro_env.model.spec import Source
 
 MOST = 20
 """Commits that are tried, the newest before the run first: a run is mostly of the one before it."""
@@ -88,6 +93,26 @@ class History:
             or any(part == ".env" or part.startswith(".env.") for part in parts)
             or any(glob.matches(path) for glob in self._exclude)
         )
+
+
+def of_run(run: Run, source: Source, folder: Path) -> Commit | None:
+    """The commit that a run's code is. `source` and `folder`: of its spec."""
+    root = Path(run.start.source.path)
+    never = (*ours(root, folder), run.folder.parent, *written(run.start))
+    history = History(root, never=never, exclude=source.exclude)
+    return history.find(run.start.source.digest, likely=likely(source), before=when(run))
+
+
+def written(start: Start) -> tuple[Path, ...]:
+    """Folders of the source that the run wrote checkpoints to: they are no code (`snapshot.take`)."""
+    root = Path(start.source.path)
+    folders = (Path(one.source) for one in start.data if one.kind == "checkpoints")
+    return tuple(path for path in folders if root in path.parents)
+
+
+def likely(source: Source) -> tuple[str, ...]:
+    """The commit that was there at capture."""
+    return (source.git.commit,) if source.git is not None else ()
 
 
 def _entry(one: Blob, data: bytes) -> Entry:

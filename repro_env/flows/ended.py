@@ -7,16 +7,13 @@ from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
-from repro_env.catalog import metrics, noted, outputs, parents, recipe
+from repro_env.catalog import metrics, noted, outputs, parents, recipe, records
 from repro_env.flows import before
 from repro_env.io.files import remove_tree
 from repro_env.model import redact
 from repro_env.model.run import End, Launch, Outcome, Output, Start
 from repro_env.run import plan
 from repro_env.store.store import Store
-
-TRACE = "trace"
-"""In the run's folder: the steps of training, one file a process."""
 
 
 def end_of(
@@ -64,7 +61,7 @@ def end_of(
 
 def traced(launch: Launch, folder: Path) -> tuple[Output, ...]:
     """Keep the trace beside the record, in the run's `folder`."""
-    noted_at, kept = Path(launch.notes) / plan.TRACE, folder / TRACE
+    noted_at, kept = Path(launch.notes) / plan.TRACE, folder / records.TRACE
     if not noted_at.is_dir() or noted_at.is_symlink():
         return ()
     with contextlib.suppress(OSError):

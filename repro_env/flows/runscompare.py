@@ -10,10 +10,7 @@ import msgspec
 
 from repro_env.catalog import annotation, parents, records
 from repro_env.catalog.records import Run
-from repro_env.catalog.retention import when
-from repro_env.flows import before, compare, sides, traces, trees
-from repro_env.flows.committed import History
-from repro_env.flows.locate import ours
+from repro_env.flows import before, committed, compare, sides, traces, trees
 from repro_env.flows.runs import where
 from repro_env.flows.specof import Specs
 from repro_env.image.entry import Entry
@@ -177,9 +174,7 @@ def _listing(run: Run, specs: Specs, store: Store) -> Mapping[str, Entry] | None
     if held is not None:
         with contextlib.suppress(ArtifactError):
             return held.entries()
-    root = Path(fact.path)
-    history = History(root, never=(*ours(root, spec.folder), run.folder.parent), exclude=source.exclude)
-    commit = history.find(fact.digest, likely=[source.git.commit] if source.git is not None else [], before=when(run))
+    commit = committed.of_run(run, source, spec.folder)
     return None if commit is None else {one.path: one for one in commit.entries}
 
 

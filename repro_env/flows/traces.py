@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from repro_env.catalog.records import TRACE
 from repro_env.verify import trace
 from repro_env.verify.trace import Trace
 
-FOLDER = "trace"
-"""Of a run's folder."""
 _MOST = 256 << 20
 """Bytes of one file that are read."""
 _FILES = 4096
@@ -16,7 +15,7 @@ _FILES = 4096
 
 def read(run: Path) -> dict[str, Trace]:
     """By name of the file: one a process that trained. Empty for a run without a trace."""
-    found = sorted(path for path in (run / FOLDER).glob("*.jsonl") if path.is_file() and not path.is_symlink())
+    found = sorted(path for path in (run / TRACE).glob("*.jsonl") if path.is_file() and not path.is_symlink())
     traces = {}
     for path in found[:_FILES]:
         with path.open("rb") as file:

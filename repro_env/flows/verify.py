@@ -16,7 +16,7 @@ import msgspec
 
 from repro_env.catalog import records
 from repro_env.catalog.records import Run
-from repro_env.flows import before, snapshot
+from repro_env.flows import before, committed, snapshot, traces
 from repro_env.flows.asked import Asked, user_of
 from repro_env.flows.execute import Backend, execute, host_facts
 from repro_env.flows.runs import where
@@ -24,7 +24,7 @@ from repro_env.io.files import sha256_of
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
 from repro_env.model.redact import REDACTED
-from repro_env.model.run import DataFact, End, Mount, Request, RunnerName
+from repro_env.model.run import DataFact, End, Mount, RunnerName
 from repro_env.model.spec import Data, Spec
 from repro_env.model.talk import Silent, Tell
 from repro_env.run import comparing, plan
@@ -39,8 +39,6 @@ _TOOLS = Path(__file__).resolve().parents[1] / "inside"
 _WANTED, _OUT = "wanted.json", "answers.json"
 _ANSWERS = 64 << 20
 """Bytes of answers that are read."""
-_TRACE = 256 << 20
-"""Bytes of one process' trace that are read."""
 _NAMED = 3
 
 
@@ -229,16 +227,14 @@ def _brought(run: Run, spec: Spec, folder: Path, runs: Path, store: Store, tell:
     frozen = (True, False) if source.tree.sha256 == fact.digest else (False,)
     for one in frozen:
         with contextlib.suppress(ReproEnvError, OSError):
-            if snapshot.take(spec, folder, runs=runs, frozen=one, store=store, tell=Silent()).fact.digest == fact.digest:
+            taken = snapshot.take(
+                spec, folder, runs=runs, frozen=one, store=store, tell=Silent(), without=committed.written(run.start)
+            )
+            if taken.fact.digest == fact.digest:
                 return True
     if not snapshot.is_known(spec, folder, store):
         return False
-    from repro_env.flows.committed import History
-    from repro_env.flows.locate import ours
-
-    root = Path(fact.path)
-    history = History(root, never=(*ours(root, folder), runs), exclude=source.exclude)
-    commit = history.find(fact.digest, likely=[source.git.commit] if source.git is not None else [])
+    commit = committed.of_run(run, source, folder)
     if commit is None:
         return False
     store.layers.unpack(fact.digest, commit.members())
@@ -290,29 +286,12 @@ def threads_asked(recorded: Sequence[Variable]) -> int | None:
 def _here(run: Run, spec: Spec, asked: Asked) -> Here:
     from repro_env.capture import gpu
 
-    request = Request(
-        run_id="verify",
-        runner=asked.runner,
-        command=asked.command,
-        cwd=run.start.cwd,
-        snapshot=run.start.source.digest,
-        mounts=(),
-        given=(),
-        caller=(),
-        user=user_of(asked.environ),
-        seed=run.start.seed,
-        determinism=asked.determinism,
-        threads=asked.threads,
-        network=asked.network,
-        tools=str(_TOOLS),
-        notes=str(_TOOLS),
-    )
     devices: tuple[str, ...] = ()
     if asked.gpus:
         devices = tuple(one.name for one in gpu.accelerators().devices)
     return Here(
         host=host_facts(),
-        threads={one.name: one.value for one in plan.threads(spec, request)},
+        threads={one.name: one.value for one in plan.threads(spec, asked.determinism, asked.threads)},
         devices=devices,
         given=tuple(one.name for one in run.start.given),
     )
@@ -502,19 +481,11 @@ def _looker(spec: Spec, asked: Asked, store: Store) -> Look:
 
 def first_step(left: Path, right: Path) -> str:
     """Where training went apart, from the traces of both runs; empty without them, or where it did not."""
-    traces = [_traces(folder / plan.TRACE) for folder in (left, right)]
-    if not all(traces):
+    read = [traces.read(folder) for folder in (left, right)]
+    if not all(read):
         return ""
-    found = trace.compare(*traces)
+    found = trace.compare(*read)
     return trace.sentence(found.first[0]) if found.first else ""
-
-
-def _traces(folder: Path) -> dict[str, trace.Trace]:
-    made = {}
-    for path in sorted(folder.glob("*.jsonl")) if folder.is_dir() else ():
-        with path.open("rb") as file:
-            made[path.name] = trace.parse(file.read(_TRACE).splitlines())
-    return made
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from repro_env.image import layout
 from repro_env.model.environment import Variable
 from repro_env.model.errors import UsageError
-from repro_env.model.run import Launch, Mount, Request, Shown
+from repro_env.model.run import Launch, Mode, Mount, Request, Shown
 from repro_env.model.spec import Identity, Spec
 
 HOSTNAME = "repro-env"
@@ -134,10 +134,12 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
     if request.determinism != "off":
         values.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)
     if request.threads is not None:
-        values |= {one.name: one.value for one in threads(spec, request)}
+        values |= {one.name: one.value for one in threads(spec, request.determinism, request.threads)}
     elif request.determinism != "off":
         # Not as variables of their own: torchrun and joblib choose for their children only where these are not set.
-        values["REPRO_ENV_THREADS"] = " ".join(f"{one.name}={one.value}" for one in threads(spec, request))
+        values["REPRO_ENV_THREADS"] = " ".join(
+            f"{one.name}={one.value}" for one in threads(spec, request.determinism, request.threads)
+        )
     if request.trace is not None:
         values |= {"REPRO_ENV_TRACE": f"{notes}/{TRACE}", "REPRO_ENV_TRACE_EVERY": str(request.trace)}
     if not request.network:
@@ -147,14 +149,14 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))
 
 
-def threads(spec: Spec, request: Request) -> tuple[Variable, ...]:
-    """How many threads numeric libraries are asked to use: as many as at capture, or as the user says. Sorted by name.
+def threads(spec: Spec, mode: Mode, asked: int | None) -> tuple[Variable, ...]:
+    """How many threads numeric libraries are asked to use: as many as at capture, or as the user asked. Sorted by name.
 
     Two runtimes of one library share their variable: the larger count is what one of them really had.
     """
-    if request.threads is not None:
-        return tuple(Variable(name=name, value=str(request.threads)) for name in sorted(_THREADS.values()))
-    if request.determinism == "off":
+    if asked is not None:
+        return tuple(Variable(name=name, value=str(asked)) for name in sorted(_THREADS.values()))
+    if mode == "off":
         return ()
     counts: dict[str, int] = {}
     for one in spec.observed.frameworks.threads:

@@ -146,7 +146,7 @@ def test_code_that_only_git_has_is_told_file_by_file(
 
 def listing(**files: str) -> before.Listing:
     held = (before.Held(target="/ckpt", path=path, sha256=digest, size=1) for path, digest in sorted(files.items()))
-    return before.Listing(files=tuple(held), others=())
+    return before.Listing(files=tuple(held), links=(), others=())
 
 
 def test_what_runs_leave_in_folders_of_checkpoints_counts(

@@ -197,8 +197,8 @@ def test_what_a_run_left_in_its_checkpoints_stands_in_a_list(tmp_path: Path, sto
 
     def listed(name: str, files: dict[str, str]) -> str:
         held = [Held(target="/ck", path=path, sha256=f"sha256:{hexed(text)}", size=len(text)) for path, text in files.items()]
-        before.write(recording.folder, name, before.Listing(files=tuple(held), others=()))
-        return before.digest(before.Listing(files=tuple(held), others=())) or ""
+        before.write(recording.folder, name, before.Listing(files=tuple(held), links=(), others=()))
+        return before.digest(before.Listing(files=tuple(held), links=(), others=())) or ""
 
     first = listed(before.BEFORE, {"old.pt": "old", "log": "a"})
     last = listed(before.AFTER, {"old.pt": "old", "log": "b", "new.pt": "weights"})

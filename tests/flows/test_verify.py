@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ from repro_env.flows.verify import Verified, Wanted
 from repro_env.model import codec
 from repro_env.model.environment import Variable
 from repro_env.model.errors import RecordError, SourceError, SpecError, UsageError
-from repro_env.model.run import Launch, Outcome
+from repro_env.model.run import Launch, Mount, Outcome
+from tests.capture.conftest import Git, git  # noqa: F401
 from tests.fakes.tensors import Tensor, npy
 from tests.flows.test_execute import Fake, Place, Work, writes
 from tests.verify import sides
@@ -210,6 +212,72 @@ def test_checkpoints_that_changed_since_are_named_and_nothing_runs(place: Place)
     assert "/ck/step.txt was there before the run and is other now" in found.sentence
     (folder / "step.txt").unlink()
     assert "is gone now" in verified(place, None, again).verdict.sentence
+
+
+def test_links_among_checkpoints_come_again_and_none_leads_out_of_the_copy(place: Place) -> None:
+    folder, out = place.project.parent / "ck", place.project.parent / "out"
+    folder.mkdir()
+    out.mkdir()
+    (folder / "step.txt").write_text("3")
+    (folder / "last").symlink_to("step.txt")
+    done = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(folder), "/ck"),))
+    listing = before.read(done.folder, before.BEFORE, done.start.before)
+    assert listing is not None
+    assert listing.links == (before.Link(target="/ck", path="last", to="step.txt"),)
+    assert verified(place, None, Saving(1.0, resume=True)).verdict.same
+    evil = (before.Link(target="/ck", path="a", to=str(out)), before.Link(target="/ck", path="a/b", to="x"))
+    copies, problems = before.copies(
+        msgspec.structs.replace(listing, links=evil),
+        [Mount(kind="checkpoints", source=str(folder), target="/ck")],
+        place.project.parent / "copies",
+    )
+    assert (len(copies), problems) == (1, ["/ck/a/b would lie behind another link"])
+    assert not list(out.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a\nb", "of-ghp_" + "a1" * 18])
+def test_a_checkpoint_whose_name_no_record_holds_is_told(place: Place, name: str) -> None:
+    folder = place.project.parent / "ck"
+    folder.mkdir()
+    (folder / name).write_text("3")
+    done = place.run(backend=Saving(1.0), checkpoints=((str(folder), "/ck"),))
+    listing = before.read(done.folder, before.BEFORE, done.start.before)
+    assert listing is not None
+    assert ([one.shown for one in listing.files], len(listing.others)) == ([], 1)
+    again = Saving(1.0)
+    found = verified(place, None, again).verdict
+    assert (found.same, again.launch) == (False, None)
+    assert "a name that no record holds): it could not be recorded before the run" in found.sentence
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "."])
+def test_a_list_of_checkpoints_names_nothing_outside_them(place: Place, path: str) -> None:
+    done = place.run(backend=Saving(1.0), checkpoints=(("ck", "/ck"),))
+    raw = json.loads((done.folder / before.AFTER).read_bytes())
+    raw["files"][0]["path"] = path
+    (done.folder / before.AFTER).write_text(json.dumps(raw))
+    with pytest.raises(SpecError, match="path"):
+        before.read(done.folder, before.AFTER, done.end.after)
+
+
+def test_code_is_found_in_history_though_checkpoints_lie_in_the_project(place: Place, git: Git) -> None:  # noqa: F811
+    (place.project / "train.py").write_text("print(1)\n")
+    git(place.project, "init")
+    git(place.project, "add", "train.py")
+    git(place.project, "commit", "-m", "one")
+    checkpoints = place.project / "ck"
+    checkpoints.mkdir()
+    (checkpoints / "step.txt").write_text("3")
+    git(place.project, "add", "-f", "ck")
+    git(place.project, "commit", "-m", "two")
+    first = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(checkpoints), "/ck"),))
+    place.store.layers.remove(first.start.source.digest)
+    (place.project / "train.py").write_text("print(2)\n")
+    assert "/ck/w.npy" in verified(place, None, Saving(2.0, resume=True)).verdict.sentence
+    place.store.layers.remove(first.start.source.digest)
+    (place.project / "train.py").write_text("print(3)\n")
+    git(place.project, "commit", "-a", "-m", "later, of what the run never saw")
+    assert verified(place, None, Saving(1.0, resume=True)).verdict.same
 
 
 def test_a_list_of_checkpoints_that_was_edited_is_refused(place: Place) -> None:
