@@ -16,15 +16,19 @@ from typing import Any
 
 import pytest
 
+from repro_env.inside.tensors import pairs
 from repro_env.verify import masks, outputs
 from tests.fakes.tensors import Tensor, checkpoint, npy, npz, safetensors
 from tests.parts import need
-from tests.verify.sides import COMPARE, INSIDE
+from tests.verify.sides import INSIDE
 
 LIBRARIES = """
 import json, os, pickle, random, sys
 sys.path.insert(0, sys.argv[1])
-import compare, numpy, torch
+import numpy, torch
+from tensors.files import read as read_file
+from tensors.leaves import flat
+from tensors.pairs import compare
 os.chdir(sys.argv[2])
 from safetensors.torch import save_file
 torch.manual_seed(0)
@@ -44,7 +48,7 @@ torch.save(state, "l.pt")
 said = {}
 
 # Every tensor has the bytes that torch itself gives.
-read, values = compare.flat(compare.read("l.pt"))
+read, values = flat(read_file("l.pt"))
 def bytes_of(one):
     one = one.detach().contiguous().reshape(-1)
     return one.view(torch.uint8).numpy().tobytes() if one.numel() else b""
@@ -70,7 +74,7 @@ for name in ["net.0.weight", "net.1.running_mean", *(f"plain.{kind}" for kind in
     else:
         flat[place] = 1 - flat[place] if flat.dtype != torch.bool else ~flat[place]
     torch.save(other, "r.pt")
-    both = [compare.compare("l.pt", "r.pt", module) for module in (numpy, None)]
+    both = [compare("l.pt", "r.pt", module) for module in (numpy, None)]
     (one,), (same,) = (answer["different"] for answer in both)
     found[name] = [one["name"], one["at"], one["differing"], one["ulp"], one["absolute"], list(place)]
     if {k: v for k, v in one.items() if k not in ("left2", "diff2")} != {k: v for k, v in same.items() if k not in ("left2", "diff2")}:
@@ -81,19 +85,19 @@ said["found"] = found
 big = {"w": torch.randn(3, 700001), "b": torch.randn(9)}
 noisy = {name: one * (1 + 1e-6 * torch.randn_like(one)) for name, one in big.items()}
 save_file(big, "l.safetensors"); save_file(noisy, "r.safetensors")
-answer = compare.compare("l.safetensors", "r.safetensors", numpy)
+answer = compare("l.safetensors", "r.safetensors", numpy)
 relative = [((big[n] - noisy[n]).double().norm() / big[n].double().norm()).item() for n in ("b", "w")]
 said["relative"] = [abs((one["diff2"] / one["left2"]) ** 0.5 / want - 1) < 1e-6 for one, want in zip(sorted(answer["different"], key=lambda one: one["name"]), relative)]
 
 torch.save(net.state_dict(), "old.pt", _use_new_zipfile_serialization=False)
 torch.save(net.state_dict(), "new.pt")
-older = compare.compare("new.pt", "old.pt", numpy)
+older = compare("new.pt", "old.pt", numpy)
 said["older"] = [older["problem"], older["unequal"], older["gone"], older["tensors"]]
 torch.jit.script(torch.nn.Linear(2, 2)).save("script.pt")
-said["script"] = compare.compare("script.pt", "script.pt", numpy)["problem"]
+said["script"] = compare("script.pt", "script.pt", numpy)["problem"]
 pickle.dump({"a": numpy.float32(3), "b": torch.ones(2).numpy()}, open("p.pkl", "wb"))
 pickle.dump({"a": numpy.float32(4), "b": torch.ones(2).numpy()}, open("q.pkl", "wb"))
-other = compare.compare("p.pkl", "q.pkl", numpy)
+other = compare("p.pkl", "q.pkl", numpy)
 said["pickles"] = [other["problem"], other["unequal"], other["other"]]
 print(json.dumps(said))
 """
@@ -157,10 +161,10 @@ def test_nothing_that_a_pickle_names_is_run(tmp_path: Path) -> None:
     with zipfile.ZipFile(made, "w") as archive:
         archive.writestr("archive/data.pkl", (tmp_path / "l.pkl").read_bytes())
     (tmp_path / "l.pt").write_bytes(made.getvalue())
-    answer = COMPARE.compare(str(tmp_path / "l.pkl"), str(tmp_path / "r.pkl"), None)
+    answer = pairs.compare(str(tmp_path / "l.pkl"), str(tmp_path / "r.pkl"), None)
     assert answer["problem"] == ""
     assert [name for name, _, _ in answer["others"]] == ["w", "evil.args.0"]
-    assert COMPARE.compare(str(tmp_path / "l.pt"), str(tmp_path / "l.pt"), None)["problem"] == ""
+    assert pairs.compare(str(tmp_path / "l.pt"), str(tmp_path / "l.pt"), None)["problem"] == ""
     assert not mark.exists()
 
 
@@ -201,7 +205,7 @@ def test_a_bad_file_is_a_sentence(name: str, tmp_path: Path) -> None:
     good = tmp_path / f"good{Path(name).suffix}"
     good.write_bytes(npy(Tensor([1])))
     for pair in ((tmp_path / name, good), (tmp_path / name, tmp_path / name)):
-        answer = COMPARE.compare(str(pair[0]), str(pair[1]), None)
+        answer = pairs.compare(str(pair[0]), str(pair[1]), None)
         assert answer["problem"], answer
         assert len(answer["problem"]) <= 500
         json.dumps(answer)
@@ -209,7 +213,7 @@ def test_a_bad_file_is_a_sentence(name: str, tmp_path: Path) -> None:
 
 def test_what_holds_itself_ends(tmp_path: Path) -> None:
     (tmp_path / "l.pkl").write_bytes(endless())
-    assert COMPARE.compare(str(tmp_path / "l.pkl"), str(tmp_path / "l.pkl"), None)["problem"] == ""
+    assert pairs.compare(str(tmp_path / "l.pkl"), str(tmp_path / "l.pkl"), None)["problem"] == ""
 
 
 def test_a_storage_cannot_be_left(tmp_path: Path) -> None:
@@ -218,7 +222,7 @@ def test_a_storage_cannot_be_left(tmp_path: Path) -> None:
     lying = data.replace(b"K\x02K\x02", b"K\x02K\x7f")
     assert lying != data
     (tmp_path / "l.pt").write_bytes(lying)
-    assert "larger than its storage" in COMPARE.compare(str(tmp_path / "l.pt"), str(tmp_path / "l.pt"), None)["problem"]
+    assert "larger than its storage" in pairs.compare(str(tmp_path / "l.pt"), str(tmp_path / "l.pt"), None)["problem"]
 
 
 def test_many_differences_are_counted_and_the_worst_named(tmp_path: Path) -> None:
@@ -226,7 +230,7 @@ def test_many_differences_are_counted_and_the_worst_named(tmp_path: Path) -> Non
     other = {name: one.next(0) for name, one in state.items()} | {"t149": Tensor([9.0, 2.0])}
     (tmp_path / "l.safetensors").write_bytes(safetensors(state))
     (tmp_path / "r.safetensors").write_bytes(safetensors(other))
-    answer = COMPARE.compare(str(tmp_path / "l.safetensors"), str(tmp_path / "r.safetensors"), None)
+    answer = pairs.compare(str(tmp_path / "l.safetensors"), str(tmp_path / "r.safetensors"), None)
     assert (answer["unequal"], len(answer["different"]), answer["far"]) == (150, 100, 1)
     assert answer["different"][-1]["name"] == "t149"
 
@@ -238,7 +242,9 @@ def test_it_is_a_program_of_its_own(tmp_path: Path) -> None:
     subprocess.run([sys.executable, "-I", str(INSIDE), tmp_path / "wanted", tmp_path / "out"], check=True)
     (answer,) = json.loads((tmp_path / "out").read_text())
     assert answer["different"][0]["at"] == [1]
-    ast.parse(INSIDE.read_text(), feature_version=(3, 8))
+    for path in (INSIDE, *(INSIDE.parent / "tensors").iterdir()):
+        if path.suffix == ".py":
+            ast.parse(path.read_text(), feature_version=(3, 8))
 
 
 @pytest.mark.parametrize("kind", ["safetensors", "npy", "npz", "pt"])
@@ -253,7 +259,7 @@ def test_no_flipped_byte_of_a_tensor_is_overlooked_and_none_breaks_the_answer(ki
     for at in range(0, len(data), 1 if len(data) < 400 else 3):
         for place in {at, *(one for one in inside if at <= one < at + 3)}:
             right.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
-            (answer,) = outputs.answers(json.dumps([COMPARE.compare(str(left), str(right), None, masks.NAMES)]).encode(), 1)
+            (answer,) = outputs.answers(json.dumps([pairs.compare(str(left), str(right), None, masks.NAMES)]).encode(), 1)
             file = outputs.of_tensors("w", "w", "result", answer)
             if place in inside:
                 assert file.level != "bitwise", place

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from types import ModuleType
 
 import msgspec
 
 from repro_env.flows import verify
 from repro_env.flows.verify import Side, Wanted
+from repro_env.inside.tensors import pairs as inside
 from repro_env.model.run import End, Outcome
 from repro_env.verify import masks, outputs
 from repro_env.verify import verdict as judging
@@ -23,22 +22,9 @@ BITWISE = Promise(level="bitwise", sentence="promised is bitwise")
 NUMERIC = Promise(level="numeric", sentence="promised is numeric")
 
 
-def inside() -> ModuleType:
-    """`inside/compare.py`, which is no module of the package's own."""
-    spec = importlib.util.spec_from_file_location("repro_env_inside_compare", INSIDE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-COMPARE = inside()
-
-
 def look(pairs: Sequence[tuple[Path, Path, bool]]) -> tuple[Answer, ...]:
     """As a run would: through JSON. Without NumPy, which is faster and has a test of its own."""
-    said = [COMPARE.compare(str(left), str(right), None, masks.NAMES if masked else ()) for left, right, masked in pairs]
+    said = [inside.compare(str(left), str(right), None, masks.NAMES if masked else ()) for left, right, masked in pairs]
     return outputs.answers(msgspec.json.encode(said), len(pairs))
 
 

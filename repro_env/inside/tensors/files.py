@@ -1,0 +1,35 @@
+"""A file of tensors, by what its name and its first bytes say it is."""
+
+import mmap
+import zipfile
+
+from .archives import zipped
+from .arrays import npy
+from .older import older
+from .pickles import Reader
+from .safetensors import safetensors
+
+
+def read(path: str) -> object:
+    """A file as dicts, lists, tensors and plain values. Raises whatever the bytes make it raise."""
+    data = _mapped(path)
+    start = bytes(data[:8])
+    if path.endswith(".safetensors"):
+        return safetensors(data)
+    if start[:6] == b"\x93NUMPY":
+        return npy(data)
+    if start[:4] == b"PK\x03\x04":
+        with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
+            return zipped(data, archive)
+    if path.endswith((".pkl", ".pickle")):
+        with open(path, "rb") as file:
+            return Reader(file).load()
+    return older(path)
+
+
+def _mapped(path: str) -> "memoryview":
+    with open(path, "rb") as file:
+        file.seek(0, 2)
+        if file.tell() == 0:
+            return memoryview(b"")
+        return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))

@@ -1,0 +1,69 @@
+"""What stands for objects in a pickle: nothing that a pickle names is imported, so nothing of it runs."""
+
+
+class Opaque:
+    """Stands for an object of a class that is not imported: what it was made of."""
+
+    name = ""
+
+    def __new__(cls, *args: object, **named: object) -> "Opaque":
+        made = object.__new__(cls)
+        made.__dict__["parts"] = [("args", args), ("named", named)] if named else [("args", args)] if args else []
+        return made
+
+    def __setstate__(self, state: object) -> None:
+        self.__dict__["parts"].append(("state", state))
+
+    def __setitem__(self, key: object, value: object) -> None:
+        self.__dict__["parts"].append(("item", (key, value)))
+
+    def append(self, value: object) -> None:
+        self.__dict__["parts"].append(("entry", value))
+
+    def extend(self, values: "list[object]") -> None:
+        for value in values:
+            self.append(value)
+
+    def add(self, value: object) -> None:
+        self.append(value)
+
+    def __hash__(self) -> int:
+        return id(self)
+
+
+_opaques = {}  # type: dict[str, type[Opaque]]
+
+
+def opaque(name: str) -> "type[Opaque]":
+    if name not in _opaques:
+        _opaques[name] = type("Opaque", (Opaque,), {"name": name})
+    return _opaques[name]
+
+
+class Ordered(dict):  # type: ignore[type-arg]
+    """`collections.OrderedDict` and the like; torch hangs a `_metadata` on it, which says nothing of values."""
+
+    def __init__(self, *args: object) -> None:
+        dict.__init__(self)
+        if len(args) == 1 and isinstance(args[0], (list, tuple, dict)):
+            dict.update(self, args[0])
+
+    def __setstate__(self, state: object) -> None:
+        pass
+
+
+class Default(Ordered):
+    def __init__(self, *args: object) -> None:
+        Ordered.__init__(self, *args[1:])
+
+
+class Array(Opaque):
+    """`numpy.ndarray` in a pickle: made empty, then given (version, shape, dtype, Fortran order, bytes)."""
+
+    name = "numpy.ndarray"
+
+
+class Dtype(Opaque):
+    """`numpy.dtype`: made of its code, then given (version, byte order, ...)."""
+
+    name = "numpy.dtype"
