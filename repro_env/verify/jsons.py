@@ -1,0 +1,71 @@
+"""JSON, and lines of it, whose bytes differ: key by key."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from repro_env.verify.closeness import value
+from repro_env.verify.compared import SHOWN, File, Sameness, cut, renamed, those, worse
+from repro_env.verify.kinds import Kind
+
+
+def of_json(path: str, now: str, kind: Kind, left: str, right: str, *, masked: bool) -> File | None:
+    """None for what is no JSON."""
+    try:
+        one, other = (_parsed(text, lines=not path.lower().endswith(".json")) for text in (left, right))
+        found = list(_leaves("", one, other))
+    except (ValueError, RecursionError):
+        return None
+    level: Sameness = "bitwise"
+    apart, shown, named = list(renamed(path, now)), [], []
+    for name, then, there in found:
+        how = value(name, then, there, masked=masked)
+        if how is None:
+            apart.append(f"{name}: {cut(then)} -> {cut(there)}")
+            continue
+        level = worse(level, how)
+        named.append(name)
+        shown += [
+            *([f"- {name}: {cut(then)}"] if then is not None else []),
+            *([f"+ {name}: {cut(there)}"] if there is not None else []),
+        ]
+    if not found:
+        apart.append("only spaces or the order of keys differ")
+    return File(
+        path=path,
+        now=now,
+        kind=kind,
+        level=level,
+        by="json",
+        why=those(named, shown),
+        apart=tuple(apart),
+        shown=tuple(shown[:SHOWN]),
+    )
+
+
+def _parsed(text: str, *, lines: bool) -> object:
+    if lines:
+        return [json.loads(line) for line in text.splitlines() if line.strip()]
+    return json.loads(text)
+
+
+def _leaves(name: str, one: Any, other: Any) -> Iterator[tuple[str, str | None, str | None]]:
+    """(dotted name, then, now) of what differs; None for what is not there."""
+    below = name + "." if name else ""
+    if isinstance(one, dict) and isinstance(other, dict):
+        for key in [*one, *(key for key in other if key not in one)]:
+            if key not in other:
+                yield below + key, json.dumps(one[key]), None
+            elif key not in one:
+                yield below + key, None, json.dumps(other[key])
+            else:
+                yield from _leaves(below + key, one[key], other[key])
+    elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
+        for number, (then, now) in enumerate(zip(one, other, strict=True)):
+            yield from _leaves(f"{below}{number}", then, now)
+    elif type(one) is not type(other) or one != other:
+        then, now = json.dumps(one), json.dumps(other)
+        if then != now:
+            yield name or "(all)", then, now

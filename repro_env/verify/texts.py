@@ -1,0 +1,61 @@
+"""Text whose bytes differ: line by line."""
+
+from __future__ import annotations
+
+import difflib
+import re
+from typing import Any
+
+from repro_env.verify import masks
+from repro_env.verify.closeness import numbers
+from repro_env.verify.compared import SHOWN, File, Sameness, cut, renamed, worse
+from repro_env.verify.kinds import Kind
+
+_SVG = re.compile(r"(?<![0-9A-Za-z])[a-z][0-9a-f]{10}(?![0-9A-Za-z])")
+"""matplotlib names clip paths and markers by a random salt."""
+_MOMENT = re.compile(r"\A\d{10,13}(?= )")
+"""MLflow's metrics: a line is a moment, a value, a step."""
+
+
+def of_text(path: str, now: str, kind: Kind, left: str, right: str, *, masked: bool) -> File:
+    """Line by line."""
+    one, other = left.splitlines(), right.splitlines()
+    mask = _mask_of(path, kind) if masked else str
+    then, there = [mask(line) for line in one], [mask(line) for line in other]
+    level: Sameness = "bitwise"
+    count = 0
+    if len(then) == len(there):
+        for a, b in zip(then, there, strict=True):
+            if a != b:
+                level = worse(level, numbers(a, b))
+                count += 1
+    else:
+        level = "different"
+        count = sum(a != b for a, b in zip(then, there, strict=False)) + abs(len(then) - len(there))
+    apart = list(renamed(path, now))
+    if level == "bitwise":
+        lines = [f"{cut(a)} -> {cut(b)}" for a, b in zip(one, other, strict=True) if a != b]
+        apart += (
+            [f"{len(lines):,} lines by times and the like, as {lines[0]}" if len(lines) > 1 else lines[0]]
+            if lines
+            else ["only line ends differ"]
+        )
+    shown: list[str] = []
+    why = ""
+    if count:  # as masked: what differs is then what counts
+        lines = list(difflib.unified_diff(then[:5000], there[:5000], lineterm="", n=0))[2:] if count < 2000 else []
+        shown = [f"{line[0]} {cut(line[1:])}" for line in lines if line[:1] in ("-", "+")]
+        where = next((n for n, (a, b) in enumerate(zip(then, there, strict=False), 1) if a != b), min(len(then), len(there)) + 1)
+        why = f"{count:,} of {len(then):,} lines differ{'s' * (count == 1)}, from line {where}"
+        if len(then) != len(there):
+            why += f"; there are {len(there):,} now"
+    return File(path=path, now=now, kind=kind, level=level, by="text", why=why, apart=tuple(apart), shown=tuple(shown[:SHOWN]))
+
+
+def _mask_of(path: str, kind: Kind) -> Any:
+    lower = path.lower()
+    if lower.endswith(".svg"):
+        return lambda line: masks.text(_SVG.sub("<id>", line))
+    if re.fullmatch(r"(?:.*/)?mlruns/.*/metrics/.*", path):
+        return lambda line: masks.text(_MOMENT.sub("<time>", line))
+    return masks.log if kind == "log" else masks.text
