@@ -75,6 +75,7 @@ def command(
     json: JsonOption = False,
 ) -> None:
     from repro_env.cli.exec import Marked, variable
+    from repro_env.flows.results import Globs
     from repro_env.flows.verify import Wanted, verify
     from repro_env.store.store import Store
 
@@ -84,8 +85,7 @@ def command(
         environ=dict(os.environ),
         runs=None if runs is None else runs.absolute(),
         spec=spec,
-        results=tuple(result or ()),
-        ignored=tuple(ignore or ()),
+        globs=Globs(results=tuple(result or ()), ignored=tuple(ignore or ())),
         env=tuple(variable(text) for text in env or ()),
         env_file=None if env_file is None else env_file.absolute(),
         keep=keep,

@@ -5,16 +5,15 @@ It happens when the user has all that they asked for. Whatever goes wrong here c
 
 from __future__ import annotations
 
-import contextlib
 import os
 import signal
-import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
+from repro_env.flows import streams
 from repro_env.flows.asked import Asked
 from repro_env.flows.execute import undisturbed
 from repro_env.model.errors import ReproEnvError
@@ -65,7 +64,7 @@ def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell, asked
             notes=str(notes),
             wanted=_WANTED,
         )
-        with _silent():
+        with streams.silent():
             outcome = _run(launch, folder, spec, store, asked)
         if outcome.signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             return  # the user does not want to wait
@@ -84,22 +83,3 @@ def _run(launch: Launch, folder: Path, spec: Spec, store: Store, asked: Asked | 
     from repro_env.run.embedded import EmbeddedRunner
 
     return EmbeddedRunner(store.layers.path, merged=store.root / "merged").run(launch, folder=folder)
-
-
-@contextlib.contextmanager
-def _silent() -> Iterator[None]:
-    """Nothing that runs in the block reads the caller's input or writes among the run's own lines."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    with contextlib.ExitStack() as stack:
-        nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
-        stack.callback(os.close, nowhere)
-        for handle in (0, 1, 2):
-            try:
-                held = os.dup(handle)
-            except OSError:
-                continue  # closed by whoever started us
-            stack.callback(os.close, held)
-            stack.callback(os.dup2, held, handle)
-            os.dup2(nowhere, handle)
-        yield

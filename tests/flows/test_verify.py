@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from repro_env.catalog import annotation, records
-from repro_env.flows import before, verify
+from repro_env.flows import before, origin, verify
 from repro_env.flows.execute import Done
 from repro_env.flows.verify import Verified, Wanted
 from repro_env.model import codec
@@ -339,7 +339,7 @@ def test_another_cpu_is_said_beforehand(place: Place) -> None:
 def test_threads_as_asked_and_as_captured_are_told_apart() -> None:
     names = ("BLIS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
     four = tuple(Variable(name=name, value="4") for name in names)
-    assert verify.threads_asked(four) == 4
-    assert verify.threads_asked((*four, Variable(name="LOKY_MAX_CPU_COUNT", value="4"))) is None
-    assert verify.threads_asked(four[:2]) is None
-    assert verify.threads_asked(()) is None
+    assert origin.threads_asked(four) == 4
+    assert origin.threads_asked((*four, Variable(name="LOKY_MAX_CPU_COUNT", value="4"))) is None
+    assert origin.threads_asked(four[:2]) is None
+    assert origin.threads_asked(()) is None

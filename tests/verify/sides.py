@@ -8,8 +8,8 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.flows import verify
-from repro_env.flows.verify import Side, Wanted
+from repro_env.flows import results as flow
+from repro_env.flows.results import Globs, Side
 from repro_env.inside.tensors import pairs as inside
 from repro_env.model.run import End, Outcome
 from repro_env.verify import masks, outputs
@@ -17,7 +17,7 @@ from repro_env.verify import verdict as judging
 from repro_env.verify.outputs import Answer
 from repro_env.verify.verdict import Promise, Verdict
 
-INSIDE = Path(verify.__file__).parents[1] / "inside" / "compare.py"
+INSIDE = Path(flow.__file__).parents[1] / "inside" / "compare.py"
 BITWISE = Promise(level="bitwise", sentence="promised is bitwise")
 NUMERIC = Promise(level="numeric", sentence="promised is numeric")
 
@@ -64,6 +64,5 @@ def judged(
     links: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
     removed: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
 ) -> Verdict:
-    wanted = Wanted(word="latest", here=root, environ={}, results=results, ignored=ignored)
     one, other = side(root / "left", left, links[0], removed[0]), side(root / "right", right, links[1], removed[1])
-    return judging.verdict(verify.compare(one, other, wanted, look), promise)
+    return judging.verdict(flow.compare(one, other, Globs(results=results, ignored=ignored), look), promise)

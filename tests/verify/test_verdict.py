@@ -185,18 +185,16 @@ def test_links_and_removed_files_count(tmp_path: Path) -> None:
 
 
 def test_a_recorded_file_that_was_changed_since_is_never_the_same(tmp_path: Path) -> None:
-    from repro_env.flows import verify
-    from repro_env.flows.verify import Wanted
+    from repro_env.flows import results
 
     left = sides.side(tmp_path / "l", {"w.npy": npy(Tensor([1]))})
     right = sides.side(tmp_path / "r", {"w.npy": npy(Tensor([2]))})
     (tmp_path / "l" / "w.npy").write_bytes(npy(Tensor([2])))
-    wanted = Wanted(word="x", here=tmp_path, environ={})
-    (found,) = verify.compare(left, right, wanted, sides.look)
+    (found,) = results.compare(left, right, results.Globs(), sides.look)
     assert found.level == "different"
     assert "was changed since the run" in found.why
     (tmp_path / "l" / "w.npy").unlink()
-    (found,) = verify.compare(left, right, wanted, sides.look)
+    (found,) = results.compare(left, right, results.Globs(), sides.look)
     assert "cannot be read" in found.why
 
 

@@ -1,0 +1,77 @@
+"""The look into files of tensors that two runs left: where a run would be, with the environment's Python, both sides read-only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.flows import streams
+from repro_env.flows.asked import Asked, user_of
+from repro_env.model.errors import ReproEnvError
+from repro_env.model.run import Launch, Outcome
+from repro_env.model.spec import Spec
+from repro_env.run import comparing
+from repro_env.store.store import Store
+from repro_env.verify import masks, outputs
+from repro_env.verify.outputs import Answer
+
+Look = Callable[[Sequence[tuple[Path, Path, bool]]], tuple[Answer, ...]]
+"""Pairs of files of tensors, and whether names in them are masked -> what differs in them."""
+_TOOLS = Path(__file__).resolve().parents[1] / "inside"
+_WANTED, _OUT = "wanted.json", "answers.json"
+_ANSWERS = 64 << 20
+"""Bytes of answers that are read."""
+
+
+def looker(spec: Spec, asked: Asked, store: Store) -> Look:
+    """Looks in the runner of `asked`. What cannot be looked into has its reason as the answer, never an error."""
+
+    def look(pairs: Sequence[tuple[Path, Path, bool]]) -> tuple[Answer, ...]:
+        folders = list(dict.fromkeys(str(path.parent) for *both, _ in pairs for path in both))
+        place = {folder: comparing.shown_at(number) for number, folder in enumerate(folders)}
+        words = [
+            [*(f"{place[str(path.parent)]}/{path.name}" for path in both), masks.NAMES if masked else ()]
+            for *both, masked in pairs
+        ]
+        with store.temp.folder() as temporary:
+            notes, folder = temporary / "notes", temporary / "run"
+            notes.mkdir()
+            folder.mkdir()
+            (notes / _WANTED).write_bytes(msgspec.json.encode(words))
+            launch = comparing.launch(
+                spec,
+                folders,
+                user=user_of(asked.environ),
+                empty=store.layers.add(()),
+                tools=str(_TOOLS),
+                notes=str(notes),
+                wanted=_WANTED,
+                out=_OUT,
+            )
+            try:
+                with streams.aside():
+                    outcome = _run(launch, folder, spec, asked, store)
+            except ReproEnvError as error:
+                return (Answer(problem=f"the comparison could not run: {error}"),) * len(pairs)
+            if outcome.exit_code:
+                return (Answer(problem=f"the comparison ended with exit code {outcome.exit_code}"),) * len(pairs)
+            try:
+                with (notes / _OUT).open("rb") as file:
+                    data = file.read(_ANSWERS)
+            except OSError as error:
+                return (Answer(problem=f"the comparison gave no answer: {error.strerror}"),) * len(pairs)
+            return outputs.answers(data, len(pairs))
+
+    return look
+
+
+def _run(launch: Launch, folder: Path, spec: Spec, asked: Asked, store: Store) -> Outcome:
+    if asked.runner == "docker":
+        from repro_env.flows.engine import Docker
+
+        return Docker(asked, spec, store).run(launch, folder=folder)
+    from repro_env.run.embedded import EmbeddedRunner
+
+    return EmbeddedRunner(store.layers.path, merged=store.root / "merged").run(launch, folder=folder)

@@ -1,0 +1,217 @@
+"""What a recorded run started from, as far as it is still there: its spec, code, data, checkpoints, variables and request."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.catalog.records import Run
+from repro_env.flows import before, committed, snapshot
+from repro_env.flows.asked import Asked
+from repro_env.model.environment import Variable
+from repro_env.model.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
+from repro_env.model.redact import REDACTED
+from repro_env.model.run import DataFact, End, Mount, RunnerName
+from repro_env.model.spec import Data, Spec
+from repro_env.model.talk import Silent, Tell
+from repro_env.run import plan
+from repro_env.store.store import Store
+
+
+def over(run: Run) -> End:
+    """The end of a run that can be repeated at all. Raises `RecordError`."""
+    if run.state == "running":
+        raise RecordError("is still running", where=run.folder.name, hint="wait for its end")
+    if run.end is None:
+        raise RecordError(
+            "was interrupted: nothing says what it should give", where=run.folder.name, hint="verify a run that came to its end"
+        )
+    if run.end.outcome.signal:
+        raise RecordError(
+            f"was ended by signal {run.end.outcome.signal}: where it stopped is chance",
+            where=run.folder.name,
+            hint="verify a run that came to its end by itself",
+        )
+    if any(REDACTED in word for word in run.start.command):
+        raise RecordError(
+            "has a secret in its command, which the record does not hold",
+            where=run.folder.name,
+            hint="pass secrets by --env NAME, and verify such a run",
+        )
+    if not run.start.exact:
+        raise RecordError(
+            "has a command of more than one line, which the record does not hold",
+            where=run.folder.name,
+            hint="put the code into a file, and verify such a run",
+        )
+    return run.end
+
+
+def spec_of(run: Run, name: str | None, *, here: Path, runs: Path, store: Store, tell: Tell) -> tuple[Spec, Path]:
+    """The spec that the run names, and the folder with what it carries. `name`: of the spec, where the user names one."""
+    if name is not None:
+        from repro_env.flows.opened import opened
+
+        found = opened(name, here, store, tell)
+        if found.spec.digest != run.start.spec:
+            raise SpecError(f"is another spec than the run's ({run.start.spec[:19]}…)", where=name, hint="name the run's own")
+        return found.spec, found.folder
+    from repro_env.flows.specof import Specs
+
+    there = Specs(runs, here, store).find(run.start.spec)
+    if there is None:
+        raise SpecError(
+            f"its spec ({run.start.spec[:19]}…) is neither beside the runs, nor here, in the store or in git's history",
+            where=run.folder.name,
+            hint="name it with --spec",
+        )
+    return there.spec, there.folder
+
+
+def given(
+    run: Run, env: Sequence[tuple[str, str | None]], env_file: Path | None, environ: Mapping[str, str]
+) -> tuple[tuple[str, str | None], ...]:
+    """Variables that the run was given: the record holds names alone, so values have to come again."""
+    known = {name for name, _ in env}
+    if env_file is not None:
+        from repro_env.flows.asked import read_env_file
+
+        known |= {name for name, _ in read_env_file(env_file)}
+    again: list[tuple[str, str | None]] = []
+    for one in run.start.given:
+        if one.name in known:
+            continue
+        if one.how == "host" and one.name in environ:
+            again.append((one.name, None))
+            continue
+        raise UsageError(
+            f"{one.name} was given to the run, and a record holds no values",
+            where=run.folder.name,
+            hint=f"give it again: --env {one.name}=VALUE",
+        )
+    return (*again, *env)
+
+
+def source(run: Run, spec: Spec, folder: Path, runs: Path, store: Store, tell: Tell) -> Spec:
+    """The spec with the run's own source as the captured one: brought into the store from wherever it is still whole."""
+    fact, source = run.start.source, spec.observed.source
+    if source is None:
+        raise SourceError("the spec holds no source", where=str(folder), hint="capture again with --source DIR")
+    if fact.path != source.path:  # captured again elsewhere since: the run saw its code at its own place
+        source = msgspec.structs.replace(source, path=fact.path)
+        spec = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=source))
+    if store.layers.path(fact.digest) is None and not _brought(run, spec, folder, runs, store, tell):
+        raise SourceError(
+            f"its code ({fact.digest[:19]}…) is neither in the store nor beside the spec, nor is it the folder's or a commit's",
+            where=run.folder.name,
+            hint=f"bring {fact.path} back to what it was then, or restore the spec's blobs",
+        )
+    tree = msgspec.structs.replace(source.tree, sha256=fact.digest)
+    observed = msgspec.structs.replace(spec.observed, source=msgspec.structs.replace(source, tree=tree))
+    return msgspec.structs.replace(spec, observed=observed)
+
+
+def _brought(run: Run, spec: Spec, folder: Path, runs: Path, store: Store, tell: Tell) -> bool:
+    fact, source = run.start.source, spec.observed.source
+    if source is None:
+        return False
+    frozen = (True, False) if source.tree.sha256 == fact.digest else (False,)
+    for one in frozen:
+        with contextlib.suppress(ReproEnvError, OSError):
+            taken = snapshot.take(
+                spec, folder, runs=runs, frozen=one, store=store, tell=Silent(), without=committed.written(run.start)
+            )
+            if taken.fact.digest == fact.digest:
+                return True
+    if not snapshot.is_known(spec, folder, store):
+        return False
+    commit = committed.of_run(run, source, folder)
+    if commit is None:
+        return False
+    store.layers.unpack(fact.digest, commit.members())
+    tell(f"its code is that of commit {commit.name[:12]}")
+    return True
+
+
+def expecting(spec: Spec, run: Run) -> Spec:
+    """The spec, with the data of the run as those that are expected: they are looked at once more when it starts."""
+    expected = tuple(
+        Data(path=one.target, digest=one.digest, files=0, size=0) for one in run.start.data if one.digest is not None
+    )
+    return msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, data=expected))
+
+
+def asked(
+    run: Run, env: tuple[tuple[str, str | None], ...], env_file: Path | None, environ: Mapping[str, str], *, note: str
+) -> Asked:
+    """The recorded request. A run on the host is run again in its image."""
+    start = run.start
+    runner: RunnerName = "docker" if start.runner == "docker" else "embedded"
+    return Asked(
+        command=start.command,
+        here=Path(start.cwd),
+        environ=environ,
+        runner=runner,
+        gpus=start.gpus if runner == "docker" else 0,
+        data=tuple((one.source, one.target) for one in start.data if one.kind == "data"),
+        seed=start.seed,
+        ranks=start.ranks,
+        determinism=start.determinism,
+        threads=threads_asked(start.threads),
+        trace=start.trace,
+        env=env,
+        env_file=env_file,
+        network=start.network and start.runner != "host",
+        note=note,
+        frozen=True,
+    )
+
+
+def threads_asked(recorded: Sequence[Variable]) -> int | None:
+    """What `--threads` was: it alone names every library, with one number, and no other variable (`run.plan.threads`)."""
+    values = {one.name: one.value for one in recorded}
+    same = set(values.values())
+    if values.keys() == plan.THREADS and len(same) == 1 and (count := same.pop()).isdigit():
+        return int(count)
+    return None
+
+
+def data(run: Run, store: Store, tell: Tell) -> list[str]:
+    """One line for each piece of data that is not what the run saw."""
+    from repro_env.capture.data import look
+
+    problems = []
+    for fact in run.start.data:
+        if fact.kind != "data" or fact.digest is None:
+            continue
+        try:
+            now = look(Path(fact.source), fact.target, store.hashes, tell).data
+        except DataError as error:
+            problems.append(f"data {fact.source}: {error.what}")
+            continue
+        if now.digest != fact.digest:
+            problems.append(f"data {fact.source} are other now than in the run")
+    return problems
+
+
+def mounts(run: Run) -> list[Mount]:
+    """The folders of its checkpoints."""
+
+    def mount(fact: DataFact) -> Mount:
+        return Mount(kind="checkpoints", source=fact.source, target=fact.target)
+
+    return [mount(fact) for fact in run.start.data if fact.kind == "checkpoints"]
+
+
+def checkpoints(run: Run, to: Path) -> tuple[list[Mount], list[str]]:
+    """Private copies of what lay in the run's folders of checkpoints; and why there is none."""
+    there = mounts(run)
+    if not there:
+        return [], []
+    listing = before.read(run.folder, before.BEFORE, run.start.before)
+    if listing is None:
+        return [], ["the record does not say what lay in its folders of checkpoints before it"]
+    return before.copies(listing, there, to)

@@ -1,0 +1,142 @@
+"""What two runs left, side by side: pairs, and what differs in each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.catalog import records
+from repro_env.flows import before, traces
+from repro_env.flows.looker import Look
+from repro_env.io.files import sha256_of
+from repro_env.model.run import End, Mount
+from repro_env.verify import outputs, trace
+from repro_env.verify.outputs import File
+from repro_env.verify.pairing import Paired, pair
+
+_NAMED = 3
+
+
+class Side(msgspec.Struct, frozen=True):
+    """What one of the two runs left."""
+
+    digests: dict[str, str]
+    """Path -> `sha256:<hex>`, as recorded. A file of a folder of checkpoints has the absolute path that the run saw."""
+    places: dict[str, Path]
+    """Path -> the file."""
+    end: End
+
+
+class Globs(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user says about which outputs count."""
+
+    results: tuple[str, ...] = ()
+    """Globs of outputs that are results, in which nothing is masked."""
+    ignored: tuple[str, ...] = ()
+    """Globs of outputs that do not count."""
+
+    def of(self, path: str) -> outputs.Kind:
+        return outputs.kind_of(path, self.results, self.ignored)
+
+    def masked(self, path: str) -> bool:
+        return not outputs.matches(path, self.results)
+
+
+def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
+    """What the run in `folder` left. `mounts`: the folders that its checkpoints are in now."""
+    digests = {one.path: one.sha256 for one in end.outputs}
+    places = {one.path: folder / "files" / one.path for one in end.outputs}
+    if mounts:
+        start = records.read(folder).start
+        old, new = before.read(folder, before.BEFORE, start.before), before.read(folder, before.AFTER, end.after)
+        sources = {one.target: one.source for one in mounts}
+        for shown, held in before.changed(old, new).items():
+            digests[shown] = held.sha256
+            places[shown] = Path(sources[held.target], held.path) if held.path else Path(sources[held.target])
+    return Side(digests, places, end)
+
+
+def compare(left: Side, right: Side, globs: Globs, look: Look) -> tuple[File, ...]:
+    """Everything that two runs left: pairs by digest, then by what is in them."""
+    paired = pair(left.digests, right.digests)
+    found = [*_unpaired(paired, globs), *_removed(left.end, right.end, globs)]
+    found += outputs.of_links(left.end.others, right.end.others, globs.results, globs.ignored)
+    inside: list[tuple[str, str, outputs.Kind]] = []
+    for one in paired.pairs:
+        kind = globs.of(one.left)
+        if left.digests[one.left] == right.digests[one.right]:
+            found.append(outputs.equal(one.left, one.right, kind))
+        elif kind == "volatile":
+            found.append(File(path=one.left, now=one.right, kind=kind, level=None, by="nothing", why="it is not looked at"))
+        else:
+            why = _changed(left, one.left) or _changed(right, one.right)
+            if why:
+                found.append(File(path=one.left, now=one.right, kind=kind, level="different", why=f"its bytes differ, and {why}"))
+            elif outputs.holds_tensors(one.left, _start(left.places[one.left])):
+                inside.append((one.left, one.right, kind))
+            else:
+                found.append(_by_content(one.left, one.right, kind, left, right, globs))
+    if inside:
+        masked = [globs.masked(path) for path, _, _ in inside]
+        pairs = [(left.places[path], right.places[now], mask) for (path, now, _), mask in zip(inside, masked, strict=True)]
+        for (path, now, kind), mask, answer in zip(inside, masked, look(pairs), strict=True):
+            found.append(outputs.of_tensors(path, now, kind, answer, masked=mask))
+    return tuple(found)
+
+
+def _unpaired(paired: Paired, globs: Globs) -> Iterator[File]:
+    for path in paired.missing:
+        yield File(path=path, now="", kind=globs.of(path), level="different", by="nothing", why="it is missing now")
+    for path in paired.new:
+        yield File(path="", now=path, kind=globs.of(path), level="different", by="nothing", why="it was not there then")
+    for one in paired.ambiguous:
+        why = f"it could be paired with any of {', '.join(one.right[:_NAMED])}{' …' * (len(one.right) > _NAMED)}"
+        for path in one.left:
+            yield File(path=path, now="", kind=globs.of(path), level=None, by="nothing", why=why)
+        for path in one.right:
+            others = f"{', '.join(one.left[:_NAMED])}{' …' * (len(one.left) > _NAMED)}"
+            yield File(
+                path="", now=path, kind=globs.of(path), level=None, by="nothing", why=f"it could be paired with any of {others}"
+            )
+
+
+def _removed(left: End, right: End, globs: Globs) -> Iterator[File]:
+    """Files of the source that only one of the two runs deleted."""
+    for path in sorted(set(left.removed) ^ set(right.removed)):
+        why = "the run deleted it then, and not now" if path in left.removed else "the run deleted it now, and not then"
+        kind = globs.of(path)
+        yield File(path=path, now=path, kind=kind, level="different", by="nothing", why=why)
+
+
+def _changed(side: Side, path: str) -> str:
+    """Why a recorded file cannot be looked into; empty when it is what was recorded."""
+    try:
+        now = f"sha256:{sha256_of(side.places[path])}"
+    except OSError as error:
+        return f"the file {side.places[path]} cannot be read: {error.strerror}"
+    return "" if now == side.digests[path] else f"the file {side.places[path]} was changed since the run"
+
+
+def _start(path: Path) -> bytes:
+    with path.open("rb") as file:
+        return file.read(8)
+
+
+def _by_content(path: str, now: str, kind: outputs.Kind, left: Side, right: Side, globs: Globs) -> File:
+    one, other = left.places[path], right.places[now]
+    if max(one.stat().st_size, other.stat().st_size) > outputs.LARGEST:
+        why = "its bytes differ, and it is too large to be compared as text"
+        return File(path=path, now=now, kind=kind, level="different", why=why, apart=outputs.renamed(path, now))
+    masked = globs.masked(path)
+    return outputs.of_bytes(path, now, kind, one.read_bytes(), other.read_bytes(), masked=masked)
+
+
+def first_step(left: Path, right: Path) -> str:
+    """Where training went apart, from the traces of both runs; empty without them, or where it did not."""
+    read = [traces.read(folder) for folder in (left, right)]
+    if not all(read):
+        return ""
+    found = trace.compare(*read)
+    return trace.sentence(found.first[0]) if found.first else ""
