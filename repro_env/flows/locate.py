@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from repro_env.catalog import specs
 from repro_env.model import spec
 from repro_env.model.errors import SpecError
 from repro_env.model.spec import Spec
@@ -61,7 +62,12 @@ def _named(path: Path, given: str) -> Path:
     raise SpecError(f"holds no {FILE}", where=given, hint="name the folder that `repro-env capture` wrote")
 
 
+def runs_beside(folder: Path) -> Path:
+    """Where runs of the spec in `folder` are recorded: beside it, or around it where it was kept for runs that are there."""
+    return specs.runs_of(folder) or folder.parent / "runs"
+
+
 def ours(root: Path, folder: Path) -> tuple[Path, ...]:
     """What in the source `root` is no part of it: the spec's `folder` and the runs beside it, wherever they lie, and `root`'s own."""
     own = (root / FOLDER, root / "runs") if (root / FOLDER / FILE).is_file() else ()
-    return (folder, folder.parent / "runs", *own)
+    return (folder, runs_beside(folder), *own)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from repro_env.catalog import specs
 from repro_env.flows.locate import locate
 from repro_env.flows.packed import is_pack, unpacked
 from repro_env.model.errors import SpecError, UsageError
@@ -44,7 +45,8 @@ def opened(word: str | None, start: Path, store: Store | None = None, tell: Tell
 
         folder = pulled(found, store or Store.open(), tell or Silent())
     else:
-        return Opened(*locate(word, start))
+        spec, folder = locate(word, start)
+        return Opened(spec, folder, specs.runs_of(folder))
     spec, _ = locate(str(folder), start)
     return Opened(spec, folder, start / "runs")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.flows.locate import ours
+from repro_env.flows.locate import ours, runs_beside
 from repro_env.image import layer
 from repro_env.image.entry import Entry, entries_of, members, ordered
 from repro_env.io.files import FileContents, walk
@@ -77,7 +77,7 @@ def is_known(spec: Spec, folder: Path, store: Store) -> bool:
     source = spec.observed.source
     if source is None:
         return False
-    in_it = os.path.realpath(folder.parent) == os.path.realpath(source.path)
+    in_it = os.path.realpath(runs_beside(folder).parent) == os.path.realpath(source.path)
     return in_it or store.facts.get(_CAPTURED, f"{spec.digest} {source.path}") is not None
 
 

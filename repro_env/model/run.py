@@ -194,6 +194,7 @@ class Start(Frozen, frozen=True, kw_only=True):
     started: Line
     """UTC, ISO 8601 with milliseconds."""
     spec: Digest
+    """Of its identity, as everywhere."""
     image: Digest
     runner: RunnerName
     command: tuple[Line, ...]
@@ -217,6 +218,8 @@ class Start(Frozen, frozen=True, kw_only=True):
     """sha256 of `checkpoints-before.json`, what lay in the folders of `--checkpoints`; None for a run without such."""
     gpus: int | Literal["all"] = 0
     """How many were asked for; which there were is in `End.effective`."""
+    spec_file: Digest | None = None
+    """Of the bytes of the spec's file, kept in `specs/` beside the run's folder; None in records of versions that kept none."""
     exact: bool = True
     """`command` is what was run; not so where a secret, a line end or a control character was taken out of it."""
     tool: Line = ""
