@@ -21,7 +21,7 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, parents, recipe, records
-from repro_env.flows import before, ended, rebuild, snapshot
+from repro_env.flows import before, ended, keptspec, rebuild, snapshot
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, seed_of, user_of
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.opening import opening, shown
@@ -142,6 +142,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         trace=asked.trace,
         before=before.digest(held),
         gpus=asked.gpus,
+        spec_file=keptspec.keep(asked, spec, folder, runs, store=store, tell=tell),
         exact=command == asked.command,
         recipe=recipe.files(asked.recipe, asked.here),
         parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
