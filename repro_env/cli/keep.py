@@ -130,9 +130,10 @@ def _print(done: Collected) -> None:
     rows += [(verb, *_about(one.run), f"{_state(one.run)}, no rule keeps it ({say.size(one.size)})") for one in done.gone]
     rows += [("keep", one.folder.name[-8:], "", f"its record cannot be read: {one.why.what}") for one in done.unreadable]
     rows += [("failed", *_about(run), why) for run, why in done.failed]
+    rows += [(verb, "spec", "", f"{one.folder.name[:19]}… no run names it any more ({say.size(one.size)})") for one in done.specs]
     if rows:
         say.result(say.table(rows))
-    freed = sum(one.size for one in done.gone)
+    freed = sum(one.size for one in done.gone) + sum(one.size for one in done.specs)
     there = len(done.keep) + len(done.gone) + len(done.unreadable) + len(done.failed)
     say.result(f"{verb}: {len(done.gone):,} of {there:,} runs, {say.size(freed)}")
     say.say("next: repro-env runs gc, the same without --dry-run" if done.dry_run and done.gone else "next: repro-env runs list")
@@ -157,7 +158,8 @@ def _collected(done: Collected) -> dict[str, object]:
         "removed": [{**_facts(one.run), "size": one.size} for one in done.gone],
         "unreadable": [{"folder": one.folder.name, "error": str(one.why)} for one in done.unreadable],
         "failed": [{**_facts(run), "error": why} for run, why in done.failed],
-        "freed": 0 if done.dry_run else sum(one.size for one in done.gone),
+        "specs": [{"folder": str(one.folder), "size": one.size} for one in done.specs],
+        "freed": 0 if done.dry_run else sum(one.size for one in done.gone) + sum(one.size for one in done.specs),
     }
 
 

@@ -96,6 +96,7 @@ def facts(found: Answer) -> dict[str, object]:
             "image": run.start.image,
             "spec": {
                 "digest": run.start.spec,
+                "file": run.start.spec_file,
                 "folder": None if found.spec is None else str(found.spec.folder),
                 "commit": None if found.spec is None else found.spec.commit or None,
             },

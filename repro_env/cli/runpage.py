@@ -5,11 +5,11 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Iterator, Sequence
 
-from repro_env.catalog import annotation, ids
+from repro_env.catalog import annotation, ids, specs
 from repro_env.catalog.annotation import Annotation
 from repro_env.catalog.records import Run
 from repro_env.cli import say
-from repro_env.model.run import Count, End, Metric, Number, Parent, Rank, Start
+from repro_env.model.run import Count, End, Metric, Number, Parent, Rank
 
 SHOWN = 20
 """Lines of one list, unless all are asked for. Outputs are always all there."""
@@ -19,7 +19,7 @@ def lines(run: Run, said: Sequence[Annotation], *, whole: bool = False) -> Itera
     """`said`: its annotations, oldest first. `whole`: no list is cut."""
     most = None if whole else SHOWN
     yield from _head(run, said)
-    yield from _began(run.start)
+    yield from _began(run)
     if run.end is not None:
         yield from _ended(run.end, most)
     yield from _notes(said)
@@ -51,11 +51,20 @@ def _head(run: Run, said: Sequence[Annotation]) -> Iterator[str]:
     yield f"state     {state(run)}" + (f" after {run.end.seconds:.1f} s" if run.end else "")
 
 
-def _began(start: Start) -> Iterator[str]:
+def _kept(run: Run) -> Iterator[str]:
+    """Where the spec lies that it ran from, beside its record."""
+    if run.start.spec_file is not None:
+        folder = specs.place(run.folder.parent, run.start.spec_file)
+        yield str(folder) if (folder / specs.FILE).is_file() else f"{folder}, and is not there"
+
+
+def _began(run: Run) -> Iterator[str]:
+    start = run.start
     source = start.source
     kind = "captured" if source.frozen else "live"
     yield f"image     {start.image}"
     yield f"spec      {start.spec}"
+    yield from (f"  kept in {path}" for path in _kept(run))
     yield f"source    {source.path} ({kind}, {source.digest})"
     yield from (f"  differs {line}" for line in source.differs)
     yield f"seed      {start.seed}" + (", the same on all ranks" if start.ranks == "same" else "")

@@ -39,6 +39,8 @@ from repro_env.store.store import Store
 Answer = tuple[State, str] | None
 """What is wrong, and why; None when nothing is."""
 K = TypeVar("K")
+_SpecOf = tuple[str, str | None]
+"""A spec's digest, and that of its file where the record has it."""
 
 
 class Audit(msgspec.Struct, frozen=True):
@@ -261,17 +263,18 @@ class _World:
         self._data: dict[str, str | DataError] = {}
 
     def shared(self, chosen: Sequence[Run]) -> tuple[_Shared[Any], ...]:
-        specs = _Shared[str]("spec", str, self._spec)
-        images = _Shared[tuple[str, str]]("image", lambda key: key[0], self._image)
-        code = _Shared[tuple[SourceFact, str]]("code", lambda key: f"{key[0].path} ({key[0].digest})", self._code)
+        specs = _Shared[_SpecOf]("spec", lambda key: key[0], self._spec)
+        images = _Shared[tuple[str, _SpecOf]]("image", lambda key: key[0], self._image)
+        code = _Shared[tuple[SourceFact, _SpecOf]]("code", lambda key: f"{key[0].path} ({key[0].digest})", self._code)
         recipes = _Shared[tuple[str, str, SourceFact]]("recipe", lambda key: key[0], self._recipe)
         data = _Shared[DataFact]("data", lambda fact: fact.source, self._fingerprint)
         for run in chosen:
             # What differs from the capture is said for people; it decides nothing.
             source = msgspec.structs.replace(run.start.source, differs=(), frozen=False)
-            specs.add(run.start.spec, run)
-            images.add((run.start.image, run.start.spec), run)
-            code.add((source, run.start.spec), run)
+            spec = (run.start.spec, run.start.spec_file)
+            specs.add(spec, run)
+            images.add((run.start.image, spec), run)
+            code.add((source, spec), run)
             for one in run.start.recipe:
                 recipes.add((os.path.normpath(Path(run.start.cwd, one.path)), one.sha256, source), run)
             for fact in run.start.data:
@@ -279,17 +282,23 @@ class _World:
                     data.add(fact, run)
         return specs, images, code, recipes, data
 
-    def _spec(self, digest: str, run: Run) -> Answer:  # noqa: ARG002
-        if self._specs.find(digest) is not None:
+    def _spec(self, key: _SpecOf, run: Run) -> Answer:
+        if self._specs.exact(run.start) is not None:
+            return None
+        found = self._specs.find(key[0])
+        if found is not None and key[1] is None:
             return None
         unread = f"; not read: {'; '.join(self._specs.problems)}" if self._specs.problems else ""
-        return "gone", f"no spec has this digest: not beside the runs, in the store, or in git's history of them{unread}"
+        if found is None:
+            return "gone", f"no spec has this digest: not beside the runs, in the store, or in git's history of them{unread}"
+        where = f"commit {found.commit[:12]}" if found.commit else str(found.folder)
+        return "gone", f"the file that it ran from ({key[1]}) is nowhere; the spec in {where} has the same identity{unread}"
 
-    def _image(self, key: tuple[str, str], run: Run) -> Answer:  # noqa: ARG002
-        image, digest = key
+    def _image(self, key: tuple[str, _SpecOf], run: Run) -> Answer:
+        image = key[0]
         if self._is_stored(image):
             return None
-        found = self._specs.find(digest)
+        found = self._specs.of(run.start)
         if found is None:
             return "gone", "it is not in the store, and there is no spec to rebuild it from"
         if found.spec.expected.image_id != image:
@@ -318,24 +327,24 @@ class _World:
             return "gone", f"it is not in the store and cannot be rebuilt: {error}"
         return None
 
-    def _code(self, key: tuple[SourceFact, str], run: Run) -> Answer:
-        fact, spec = key
+    def _code(self, key: tuple[SourceFact, _SpecOf], run: Run) -> Answer:
+        fact = key[0]
         if self._store.layers.path(fact.digest) is not None:
             return None
-        found = self._specs.find(spec)
+        found = self._specs.of(run.start)
         folders = {one.folder for one in (*self._specs.all(), *([found] if found else []))}
         if any(Carried(folder / parts.BLOBS).has(fact.digest, self._store.facts) for folder in sorted(folders)):
             return None
         root = Path(fact.path)
         own = self._runs.is_relative_to(root) or (found is not None and snapshot.is_known(found.spec, found.folder, self._store))
-        if own and root.is_dir() and (self._is_live(fact, found) or self._is_committed(fact, found, run)):
+        if own and root.is_dir() and (self._is_live(fact, found, run) or self._is_committed(fact, found, run)):
             return None
         where = "the store, the spec's blobs, the folder as it is now, or git's newest commits before the run"
         if found is not None and (found.folder / parts.REMOTE).is_file():
             return self._is_pushed(fact, found, where)
         return "gone", f"it is not in {where}"
 
-    def _is_live(self, fact: SourceFact, found: Found | None) -> bool:
+    def _is_live(self, fact: SourceFact, found: Found | None, run: Run) -> bool:
         """Whether the folder is that very tree now."""
         from repro_env.flows.code import live
         from repro_env.image.entry import Entry
@@ -346,7 +355,8 @@ class _World:
         if found is None or source is None:
             return False
         try:
-            code = live(source, Path(fact.path), found.folder, self._store)
+            never = (self._runs, *written(run.start))
+            code = live(source, Path(fact.path), found.folder, self._store, without=never)
             entries = sorted(code.tree.entries().values(), key=lambda one: one.key) if code.tree is not None else list[Entry]()
             return layers.tree_blob(entries, FileContents(Path(fact.path)), facts=self._store.facts).sha256 == fact.digest
         except ReproEnvError:
@@ -369,7 +379,7 @@ class _World:
             return "gone", f"it is not in {where}"
         if not self._ask:
             return "unknown", f"it is not in {where}; where the spec was pushed was not asked (--ask does)"
-        trees = Trees(found.spec, found.folder, self._store)
+        trees = Trees(found.spec, found.folder, self._store, without=never)
         try:
             there = trees.item("source", source.tree, ask=True)[0].origin != "nowhere"
         except ReproEnvError as error:

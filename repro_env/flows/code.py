@@ -61,16 +61,17 @@ def captured(spec: Spec, folder: Path, store: Store) -> Code | None:
     )
 
 
-def live(source: Source, root: Path, folder: Path, store: Store) -> Code:
+def live(source: Source, root: Path, folder: Path, store: Store, *, without: Sequence[Path] = ()) -> Code:
     """A folder by the rules of a capture. `folder` holds the spec: it and `runs/` beside it are no part of the source.
 
+    `without`: folders of it that are no code either, such as those that a run wrote checkpoints to.
     Raises `SourceError` for a folder that is not there or cannot be read.
     """
     from repro_env.capture import git, notebook, requirements
     from repro_env.capture.source import look
     from repro_env.lock import layers
 
-    never = ours(root, folder)
+    never = (*ours(root, folder), *without)
     own = snapshot.own_streams()
     seen = look(root, include=source.include, exclude=source.exclude, never=never, facts=False)
     found = [one for one in seen.found if one.key[:2] not in own]

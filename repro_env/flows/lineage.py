@@ -390,7 +390,7 @@ class _Story:
             summary = self._summary(run)
             between = {*lineage.edges({**known.runs, summary.id: summary}, known.outputs), *self._resumed()}
             family = lineage.family(summary.id, known.runs, sorted(between))
-            spec = specof.Specs(run.folder.parent, self._here, self._store).find(run.start.spec)
+            spec = specof.Specs(run.folder.parent, self._here, self._store).of(run.start)
         return Answer(
             asked=self._word,
             file=path,

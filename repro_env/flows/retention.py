@@ -5,12 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
 
-from repro_env.catalog import annotation, lineage, manifest, records, retention
+from repro_env.catalog import annotation, lineage, manifest, records, retention, specs
 from repro_env.catalog.index import Index, Summary
 from repro_env.catalog.records import Run, Unreadable
 from repro_env.catalog.retention import Facts, Kept
@@ -29,6 +30,12 @@ class Gone(msgspec.Struct, frozen=True):
     """Bytes of all its files."""
 
 
+class Spec(msgspec.Struct, frozen=True):
+    folder: Path
+    size: int
+    """Bytes of its files that have no other name: blobs are mostly links."""
+
+
 class Collected(msgspec.Struct, frozen=True):
     keep: tuple[Kept, ...]
     gone: tuple[Gone, ...]
@@ -37,6 +44,8 @@ class Collected(msgspec.Struct, frozen=True):
     """Runs whose record cannot be read: they stay, and so does every run that they name."""
     failed: tuple[tuple[Run, str], ...]
     """What should have gone and is still there, and why."""
+    specs: tuple[Spec, ...]
+    """Kept specs that no run names any more: they went too, or would."""
     dry_run: bool
 
 
@@ -49,8 +58,12 @@ def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, te
     held |= _descended(runs, store, tell)
     plan = retention.plan([_facts(run, held) for run in there], rules, held)
     if dry_run:
-        return Collected(plan.keep, tuple(Gone(run, _size(run.folder)) for run in plan.remove), tuple(broken), (), dry_run=True)
+        unused = _unused(runs, [one.run for one in plan.keep], broken)
+        would = tuple(Spec(one.folder, _size(one.folder, shared=False)) for one in unused)
+        gone_runs = tuple(Gone(run, _size(run.folder)) for run in plan.remove)
+        return Collected(plan.keep, gone_runs, tuple(broken), (), would, dry_run=True)
     records.tidy(runs)
+    specs.tidy(runs)
     # A run may have started from one of these, or got its tag, while somebody read what a dry run said.
     gone: list[Gone] = []
     failed: list[tuple[Run, str]] = []
@@ -65,7 +78,28 @@ def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, te
             failed.append((run, str(error)))
         else:
             gone.append(Gone(run, size))
-    return Collected(plan.keep, tuple(reversed(gone)), tuple(broken), tuple(failed), dry_run=False)
+    return Collected(plan.keep, tuple(reversed(gone)), tuple(broken), tuple(failed), _unnamed(runs, tell), dry_run=False)
+
+
+def _unnamed(runs: Path, tell: Tell) -> tuple[Spec, ...]:
+    """Remove the kept specs that no run names now; one that began meanwhile counts."""
+    found = []
+    for one in _unused(runs, *records.listing(runs)):
+        size = _size(one.folder, shared=False)
+        try:
+            specs.remove(one)
+        except OSError as error:
+            tell(f"note: a spec that no run names cannot be removed: {one.folder}: {error.strerror}")
+        else:
+            found.append(Spec(one.folder, size))
+    return tuple(found)
+
+
+def _unused(runs: Path, left: Sequence[Run], broken: Sequence[Unreadable]) -> tuple[specs.Kept, ...]:
+    named = {run.start.spec_file for run in left if run.start.spec_file is not None}
+    for one in broken:
+        named |= specs.mentioned(one.folder)
+    return specs.unused(specs.there(runs), named, now=time.time())
 
 
 def _descended(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
@@ -136,11 +170,12 @@ def _named(folder: Path) -> set[str]:
     return found
 
 
-def _size(folder: Path) -> int:
-    """Bytes of the files below; what cannot be looked at counts nothing."""
+def _size(folder: Path, *, shared: bool = True) -> int:
+    """Bytes of the files below, `shared`: also of those with more than one name. What cannot be looked at counts nothing."""
     total = 0
     for here, _, names in os.walk(folder):
         for name in names:
             with contextlib.suppress(OSError):
-                total += os.lstat(f"{here}/{name}").st_size
+                facts = os.lstat(f"{here}/{name}")
+                total += facts.st_size if shared or facts.st_nlink == 1 else 0
     return total

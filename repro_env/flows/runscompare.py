@@ -116,7 +116,7 @@ def _environment(left: Run, right: Run, here: Path, store: Store) -> tuple[list[
     missing: list[NotCompared] = []
     specs = [Specs(run.folder.parent, here, store) for run in (left, right)]
     if left.start.spec != right.start.spec:
-        both = [each.find(run.start.spec) for each, run in zip(specs, (left, right), strict=True)]
+        both = [each.of(run.start) for each, run in zip(specs, (left, right), strict=True)]
         if both[0] is not None and both[1] is not None:
             named = zip(both, (left.short, right.short), strict=True)
             one, two = (sides.of_spec(spec.spec, spec.folder, name, store) for spec, name in named if spec is not None)
@@ -166,7 +166,7 @@ def _listing(run: Run, specs: Specs, store: Store) -> Mapping[str, Entry] | None
     there = store.layers.path(fact.digest)
     if there is not None:
         return trees.Stored(there, store.hashes).entries()
-    spec = specs.find(run.start.spec)
+    spec = specs.of(run.start)
     source = spec.spec.observed.source if spec is not None else None
     if spec is None or source is None:
         return None

@@ -1,15 +1,20 @@
-"""The spec that a run names by its digest: beside the runs, from here upwards, in the store, or in git's history."""
+"""The spec that a run names: kept beside it, beside the runs, from here upwards, in the store, or in git's history."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
 
+from repro_env.catalog import specs as kept
 from repro_env.flows.locate import FILE, FOLDER, MAX_SIZE, locate
+from repro_env.io.files import sha256_of
 from repro_env.model import spec as specs
 from repro_env.model.errors import ReproEnvError
+from repro_env.model.run import Start
 from repro_env.model.spec import Spec
 from repro_env.store.store import Store
 
@@ -23,6 +28,8 @@ class Found(msgspec.Struct, frozen=True):
     """Whose `blobs/` is looked into for what the spec carries."""
     commit: str = ""
     """The spec is not in the folder but in this commit."""
+    file: str = ""
+    """`sha256:<hex>` of its file's bytes."""
 
 
 class Specs:
@@ -34,39 +41,82 @@ class Specs:
         self._here = here
         self._store = store
         self._known: dict[str, Found] = {}
+        self._files: dict[str, Found] = {}
         self._near = self._folders()
         self._past = self._committed(runs.parent)
         self.problems: list[str] = []
         """Specs that could not be read."""
 
+    def of(self, start: Start) -> Found | None:
+        """The very file that a run ran from; where that is nowhere, or not recorded, one with the same identity."""
+        return self.exact(start) or self.find(start.spec)
+
+    def exact(self, start: Start) -> Found | None:
+        """The very file that a run ran from. None when it is nowhere, or not recorded."""
+        wanted = start.spec_file
+        if wanted is None:
+            return None
+        while wanted not in self._files and self._next():
+            pass
+        found = self._files.get(wanted)
+        return found if found is not None and found.spec.digest == start.spec else None
+
     def find(self, digest: str) -> Found | None:
         """Its identity gives this digest. None when it is nowhere."""
-        while digest not in self._known:
-            found = next(self._near, None) or next(self._past, None)
-            if found is None:
-                return None
-            self._known.setdefault(found.spec.digest, found)
-        return self._known[digest]
+        while digest not in self._known and self._next():
+            pass
+        return self._known.get(digest)
 
     def all(self) -> list[Found]:
-        """Every spec that lies in a folder, one for each digest."""
+        """Every spec that lies in a folder, each file once."""
         for found in self._near:
-            self._known.setdefault(found.spec.digest, found)
-        return [found for found in self._known.values() if not found.commit]
+            self._add(found)
+        return [found for found in self._files.values() if not found.commit]
+
+    def _next(self) -> bool:
+        """Look at one more; False when there is none."""
+        found = next(self._near, None) or next(self._past, None)
+        if found is not None:
+            self._add(found)
+        return found is not None
+
+    def _add(self, found: Found) -> None:
+        self._known.setdefault(found.spec.digest, found)
+        self._files.setdefault(found.file, found)
 
     def _folders(self) -> Iterator[Found]:
         beside = self._runs.parent
         nearest = next(
             (folder / FOLDER for folder in (self._here, *self._here.parents) if (folder / FOLDER / FILE).is_file()), None
         )
-        paths = [beside / FOLDER / FILE, *([nearest / FILE] if nearest else []), *sorted(beside.glob(f"*/{FILE}"))]
-        paths += sorted((self._store.root / "specs").glob(f"*/{FILE}"))
-        for path in dict.fromkeys(path.absolute() for path in paths):
+        first = beside / FOLDER / FILE
+        yield from self._read([first])
+        yield from self._kept()
+        rest = [*([nearest / FILE] if nearest else []), *sorted(beside.glob(f"*/{FILE}"))]
+        rest += sorted((self._store.root / "specs").glob(f"*/{FILE}"))
+        yield from self._read(path for path in dict.fromkeys(path.absolute() for path in rest) if path != first.absolute())
+
+    def _read(self, paths: Iterable[Path]) -> Iterator[Found]:
+        for path in paths:
             if path.is_file():
-                try:
-                    yield Found(*locate(str(path), self._here))
-                except ReproEnvError as error:
-                    self.problems.append(str(error))
+                with self._noted():
+                    spec, folder = locate(str(path.absolute()), self._here)
+                    yield Found(spec, folder, file=f"sha256:{sha256_of(folder / FILE)}")
+
+    @contextlib.contextmanager
+    def _noted(self) -> Iterator[None]:
+        try:
+            yield
+        except ReproEnvError as error:
+            self.problems.append(str(error))
+        except OSError as error:  # gone meanwhile, or no plain file
+            self.problems.append(f"{error.filename}: {error.strerror}")
+
+    def _kept(self) -> Iterator[Found]:
+        for one in kept.there(self._runs):
+            with self._noted():
+                data = kept.read(self._runs, one.digest)
+                yield Found(specs.read(data, where=str(one.folder / FILE)), one.folder.resolve(), file=one.digest)
 
     def _committed(self, root: Path) -> Iterator[Found]:
         from repro_env.capture import gittree
@@ -81,7 +131,8 @@ class Specs:
                         seen.add(blob.name)
                         data = gittree.contents(root, [blob.name])[blob.name]
                         try:
-                            yield Found(specs.read(data, where=f"{path} in commit {commit[:12]}"), root / FOLDER, commit)
+                            read = specs.read(data, where=f"{path} in commit {commit[:12]}")
+                            yield Found(read, root / FOLDER, commit, f"sha256:{hashlib.sha256(data).hexdigest()}")
                         except ReproEnvError as error:
                             self.problems.append(str(error))
         except GitError:

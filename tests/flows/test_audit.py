@@ -141,9 +141,15 @@ def test_an_image_that_lacks_a_part_is_gone(place: Place) -> None:
     assert "cannot be rebuilt" in done.findings[0].why
 
 
+def lose_kept(place: Place) -> None:
+    """As where a version ran that kept no specs, or only the records were copied."""
+    shutil.rmtree(place.project / "runs" / "specs")
+
+
 def test_a_spec_that_was_overwritten_is_gone_and_its_image_only_in_the_store(place: Place) -> None:
     run(place)
     run(place)
+    lose_kept(place)
     other = specs.make(place.project.parent / "other", {}, prefix="/elsewhere/.venv")
     (place.folder / "spec.json").write_bytes(codec.pretty(other))
     done = look(place)
@@ -155,7 +161,7 @@ def test_a_spec_that_was_overwritten_is_gone_and_its_image_only_in_the_store(pla
 
 def test_a_spec_in_gits_history_is_there(place: Place, git: Git) -> None:  # noqa: F811
     run(place)
-    (place.folder / "spec.json").write_bytes(codec.pretty(place.spec))
+    lose_kept(place)
     git(place.project, "init")
     git(place.project, "add", "-f", "repro/spec.json")
     git(place.project, "commit", "-m", "1")
@@ -197,6 +203,21 @@ def test_code_that_is_no_longer_in_the_store(place: Place, change: Callable[[Pla
     place.store.layers.remove(done.start.source.digest)
     source = f"{place.project} ({done.start.source.digest})"
     assert told(look(place)) == ([] if there else [("code", "gone", source)])
+
+
+def test_folders_that_runs_write_to_are_no_code_of_the_folder_as_it_is_now(place: Place, tmp_path: Path) -> None:
+    """Neither its checkpoints within the project nor runs of another name."""
+    inside = place.project / "out" / "ck"
+    done = run(place, checkpoints=((str(inside), ""),), runs=place.project / "experiments")
+    (inside / "w.pt").write_text("weights")
+    place.store.layers.remove(done.start.source.digest)
+    source = place.spec.observed.source
+    assert source is not None
+    specs.blob(place.folder, source.tree).unlink()
+    shutil.rmtree(done.folder.parent / "specs")
+    assert [one.part for one in look(place, runs=done.folder.parent).findings if one.part == "code"] == []
+    (place.project / "train.py").write_text("print('other')")
+    assert [one.part for one in look(place, runs=done.folder.parent).findings if one.part == "code"] == ["code"]
 
 
 def test_code_that_git_has(place: Place, git: Git, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811

@@ -188,7 +188,7 @@ def test_a_bad_rule_or_metric_is_refused_before_the_first_goes(tmp_path: Path, s
 
 
 def test_no_runs_is_nothing_to_remove(tmp_path: Path, store: Store) -> None:
-    assert collect(tmp_path / "none", store, "last=1") == Collected((), (), (), (), dry_run=False)
+    assert collect(tmp_path / "none", store, "last=1") == Collected((), (), (), (), (), dry_run=False)
 
 
 def test_what_cannot_be_removed_is_told_and_the_others_go(tmp_path: Path, store: Store) -> None:

@@ -159,12 +159,14 @@ def test_a_data_byte_is_found_before_anything_runs(place: Place) -> None:
     assert "no such data" in verified(place, None).verdict.sentence
 
 
-def test_another_package_version_is_another_spec_and_is_refused(place: Place) -> None:
+def test_another_package_version_is_another_spec_and_is_refused_where_the_run_s_own_is_lost(place: Place) -> None:
     place.run(backend=Fake(trained()))
     other = msgspec.structs.replace(
         place.spec.identity, determinism=msgspec.structs.replace(place.spec.identity.determinism, seed=5)
     )
     (place.folder / "spec.json").write_bytes(codec.pretty(msgspec.structs.replace(place.spec, identity=other)))
+    assert verified(place, trained()).verdict.level == "bitwise", "its own spec was kept with it"
+    shutil.rmtree(place.project / "runs" / "specs")
     with pytest.raises(SpecError, match="neither beside the runs"):
         verified(place, trained())
 
