@@ -379,7 +379,7 @@ class _World:
             return "gone", f"it is not in {where}"
         if not self._ask:
             return "unknown", f"it is not in {where}; where the spec was pushed was not asked (--ask does)"
-        trees = Trees(found.spec, found.folder, self._store, without=never)
+        trees = Trees(found.spec, found.folder, self._store)
         try:
             there = trees.item("source", source.tree, ask=True)[0].origin != "nowhere"
         except ReproEnvError as error:
