@@ -3,33 +3,33 @@
 from __future__ import annotations
 
 import importlib
-import io
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
 from repro_env import __version__
+from repro_env.model.errors import UsageError
 
 COMMANDS = {
-    "capture": "Write the spec of a live environment: what it is, file for file.",
+    "capture": "Write the spec of a live environment, file for file.",
     "check": "Compare what is here with the spec: has anything changed?",
-    "show": "Show what a spec holds, what it does not, and what of it is here.",
-    "diff": "Say in what two environments differ, what can change results first.",
+    "show": "Show what a spec holds, and what it does not.",
+    "diff": "Say in what two environments differ.",
     "rebuild": "Make the exact image that a spec describes, or say why not.",
-    "image": "Look into an image, whoever made it: is it what it says it is?",
-    "push": "Send the image, its spec and what it carries to a registry.",
+    "image": "Verify an image, whoever made it: is it what it says?",
+    "push": "Send image, spec and what it carries to a registry.",
     "pack": "Write a spec and what it needs as one file.",
-    "exec": "Run a command in the captured environment, and record the run.",
+    "exec": "Run a command in the captured environment, and record it.",
     "shell": "Open a shell in the captured environment.",
-    "verify": "Run a recorded run again, and say what is the same, and at which level.",
-    "sensitivity": "Run a command with several seeds, and say how far its numbers move.",
-    "lineage": "Say which run made a file, from what, and what came of it.",
+    "verify": "Run a recorded run again: what is the same, at which level?",
+    "sensitivity": "Run a command with several seeds: how far do numbers move?",
+    "lineage": "Say which run made a file, and what came of it.",
     "runs": "List, show, compare, tag and clean up recorded runs.",
-    "store": "Show what is kept on this machine, remove what is not needed.",
+    "store": "Show what is kept on this machine, and clean it up.",
     "doctor": "Try all that a run needs here, and name the fixes.",
 }
-"""Name -> one line of help. Each lives in the module of its name and offers `add(app)`."""
+"""Name -> one line of help, that fits 80 columns. Each lives in the module of its name and offers `add(app)`."""
 
 EPILOG = "Start with `repro-env capture` in your project folder, with its environment active."
 
@@ -91,10 +91,20 @@ def run(arguments: Sequence[str]) -> int:
         return 130
     except click_exception as error:
         from repro_env.cli import say
-        from repro_env.model import redact
 
-        shown = io.StringIO()
-        error.show(file=shown)
-        say.say(redact.secretless(shown.getvalue()).rstrip("\n"))  # it repeats the words of the command line
+        if (said := error.format_message()).startswith("Usage: "):  # a group without a command: its help
+            say.say(said.rstrip("\n"))
+        else:
+            say.error(_usage(said, getattr(error, "ctx", None)))
         return int(error.exit_code)
     return result if isinstance(result, int) else 0
+
+
+def _usage(said: str, context: Any) -> UsageError:
+    """What the parser says of a command line, as every other error of ours: what, where, what next."""
+    said = said.strip().rstrip(".")
+    if context is None:
+        return UsageError(said, where="repro-env", hint="`repro-env --help` shows the commands")
+    usage = " ".join(" ".join(context.command.collect_usage_pieces(context)).split())
+    hint = f"usage: {context.command_path} {usage}; `{context.command_path} --help` says more"
+    return UsageError(said[:1].lower() + said[1:], where=context.command_path, hint=hint)

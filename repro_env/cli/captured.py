@@ -118,7 +118,8 @@ def _tell(path: Path, spec: Spec, proven: int, *, holds_us: bool) -> None:
     if observed.source is not None:
         say.result(f"source        {observed.source.path}, {say.size(observed.source.size)}{_state(spec)}")
     for excluded in _largest(observed.excluded):
-        say.result(f"  left out    {excluded.path} ({say.size(excluded.size)}): {excluded.why}")
+        measured = f" ({say.size(excluded.size)})" if excluded.size else ""
+        say.result(f"  left out    {excluded.path}{measured}: {excluded.why}")
     for data in observed.data:
         say.result(f"data          {data.path}, {data.files} files, {say.size(data.size)}")
     for note in observed.notes:

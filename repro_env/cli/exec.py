@@ -7,7 +7,6 @@ for ours, `--help` and `--` included, and a run should not wait for a parser to 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
@@ -166,7 +165,9 @@ def main(words: Sequence[str]) -> int:
     """Run `repro-env exec`. Returns the command's own exit code; raises our errors."""
     parsed = split(words)
     if parsed.has("--help") or parsed.has("-h"):
-        sys.stdout.write(HELP)
+        from repro_env.cli import untouched
+
+        untouched.show(HELP)
         return 0
     asked = request(parsed, here=_here(), environ=dict(os.environ))
     from repro_env.cli import say
@@ -180,7 +181,7 @@ def main(words: Sequence[str]) -> int:
         asked = msgspec.structs.replace(asked, runs=found.runs)
     store = Store.open()
     done = execute(asked, found.spec, found.folder, store=store, tell=tell)
-    for text in closing(done):
+    for text in closing(done, runs=parsed.last("--runs") or ""):
         tell(text)
     if parsed.has("--json"):
         say.json_result(done.end)
@@ -328,8 +329,10 @@ class Marked:
         return say.say.progress(total, f"repro-env: {label}")
 
 
-def closing(done: Done) -> list[str]:
-    """What is said when the command is over."""
+def closing(done: Done, *, runs: str = "") -> list[str]:
+    """What is said when the command is over. `runs`: the folder of runs, where it was named."""
+    import shlex
+
     from repro_env.catalog.ids import short
     from repro_env.cli.say import size
 
@@ -353,6 +356,9 @@ def closing(done: Done) -> list[str]:
         )
     else:
         said.append("no outputs")
+    if unheld := [one for one in end.others if " -> " not in one]:
+        more = f" and {len(unheld) - 1} more" if len(unheld) > 1 else ""
+        said.append(f"in no record, only in the folder of the run: {unheld[0]}{more}")
     if end.holes:
         # What the script itself left open comes before what its libraries did.
         first = min(end.holes, key=lambda hole: "-packages/" in hole)
@@ -366,7 +372,8 @@ def closing(done: Done) -> list[str]:
         )
     said.append(f"record {done.folder}")
     word = short(end.id)
-    said.append(f"next: repro-env runs {f'get {word} --to DIR' if end.outputs else f'show {word}'}")
+    where = f" --runs {shlex.quote(runs)}" if runs else ""
+    said.append(f"next: repro-env runs {f'get {word} --to DIR' if end.outputs else f'show {word}'}{where}")
     return said
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, ClassVar
 
 from repro_env.model import codec
-from repro_env.model.errors import ReproEnvError
+from repro_env.model.errors import DiskError, ReproEnvError
 from repro_env.model.talk import Advance, Tell
 
 if TYPE_CHECKING:
@@ -110,12 +110,23 @@ _: Tell = tell
 
 
 def result(text: str) -> None:
-    """The answer of a command, on stdout: exactly this text and a newline, whatever the locale."""
+    """The answer of a command, on stdout: exactly this text and a newline, whatever the locale.
+
+    Raises `DiskError` where stdout is a file that cannot take it.
+    """
     try:
-        print(text, flush=True)  # noqa: T201
-    except UnicodeEncodeError:
-        sys.stdout.buffer.write(text.encode() + b"\n")
-        sys.stdout.buffer.flush()
+        try:
+            print(text, flush=True)  # noqa: T201
+        except UnicodeEncodeError:
+            sys.stdout.buffer.write(text.encode() + b"\n")
+            sys.stdout.buffer.flush()
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        # What is left in the buffer has nowhere to go, and Python would try once more when it ends.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        hint = "make room there, or send it elsewhere"
+        raise DiskError(f"cannot be written: {error.strerror}", where="standard output", hint=hint) from None
 
 
 def json_result(value: object) -> None:

@@ -141,7 +141,9 @@ def code(facts: Facts, page: Page) -> None:
     page.row("rules", " ".join(rules))
     if one.excluded:
         page.row("left out", f"{len(one.excluded):,} paths, the largest first:")
-        page.table([(found.path, size(found.size), found.why) for found in one.excluded], "--only code", indent=4)
+        page.table(
+            [(found.path, size(found.size) if found.size else "", found.why) for found in one.excluded], "--only code", indent=4
+        )
 
 
 def data(facts: Facts, page: Page) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -185,6 +186,23 @@ def test_every_way_to_end_is_told(how: object, said: str) -> None:
     assert lines[-1] == "next: repro-env runs show bfd6a4b6"
 
 
+def test_files_that_no_record_holds_are_told() -> None:
+    """Their names hold what a record cannot; a link is held as one."""
+    ended = done()
+    others = ("out/\ufffd.txt (its name has characters that no record holds)", "pipe (a pipe)", "link -> x")
+    ended = msgspec.structs.replace(ended, end=msgspec.structs.replace(ended.end, others=others))
+    said = run.closing(ended)
+    assert (
+        "in no record, only in the folder of the run: out/\ufffd.txt (its name has characters that no record holds) and 1 more"
+        in said
+    )
+    assert not [line for line in run.closing(done()) if "in no record" in line]
+
+
+def test_the_next_command_looks_where_the_run_is() -> None:
+    assert run.closing(done(), runs="/my runs")[-1] == "next: repro-env runs show bfd6a4b6 --runs '/my runs'"
+
+
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:
     assert run.main(["--help"]) == 0
     printed = capsys.readouterr().out
@@ -197,7 +215,7 @@ def test_the_command_gets_its_words_through_the_application(words: list[str], ca
     from repro_env.cli import app
 
     assert app.run(words) == 0
-    assert capsys.readouterr().out == run.HELP
+    assert capsys.readouterr().out.split() == run.HELP.split()
 
 
 def test_words_pass_the_application_untouched(monkeypatch: pytest.MonkeyPatch) -> None:

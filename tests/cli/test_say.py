@@ -55,6 +55,15 @@ def test_a_result_does_not_depend_on_the_locale() -> None:
     assert done.stdout == "/home/éπ/spec.json\n".encode()
 
 
+def test_a_result_that_nothing_can_hold_is_an_error_of_ours() -> None:
+    code = "from repro_env.__main__ import main; import sys; sys.argv[1:] = ['--version']; main()"
+    with open("/dev/full", "w") as full:  # noqa: PTH123 - a device
+        done = subprocess.run([sys.executable, "-c", code], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+
+    assert done.returncode == 13
+    assert done.stderr.startswith("repro-env: error: standard output: cannot be written: No space left on device\n  -> ")
+
+
 def test_one_json_object_a_line(capsys: pytest.CaptureFixture[str]) -> None:
     say.json_result({"b": [1, "é\n"], "a": None})
 
