@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, NamedTuple, get_args
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Generic, Literal, NamedTuple, TypeVar, get_args
 
 from repro_env.catalog import ids
 from repro_env.catalog.outputs import Left
 from repro_env.catalog.records import Run
+from repro_env.model import redact
 from repro_env.model.codec import Frozen
 from repro_env.model.run import Output, Parent
 
@@ -16,6 +17,11 @@ State = Literal["gone", "changed", "unrecorded", "unknown"]
 """`unrecorded`: it lies among the outputs, and no record names it. `unknown`: it could not be held against anything."""
 STATES: tuple[State, ...] = get_args(State)
 BAD: tuple[State, ...] = ("gone", "changed", "unrecorded")
+
+
+Answer = tuple[State, str] | None
+"""What is wrong, and why; None when nothing is."""
+K = TypeVar("K")
 
 
 class Finding(Frozen, frozen=True, kw_only=True):
@@ -28,6 +34,32 @@ class Finding(Frozen, frozen=True, kw_only=True):
     why: str
     runs: tuple[str, ...]
     """Ids of the runs that it concerns; the folder's name of one whose record cannot be read."""
+
+
+class Shared(Generic[K]):
+    """Things that several runs name: each is looked at once."""
+
+    def __init__(self, part: Part, name: Callable[[K], str], look: Callable[[K, Run], Answer]) -> None:
+        self.part = part
+        self._name = name
+        self._look = look
+        self._answers: dict[K, Answer] = {}
+        self._runs: dict[K, list[str]] = {}
+
+    def __len__(self) -> int:
+        return len(self._answers)
+
+    def add(self, key: K, run: Run) -> None:
+        if key not in self._answers:
+            self._answers[key] = self._look(key, run)
+        self._runs.setdefault(key, []).append(run.start.id)
+
+    def findings(self) -> Iterator[Finding]:
+        for key, answer in self._answers.items():
+            if answer is not None:
+                state, why = answer
+                what = redact.line(self._name(key))
+                yield Finding(part=self.part, state=state, what=what, why=redact.line(why), runs=tuple(self._runs[key]))
 
 
 def record(run: Run, started: str) -> list[Finding]:

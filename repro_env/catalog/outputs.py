@@ -50,6 +50,15 @@ def collect(files: Path) -> Left:
     return Left(tuple(sorted(hashed, key=lambda one: one.path)), tuple(sorted(others)))
 
 
+def digest(path: Path) -> str | None:
+    """`sha256:<hex>` of a plain file, through symlinks; None where there is none. A record may name a pipe or a device: none is opened."""
+    try:
+        real = path.resolve(strict=True)
+        return f"sha256:{sha256_of(real)}" if real.is_file() else None
+    except (OSError, RuntimeError):  # the second: symlinks in a circle
+        return None
+
+
 def _walk(root: bytes, below: bytes) -> Iterator[tuple[bytes, os.stat_result | OSError]]:
     """Names as bytes: a script may write what is not UTF-8, and it still was a run."""
     try:

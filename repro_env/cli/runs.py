@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import say
+from repro_env.cli import say, summary
 from repro_env.cli.options import JsonOption, RunsOption
 
 if TYPE_CHECKING:
@@ -138,20 +138,8 @@ def rm(
 
 def facts(run: Summary) -> dict[str, object]:
     """One run for `list --json`."""
-    return {
-        "id": run.id,
-        "short": run.short,
-        "folder": run.folder,
-        "started": run.started,
-        "command": list(run.command),
-        "state": run.state,
-        "exit_code": run.exit_code,
-        "seconds": run.seconds,
-        "outputs": run.outputs,
-        "size": run.size,
-        "seed": run.seed,
-        "tags": None if run.tags is None else list(run.tags),
-    }
+    more = {"seconds": run.seconds, "outputs": run.outputs, "size": run.size, "seed": run.seed}
+    return {**summary.facts(run), **more}
 
 
 def _row(run: Summary) -> tuple[str, ...]:

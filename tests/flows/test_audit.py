@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from repro_env.catalog import annotation, records
+from repro_env.catalog import annotation, outputs, records
 from repro_env.flows import audit
 from repro_env.flows.audit import Audit
 from repro_env.flows.execute import Done
@@ -44,7 +44,7 @@ def run(place: Place, *, parents: tuple[Parent, ...] = (), **options: object) ->
     if parents:
         began = msgspec.structs.replace(done.start, parents=parents)
         rewrite(done.folder / "start.json", codec.pretty(began))
-        end = msgspec.structs.replace(done.end, start=audit._digest(done.folder / "start.json"))
+        end = msgspec.structs.replace(done.end, start=outputs.digest(done.folder / "start.json"))
         rewrite(done.folder / "end.json", codec.pretty(end))
     return done
 
@@ -55,7 +55,7 @@ def rewrite(path: Path, data: bytes) -> None:
 
 
 def digest(path: Path) -> str:
-    found = audit._digest(path)
+    found = outputs.digest(path)
     assert found is not None
     return found
 
