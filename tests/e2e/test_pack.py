@@ -96,5 +96,5 @@ def test_a_damaged_pack_is_refused(packed: Path, bare: Project, tmp_path: Path) 
 
 def test_what_a_pack_is_written_to(small: Project, tmp_path: Path) -> None:
     assert "is a folder" in one_sentence(small.run("pack", "repro", tmp_path, code=2))
-    assert "Missing argument" in small.run("pack", "repro", code=2).err
+    assert "missing argument" in small.run("pack", "repro", code=2).err
     assert parts.digests(tmp_path) == {}

@@ -1,0 +1,90 @@
+"""docs/reference.md names every option of every command, in that command's own part, and none that is not there."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro_env.cli import app
+from repro_env.cli import exec as one_run
+
+REFERENCE = (Path(__file__).parents[1] / "docs" / "reference.md").read_text()
+EVERYWHERE = {"--help", "-h", "--json"}
+"""Said once, above the table of commands."""
+OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+
+
+def commands(found: Any, name: str = "") -> dict[str, set[str]]:
+    """Each command by its words -> its options, as the parser knows them."""
+    below = getattr(found, "commands", None)
+    if below is None:
+        return {name: {option for one in found.params for option in one.opts if option.startswith("-")}}
+    return {word: options for key, one in below.items() for word, options in commands(one, f"{name} {key}".strip()).items()}
+
+
+def all_commands() -> dict[str, set[str]]:
+    from typer.main import get_command
+
+    there = commands(get_command(app.application(None)))
+    ours = set(one_run._VALUES | one_run._FLAGS | one_run._MAYBE)
+    from repro_env.cli import sensitivity
+
+    there["exec"] = ours
+    there["sensitivity"] = (ours - set(sensitivity._SINGLE)) | {"--seeds", "--metric"}
+    del there["runs lineage"]  # the same function as `lineage`
+    return there
+
+
+COMMANDS = all_commands()
+
+
+def part(command: str) -> tuple[list[str], list[str]]:
+    """What the reference says of a command: the first cells of rows that are about it, and all else in its part."""
+    top, _, sub = command.partition(" ")
+    rows = [line for line in REFERENCE.splitlines() if re.match(rf"\| (?:`[a-z ]+`, )*`{re.escape(command)}[ `]", line)]
+    heading = re.search(
+        rf"^### {command if not sub else f'({command}|{top})'}\n(.*?)(?=^##)", REFERENCE, re.MULTILINE | re.DOTALL
+    )
+    lines = heading[0].splitlines() if heading else []
+    cells = [line for line in lines if line.startswith("| `-")]
+    return rows + cells, [line for line in lines if not line.startswith("| `") or not sub]
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_every_option_is_in_the_reference(command: str) -> None:
+    rows, others = part(command)
+    named = set(OPTION.findall("\n".join(rows + others)))
+    if command == "sensitivity":  # "Options are those of `exec`, but for ..."
+        named |= {option for option in COMMANDS["exec"] if f"`{option}`" not in "\n".join(others)}
+    assert COMMANDS[command] - EVERYWHERE - named == set()
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_reference_names_no_option_that_is_not_there(command: str) -> None:
+    rows, _ = part(command)
+    cells = "\n".join(re.split(r"(?<!\\)\|", row)[1] for row in rows)
+    allowed = COMMANDS[command] | {option for name, options in COMMANDS.items() if f"`{name}`" in cells for option in options}
+    assert set(OPTION.findall(re.sub(r"`repro-env [^`]*`", "", cells))) - allowed == set()
+
+
+def test_every_command_but_shell_prints_json() -> None:
+    assert [name for name, options in COMMANDS.items() if "--json" not in options] == ["shell"]
+    assert "Every command but `shell` takes `--json`" in REFERENCE
+
+
+def test_every_command_has_a_row_and_every_row_is_a_command() -> None:
+    table = REFERENCE.partition("| command | does | stdout |")[2].partition("\n\n")[0]
+    named = {word for row in table.splitlines()[2:] for word in re.findall(r"`([a-z]+(?: [a-z]+)?)", row.split("|")[1])}
+    assert {name for name in COMMANDS if name not in named} == set()
+    assert {name for name in named if name not in COMMANDS and name != "runs lineage"} == set()
+
+
+def test_every_exit_code_is_in_the_reference() -> None:
+    from repro_env.model import errors
+
+    rows = set(re.findall(r"^\| (\d+) \| (\w+) \|", REFERENCE, re.MULTILINE))
+    ours = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.ReproEnvError)]
+    assert {(str(one.exit_code), one.__name__) for one in ours if one is not errors.ReproEnvError} == rows
