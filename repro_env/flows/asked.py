@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,8 +16,11 @@ from repro_env.model.errors import DataError, RecordError, UsageError
 from repro_env.model.run import DataFact, GivenVariable, Mode, Mount, Ranks, RunnerName, User
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
+from repro_env.model.text import RelPath
 from repro_env.run import plan
 from repro_env.store.store import Store
+
+_TERM = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,63}")
 
 
 class Asked(msgspec.Struct, frozen=True, kw_only=True):
@@ -53,6 +57,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     runs: Path | None = None
     save: Path | None = None
     record: Path | None = None
+    hidden: tuple[RelPath, ...] | Literal["all"] = ()
+    """Kept bytecode that the run is not shown (`store.bytecode`): it compiles what a run that it repeats had to compile."""
     kept: bool = True
     """The run's folder stays; where it does not, it is not spoken of."""
 
@@ -180,9 +186,16 @@ def data_of(asked: Asked, spec: Spec, mounts: tuple[Mount, ...], store: Store, t
     return tuple(sorted(facts, key=lambda fact: fact.target))
 
 
+def term_of(environ: Mapping[str, str]) -> str:
+    """The caller's TERM; empty where there is none, or one that names no terminal."""
+    term = environ.get("TERM", "")
+    return term if _TERM.fullmatch(term) else ""
+
+
 def caller_of(asked: Asked, spec: Spec) -> tuple[Variable, ...]:
     if asked.runner != "host":
-        return (Variable(name="TERM", value=asked.environ["TERM"]),) if "TERM" in asked.environ else ()
+        term = term_of(asked.environ)
+        return (Variable(name="TERM", value=term),) if term else ()
     from repro_env.capture import variables
 
     # What changes numbers was recorded at capture; what was not set then is not set now.

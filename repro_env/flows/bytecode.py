@@ -28,26 +28,34 @@ TOOLS = Path(__file__).resolve().parents[1] / "inside"
 _WANTED = "wanted.json"
 
 
-def keep(modules: Sequence[Module], spec: Spec, *, store: Store, tell: Tell, asked: Asked | None = None) -> None:
+def keep(
+    modules: Sequence[Module],
+    spec: Spec,
+    *,
+    store: Store,
+    tell: Tell,
+    asked: Asked | None = None,
+    least: int = bytecode.WORTHWHILE,
+) -> None:
     """Compile these modules in a run of their own and keep the bytecode for later runs. Never raises.
 
-    `asked`: the run before, whose runner is taken for it.
+    `asked`: the run before, whose runner is taken for it. `least`: with fewer new ones, nothing is done.
     """
-    if len(modules) < bytecode.WORTHWHILE:
+    if len(modules) < least:
         return
     try:
         with undisturbed(), store.bytecode.adding(spec.expected.image_id) as may:
             if may:
-                _keep(modules, spec, store, tell, asked)
+                _keep(modules, spec, store, tell, asked, least)
     except (OSError, ReproEnvError) as error:
         tell(f"the bytecode of this run's modules was not kept: {error}")
 
 
-def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell, asked: Asked | None) -> None:
+def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell, asked: Asked | None, least: int) -> None:
     image = spec.expected.image_id
     missing = store.bytecode.missing(image, [module.path for module in modules])
     modules = [module for module in modules if module.path in missing]
-    if len(modules) < bytecode.WORTHWHILE:
+    if len(modules) < max(least, 1):
         return
     began = time.monotonic()
     with store.temp.folder() as temporary:

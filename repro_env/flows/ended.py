@@ -12,7 +12,8 @@ from repro_env.flows import before
 from repro_env.io.files import remove_tree
 from repro_env.model import redact
 from repro_env.model.run import End, Launch, Outcome, Output, Start
-from repro_env.run import plan
+from repro_env.run import plan, pycache
+from repro_env.run.bytecode import Module
 from repro_env.store.store import Store
 
 
@@ -27,9 +28,13 @@ def end_of(
     removed: Sequence[str],
     problems: Sequence[str],
     after: before.Listing | None,
+    compiled: Sequence[Module],
     store: Store,
 ) -> End:
-    """Read everything in the run's `folder`. `started`: digest of its `start.json`. `problems` stand among `others`."""
+    """Read everything in the run's `folder`. `started`: digest of its `start.json`. `problems` stand among `others`.
+
+    `compiled`: modules of the image that the command had to compile.
+    """
     files, notes = folder / "files", Path(launch.notes)
     left = outputs.collect(files)
     said = noted.read(notes / plan.NOTES)
@@ -55,6 +60,7 @@ def end_of(
         unread=tuple(sorted((*numbers.unread, *values.unread))),
         trace=traced(launch, folder),
         after=before.digest(after),
+        compiled=tuple(one.path for one in compiled) if pycache.KEPT in outcome.means else (),
         resumed=parents.resumed(said.resumed, [folder.parent, *store.seen.folders()], start.id),
     )
 

@@ -64,7 +64,8 @@ class Docker:
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         store = self._store
-        with engines.opened(environ=self._asked.environ) as engine, store.bytecode.shown(launch.image) as kept:
+        shown = store.bytecode.shown(launch.image, hidden=self._asked.hidden)
+        with engines.opened(environ=self._asked.environ) as engine, shown as kept:
             runner = DockerRunner(
                 store.layers.path,
                 engine=engine,

@@ -10,11 +10,11 @@ import contextlib
 import secrets
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
-from typing import Protocol
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -22,7 +22,7 @@ from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, parents, recipe, records
 from repro_env.flows import before, ended, keptspec, rebuild, snapshot
-from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, seed_of, user_of
+from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.opening import opening, shown
 from repro_env.flows.snapshot import Snapshot
@@ -53,6 +53,8 @@ class Backend(Protocol):
 
     began: bool
     """After `run` raised: the command was started all the same, and its end is not known."""
+    compiled: tuple[Module, ...]
+    """After `run`: modules of the image that the command had to compile."""
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         """As `run.interface.Runner`."""
@@ -144,6 +146,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         gpus=asked.gpus,
         spec_file=keptspec.keep(asked, spec, folder, runs, store=store, tell=tell),
         exact=command == asked.command,
+        term=None if asked.runner == "host" else term_of(asked.environ),
         recipe=recipe.files(asked.recipe, asked.here),
         parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
         tool=__version__,
@@ -154,7 +157,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     store.seen.see(runs)
     with store.lease.only(_needed(launch, folder, store)):  # a run may take days: all else may be removed meanwhile
         done = _run(asked, launch, start, source, runs, backend, tell, held, store)
-    return msgspec.structs.replace(done, compiled=getattr(backend, "compiled", ()))
+    return msgspec.structs.replace(done, compiled=backend.compiled)
 
 
 def _needed(launch: Launch, folder: Path, store: Store) -> list[str]:
@@ -211,6 +214,7 @@ def _run(
             removed=removed,
             problems=problems,
             after=after,
+            compiled=backend.compiled,
             store=store,
         )
         with contextlib.suppress(OSError):
@@ -281,9 +285,11 @@ def save(files: Path, target: Path) -> None:
 class _Embedded:
     """The embedded runner; it writes into the run's files by itself."""
 
-    def __init__(self, store: Store, spec: Spec) -> None:
+    def __init__(self, store: Store, spec: Spec, hidden: Sequence[str] | Literal["all"] = ()) -> None:
+        """`hidden`: as `Asked.hidden`."""
         self._store = store
         self._spec = spec
+        self._hidden = hidden
         self.began = False
         self.compiled: tuple[Module, ...] = ()
 
@@ -291,7 +297,7 @@ class _Embedded:
         from repro_env.run.embedded import EmbeddedRunner
 
         store = self._store
-        with store.bytecode.shown(launch.image) as kept:
+        with store.bytecode.shown(launch.image, hidden=self._hidden) as kept:
             runner = EmbeddedRunner(store.layers.path, merged=store.root / "merged", bytecode=kept)
             outcome = runner.run(launch, folder=folder)
         if not outcome.signal:  # somebody who ended the run does not want to wait for more
@@ -306,7 +312,7 @@ class _Embedded:
 
 def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, store: Store) -> Backend:
     if asked.runner == "embedded":
-        return _Embedded(store, spec)
+        return _Embedded(store, spec, asked.hidden)
     if asked.runner == "docker":
         docker: Backend = _engine().Docker(asked, spec, store)
         return docker

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -17,7 +18,7 @@ from repro_env.model.redact import REDACTED
 from repro_env.model.run import DataFact, End, Mount, RunnerName
 from repro_env.model.spec import Data, Spec
 from repro_env.model.talk import Silent, Tell
-from repro_env.run import plan
+from repro_env.run import plan, pycache
 from repro_env.store.store import Store
 
 
@@ -145,10 +146,12 @@ def expecting(spec: Spec, run: Run) -> Spec:
 
 
 def asked(
-    run: Run, env: tuple[tuple[str, str | None], ...], env_file: Path | None, environ: Mapping[str, str], *, note: str
+    run: Run, end: End, env: tuple[tuple[str, str | None], ...], env_file: Path | None, environ: Mapping[str, str], *, note: str
 ) -> Asked:
     """The recorded request. A run on the host is run again in its image."""
     start = run.start
+    if start.term is not None:
+        environ = {**environ, "TERM": start.term}
     runner: RunnerName = "docker" if start.runner == "docker" else "embedded"
     return Asked(
         command=start.command,
@@ -167,7 +170,13 @@ def asked(
         network=start.network and start.runner != "host",
         note=note,
         frozen=True,
+        hidden=hidden(end),
     )
+
+
+def hidden(end: End) -> tuple[str, ...] | Literal["all"]:
+    """The bytecode that the run did not find (`Asked.hidden`)."""
+    return "all" if pycache.NONE in end.outcome.means else end.compiled
 
 
 def threads_asked(recorded: Sequence[Variable]) -> int | None:

@@ -6,23 +6,24 @@ lay in its `--checkpoints`. What it needs and is not there any more is a reason 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
 from repro_env.catalog import records
 from repro_env.catalog.records import Run
-from repro_env.flows import origin, results, streams
+from repro_env.flows import bytecode, origin, results, streams
 from repro_env.flows.asked import Asked
-from repro_env.flows.execute import Backend, execute, host_facts
+from repro_env.flows.execute import Backend, Done, execute, host_facts
 from repro_env.flows.looker import Look, looker
 from repro_env.flows.results import Globs
 from repro_env.flows.runs import where
 from repro_env.model.run import End
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
-from repro_env.run import plan
+from repro_env.run import plan, pycache
+from repro_env.run.bytecode import Module
 from repro_env.store.store import Store
 from repro_env.verify import verdict as judging
 from repro_env.verify.verdict import Here, Promise, Verdict
@@ -65,8 +66,8 @@ def verify(wanted: Wanted, *, store: Store, tell: Tell, backend: Backend | None 
     env = origin.given(run, wanted.env, wanted.env_file, wanted.environ)
     spec = origin.source(run, spec, folder, runs, store, tell)
     note = f"verifies {run.short}" if wanted.keep else ""
-    asked = origin.asked(run, env, wanted.env_file, wanted.environ, note=note)
-    promise = judging.promised(run.start, end, _here(run, spec, asked))
+    asked = origin.asked(run, end, env, wanted.env_file, wanted.environ, note=note)
+    promise = judging.promised(run.start, end, _here(run, end, spec, asked, store))
     tell(promise.sentence)
     problems = origin.data(run, store, tell)
     with store.temp.folder() as temporary:
@@ -88,28 +89,49 @@ def verify(wanted: Wanted, *, store: Store, tell: Tell, backend: Backend | None 
         tell(f"comparing with {run.folder.name}")
         left = results.side(run.folder, end, origin.mounts(run))
         right = results.side(done.folder, done.end, mounts)
+        more = _newly_compiled(end, done)
+        bytecode.keep(more, spec, store=store, tell=tell, asked=asked, least=1)
         found = judging.verdict(
             results.compare(left, right, wanted.globs, look or looker(spec, asked, store)),
             promise,
             problem=_exit(end, done.end),
-            causes=judging.causes(end.effective, done.end.effective),
+            causes=(*judging.causes(end.effective, done.end.effective), *_compiled(more)),
             first=results.first_step(run.folder, done.folder),
         )
         return Verified(run=run, verdict=found, folder=kept)
 
 
-def _here(run: Run, spec: Spec, asked: Asked) -> Here:
+def _here(run: Run, end: End, spec: Spec, asked: Asked, store: Store) -> Here:
     from repro_env.capture import gpu
 
     devices: tuple[str, ...] = ()
     if asked.gpus:
         devices = tuple(one.name for one in gpu.accelerators().devices)
+    with store.bytecode.shown(spec.expected.image_id) as kept:
+        compiles = kept is None and pycache.KEPT in end.outcome.means
     return Here(
         host=host_facts(),
         threads={one.name: one.value for one in plan.threads(spec, asked.determinism, asked.threads)},
         devices=devices,
         given=tuple(one.name for one in run.start.given),
+        compiles=compiles,
     )
+
+
+def _newly_compiled(end: End, done: Done) -> tuple[Module, ...]:
+    """Modules of which the run found bytecode, and the new one did not."""
+    if pycache.KEPT not in end.outcome.means:
+        return ()
+    return tuple(one for one in done.compiled if one.path not in end.compiled)
+
+
+def _compiled(modules: tuple[Module, ...]) -> Iterator[str]:
+    if modules:
+        were = f"{len(modules):,} modules were" if len(modules) > 1 else "1 module was"
+        yield (
+            f"{were} compiled, which was not needed then: sets of objects that are hashed by address may have another order; "
+            "verify again, now that bytecode is kept"
+        )
 
 
 def _cannot_start(problems: tuple[str, ...], promise: Promise) -> Verdict:

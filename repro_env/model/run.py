@@ -222,6 +222,9 @@ class Start(Frozen, frozen=True, kw_only=True):
     """Of the bytes of the spec's file, kept in `specs/` beside the run's folder; None in records of versions that kept none."""
     exact: bool = True
     """`command` is what was run; not so where a secret, a line end or a control character was taken out of it."""
+    term: Line | None = None
+    """The caller's TERM, which the command was given: another one, or none, moves its objects. Empty for none; None where
+    the record does not say."""
     tool: Line = ""
     """The version of repro-env."""
 
@@ -324,5 +327,8 @@ class End(Frozen, frozen=True, kw_only=True):
     """Of the run's `trace` folder, sorted by path (`exec --trace`)."""
     after: Digest | None = None
     """sha256 of `checkpoints-after.json`, as `Start.before`."""
+    compiled: tuple[RelPath, ...] = ()
+    """Modules of the image that the command had to compile although bytecode was kept of others, by the path of their
+    bytecode below PYTHONPYCACHEPREFIX; sorted. Without any kept, that is all of them, and none is named."""
     resumed: tuple[Parent, ...] = ()
     """Known only when the run is over: the checkpoints that it went on from."""

@@ -91,7 +91,7 @@ class DockerRunner:
             )
             asked = container.to_container(launch, made)
             with watch.watched(self._engine.address, container.name(launch), (own.path, disk.path)):
-                outcome = self._contained(launch, made, asked)
+                outcome = self._contained(launch, made, asked, pycache.means)
             with contextlib.suppress(OSError, CaptureError):  # what a script did there must not cost the run its end
                 self.compiled = tuple(pycache.written())
             return outcome
@@ -102,7 +102,7 @@ class DockerRunner:
             raise StoreError("is not in the store", where=diff_id, hint="run `repro-env rebuild`")
         return path
 
-    def _contained(self, launch: Launch, there: Place, asked: dict[str, object]) -> Outcome:
+    def _contained(self, launch: Launch, there: Place, asked: dict[str, object], bytecode: str) -> Outcome:
         """From the container's making to its end."""
         engine, control = self._engine, Path(there.control)
         with contextlib.ExitStack() as stack:
@@ -127,7 +127,7 @@ class DockerRunner:
             except (EngineError, OSError) as error:
                 _end_alone(pid, made)
                 if (control / "ended.json").exists():
-                    return self._outcome(launch, control, 0, starved=False, lost=True)
+                    return self._outcome(launch, control, 0, bytecode, starved=False, lost=True)
                 what = error.what if isinstance(error, ReproEnvError) else str(error)
                 raise EngineError(
                     f"the engine went away while the command ran, so its end is not known ({what})",
@@ -137,9 +137,9 @@ class DockerRunner:
             if not (control / "started").exists():
                 self.began = False
                 raise _not_begun(engine, code)
-        return self._outcome(launch, control, code, starved=starved)
+        return self._outcome(launch, control, code, bytecode, starved=starved)
 
-    def _outcome(self, launch: Launch, control: Path, code: int, *, starved: bool, lost: bool = False) -> Outcome:
+    def _outcome(self, launch: Launch, control: Path, code: int, bytecode: str, *, starved: bool, lost: bool = False) -> Outcome:
         try:
             ended = msgspec.json.decode((control / "ended.json").read_bytes(), type=_Ended)
             result = os.waitstatus_to_exitcode(ended.status)
@@ -150,7 +150,7 @@ class DockerRunner:
             raise _refusal(launch, *ended.refused)
         starved = starved or bool(ended and ended.starved)
         facts = self._engine.facts
-        means = [f"engine: {facts.product} {facts.version}", "root: the engine's, read-only", "workspace: copy"]
+        means = [f"engine: {facts.product} {facts.version}", "root: the engine's, read-only", "workspace: copy", bytecode]
         if launch.gpus:
             means.append(f"gpus: {launch.gpus}")
         if ended is not None and ended.addresses:

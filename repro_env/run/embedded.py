@@ -136,7 +136,7 @@ class EmbeddedRunner:
             means=(
                 f"root: {stage.root.means}",
                 f"workspace: {stage.workspace.means}",
-                f"bytecode: {stage.pycache.means}",
+                stage.pycache.means,
                 *user,
                 *supervised.notes,
             ),

@@ -18,6 +18,7 @@ from repro_env.io.files import Found, room, walk
 from repro_env.model.errors import CommandMissingError, RunError
 from repro_env.model.run import Launch, Outcome
 from repro_env.run import addresses, kernel, memory
+from repro_env.run.bytecode import Module
 from repro_env.run.interface import Runner
 from repro_env.run.workspace import copy_file
 
@@ -33,6 +34,7 @@ class HostRunner:
         """`skip`: folders whose changes are no outputs (environment, spec, runs)."""
         self._skip = frozenset(str(path) for path in skip)
         self.began = False
+        self.compiled: tuple[Module, ...] = ()  # what it compiles lies beside its source, and is nobody else's
         self._before: dict[str, Found] = {}
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:  # noqa: ARG002

@@ -15,6 +15,8 @@ from repro_env.image import layout
 from repro_env.io import files
 from repro_env.run import kernel, overlay
 
+KEPT, NONE = "bytecode: kept", "bytecode: none yet"
+"""What `Outcome.means` says of it."""
 _MOST = 50_000
 """More files than any run compiles; a script may have written there without end."""
 
@@ -31,7 +33,7 @@ class Pycache:
     @property
     def means(self) -> str:
         """A Python that compiles has its objects at other addresses than one that does not, and so another order of sets of them."""
-        return "kept" if self._kept is not None else "none yet"
+        return KEPT if self._kept is not None else NONE
 
     def stack(self, target: Path) -> Path | None:
         """Show it at `target`. Returns what has to be shown read-only at `layout.KEPT` too, if anything. Raises `OSError`."""

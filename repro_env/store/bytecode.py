@@ -15,8 +15,9 @@ import contextlib
 import fcntl
 import hashlib
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -50,11 +51,16 @@ class Bytecode:
         self._boot = boot
 
     @contextlib.contextmanager
-    def shown(self, image_id: str) -> Iterator[Path | None]:
-        """The tree to show to a run, or None. It stays as it is until the end of the block."""
+    def shown(self, image_id: str, *, hidden: Collection[str] | Literal["all"] = ()) -> Iterator[Path | None]:
+        """The tree to show to a run, or None. It stays as it is until the end of the block.
+
+        `hidden`: files that are left out of it, as though they were not kept; `all` gives None.
+        """
         with contextlib.ExitStack() as stack:
             try:
-                tree = self._newest(hex_of(image_id), stack)
+                tree = None if hidden == "all" else self._newest(hex_of(image_id), stack)
+                if tree is not None and hidden:
+                    tree = self._without(frozenset(hidden), tree, stack)
             except OSError:
                 tree = None  # a run does without
             yield tree
@@ -147,6 +153,20 @@ class Bytecode:
                 self._boot.use(mark)
             return folder / "tree"
         return None
+
+    def _without(self, hidden: frozenset[str], tree: Path, stack: contextlib.ExitStack) -> Path:
+        """The tree, or links to what is left of it, which are removed when `stack` ends. Raises `OSError`."""
+        listed = [file.path for file in _listed(tree.parent)]
+        if hidden.isdisjoint(listed):
+            return tree
+        left = stack.enter_context(self._temp.folder()) / "tree"
+        left.mkdir()
+        for path in listed:
+            if path not in hidden:
+                target = left / path
+                target.parent.mkdir(parents=True, exist_ok=True)
+                os.link(tree / path, target)
+        return left
 
     def _numbers(self, name: str) -> list[int]:
         try:

@@ -21,6 +21,8 @@ class Here(Frozen, frozen=True, kw_only=True):
     """Names of GPUs."""
     given: tuple[str, ...] = ()
     """Variables whose values no record holds, and that were given again."""
+    compiles: bool = False
+    """The run found bytecode of its modules, and none is kept here."""
 
 
 class Promise(Frozen, frozen=True, kw_only=True):
@@ -58,6 +60,10 @@ def promised(start: Start, end: End, here: Here) -> Promise:
         besides.append(f"{one.what} at {one.file}:{one.line}{more} gave bytes that no seed reaches")
     if start.determinism != "off" and any(one == Fact(name="address randomisation", value="on") for one in end.effective):
         besides.append("sets of objects that are hashed by address, since addresses were random")
+    elif start.determinism != "off" and here.compiles:
+        besides.append(
+            "sets of objects that are hashed by address, since the run found its modules compiled and no run did here yet"
+        )
     if here.given:
         besides.append(f"another value of {', '.join(here.given)}, since no record holds values")
     if start.network:

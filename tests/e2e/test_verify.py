@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 from tests.e2e import parts
@@ -58,3 +59,35 @@ def test_a_run_comes_back_and_a_planted_difference_is_found_at_its_place(digits:
     assert "nothing was compared" in changed.out
     assert str(data) in changed.out
     assert len(json.loads(digits.run("runs", "list", "--json").out)["runs"]) >= 1
+
+
+ORDERED = """
+import numpy
+
+class Thing:
+    def __init__(self, number):
+        self.number = number
+
+with open("order.txt", "w") as file:
+    print(*(thing.number for thing in {Thing(number) for number in range(2000)}), file=file)
+"""
+
+
+def test_the_bytecode_and_the_terminal_of_the_run_are_repeated(digits: parts.Project) -> None:
+    """Compiling modules moves the heap, and so does a variable: a set of objects that are hashed by address has another order."""
+    (digits.folder / "ordered.py").write_text(ORDERED)
+    orders = []
+    try:
+        shutil.rmtree(digits.store / "bytecode")
+        (digits.store / "bytecode").mkdir()
+        for term in ("xterm", "xterm", "dumb"):
+            digits.run("exec", "ordered.py", env={"TERM": term})
+            shown = json.loads(digits.run("runs", "show", "latest", "--json").out)
+            orders.append((shown["end"]["outcome"]["means"], (Path(shown["folder"]) / "files/order.txt").read_text()))
+            verified = json.loads(digits.run("verify", "latest", "--json", env={"TERM": "linux"}).out)
+            assert (verified["same"], verified["level"]) == (True, "bitwise"), verified
+    finally:
+        (digits.folder / "ordered.py").unlink()
+    found = [[one for one in means if one.startswith("bytecode")] for means, _ in orders]
+    assert found == [["bytecode: none yet"], ["bytecode: kept"], ["bytecode: kept"]]
+    assert len({order for _, order in orders}) == 3, "else nothing was shown"

@@ -31,6 +31,7 @@ from repro_env.model.errors import (
 )
 from repro_env.model.run import GivenVariable, Launch, Outcome, User
 from repro_env.model.spec import Data, Spec
+from repro_env.run.bytecode import Module
 from repro_env.store.store import Store
 from tests.fakes import specs
 
@@ -45,6 +46,7 @@ class Fake:
         self.removed = removed
         self.launch: Launch | None = None
         self.began = False
+        self.compiled: tuple[Module, ...] = ()
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         self.launch = launch

@@ -19,6 +19,8 @@ from repro_env.model import codec
 from repro_env.model.environment import Variable
 from repro_env.model.errors import RecordError, SourceError, SpecError, UsageError
 from repro_env.model.run import Launch, Mount, Outcome
+from repro_env.run import pycache
+from repro_env.run.bytecode import Module
 from tests.capture.conftest import Git, git  # noqa: F401
 from tests.fakes.tensors import Tensor, npy
 from tests.flows.test_execute import Fake, Place, Work, writes
@@ -345,3 +347,57 @@ def test_threads_as_asked_and_as_captured_are_told_apart() -> None:
     assert origin.threads_asked((*four, Variable(name="LOKY_MAX_CPU_COUNT", value="4"))) is None
     assert origin.threads_asked(four[:2]) is None
     assert origin.threads_asked(()) is None
+
+
+class Compiling(Fake):
+    """Finds bytecode as its `means` say, and has to compile these modules."""
+
+    def __init__(self, means: str, *names: str) -> None:
+        super().__init__(trained())
+        self.means = means
+        self.compiled = tuple(Module(path=name, source=f"/{name[:-16]}.py", optimize=0) for name in names)
+
+    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+        return msgspec.structs.replace(super().run(launch, folder=folder), means=("root: fake", self.means))
+
+
+A, B = "opt/env/lib/a.cpython-311.pyc", "opt/env/lib/b.cpython-311.pyc"
+
+
+@pytest.mark.parametrize(
+    ("means", "recorded", "hidden"),
+    [(pycache.NONE, (), "all"), (pycache.KEPT, (A, B), (A, B)), ("workspace: copy", (), ())],
+)
+def test_a_run_that_is_repeated_finds_the_bytecode_that_the_first_one_found(
+    place: Place, means: str, recorded: tuple[str, ...], hidden: object
+) -> None:
+    done = place.run(backend=Compiling(means, A, B))
+    assert done.end.compiled == recorded
+    assert origin.hidden(done.end) == hidden
+    found = verified(place, None, Compiling(means, A, B)).verdict
+    assert (found.same, found.causes) == (True, ())
+
+
+def test_what_is_compiled_now_alone_is_a_cause_and_said_beforehand(place: Place) -> None:
+    place.run(backend=Compiling(pycache.KEPT, A))
+    found = verified(place, None, Compiling(pycache.NONE, A, B)).verdict
+    assert "since the run found its modules compiled" in found.promise.sentence
+    (cause,) = found.causes
+    assert cause.startswith("1 module was compiled")
+
+
+@pytest.mark.parametrize(("then", "now"), [("xterm-256color", "dumb"), ("xterm", None), (None, "xterm"), ("../x", "xterm")])
+def test_the_terminal_is_that_of_the_run(place: Place, then: str | None, now: str | None) -> None:
+    """It is one variable more in the environment of the command, which moves its objects."""
+
+    def environ(term: str | None) -> dict[str, str]:
+        return {"HOME": "/home/ann"} | ({} if term is None else {"TERM": term})
+
+    first, again = Fake(trained()), Fake(trained())
+    done = place.run(backend=first, environ=environ(then))
+    assert done.start.term == (then if then and then.startswith("x") else "")
+    verified(place, None, again, environ=environ(now))
+    assert first.launch is not None
+    assert again.launch is not None
+    kept = [[one for one in launch.env if one.name == "TERM"] for launch in (first.launch, again.launch)]
+    assert kept[0] == kept[1]

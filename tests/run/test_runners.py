@@ -178,7 +178,7 @@ def test_a_command_sees_the_same_and_leaves_the_same(each: Place) -> None:
         with engines.opened(each.engine) as engine:
             product = f"engine: {engine.facts.product} {engine.facts.version}"
             assert not engine.client.api.containers(all=True, filters={"label": f"{LABEL}={ran.folder}/.scratch"})
-        assert outcome.means == (product, "root: the engine's, read-only", "workspace: copy")
+        assert outcome.means == (product, "root: the engine's, read-only", "workspace: copy", "bytecode: none yet")
 
 
 def test_addresses_are_fixed_or_the_record_says_why_not(each: Place) -> None:

@@ -66,6 +66,24 @@ def test_more_is_added_to_what_was_there_and_what_was_there_stays(store: Store, 
     assert trees(store) == ["2"]
 
 
+def test_files_can_be_hidden_and_are_there_all_the_same(store: Store, tmp_path: Path) -> None:
+    add(store, made(tmp_path / "made", a=data("a"), b=data("b")), "a", "b")
+    kept = one(store)
+    with store.bytecode.shown(IMAGE, hidden=("usr/lib/a", "usr/lib/gone")) as tree:
+        assert tree is not None
+        assert [path.name for path in tree.rglob("*") if path.is_file()] == ["b"]
+        hiding = tree
+    assert not hiding.exists()
+    with store.bytecode.shown(IMAGE, hidden=("usr/lib/gone",)) as tree:
+        assert tree == kept.parents[2]
+    with store.bytecode.shown(IMAGE, hidden="all") as tree:
+        assert tree is None
+    assert held(store) == {"a": data("a"), "b": data("b")}
+    (store.root / "bytecode" / IMAGE[7:] / "1/list").write_bytes(b"torn")
+    with store.bytecode.shown(IMAGE, hidden=("usr/lib/a",)) as tree:
+        assert tree is None
+
+
 def test_only_bytecode_that_was_asked_for_and_does_not_go_by_time_is_kept(store: Store, tmp_path: Path) -> None:
     folder = made(tmp_path / "made", timed=data("x", 0), torn=data(""), unasked=data("x"), good=data("x"))
     (folder / "usr/lib/link").symlink_to("good")

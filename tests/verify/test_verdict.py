@@ -93,6 +93,16 @@ def test_what_no_seed_reaches_is_said_and_names_are_not() -> None:
     assert "another value of LR" in promised(START, END, msgspec.structs.replace(HERE, given=("LR",))).sentence
 
 
+def test_compiling_what_was_compiled_then_is_said_beforehand() -> None:
+    here = msgspec.structs.replace(HERE, compiles=True)
+    found = promised(START, END, here)
+    assert found.level == "bitwise"
+    assert found.sentence.endswith("since the run found its modules compiled and no run did here yet")
+    random = msgspec.structs.replace(END, effective=(Fact(name="address randomisation", value="on"),))
+    assert promised(START, random, here).sentence.count("hashed by address") == 1
+    assert "hashed by address" not in promised(msgspec.structs.replace(START, determinism="off"), END, here).sentence
+
+
 def test_causes_are_what_was_in_force_in_one_run_alone() -> None:
     then = (Fact(name="threads torch", value="2"), Fact(name="torch", value="2.13"))
     now = (Fact(name="threads torch", value="1"), Fact(name="torch", value="2.13"), Fact(name="cudnn", value="9"))
