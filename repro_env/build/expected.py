@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -116,10 +115,4 @@ def _tree(blob: TreeBlob, folder: Path, store: Store) -> list[Entry]:
             )
             for one in found
         ]
-    listed = []
-    for entry, chunks in carried.tree(blob):
-        hasher = hashlib.sha256()
-        for chunk in chunks:
-            hasher.update(chunk)
-        listed.append(msgspec.structs.replace(entry, sha256=hasher.hexdigest() if entry.kind == "file" else ""))
-    return listed
+    return carried.entries(blob, store.facts)

@@ -17,9 +17,12 @@ from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
+import msgspec
+
 from repro_env.image import tar
-from repro_env.image.entry import CHUNK, Members
+from repro_env.image.entry import CHUNK, Entry, Members
 from repro_env.io.files import room, sync_folder
+from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.errors import ArtifactError
 from repro_env.store import inflate
@@ -36,6 +39,11 @@ _HINT = "delete it and capture again, or restore it from where it was copied"
 _LEVEL = 1
 SENT = "carried-blob"
 """Kind of the facts of carried files, by `key_of`: the digest of their very bytes, compressed as they lie, once they were proven."""
+_LISTED = "carried-entries"
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    entries: tuple[Entry, ...]
 
 
 class Carried:
@@ -140,6 +148,25 @@ class Carried:
         with self._open(blob.sha256, blob.size) as source:
             yield from tar.read(source.take, where=source.where)
             source.finish()
+
+    def entries(self, blob: TreeBlob, facts: FactCache) -> list[Entry]:
+        """The paths of a carried tree, each file with its sha256. Raises what `tree` raises.
+
+        A digest always stands for the same paths: while the file is one that `has` knows to be whole, it is not read again.
+        """
+        path, key = self.path(blob.sha256), f"{blob.sha256} {blob.size}"
+        if path is not None and facts.get("carried", key_of(path)) is not None:
+            known = facts.recall(_LISTED, key, _Listed)
+            if known is not None:
+                return list(known.entries)
+        found = []
+        for entry, chunks in self.tree(blob):
+            hasher = hashlib.sha256()
+            for chunk in chunks:
+                hasher.update(chunk)
+            found.append(msgspec.structs.replace(entry, sha256=hasher.hexdigest()) if entry.kind == "file" else entry)
+        facts.put(_LISTED, key, codec.canonical(_Listed(tuple(found))))
+        return found
 
     def packed(self, blob: TreeBlob) -> Iterator[bytes]:
         """The gzip of a carried tree, its very bytes where it is kept as gzip; proven as in `tree` by the time they end."""

@@ -243,6 +243,40 @@ def test_has_does_not_read_what_was_just_written(carried: Carried, store: Store,
     assert carried.has(blob.sha256, store.facts)
 
 
+def _listed(members: list[Member]) -> list[Entry]:
+    return [
+        msgspec.structs.replace(entry, sha256=hashlib.sha256(b"".join(chunks)).hexdigest()) if entry.kind == "file" else entry
+        for entry, chunks in members
+    ]
+
+
+def test_a_whole_blob_is_listed_once(carried: Carried, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    blob = carried.add_tree(small(), facts=store.facts)
+    assert carried.entries(blob, store.facts) == _listed(small())
+
+    def unread(self: Carried, blob: TreeBlob) -> Iterator[Member]:
+        raise AssertionError("it was read again")
+
+    monkeypatch.setattr(Carried, "tree", unread)
+    assert carried.entries(blob, store.facts) == _listed(small())
+
+
+def test_a_blob_that_is_not_what_was_listed_is_read(carried: Carried, store: Store) -> None:
+    """Nothing that was known of a digest speaks for a file that is damaged, missing or of another size."""
+    blob = carried.add_tree(small(), facts=store.facts)
+    carried.entries(blob, store.facts)
+    with pytest.raises(ArtifactError, match="where the spec says"):
+        carried.entries(msgspec.structs.replace(blob, size=blob.size + 1), store.facts)
+    data = bytearray(_file(carried, blob).read_bytes())
+    data[len(data) // 2] ^= 1
+    _file(carried, blob).write_bytes(data)
+    with pytest.raises(ArtifactError):
+        carried.entries(blob, store.facts)
+    _file(carried, blob).unlink()
+    with pytest.raises(ArtifactError, match="is not there"):
+        carried.entries(blob, store.facts)
+
+
 def test_keep_only_removes_other_blobs_and_no_other_file(carried: Carried, tmp_path: Path) -> None:
     kept, old = carried.add_tree(small()), carried.add_tree(small()[:3])
     (tmp_path / "wheel").write_bytes(b"wheel")
