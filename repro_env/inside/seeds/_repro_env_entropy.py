@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 seeds: Any = __import__("_repro_env_seeds")
+notes: Any = seeds.part("notes")
+places: Any = seeds.part("places")
 
 _LIBRARY = os.path.dirname(os.__file__) + "/"
 _DOORS = {_LIBRARY + name + ".py": name for name in ("random", "secrets", "uuid")}
@@ -26,37 +28,13 @@ _counts: dict[tuple[str, str, int], list[int]] = {}
 """(what, file, line) -> how often, and how often as noted."""
 
 
-def install() -> None:
-    """Stand in for the functions of `os`."""
-    for name in ("urandom", "getrandom"):
-        if hasattr(os, name):
-            setattr(os, name, _counting(getattr(os, name), name))
-    seeds.when_imported("uuid", _hook_uuid)
-    if hasattr(os, "register_at_fork"):
-        os.register_at_fork(after_in_child=_counts.clear)
-    seeds.at_end(_flush)
-
-
-def _counting(plain: Any, name: str) -> Any:
-    def ours(*args: Any, **kwargs: Any) -> Any:
-        try:
-            _count("os." + name, sys._getframe(1))
-        except Exception as error:
-            seeds.problem("os." + name, error)
-        return plain(*args, **kwargs)
-
-    ours.__name__ = ours.__qualname__ = name
-    ours.__module__ = "os"
-    ours.__doc__ = plain.__doc__
-    return ours
-
-
-def _hook_uuid(uuid: Any) -> None:
+def hook_uuid(uuid: Any) -> None:
+    """`uuid1` takes its own way."""
     plain = uuid.uuid1
 
     def uuid1(node: Any = None, clock_seq: Any = None) -> Any:
         try:
-            _count("uuid.uuid1", sys._getframe(1))
+            count("uuid.uuid1", sys._getframe(1))
         except Exception as error:
             seeds.problem("uuid.uuid1", error)
         return plain(node, clock_seq)
@@ -67,32 +45,39 @@ def _hook_uuid(uuid: Any) -> None:
     uuid.uuid1 = uuid1
 
 
-def _count(what: str, frame: FrameType | None) -> None:
+def count(what: str, frame: FrameType | None) -> None:
+    """Count one call of `what`, which `frame` made."""
     while frame is not None and frame.f_code.co_filename in _DOORS:
         door = _DOORS[frame.f_code.co_filename]
         what = "random.SystemRandom" if door == "random" else f"{door}.{frame.f_code.co_name}"
         frame = frame.f_back
     file = frame.f_code.co_filename if frame is not None else ""
-    if file.startswith("<frozen ") or seeds.is_standard(file):
+    if file.startswith("<frozen ") or places.is_standard(file):
         return
-    place = (what, *seeds.user_line())
-    count = _counts.get(place)
-    if count is None:
+    place = (what, *places.user_line())
+    counted = _counts.get(place)
+    if counted is None:
         if len(_counts) >= _PLACES:
             return
-        count = _counts[place] = [0, 0]
-    count[0] += 1
-    if count[0] >= 2 * count[1]:
-        _note(place, count)
+        counted = _counts[place] = [0, 0]
+    counted[0] += 1
+    if counted[0] >= 2 * counted[1]:
+        _note(place, counted)
 
 
-def _note(place: tuple[str, str, int], count: list[int]) -> None:
+def _note(place: tuple[str, str, int], counted: list[int]) -> None:
     what, file, line = place
-    seeds.note({"entropy": what, "count": count[0] - count[1], "file": file, "line": line})
-    count[1] = count[0]
+    notes.note({"entropy": what, "count": counted[0] - counted[1], "file": file, "line": line})
+    counted[1] = counted[0]
 
 
-def _flush() -> None:
-    for place, count in list(_counts.items()):
-        if count[0] > count[1]:
-            _note(place, count)
+def forget() -> None:
+    """What a fork's parent counted is the parent's."""
+    _counts.clear()
+
+
+def finish() -> None:
+    """Note what is not noted yet."""
+    for place, counted in list(_counts.items()):
+        if counted[0] > counted[1]:
+            _note(place, counted)

@@ -9,17 +9,15 @@ import os
 import sys
 
 
-def _start(*names: str) -> None:
-    """`install()` of each of these modules beside us. The first is the one that takes notes."""
+def _start() -> None:
     try:
-        notes = __import__(names[0])
+        seeds = __import__("_repro_env_seeds")
     except Exception:
         return  # an interpreter older than 3.8, or the folder is gone: nothing there that could take a note
-    for name in names:
-        try:
-            __import__(name).install()
-        except Exception as error:  # noqa: PERF203 - a script must never fail because of us
-            notes.problem(f"start of {name}", error)
+    try:
+        seeds.install()
+    except Exception as error:  # a script must never fail because of us
+        seeds.problem("start", error)
 
 
 def _go_on() -> None:
@@ -37,11 +35,5 @@ def _go_on() -> None:
 
 
 if os.environ.get("REPRO_ENV_SEED"):
-    _start(
-        "_repro_env_seeds",
-        "_repro_env_entropy",
-        "_repro_env_package",
-        *(["_repro_env_determinism"] if os.environ.get("REPRO_ENV_DETERMINISM") else []),
-        *(["_repro_env_trace"] if os.environ.get("REPRO_ENV_TRACE") else []),
-    )
+    _start()
 _go_on()

@@ -1,0 +1,60 @@
+"""The numbers that take the place of the system's randomness: functions of the master seed.
+
+Every stream is sha256(master, rank, worker, purpose, ordinal). `worker` is the process' identity in multiprocessing, the
+same under fork, spawn and forkserver; inside a DataLoader worker it is the seed that torch gave that worker.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+seeds: Any = __import__("_repro_env_seeds")
+
+_ordinals: dict[Any, int] = {}
+
+
+def stream(purpose: str, bits: int) -> int:
+    """The next `bits` (at most 256) of this process for one purpose."""
+    who = worker()
+    ordinal = _ordinals.get((who, purpose), 0)
+    _ordinals[who, purpose] = ordinal + 1
+    text = "\0".join(("repro-env/seeds/1", seeds._MASTER, _rank(), repr(who), purpose, str(ordinal)))
+    return int.from_bytes(_sha256(text.encode()), "big") >> (256 - bits)
+
+
+def _sha256(data: bytes) -> bytes:
+    # hashlib would load OpenSSL, which takes longer than all the rest of ours.
+    for name in ("_sha2", "_sha256", "hashlib"):
+        try:
+            digest: bytes = __import__(name).sha256(data).digest()
+        except ImportError:
+            continue
+        return digest
+    raise ImportError("this Python has no SHA-256")
+
+
+def _rank() -> str:
+    """Empty for the first rank too: alone, it has the numbers of a run without ranks."""
+    if seeds._SAME:
+        return ""
+    rank = next((os.environ[name] for name in seeds._RANKS if os.environ.get(name)), None)
+    if rank is None:  # Lightning starts its ranks with these two
+        rank = f"{os.environ.get('NODE_RANK') or '0'}.{os.environ.get('LOCAL_RANK') or '0'}"
+    return "" if rank in ("0", "0.0") else rank
+
+
+def worker() -> tuple[Any, ...]:
+    """Who this process is: the loader's worker, else the process or task of multiprocessing; empty for the first process."""
+    loader = sys.modules.get("torch.utils.data._utils.worker")
+    info = getattr(loader, "_worker_info", None)
+    return seeds._State.worker if info is None else ("loader", info.seed)
+
+
+def restart() -> None:
+    """Another worker's streams begin at their beginning."""
+    _ordinals.clear()
