@@ -82,8 +82,17 @@ def test_the_readme_names_only_make_targets_that_exist() -> None:
 
 def test_links_between_documents_lead_somewhere() -> None:
     for document in (path for path in tracked() if path.suffix == ".md"):
-        for target in re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)", document.read_text()):
-            assert (document.parent / target).exists(), f"{document.relative_to(ROOT)} links to {target}"
+        for target, anchor in re.findall(r"\]\(([^)#:\s]*)(?:#([^)]*))?\)", document.read_text()):
+            there = document.parent / target if target else document
+            assert there.exists(), f"{document.relative_to(ROOT)} links to {target}"
+            assert not anchor or anchor in headings(there), f"{document.relative_to(ROOT)} links to {target}#{anchor}"
+
+
+def headings(document: Path) -> set[str]:
+    """The anchors of a document's headings."""
+    text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
+    found = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in found}
 
 
 @pytest.mark.parametrize("path", LOCKS, ids=lambda path: str(path.relative_to(ROOT)))

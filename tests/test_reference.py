@@ -1,8 +1,9 @@
-"""docs/reference.md names every option of every command, in that command's own part, and none that is not there."""
+"""docs/reference.md names every option of every command; no document shows a command line that there is not."""
 
 from __future__ import annotations
 
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from repro_env.cli import app
 from repro_env.cli import exec as one_run
 
-REFERENCE = (Path(__file__).parents[1] / "docs" / "reference.md").read_text()
+ROOT = Path(__file__).parents[1]
+REFERENCE = (ROOT / "docs" / "reference.md").read_text()
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 EVERYWHERE = {"--help", "-h", "--json"}
 """Said once, above the table of commands."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
@@ -88,3 +91,38 @@ def test_every_exit_code_is_in_the_reference() -> None:
     rows = set(re.findall(r"^\| (\d+) \| (\w+) \|", REFERENCE, re.MULTILINE))
     ours = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.ReproEnvError)]
     assert {(str(one.exit_code), one.__name__) for one in ours if one is not errors.ReproEnvError} == rows
+
+
+def lines(text: str) -> list[list[str]]:
+    """The words of each `repro-env` command line that a document shows, in a block or in the middle of a sentence."""
+    blocks = [
+        line for block in re.findall(r"^```console\n(.*?)^```", text, re.MULTILINE | re.DOTALL) for line in block.splitlines()
+    ]
+    shown = [part for line in blocks for part in re.split(r" && |; ", line.removeprefix("$ "))]
+    inline = re.findall(r"`(repro-env [^`]*)`", re.sub(r"^```.*?^```", "", text, flags=re.MULTILINE | re.DOTALL))
+    plain = [re.sub(r"\s+", " ", one) for one in (*shown, *inline)]
+    return [shlex.split(one, comments=True) for one in plain if re.match(r"(\w+=\S* )*repro-env ", one)]
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda path: path.name)
+def test_documents_show_commands_and_options_that_there_are(document: Path) -> None:
+    for words in lines(document.read_text()):
+        words = words[words.index("repro-env") + 1 :]
+        name = next((name for name in (" ".join(words[:2]), words[0]) if name in COMMANDS), None)
+        if name is None:
+            assert words in (["COMMAND", "--help"], ["--help"]) or words[0] in ("image", "runs", "store"), words
+            continue
+        rest = words[len(name.split()) :]
+        if name in ("exec", "sensitivity"):
+            more = ("--seeds", "--metric") if name == "sensitivity" else ()
+            one_run.split([word for word in rest if word != "..."], more=more, name=name)
+            continue
+        used = {word.partition("=")[0] for word in rest if word.startswith("-")}
+        assert used - COMMANDS[name] == set(), words
+
+
+def test_command_lines_are_found_in_documents() -> None:
+    found = lines(
+        "x `repro-env runs\nlist --tag a` y\n```console\n$ A=1 repro-env check --all   # c\ncd x && repro-env show\n```\n"
+    )
+    assert found == [["A=1", "repro-env", "check", "--all"], ["repro-env", "show"], ["repro-env", "runs", "list", "--tag", "a"]]
