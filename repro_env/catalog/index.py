@@ -32,6 +32,8 @@ _VERSION = zlib.crc32(f"3 {__version__}".encode()) & 0x7FFFFFFF
 """Of the tables and of what is in them: of this program, and of a number that is raised with every change of `Summary`."""
 _SETTLED = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT). What is younger may be written again under the same key."""
+_PATIENCE = 3.0
+"""Seconds that another process may hold the index: longer than to read ten thousand records, and who holds it may hang."""
 _FOLDERS = "create table folder (id integer primary key, path blob unique not null)"
 _RUNS = (
     "create table run (folder integer not null, name text not null, key blob not null, summary blob not null,"
@@ -205,12 +207,12 @@ class Index:
         import sqlite3
 
         try:
-            with contextlib.closing(sqlite3.connect(self._database, timeout=30)) as db:
+            with contextlib.closing(sqlite3.connect(self._database, timeout=_PATIENCE)) as db:
                 db.execute("pragma synchronous = normal")
                 _prepare(db)
                 do(db)
         except sqlite3.OperationalError:
-            return  # locked for long, no room, or no locks on this file system
+            self._database = None  # locked for long, no room, or no locks on this file system: it is not asked again
         except sqlite3.DatabaseError:
             with contextlib.suppress(OSError):
                 self._database.unlink(missing_ok=True)  # damaged

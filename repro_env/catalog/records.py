@@ -22,16 +22,17 @@ import secrets
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Literal
+from typing import Literal, TypeVar
 
 import msgspec
 
 from repro_env.catalog import ids
 from repro_env.io.files import atomic_write, remove_tree, room
 from repro_env.model import codec
-from repro_env.model.errors import DiskError, RecordError, ReproEnvError
+from repro_env.model.errors import DiskError, RecordError, ReproEnvError, SpecError, SpecVersionError
 from repro_env.model.run import End, Start
 
+_Half = TypeVar("_Half", Start, End)
 State = Literal["done", "running", "interrupted"]
 LATEST = "latest"
 TRACE = "trace"
@@ -55,6 +56,15 @@ class Run(msgspec.Struct, frozen=True):
     @property
     def files(self) -> Path:
         return self.folder / "files"
+
+    @property
+    def intact(self) -> bool | None:
+        """Whether `start.json` is the one that `end.json` speaks of, read now; None where nothing speaks of it."""
+        if self.end is None or self.end.start is None:
+            return None
+        with contextlib.suppress(OSError):
+            return self.end.start == f"sha256:{hashlib.sha256((self.folder / 'start.json').read_bytes()).hexdigest()}"
+        return False
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -196,8 +206,7 @@ def read(folder: Path) -> Run:
         raise RecordError(
             f"has no record: {error.strerror}", where=str(folder), hint="it never started, or its files were moved"
         ) from None
-    codec.schema_of(data, family="repro-env/run-start", newest=1, where=str(started))
-    start = codec.decode(data, Start, where=str(started))
+    start = _decoded(data, Start, "repro-env/run-start", started)
     ended = folder / "end.json"
     try:
         data = ended.read_bytes()
@@ -205,8 +214,18 @@ def read(folder: Path) -> Run:
         return Run(folder, start, None, "running" if is_running(folder) else "interrupted")
     except OSError as error:
         raise RecordError(f"cannot be read: {error.strerror}", where=str(ended), hint="mend its permissions") from None
-    codec.schema_of(data, family="repro-env/run-end", newest=1, where=str(ended))
-    return Run(folder, start, codec.decode(data, End, where=str(ended)), "done")
+    return Run(folder, start, _decoded(data, End, "repro-env/run-end", ended), "done")
+
+
+def _decoded(data: bytes, into: type[_Half], family: str, path: Path) -> _Half:
+    try:
+        codec.schema_of(data, family=family, newest=1, where=str(path))
+        return codec.decode(data, into, where=str(path))
+    except SpecVersionError:
+        raise
+    except SpecError as error:
+        hint = "a record is never written again: restore it from a copy, or remove the run with `repro-env runs rm`"
+        raise SpecError(error.what, where=error.where, hint=hint) from None
 
 
 def is_running(folder: Path) -> bool:

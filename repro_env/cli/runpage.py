@@ -42,6 +42,8 @@ def state(run: Run) -> str:
 def _head(run: Run, said: Sequence[Annotation]) -> Iterator[str]:
     yield f"run       {run.start.id}"
     yield f"folder    {run.folder}"
+    if run.intact is False:
+        yield "          start.json was changed: it is not the one that end.json speaks of"
     tags = annotation.tags(said)
     if tags:
         yield f"tags      {', '.join(tags)}"

@@ -78,7 +78,7 @@ def show(
     run = _find(run_id, runs)
     said = annotation.of(run.folder)
     if json:
-        facts = {"folder": str(run.folder), "state": run.state, "start": run.start, "end": run.end}
+        facts = {"folder": str(run.folder), "state": run.state, "intact": run.intact, "start": run.start, "end": run.end}
         say.json_result({**facts, "tags": list(annotation.tags(said)), "annotations": list(said)})
         return
     for line in runpage.lines(run, said, whole=all_):

@@ -40,11 +40,14 @@ class Known(msgspec.Struct, frozen=True):
 
 
 def known(first: Sequence[Path], store: Store, *, anew: bool = False) -> Known:
-    """Ask every folder: `first` before those that the store has seen, which will know them too. `anew`: every record is read."""
-    for folder in first:
-        if folder.is_dir():
-            store.seen.see(folder)
-    every = dict.fromkeys([*(Path(os.path.realpath(folder)) for folder in first), *store.seen.folders()])
+    """Ask every folder: `first`, as far as they are there, before those that the store has seen, and will have seen then.
+
+    `anew`: every record is read.
+    """
+    near = [folder for folder in first if folder.is_dir()]
+    for folder in near:
+        store.seen.see(folder)
+    every = dict.fromkeys([*(Path(os.path.realpath(folder)) for folder in near), *store.seen.folders()])
     index = Index(store.runs)
     runs: dict[str, Summary] = {}
     outputs: dict[str, bytes] = {}

@@ -125,8 +125,9 @@ class _Story:
 
     def _look(self, near: Path | None = None, *, anew: bool = False) -> None:
         """Ask every folder; the one nearest to what is asked first."""
-        if self._given is not None:
-            records.folders(self._given)  # what is no folder is refused
+        if self._given is not None and not self._given.is_dir():
+            what = "is no folder" if self._given.exists() else "is not there"
+            raise RecordError(what, where=str(self._given), hint="name a folder of runs with --runs DIR, or leave it out")
         first = [folder for folder in (near, self._given, self._default()) if folder is not None]
         self._known = known(first, self._store, anew=anew)
         self._makers = Makers(self._known, self._notes)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.catalog import annotation, lineage, manifest, records, retention, specs
+from repro_env.catalog import annotation, ids, lineage, manifest, records, retention, specs
 from repro_env.catalog.index import Index, Summary
 from repro_env.catalog.records import Run, Unreadable
 from repro_env.catalog.retention import Facts, Kept
@@ -20,6 +20,8 @@ from repro_env.model.talk import Tell
 from repro_env.store.store import Store
 
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+_LOOK = 100
+"""Removals after which is looked for runs that began meanwhile."""
 _LARGEST = 64 << 20
 """Bytes of a record that cannot be read, in which ids are looked for."""
 
@@ -53,7 +55,8 @@ def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, te
     """Remove the runs that no `--keep` of `words` and nothing else holds. Raises `UsageError`, `RecordError` before the first goes."""
     rules = [retention.rule(word) for word in words]
     there, broken = records.listing(runs)
-    store.seen.see(runs)
+    if runs.is_dir():
+        store.seen.see(runs)
     held = {name: f"named by {one.folder.name}, whose record cannot be read" for one in broken for name in _named(one.folder)}
     held |= _descended(runs, store, tell)
     plan = retention.plan([_facts(run, held) for run in there], rules, held)
@@ -64,21 +67,55 @@ def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, te
         return Collected(plan.keep, gone_runs, tuple(broken), (), would, dry_run=True)
     records.tidy(runs)
     specs.tidy(runs)
-    # A run may have started from one of these, or got its tag, while somebody read what a dry run said.
+    seen = {run.folder.name for run in there} | {one.folder.name for one in broken}
+    gone, failed = _remove(runs, [Gone(run, _size(run.folder)) for run in reversed(plan.remove)], seen, tell)
+    return Collected(plan.keep, tuple(reversed(gone)), tuple(broken), tuple(failed), _unnamed(runs, tell), dry_run=False)
+
+
+def _remove(runs: Path, going: Sequence[Gone], seen: set[str], tell: Tell) -> tuple[list[Gone], list[tuple[Run, str]]]:
+    """Remove runs, but for those that were tagged, or that a run started from, since the plan was made: it may take minutes.
+
+    `seen`: names of all folders that the plan was made of.
+    """
     gone: list[Gone] = []
     failed: list[tuple[Run, str]] = []
-    for run in reversed(plan.remove):
-        size = _size(run.folder)
+    held: set[str] = set()
+    with tell.progress(sum(one.size for one in going), "removing") as advance:
         try:
-            if _tags(run):
-                failed.append((run, "it was tagged meanwhile"))
-                continue
-            records.remove(run.folder)
-        except ReproEnvError as error:
-            failed.append((run, str(error)))
-        else:
-            gone.append(Gone(run, size))
-    return Collected(plan.keep, tuple(reversed(gone)), tuple(broken), tuple(failed), _unnamed(runs, tell), dry_run=False)
+            for number, one in enumerate(going):
+                if number % _LOOK == 0:
+                    held |= _came_since(runs, seen)
+                try:
+                    if held & {one.run.start.id, one.run.folder.name}:
+                        failed.append((one.run, "a run started from it meanwhile"))
+                    elif _tags(one.run):
+                        failed.append((one.run, "it was tagged meanwhile"))
+                    else:
+                        records.remove(one.run.folder)
+                        gone.append(one)
+                except ReproEnvError as error:
+                    failed.append((one.run, str(error)))
+                advance(one.size)
+        except KeyboardInterrupt:
+            tell(f"stopped: {len(gone)} of {len(going)} runs were removed, the others are whole")
+            raise
+    return gone, failed
+
+
+def _came_since(runs: Path, seen: set[str]) -> set[str]:
+    """Ids or names of what runs started from whose folders are not in `seen`; adds them to it."""
+    found: set[str] = set()
+    for folder in records.folders(runs):
+        if folder.name not in seen:
+            seen.add(folder.name)
+            try:
+                run = records.read(folder)
+            except ReproEnvError:
+                found |= _named(folder)
+                seen.discard(folder.name)  # it may be on its way
+            else:
+                found |= retention.came_from((one.id for one in retention.parents(run)), (one.source for one in run.start.data))
+    return found
 
 
 def _unnamed(runs: Path, tell: Tell) -> tuple[Spec, ...]:
@@ -162,12 +199,12 @@ def _tags(run: Run) -> tuple[str, ...]:
 
 
 def _named(folder: Path) -> set[str]:
-    """Ids that stand anywhere in a record that cannot be read: each may be that of a run that it started from."""
+    """Ids that stand anywhere in a record that cannot be read, but its own: each may be that of a run that it started from."""
     found: set[str] = set()
     for name in ("start.json", "end.json"):
         with contextlib.suppress(OSError), (folder / name).open("rb") as file:
             found |= {one.decode() for one in _ID.findall(file.read(_LARGEST))}
-    return found
+    return {one for one in found if not folder.name.endswith(f"-{ids.short(one)}")}
 
 
 def _size(folder: Path, *, shared: bool = True) -> int:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import sqlite3
 import time
@@ -170,6 +171,25 @@ def test_an_index_that_cannot_be_written_changes_nothing(tmp_path: Path) -> None
     recorded(runs, 1)
     for database in (None, tmp_path / "none" / "runs.db", Path("/dev/full")):
         assert list(Index(database).listing(runs).runs) == direct(runs)
+
+
+@pytest.mark.usefixtures("later")
+def test_an_index_that_another_process_holds_is_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever holds it may hang: the records say the same, and the wait is once and short."""
+    monkeypatch.setattr(index, "_PATIENCE", 0.01)
+    runs, database = tmp_path / "runs", tmp_path / "runs.db"
+    recorded(runs, 1)
+    Index(database).listing(runs)
+    recorded(runs, 2)
+    with contextlib.closing(sqlite3.connect(database)) as holder:
+        holder.execute("begin exclusive")
+        kept = Index(database)
+        assert list(kept.listing(runs).runs) == direct(runs)
+        assert kept._database is None, "it is not waited for again"
+        assert list(kept.listing(runs).runs) == direct(runs)
+    Index(database).listing(runs)
+    with contextlib.closing(sqlite3.connect(database)) as db:
+        assert db.execute("select count(*) from run").fetchone() == (2,)
 
 
 @pytest.mark.usefixtures("later")

@@ -172,6 +172,9 @@ def test_damaged_records_are_named_and_the_others_still_listed(tmp_path: Path) -
         (torn, SpecError),
     ]
     assert records.find(tmp_path, "00000002") == torn
+    assert ["runs rm" in one.why.hint for one in damaged] == [False, False, True], (
+        "what a capture would help with is something else"
+    )
 
 
 def test_a_damaged_end_is_no_silent_interruption(tmp_path: Path) -> None:

@@ -4,12 +4,13 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.catalog import outputs, records
 from repro_env.catalog.annotation import Annotation
 from repro_env.catalog.records import Run
 from repro_env.cli import runpage
 from repro_env.model.environment import Variable
 from repro_env.model.run import Count, Fact, Metric, Parameter, Parent, Rank, RecipeFile, Seeded
-from tests.catalog.test_records import DIGEST, end, start
+from tests.catalog.test_records import DIGEST, end, recorded, start
 
 ID = "01980000-0000-7000-8000-00000000abcd"
 NUMBER = dict.fromkeys(("last", "least", "most"), 0.123456789)
@@ -61,6 +62,19 @@ def test_the_page_says_all_that_the_record_holds() -> None:
         "not read  big.json (over 8,388,608 bytes)",
     ):
         assert line in lines, line
+
+
+def test_a_start_that_was_edited_is_told(tmp_path: Path) -> None:
+    folder = recorded(tmp_path, 1, over=False)
+    recording = records.Recording(folder, -1)
+    digest = outputs.digest(folder / "start.json")
+    recording.finish(msgspec.structs.replace(end(records.read(folder).start.id), start=digest))
+    assert records.read(folder).intact is True
+    assert not any("was changed" in line for line in runpage.lines(records.read(folder), ()))
+    (folder / "start.json").chmod(0o644)
+    (folder / "start.json").write_bytes((folder / "start.json").read_bytes().replace(b'"seed": 0', b'"seed": 1'))
+    assert records.read(folder).intact is False
+    assert any("start.json was changed" in line for line in runpage.lines(records.read(folder), ()))
 
 
 def test_long_lists_are_cut_and_say_so() -> None:

@@ -379,6 +379,15 @@ def test_folders_that_are_gone_or_closed_are_said(tmp_path: Path, store: Store) 
     assert ask(hexed("weights"), store, runs=tmp_path / "moved" / "runs").known
 
 
+def test_a_folder_that_never_held_runs_is_not_missed(tmp_path: Path, store: Store) -> None:
+    (tmp_path / "project" / "repro").mkdir(parents=True)
+    (tmp_path / "project" / "repro" / "spec.json").touch()
+    assert ask(hexed("weights"), store, here=tmp_path / "project").missing == ()
+    for given, what in ((tmp_path / "typo", "is not there"), (tmp_path / "project" / "repro" / "spec.json", "is no folder")):
+        with pytest.raises(RecordError, match=what):
+            ask(hexed("weights"), store, runs=given)
+
+
 def test_a_run_on_a_disk_that_is_away_is_told_and_no_answer(tmp_path: Path, store: Store) -> None:
     run = made(tmp_path / "disk" / "runs", 1, {"w": "weights"})
     assert ask(run.files / "w", store).known

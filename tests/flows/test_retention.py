@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -21,6 +22,14 @@ from repro_env.model.run import DataFact, Output, Parent
 from repro_env.model.talk import Silent
 from repro_env.store.store import Store
 from tests.catalog.test_records import end, recorded, start
+
+
+class Said(Silent):
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __call__(self, text: str, /) -> None:
+        self.lines.append(text)
 
 
 @pytest.fixture
@@ -199,6 +208,57 @@ def test_what_cannot_be_removed_is_told_and_the_others_go(tmp_path: Path, store:
     assert [(one.short, "cannot be removed" in why) for one, why in done.failed] == [("00000002", True)]
     assert [one.run.short for one in done.gone] == ["00000003", "00000001"]
     assert left(runs) == ["04", "02"]
+
+
+def test_a_run_that_began_from_one_of_them_meanwhile_holds_it(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    for number in (1, 2, 3, 4):
+        recorded(runs, number)
+    real = records.remove
+
+    def slow(folder: Path) -> None:
+        if folder.name.endswith("01"):
+            child_of(runs, 5, 2)
+        real(folder)
+
+    monkeypatch.setattr(retention, "_LOOK", 1)
+    monkeypatch.setattr(records, "remove", slow)
+    done = collect(runs, store, "last=1")
+    assert [(one.short, why) for one, why in done.failed] == [("00000002", "a run started from it meanwhile")]
+    assert left(runs) == ["05", "04", "02"]
+
+
+def test_stopped_by_hand_it_says_how_far_it_came(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = tmp_path / "runs"
+    for number in (1, 2, 3, 4):
+        recorded(runs, number)
+    real = records.remove
+
+    def stopped(folder: Path) -> None:
+        if folder.name.endswith("02"):
+            raise KeyboardInterrupt
+        real(folder)
+
+    monkeypatch.setattr(records, "remove", stopped)
+    tell = Said()
+    with pytest.raises(KeyboardInterrupt):
+        retention.collect(runs, ["last=1"], store=store, dry_run=False, tell=tell)
+    assert tell.lines == ["stopped: 1 of 3 runs were removed, the others are whole"]
+    assert left(runs) == ["04", "03", "02"]
+
+
+def test_a_damaged_record_in_a_copy_of_the_folder_does_not_hold_its_own_run(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    recorded(runs, 1)
+    recorded(runs, 2)
+    shutil.copytree(runs, tmp_path / "copy", symlinks=True)
+    store.seen.see(tmp_path / "copy")
+    torn = records.folders(tmp_path / "copy")[1] / "end.json"
+    torn.chmod(0o644)
+    torn.write_bytes(torn.read_bytes()[:99])
+    assert [one.run.short for one in collect(runs, store, "last=1").gone] == ["00000001"]
 
 
 def test_what_a_killed_removal_left_goes_with_the_next(tmp_path: Path, store: Store) -> None:
