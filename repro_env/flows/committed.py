@@ -95,19 +95,19 @@ class History:
         )
 
 
-def of_run(run: Run, source: Source, folder: Path) -> Commit | None:
-    """The commit that a run's code is. `source` and `folder`: of its spec."""
-    root = Path(run.start.source.path)
-    never = (*ours(root, folder), run.folder.parent, *written(run.start))
+def of_run(run: Run, source: Source, folder: Path, *, root: Path | None = None) -> Commit | None:
+    """The commit that a run's code is. `source` and `folder`: of its spec. `root`: another place of the code than the run's own."""
+    root = root or Path(run.start.source.path)
+    never = (*ours(root, folder), run.folder.parent, *written(run.start, root))
     history = History(root, never=never, exclude=source.exclude)
     return history.find(run.start.source.digest, likely=likely(source), before=when(run))
 
 
-def written(start: Start) -> tuple[Path, ...]:
-    """Folders of the source that the run wrote checkpoints to: they are no code (`snapshot.take`)."""
+def written(start: Start, at: Path | None = None) -> tuple[Path, ...]:
+    """Folders of the source that the run wrote checkpoints to: they are no code (`snapshot.take`). `at`: where the source is now."""
     root = Path(start.source.path)
     folders = (Path(one.source) for one in start.data if one.kind == "checkpoints")
-    return tuple(path for path in folders if root in path.parents)
+    return tuple((at or root) / path.relative_to(root) for path in folders if root in path.parents)
 
 
 def likely(source: Source) -> tuple[str, ...]:

@@ -12,11 +12,12 @@ import msgspec
 from repro_env.catalog.records import Run
 from repro_env.flows import before, committed, snapshot
 from repro_env.flows.asked import Asked
+from repro_env.flows.locate import runs_beside
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
 from repro_env.model.redact import REDACTED
 from repro_env.model.run import DataFact, End, Mount, RunnerName
-from repro_env.model.spec import Data, Spec
+from repro_env.model.spec import Data, Source, Spec
 from repro_env.model.talk import Silent, Tell
 from repro_env.run import plan, pycache
 from repro_env.store.store import Store
@@ -62,12 +63,12 @@ def spec_of(run: Run, name: str | None, *, here: Path, runs: Path, store: Store,
         return found.spec, found.folder
     from repro_env.flows.specof import Specs
 
-    there = Specs(runs, here, store).find(run.start.spec)
+    there = Specs(runs, here, store).of(run.start)
     if there is None:
         raise SpecError(
             f"its spec ({run.start.spec[:19]}…) is neither beside the runs, nor here, in the store or in git's history",
             where=run.folder.name,
-            hint="name it with --spec",
+            hint="name it with --spec: its folder, a packed file or a registry's REF, from whoever made the run",
         )
     return there.spec, there.folder
 
@@ -96,7 +97,7 @@ def given(
     return (*again, *env)
 
 
-def source(run: Run, spec: Spec, folder: Path, runs: Path, store: Store, tell: Tell) -> Spec:
+def source(run: Run, spec: Spec, folder: Path, *, here: Path, runs: Path, store: Store, tell: Tell) -> Spec:
     """The spec with the run's own source as the captured one: brought into the store from wherever it is still whole."""
     fact, source = run.start.source, spec.observed.source
     if source is None:
@@ -104,37 +105,49 @@ def source(run: Run, spec: Spec, folder: Path, runs: Path, store: Store, tell: T
     if fact.path != source.path:  # captured again elsewhere since: the run saw its code at its own place
         source = msgspec.structs.replace(source, path=fact.path)
         spec = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=source))
-    if store.layers.path(fact.digest) is None and not _brought(run, spec, folder, runs, store, tell):
+    if store.layers.path(fact.digest) is None and not _brought(run, spec, folder, here, runs, store, tell):
         raise SourceError(
             f"its code ({fact.digest[:19]}…) is neither in the store nor beside the spec, nor is it the folder's or a commit's",
             where=run.folder.name,
-            hint=f"bring {fact.path} back to what it was then, or restore the spec's blobs",
+            hint=f"go to a clone of its repository, bring {fact.path} back to what it was then, or restore the spec's blobs",
         )
     tree = msgspec.structs.replace(source.tree, sha256=fact.digest)
     observed = msgspec.structs.replace(spec.observed, source=msgspec.structs.replace(source, tree=tree))
     return msgspec.structs.replace(spec, observed=observed)
 
 
-def _brought(run: Run, spec: Spec, folder: Path, runs: Path, store: Store, tell: Tell) -> bool:
+def _brought(run: Run, spec: Spec, folder: Path, here: Path, runs: Path, store: Store, tell: Tell) -> bool:
     fact, source = run.start.source, spec.observed.source
     if source is None:
         return False
-    frozen = (True, False) if source.tree.sha256 == fact.digest else (False,)
-    for one in frozen:
+    own = Path(fact.path)
+    # A colleague's clone lies elsewhere, with the runs or the spec in it, or is where they are now.
+    around = (root for root in (runs_beside(folder).parent, runs.absolute().parent, here) if root.is_dir())
+    known = [*([own] if snapshot.is_known(spec, folder, store) else []), *around]
+    tries = [(own, True)] if source.tree.sha256 == fact.digest else []
+    for root, frozen in (*tries, *dict.fromkeys((root, False) for root in known)):
+        at = _at(spec, source, root)
+        if not frozen and not snapshot.is_known(at, folder, store):
+            continue
         with contextlib.suppress(ReproEnvError, OSError):
-            taken = snapshot.take(
-                spec, folder, runs=runs, frozen=one, store=store, tell=Silent(), without=committed.written(run.start)
-            )
+            without = committed.written(run.start, root)
+            taken = snapshot.take(at, folder, runs=runs, frozen=frozen, store=store, tell=Silent(), without=without)
             if taken.fact.digest == fact.digest:
                 return True
-    if not snapshot.is_known(spec, folder, store):
-        return False
-    commit = committed.of_run(run, source, folder)
-    if commit is None:
-        return False
-    store.layers.unpack(fact.digest, commit.members())
-    tell(f"its code is that of commit {commit.name[:12]}")
-    return True
+    for root in dict.fromkeys(known):
+        commit = committed.of_run(run, source, folder, root=root)
+        if commit is not None:
+            store.layers.unpack(fact.digest, commit.members())
+            tell(f"its code is that of commit {commit.name[:12]}" + (f" of {root}" if root != own else ""))
+            return True
+    return False
+
+
+def _at(spec: Spec, source: Source, root: Path) -> Spec:
+    """The spec, with its source in this folder."""
+    return msgspec.structs.replace(
+        spec, observed=msgspec.structs.replace(spec.observed, source=msgspec.structs.replace(source, path=str(root)))
+    )
 
 
 def expecting(spec: Spec, run: Run) -> Spec:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -11,12 +11,15 @@ from repro_env.catalog import records
 from repro_env.flows import before, traces
 from repro_env.flows.looker import Look
 from repro_env.io.files import sha256_of
+from repro_env.model.errors import UsageError
 from repro_env.model.run import End, Mount
 from repro_env.verify import outputs, trace
 from repro_env.verify.outputs import File
 from repro_env.verify.pairing import Paired, pair
 
 _NAMED = 3
+_LISTED = 8
+"""Outputs that an error names."""
 
 
 class Side(msgspec.Struct, frozen=True):
@@ -42,6 +45,20 @@ class Globs(msgspec.Struct, frozen=True, kw_only=True):
 
     def masked(self, path: str) -> bool:
         return not outputs.matches(path, self.results)
+
+    def check(self, end: End, paths: Iterable[str]) -> None:
+        """Whether each means something of what the run left. Raises `UsageError`: a misspelt one would mask what counts.
+
+        One that is ignored may be missing: nothing is hidden by that.
+        """
+        there = sorted({*paths, *(line.partition(" -> ")[0] for line in end.others)})
+        for glob in self.results:
+            if not glob or not any(outputs.matches(path, (glob,)) for path in there):
+                more = f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else ""
+                names = f"there are {', '.join(there[:_LISTED])}{more}" if there else "the run left none"
+                raise UsageError("is none of the run's outputs", where=f"--result {glob}", hint=names)
+        if "" in self.ignored:
+            raise UsageError("is empty", where="--ignore", hint="name outputs by a path, a name, a folder or a pattern")
 
 
 def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:

@@ -62,9 +62,11 @@ def verify(wanted: Wanted, *, store: Store, tell: Tell, backend: Backend | None 
     runs = where(wanted.runs, wanted.here)
     run = records.read(records.find(runs, wanted.word))
     end = origin.over(run)
+    left = results.side(run.folder, end, origin.mounts(run))
+    wanted.globs.check(end, left.digests)
     spec, folder = origin.spec_of(run, wanted.spec, here=wanted.here, runs=runs, store=store, tell=tell)
     env = origin.given(run, wanted.env, wanted.env_file, wanted.environ)
-    spec = origin.source(run, spec, folder, runs, store, tell)
+    spec = origin.source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell)
     note = f"verifies {run.short}" if wanted.keep else ""
     asked = origin.asked(run, end, env, wanted.env_file, wanted.environ, note=note)
     promise = judging.promised(run.start, end, _here(run, end, spec, asked, store))
@@ -80,6 +82,9 @@ def verify(wanted: Wanted, *, store: Store, tell: Tell, backend: Backend | None 
             runs=run.folder.parent if wanted.keep else temporary / "runs",
             kept=wanted.keep,
         )
+        if asked.hidden:
+            count = "its" if asked.hidden == "all" else f"{len(asked.hidden):,}"
+            tell(f"{count} modules are compiled once more, as the run did: where objects lie depends on it")
         with streams.aside():
             done = execute(asked, origin.expecting(spec, run), folder, store=store, tell=tell, backend=backend)
         kept = done.folder if wanted.keep else None
@@ -87,7 +92,6 @@ def verify(wanted: Wanted, *, store: Store, tell: Tell, backend: Backend | None 
             problem = f"the new run was ended by signal {done.end.outcome.signal}"
             return Verified(run=run, verdict=judging.verdict((), promise, problem=problem), folder=kept)
         tell(f"comparing with {run.folder.name}")
-        left = results.side(run.folder, end, origin.mounts(run))
         right = results.side(done.folder, done.end, mounts)
         more = _newly_compiled(end, done)
         bytecode.keep(more, spec, store=store, tell=tell, asked=asked, least=1)

@@ -14,6 +14,7 @@ import pytest
 from repro_env.catalog import annotation, records
 from repro_env.flows import before, origin, verify
 from repro_env.flows.execute import Done
+from repro_env.flows.results import Globs
 from repro_env.flows.verify import Verified, Wanted
 from repro_env.model import codec
 from repro_env.model.environment import Variable
@@ -378,6 +379,19 @@ def test_a_run_that_is_repeated_finds_the_bytecode_that_the_first_one_found(
     assert (found.same, found.causes) == (True, ())
 
 
+@pytest.mark.parametrize("option", [{"results": ("metrics/*",)}, {"results": ("",)}, {"ignored": ("*.png", "")}])
+def test_a_glob_that_means_nothing_is_refused_before_anything_runs(place: Place, option: dict[str, tuple[str, ...]]) -> None:
+    place.run(backend=Fake(trained(log_txt="a")))
+    again = Fake(trained(log_txt="b"))
+    with pytest.raises(UsageError) as caught:
+        verified(place, None, again, globs=Globs(**option))
+    assert again.launch is None
+    if "results" in option:
+        assert caught.value.hint == "there are log.txt, w.npy"
+    found = verified(place, None, again, globs=Globs(results=("w.*",), ignored=("*.png", "log.txt"))).verdict
+    assert found.same
+
+
 def test_what_is_compiled_now_alone_is_a_cause_and_said_beforehand(place: Place) -> None:
     place.run(backend=Compiling(pycache.KEPT, A))
     found = verified(place, None, Compiling(pycache.NONE, A, B)).verdict
@@ -401,3 +415,28 @@ def test_the_terminal_is_that_of_the_run(place: Place, then: str | None, now: st
     assert again.launch is not None
     kept = [[one for one in launch.env if one.name == "TERM"] for launch in (first.launch, again.launch)]
     assert kept[0] == kept[1]
+
+
+@pytest.mark.parametrize("how", ["clone", "copy"])
+def test_code_is_found_where_a_colleague_has_it(place: Place, git: Git, how: str) -> None:  # noqa: F811
+    """At another path, with the runs in it; the project's own folder is not on that machine."""
+    (place.project / "train.py").write_text("print(1)\n")
+    if how == "clone":
+        git(place.project, "init")
+        git(place.project, "add", "train.py")
+        git(place.project, "commit", "-m", "one")
+    first = place.run(backend=Fake(trained()))
+    place.store.layers.remove(first.start.source.digest)
+    elsewhere = place.project.parent / "elsewhere"
+    if how == "clone":
+        git(place.project.parent, "clone", str(place.project), str(elsewhere))
+        shutil.move(place.project / "runs", elsewhere / "runs")
+        (elsewhere / "train.py").write_text("print(2)\n")
+    else:
+        shutil.copytree(place.project, elsewhere, symlinks=True)
+    shutil.rmtree(place.project)
+    again = Fake(trained())
+    assert verified(place, None, again, here=elsewhere).verdict.same
+    assert again.launch is not None
+    assert (again.launch.workspace, again.launch.snapshot) == (str(place.project), first.start.source.digest)
+    assert ("its code is that of commit" in place.talk) == (how == "clone")
