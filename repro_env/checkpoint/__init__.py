@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from repro_env.checkpoint.errors import CheckpointError, CheckpointWarning
 from repro_env.checkpoint.keyed import Keyed, KeyedSampler, loader
-from repro_env.checkpoint.training import Checkpoint, load
+from repro_env.checkpoint.resuming import load
+from repro_env.checkpoint.training import Checkpoint
 
 __all__ = ["Checkpoint", "CheckpointError", "CheckpointWarning", "Keyed", "KeyedSampler", "load", "loader"]

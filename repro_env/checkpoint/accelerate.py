@@ -26,8 +26,23 @@ def loader(
 
 
 def checkpoint(accelerator: Any, folder: Any, **options: Any) -> Checkpoint:
-    """A `Checkpoint` that also keeps the accelerator's gradient scaler, where there is one."""
+    """A `Checkpoint` that also keeps the accelerator's gradient scaler and its place in an accumulation, where there are any."""
     scaler = getattr(accelerator, "scaler", None)
     if scaler is not None:
         options.setdefault("scaler", scaler)
+    if getattr(accelerator, "gradient_accumulation_steps", 1) > 1:
+        options.setdefault("accumulation", _Accumulation(accelerator))
     return Checkpoint(folder, **options)
+
+
+class _Accumulation:
+    """Which micro-batch is the next: `accumulate` counts them."""
+
+    def __init__(self, accelerator: Any) -> None:
+        self._accelerator = accelerator
+
+    def state_dict(self) -> dict[str, int]:
+        return {"step": int(self._accelerator.step)}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self._accelerator.step = state["step"]

@@ -151,7 +151,12 @@ def show(hidden: str, folder: str, serial: int, step: int) -> str:
     """Make what was written a checkpoint. The path. Raises `OSError` where the serial is taken."""
     flush(hidden)
     path = os.path.join(folder, name(serial, step))
-    os.rename(hidden, path)
+    try:
+        os.rename(hidden, path)
+    except FileNotFoundError:
+        # A file system on a network asks again when the answer was lost: the second time, it has been done.
+        if os.path.exists(hidden) or not os.path.exists(os.path.join(path, MANIFEST)):
+            raise
     flush(folder)
     return path
 

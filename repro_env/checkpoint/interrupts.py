@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
+import sys
 import threading
 import warnings
 from collections.abc import Callable
 from types import FrameType
-from typing import Any, Optional
+from typing import Any, NoReturn, Optional
 
 from repro_env.checkpoint.errors import CheckpointWarning
 
@@ -64,3 +66,15 @@ class Interrupts:
             if signal.getsignal(number) == self._hear:
                 usual = signal.SIG_DFL if old is None else old
                 signal.signal(number, signal.SIG_IGN if number == signal.SIGUSR1 and usual == signal.SIG_DFL else usual)
+
+
+def leave(number: int, steps: int, iterator: Any, *, tell: bool) -> NoReturn:
+    """End as the signal asks for; a checkpoint was written. Raises `SystemExit`."""
+    # Workers of a loader that is left in its middle would be waited for at exit.
+    shut = getattr(iterator, "_shutdown_workers", None)
+    if callable(shut):
+        with contextlib.suppress(Exception):
+            shut()
+    if tell:
+        sys.stderr.write(f"repro-env: {signal.Signals(number).name}: saved at step {steps}, and ends\n")
+    raise SystemExit(128 + number)

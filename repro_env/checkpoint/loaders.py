@@ -1,7 +1,8 @@
 """Where a loader is in its epoch, and how it gets there again in a new process. Three ways:
 
 - keyed: the loader of `checkpoint.loader`. A number is enough.
-- stateful: it has `state_dict` and `load_state_dict`, as torchdata's StatefulDataLoader.
+- stateful: it has `state_dict` and `load_state_dict`, as torchdata's StatefulDataLoader, whose workers are helped to
+  remember what they drew (`workers.py`).
 - replayed: anything else. The generators go back to where they were when the epoch began, the batches before the
   position are fetched again and thrown away. Exact also for random numbers in workers, and costs that fetching.
 
@@ -14,7 +15,7 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from repro_env.checkpoint import rng
+from repro_env.checkpoint import rng, workers
 from repro_env.checkpoint.errors import CheckpointError, CheckpointWarning
 from repro_env.checkpoint.keyed import Keyed, KeyedSampler
 
@@ -26,6 +27,16 @@ class Followed:
         self.loader = loader
         self.epoch = epoch
         self.kind = _kind(loader)
+        if self.kind == "stateful" and _forgets(loader):
+            if workers.can_remember(loader):
+                workers.remember(loader)
+            else:
+                warnings.warn(
+                    "this loader keeps its position, and not the random numbers of its workers: if the dataset draws any, a "
+                    "training that goes on in the middle of an epoch differs; checkpoint.loader() has no such gap",
+                    CheckpointWarning,
+                    stacklevel=3,
+                )
         self._start: Any = None
         """The generators when the epoch began; only where it may be replayed."""
 
@@ -109,6 +120,9 @@ class Followed:
             size = getattr(batches, "batch_size", None) or 1
             sampler.begin(self.epoch, skip * size * shared if self.kind == "keyed" else 0)
             return
+        dataset = getattr(self.loader, "dataset", None)
+        if isinstance(dataset, Keyed):  # else each epoch would draw the same
+            dataset.epoch = self.epoch
         set_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
         if callable(set_epoch):
             set_epoch(self.epoch)
@@ -172,22 +186,20 @@ def _kind(loader: Any) -> str:
             where="the loader",
             hint="prepare a loader of repro_env.checkpoint.accelerate.loader()",
         )
-    if callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None)):
-        if getattr(loader, "num_workers", 0) and not isinstance(dataset, Keyed) and not hasattr(dataset, "state_dict"):
-            warnings.warn(
-                "this loader keeps its position, and not the random numbers of its workers: if the dataset draws any, a "
-                "training that goes on in the middle of an epoch differs; checkpoint.loader() has no such gap",
-                CheckpointWarning,
-                stacklevel=4,
-            )
-        return "stateful"
     if getattr(loader, "persistent_workers", False) and getattr(loader, "num_workers", 0):
         raise CheckpointError(
             "persistent workers carry random numbers from epoch to epoch, where no checkpoint reaches them",
             where="the loader",
             hint="use persistent_workers=False, or checkpoint.loader(), where they do no harm",
         )
+    if callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None)):
+        return "stateful"
     return "replayed"
+
+
+def _forgets(loader: Any) -> bool:
+    """Whether random numbers in workers are no part of a stateful loader's state."""
+    return bool(getattr(loader, "num_workers", 0)) and not isinstance(getattr(loader, "dataset", None), Keyed)
 
 
 def differing(was: dict[str, Any], now: dict[str, Any]) -> list[str]:

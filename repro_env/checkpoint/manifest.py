@@ -8,6 +8,7 @@ import json
 import math
 import os
 import platform
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, Optional, Union
@@ -21,12 +22,20 @@ _TYPES: dict[str, Any] = {
     "serial": int,
     "step": int,
     "epoch": int,
+    "batch": (int, type(None)),
+    "loader": (dict, type(None)),
     "run": str,
     "metrics": dict,
     "parts": dict,
     "files": dict,
     "world": dict,
 }
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
+"""Names of files: none leaves the folder."""
+
+
+class OtherVersionError(CheckpointError):
+    """A good checkpoint, of a version of this package that has another schema: none to pass over."""
 
 
 class Opened(NamedTuple):
@@ -80,11 +89,33 @@ def read(path: str) -> Opened:
         raise CheckpointError("is no JSON", where=where) from error
     if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
         schema = facts.get("schema") if isinstance(facts, dict) else None
-        raise CheckpointError(f"has the schema {schema!r}, and this version knows {SCHEMA!r}", where=where)
-    for name, kind in _TYPES.items():
-        if not isinstance(facts.get(name), kind):
-            raise CheckpointError(f"{name} is missing or of another type", where=where)
+        raise OtherVersionError(
+            f"has the schema {schema!r}, and this version knows {SCHEMA!r}",
+            where=where,
+            hint="go on with the version of repro-env that wrote it, or give another folder",
+        )
+    wrong = _wrong(facts)
+    if wrong:
+        raise CheckpointError(f"{wrong} is missing or of another type", where=where, hint="take another checkpoint")
     return Opened(path, facts, digest)
+
+
+def _wrong(facts: dict[str, Any]) -> str:
+    """What of a manifest that anyone may have written is not as it has to be; empty where all is."""
+    for name, kind in _TYPES.items():
+        if not isinstance(facts.get(name), kind) or isinstance(facts[name], bool):
+            return name
+    for name, entry in facts["files"].items():
+        whole = isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and type(entry.get("size")) is int
+        if not whole or not _PLAIN.fullmatch(name):
+            return f"files[{name!r}]"
+    for name, file in facts["parts"].items():
+        if not isinstance(file, str) or file not in facts["files"]:
+            return f"parts[{name!r}]"
+    for name, value in facts["metrics"].items():
+        if isinstance(value, bool) or not (isinstance(value, (int, float)) or value in ("nan", "inf", "-inf")):
+            return f"metrics[{name!r}]"
+    return ""
 
 
 def check(opened: Opened) -> None:

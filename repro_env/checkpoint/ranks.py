@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 
 def _distributed() -> Any:
@@ -49,6 +50,26 @@ def share(value: Any) -> Any:
     box = [value]
     distributed.broadcast_object_list(box, src=0)
     return box[0]
+
+
+def by_first(work: Callable[[], Any]) -> Any:
+    """Rank 0 does it, for all: its result, or its error, on each of them."""
+    found: Any = None
+    if not rank():
+        try:
+            found = _Done(work())
+        except Exception as error:
+            if size() == 1:
+                raise
+            found = error
+    found = share(found)
+    if isinstance(found, Exception):
+        raise found
+    return found.value
+
+
+class _Done(NamedTuple):
+    value: Any
 
 
 class Agreement:

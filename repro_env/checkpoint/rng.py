@@ -25,6 +25,17 @@ def capture() -> dict[str, Any]:
 
 def restore(state: dict[str, Any]) -> None:
     """Put them back. Raises `CheckpointError` where the machine or the script has other generators now."""
+    try:
+        _restore(state)
+    except (TypeError, ValueError, RuntimeError, IndexError, KeyError) as error:
+        raise CheckpointError(
+            f"are of another kind now: {error}",
+            where="the random generators",
+            hint="go on with the libraries that it was written with",
+        ) from error
+
+
+def _restore(state: dict[str, Any]) -> None:
     if "python" in state:
         import random
 
@@ -32,10 +43,7 @@ def restore(state: dict[str, Any]) -> None:
     if "numpy" in state:
         import numpy as np
 
-        try:
-            np.random.set_state(state["numpy"])
-        except ValueError as error:
-            raise CheckpointError(f"NumPy's global generator is of another kind now: {error}") from error
+        np.random.set_state(state["numpy"])
     if "torch" in state:
         import torch
 
@@ -50,21 +58,39 @@ def restore(state: dict[str, Any]) -> None:
             torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def state_of(part: Any, where: str) -> Any:
-    """The state of anything that has one: a `state_dict`, or a generator's own. Raises `CheckpointError`."""
+def pack(state: dict[str, Any]) -> dict[str, Any]:
+    """What `capture` gave, with bytes for torch's tensor: between processes, tensors go through shared memory, a file each."""
+    import ctypes
+
+    if "torch" not in state:
+        return state
+    tensor = state["torch"].contiguous()
+    return {**state, "torch": ctypes.string_at(tensor.data_ptr(), tensor.numel())}
+
+
+def unpack(state: dict[str, Any]) -> dict[str, Any]:
+    """What `pack` was given."""
+    import torch
+
+    return {**state, "torch": torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8)} if "torch" in state else state
+
+
+def has_state(part: Any) -> bool:
+    """Whether `state_of` gives something."""
+    return hasattr(part, "bit_generator") or any(
+        callable(getattr(part, name, None)) for name in ("state_dict", "getstate", "get_state")
+    )
+
+
+def state_of(part: Any) -> Any:
+    """The state of anything that has one: a `state_dict`, or a generator's own."""
     if callable(getattr(part, "state_dict", None)):
         return part.state_dict()
     if callable(getattr(part, "getstate", None)):
         return part.getstate()
     if hasattr(part, "bit_generator"):
         return part.bit_generator.state
-    if callable(getattr(part, "get_state", None)):
-        return part.get_state()
-    raise CheckpointError(
-        f"a {type(part).__qualname__} has no state that could be kept",
-        where=where,
-        hint="give an object with state_dict() and load_state_dict(), or a random generator",
-    )
+    return part.get_state()
 
 
 def put_back(part: Any, state: Any) -> None:

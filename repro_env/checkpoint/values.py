@@ -4,14 +4,54 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import io
+import os
+import pickle
+import re
 import sys
+from collections.abc import Mapping
 from typing import Any
 
 from repro_env.checkpoint.errors import CheckpointError
+from repro_env.checkpoint.manifest import Opened
 
 _TAG = "repro-env"
 """A dict with this key stands for something that the format has no type for."""
 _PLAIN = (type(None), bool, int, float, complex, str)
+
+
+_ZIP = b"PK\x03\x04"
+
+
+def load(opened: Opened, name: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
+    """A file of values, each time anew: what loads a state may keep its tensors and change them. Raises `CheckpointError`.
+
+    `kinds`: what has to be in it, and of which types.
+
+    No code of the file runs. Only torch's present format is looked at: in its older ones, torch before 2.6 ran code even
+    with `weights_only` (CVE-2025-32434).
+    """
+    import torch
+
+    where, data = os.path.join(opened.path, name), opened.read(name)
+    if data[:4] != _ZIP:
+        raise CheckpointError("is no file of values", where=where, hint="take another checkpoint: this one was not written here")
+    try:
+        found = decode(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
+    except pickle.UnpicklingError as error:
+        # What torch says at this place is how to run it nevertheless.
+        found = next(iter(re.findall(r"GLOBAL (\S+)", str(error))), "")
+        raise CheckpointError(
+            f"holds more than numbers, text and tensors{f' ({found})' if found else ''}; none of it was run",
+            where=where,
+            hint="take another checkpoint: this one was not written here",
+        ) from None
+    except (RuntimeError, EOFError, ValueError, KeyError, TypeError, AttributeError, IndexError, AssertionError) as error:
+        raise CheckpointError(f"cannot be loaded: {error}", where=where, hint="take another checkpoint") from error
+    for key, kind in kinds.items():
+        if not isinstance(found, dict) or not isinstance(found.get(key), kind):
+            raise CheckpointError(f"{key} is missing or of another type", where=where, hint="take another checkpoint")
+    return dict(found)
 
 
 def encode(value: Any, where: str) -> Any:
@@ -64,7 +104,7 @@ def decode(value: Any) -> Any:
         return _CONTAINERS[tag](decode(each) for each in value["items"])
     if tag == "Counter":
         return collections.Counter(dict(decode(each) for each in value["items"]))
-    data = ctypes.string_at(value["data"].data_ptr(), value["data"].numel())
+    data = _plain_bytes(value["data"])
     if tag == "bytes":
         return data
     if tag == "bytearray":
@@ -76,6 +116,16 @@ def decode(value: Any) -> Any:
 
 
 _CONTAINERS: dict[str, Any] = {"dict": dict, "OrderedDict": collections.OrderedDict, "set": set, "frozenset": frozenset}
+
+
+def _plain_bytes(tensor: Any) -> bytes:
+    """Of a file that anyone may have written: a view that says more than its memory holds is copied first."""
+    import torch
+
+    if type(tensor) is not torch.Tensor or tensor.dtype != torch.uint8 or tensor.device.type != "cpu":
+        raise ValueError("bytes are not what they say")
+    flat = tensor.contiguous()
+    return ctypes.string_at(flat.data_ptr(), flat.numel()) if flat.numel() else b""
 
 
 def _alone(tensor: Any) -> Any:

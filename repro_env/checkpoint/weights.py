@@ -108,6 +108,6 @@ def parse(data: bytearray, where: str) -> dict[str, Any]:
                 found[name] = torch.frombuffer(data, dtype=kind, count=count, offset=start).reshape(shape)
         for name, other in json.loads(metadata.get(_ALIASES, "{}")).items():
             found[name] = found[other]
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
         raise CheckpointError("its header cannot be understood", where=where) from error
     return found

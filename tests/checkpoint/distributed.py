@@ -1,7 +1,7 @@
 """Ranks on gloo under torchrun: DistributedDataParallel, BatchNorm with means of each rank's own, random numbers of each rank's own.
 
-DIR alone: checks with two ranks that are forked from here. DIR KIND DIE ASK, under torchrun: dies (all ranks) after DIE steps, 0 for never. the last rank is sent USR1
-before step ASK. Rank 0 prints the sha256 of the weights.
+DIR alone: checks with two ranks that are forked from here. DIR KIND DIE ASK, under torchrun: dies (all ranks) after DIE steps, 0
+for never. The last rank is sent USR1 before step ASK. Rank 0 prints the sha256 of the weights.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
+from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
@@ -32,6 +33,22 @@ _KEPT: list[Any] = []
 that thread may wait (seen as a process that never ends)."""
 
 
+def uneven() -> nn.Module:
+    """Layers of very different sizes, two of them used in the other order: several buckets, and none stays as it was."""
+
+    class Uneven(nn.Module):  # type: ignore[misc]
+        def __init__(self) -> None:
+            super().__init__()
+            self.last = nn.Linear(7, 4)
+            self.wide = nn.Linear(64, 150)
+            self.body = nn.Sequential(nn.ReLU(), nn.BatchNorm1d(150), nn.Dropout(0.2), nn.Linear(150, 7), nn.Tanh())
+
+        def forward(self, pictures: Any) -> Any:
+            return self.last(self.body(self.wide(pictures.flatten(1))))
+
+    return Uneven()
+
+
 def main(folder: str, kind: str, die: int, ask: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
@@ -39,23 +56,38 @@ def main(folder: str, kind: str, die: int, ask: int) -> None:
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(100 + rank)
     torch.manual_seed(1)
-    model = network()
+    many = kind in ("buckets", "bare", "accumulated", "hooked")
+    model = uneven() if many else network()
     torch.manual_seed(100 + rank)
-    ranked = DistributedDataParallel(model, broadcast_buffers=kind != "own", find_unused_parameters=kind == "steady")
+    ranked = DistributedDataParallel(
+        model,
+        broadcast_buffers=kind != "own",
+        find_unused_parameters=kind == "steady",
+        bucket_cap_mb=0.002 if many else 25,
+        gradient_as_bucket_view=kind == "bare",
+    )
     _KEPT.append(ranked)
+    if kind == "hooked":
+        next(model.parameters()).register_hook(lambda gradient: gradient)
     optimizer = torch.optim.SGD(ranked.parameters(), lr=0.05, momentum=0.9)
+    each = 3 if kind == "accumulated" else 1
+    """Batches of a step."""
     dataset = Digits(96)
     loader: Any
-    if kind in ("keyed", "steady"):
+    if many or kind in ("keyed", "steady"):
         loader = checkpoint.loader(dataset, batch_size=8, seed=2)
     else:
         loader = DataLoader(dataset, batch_size=8, sampler=DistributedSampler(dataset, seed=4), num_workers=int(kind == "plain"))
-    training = checkpoint.Checkpoint(folder, model=ranked, optimizer=optimizer, every=2)
+    named = model if kind == "bare" else ranked
+    training = checkpoint.Checkpoint(folder, model=named, optimizer=optimizer, every=2)
     for _ in training.epochs(3):
         for pictures, labels in training.batches(loader):
-            optimizer.zero_grad()
-            torch.nn.functional.cross_entropy(ranked(pictures), labels).backward()
-            optimizer.step()
+            over = (training.steps + 1) % each == 0
+            with contextlib.nullcontext() if over else ranked.no_sync():
+                nn.functional.cross_entropy(ranked(pictures), labels).backward()
+            if over:
+                optimizer.step()
+                optimizer.zero_grad()
             if training.steps + 1 == ask and rank == dist.get_world_size() - 1:
                 os.kill(os.getpid(), signal.SIGUSR1)
             training.step()

@@ -13,8 +13,7 @@ import torch
 from tests.checkpoint import training
 from tests.checkpoint.operations import in_child
 
-_KINDS = (("keyed", 0), ("plain", 0), ("plain", 2), ("generator", 2), ("stateful", 0))
-"""StatefulDataLoader with workers forgets what they drew, which it says: see `checks.py`."""
+_KINDS = (("keyed", 0), ("plain", 0), ("plain", 2), ("generator", 2), ("stateful", 0), ("stateful", 2))
 
 
 def train(*words: str) -> str:

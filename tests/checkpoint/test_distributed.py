@@ -55,18 +55,37 @@ def test_one_rank_is_asked_to_end(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("ranks", "kind"),
-    [(2, "keyed"), pytest.param(2, "plain", marks=pytest.mark.soak), pytest.param(3, "steady", marks=pytest.mark.soak)],
+    [
+        (3, "buckets"),
+        *[
+            pytest.param(ranks, kind, marks=pytest.mark.soak)
+            for ranks, kind in [
+                (2, "keyed"),
+                (2, "plain"),
+                (3, "keyed"),
+                (3, "steady"),
+                (3, "bare"),
+                (3, "accumulated"),
+                (4, "buckets"),
+            ]
+        ],
+    ],
 )
 def test_killed(tmp_path: Path, ranks: int, kind: str) -> None:
+    """With more than two ranks the order of a sum depends on buckets, which a new process arranges in another way at first."""
     whole, _ = launch(tmp_path / "whole", ranks, kind)
     launch(tmp_path / "cut", ranks, kind, die=7)
-    assert launch(tmp_path / "cut", ranks, kind)[0] == whole
+    again, told = launch(tmp_path / "cut", ranks, kind)
+    assert "CheckpointWarning" not in told
+    assert again == whole
 
 
 @pytest.mark.soak
-def test_three_ranks_with_buckets_that_move_are_warned_of(tmp_path: Path) -> None:
-    """DistributedDataParallel arranges its buckets anew after the first step of each process."""
-    whole, told = launch(tmp_path / "whole", 3, "keyed")
+def test_buckets_that_cannot_be_brought_back_are_told(tmp_path: Path) -> None:
+    """And change the numbers: what `test_killed` looks at is not always so."""
+    whole, _ = launch(tmp_path / "whole", 3, "hooked")
+    launch(tmp_path / "cut", 3, "hooked", die=7)
+    again, told = launch(tmp_path / "cut", 3, "hooked")
+    assert "parameters have hooks" in told
     assert "find_unused_parameters=True" in told
-    launch(tmp_path / "cut", 3, "keyed", die=7)
-    assert launch(tmp_path / "cut", 3, "keyed")[0] != whole, "it holds now: the warning can go"
+    assert again != whole

@@ -1,0 +1,98 @@
+"""TERM and USR1."""
+
+# ruff: noqa: PT017, BLE001
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import traceback
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+from repro_env.checkpoint import Checkpoint, files
+from tests.checkpoint.checks.common import tiny
+
+
+def a_signal_saves_after_the_step_and_ends(folder: Path) -> None:
+    for number in (signal.SIGTERM, signal.SIGUSR1):
+        model, optimizer = tiny()
+        training = Checkpoint(folder / str(int(number)), model=model, optimizer=optimizer)
+        try:
+            for _ in training.epochs(2):
+                for _batch in training.batches(DataLoader(TensorDataset(torch.arange(6.0)), num_workers=1)):
+                    if training.steps == 3:
+                        os.kill(os.getpid(), number)
+                    training.step()
+        except SystemExit as end:
+            assert end.code == 128 + number
+        else:
+            raise AssertionError("it went on")
+        finally:
+            training.close()
+        assert [one.step for one in files.listed(training.folder)] == [4]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def a_signal_to_the_whole_group_finds_the_step_done(folder: Path) -> None:
+    """Workers die of it: what was done before is saved nevertheless."""
+    child = os.fork()
+    if not child:
+        os.setpgid(0, 0)
+        code = 99
+        try:
+            model, _ = tiny()
+            training = Checkpoint(folder / "c", model=model)
+            for _ in training.epochs(1):
+                for _batch in training.batches(DataLoader(TensorDataset(torch.arange(40.0)), num_workers=2)):
+                    training.step()
+                    if training.steps == 3:
+                        os.killpg(0, signal.SIGTERM)
+        except SystemExit as end:
+            code = int(str(end.code))
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGTERM
+    found = files.listed(str(folder / "c"))
+    assert len(found) == 1
+    assert found[0].step in range(3, 10)
+
+
+def children_do_not_hear_for_us(folder: Path) -> None:
+    import multiprocessing
+    import time
+
+    training = Checkpoint(folder / "c")
+    context = multiprocessing.get_context("fork")
+    child = context.Process(target=time.sleep, args=(60,))
+    child.start()
+    assert child.pid
+    os.kill(child.pid, signal.SIGUSR1)
+    time.sleep(0.2)
+    assert child.is_alive(), "USR1 ended a child"
+    child.terminate()
+    child.join(10)
+    assert child.exitcode == -signal.SIGTERM
+    training.close()
+
+
+def threads_are_told_that_signals_are_not_heard(folder: Path) -> None:
+    said: list[Any] = []
+
+    def work() -> None:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            Checkpoint(folder / "c")
+        said.extend(caught)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join()
+    assert any("main thread" in str(one.message) for one in said)
