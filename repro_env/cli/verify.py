@@ -36,7 +36,7 @@ count unless the file is named with --result, and what did not count is told. Fi
 
 Folders given with --checkpoints are not touched: the new run works on private copies of what lay there before.
 
-Exit code 0: the promised level holds. 1: it does not, or nothing was compared.
+Exit code 0: the promised level holds. 1: it does not, or nothing was compared. 128 + N: signal N of yours ended it.
 """
 _SHOWN = 10
 """Files of one kind, unless all are asked for."""
@@ -100,7 +100,7 @@ def command(
         show(page, done)
         page.print()
     say.say(f"next: repro-env runs show {done.run.short}")
-    raise typer.Exit(0 if done.verdict.same else 1)
+    raise typer.Exit(128 + done.stopped if done.stopped else 0 if done.verdict.same else 1)
 
 
 def facts(done: Verified) -> dict[str, object]:
@@ -143,7 +143,9 @@ def _files(page: Page, found: Verdict) -> None:
             continue
         equal = [one for one in mine if one.level == "bitwise" and not one.apart]
         good = sum(one.level == "bitwise" for one in mine)
-        page.heading(title, f"{good:,} of {len(mine):,} the same" if kind != "volatile" else f"{len(mine):,} files")
+        page.heading(
+            title, f"{good:,} of {len(mine):,} the same" if kind != "volatile" else f"{len(mine):,} file{'s' * (len(mine) != 1)}"
+        )
         shown = [] if kind == "volatile" else [one for one in mine if one not in equal]
         for one in shown if page.whole else shown[:_SHOWN]:
             _file(page, one)

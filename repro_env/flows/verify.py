@@ -6,6 +6,7 @@ lay in its `--checkpoints`. What it needs and is not there any more is a reason 
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from repro_env.verify import verdict as judging
 from repro_env.verify.verdict import Here, Promise, Verdict
 
 _NAMED = 3
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 class Wanted(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +53,8 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     verdict: Verdict
     folder: Path | None = None
     """The new run's, with `keep`."""
+    stopped: int = 0
+    """The signal by which somebody ended it; 0 for none."""
 
 
 def verify(wanted: Wanted, *, store: Store, tell: Tell, backend: Backend | None = None, look: Look | None = None) -> Verified:
@@ -88,9 +92,12 @@ def verify(wanted: Wanted, *, store: Store, tell: Tell, backend: Backend | None 
         with streams.aside():
             done = execute(asked, origin.expecting(spec, run), folder, store=store, tell=tell, backend=backend)
         kept = done.folder if wanted.keep else None
-        if done.end.outcome.signal:
-            problem = f"the new run was ended by signal {done.end.outcome.signal}"
-            return Verified(run=run, verdict=judging.verdict((), promise, problem=problem), folder=kept)
+        outcome = done.end.outcome
+        if outcome.signal:
+            memory = ", out of memory" if outcome.out_of_memory else ""
+            found = judging.verdict((), promise, problem=f"the new run was ended by {_name(outcome.signal)}{memory}")
+            stopped = outcome.signal if outcome.signal in _STOPS else 0
+            return Verified(run=run, verdict=found, folder=kept, stopped=stopped)
         tell(f"comparing with {run.folder.name}")
         right = results.side(done.folder, done.end, mounts)
         more = _newly_compiled(end, done)
@@ -103,6 +110,13 @@ def verify(wanted: Wanted, *, store: Store, tell: Tell, backend: Backend | None 
             first=results.first_step(run.folder, done.folder),
         )
         return Verified(run=run, verdict=found, folder=kept)
+
+
+def _name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal has none
+        return f"signal {number}"
 
 
 def _here(run: Run, end: End, spec: Spec, asked: Asked, store: Store) -> Here:

@@ -96,15 +96,22 @@ def test_another_exit_code_is_different(place: Place) -> None:
     assert "ended with exit code 1, then with 0" in found.sentence
 
 
-def test_a_new_run_that_was_stopped_says_nothing(place: Place) -> None:
+@pytest.mark.parametrize(
+    ("number", "starved", "name", "stopped"),
+    [(2, False, "SIGINT", 2), (15, False, "SIGTERM", 15), (9, True, "SIGKILL, out of memory", 0), (40, False, "signal 40", 0)],
+)
+def test_a_new_run_that_was_ended_says_nothing(place: Place, number: int, starved: bool, name: str, stopped: int) -> None:
     place.run(backend=Fake(trained()))
 
-    class Stopped(Fake):
+    class Ended(Fake):
         def run(self, launch: Launch, *, folder: Path) -> Outcome:
-            return msgspec.structs.replace(super().run(launch, folder=folder), signal=2, exit_code=130)
+            return msgspec.structs.replace(
+                super().run(launch, folder=folder), signal=number, exit_code=128 + number, out_of_memory=starved
+            )
 
-    found = verified(place, None, Stopped(trained())).verdict
-    assert (found.same, found.level, found.sentence) == (False, None, "nothing was compared: the new run was ended by signal 2")
+    found = verified(place, None, Ended(trained()))
+    assert (found.verdict.same, found.verdict.level, found.stopped) == (False, None, stopped)
+    assert found.verdict.sentence == f"nothing was compared: the new run was ended by {name}"
 
 
 def test_the_code_is_that_of_the_run_whatever_became_of_the_folder(place: Place) -> None:
