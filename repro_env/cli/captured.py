@@ -121,7 +121,7 @@ def _tell(path: Path, spec: Spec, proven: int, *, holds_us: bool) -> None:
         measured = f" ({say.size(excluded.size)})" if excluded.size else ""
         say.result(f"  left out    {excluded.path}{measured}: {excluded.why}")
     for data in observed.data:
-        say.result(f"data          {data.path}, {data.files} files, {say.size(data.size)}")
+        say.result(f"data          {data.path}, {data.files:,} file{'s' * (data.files != 1)}, {say.size(data.size)}")
     for note in observed.notes:
         say.result(f"note          {note}")
     for unknown in observed.unknown:

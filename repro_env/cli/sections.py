@@ -150,7 +150,12 @@ def data(facts: Facts, page: Page) -> None:
     if facts.data:
         page.heading("data", "known by digest, never copied")
         rows = [
-            (one.path, f"{one.files:,} files", size(one.size), one.digest[7:19] + (", Croissant" if one.croissant else ""))
+            (
+                one.path,
+                f"{one.files:,} file{'s' * (one.files != 1)}",
+                size(one.size),
+                one.digest[7:19] + (", Croissant" if one.croissant else ""),
+            )
             for one in facts.data
         ]
         page.table(rows, "--only data")

@@ -30,6 +30,9 @@ def command(
     runner: Annotated[str, typer.Option(help="`embedded` or `docker`, as `exec --runner`.", metavar="NAME")] = "embedded",
     gpus: Annotated[str, typer.Option(help="As `exec --gpus`.", metavar="N|all|none")] = "none",
     network: Annotated[bool, typer.Option("--network", help="Let it reach the network.")] = False,
+    data_changed: Annotated[
+        bool, typer.Option("--data-changed", help="Go on although data are not what they were at capture.")
+    ] = False,
     frozen: Annotated[bool, typer.Option("--frozen", help="Show the captured source, not the files as they are now.")] = False,
 ) -> int:
     from repro_env.cli import exec as run
@@ -56,6 +59,7 @@ def command(
             env=tuple(run.variable(text) for text in env or ()),
             network=network,
             frozen=frozen,
+            data_changed=data_changed,
             runs=temporary / "runs",
             kept=False,
         )

@@ -54,7 +54,10 @@ def command(
         return
     page = Page.of_stdout(most=None if all_ or only else SHOWN)
     for name in chosen:
+        before = len(page.lines)
         SECTIONS[name](shown, page)
+        if only and len(page.lines) == before:
+            page.heading(name, "nothing")
     page.print()
     if any(not blob.here for blob in shown.blobs) and (which.folder / "remote.json").is_file():
         say.say("next: repro-env rebuild, which takes what is missing from where the spec was pushed")

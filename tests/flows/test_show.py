@@ -95,6 +95,14 @@ def full(made: Spec) -> Spec:
     return msgspec.structs.replace(made, observed=observed)
 
 
+def test_a_section_that_was_asked_for_is_never_silent(made: Spec, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert made.observed.edited == ()
+    code, out, _ = call(capsys, folder, "--only", "edited", "--only", "code")
+    assert code == 0
+    assert "edited  nothing" in out.splitlines()
+    assert "edited  nothing" not in call(capsys, folder)[1]
+
+
 def test_the_page_says_what_matters(made: Spec, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (folder / "spec.json").write_bytes(codec.pretty(full(made)))
     code, out, err = call(capsys, folder)
