@@ -126,3 +126,14 @@ def test_command_lines_are_found_in_documents() -> None:
         "x `repro-env runs\nlist --tag a` y\n```console\n$ A=1 repro-env check --all   # c\ncd x && repro-env show\n```\n"
     )
     assert found == [["A=1", "repro-env", "check", "--all"], ["repro-env", "show"], ["repro-env", "runs", "list", "--tag", "a"]]
+
+
+def test_every_field_of_a_record_is_in_the_reference() -> None:
+    from repro_env.model.run import End, Start
+
+    section = REFERENCE.partition("## The folder of a run")[2].partition("\n## ")[0]
+    for record, file in ((Start, "start.json"), (End, "end.json")):
+        table = section.partition(f"| `{file}` | holds |")[2].partition("\n\n")[0]
+        named = set(re.findall(r"`([a-z_]+)`", "\n".join(row.split("|")[1] for row in table.splitlines()[2:])))
+        assert set(record.__struct_fields__) - {"schema"} - named == set(), file
+        assert named - set(record.__struct_fields__) == set(), file
