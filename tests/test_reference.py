@@ -137,3 +137,16 @@ def test_every_field_of_a_record_is_in_the_reference() -> None:
         named = set(re.findall(r"`([a-z_]+)`", "\n".join(row.split("|")[1] for row in table.splitlines()[2:])))
         assert set(record.__struct_fields__) - {"schema"} - named == set(), file
         assert named - set(record.__struct_fields__) == set(), file
+
+
+def test_the_public_interface_is_in_the_reference() -> None:
+    import inspect
+
+    from repro_env import checkpoint
+
+    section = REFERENCE.partition("## A checkpoint")[2].partition("\n## ")[0]
+    words = set(re.findall(r"`([A-Za-z_]+)[`(]", section)) | set(re.findall(r"\b[a-z_]+(?=[,)(])", section))
+    assert set(checkpoint.__all__) - words == set()
+    given = inspect.signature(checkpoint.Checkpoint).parameters.values()
+    assert {one.name for one in given if one.kind is one.KEYWORD_ONLY} - words == set()
+    assert {name for name in vars(checkpoint.Checkpoint) if name[0] != "_"} - words == set()

@@ -68,3 +68,13 @@ def test_importing_the_package_imports_nothing_of_it() -> None:
     code = "import sys; before = set(sys.modules); import repro_env; print(sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "['__future__', 'repro_env']"
+
+
+def test_help_shows_it() -> None:
+    import pydoc
+
+    import repro_env
+
+    shown = pydoc.plain(pydoc.render_doc(repro_env))
+    assert "seed(purpose: 'str', bits: 'int' = 32) -> 'int'" in shown
+    assert "Raises `ValueError`" in shown
