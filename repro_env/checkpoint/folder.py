@@ -117,6 +117,10 @@ def named(path: str, best: Optional[str]) -> Opened:
         there = {one.path: one for one in (manifest.read(os.path.join(path, each.name)) for each in _listed(path))}
         candidates = [retention.Candidate(one.path, one.facts["serial"], one.metrics()) for one in there.values()]
         chosen = retention.finest(candidates, retention.best(best))
+        if there and not chosen:
+            raise CheckpointError(
+                f"no checkpoint has a number for {best!r}", where=path, hint="hand it to step(...), save(...) or metrics(...)"
+            )
         found = there[chosen.name] if chosen else None
     if found is None:
         raise CheckpointError("no such checkpoint", where=path, hint="give a checkpoint, or the folder that holds them")

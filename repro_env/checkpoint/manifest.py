@@ -130,10 +130,24 @@ def check(opened: Opened) -> None:
             raise CheckpointError("is not what was written: its sha256 is another", where=path)
 
 
-def number(value: Any) -> Union[float, int, str]:
-    """JSON has no name for what is not finite."""
-    value = value.item() if hasattr(value, "item") else value  # of a tensor or NumPy
-    plain = value if isinstance(value, int) and not isinstance(value, bool) else float(value)
+def check_about(about: Mapping[str, Any]) -> None:
+    """What a script says of its data and recipe can be written. Raises `CheckpointError`: before the training, not after hours."""
+    for name, value in about.items():
+        try:
+            json.dumps(value, allow_nan=False)
+        except (TypeError, ValueError, RecursionError) as error:  # noqa: PERF203 - each on its own
+            raise CheckpointError(
+                f"cannot be written as JSON: {error}", where=name, hint="give text, finite numbers, lists and dicts"
+            ) from error
+
+
+def number(name: str, value: Any) -> Union[float, int, str]:
+    """A metric; JSON has no name for what is not finite. Raises `CheckpointError`."""
+    try:
+        value = value.item() if hasattr(value, "item") else value  # of a tensor or NumPy
+        plain = value if isinstance(value, int) and not isinstance(value, bool) else float(value)
+    except (TypeError, ValueError, RuntimeError, OverflowError) as error:
+        raise CheckpointError(f"is no number: {error}", where=f"the metric {name}", hint="give one number") from error
     if isinstance(plain, int) or math.isfinite(plain):
         return plain
     return "nan" if math.isnan(plain) else "inf" if plain > 0 else "-inf"

@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from repro_env.checkpoint.errors import CheckpointError
+
 
 def _distributed() -> Any:
     module: Any = sys.modules.get("torch.distributed")
@@ -61,9 +63,14 @@ def by_first(work: Callable[[], Any]) -> Any:
         except Exception as error:
             if size() == 1:
                 raise
-            found = error
+            # Others may not be able to go between processes.
+            found = (
+                error
+                if isinstance(error, CheckpointError)
+                else CheckpointError(f"{type(error).__name__}: {error}", where="rank 0")
+            )
     found = share(found)
-    if isinstance(found, Exception):
+    if isinstance(found, CheckpointError):
         raise found
     return found.value
 

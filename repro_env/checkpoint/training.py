@@ -12,7 +12,7 @@ from repro_env.checkpoint import buckets, files, manifest, ranks, resuming, rete
 from repro_env.checkpoint import own as of_rank
 from repro_env.checkpoint import parts as of_parts
 from repro_env.checkpoint.errors import CheckpointError
-from repro_env.checkpoint.folder import Folder
+from repro_env.checkpoint.folder import Folder, unwritable
 from repro_env.checkpoint.gradients import Gradients
 from repro_env.checkpoint.interrupts import Interrupts, leave
 from repro_env.checkpoint.loaders import Followed, differing
@@ -64,6 +64,9 @@ class Checkpoint:
         recipe: Any = None,
         **parts: Any,
     ) -> None:
+        for name, number in (("every", every), ("keep", keep)):
+            if number is not None and (number < 1 or int(number) != number):
+                raise CheckpointError("is no number of 1 or more", where=f"{name}={number!r}", hint="leave it out, or give None")
         self.folder = os.path.abspath(os.fspath(folder))
         self.steps = 0
         """Steps done, over all processes that went before."""
@@ -82,6 +85,7 @@ class Checkpoint:
             "splits": {name: manifest.split(members) for name, members in (splits or {}).items()},
             "recipe": recipe,
         }
+        manifest.check_about(self._about)
         self._metrics: dict[str, Any] = {}
         self._resumed = False
         self._parent: Optional[dict[str, Any]] = None
@@ -185,7 +189,7 @@ class Checkpoint:
 
     def metrics(self, **numbers: float) -> None:
         """What the next checkpoints say of how good they are; `best` looks at it."""
-        self._metrics.update({name: manifest.number(value) for name, value in numbers.items()})
+        self._metrics.update({name: manifest.number(name, value) for name, value in numbers.items()})
 
     # --- saving
 
@@ -206,7 +210,8 @@ class Checkpoint:
         try:
             mine = of_rank.pack(self._given, self._gradients, self._followed)
         except Exception as error:  # noqa: BLE001 - whatever it is, the other ranks wait for this one
-            mine = error
+            mine = unwritable(error, self.folder)
+            mine.__cause__ = None if mine is error else error
         everyone = ranks.gather(mine)
         path = ranks.by_first(lambda: self._write(everyone))
         self._last = time.monotonic()
@@ -214,7 +219,7 @@ class Checkpoint:
 
     def _write(self, everyone: list[Any]) -> str:
         for one in everyone:
-            if isinstance(one, Exception):
+            if isinstance(one, CheckpointError):
                 raise one
 
         def fill(hidden: str) -> dict[str, Any]:

@@ -114,3 +114,22 @@ def one_of_another_version_is_not_passed_over(folder: Path) -> None:
         (path / name).unlink()
     manifest.write(str(path), facts | {"schema": "repro-env/checkpoint/9"})
     fails(Checkpoint(folder / "c", model=model, signals=False).resume, "checkpoint/9", "the version of repro-env that wrote it")
+
+
+def what_cannot_be_meant_is_told_at_the_beginning(folder: Path) -> None:
+    model, _ = tiny()
+    for wrong, said in (
+        ({"every": 0}, "every=0"),
+        ({"every": 0.5}, "every=0.5"),
+        ({"keep": 0}, "keep=0"),
+        ({"recipe": object()}, "recipe: cannot be written as JSON"),
+        ({"data": {"train": float("nan")}}, "data: cannot be written as JSON"),
+        ({"scheduler": None}, "scheduler: a NoneType has no state"),
+        ({"weights": model.state_dict()}, "weights: a OrderedDict has no state"),
+    ):
+        fails(lambda wrong=wrong: Checkpoint(folder / "c", model=model, signals=False, **wrong), said)  # type: ignore[misc]
+    training = Checkpoint(folder / "c", model=model, signals=False)
+    for metric in ("low", None, torch.ones(2), [1]):
+        fails(lambda metric=metric: training.step(loss=metric), "the metric loss", "is no number")  # type: ignore[misc]
+    training.save()
+    fails(lambda: checkpoint.load(folder / "c", best="loss:min", model=model), "loss:min", "metrics(")
