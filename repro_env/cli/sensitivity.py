@@ -6,6 +6,7 @@ Its options are those of `exec` and three of its own; the words are split as the
 from __future__ import annotations
 
 import os
+import shutil
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -59,6 +60,10 @@ def main(words: Sequence[str]) -> int:
         return 0
     from repro_env.flows.sensitivity import over_seeds, wanted
 
+    if not parsed.command:
+        raise UsageError(
+            "there is no command", where="repro-env sensitivity", hint="such as repro-env sensitivity --seeds 10 train.py"
+        )
     count, metric = _count(parsed.last("--seeds")), wanted(parsed.last("--metric"))
     for option in _SINGLE:
         if parsed.has(option):
@@ -90,7 +95,7 @@ def main(words: Sequence[str]) -> int:
     if parsed.has("--json"):
         say.json_result(result)
     else:
-        for line in page(result):
+        for line in page(result, _columns()):
             say.result(say.visible(line))
     for text in closing(result):
         tell(text)
@@ -99,8 +104,8 @@ def main(words: Sequence[str]) -> int:
     return 0 if result.good else 1
 
 
-def page(found: Found) -> list[str]:
-    """The result, for people: one metric with its plot, or a table of several."""
+def page(found: Found, columns: int | None = None) -> list[str]:
+    """The result, for people: one metric with its plot, or a table of several. `columns`: of the terminal, None for no terminal."""
     from repro_env.cli import say
     from repro_env.verify import sensitivity
 
@@ -110,7 +115,7 @@ def page(found: Found) -> list[str]:
         one = told[0]
         lines.append(f"{one.metric} ({one.which})")
         lines += [f"  {text}" for text in sensitivity.sentences(told[0].spread)]
-        plot = sensitivity.plot(told[0].spread)
+        plot = sensitivity.plot(told[0].spread, columns)
         lines += ["", *(f"  {row}" for row in plot)] if plot else []
     elif told:
         rows = [_row(one.metric, one.spread) for one in told[:_SHOWN] if one.spread is not None]
@@ -164,6 +169,11 @@ def closing(found: Found) -> list[str]:
     if found.runs:
         said.append(f"next: repro-env runs show {short(found.runs[-1].id)}")
     return said
+
+
+def _columns() -> int | None:
+    """Of the terminal that stdout is."""
+    return shutil.get_terminal_size().columns - 2 if sys.stdout is not None and sys.stdout.isatty() else None
 
 
 def _count(text: str | None) -> int:

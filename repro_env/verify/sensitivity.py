@@ -17,6 +17,11 @@ _FAR = 3.5
 _ROWS = 40
 """Seeds that a plot shows one by one."""
 _BINS = 15
+_AWAY = "  far"
+_WIDEST, _NARROWEST = 48, 12
+"""Columns of a plot beside its labels."""
+_ROOM = 900
+"""Numbers below 2 to this power have room for sums of them all, and the standard deviation too."""
 
 
 class Value(Frozen, frozen=True, kw_only=True):
@@ -55,22 +60,30 @@ def spread(values: Sequence[Value]) -> Spread | None:
     finite = tuple(one for one in ordered if math.isfinite(one.value))
     if len(finite) < 2:
         return None
-    numbers = [one.value for one in finite]
-    mean, deviation = statistics.fmean(numbers), statistics.stdev(numbers)
+    # A loss may diverge up to the largest float: sums and squares of such numbers are taken of smaller ones.
+    shift = max(0, max(math.frexp(one.value)[1] for one in finite) - _ROOM)
+    small = [Value(seed=one.seed, value=math.ldexp(one.value, -shift)) for one in finite]
+    numbers = [one.value for one in small]
+    mean, deviation = statistics.mean(numbers), statistics.stdev(numbers)
     half = quantile((1 + LEVEL) / 2, len(numbers) - 1) * deviation / math.sqrt(len(numbers))
     return Spread(
         values=finite,
         left_out=tuple(one for one in ordered if not math.isfinite(one.value)),
-        mean=mean,
-        deviation=deviation,
-        median=statistics.median(numbers),
-        least=min(numbers),
-        most=max(numbers),
-        low=mean - half,
-        high=mean + half,
-        outliers=_outliers(finite),
+        mean=_large(mean, shift),
+        deviation=_large(deviation, shift),
+        median=_large(statistics.median(numbers), shift),
+        least=min(one.value for one in finite),
+        most=max(one.value for one in finite),
+        low=_large(mean - half, shift),
+        high=_large(mean + half, shift),
+        outliers=_outliers(small),
         few=len(numbers) < FEW,
     )
+
+
+def _large(value: float, shift: int) -> float:
+    """Times a power of two; infinite where no float is so large."""
+    return value * 2.0**shift
 
 
 def _outliers(values: Sequence[Value]) -> tuple[int, ...]:
@@ -147,8 +160,15 @@ def sentences(found: Spread) -> list[str]:
     return said
 
 
-def plot(found: Spread, width: int = 48) -> list[str]:
-    """A row for each seed, or bars where there are many; below them the mean `|` and its interval `[=]`. Empty where all are equal."""
+def plot(found: Spread, columns: int | None = None) -> list[str]:
+    """A row for each seed, or bars where there are many; below them the mean `|` and its interval `[=]`. Empty where all are equal.
+
+    `columns`: of the terminal, None for as wide as is good to read.
+    """
+    width = _WIDEST
+    if columns is not None:
+        names, numbers = _labels(found)
+        width = max(_NARROWEST, min(width, columns - names - numbers - len(f"    {_AWAY}")))
     low, high = min(found.least, found.low), max(found.most, found.high)
     if found.least == found.most or not math.isfinite(high - low):
         return []
@@ -159,7 +179,7 @@ def plot(found: Spread, width: int = 48) -> list[str]:
     if len(found.values) <= _ROWS:
         labels = [(f"seed {one.seed}", number(one.value)) for one in found.values]
         marks = ["." * place(one.value) + "o" + "." * (width - 1 - place(one.value)) for one in found.values]
-        marks = [mark + ("  far" if one.seed in found.outliers else "") for mark, one in zip(marks, found.values, strict=True)]
+        marks = [mark + (_AWAY if one.seed in found.outliers else "") for mark, one in zip(marks, found.values, strict=True)]
     else:
         labels, marks = _bars(found, width)
     line = [" "] * width
@@ -176,6 +196,12 @@ def plot(found: Spread, width: int = 48) -> list[str]:
         rows.append(" " * (first + second + 4) + left + " " * max(1, width - len(left) - len(right)) + right)
         return rows
     return rows[:-1]  # bars have no common axis with the mean
+
+
+def _labels(found: Spread) -> tuple[int, int]:
+    """Columns that names and numbers take beside a plot of single seeds; bars have shorter ones."""
+    names = (len(f"seed {one.seed}") for one in found.values)
+    return max(names), max(len(number(value)) for value in (found.mean, *(one.value for one in found.values)))
 
 
 def _bars(found: Spread, width: int) -> tuple[list[tuple[str, str]], list[str]]:

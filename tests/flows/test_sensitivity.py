@@ -279,6 +279,12 @@ def test_a_wrong_command_line(words: str, what: str) -> None:
         command.main(words.split())
 
 
+def test_without_a_command_it_speaks_of_itself() -> None:
+    with pytest.raises(UsageError) as caught:
+        command.main(["--seeds", "5"])
+    assert caught.value.where == "repro-env sensitivity"
+
+
 def test_exec_knows_nothing_of_these_options() -> None:
     from repro_env.cli import exec as run
 

@@ -38,6 +38,24 @@ def test_quantiles_are_those_of_the_tables(probability: float, freedom: int, pub
     assert sensitivity.quantile(probability, freedom) == pytest.approx(published, abs=6e-4 if published < 100 else 0.1)
 
 
+def test_quantiles_of_one_and_two_degrees_have_closed_forms() -> None:
+    for probability in (0.75, 0.9, 0.975, 0.999):
+        cauchy = math.tan(math.pi * (probability - 0.5))
+        two = (2 * probability - 1) * math.sqrt(2 / (4 * probability * (1 - probability)))
+        assert sensitivity.quantile(probability, 1) == pytest.approx(cauchy, rel=1e-11)
+        assert sensitivity.quantile(probability, 2) == pytest.approx(two, rel=1e-11)
+
+
+def test_numbers_that_diverged_as_far_as_they_go_are_numbers() -> None:
+    """Their sum is none any more."""
+    assert of(0.1, 0.1, 0.1).mean == 0.1
+    same = of(*[1.7e308] * 3)
+    assert (same.mean, same.median, same.deviation, same.equal) == (1.7e308, 1.7e308, 0, True)
+    apart = of(1.7e308, -1.7e308)
+    assert (apart.mean, apart.median, apart.deviation) == (0, 0, math.inf)
+    assert of(1.7e308, 1, 2, 3, 4).outliers == (0,)
+
+
 def test_with_many_values_the_quantile_is_that_of_the_normal_distribution() -> None:
     assert sensitivity.quantile(0.975, 100_000) == pytest.approx(1.95996, abs=1e-4)
 
@@ -97,7 +115,7 @@ def test_equal_values_are_said_to_be_equal() -> None:
 
 
 def test_the_plot_puts_values_and_interval_on_one_axis() -> None:
-    rows = sensitivity.plot(of(1, 2, 3, 4, 5, 30), width=31)
+    rows = sensitivity.plot(of(1, 2, 3, 4, 5, 30), columns=49)
     assert rows == [
         "seed 0    1  .....o.........................",
         "seed 1    2  .....o.........................",
@@ -110,6 +128,13 @@ def test_the_plot_puts_values_and_interval_on_one_axis() -> None:
     ]
 
 
+def test_a_plot_fits_a_narrow_terminal_as_far_as_it_can() -> None:
+    found = of(1, 2, 3, 4, 5, 30)
+    assert max(map(len, sensitivity.plot(found, 40))) <= 40
+    assert sensitivity.plot(found, 5) == sensitivity.plot(found, 1), "narrower it says nothing any more"
+    assert sensitivity.plot(found, 500) == sensitivity.plot(found)
+
+
 def test_many_seeds_are_bars() -> None:
     draw = random.Random(1)
     found = of(*(draw.gauss(0, 1) for _ in range(500)))
@@ -120,7 +145,8 @@ def test_many_seeds_are_bars() -> None:
 
 
 @pytest.mark.parametrize(
-    "numbers", [(1e308, -1e308), (5e-324, 0.0), (1.0, 1.0000000000000002), (-0.0, 0.0), (1e300, 1.0, 2.0, 3.0, 4.0)]
+    "numbers",
+    [(1e308, -1e308), (5e-324, 0.0), (1.0, 1.0000000000000002), (-0.0, 0.0), (1e300, 1.0, 2.0, 3.0, 4.0), (1.7e308,) * 6],
 )
 def test_numbers_at_the_ends_of_what_there_is(numbers: tuple[float, ...]) -> None:
     found = of(*numbers)
