@@ -13,6 +13,7 @@ from repro_env.catalog.records import Run
 from repro_env.flows import before, committed, snapshot
 from repro_env.flows.asked import Asked
 from repro_env.flows.locate import runs_beside
+from repro_env.io.files import sha256_of
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
 from repro_env.model.redact import REDACTED
@@ -30,6 +31,11 @@ def over(run: Run) -> End:
     if run.end is None:
         raise RecordError(
             "was interrupted: nothing says what it should give", where=run.folder.name, hint="verify a run that came to its end"
+        )
+    started = run.folder / "start.json"
+    if run.end.start not in (None, f"sha256:{sha256_of(started)}"):
+        raise RecordError(
+            "was changed since the run: its end vouches for another beginning", where=str(started), hint="restore it from a copy"
         )
     if run.end.outcome.signal:
         raise RecordError(

@@ -301,11 +301,27 @@ def test_a_list_of_checkpoints_that_was_edited_is_refused(place: Place) -> None:
 
 
 def edited(done: Done, **more: Any) -> None:
-    for name, value in (("start", done.start), ("end", done.end)):
+    """The record with other fields, and an end that vouches for its beginning."""
+    start = codec.pretty(
+        msgspec.structs.replace(done.start, **{key: one for key, one in more.items() if hasattr(done.start, key)})
+    )
+    fields = {key: one for key, one in more.items() if hasattr(done.end, key)}
+    end = msgspec.structs.replace(done.end, start=f"sha256:{hashlib.sha256(start).hexdigest()}", **fields)
+    for name, data in (("start", start), ("end", codec.pretty(end))):
         path = done.folder / f"{name}.json"
         path.chmod(0o644)
-        fields = {key: one for key, one in more.items() if hasattr(value, key)}
-        path.write_bytes(codec.pretty(msgspec.structs.replace(value, **fields)))
+        path.write_bytes(data)
+
+
+def test_a_beginning_that_was_changed_since_is_refused(place: Place) -> None:
+    done = place.run(backend=Fake(trained()))
+    path = done.folder / "start.json"
+    path.chmod(0o644)
+    path.write_bytes(codec.pretty(msgspec.structs.replace(done.start, seed=12)))
+    again = Fake(trained())
+    with pytest.raises(RecordError, match="was changed since the run"):
+        verified(place, None, again)
+    assert again.launch is None
 
 
 def test_runs_without_an_end_of_their_own_are_refused(place: Place) -> None:
