@@ -57,7 +57,7 @@ class Answer(Frozen, frozen=True, kw_only=True):
     new: tuple[str, ...] = ()
     come: int = 0
     values: int = 0
-    others: tuple[tuple[str, str | None, str | None], ...] = ()
+    others: tuple[tuple[str, str | None, str | None, bool], ...] = ()
     other: int = 0
     renamed: tuple[tuple[str, str], ...] = ()
 

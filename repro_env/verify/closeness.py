@@ -12,15 +12,24 @@ CLOSE = 1e-3
 """Relative distance of two numbers in text that may still be rounding: in measured runs that differed by nothing but the
 number of threads, losses moved by a few units in the last place."""
 _NUMBER = re.compile(r"(?<![0-9A-Za-z_.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)(?![0-9A-Za-z_])")
+_PLACE = re.compile(r"(?:\.\d+)+\Z")
+"""In a list: a list of times has the name of what it lists."""
 
 
-def value(name: str, then: str | None, now: str | None, *, masked: bool) -> Sameness | None:
-    """A value of a checkpoint that differs: its level, or None where it says nothing of results."""
-    if masked and (masks.volatile(name.rpartition(".")[2]) or (then is not None and now is not None and _alike(then, now))):
+def value(name: str, then: str | None, now: str | None, *, masked: bool, texts: bool = True) -> Sameness | None:
+    """A value that differs: its level, or None where it says nothing of results. `texts`: both are here as they are, whole."""
+    if then is None or now is None or then == now:  # what is equal here differs in what cannot be shown
+        return "different"
+    if masked and (_named(name, then, now) or (texts and _alike(then, now))):
         return None
-    if then is not None and now is not None:
-        return numbers(then, now)
-    return "different"
+    return numbers(then, now)
+
+
+def _named(name: str, then: str, now: str) -> bool:
+    """Whether its own name says that a value is a time or the like. What holds other values is not masked by its name."""
+    if any(one[:1] in ("{", "[") for one in (then, now)):
+        return False
+    return masks.volatile(_PLACE.sub("", name).rpartition(".")[2])
 
 
 def _alike(then: str, now: str) -> bool:

@@ -29,8 +29,8 @@ def of_tensors(path: str, now: str, kind: Kind, said: Answer, *, masked: bool = 
     apart = [*renamed(path, now), *(f"{then} is named {there} now" for then, there in said.renamed)]
     shown = []
     named: list[str] = []
-    for name, then, there in said.others:
-        how = value(name, then, there, masked=masked)
+    for name, then, there, texts in said.others:
+        how = value(name, then, there, masked=masked, texts=texts)
         if how is None:
             apart.append(f"{name}: {cut(then)} -> {cut(there)}")
             continue

@@ -27,7 +27,7 @@ import json, os, pickle, random, sys
 sys.path.insert(0, sys.argv[1])
 import numpy, torch
 from tensors.files import read as read_file
-from tensors.leaves import flat
+from tensors.leaves import flat, shown
 from tensors.pairs import compare
 os.chdir(sys.argv[2])
 from safetensors.torch import save_file
@@ -48,7 +48,7 @@ torch.save(state, "l.pt")
 said = {}
 
 # Every tensor has the bytes that torch itself gives.
-read, values = flat(read_file("l.pt"))
+read, values = ({shown(place): one for place, one in some.items()} for some in flat(read_file("l.pt")))
 def bytes_of(one):
     one = one.detach().contiguous().reshape(-1)
     return one.view(torch.uint8).numpy().tobytes() if one.numel() else b""
@@ -163,7 +163,7 @@ def test_nothing_that_a_pickle_names_is_run(tmp_path: Path) -> None:
     (tmp_path / "l.pt").write_bytes(made.getvalue())
     answer = pairs.compare(str(tmp_path / "l.pkl"), str(tmp_path / "r.pkl"), None)
     assert answer["problem"] == ""
-    assert [name for name, _, _ in answer["others"]] == ["w", "evil.args.0"]
+    assert [name for name, *_ in answer["others"]] == ["w", "evil.args.0"]
     assert pairs.compare(str(tmp_path / "l.pt"), str(tmp_path / "l.pt"), None)["problem"] == ""
     assert not mark.exists()
 

@@ -4,38 +4,61 @@ import io
 import struct
 import zipfile
 
-from .arrays import npy
+from .arrays import MAGIC, npy
 from .pickles import Reader
 from .tensor import Tensor
 from .unreadable import UnreadableError
 
+_ABOUT = ("byteorder", "version", ".format_version", ".storage_alignment", ".data/serialization_id")
+"""What torch writes of the file itself."""
 
-def zipped(data: "memoryview", archive: "zipfile.ZipFile") -> object:
+
+def zipped(data: "memoryview", archive: zipfile.ZipFile) -> object:
     members = {info.filename: info for info in archive.infolist()}
+    if len(members) != len(archive.infolist()):
+        raise UnreadableError("has two members of one name")
+    end = len(data) - 22 - len(archive.comment)
+    if bytes(data[max(end, 0) : end + 4]) != b"PK\x05\x06" or (members and min(one.header_offset for one in members.values())):
+        raise UnreadableError("has bytes before or after its archive")
     pickled = [name for name in members if name.endswith("/data.pkl") and name.count("/") == 1]
     if len(pickled) == 1 and not any(name.endswith("/constants.pkl") for name in members):
-        top = pickled[0].partition("/")[0]
-        if top + "/byteorder" in members and bytes(_member(data, archive, members[top + "/byteorder"])) != b"little":
-            raise UnreadableError("was written on a big-endian machine")
-
-        def storage(key: str) -> "memoryview":
-            name = "%s/data/%s" % (top, key)
-            if name not in members:
-                raise UnreadableError("lacks the storage %s" % key)
-            return _member(data, archive, members[name])
-
-        return Reader(io.BytesIO(bytes(_member(data, archive, members[pickled[0]]))), storage).load()
+        return _saved(data, archive, members, pickled[0].partition("/")[0])
     made = {}  # type: dict[str, object]
     for name, info in members.items():
         part = _member(data, archive, info)
-        if bytes(part[:6]) == b"\x93NUMPY":
+        if bytes(part[:6]) == MAGIC:
             made[name[:-4] if name.endswith(".npy") else name] = npy(part)
         else:  # TorchScript, a joined archive: each member by its bytes; the first folder is named after the file
-            made["/" + name.partition("/")[2] if "/" in name else name] = Tensor("U8", (len(part),), part)
+            made["/" + name.partition("/")[2] if "/" in name else name] = Tensor("bytes", (len(part),), part)
     return made
 
 
-def _member(data: "memoryview", archive: "zipfile.ZipFile", info: "zipfile.ZipInfo") -> "memoryview":
+def _saved(data: "memoryview", archive: zipfile.ZipFile, members: "dict[str, zipfile.ZipInfo]", top: str) -> object:
+    if top + "/byteorder" in members and bytes(_member(data, archive, members[top + "/byteorder"])) != b"little":
+        raise UnreadableError("was written on a big-endian machine")
+    left = {name for name in members if name not in {"%s/%s" % (top, one) for one in (*_ABOUT, "data.pkl")}}
+    held = {}  # type: dict[str, memoryview]
+
+    def storage(key: str, _: int) -> "memoryview":
+        name = "%s/data/%s" % (top, key)
+        if name not in members:
+            raise UnreadableError("lacks the storage %s" % key)
+        left.discard(name)
+        if name not in held:
+            held[name] = _member(data, archive, members[name])
+        return held[name]
+
+    file = io.BytesIO(bytes(_member(data, archive, members[top + "/data.pkl"])))
+    made = Reader(file, storage).load()
+    more = {name.partition("/")[2]: _member(data, archive, members[name]) for name in sorted(left)}
+    rest = file.read()
+    if rest:
+        more["data.pkl"] = memoryview(rest)
+    # What no tensor is made of counts all the same.
+    return [made, {name: Tensor("bytes", (len(part),), part) for name, part in more.items()}] if more else made
+
+
+def _member(data: "memoryview", archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> "memoryview":
     """What is in a zip, without a copy where it is stored as it is."""
     if info.compress_type != zipfile.ZIP_STORED or info.flag_bits & 1:
         return memoryview(archive.read(info))

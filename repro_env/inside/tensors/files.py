@@ -4,9 +4,8 @@ import mmap
 import zipfile
 
 from .archives import zipped
-from .arrays import npy
-from .older import older
-from .pickles import Reader
+from .arrays import MAGIC, npy
+from .older import stream
 from .safetensors import safetensors
 
 
@@ -16,15 +15,12 @@ def read(path: str) -> object:
     start = bytes(data[:8])
     if path.endswith(".safetensors"):
         return safetensors(data)
-    if start[:6] == b"\x93NUMPY":
+    if start[:6] == MAGIC:
         return npy(data)
     if start[:4] == b"PK\x03\x04":
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             return zipped(data, archive)
-    if path.endswith((".pkl", ".pickle")):
-        with open(path, "rb") as file:
-            return Reader(file).load()
-    return older(path)
+    return stream(data)
 
 
 def _mapped(path: str) -> "memoryview":

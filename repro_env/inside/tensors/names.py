@@ -2,26 +2,34 @@
 
 from typing import Any
 
+from .leaves import Place, shown
 
-def paired(before: "dict[str, Any]", now: "dict[str, Any]", masks: "list[tuple[Any, str]]") -> "list[list[str]]":
-    """Give names of `now` that only it has the names of `before` that they equal once masked, where one alone does. Returns them."""
 
-    def plain(names: "list[str]") -> "dict[str, str]":
-        found = {}  # type: dict[str, list[str]]
-        for name in names:
-            masked = name
-            for pattern, replacement in masks:
-                masked = pattern.sub(replacement, masked)
-            found.setdefault(masked, []).append(name)
+def paired(before: "dict[Place, Any]", now: "dict[Place, Any]", masks: "list[tuple[Any, str]]") -> "list[list[str]]":
+    """Give places of `now` that only it has the names of `before` that they equal once masked, where one alone does. Returns them.
+
+    Only names with a path in them: any other counter is one of the script's own.
+    """
+
+    def plain(places: "list[Place]") -> "dict[tuple[str, ...], Place]":
+        found = {}  # type: dict[tuple[str, ...], list[Place]]
+        for place in places:
+            masked = []
+            for step in place:
+                kind, _, name = step.partition(" ")
+                for pattern, replacement in masks if "/" in name else ():
+                    name = pattern.sub(replacement, name)
+                masked.append("%s %s" % (kind, name))
+            found.setdefault(tuple(masked), []).append(place)
         return {masked: each[0] for masked, each in found.items() if len(each) == 1}
 
     if not masks:
         return []
-    ones = plain([name for name in before if name not in now])
-    others = plain([name for name in now if name not in before])
+    ones = plain([place for place in before if place not in now])
+    others = plain([place for place in now if place not in before])
     renamed = []
-    for masked, name in ones.items():
+    for masked, place in ones.items():
         if masked in others:
-            now[name] = now.pop(others[masked])
-            renamed.append([name, others[masked]])
+            now[place] = now.pop(others[masked])
+            renamed.append([shown(place), shown(others[masked])])
     return renamed

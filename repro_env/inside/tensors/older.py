@@ -1,36 +1,79 @@
-"""What torch.save wrote before its zip format."""
+"""Pickles one after the other in a file, as `pickle.dump` leaves them, and what torch.save wrote before its zip format.
 
+The latter is three pickles of what it is (a magic number, the protocol, the machine), one of the object, one of the keys of its
+storages, and these: a count of elements in 8 bytes, and the elements (torch/serialization.py, `_legacy_save`).
+"""
+
+import io
+import mmap
+import struct
 from typing import Any
 
-from .dtypes import DTYPES
-from .tensor import Tensor
+from .pickles import Reader
+from .standins import Opaque
 from .unreadable import UnreadableError
 
-DEEPEST = 200
+_MAGIC = 0x1950A86A20F9469CFC6C
+_PROTOCOL = 1001
 
 
-def older(path: str) -> object:
-    """What torch.save wrote before its zip format. Needs torch; it loads tensors and plain values alone."""
-    try:
-        torch = __import__("torch")
-    except ImportError:
-        raise UnreadableError("is of no format that is read here") from None
-    return _of_torch(torch, torch.load(path, map_location="cpu", weights_only=True), 0)
+def stream(data: "memoryview") -> object:
+    """Everything that was pickled into a file; a list where it is more than one thing."""
+    # A mapped file is read as it lies there; NumPy's and torch's own strings of bytes are small.
+    file = data.obj if isinstance(data.obj, mmap.mmap) and len(data.obj) == len(data) else io.BytesIO(data)
+    found = []
+    while file.tell() < len(data):
+        one = Reader(file).load()
+        found.append(_older(file, data) if type(one) is int and one == _MAGIC else one)
+    if not found:
+        raise UnreadableError("is empty")
+    return found[0] if len(found) == 1 else found
 
 
-def _of_torch(torch: Any, one: object, depth: int) -> object:
-    if depth > DEEPEST:
-        raise UnreadableError("is nested too deep")
-    if isinstance(one, torch.Tensor):
-        import ctypes
+def _older(file: Any, data: "memoryview") -> object:
+    if Reader(file).load() != _PROTOCOL:
+        raise UnreadableError("is of an unknown version of torch's format")
+    machine = Reader(file).load()
+    if not isinstance(machine, dict) or machine.get("little_endian") is not True:
+        raise UnreadableError("was written on a big-endian machine")
+    start = file.tell()
+    widths = {}  # type: dict[str, int]
 
-        plain = one.detach().resolve_conj().resolve_neg().contiguous()
-        dtype = DTYPES.get(str(plain.dtype).rpartition(".")[2])
-        count = plain.numel() * plain.element_size()
-        data = memoryview(ctypes.string_at(plain.data_ptr(), count) if count else b"")
-        return Tensor(dtype or "U8", tuple(plain.shape) if dtype else (count,), data)
-    if isinstance(one, dict):
-        return {key: _of_torch(torch, value, depth + 1) for key, value in one.items()}
-    if isinstance(one, (list, tuple)):
-        return [_of_torch(torch, value, depth + 1) for value in one]
-    return one
+    def ask(key: str, width: int) -> "memoryview":
+        if widths.setdefault(key, width) != width:
+            raise UnreadableError("has a storage of two kinds")
+        raise _LaterError
+
+    _First(file, ask).load()
+    keys = Reader(file).load()
+    if not isinstance(keys, list) or sorted(map(str, keys)) != sorted(widths):
+        raise UnreadableError("lacks some of its storages")
+    held = {}
+    at = file.tell()
+    for key in map(str, keys):
+        if at + 8 > len(data):
+            raise UnreadableError("is cut off")
+        (count,) = struct.unpack("<q", data[at : at + 8])
+        end = at + 8 + count * widths[key]
+        if count < 0 or end > len(data):
+            raise UnreadableError("is cut off")
+        held[key] = data[at + 8 : end]
+        at = end
+    file.seek(start)
+    made = Reader(file, lambda key, _: held[key]).load()
+    file.seek(at)
+    return made
+
+
+class _LaterError(Exception):
+    """A storage's bytes come after the object."""
+
+
+class _First(Reader):
+    """Learns which storages there are; what is made of them is not needed."""
+
+    def persistent_load(self, pid: object) -> object:
+        try:
+            return Reader.persistent_load(self, pid)
+        except _LaterError:
+            return Opaque()

@@ -1,59 +1,57 @@
 """Pickles, and the tensors that torch puts into them (torch/_utils.py)."""
 
 import pickle
+from typing import Any, Callable
 
-from .dtypes import DTYPES, STORAGES
-from .standins import Array, Default, Dtype, Ordered, opaque
-from .tensor import Storage, strided
+from .arrays import buffered, scalar
+from .dtypes import DTYPES, QUANTIZED, STORAGES, width
+from .standins import Array, Default, Dtype, Opaque, Ordered, Text, opaque
+from .tensor import Storage, Tensor, flipped, strided
 
 
 class Reader(pickle.Unpickler):
-    """Imports nothing: whatever a pickle names is one of ours, or a stand-in."""
+    """Imports nothing: whatever a pickle names is one of ours, or a stand-in.
 
-    def __init__(self, file: object, storages: "object" = None) -> None:
-        pickle.Unpickler.__init__(self, file, encoding="utf-8", errors="surrogateescape")  # type: ignore[arg-type]
+    `storages` gives the bytes of a storage of torch: its key, and the bytes of an element -> memory.
+    """
+
+    def __init__(self, file: Any, storages: "Callable[[str, int], memoryview] | None" = None) -> None:
+        pickle.Unpickler.__init__(self, file, encoding="utf-8", errors="surrogateescape")
         self._storages = storages
 
-    def find_class(self, module: str, name: str) -> object:
-        if module in ("torch._utils", "torch._tensor"):
-            if name == "_rebuild_tensor_v2":
-                return _tensor_v2
-            if name == "_rebuild_tensor_v3":
-                return _tensor_v3
-            if name in ("_rebuild_parameter", "_rebuild_parameter_with_state"):
-                return _parameter
-        if module == "collections" and name == "OrderedDict":
-            return Ordered
-        if module == "collections" and name == "defaultdict":
-            return Default
-        if module.partition(".")[0] == "numpy":
-            if name == "_reconstruct":
-                return _reconstruct
-            if name == "ndarray":
-                return Array
-            if name == "dtype":
-                return Dtype
-        if module in ("builtins", "__builtin__") and name in ("set", "frozenset", "complex", "bytearray"):
-            return {"set": set, "frozenset": frozenset, "complex": complex, "bytearray": bytearray}[name]
-        if module == "_codecs" and name == "encode":  # how protocol 2 spells bytes
-            return _encode
+    def find_class(self, module: str, name: str) -> Any:
+        top = module.partition(".")[0]
+        if top == "torch" and name in _TORCH and module in ("torch._utils", "torch._tensor", "torch.storage"):
+            return _TORCH[name]
+        if top == "numpy" and name in _NUMPY:
+            return _NUMPY[name]
+        if top == "pathlib" and name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath"):
+            return _path
+        if (module, name) in _PLAIN:
+            return _PLAIN[module, name]
         return opaque("%s.%s" % (module, name))
 
     def persistent_load(self, pid: object) -> object:
         if self._storages is None or not (isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage"):
-            return opaque("persistent")(repr(pid))
+            return opaque("persistent")(pid)
         name = getattr(pid[1], "name", "").rpartition(".")[2]
         dtype = STORAGES.get(name) or DTYPES.get(name)
-        data = self._storages(str(pid[2]))  # type: ignore[operator]
         if dtype is None:
-            return opaque("storage." + name)(bytes(data))
+            data = self._storages(str(pid[2]), QUANTIZED.get(name, 1))
+            return opaque("storage." + name)(Tensor("bytes", (len(data),), data))
+        data = self._storages(str(pid[2]), width(dtype))
+        if len(pid) > 5 and isinstance(pid[5], tuple):  # a part of a storage, in the older format
+            _, offset, size = pid[5]
+            data = data[offset * width(dtype) : (offset + size) * width(dtype)]
         return Storage(dtype, data)
 
 
-def _tensor_v2(storage: object, offset: int, size: "tuple[int, ...]", stride: "tuple[int, ...]", *_: object) -> object:
-    if not isinstance(storage, Storage):
-        return opaque("torch._utils._rebuild_tensor_v2")(storage, offset, size, stride)
-    return strided(storage, storage.dtype, offset, tuple(size), tuple(stride))
+def _tensor_v2(storage: object, offset: int, size: "tuple[int, ...]", stride: "tuple[int, ...]", *more: object) -> object:
+    """`more`: whether a gradient is wanted, hooks, and what is still to be done to the elements."""
+    metadata = more[2] if len(more) > 2 else None
+    if not isinstance(storage, Storage) or len(more) > 3:
+        return opaque("torch._utils._rebuild_tensor_v2")(storage, offset, size, stride, metadata)
+    return _turned(strided(storage, storage.dtype, offset, tuple(size), tuple(stride)), metadata)
 
 
 def _tensor_v3(
@@ -64,21 +62,101 @@ def _tensor_v3(
     _grad: object,
     _hooks: object,
     dtype: object,
-    *_: object,
+    *more: object,
 ) -> object:
     name = getattr(dtype, "name", "").rpartition(".")[2]
-    if not isinstance(storage, Storage) or name not in DTYPES:
-        return opaque("torch._utils._rebuild_tensor_v3")(storage, offset, size, stride, dtype)
-    return strided(storage, DTYPES[name], offset, tuple(size), tuple(stride))
+    if not isinstance(storage, Storage) or name not in DTYPES or len(more) > 1:
+        return opaque("torch._utils._rebuild_tensor_v3")(storage, offset, size, stride, dtype, *more)
+    return _turned(strided(storage, DTYPES[name], offset, tuple(size), tuple(stride)), more[0] if more else None)
+
+
+def _turned(one: Tensor, metadata: object) -> object:
+    """With what torch left to be done: a conjugate, or a minus. Anything else that is said of it stays beside it."""
+    left = dict(metadata) if isinstance(metadata, dict) else {"metadata": metadata} if metadata else {}
+    if left.pop("conj", False):
+        one = flipped(one, conjugate=True)
+    if left.pop("neg", False):
+        one = flipped(one, conjugate=False)
+    return opaque("torch.Tensor")(one, left) if left else one
+
+
+def _subclass(function: object, kind: object, args: object, state: object = None) -> object:
+    """A tensor of a class of someone's own, or with attributes."""
+    made = function(*args) if callable(function) and not isinstance(function, Opaque) and isinstance(args, tuple) else args
+    if getattr(kind, "name", "") in ("torch.Tensor", "torch._tensor.Tensor", "torch.nn.parameter.Parameter") and not state:
+        return made
+    return opaque("tensor")(made, kind, state)
 
 
 def _parameter(data: object, *_: object) -> object:
     return data
 
 
-def _reconstruct(*_: object) -> object:
-    return Array()
+def _parameter_with_state(data: object, _grad: object, _hooks: object, state: object = None) -> object:
+    return opaque("torch.nn.parameter.Parameter")(data, state) if state else data
 
 
-def _encode(text: object, *_: object) -> object:
-    return text.encode("latin-1", "replace") if isinstance(text, str) else text
+def _load_from_bytes(data: object) -> object:
+    """What `pickle` makes of a storage of torch: the older format, in a string of bytes."""
+    from .older import stream
+
+    return stream(memoryview(data)) if isinstance(data, bytes) else opaque("torch.storage._load_from_bytes")(data)
+
+
+def _reconstruct(kind: object = None, *_: object) -> object:
+    name = getattr(kind, "name", "numpy.ndarray")
+    return Array() if name == "numpy.ndarray" else Array(Text(name))
+
+
+def _buffered(*args: Any) -> object:
+    found = buffered(*args) if len(args) >= 4 else None
+    return opaque("numpy._frombuffer")(*args) if found is None else found
+
+
+def _scalar(*args: Any) -> object:
+    found = scalar(*args) if args else None
+    return opaque("numpy.scalar")(*args) if found is None else found
+
+
+def _encode(text: object, coding: object = None, *more: object) -> object:
+    """How protocol 2 spells bytes."""
+    if isinstance(text, str) and coding == "latin1" and not more and all(ord(one) < 256 for one in text):
+        return text.encode("latin-1")
+    return opaque("_codecs.encode")(text, coding, *more)
+
+
+def _path(*parts: object) -> object:
+    if not all(isinstance(part, str) for part in parts):
+        return opaque("pathlib.Path")(*parts)
+    return Text("path " + "/".join(parts).replace("//", "/", 1))  # type: ignore[arg-type]
+
+
+def _moment(*args: object) -> object:
+    """`datetime.datetime`: ten bytes, and perhaps a zone."""
+    if not args or not isinstance(args[0], bytes) or len(args[0]) != 10:
+        return opaque("datetime.datetime")(*args)
+    year, (month, day, hour, minute, second), parts = args[0][0] * 256 + args[0][1], args[0][2:7], args[0][7:]
+    fold = " (again)" if month > 127 else ""
+    when = "%04d-%02d-%02d %02d:%02d:%02d.%06d%s" % (
+        *(year, month & 127, day, hour, minute, second),
+        *(int.from_bytes(parts, "big"), fold),
+    )
+    return opaque("datetime.datetime")(when, *args[1:])
+
+
+_TORCH = {
+    "_rebuild_tensor_v2": _tensor_v2,
+    "_rebuild_tensor_v3": _tensor_v3,
+    "_rebuild_parameter": _parameter,
+    "_rebuild_parameter_with_state": _parameter_with_state,
+    "_rebuild_from_type_v2": _subclass,
+    "_load_from_bytes": _load_from_bytes,
+}
+_NUMPY = {"_reconstruct": _reconstruct, "_frombuffer": _buffered, "scalar": _scalar, "ndarray": Array, "dtype": Dtype}
+_PLAIN = {
+    ("collections", "OrderedDict"): Ordered,
+    ("collections", "defaultdict"): Default,
+    ("datetime", "datetime"): _moment,
+    ("_codecs", "encode"): _encode,
+    **{(module, kind.__name__): kind for module in ("builtins", "__builtin__") for kind in (set, frozenset, complex, bytearray)},
+}  # type: dict[tuple[str, str], Any]

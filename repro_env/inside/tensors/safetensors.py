@@ -1,36 +1,54 @@
 """Files of safetensors (its README, "Format")."""
 
 import json
-import math
 import struct
 
 from .dtypes import KINDS
-from .tensor import Tensor
+from .tensor import Tensor, sized
 from .unreadable import UnreadableError
 
 _HEADER = 100 << 20
-"""Bytes of a safetensors header (the format's own limit)."""
+"""Bytes of a header (the format's own limit)."""
 
 
 def safetensors(data: "memoryview") -> object:
+    """A file as a dict. Raises `UnreadableError` where a byte belongs to no tensor, or to two, as the format asks."""
     if len(data) < 8:
         raise UnreadableError("is cut off")
     (size,) = struct.unpack("<Q", data[:8])
     if size > min(_HEADER, len(data) - 8):
         raise UnreadableError("has a header that is longer than the file")
-    header = json.loads(bytes(data[8 : 8 + size]).decode("utf-8"))
+    header = json.loads(bytes(data[8 : 8 + size]).decode("utf-8"), object_pairs_hook=_once)
+    body = data[8 + size :]
     made = {}  # type: dict[str, object]
+    places = []
     for name, one in header.items():
         if name == "__metadata__":
             made[name] = one
             continue
         begin, end = one["data_offsets"]
-        if not 0 <= begin <= end <= len(data) - 8 - size:
+        if type(begin) is not int or type(end) is not int or not 0 <= begin <= end <= len(body):
             raise UnreadableError("has a tensor outside of the file")
-        # Kinds that are not known here are compared as bytes.
-        known = one["dtype"] in KINDS
-        part = data[8 + size + begin : 8 + size + end]
-        if known and math.prod(one["shape"]) * KINDS[one["dtype"]][0] != end - begin:
+        places.append((begin, end))
+        dtype, shape = one["dtype"], tuple(one["shape"])
+        count = sized(shape)
+        if dtype in KINDS and count * KINDS[dtype][0] != end - begin:
             raise UnreadableError("has a tensor of another size than its shape")
-        made[name] = Tensor(one["dtype"] if known else "U8", tuple(one["shape"]) if known else (end - begin,), part)
+        if not isinstance(dtype, str):
+            raise UnreadableError("has a tensor of no kind")
+        made[name] = Tensor(dtype, shape, body[begin:end])
+    at = 0
+    for begin, end in sorted(places):
+        if begin != at:
+            raise UnreadableError("has bytes that belong to no tensor, or to two")
+        at = end
+    if at != len(body):
+        raise UnreadableError("has bytes after its last tensor")
+    return made
+
+
+def _once(pairs: "list[tuple[str, object]]") -> "dict[str, object]":
+    made = dict(pairs)
+    if len(made) != len(pairs):
+        raise UnreadableError("has a name twice in its header")
     return made

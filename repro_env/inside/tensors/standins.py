@@ -43,18 +43,23 @@ def opaque(name: str) -> "type[Opaque]":
 class Ordered(dict):  # type: ignore[type-arg]
     """`collections.OrderedDict` and the like; torch hangs a `_metadata` on it, which says nothing of values."""
 
+    state = None  # type: object
+
     def __init__(self, *args: object) -> None:
         dict.__init__(self)
         if len(args) == 1 and isinstance(args[0], (list, tuple, dict)):
             dict.update(self, args[0])
 
     def __setstate__(self, state: object) -> None:
-        pass
+        self.state = {key: state[key] for key in state if key != "_metadata"} or None if isinstance(state, dict) else state
 
 
 class Default(Ordered):
+    """`collections.defaultdict`; what it makes of a key that is not there counts as its state."""
+
     def __init__(self, *args: object) -> None:
         Ordered.__init__(self, *args[1:])
+        self.state = args[0] if args else None
 
 
 class Array(Opaque):
@@ -67,3 +72,9 @@ class Dtype(Opaque):
     """`numpy.dtype`: made of its code, then given (version, byte order, ...)."""
 
     name = "numpy.dtype"
+
+
+class Text(str):
+    """Says what an object is, as another object's own text does not."""
+
+    __slots__ = ()

@@ -1,10 +1,15 @@
 """A tensor as its bytes, whatever file it was in."""
 
+import itertools
 import struct
 from typing import Any
 
-from .dtypes import KINDS
+from .dtypes import KINDS, PARTS
 from .unreadable import UnreadableError
+
+_WIDER = 64
+_SMALL = 256 << 20
+"""Bytes. A view that repeats its storage more than `_WIDER` times and is larger than this is not spelled out."""
 
 
 class Tensor:
@@ -28,14 +33,22 @@ class Storage:
         self.data = data
 
 
+def sized(shape: "tuple[int, ...]") -> int:
+    """Elements of a shape. Raises `UnreadableError` for what is no shape."""
+    count = 1
+    for size in shape:
+        if type(size) is not int or size < 0:
+            raise UnreadableError("has a tensor with a size that is none")
+        count *= size
+    return count
+
+
 def strided(storage: Storage, dtype: str, offset: int, shape: "tuple[int, ...]", stride: "tuple[int, ...]") -> Tensor:
     """The elements of a view of a storage, in C order. Raises `UnreadableError` for one that leaves its storage."""
     width = KINDS[dtype][0]
-    count = 1
-    for size in shape:
-        count *= size
-    if any(size < 0 for size in shape) or any(step < 0 for step in stride) or offset < 0 or len(shape) != len(stride):
-        raise UnreadableError("has a tensor with a negative size")
+    count = sized(shape)
+    if any(type(step) is not int or step < 0 for step in (*stride, offset)) or len(shape) != len(stride):
+        raise UnreadableError("has a tensor with a negative stride")
     last = offset + sum((size - 1) * step for size, step in zip(shape, stride)) if count else offset  # noqa: B905
     if count and (last + 1) * width > len(storage.data):
         raise UnreadableError("has a tensor that is larger than its storage")
@@ -46,25 +59,57 @@ def strided(storage: Storage, dtype: str, offset: int, shape: "tuple[int, ...]",
         wanted *= size
     if dense or not count:
         return Tensor(dtype, shape, storage.data[offset * width : (offset + count) * width])
-    if count > len(storage.data) * 64:
+    if count * width > max(len(storage.data) * _WIDER, _SMALL):
         raise UnreadableError("has a tensor that is far larger than its storage")
+    return Tensor(dtype, shape, _spelled(storage.data, width, offset, shape, stride))
+
+
+def _spelled(data: "memoryview", width: int, offset: int, shape: "tuple[int, ...]", stride: "tuple[int, ...]") -> "memoryview":
+    numpy = numpy_module()
+    if numpy is not None:
+        steps = tuple(step * width for step in stride)
+        return memoryview(numpy.ndarray(shape, "V%d" % width, data, offset * width, steps).tobytes())
     unit = min(width, 8)
     if width > unit:  # two numbers an element
-        shape, stride, offset = (
-            (*shape, width // unit),
-            (*(step * (width // unit) for step in stride), 1),
-            offset * (width // unit),
-        )
+        parts = width // unit
+        shape, stride, offset = (*shape, parts), (*(step * parts for step in stride), 1), offset * parts
     code: Any = {1: "B", 2: "H", 4: "I", 8: "Q"}[unit]
-    cells: Any = storage.data[: len(storage.data) // unit * unit].cast(code)
+    cells: Any = data[: len(data) // unit * unit].cast(code)
     made = bytearray()
-    starts = [offset]
-    for size, step in zip(shape[:-1], stride[:-1]):  # noqa: B905
-        starts = [start + number * step for start in starts for number in range(size)]
     size, step = shape[-1], stride[-1]
-    for start in starts:
-        row = cells[start : start + (size - 1) * step + 1 : step] if step else [cells[start]] * size
-        made += row.tobytes() if isinstance(row, memoryview) else b"".join(struct.pack("<Q", one)[:unit] for one in row)
-    if width > unit:
-        shape = shape[:-1]
-    return Tensor(dtype, shape, memoryview(bytes(made)))
+    for place in itertools.product(*(range(0, one * by, by) if by else [0] * one for one, by in zip(shape[:-1], stride[:-1]))):  # noqa: B905
+        start = offset + sum(place)
+        if step:
+            made += cells[start : start + (size - 1) * step + 1 : step].tobytes()
+        else:
+            made += struct.pack("<Q", cells[start])[:unit] * size
+    return memoryview(bytes(made))
+
+
+def flipped(one: Tensor, *, conjugate: bool) -> Tensor:
+    """With the sign of each element, or with `conjugate` of each imaginary part, turned: what torch leaves to be done later."""
+    dtype = PARTS.get(one.dtype, one.dtype)
+    width = KINDS[dtype][0]
+    if KINDS[dtype][1] not in ("f", "b") or (conjugate and dtype == one.dtype):
+        raise UnreadableError("has a tensor whose sign is to be turned, and it has none")
+    turned = bytes(code ^ 128 for code in range(256))
+    made = bytearray(one.data)
+    start, step = (2 * width - 1, 2 * width) if conjugate else (width - 1, width)
+    made[start::step] = made[start::step].translate(turned)
+    return Tensor(one.dtype, one.shape, memoryview(bytes(made)))
+
+
+def equal(one: "memoryview", other: "memoryview") -> bool:
+    """Whether two pieces of memory hold the same bytes."""
+    if len(one) != len(other):
+        return False
+    whole = len(one) // 8 * 8  # by words: ten times as fast as byte by byte
+    return one[:whole].cast("Q") == other[:whole].cast("Q") and one[whole:] == other[whole:]
+
+
+def numpy_module() -> Any:
+    """NumPy where the environment has it, else None."""
+    try:
+        return __import__("numpy")
+    except Exception:
+        return None
