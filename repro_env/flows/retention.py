@@ -17,6 +17,7 @@ from repro_env.catalog.records import Run, Unreadable
 from repro_env.catalog.retention import Facts, Kept
 from repro_env.model.errors import ReproEnvError
 from repro_env.model.talk import Tell
+from repro_env.store.seen import AWAY
 from repro_env.store.store import Store
 
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
@@ -146,9 +147,11 @@ def _descended(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
     known: dict[str, Summary] = {}
     outputs: dict[str, bytes] = {}
     found: dict[str, str] = {}
+    away: list[Path] = []
     for folder in (Path(here), *(one for one in store.seen.folders() if str(one) != here)):
         if not folder.is_dir() and str(folder) != here:
-            tell(f"note: {folder} is not there now: runs in it may have started from one of these")
+            if store.seen.last(folder) > time.time() - AWAY:
+                away.append(folder)
             continue
         try:
             listing = index.listing(folder, outputs=True)
@@ -164,6 +167,9 @@ def _descended(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
         if str(folder) != here:
             for one in listing.unreadable:
                 found |= dict.fromkeys(_named(one.folder), f"named by {one.folder}, whose record cannot be read")
+    if away:
+        more = f" and {len(away) - 1} more" if len(away) > 1 else ""
+        tell(f"note: not there now: {away[0]}{more}; runs there may have started from one of these")
     for edge in lineage.edges(known, outputs):
         if edge.how == lineage.SAME_BYTES:
             found.setdefault(edge.parent, f"{known[edge.child].short} was given a file that is an output of it")

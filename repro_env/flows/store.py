@@ -15,13 +15,12 @@ from repro_env.model.errors import ReproEnvError
 from repro_env.model.talk import Tell
 from repro_env.store import gc
 from repro_env.store.carried import Carried
+from repro_env.store.seen import AWAY
 from repro_env.store.store import Store
 from repro_env.store.usage import FOLDERS, Thing, inventory
 
 PATIENCE = 60.0
 """Seconds that a removal waits for commands that are at work."""
-_AWAY = 180 * gc.DAY
-"""Seconds for which a folder of runs may be away before the sources of its runs may go."""
 _CHECKED = frozenset({"blob", "layer", "image", "bytecode", "spec"})
 """Links are the layers' own files. A fact says itself whether it is whole, each time it is asked."""
 
@@ -139,7 +138,7 @@ def _sources(store: Store, tell: Tell) -> frozenset[str]:
     missing: list[str] = []
     for folder in store.seen.folders():
         there = folder.is_dir()
-        if not there and store.seen.last(folder) < time.time() - _AWAY:
+        if not there and store.seen.last(folder) < time.time() - AWAY:
             missing.append(str(folder))
             continue
         try:

@@ -16,6 +16,9 @@ from repro_env.io.files import atomic_write
 from repro_env.model.errors import DiskError
 from repro_env.store.boot import touch_if_old
 
+AWAY = 180 * 86400.0
+"""Seconds for which a folder that is not there may be on a disk that is not; after that nobody is told of it each time."""
+
 
 class Seen:
     """Safe to use from several processes: a note is written once and never changed."""

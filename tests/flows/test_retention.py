@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -97,6 +98,19 @@ def test_a_child_in_another_folder_of_runs_holds(tmp_path: Path, store: Store) -
     done = collect(runs, store, "last=1")
     assert done.gone == ()
     assert done.keep[1].why == (f"00000009 in {others} started from it",)
+
+
+def test_folders_that_are_away_are_told_once_and_not_for_ever(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    recorded(runs, 1)
+    for name in ("a", "b", "c"):
+        recorded(tmp_path / name, 2)
+        store.seen.see(tmp_path / name)
+        shutil.rmtree(tmp_path / name)
+    os.utime(store.seen._note(os.fsencode(tmp_path / "a")), (1, 1))
+    tell = Said()
+    retention.collect(runs, ["last=1"], store=store, dry_run=True, tell=tell)
+    assert tell.lines == [f"note: not there now: {tmp_path / 'b'} and 1 more; runs there may have started from one of these"]
 
 
 def test_an_older_record_elsewhere_that_mounts_its_files_holds(tmp_path: Path, store: Store) -> None:
