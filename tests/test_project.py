@@ -88,6 +88,13 @@ def test_links_between_documents_lead_somewhere() -> None:
             assert not anchor or anchor in headings(there), f"{document.relative_to(ROOT)} links to {target}#{anchor}"
 
 
+def test_documents_name_files_that_there_are() -> None:
+    """Of the code, the tests, the benchmarks and their results, the examples; decisions may name what was."""
+    for document in (ROOT / "README.md", *ROOT.glob("docs/*.md"), ROOT / "benchmarks" / "README.md", ROOT / "CONTRIBUTING.md"):
+        named = re.findall(r"`((?:tests|repro_env|benchmarks|examples|docs|templates|lockfiles)/[\w./-]*)`", document.read_text())
+        assert [one for one in named if not (ROOT / one).exists()] == [], document
+
+
 def headings(document: Path) -> set[str]:
     """The anchors of a document's headings."""
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
