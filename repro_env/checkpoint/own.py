@@ -34,8 +34,11 @@ def pack(given: dict[str, Any], gradients: Gradients, followed: Optional[Followe
 
 
 def unpack(opened: Opened) -> dict[str, Any]:
-    """As it was packed by this rank. Raises `CheckpointError`."""
-    return values.load(opened, name(ranks.rank()), _KINDS)
+    """As it was packed by this rank; `buckets` is None where they were not kept. Raises `CheckpointError`."""
+    state = values.load(opened, name(ranks.rank()), _KINDS)
+    return {**state, "gradients": state.get("gradients") or {}, "buckets": state.get("buckets")}
 
 
-_KINDS: dict[str, Any] = {"rng": dict, "loader": (dict, type(None)), "buffers": dict, "gradients": dict, "buckets": dict}
+_MAYBE = (dict, type(None))
+_KINDS: dict[str, Any] = {"rng": dict, "loader": _MAYBE, "buffers": dict, "gradients": _MAYBE, "buckets": _MAYBE}
+"""Gradients and buckets were not kept at first: None of them says so."""

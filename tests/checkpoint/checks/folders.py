@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
@@ -18,6 +19,7 @@ import torch
 from repro_env import checkpoint
 from repro_env.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, files, manifest
 from tests.checkpoint.checks.common import fails, step_on, tiny
+from tests.checkpoint.checks.strangers import replace
 from tests.checkpoint.operations import in_child
 
 
@@ -223,3 +225,14 @@ def a_folder_that_moved_and_a_clock_that_went_back_do_no_harm(folder: Path) -> N
     assert other.resume()
     assert other.steps == 2
     assert Path(other.save()).name == "000002-step-2"
+
+
+def one_from_before_gradients_and_buckets_were_kept_is_gone_on_from(folder: Path) -> None:
+    model, optimizer = tiny()
+    path = Path(Checkpoint(folder / "c", model=model, optimizer=optimizer, signals=False).save())
+    state, box = torch.load(path / "rank-0.pt", weights_only=True), io.BytesIO()
+    torch.save({name: state[name] for name in ("rng", "loader", "buffers")}, box)
+    replace(path, "rank-0.pt", box.getvalue())
+    step_on(model, optimizer)
+    assert Checkpoint(folder / "c", model=model, optimizer=optimizer, signals=False).resume()
+    assert model.weight.grad is None
