@@ -359,6 +359,8 @@ def closing(done: Done, *, runs: str = "") -> list[str]:
     if unheld := [one for one in end.others if " -> " not in one]:
         more = f" and {len(unheld) - 1} more" if len(unheld) > 1 else ""
         said.append(f"in no record, only in the folder of the run: {unheld[0]}{more}")
+    if done.start.trace is not None and not end.trace:
+        said.append("nothing was traced: no optimizer of torch made a step that the hooks see")
     if end.holes:
         # What the script itself left open comes before what its libraries did.
         first = min(end.holes, key=lambda hole: "-packages/" in hole)

@@ -199,6 +199,16 @@ def test_files_that_no_record_holds_are_told() -> None:
     assert not [line for line in run.closing(done()) if "in no record" in line]
 
 
+def test_a_trace_that_was_asked_for_and_is_empty_is_told() -> None:
+    plain = done()
+    asked = msgspec.structs.replace(plain, start=msgspec.structs.replace(plain.start, trace=0))
+    traced = msgspec.structs.replace(
+        asked, end=msgspec.structs.replace(asked.end, trace=(Output(path="rank0.jsonl", sha256=DIGEST, size=1),))
+    )
+    assert "nothing was traced: no optimizer of torch made a step that the hooks see" in run.closing(asked)
+    assert not [line for one in (plain, traced) for line in run.closing(one) if "traced" in line]
+
+
 def test_the_next_command_looks_where_the_run_is() -> None:
     assert run.closing(done(), runs="/my runs")[-1] == "next: repro-env runs show bfd6a4b6 --runs '/my runs'"
 
