@@ -42,6 +42,8 @@ _WANDB_FILE = re.compile(r"(?<![A-Za-z])run-[a-z0-9]{8}(?=\.wandb\Z)")
 _VERSION = re.compile(r"(?<=/)(version)_\d+(?![0-9A-Za-z])")
 _COUNTER = re.compile(r"(?<![0-9A-Za-z])(version_|run[-_]?|exp[-_]?|experiment[-_]?|train|predict|val)\d+(?=/|\Z)")
 _EPOCH = re.compile(r"(?<![0-9A-Za-z])(?:1[5-9]|2[0-4])\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d{1,9})?(?![0-9A-Za-z])")
+_MLFLOW = re.compile(r"(?<=mlruns/)\d{18}(?=/|\Z)")
+"""MLflow names an experiment by 18 digits of a random number."""
 _HEX = re.compile(r"(?<![0-9A-Za-z])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{32}(?![0-9A-Za-z])")
 _SPAN = re.compile(
     r"(?<![0-9A-Za-z.])\d+(?:[.,]\d+)?(?:e[+-]?\d+)? ?"
@@ -71,6 +73,7 @@ _NAME = (
     (_WANDB_FILE, "run-<id>"),
     (_UUID, "<id>"),
     (_HEX, "<id>"),
+    (_MLFLOW, "<id>"),
     (_EPOCH, "<time>"),
     (_PID, r"\1\2<pid>"),
     (_TEMPORARY, r"\1<id>"),
