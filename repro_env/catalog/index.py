@@ -28,7 +28,7 @@ from repro_env.model.run import Parent
 if TYPE_CHECKING:
     import sqlite3
 
-_VERSION = zlib.crc32(f"3 {__version__}".encode()) & 0x7FFFFFFF
+_VERSION = zlib.crc32(f"4 {__version__}".encode()) & 0x7FFFFFFF
 """Of the tables and of what is in them: of this program, and of a number that is raised with every change of `Summary`."""
 _SETTLED = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT). What is younger may be written again under the same key."""
@@ -85,6 +85,8 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
     size: int | None
     tags: tuple[str, ...] | None
     """None: what was said of it cannot be read."""
+    spec_file: str = ""
+    """Digest of the spec's file; empty where the record does not have it."""
     folder: str = ""
     """Where it lies: not part of what is stored."""
 
@@ -303,6 +305,7 @@ def summary(run: Run) -> Summary:
         outputs=None if end is None else len(end.outputs),
         size=None if end is None else sum(one.size for one in end.outputs),
         tags=_tags(run.folder),
+        spec_file=start.spec_file or "",
         folder=str(run.folder),
     )
 

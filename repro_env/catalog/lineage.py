@@ -161,8 +161,13 @@ def uses(digest: str, runs: Iterable[Summary], outputs: Mapping[str, bytes]) -> 
             found += [
                 Use(run, each.role, each.path, each.digest) for each in run.data if each.digest and _begins(each.digest, start)
             ]
-        places = (("source", run.source, run.source_path), ("spec", run.spec, ""), ("image", run.image, ""))
-        found += [Use(run, role, path, one) for role, one, path in places if _begins(one, start)]
+        places = (
+            ("source", run.source, run.source_path),
+            ("spec", run.spec, ""),
+            ("spec", run.spec_file, ""),
+            ("image", run.image, ""),
+        )
+        found += [Use(run, role, path, one) for role, one, path in places if one and _begins(one, start)]
         found += [
             Use(run, "record", f"{run.folder}/{name}", one)
             for name, one in (("start.json", run.start), ("end.json", run.end))

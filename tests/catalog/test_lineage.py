@@ -152,3 +152,9 @@ def test_a_digest_is_found_wherever_it_stands() -> None:
 def test_an_empty_file_says_nothing() -> None:
     one = run(1, data=(EMPTY,))
     assert lineage.uses(EMPTY, [one], {"/runs/1": bytes.fromhex(EMPTY[7:])}) == ()
+
+
+def test_the_file_of_a_spec_leads_to_its_runs() -> None:
+    """Not only the digest of its identity, which stands in no file's bytes."""
+    one = msgspec.structs.replace(run(1), spec_file=digest("spec.json"))
+    assert [(use.run.id, use.role) for use in lineage.uses(digest("spec.json"), [one, run(2)], {})] == [("1", "spec")]
