@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import msgspec
 
@@ -60,10 +60,10 @@ def _resolved(nodes: Sequence[Node], below: Mapping[str, Placed], number: int, p
             problems.append(f"{shown(node.path)} is a hard link to {shown(node.target)}, which is no file before it")
             continue
         own[node.path] = Placed(msgspec.structs.replace(other.node, path=node.path), other.layer)
-    for path in list(own):
-        if any(own[folder].node.kind != "dir" for folder in _above(path) if folder in own):
-            del own[path]  # below what is no folder: `foreign` has named it
-    return own
+    over = {folder for folder in _folders(own) if folder in own and own[folder].node.kind != "dir"}
+    if not over:
+        return own
+    return {path: one for path, one in own.items() if over.isdisjoint(_above(path))}  # `foreign` has named the others
 
 
 def _remaining(
@@ -73,12 +73,13 @@ def _remaining(
     gone = {node.path for node in nodes if node.kind == "gone"}
     opaque = {node.path for node in nodes if node.kind == "opaque"}
     solid = {path for path, one in own.items() if one.node.kind != "dir"}
-    folders = {folder for path in own for folder in _above(path)}
+    folders = _folders(own)
     if "" in opaque:
         return {}
+    over = (gone | opaque | solid) & _folders(tree)
     kept = {}
     for path, one in tree.items():
-        if path in gone or any(folder in gone or folder in opaque or folder in solid for folder in _above(path)):
+        if path in gone or (over and not over.isdisjoint(_above(path))):
             continue
         if path in folders and path not in own and one.node.kind != "dir":
             problems.append(f"{shown(path)} is no folder in the layers below, and a layer has paths in it without saying so")
@@ -90,3 +91,11 @@ def _remaining(
 def _above(path: str) -> Iterator[str]:
     while path := path.rpartition("/")[0]:
         yield path
+
+
+def _folders(paths: Iterable[str]) -> set[str]:
+    found: set[str] = set()
+    for path in paths:
+        while (path := path.rpartition("/")[0]) and path not in found:
+            found.add(path)
+    return found
