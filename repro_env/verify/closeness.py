@@ -29,7 +29,10 @@ def _named(name: str, then: str, now: str) -> bool:
     """Whether its own name says that a value is a time or the like. What holds other values is not masked by its name."""
     if any(one[:1] in ("{", "[") for one in (then, now)):
         return False
-    return masks.volatile(_PLACE.sub("", name).rpartition(".")[2])
+    key = _PLACE.sub("", name).rpartition(".")[2]
+    if key.endswith(("host", "hostname")) and not any(letter.isalpha() for letter in then + now):
+        return False  # a score of the hosts'
+    return masks.volatile(key)
 
 
 def _alike(then: str, now: str) -> bool:

@@ -41,16 +41,21 @@ def _without_time(event: bytes) -> bytes | None:
         return None
     kept = bytearray()
     for number, whole, body in fields:
-        tags = _tags(body) if number == _SUMMARY else []
+        tags = _tags(body) if number == _SUMMARY else None
         if number != _TIME:
             kept += "\n".join(tags).encode() if tags and all(map(masks.volatile, tags)) else whole
     return bytes(kept)
 
 
-def _tags(summary: bytes) -> list[str]:
-    values = _fields(summary) or []
-    parts = [part for number, _, body in values if number == _VALUE for part in _fields(body) or []]
-    return [body.decode(errors="replace") for number, _, body in parts if number == _TAG]
+def _tags(summary: bytes) -> list[str] | None:
+    """The tags of its values; None where it holds anything else, or a value that has not one tag."""
+    found = []
+    for number, _, value in _fields(summary) or [(0, b"", b"")]:
+        tags = [body for part, _, body in _fields(value) or [] if part == _TAG]
+        if number != _VALUE or len(tags) != 1:
+            return None
+        found.append(tags[0].decode(errors="backslashreplace"))
+    return found
 
 
 def _fields(message: bytes) -> list[tuple[int, bytes, bytes]] | None:

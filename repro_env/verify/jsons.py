@@ -45,10 +45,27 @@ def of_json(path: str, now: str, kind: Kind, left: str, right: str, *, masked: b
     )
 
 
+class _Float(float):
+    """A number that keeps how it was written: two that round to one float are still two."""
+
+    text: str
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice in one object")
+    return found
+
+
 def _parsed(text: str, *, lines: bool) -> object:
-    if lines:
-        return [json.loads(line) for line in text.splitlines() if line.strip()]
-    return json.loads(text)
+    def one(text: str) -> object:
+        return json.loads(text, parse_float=_Float, object_pairs_hook=_once)
+
+    return [one(line) for line in text.split("\n") if line.strip()] if lines else one(text)
 
 
 def _leaves(name: str, one: Any, other: Any) -> Iterator[tuple[str, str | None, str | None]]:
@@ -65,7 +82,7 @@ def _leaves(name: str, one: Any, other: Any) -> Iterator[tuple[str, str | None, 
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for number, (then, now) in enumerate(zip(one, other, strict=True)):
             yield from _leaves(f"{below}{number}", then, now)
-    elif type(one) is not type(other) or one != other:
-        then, now = json.dumps(one), json.dumps(other)
-        if then != now:
+    else:
+        then, now = (each.text if isinstance(each, _Float) else json.dumps(each) for each in (one, other))
+        if type(one) is not type(other) or then != now:
             yield name or "(all)", then, now

@@ -20,13 +20,13 @@ _VOLATILE = (
     "emissions.csv",
     "mlflow.db",
     ".DS_Store",
-    "core.[0-9]*",
     "wandb-metadata.json",
     "*.wandb",
     "debug-internal.log",
     "debug-cli.*.log",
 )
 _VOLATILE_PATHS = (
+    re.compile(r"(?:.*/)?core\.\d+"),
     re.compile(r"(?:.*/)?wandb/(?:[^/]*|.*/logs/.*|.*/tmp/.*)"),
     re.compile(r"(?:.*/)?mlruns/(?:.*/tags/.*|.*/meta\.yaml)"),
     # The manifest of a checkpoint of ours names the run and the time; what it vouches for is compared.

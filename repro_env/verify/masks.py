@@ -9,10 +9,12 @@ from __future__ import annotations
 import re
 
 _DATE = r"(?:19|20)\d\d([-/])(?:0[1-9]|1[0-2])\1(?:0[1-9]|[12]\d|3[01])"
-_TIME = r"(?:[01]\d|2[0-3])([-:.])[0-5]\d\2[0-5]\d(?:[.,]\d{1,9})?"
+_FRACTION = r"(?:\.\d{1,9}|,\d{3}(?=[ \t\])|:]))?"
+"""After a comma milliseconds alone, as Python's logging has them, and never at the end of a line: that may be the next column."""
+_TIME = rf"(?:[01]\d|2[0-3])([-:.])[0-5]\d\2[0-5]\d{_FRACTION}"
 _DIGITS = r"(?:19|20)\d\d(?:0[1-9]|1[0-2])(?:0[1-9]|[12]\d|3[01])"
-_CLOCK = r"(?:[01]\d|2[0-3])[0-5]\d[0-5]\d(?:[.,]\d{1,9})?"
-_ZONE = r"(?:Z|(?: ?[+-]\d\d:?\d\d)| UTC| GMT)?"
+_CLOCK = rf"(?:[01]\d|2[0-3])[0-5]\d[0-5]\d{_FRACTION}"
+_ZONE = r"(?:Z|(?: ?[+-](?:0\d|1[0-4]):?(?:00|15|30|45)(?![0-9.]))| UTC| GMT)?"
 _MONTH = r"(?:Jan|Feb|Mar|Apr|May|Jun|Jul|Aug|Sep|Oct|Nov|Dec)"
 _DAY = r"(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},? )?"
 _MOMENTS = (
@@ -21,9 +23,11 @@ _MOMENTS = (
     # 20260701_101530, 20260701T101530Z, D:20260701101530 (PDF)
     re.compile(rf"(?<![0-9])(?:{_DIGITS}[T_-]|(?<=D:){_DIGITS}){_CLOCK}{_ZONE}(?![0-9])"),
     # Wed Jul  1 10:15:30 2026; Jul01_10-15-30 (TensorBoard's folders)
-    re.compile(rf"(?<![0-9A-Za-z]){_DAY}{_MONTH} {{0,2}}\d{{1,2}}[ _]\d\d([-:])\d\d\1\d\d(?: (?:19|20)\d\d)?(?![0-9])"),
+    re.compile(
+        rf"(?<![0-9A-Za-z]){_DAY}{_MONTH} {{0,2}}\d{{1,2}}[ _]\d\d([-:])\d\d\1\d\d(?: (?:19|20)\d\d(?=\s*(?:\Z|[^\w\s.+-])))?(?![0-9])"
+    ),
     re.compile(rf"(?<![0-9A-Za-z]){_DAY}\d{{1,2}} {_MONTH}[a-z]{{0,6}} (?:19|20)\d\d(?: \d\d:\d\d:\d\d)?{_ZONE}"),
-    re.compile(r"(?<![0-9:.])(?:[01]?\d|2[0-3]):[0-5]\d:[0-5]\d(?:[.,]\d{1,9})?(?![0-9:])"),
+    re.compile(rf"(?<![0-9:.])(?:[01]?\d|2[0-3]):[0-5]\d:[0-5]\d{_FRACTION}(?![0-9:])"),
 )
 _NAMED = (
     # Only in names: 20260701, 10-15-30
@@ -32,26 +36,46 @@ _NAMED = (
 )
 _BOARD = re.compile(rf"(?<![0-9A-Za-z])({_MONTH}\d\d_\d\d-\d\d-\d\d_)[^/]+")
 _UUID = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Za-z])", re.IGNORECASE)
-_ADDRESS = re.compile(r"(?<![0-9A-Za-z])0x[0-9a-f]{6,16}(?![0-9A-Za-z])")
-_PID = re.compile(r"(?i)(?<![a-z])(pid|tid|(?:process|thread)[ _-]id)([\"']?[ =:_-]{0,3}|\[)\d{1,10}")
-_HOST = re.compile(r"(?i)(?<![a-z])(hostname|nodename|host)([\"']?\s*[=:]\s*[\"']?)[A-Za-z0-9][A-Za-z0-9.-]*")
+_ADDRESS = re.compile(r"(?<=\bat )0x[0-9a-f]{6,16}(?![0-9A-Za-z])")
+"""As objects are shown. Any other number may be a checksum."""
+_PID = re.compile(r"(?i)(?<![a-z])(pid|tid|(?:process|thread)[ _-]id)([\"']?[ =:_-]{0,3}|\[)\d{1,7}(?!\.?\d)")
+"""Linux has none above 4194304."""
+_HOST = re.compile(
+    r"(?i)(?<![a-z])(hostname|nodename|host)([\"']?\s*[=:]\s*[\"']?)(?!\d+(?:\.\d+)?(?![A-Za-z0-9.-]))[A-Za-z0-9][A-Za-z0-9.-]*"
+)
+"""A bare number is a score of the hosts'."""
 _TEMPORARY = re.compile(r"(?<![0-9A-Za-z])(tmp|tmp_)[a-z0-9_]{8}(?![0-9A-Za-z])")
 _EVENTS = re.compile(r"(events\.out\.tfevents\.)\d{9,10}\.[^/]+\Z")
 _WANDB = re.compile(r"(?<![A-Za-z])((?:offline-)?run-)(?:<time>|\d{8}_\d{6})-[a-z0-9]{8}(?![a-z0-9])")
 _WANDB_FILE = re.compile(r"(?<![A-Za-z])run-[a-z0-9]{8}(?=\.wandb\Z)")
 _VERSION = re.compile(r"(?<=/)(version)_\d+(?![0-9A-Za-z])")
-_COUNTER = re.compile(r"(?<![0-9A-Za-z])(version_|run[-_]?|exp[-_]?|experiment[-_]?|train|predict|val)\d+(?=/|\Z)")
+_COUNTER = re.compile(
+    r"(?<![0-9A-Za-z])(version_|run[-_]?|exp[-_]?|experiment[-_]?|runs/(?:[a-z]+/)?(?:train|predict|val))\d+(?=/|\Z)"
+)
 _EPOCH = re.compile(r"(?<![0-9A-Za-z])(?:1[5-9]|2[0-4])\d{8}(?:\d{3}|\d{6}|\d{9})?(?:\.\d{1,9})?(?![0-9A-Za-z])")
 _MLFLOW = re.compile(r"(?<=mlruns/)\d{18}(?=/|\Z)")
 """MLflow names an experiment by 18 digits of a random number."""
 _HEX = re.compile(r"(?<![0-9A-Za-z])(?=[0-9a-f]*[a-f])(?=[0-9a-f]*[0-9])[0-9a-f]{32}(?![0-9A-Za-z])")
-_SPAN = re.compile(
-    r"(?<![0-9A-Za-z.])\d+(?:[.,]\d+)?(?:e[+-]?\d+)? ?"
-    r"(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?|hours?|hrs?)(?:/[A-Za-z]+)?(?![0-9A-Za-z])"
+_ONE_SPAN = (
+    r"\d+(?:\.\d+)?(?:e[+-]?\d+)? ?(?:ns|us|µs|ms|s|secs?|seconds?|mins?|minutes?|hours?|hrs?)(?:/[A-Za-z]+)?(?![0-9A-Za-z])"
 )
+_SPAN = re.compile(rf"(?<![0-9A-Za-z.]){_ONE_SPAN}(?: {_ONE_SPAN})*(?!\s*[=:]\s*[-+.]?\d| +[-+]?\.?\d)")
+"""What a number follows is no unit but a name: `max 0.9 min 0.1`."""
+_MEASURED = re.compile(
+    r"(?i)(?<![a-z])(?:r?mse|mae|mape|medae|loss|err(?:or)?|score|bias|residual|pred(?:icted|iction)?|target)[ \t]*[=:]?[ \t]*[-+]?\Z"
+)
+"""What stands before a number that was computed, whatever its unit."""
+_NEAR = 100
+"""Characters of a line beside a number that are looked at."""
+_STATISTIC = re.compile(r"(?i)(?<![a-z])(?:max|mean|avg|average|median|std|sum)(?![a-z])")
 _SPEED = re.compile(
-    r"(?<![0-9A-Za-z.])\d+(?:[.,]\d+)?(?:e[+-]?\d+)?[kKMG]? ?"
-    r"(?:[A-Za-z]{1,12}/(?:s|sec|second|min)|(?:iterations?|samples|tokens|steps|batches|images) per second|it/s|s/it)(?![0-9A-Za-z])"
+    r"(?<![0-9A-Za-z.])\d+(?:\.\d+)?(?:e[+-]?\d+)?[kKMG]? ?(?:"
+    # Things that a program does. Not metres: speeds are predicted too.
+    r"(?:it|its|iters?|iterations?|steps?|samples?|toks?|tokens?|batch|batches|ba|imgs?|images?|frames?|ex|examples?|rows?|records?"
+    r"|files?|reqs?|requests?|queries|epochs?|items?|seqs?|sequences?|words?|chars?|docs?|documents?|games?|episodes?|updates?"
+    r"|transitions?|graphs?|nodes?|edges?|molecules?|clips?|videos?|sentences?|calls?|trials?|fits?|ops?|[KMGTP]?FLOPs?"
+    r"|[kKMGT]?i?[bB]|bytes|[kKMGT]?bits?)/(?:s|sec|second|min)"
+    r"|(?:iterations?|samples|tokens|steps|batches|images) per second|s/it)(?![0-9A-Za-z])"
 )
 _BAR = re.compile(r"\[(?:\d+:)?\d\d:\d\d<[^\]]{0,200}\]")
 _MINUTES = re.compile(r"(?<![0-9:.])\d{1,2}:\d\d(?![0-9:])")
@@ -100,8 +124,22 @@ def text(line: str) -> str:
     line = _HOST.sub(r"\1\2<host>", line)
     line = _TEMPORARY.sub(r"\1<id>", line)
     line = _VERSION.sub(r"\1_<n>", line)
-    line = _SPEED.sub("<speed>", line)
-    return _SPAN.sub("<span>", line)
+    return _SPAN.sub(_span, _SPEED.sub(_speed, line))
+
+
+def _speed(found: re.Match[str]) -> str:
+    return found[0] if _MEASURED.search(_before(found)) else "<speed>"
+
+
+def _span(found: re.Match[str]) -> str:
+    around = found.string[max(0, found.start() - _NEAR) : found.end() + _NEAR]
+    if _MEASURED.search(_before(found)) or ("min" in found[0] and _STATISTIC.search(around)):
+        return found[0]
+    return "<span>"
+
+
+def _before(found: re.Match[str]) -> str:
+    return found.string[max(0, found.start() - _NEAR) : found.start()]
 
 
 def log(line: str) -> str:

@@ -6,6 +6,8 @@ counts unless its own form says that it is a time, a host, a process or the like
 
 from __future__ import annotations
 
+import re
+
 from repro_env.verify import events
 from repro_env.verify.answers import Answer, TensorDifference, answers
 from repro_env.verify.closeness import CLOSE, close
@@ -43,6 +45,8 @@ LARGEST = 64 << 20
 """Bytes of a file that is compared as text."""
 _TIMED = (".srt", ".vtt", ".ass", ".lrc", ".rttm", ".ctm", ".textgrid")
 """Times are what such a file is about."""
+_BINARY = re.compile("[\0-\x08\x0e-\x1a\x1c-\x1f]")
+"""What is in no text: small numbers that happen to be UTF-8."""
 
 
 def equal(path: str, now: str, kind: Kind) -> File:
@@ -61,7 +65,11 @@ def of_bytes(path: str, now: str, kind: Kind, left: bytes, right: bytes, *, mask
     coding = "latin-1" if name.endswith(".pdf") else "utf-8"
     try:
         one, other = left.decode(coding), right.decode(coding)
+        text = coding == "latin-1" or not any(_BINARY.search(side) or (side and not side.strip()) for side in (one, other))
     except UnicodeDecodeError:
+        one = other = ""
+        text = False
+    if not text:
         sizes = f"{len(left):,} bytes" if len(left) == len(right) else f"{len(left):,} bytes, now {len(right):,}"
         return File(path=path, now=now, kind=kind, level="different", why=f"its bytes differ ({sizes})", apart=renamed(path, now))
     found = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 
 from repro_env.verify.closeness import value
 from repro_env.verify.compared import SHOWN, File, Sameness, cut, renamed, those, worse
@@ -13,7 +14,7 @@ def of_table(path: str, now: str, kind: Kind, left: str, right: str, *, masked: 
     """None for what is no table with one header line and as many rows and columns on both sides."""
     mark = "\t" if path.lower().endswith(".tsv") else ","
     try:
-        one, other = (list(csv.reader(text.splitlines(), delimiter=mark)) for text in (left, right))
+        one, other = (list(csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)) for text in (left, right))
     except csv.Error:
         return None
     if len(one) != len(other) or len(one) < 2 or one[0] != other[0] or any(len(row) != len(one[0]) for row in (*one, *other)):
@@ -33,6 +34,9 @@ def of_table(path: str, now: str, kind: Kind, left: str, right: str, *, masked: 
             level = worse(level, how)
             named[column] = named.get(column, 0) + 1
             shown += [f"- line {number}, {column}: {cut(before)}", f"+ line {number}, {column}: {cut(after)}"]
+    told = [f"{column} in {count:,} of {len(one) - 1:,} lines" for column, count in apart.items()]
+    if not named and not told:
+        told = ["only line ends or quotes differ"]
     return File(
         path=path,
         now=now,
@@ -40,6 +44,6 @@ def of_table(path: str, now: str, kind: Kind, left: str, right: str, *, masked: 
         level=level,
         by="table",
         why=those([f"{column} in {count:,} of {len(one) - 1:,} lines" for column, count in named.items()], shown),
-        apart=(*renamed(path, now), *(f"{column} in {count:,} of {len(one) - 1:,} lines" for column, count in apart.items())),
+        apart=(*renamed(path, now), *told),
         shown=tuple(shown[:SHOWN]),
     )

@@ -11,7 +11,9 @@ from repro_env.verify.closeness import numbers
 from repro_env.verify.compared import SHOWN, File, Sameness, cut, renamed, worse
 from repro_env.verify.kinds import Kind
 
-_SVG = re.compile(r"(?<![0-9A-Za-z])[a-z][0-9a-f]{10}(?![0-9A-Za-z])")
+_PDF = re.compile(r"(\(D:|<xmp:[A-Za-z]{1,20}Date>)(?:19|20)\d\d[-0-9TZ:.+']{4,32}")
+_PDF_ID = re.compile(r"/ID ?\[ ?<[0-9A-Fa-f]{32}> ?<[0-9A-Fa-f]{32}> ?\]")
+_SVG = re.compile(r"(?:(?<=id=[\"'])|(?<=#))[a-z][0-9a-f]{10}(?![0-9A-Za-z])")
 """matplotlib names clip paths and markers by a random salt."""
 _MOMENT = re.compile(r"\A\d{10,13}(?= )")
 """MLflow's metrics: a line is a moment, a value, a step."""
@@ -19,7 +21,7 @@ _MOMENT = re.compile(r"\A\d{10,13}(?= )")
 
 def of_text(path: str, now: str, kind: Kind, left: str, right: str, *, masked: bool) -> File:
     """Line by line."""
-    one, other = left.splitlines(), right.splitlines()
+    one, other = (_lines(text, path) for text in (left, right))
     mask = _mask_of(path, kind) if masked else str
     then, there = [mask(line) for line in one], [mask(line) for line in other]
     level: Sameness = "bitwise"
@@ -52,8 +54,16 @@ def of_text(path: str, now: str, kind: Kind, left: str, right: str, *, masked: b
     return File(path=path, now=now, kind=kind, level=level, by="text", why=why, apart=tuple(apart), shown=tuple(shown[:SHOWN]))
 
 
+def _lines(text: str, path: str) -> list[str]:
+    """Only what ends a line in a text file does: a carriage return alone, and all the more any byte of a PDF, is content."""
+    lines = text.split("\n") if path.lower().endswith(".pdf") else re.split("\r?\n", text)
+    return lines[:-1] if lines and not lines[-1] else lines
+
+
 def _mask_of(path: str, kind: Kind) -> Any:
     lower = path.lower()
+    if lower.endswith(".pdf"):  # the rest of a line may be compressed
+        return lambda line: _PDF_ID.sub("<id>", _PDF.sub(r"\1<time>", line))
     if lower.endswith(".svg"):
         return lambda line: masks.text(_SVG.sub("<id>", line))
     if re.fullmatch(r"(?:.*/)?mlruns/.*/metrics/.*", path):

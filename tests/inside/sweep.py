@@ -10,6 +10,7 @@ import collections
 import dataclasses
 import decimal
 import enum
+import importlib
 import json
 import os
 import pathlib
@@ -23,7 +24,8 @@ sys.path.insert(0, sys.argv[1])
 import numpy
 import torch
 from safetensors.torch import save_file
-from tensors.pairs import compare
+
+compare = importlib.import_module("tensors.pairs").compare
 
 warnings.simplefilter("ignore")
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
