@@ -49,7 +49,7 @@ lint: dev ## ruff and mypy --strict
 bench: dev ## every ratio of benchmarks/README.md, measured here
 	$(DEV)/bin/python benchmarks/all.py $(ARGS)
 
-relock: dev ## write lockfiles/ anew; needs python3.10 and python3.11
+relock: dev ## write lockfiles/ anew (seconds: nothing is downloaded)
 	@TORCH="$(TORCH)" lockfiles/relock.sh
 
 clean: ## remove what make has made here; the store of images stays
