@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -39,12 +40,23 @@ def keep(asked: Asked, spec: Spec, folder: Path, runs: Path, *, store: Store, te
         return None
     digest = specs.write(runs, _bytes(spec, folder))
     to = specs.place(runs, digest)
-    try:
-        _carry(spec, folder, to, store)
-    except (OSError, ReproEnvError) as error:
-        why = error.strerror if isinstance(error, OSError) else error
-        tell(f"note: what the spec carries could not all be kept with it, so another capture may lose it: {to}: {why}")
+    problems: list[str] = []
+    with _noted(problems):
+        _carry(spec, folder, to, store, problems)
+    if problems:
+        more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
+        tell(f"note: not all that the spec carries could be kept in {to}, so another capture may lose it: {problems[0]}{more}")
     return digest
+
+
+@contextlib.contextmanager
+def _noted(problems: list[str]) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        problems.append(str(error.strerror))
+    except ReproEnvError as error:
+        problems.append(error.what)
 
 
 def _bytes(spec: Spec, folder: Path) -> bytes:
@@ -71,8 +83,8 @@ def _common(spec: Spec) -> Spec:
     return msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=source, data=()))
 
 
-def _carry(spec: Spec, folder: Path, to: Path, store: Store) -> None:
-    """Raises `OSError`, `DiskError`."""
+def _carry(spec: Spec, folder: Path, to: Path, store: Store, problems: list[str]) -> None:
+    """What cannot be kept is added to `problems`, and the rest is kept. Raises `OSError`, `DiskError`."""
     if os.path.realpath(folder) == os.path.realpath(to):
         return
     remote = folder / parts.REMOTE
@@ -89,7 +101,8 @@ def _carry(spec: Spec, folder: Path, to: Path, store: Store) -> None:
         ours.folder.mkdir(exist_ok=True)
         with contextlib.suppress(FileExistsError), (ours.folder / ".gitignore").open("x", encoding="ascii") as file:
             file.write("*\n")
-        for path in wanted:
+    for path in wanted:
+        with _noted(problems), room(to):
             _link(Path(os.path.realpath(path)), ours.folder / path.name, store)
 
 

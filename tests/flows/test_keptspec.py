@@ -87,11 +87,18 @@ def test_where_there_are_no_links_they_are_copied(place: Place, monkeypatch: pyt
 
 
 def test_what_cannot_be_kept_beside_it_is_told_and_the_run_goes_on(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(*_: object) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
+    real = os.link
+    full = place.spec.identity.base.sha256.removeprefix("sha256:")
+
+    def refused(path: Path, to: Path) -> None:
+        if to.name.startswith(full):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(path, to)
 
     monkeypatch.setattr(os, "link", refused)
     done = run(place)
+    ours = Carried(folder_of(done) / "blobs")
+    assert {one for one in place.spec.carried if ours.path(one) is None} == {place.spec.identity.base.sha256}
     assert done.end.outcome.exit_code == 0
     assert "so another capture may lose it" in place.talk
     assert folder_of(done).joinpath("spec.json").is_file()
