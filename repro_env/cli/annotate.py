@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from repro_env.cli import say
-from repro_env.cli.options import JsonOption, RunsOption
+from repro_env.cli.options import JsonOption, RunsOption, again
 
 _Run = Annotated[str, typer.Argument(help="A run: a short id, a beginning of one, or `latest`.", metavar="ID")]
 _By = Annotated[str, typer.Option("--by", help="Who says so: a name, kept with it.", metavar="NAME", show_default=False)]
@@ -37,29 +37,29 @@ def note(
         say.json_result({"run": folder.name, "annotation": said})
         return
     say.result(f"{said.kind} of {folder.name}, {said.written}")
-    say.say(f"next: repro-env runs show {run_id}")
+    say.say(f"next: repro-env runs show {run_id}{again(runs)}")
 
 
 def tag(run_id: _Run, tags: _Tags, by: _By = "", runs: RunsOption = None, json: JsonOption = False) -> None:
     from repro_env.flows import annotate
 
     folder = _folder(run_id, runs)
-    _told(folder, annotate.tag(folder, tags, by=by), json=json)
+    _told(folder, annotate.tag(folder, tags, by=by), runs, json=json)
 
 
 def untag(run_id: _Run, tags: _Tags, by: _By = "", runs: RunsOption = None, json: JsonOption = False) -> None:
     from repro_env.flows import annotate
 
     folder = _folder(run_id, runs)
-    _told(folder, annotate.untag(folder, tags, by=by), json=json)
+    _told(folder, annotate.untag(folder, tags, by=by), runs, json=json)
 
 
-def _told(folder: Path, tags: tuple[str, ...], *, json: bool) -> None:
+def _told(folder: Path, tags: tuple[str, ...], runs: Path | None, *, json: bool) -> None:
     if json:
         say.json_result({"run": folder.name, "tags": list(tags)})
         return
     say.result(f"{folder.name}: {', '.join(tags) or 'no tags'}")
-    say.say("next: repro-env runs list")
+    say.say(f"next: repro-env runs list{again(runs)}")
 
 
 def _folder(word: str, runs: Path | None) -> Path:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli import say
-from repro_env.cli.options import JsonOption, RunsOption
+from repro_env.cli.options import JsonOption, RunsOption, again
 
 if TYPE_CHECKING:
     from repro_env.catalog.audit import Finding
@@ -54,7 +54,7 @@ def audit(
         if not done.runs:
             say.say(f"no runs in {folder}, so nothing was looked at; next: repro-env exec COMMAND")
         else:
-            say.say("next: repro-env runs show ID" if done.findings else "next: repro-env runs list")
+            say.say(f"next: repro-env runs {'show ID' if done.findings else 'list'}{again(runs)}")
     raise typer.Exit(1 if done.bad or not done.runs else 0)
 
 
@@ -80,7 +80,7 @@ def gc(
     if json:
         say.json_result(_collected(done))
     else:
-        _print(done)
+        _print(done, runs)
     raise typer.Exit(1 if done.failed else 0)
 
 
@@ -124,7 +124,7 @@ def _audited(done: Audit) -> dict[str, object]:
     return {"runs": done.runs, "checked": done.checked, "bad": done.bad, "findings": done.findings}
 
 
-def _print(done: Collected) -> None:
+def _print(done: Collected, runs: Path | None) -> None:
     rows = [("keep", *_about(one.run), ", ".join(one.why)) for one in done.keep]
     verb = "would go" if done.dry_run else "removed"
     rows += [(verb, *_about(one.run), f"{_state(one.run)}, no rule keeps it ({say.size(one.size)})") for one in done.gone]
@@ -136,7 +136,8 @@ def _print(done: Collected) -> None:
     freed = sum(one.size for one in done.gone) + sum(one.size for one in done.specs)
     there = len(done.keep) + len(done.gone) + len(done.unreadable) + len(done.failed)
     say.result(f"{verb}: {len(done.gone):,} of {there:,} runs, {say.size(freed)}")
-    say.say("next: repro-env runs gc, the same without --dry-run" if done.dry_run and done.gone else "next: repro-env runs list")
+    following = "gc, the same without --dry-run" if done.dry_run and done.gone else f"list{again(runs)}"
+    say.say(f"next: repro-env runs {following}")
 
 
 def _about(run: Run) -> tuple[str, str]:

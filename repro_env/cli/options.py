@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -25,3 +26,8 @@ RunsOption = Annotated[
         show_default=False,
     ),
 ]
+
+
+def again(runs: Path | None) -> str:
+    """The option as it was given, for a next command that has to look at the same place."""
+    return "" if runs is None else f" --runs {shlex.quote(str(runs))}"

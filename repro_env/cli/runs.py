@@ -11,7 +11,7 @@ import typer
 
 from repro_env.cli import app as commands
 from repro_env.cli import say, summary
-from repro_env.cli.options import JsonOption, RunsOption
+from repro_env.cli.options import JsonOption, RunsOption, again
 
 if TYPE_CHECKING:
     from repro_env.catalog.index import Summary
@@ -61,7 +61,7 @@ def list_(
         if run.tags is None:
             say.say(f"its notes and tags cannot be read: {run.folder}")
     if there:
-        say.say(f"next: repro-env runs show {there[0].short}")
+        say.say(f"next: repro-env runs show {there[0].short}{again(runs)}")
     else:
         say.say(f"no runs{' with these tags' * bool(wanted)} in {folder}; next: repro-env exec COMMAND")
 
@@ -84,7 +84,7 @@ def show(
     for line in runpage.lines(run, said, whole=all_):
         say.result(say.visible(line))
     if run.end is not None and run.end.outputs:
-        say.say(f"next: repro-env runs get {run.short} --to DIR")
+        say.say(f"next: repro-env runs get {run.short} --to DIR{again(runs)}")
 
 
 def get(
@@ -116,7 +116,7 @@ def get(
         say.result(say.visible(str(path)))
     if run.state != "done":
         say.say(f"note: the run is {run.state}: these are the outputs so far")
-    say.say(f"next: repro-env runs show {run.short}")
+    say.say(f"next: repro-env runs show {run.short}{again(runs)}")
 
 
 def rm(
@@ -133,7 +133,7 @@ def rm(
         return
     for path in gone:
         say.result(f"removed {path.name}")
-    say.say("next: repro-env runs list")
+    say.say(f"next: repro-env runs list{again(runs)}")
 
 
 def facts(run: Summary) -> dict[str, object]:

@@ -97,7 +97,7 @@ def main(words: Sequence[str]) -> int:
     else:
         for line in page(result, _columns()):
             say.result(say.visible(line))
-    for text in closing(result):
+    for text in closing(result, asked.runs):
         tell(text)
     if result.stopped:
         return 128 + result.stopped
@@ -147,9 +147,10 @@ def _row(name: str, spread: Any) -> tuple[str, ...]:
     )
 
 
-def closing(found: Found) -> list[str]:
-    """What is said when all is over."""
+def closing(found: Found, runs: Path | None = None) -> list[str]:
+    """What is said when all is over. `runs`: their folder, where it was given."""
     from repro_env.catalog.ids import short
+    from repro_env.cli.options import again
     from repro_env.flows.sensitivity import own_seeds
     from repro_env.verify.sensitivity import FEW
 
@@ -167,7 +168,7 @@ def closing(found: Found) -> list[str]:
     if found.seeded:
         said.append("the same in all runs" + own_seeds(found.seeded))
     if found.runs:
-        said.append(f"next: repro-env runs show {short(found.runs[-1].id)}")
+        said.append(f"next: repro-env runs show {short(found.runs[-1].id)}{again(runs)}")
     return said
 
 

@@ -35,7 +35,7 @@ def test_list_shows_the_newest_first_and_names_what_it_cannot_read(runs: Path, c
     assert "exit 0" in lines[2]
     assert "cannot be read" in err
     assert torn.name in err
-    assert "next: repro-env runs show 00000002" in err
+    assert f"next: repro-env runs show 00000002 --runs {runs}" in err
 
 
 def test_list_as_json(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
