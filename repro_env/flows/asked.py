@@ -115,7 +115,7 @@ def mounts_of(asked: Asked, spec: Spec, tell: Tell) -> tuple[Mount, ...]:
     for kind, pairs in kinds:
         for source, target in pairs:
             absolute = Path(os.path.normpath(asked.here / source))
-            if not absolute.exists():
+            if not _is_there(absolute, f"--{kind} {source}"):
                 if kind == "data":
                     raise DataError("is not there", where=f"--data {source}", hint="give the path of a file or folder")
                 try:
@@ -139,11 +139,38 @@ def mounts_of(asked: Asked, spec: Spec, tell: Tell) -> tuple[Mount, ...]:
     return tuple(mounts)
 
 
+def _is_there(path: Path, option: str) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise DataError(
+            f"cannot be looked at: {error.strerror}", where=option, hint="name what you may read, or ask whoever owns it"
+        ) from None
+
+
 def check_save(asked: Asked) -> None:
-    if asked.save is None:
-        return
-    if asked.save.exists() and (not asked.save.is_dir() or any(asked.save.iterdir())):
-        raise RecordError("is not empty", where=f"--save {asked.save}", hint="name a new or empty folder: nothing is overwritten")
+    """Before the run: what can be known of `--save` and `--record` now would be bad news after hours. Raises `RecordError`."""
+    for option, path in (("--save", asked.save), ("--record", asked.record)):
+        if path is None:
+            continue
+        where = f"{option} {path}"
+        try:
+            if option == "--record" and path.is_dir():
+                raise RecordError("is a folder", where=where, hint="name a file in it")
+            if option == "--save" and path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise RecordError("is not empty", where=where, hint="name a new or empty folder: nothing is overwritten")
+            folder = next(one for one in path.parents if os.path.lexists(one))
+            bad = (
+                "is no folder"
+                if not folder.is_dir()
+                else "may not be written"
+                if not os.access(folder, os.W_OK | os.X_OK)
+                else ""
+            )
+        except OSError as error:
+            raise RecordError(f"cannot be looked at: {error.strerror}", where=where, hint="name another place") from None
+        if bad:
+            raise RecordError(f"cannot be written: {folder} {bad}", where=where, hint="name another place")
 
 
 def seed_of(asked: Asked, spec: Spec) -> int:
@@ -159,11 +186,13 @@ def data_of(asked: Asked, spec: Spec, mounts: tuple[Mount, ...], store: Store, t
     if asked.runner == "host":
         # On the host the data need no mount: they are where they are.
         there |= {
-            path: Mount(kind="data", source=path, target=path) for path in expected if path not in there and Path(path).exists()
+            path: Mount(kind="data", source=path, target=path)
+            for path in expected
+            if path not in there and os.path.exists(path)  # noqa: PTH110 - what may not be looked at is not there
         }
     for path in expected:
         if path not in there:
-            option = f"--data {path}" if Path(path).exists() else f"--data SRC:{path}"
+            option = f"--data {path}" if os.path.exists(path) else f"--data SRC:{path}"  # noqa: PTH110 - as above
             raise DataError("was named at capture and is not mounted", where=path, hint=f"add {option}")
     facts = []
     for path, mount in there.items():

@@ -394,6 +394,36 @@ def test_host_paths_in_the_arguments_are_named_with_their_mount(place: Place, tm
     assert "is named in the command" not in place.talk
 
 
+@pytest.mark.parametrize(
+    ("option", "name", "said"),
+    [
+        ("save", "file/out", "/file is no folder"),
+        ("record", "file/out.json", "/file is no folder"),
+        ("record", "folder", "is a folder"),
+        ("save", "file", "is not empty"),
+    ],
+)
+def test_a_place_that_cannot_be_written_is_refused_before_the_run(
+    place: Place, tmp_path: Path, option: str, name: str, said: str
+) -> None:
+    (tmp_path / "file").write_text("x")
+    (tmp_path / "folder").mkdir()
+    backend = Fake()
+    with pytest.raises(RecordError, match=f"--{option} .*{said}"):
+        place.run(backend=backend, **{option: tmp_path / name})
+    assert backend.launch is None
+    assert place.runs == []
+
+
+def test_what_may_not_be_looked_at_is_named(place: Place) -> None:
+    """A name that is too long stands in for a folder of somebody else's, which root may always look at."""
+    given: dict[str, Any]
+    for option in ("data", "checkpoints"):
+        given = {option: (("x" * 300, ""),)}
+        with pytest.raises(DataError, match=f"--{option} x+: (cannot be|is not there)"):
+            place.run(**given)
+
+
 def test_outputs_are_saved_where_nothing_is_overwritten(place: Place, tmp_path: Path) -> None:
     def work(launch: Launch, folder: Path) -> int:
         writes(ck__w_pt="w")(launch, folder)
