@@ -10,8 +10,8 @@ DEV := build/venv
 TRAINERS := build/trainers
 # Its CPU build is of one size; the default one brings a GPU stack of gigabytes. Empty: tests that need it are skipped.
 TORCH ?= torch==2.13.0+cpu
-# Files of tests at a time.
-WORKERS ?= 2
+# Files of tests at a time: one more than there are cores, since a test waits a part of its time.
+WORKERS ?= 3
 .PHONY: help demo test soak lint bench relock clean tool dev trainers
 
 help: ## say what there is
@@ -30,7 +30,7 @@ demo: tool ## capture an environment, train on the host and in the image, compar
 trainers: dev
 	@test -z "$(TORCH)" || lockfiles/venv.sh $(TRAINERS) trainers || echo "no $(TRAINERS): tests that need it say so"
 	@test ! -d $(TRAINERS) || test -z "$(TORCH)" || $(TRAINERS)/bin/python -c "import torch" 2>/dev/null || \
-		$(TRAINERS)/bin/python -m pip --disable-pip-version-check install -qq "$(TORCH)" || \
+		$(TRAINERS)/bin/python -m pip --disable-pip-version-check install -qq --no-compile "$(TORCH)" || \
 		echo "no $(TORCH) to be had: tests that need it say so"
 
 WITH = REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(TRAINERS)/bin/python REPRO_ENV_TEST_TRAINERS=$(CURDIR)/$(TRAINERS)/bin/python

@@ -10,16 +10,40 @@ from typing import Any
 
 import pytest
 
-TOGETHER = ("e2e/test_inside.py", "e2e/test_training.py", "e2e/test_output.py", "e2e/test_same_numbers.py")
-"""Files that one worker runs: the large environments that they use would else be made and captured by each."""
+TOGETHER = {
+    "captured": (
+        "e2e/test_inside.py",
+        "e2e/test_training.py",
+        "e2e/test_same_numbers.py",
+        "e2e/test_verify.py",
+        "e2e/test_output.py",
+        "e2e/test_capture.py",
+        "e2e/test_dockerfile.py",
+        "e2e/test_bad_input.py",
+        "e2e/test_kills.py",
+        "e2e/test_rebuild.py",
+        "e2e/test_base.py",
+        "e2e/test_push.py",
+        "e2e/test_pack.py",
+        "e2e/test_store.py",
+        "e2e/test_exec_docker.py",
+    ),
+    "base": ("base/",),
+    "run": ("run/", "flows/test_bytecode.py"),
+}
+"""Files that one worker runs, by a name: what they share, as `small`, `torch` and `cut`, would else be made by each."""
 LONG = (
-    "e2e/test_plain_user.py",
+    *TOGETHER["captured"],
     "fidelity/test_cases.py",
-    *TOGETHER,
+    "e2e/test_plain_user.py",
     "hostile/test_environments.py",
     "e2e/",
     "hostile/",
+    "run/",
     "secrets/",
+    "checkpoint/",
+    "inside/",
+    "base/",
 )
 """Files that take longest, first: with several workers, none is left alone with them at the end."""
 
@@ -34,7 +58,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """`--dist loadfile`, with `TOGETHER` as one file."""
+    """`--dist loadfile`, with each of `TOGETHER` as one file."""
     if config.getvalue("dist") != "loadfile":
         return None
     scheduler: Any = importlib.import_module("xdist.scheduler").LoadFileScheduling(config, log)
@@ -42,7 +66,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
 
     def group(nodeid: str) -> str:
         file: str = alone(nodeid)
-        return "together" if file.endswith(TOGETHER) else file
+        return next((name for name, files in TOGETHER.items() if file.removeprefix("tests/").startswith(files)), file)
 
     scheduler._split_scope = group
     return scheduler

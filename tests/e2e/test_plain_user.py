@@ -107,6 +107,7 @@ def test_the_suite(user: User, part: str) -> None:
         "TRAINERS=build/venv",
         "test",
         "TORCH=",
+        "WORKERS=2",
         f"ARGS={part} -q -m 'not soak and not slow' -p no:cacheprovider",
     )
     assert done.returncode == 0, done.stdout[-12000:]
