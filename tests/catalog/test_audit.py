@@ -127,3 +127,21 @@ def test_the_worst_comes_first() -> None:
         ("changed", "x"),
         ("unknown", "x"),
     ]
+
+
+def test_what_runs_share_is_looked_at_once_and_told_once_with_all_of_them() -> None:
+    looked: list[str] = []
+
+    def look(key: str, one: Run) -> audit.Answer:
+        looked.append(f"{key} for {one.short}")
+        return ("gone", "a line\nof two") if key == "bad" else None
+
+    other = msgspec.structs.replace(run(None), start=start(OTHER))
+    shared = audit.Shared[str]("image", lambda key: f"the {key}", look)
+    for key, one in (("bad", run(None)), ("good", run(None)), ("bad", other)):
+        shared.add(key, one)
+    assert looked == ["bad for 00000001", "good for 00000001"]
+    assert len(shared) == 2
+    ((finding),) = shared.findings()
+    assert (finding.part, finding.state, finding.what, finding.runs) == ("image", "gone", "the bad", (ID, OTHER))
+    assert "\n" not in finding.why
