@@ -133,8 +133,8 @@ def _cannot(one: Any, was: Optional[Mapping[str, Any]]) -> str:
             return "it reduces in another way"
         if getattr(one, "mixed_precision", None) is not None:
             return "its own mixed precision is on"
-        if any(state is not None and type(state).__name__ != "ProcessGroup" for _, state in one._comm_hooks):  # noqa: SLF001
-            return "its communication hook has a state"
+        if _hooked(one):
+            return "its communication hook may have a state"
         parameters, sparse = one._build_params_for_reducer()  # noqa: SLF001
         if any(sparse):
             return "there are sparse gradients"
@@ -150,6 +150,14 @@ def _cannot(one: Any, was: Optional[Mapping[str, Any]]) -> str:
     except (AttributeError, TypeError) as error:
         return f"this torch is another: {error}"
     return ""
+
+
+def _hooked(one: Any) -> bool:
+    """Whether a communication hook is there that may remember what it saw. Torch 2.0 has no list of them, and logs that there is one."""
+    hooks = getattr(one, "_comm_hooks", None)
+    if hooks is None:
+        return bool(one._get_ddp_logging_data().get("comm_hook"))  # noqa: SLF001
+    return any(state is not None and type(state).__name__ != "ProcessGroup" for _, state in hooks)
 
 
 def _warn(name: str, why: str) -> None:

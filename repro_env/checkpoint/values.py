@@ -17,7 +17,7 @@ from repro_env.checkpoint.manifest import Opened
 
 _TAG = "repro-env"
 """A dict with this key stands for something that the format has no type for."""
-_PLAIN = (type(None), bool, int, float, complex, str)
+_PLAIN = (type(None), bool, int, float, str)
 
 
 _ZIP = b"PK\x03\x04"
@@ -40,7 +40,7 @@ def load(opened: Opened, name: str, kinds: Mapping[str, Any]) -> dict[str, Any]:
         found = decode(torch.load(io.BytesIO(data), map_location="cpu", weights_only=True))
     except pickle.UnpicklingError as error:
         # What torch says at this place is how to run it nevertheless.
-        found = next(iter(re.findall(r"GLOBAL (\S+)", str(error))), "")
+        found = next(iter(re.findall(r"(?:GLOBAL|[Uu]nsupported \w+):? (\w+\.[\w.]+)", str(error))), "")
         raise CheckpointError(
             f"holds more than numbers, text and tensors{f' ({found})' if found else ''}; none of it was run",
             where=where,
@@ -59,8 +59,17 @@ def encode(value: Any, where: str) -> Any:
     import torch
 
     kind = type(value)
-    if kind in _PLAIN or isinstance(value, (torch.dtype, torch.device)) or kind is torch.Size:
+    if kind in _PLAIN:
         return value
+    # Torch 2.0 writes these and does not load them again.
+    if kind is complex:
+        return {_TAG: "complex", "items": [value.real, value.imag]}
+    if isinstance(value, torch.dtype):
+        return {_TAG: "dtype", "name": str(value)[6:]}
+    if isinstance(value, torch.device):
+        return {_TAG: "device", "name": str(value)}
+    if kind is torch.Size:
+        return {_TAG: "Size", "items": list(value)}
     if kind in (torch.Tensor, torch.nn.Parameter):
         return _alone(value.detach())
     if kind in (dict, collections.OrderedDict, collections.Counter):
@@ -104,6 +113,10 @@ def decode(value: Any) -> Any:
         return _CONTAINERS[tag](decode(each) for each in value["items"])
     if tag == "Counter":
         return collections.Counter(dict(decode(each) for each in value["items"]))
+    if tag == "complex":
+        return complex(*value["items"])
+    if tag in ("dtype", "device", "Size"):
+        return _of_torch(tag, value)
     data = _plain_bytes(value["data"])
     if tag == "bytes":
         return data
@@ -116,6 +129,19 @@ def decode(value: Any) -> Any:
 
 
 _CONTAINERS: dict[str, Any] = {"dict": dict, "OrderedDict": collections.OrderedDict, "set": set, "frozenset": frozenset}
+
+
+def _of_torch(tag: str, value: Any) -> Any:
+    import torch
+
+    if tag == "Size":
+        return torch.Size(value["items"])
+    if tag == "device":
+        return torch.device(value["name"])
+    found = getattr(torch, value["name"])
+    if not isinstance(found, torch.dtype):
+        raise TypeError(f"{value['name']} is no dtype")
+    return found
 
 
 def _plain_bytes(tensor: Any) -> bytes:

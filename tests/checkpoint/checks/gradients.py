@@ -9,6 +9,7 @@ import torch
 from torch import nn
 
 from repro_env.checkpoint import Checkpoint
+from repro_env.checkpoint import accelerate as of_accelerate
 from repro_env.checkpoint.gradients import Gradients
 from tests.checkpoint.checks.common import fails, step_on, tiny
 
@@ -68,3 +69,29 @@ def gradients_without_a_known_optimizer_are_kept(folder: Path) -> None:
     assert loose.grad.tolist() == [1, 1]
     other = Checkpoint(folder / "c", optimizer=torch.optim.SGD([loose], 0.1), signals=False)
     fails(lambda: other._gradients.put_back({"model.weight": torch.ones(2)}), "model.weight", "no such parameter")
+
+
+def an_accumulation_of_accelerate_goes_on_in_its_middle(folder: Path) -> None:
+    """Its own count of micro-batches says when the optimizer steps, and its optimizer steps only then."""
+    from accelerate import Accelerator
+
+    def train(name: str, until: int) -> list[Any]:
+        torch.manual_seed(1)
+        accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
+        model, optimizer = accelerator.prepare(*tiny())
+        with of_accelerate.checkpoint(
+            accelerator, folder / name, model=model, optimizer=optimizer, every=1, signals=False
+        ) as training:
+            training.resume()
+            while training.steps < until:
+                with accelerator.accumulate(model):
+                    accelerator.backward(model(torch.randn(4, 3)).square().mean())
+                    optimizer.step()
+                    optimizer.zero_grad()
+                training.step()
+        return [value.tolist() for value in model.state_dict().values()]
+
+    whole = train("whole", 7)
+    for cut in (1, 2, 3, 5):
+        train(str(cut), cut)
+        assert train(str(cut), 7) == whole, cut
