@@ -99,8 +99,15 @@ def command(
         page = Page.of_stdout(most=None if all_ else _SHOWN)
         show(page, done)
         page.print()
-    say.say(f"next: repro-env runs show {done.run.short}")
+    say.say(f"next: repro-env runs {after(done)}")
     raise typer.Exit(128 + done.stopped if done.stopped else 0 if done.verdict.same else 1)
+
+
+def after(done: Verified) -> str:
+    """What to do next, after `repro-env runs`."""
+    if done.folder is None:
+        return f"show {done.run.short}"
+    return f"compare {done.run.short} {done.folder.name.rpartition('-')[2]}"
 
 
 def facts(done: Verified) -> dict[str, object]:

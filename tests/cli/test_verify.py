@@ -59,3 +59,10 @@ def test_json_has_what_the_page_has(tmp_path: Path) -> None:
     assert (facts["same"], facts["level"], facts["promised"]) == (False, "numeric", "bitwise")
     assert facts["files"][0]["tensors"][0]["ulp"] == 1
     assert set(facts) >= {"run", "sentence", "promise", "first_step", "causes", "kept"}
+
+
+def test_a_kept_run_can_be_compared(tmp_path: Path) -> None:
+    found = done(tmp_path, {"w.npy": b"1"}, {"w.npy": b"1"})
+    assert verify.after(found) == f"show {found.run.short}"
+    kept = msgspec.structs.replace(found, folder=tmp_path / "20260702T000000Z-train-9f8e7d6c")
+    assert verify.after(kept) == f"compare {found.run.short} 9f8e7d6c"

@@ -6,6 +6,8 @@ import json
 import shutil
 from pathlib import Path
 
+import pytest
+
 from tests.e2e import parts
 
 SCRIPT = """
@@ -83,6 +85,8 @@ def test_the_bytecode_and_the_terminal_of_the_run_are_repeated(digits: parts.Pro
         for term in ("xterm", ""):
             digits.run("exec", "ordered.py", env={"TERM": term})
             shown = json.loads(digits.run("runs", "show", "latest", "--json").out)
+            if any(one.startswith("addresses: random") for one in shown["end"]["outcome"]["means"]):
+                pytest.skip("addresses cannot be fixed on this machine")  # the record says so, and so does `verify`
             orders.append((shown["end"]["outcome"]["means"], (Path(shown["folder"]) / "files/order.txt").read_text()))
             verified = json.loads(digits.run("verify", "latest", "--json", env={"TERM": "linux"}).out)
             assert (verified["same"], verified["level"]) == (True, "bitwise"), verified
