@@ -34,7 +34,7 @@ _VOLATILE_PATHS = (
 )
 _LOGS = ("*.log", "*.out", "*.err", "log.txt", "*.log.txt", "*_log.txt", "stdout*", "stderr*", "events.out.tfevents.*")
 _LOG_PATHS = (re.compile(r"(?:.*/)?wandb/.*/files/(?:output\.log|config\.yaml)"),)
-_TENSORS = (".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy", ".pkl", ".pickle")
+_TENSORS = (".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy", ".pkl", ".pickle", ".joblib")
 
 
 def kind_of(path: str, results: Sequence[str] = (), ignored: Sequence[str] = ()) -> Kind:
@@ -59,4 +59,4 @@ def matches(path: str, globs: Sequence[str]) -> bool:
 
 def holds_tensors(path: str, start: bytes) -> bool:
     """Whether `inside/compare.py` can look into a file of this name that begins with these bytes."""
-    return path.endswith(_TENSORS) or (path.endswith(".bin") and start[:4] == b"PK\x03\x04")
+    return path.endswith(_TENSORS) or start[:4] == b"PK\x03\x04"

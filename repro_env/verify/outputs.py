@@ -7,6 +7,9 @@ counts unless its own form says that it is a time, a host, a process or the like
 from __future__ import annotations
 
 import re
+import zlib
+
+import msgspec
 
 from repro_env.verify import events
 from repro_env.verify.answers import Answer, TensorDifference, answers
@@ -61,6 +64,10 @@ def of_bytes(path: str, now: str, kind: Kind, left: bytes, right: bytes, *, mask
         found = of_events(path, now, kind, left, right)
         if found is not None:
             return found
+    if name.endswith(".gz"):
+        found = _packed(path, now, kind, left, right, masked=masked)
+        if found is not None:
+            return found
     masked = masked and not name.endswith(_TIMED)
     coding = "latin-1" if name.endswith(".pdf") else "utf-8"
     try:
@@ -78,6 +85,28 @@ def of_bytes(path: str, now: str, kind: Kind, left: bytes, right: bytes, *, mask
     elif name.endswith((".csv", ".tsv")):
         found = of_table(path, now, kind, one, other, masked=masked)
     return found or of_text(path, now, kind, one, other, masked=masked)
+
+
+def _packed(path: str, now: str, kind: Kind, left: bytes, right: bytes, *, masked: bool) -> File | None:
+    """Of what gzip packed, whose header has the time; None where it cannot be unpacked, or is too large then."""
+    one, other = _unpacked(left), _unpacked(right)
+    if one is None or other is None:
+        return None
+    if one == other:
+        apart = (*renamed(path, now), "only when and how it was packed differs")
+        return File(path=path, now=now, kind=kind, level="bitwise", apart=apart)
+    found = of_bytes(path[: -len(".gz")], now, kind, one, other, masked=masked)
+    apart = tuple(line for line in found.apart if not line.startswith("its path is"))
+    return msgspec.structs.replace(found, path=path, apart=(*renamed(path, now), *apart))
+
+
+def _unpacked(data: bytes) -> bytes | None:
+    unpacker = zlib.decompressobj(31)
+    try:
+        made = unpacker.decompress(data, LARGEST)
+    except zlib.error:
+        return None
+    return made if unpacker.eof and not unpacker.unused_data else None
 
 
 def of_events(path: str, now: str, kind: Kind, left: bytes, right: bytes) -> File | None:

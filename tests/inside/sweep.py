@@ -26,6 +26,7 @@ import torch
 from safetensors.torch import save_file
 
 compare = importlib.import_module("tensors.pairs").compare
+joblib = importlib.import_module("joblib")
 
 warnings.simplefilter("ignore")
 FLOATS = [torch.float64, torch.float32, torch.float16, torch.bfloat16]
@@ -391,6 +392,8 @@ def written(form: str, root: Any, path: str) -> None:
         with pathlib.Path(path).open("wb") as file:
             pickle.dump(root, file, int(form[6:]))
             pickle.dump("after it", file)
+    elif form.startswith("joblib"):
+        joblib.dump(root, path, compress=int(form[6:]))
     elif form == "safetensors":
         save_file(root, path, {"a": "b"})
     elif form == "npy":
@@ -432,8 +435,19 @@ FORMS = [
     "npy",
     "npz",
     "npzc",
+    "joblib0",
+    "joblib3",
 ]
-ENDS = {"torch": ".pt", "older": ".ckpt", "pickl": ".pkl", "safet": ".safetensors", "npy": ".npy", "npz": ".npz", "npzc": ".npz"}
+ENDS = {
+    "torch": ".pt",
+    "older": ".ckpt",
+    "pickl": ".pkl",
+    "jobli": ".joblib",
+    "safet": ".safetensors",
+    "npy": ".npy",
+    "npz": ".npz",
+    "npzc": ".npz",
+}
 
 
 def main() -> None:

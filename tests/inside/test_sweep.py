@@ -59,15 +59,15 @@ def swept(folder: Path, seed: int, count: int) -> tuple[list[tuple[Any, list[str
 
 
 def test_a_planted_change_is_found_and_nothing_else(tmp_path: Path) -> None:
-    bad, counts = swept(tmp_path, 0, 150)
+    bad, counts = swept(tmp_path, 0, 120)
     assert not bad, bad[:5]
-    assert counts["bitwise"] > 100
-    assert counts["some"] + counts["different"] > 60
+    assert counts["bitwise"] > 80
+    assert counts["some"] + counts["different"] > 50
 
 
 @pytest.mark.soak
 def test_thousands_of_planted_changes_are_found(tmp_path: Path) -> None:
-    for seed in range(1000, 10000, 1500):
+    for seed in range(1000, 4000, 1500):
         bad, counts = swept(tmp_path, seed, 1500)
         assert not bad, bad[:5]
-        assert counts["bitwise"] > 1000
+        assert counts["bitwise"] > 800

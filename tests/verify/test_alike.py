@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import random
 import re
 import struct
@@ -11,6 +12,12 @@ import pytest
 from repro_env.verify import masks, outputs
 from repro_env.verify.outputs import kind_of
 from tests.fakes.tensors import events
+
+
+def packed(text: str, when: int) -> str:
+    """As gzip packs it, each byte a character."""
+    return gzip.compress(text.encode(), mtime=when).decode("latin-1")
+
 
 DIFFERENT: dict[str, tuple[str, str, str]] = {
     "a least value before a number": ("r.txt", "max 0.9 min 0.1 mean 0.5\n", "max 0.8 min 0.1 mean 0.5\n"),
@@ -25,6 +32,10 @@ DIFFERENT: dict[str, tuple[str, str, str]] = {
     "three digits after a time": ("r.txt", "2026-07-01T10:15:30,125\n", "2026-07-01T10:15:30,126\n"),
     "a negative number after a time": ("r.txt", "2026-07-01 10:15:30 -1200.5\n", "2026-07-01 10:15:30 -1100.5\n"),
     "a negative count after a time": ("r.txt", "2026-07-01 10:15:30 -1234\n", "2026-07-01 10:15:30 -1235\n"),
+    "a number after a time that looks like a zone": ("r.txt", "2026-07-01 10:15:30 -1015\n", "2026-07-01 10:15:30 -1215\n"),
+    "a number in a packed text": ("r.txt.gz", packed("loss 0.5\n", 1), packed("loss 0.6\n", 1)),
+    "a packed text that is cut off": ("r.txt.gz", packed("loss 0.5\n", 1), packed("loss 0.5\n", 1)[:-1]),
+    "a packed text with more after it": ("r.txt.gz", packed("loss 0.5\n", 1), packed("loss 0.5\n", 1) + "x"),
     "a count after a day": ("r.txt", "Jul  1 10:15:30 2048 samples\n", "Jul  1 10:15:30 2047 samples\n"),
     "a checksum": ("r.txt", "crc 0x1a2b3c4d\n", "crc 0x1a2b3c4e\n"),
     "a controller's constants": ("r.txt", "PID 0.5 0.1 0\n", "PID 1.5 0.1 0\n"),
@@ -58,15 +69,17 @@ SAME: dict[str, tuple[str, str, str]] = {
     "Keras's line": ("r.txt", "1/1 - 0s 12ms/step - loss: 0.5\n", "1/1 - 1s 14ms/step - loss: 0.5\n"),
     "megabytes by the second": ("r.txt", "read at 12.5 MB/s\n", "read at 99 MB/s\n"),
     "logging's milliseconds": ("r.txt", "2026-07-01 10:15:30,123 INFO a\n", "2026-07-02 11:15:30,456 INFO a\n"),
-    "a zone": ("r.txt", "2026-07-01 10:15:30 +0200 a\n", "2026-07-02 10:15:30 -0530 a\n"),
+    "a zone": ("r.txt", "2026-07-01T10:15:30+02:00 a\n", "2026-07-02T10:15:30-0530 a\n"),
     "an address with numbers in it": ("r.txt", "host: 10.1.2.3\n", "host: 10.1.2.4\n"),
+    "when a text was packed": ("r.csv.gz", packed("a,b\n1,2\n", 1), packed("a,b\n1,2\n", 2)),
+    "a time in a text that was packed": ("r.json.gz", packed('{"time": 1}', 1), packed('{"time": 2}', 2)),
     "quotes around cells": ("r.csv", "a,b\nx,1\n", '"a","b"\n"x","1"\n'),
     "a PDF's number": ("r.pdf", f"%PDF\xff /ID [<{'0a' * 16}> <{'0a' * 16}>]", f"%PDF\xff /ID [<{'1b' * 16}> <{'1b' * 16}>]"),
 }
 
 
 def level(name: str, left: str, right: str) -> tuple[str | None, tuple[str, ...]]:
-    coding = "latin-1" if name.endswith(".pdf") else "utf-8"
+    coding = "latin-1" if name.endswith((".pdf", ".gz")) else "utf-8"
     found = outputs.of_bytes(name, name, kind_of(name), left.encode(coding), right.encode(coding))
     return found.level, found.apart
 

@@ -23,7 +23,7 @@ def array_of(one: "Array") -> "Tensor | None":
         return None
     if not isinstance(state[4], (bytes, bytearray)):
         return None
-    code = _code_of(state[2])
+    code = code_of(state[2])
     return None if code is None else _exact(code, state[1], bool(state[3]), memoryview(bytes(state[4])))
 
 
@@ -38,11 +38,11 @@ def buffered(data: object, dtype: object, shape: object, order: object, *axes: o
 
 def scalar(dtype: object, data: object = None, *more: object) -> "Tensor | None":
     """A NumPy scalar as a tensor without dimensions."""
-    code = _code_of(dtype) if isinstance(dtype, Dtype) and isinstance(data, bytes) and not more else None
+    code = code_of(dtype) if isinstance(dtype, Dtype) and isinstance(data, bytes) and not more else None
     return None if code is None else _exact(code, (), False, memoryview(data))  # type: ignore[arg-type]
 
 
-def _code_of(one: "Dtype") -> "str | None":
+def code_of(one: "Dtype") -> "str | None":
     args, state = (), ()  # type: tuple[object, ...], tuple[object, ...]
     for kind, value in one.__dict__["parts"]:
         if kind == "args":

@@ -5,6 +5,7 @@ import zipfile
 
 from .archives import zipped
 from .arrays import MAGIC, npy
+from .joblibs import unpacked
 from .older import stream
 from .safetensors import safetensors
 
@@ -20,7 +21,7 @@ def read(path: str) -> object:
     if start[:4] == b"PK\x03\x04":
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             return zipped(data, archive)
-    return stream(data)
+    return stream(unpacked(data))
 
 
 def _mapped(path: str) -> "memoryview":

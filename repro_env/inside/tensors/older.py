@@ -9,7 +9,8 @@ import mmap
 import struct
 from typing import Any
 
-from .pickles import Reader
+from .joblibs import Joblib
+from .pickles import JoblibError, Reader
 from .standins import Opaque
 from .unreadable import UnreadableError
 
@@ -21,9 +22,15 @@ def stream(data: "memoryview") -> object:
     """Everything that was pickled into a file; a list where it is more than one thing."""
     # A mapped file is read as it lies there; NumPy's and torch's own strings of bytes are small.
     file = data.obj if isinstance(data.obj, mmap.mmap) and len(data.obj) == len(data) else io.BytesIO(data)
+    file.seek(0)
     found = []
     while file.tell() < len(data):
-        one = Reader(file).load()
+        start = file.tell()
+        try:
+            one = Reader(file).load()
+        except JoblibError:
+            file.seek(start)
+            one = Joblib(data, file).load()
         found.append(_older(file, data) if type(one) is int and one == _MAGIC else one)
     if not found:
         raise UnreadableError("is empty")

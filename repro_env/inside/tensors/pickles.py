@@ -20,18 +20,13 @@ class Reader(pickle.Unpickler):
         self._storages = storages
 
     def find_class(self, module: str, name: str) -> Any:
-        top = module.partition(".")[0]
-        if top == "torch" and name in _TORCH and module in ("torch._utils", "torch._tensor", "torch.storage"):
-            return _TORCH[name]
-        if top == "numpy" and name in _NUMPY:
-            return _NUMPY[name]
-        if top == "pathlib" and name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath"):
-            return _path
-        if (module, name) in _PLAIN:
-            return _PLAIN[module, name]
-        return opaque("%s.%s" % (module, name))
+        if module == "joblib.numpy_pickle":
+            raise JoblibError
+        return named(module, name)
 
     def persistent_load(self, pid: object) -> object:
+        if isinstance(pid, tuple) and len(pid) == 4 and pid[0] == "module":  # a class, with its source, in torch's older format
+            return pid[1]
         if self._storages is None or not (isinstance(pid, tuple) and len(pid) >= 5 and pid[0] == "storage"):
             return opaque("persistent")(pid)
         name = getattr(pid[1], "name", "").rpartition(".")[2]
@@ -44,6 +39,24 @@ class Reader(pickle.Unpickler):
             _, offset, size = pid[5]
             data = data[offset * width(dtype) : (offset + size) * width(dtype)]
         return Storage(dtype, data)
+
+
+class JoblibError(Exception):
+    """What follows is joblib's: pickles with the bytes of arrays between them."""
+
+
+def named(module: str, name: str) -> Any:
+    """What stands for a thing that a pickle names."""
+    top = module.partition(".")[0]
+    if top == "torch" and name in _TORCH and module in ("torch._utils", "torch._tensor", "torch.storage"):
+        return _TORCH[name]
+    if top == "numpy" and name in _NUMPY:
+        return _NUMPY[name]
+    if top == "pathlib" and name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath"):
+        return _path
+    if (module, name) in _PLAIN:
+        return _PLAIN[module, name]
+    return opaque("%s.%s" % (module, name))
 
 
 def _tensor_v2(storage: object, offset: int, size: "tuple[int, ...]", stride: "tuple[int, ...]", *more: object) -> object:
