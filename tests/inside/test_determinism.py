@@ -261,6 +261,33 @@ def test_every_alert_is_counted_and_none_is_seen_whatever_the_filters(gpu: Scrip
     assert done.operations == {(what, line): 3 for what in ("put_", "sum of it") for line in lines}
 
 
+def test_filters_that_libraries_carry_to_their_workers(gpu: Script) -> None:
+    """As scikit-learn does with joblib: it pickles them, or makes each anew from the text of its expression."""
+    code = """
+    import multiprocessing, sys, warnings
+    def work(filters):
+        warnings.filters = filters
+        warnings.warn("put_ does not have a deterministic implementation")
+        with warnings.catch_warnings():
+            warnings.resetwarnings()
+            for action, message, category, module, line in filters:
+                text = message.pattern if message is not None and not isinstance(message, str) else message or ""
+                warnings.filterwarnings(action, text, category, lineno=line, append=True)
+        print(flush=True)
+        assert "torch" not in sys.modules
+    if __name__ == "__main__":
+        import torch
+        warnings.filterwarnings("ignore", "x")
+        child = multiprocessing.get_context("spawn").Process(target=work, args=(warnings.filters,))
+        child.start(); child.join()
+        del sys.modules["torch"]
+        work(warnings.filters)
+    """
+    done = gpu.run(code, env=SITE)
+    assert (done.code, done.out, done.err, done.problems) == (0, "\n\n", "", [])
+    assert done.operations == {("put_", 5): 2}
+
+
 def test_other_warnings_are_given_as_without_us(gpu: Script) -> None:
     code = """
     import warnings

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -294,6 +296,113 @@ def test_a_failure_of_ours_is_noted_and_the_script_goes_on(script: Script) -> No
     assert [hole["problem"] for hole in script.holes if "problem" in hole]
 
 
+def test_parts_are_found_whatever_became_of_paths_modules_finders_and_the_folder(script: Script) -> None:
+    code = """
+    import os, random, sys
+    def lose():
+        sys.path[:] = [path for path in sys.path if "/lib" in path]
+        for name in [name for name in sys.modules if name.startswith("_repro_env_")]:
+            del sys.modules[name]
+    LOSE
+    import multiprocessing.pool, uuid
+    LOSE
+    sys.meta_path[:] = [finder for finder in sys.meta_path if "Watch" not in str(finder)]
+    print(random.random(), random.Random().random(), len(os.urandom(2)), uuid.uuid1().version, flush=True)
+    if not os.fork():
+        print(random.random(), flush=True)
+        os._exit(0)
+    os.wait()
+    """
+    kept = script.run(code.replace("LOSE", ""))
+    places, entropy = script.places, script.entropy
+    assert script.run(code.replace("LOSE", "lose(); os.chdir('/')")) == kept
+    assert (script.places, script.entropy) == (places, entropy)
+    assert len(kept.split()) == 5
+    assert entropy
+
+
+def test_a_part_that_cannot_be_read_hurts_nobody_and_is_told(script: Script) -> None:
+    tools = script.folder / "tools" / "inside"
+    shutil.copytree(SEEDS, tools / "seeds", ignore=shutil.ignore_patterns("__pycache__", "_repro_env_random.py"))
+    shutil.copy(SEEDS.parent / "frameworks.py", tools)
+    (tools / "seeds" / "_repro_env_children.py").write_text("1 / 0")
+    code = """
+    import os, random, uuid
+    child = os.fork()
+    if child:
+        os.wait()
+        print(random.random() < 1, uuid.uuid4().version)
+    """
+    assert script.run(code, extra={"PYTHONPATH": str(tools / "seeds")}) == "True 4\n"
+    problems = {str(hole["problem"]).split(" [")[0] for hole in script.holes}
+    assert problems == {"random: FileNotFoundError:", "fork: ZeroDivisionError: division by zero"}
+    assert script.entropy == {("uuid.uuid4", 6): 1}
+    shutil.rmtree(tools)
+    assert script.run(code, extra={"PYTHONPATH": str(tools / "seeds")}) == "True 4\n"
+
+
+def test_threads_that_import_at_the_same_time(script: Script) -> None:
+    code = """
+    import importlib, os, threading
+    names = ("random", "uuid", "multiprocessing.pool", "secrets", "random", "tempfile")
+    barrier = threading.Barrier(len(names))
+    def go(name):
+        barrier.wait()
+        importlib.import_module(name)
+        os.urandom(1)
+    threads = [threading.Thread(target=go, args=(name,)) for name in names]
+    for one in threads: one.start()
+    for one in threads: one.join()
+    import random
+    print(random.random(), random.Random().random())
+    """
+    plain = script.run("import random; print(random.random(), random.Random().random())")
+    assert {script.run(code) for _ in range(3)} == {plain}
+    assert script.entropy == {("os.urandom", 8): 6}
+
+
+def test_a_module_that_is_loaded_again_is_seeded_again(script: Script) -> None:
+    code = """
+    import importlib, os, random, sys
+    old = random
+    drawn = [random.random()]
+    importlib.reload(random)
+    drawn += [random.random(), random.Random().random()]
+    del sys.modules["random"]
+    import random
+    drawn += [random.random(), old.random(), random.Random().random(), old.Random().random()]
+    assert len(set(drawn)) == 7
+    print(drawn, flush=True)
+    if not os.fork():
+        print(random.random(), old.random(), flush=True)
+        os._exit(0)
+    os.wait()
+    """
+    assert script.run(code) == script.run(code) != script.run(code, seed=2)
+    assert [hole for hole in script.holes if "problem" in hole] == []
+
+
+def test_a_name_that_was_given_by_where_it_started_stays_what_it_was(script: Script) -> None:
+    code = """
+    import os
+    code = compile("import random; random.Random()", "named/so.py", "exec")
+    os.chdir("/")
+    exec(code)
+    """
+    script.run(code)
+    assert [hole["file"] for hole in script.holes] == [str(script.folder / "named" / "so.py")]
+
+
+def test_what_every_python_reads_is_written_for_the_oldest() -> None:
+    """A Python 2 that a script starts reads it too: no annotations, no f-strings."""
+    tree = ast.parse((SEEDS / "sitecustomize.py").read_text())
+    for node in ast.walk(tree):
+        assert not isinstance(node, (ast.AnnAssign, ast.JoinedStr, ast.AsyncFunctionDef, ast.NamedExpr))
+        assert getattr(node, "annotation", None) is None
+        assert getattr(node, "returns", None) is None
+        assert not getattr(getattr(node, "args", None), "kwonlyargs", None)
+
+
 def test_children_of_every_start_method_agree_and_differ_from_each_other(script: Script) -> None:
     code = """
     import multiprocessing, random, sys
@@ -441,6 +550,18 @@ def test_numpys_own_seeds_win(numpy: Script) -> None:
     assert len(numpy.seeded - named) == 1
 
 
+def test_numpy_that_is_loaded_again_stays_as_it_was(numpy: Script) -> None:
+    code = """
+    import importlib, numpy as np
+    np.random.seed(3)
+    RELOAD
+    print(np.random.rand(), np.random.default_rng().random(), np.random.RandomState(4).rand())
+    """
+    again = "\n    ".join(f"importlib.reload(np.random.{name})" for name in ("mtrand", "bit_generator"))
+    assert numpy.run(code.replace("RELOAD", again)) == numpy.run(code.replace("RELOAD", ""))
+    assert numpy.places == {("generator without a seed", 5)}
+
+
 def test_a_state_of_numpy_without_a_seed_is_a_hole_and_one_that_is_copied_is_not(numpy: Script) -> None:
     code = """
     import copy, numpy as np
@@ -544,6 +665,23 @@ def test_torch_is_a_function_of_the_master_seed_and_its_own_seed_wins(torch: Scr
     assert first[2] != second[2]
     assert first[2].split()[0] == first[2].split()[1]
     assert first[3] == second[3]
+
+
+@pytest.mark.slow
+def test_a_generator_of_torch_that_takes_its_seed_from_the_system(torch: Script) -> None:
+    code = """
+    import copy, pickle, torch
+    one = torch.Generator()
+    print(one.initial_seed(), torch.rand(1, generator=torch.Generator()).item())
+    assert one.seed() == one.initial_seed() == copy.deepcopy(one.clone_state()).initial_seed()
+    assert pickle.loads(pickle.dumps(one)).initial_seed() == one.initial_seed()
+    print(torch.rand(1, generator=one).item(), torch.Generator().seed(), torch.default_generator.seed(), torch.rand(1).item())
+    assert type(one) is torch.Generator and "seed" in torch.Generator.seed.__doc__
+    """
+    first, second = torch.run(code).splitlines(), torch.run(code, seed=2).splitlines()
+    assert torch.places == {("torch.Generator.seed() without a seed", line) for line in (5, 7)}
+    assert first[0] == second[0]  # one that nobody seeds has a seed of torch's own
+    assert first[1] == torch.run(code).splitlines()[1] != second[1]
 
 
 @pytest.mark.slow

@@ -43,6 +43,9 @@ _shown: dict[str, dict[Any, Any]] = {}
 class _Alerts:
     """A warning filter that takes PyTorch's alerts: as Python asks it before all others, no filter of the script's hides them."""
 
+    pattern = "(?!)"
+    """Of a regular expression that matches nothing: libraries that carry filters to their workers read it (scikit-learn)."""
+
     def match(self, text: str) -> bool:
         """Whether the warning ends here: it would not have come without us."""
         if "determinis" not in text or State.replaying == _thread():

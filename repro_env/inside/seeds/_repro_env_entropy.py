@@ -59,7 +59,7 @@ def count(what: str, frame: FrameType | None) -> None:
     if counted is None:
         if len(_counts) >= _PLACES:
             return
-        counted = _counts[place] = [0, 0]
+        counted = _counts.setdefault(place, [0, 0])  # another thread may have been here
     counted[0] += 1
     if counted[0] >= 2 * counted[1]:
         _note(place, counted)
@@ -67,8 +67,9 @@ def count(what: str, frame: FrameType | None) -> None:
 
 def _note(place: tuple[str, str, int], counted: list[int]) -> None:
     what, file, line = place
-    notes.note({"entropy": what, "count": counted[0] - counted[1], "file": file, "line": line})
-    counted[1] = counted[0]
+    more = counted[0] - counted[1]
+    counted[1] += more  # before it is written, which lets other threads go on
+    notes.note({"entropy": what, "count": more, "file": file, "line": line})
 
 
 def forget() -> None:

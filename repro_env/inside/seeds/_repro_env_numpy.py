@@ -29,6 +29,8 @@ _drawn: dict[tuple[str, int], int] = {}
 
 def hook_bits(bit_generator: Any) -> None:
     """Every unseeded SeedSequence, and so every unseeded generator, asks this module's `randbits` for entropy."""
+    if _is_hooked(getattr(bit_generator, "randbits", None)):
+        return
     if not hasattr(bit_generator, "randbits"):
         raise AttributeError("this NumPy takes its entropy elsewhere: generators without a seed are not covered")
 
@@ -51,6 +53,11 @@ def hook_bits(bit_generator: Any) -> None:
 
     bit_generator.randbits = randbits
     _hook_entropy(bit_generator)
+
+
+def _is_hooked(function: Any) -> bool:
+    """Whether it is ours: `importlib.reload` leaves a compiled module as it was."""
+    return getattr(getattr(function, "__code__", None), "co_filename", "") == __file__
 
 
 def _hook_entropy(bit_generator: Any) -> None:
@@ -83,6 +90,8 @@ def _hook_entropy(bit_generator: Any) -> None:
 
 def hook_legacy(mtrand: Any) -> None:
     """`RandomState(seed)` draws entropy, throws it away and seeds: told apart by a bit generator that sees both."""
+    if _is_hooked(mtrand.seed):
+        return
     _seed(mtrand)
     plain, real = mtrand.seed, mtrand._MT19937
 

@@ -52,4 +52,6 @@ def is_standard(file: str) -> bool:
 
 
 def absolute(file: str) -> str:
-    return file if file.startswith("<") else os.path.abspath(file)  # Python 3.8 names the script as it was typed
+    if file.startswith(("<", "/")):
+        return file
+    return os.path.normpath(os.path.join(seeds._State.folder, file))  # Python 3.8 names the script as it was typed

@@ -72,6 +72,10 @@ def install() -> None:
     """Put the hooks in place. Imports nothing that the interpreter has not imported by itself."""
     if not _MASTER:
         return
+    try:
+        _State.folder = os.getcwd()
+    except OSError:
+        pass  # it is gone
     sys.meta_path.insert(0, _Watch())
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
@@ -93,10 +97,6 @@ def install() -> None:
 def _start() -> None:
     """What has to be known from the beginning, and to be set before a library is loaded."""
     _State.pid = os.getpid()
-    try:
-        _State.folder = os.getcwd()
-    except OSError:
-        pass  # it is gone
     try:
         _State.size = os.stat(_NOTES).st_size
     except OSError:

@@ -1,4 +1,4 @@
-"""Seeds for PyTorch: its default generators."""
+"""Seeds for PyTorch: its default generators, and `seed()` of all others. One that nobody seeds has the same numbers anyway."""
 
 from __future__ import annotations
 
@@ -53,6 +53,33 @@ def hook(torch: Any) -> None:
         stand_in(name, (torch, torch.random))
     for name in ("manual_seed", "manual_seed_all", "seed", "seed_all"):
         stand_in(name, (torch.cuda, torch.cuda.random))
+    if hasattr(torch, "Generator"):
+        _hook_generator(torch.Generator)
+
+
+def _hook_generator(kind: Any) -> None:
+    """`seed` of a generator is a method of a compiled type: that takes no attribute, the dictionary behind it does.
+
+    Raises `AttributeError` where this interpreter or this PyTorch keeps its methods elsewhere.
+    """
+    from ctypes import py_object, pythonapi
+    from functools import wraps
+    from gc import get_referents
+
+    plain = kind.seed
+    methods = next((one for one in get_referents(kind.__dict__) if type(one) is dict and one.get("seed") is plain), None)
+    if methods is None:
+        raise AttributeError("methods of torch.Generator are kept elsewhere: its seed() is not covered")
+
+    @wraps(plain)
+    def seed(self: Any) -> int:
+        value = streams.stream("torch.Generator.seed", 64)
+        holes.hole("torch", "torch.Generator.seed() without a seed", *places.user_line())
+        self.manual_seed(value)
+        return int(value)
+
+    methods["seed"] = seed  # which holds what was there: caches of the interpreter do not
+    pythonapi.PyType_Modified(py_object(kind))
 
 
 def _seed(torch: Any) -> None:
