@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from repro_env.cli.page import Page
     from repro_env.flows.runscompare import Compared
     from repro_env.model.run import Metric
-    from repro_env.verify import trace
+    from repro_env.verify import divergence
     from repro_env.verify.runs import Measured, Outputs, Part
 
 _HELP = """\
@@ -172,10 +172,10 @@ def _change(one: Measured) -> str:
     return f"{one.change:+.6g}" if one.change else "+0, others before it differ"
 
 
-def _steps(page: Page, found: trace.Compared | None) -> None:
+def _steps(page: Page, found: divergence.Compared | None) -> None:
     if found is None:
         return
-    from repro_env.verify.trace import sentence
+    from repro_env.verify.divergence import sentence
 
     page.heading("steps of training", f"compared: losses of {found.losses:,}, digests of all weights {found.digests:,}")
     rows = [(f"~ {sentence(one)}",) for one in found.first] + [(f"? {line}",) for line in found.missing]

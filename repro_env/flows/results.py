@@ -13,7 +13,7 @@ from repro_env.flows.looker import Look
 from repro_env.io.files import sha256_of
 from repro_env.model.errors import UsageError
 from repro_env.model.run import End, Mount
-from repro_env.verify import outputs, trace
+from repro_env.verify import divergence, outputs
 from repro_env.verify.outputs import File
 from repro_env.verify.pairing import Paired, pair
 
@@ -152,8 +152,5 @@ def _by_content(path: str, now: str, kind: outputs.Kind, left: Side, right: Side
 
 def first_step(left: Path, right: Path) -> str:
     """Where training went apart, from the traces of both runs; empty without them, or where it did not."""
-    read = [traces.read(folder) for folder in (left, right)]
-    if not all(read):
-        return ""
-    found = trace.compare(*read)
-    return trace.sentence(found.first[0]) if found.first else ""
+    found = traces.compared(left, right)
+    return divergence.sentence(found.first[0]) if found is not None and found.first else ""

@@ -17,8 +17,8 @@ from repro_env.image.entry import Entry
 from repro_env.model.errors import ArtifactError, ReproEnvError
 from repro_env.model.run import Start
 from repro_env.store.store import Store
+from repro_env.verify import divergence
 from repro_env.verify import runs as rules
-from repro_env.verify import trace
 from repro_env.verify.difference import Difference, NotCompared, ordered
 from repro_env.verify.runs import Beside, Fact, Measured, Outputs
 from repro_env.verify.tree import changes, described
@@ -35,7 +35,7 @@ class Compared(msgspec.Struct, frozen=True, kw_only=True):
     missing: tuple[NotCompared, ...]
     metrics: tuple[Measured, ...]
     outputs: Outputs
-    steps: trace.Compared | None
+    steps: divergence.Compared | None
     """Their traces; None when neither has one."""
 
     @property
@@ -71,7 +71,7 @@ def compared(words: tuple[str, str], runs: Path | None, here: Path, store: Store
         missing=tuple(missing),
         metrics=metrics,
         outputs=outputs,
-        steps=_steps(left, right),
+        steps=traces.compared(left.folder, right.folder),
     )
 
 
@@ -99,11 +99,6 @@ def _beside(run: Run) -> Beside:
         files=(*left, *((path, "removed") for path in gone)),
         unread=tuple(line for line in new.others if " -> " not in line),
     )
-
-
-def _steps(left: Run, right: Run) -> trace.Compared | None:
-    old, new = traces.read(left.folder), traces.read(right.folder)
-    return trace.compare(old, new) if old or new else None
 
 
 def _sorted(*facts: Fact) -> tuple[Fact, ...]:

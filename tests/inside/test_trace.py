@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.verify import trace
+from repro_env.verify import divergence, trace
 from repro_env.verify.trace import Trace
 from tests.inside.test_seeds import SEEDS, python_with
 from tests.parts import need
@@ -237,7 +237,7 @@ def only(whole: Trace, number: int) -> dict[str, Trace]:
 
     steps = tuple(replace(one, optimizer=0) for one in whole.steps if one.optimizer == number)
     counts = whole.counts[number : number + 1]
-    return {"rank0.jsonl": replace(whole, optimizers=whole.optimizers[number : number + 1], steps=steps, counts=counts)}
+    return {"rank0.jsonl": replace(whole, optimizers={0: whole.optimizers[number]}, steps=steps, counts=counts)}
 
 
 @pytest.mark.slow
@@ -251,9 +251,9 @@ def test_loops_of_every_kind(torch: Traced) -> None:
 
     # Numbers do not change by being looked at, however often; and equal runs have equal traces.
     assert sorted(printed) == sorted(again) == sorted(torch.run(MANY))  # two children, in any order
-    found = trace.compare(whole, torch.traces("paced"))
+    found = divergence.compare(whole, torch.traces("paced"))
     assert found.equal, found
-    assert found.losses >= sum(mine.counts) + 2 * (16 + 2)
+    assert found.losses >= sum(mine.counts) - 2 + 2 * (16 + 2)  # one step has no loss, and one a loss that is no single number
     quick = torch.traces("paced")["rank1-process-1.jsonl"]
     assert quick.counts == (600, 2)
     assert len([one for one in quick.steps if one.optimizer == 0]) < 400  # steps this short have no line each
@@ -277,7 +277,7 @@ def test_loops_of_every_kind(torch: Traced) -> None:
 
     # Planted differences, each found where it is.
     def first(number: int) -> tuple[str, int, int | None]:
-        (one,) = trace.compare(only(mine, 0), only(mine, number)).first
+        (one,) = divergence.compare(only(mine, 0), only(mine, number)).first
         return one.what, one.step, one.equal
 
     one_bit = first(1)
@@ -347,7 +347,7 @@ def test_the_pace_is_a_power_of_two_that_keeps_to_its_share() -> None:
     code = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from _repro_env_trace import _Pace
+from _repro_env_trace_pace import Pace as _Pace
 told = []
 for cost in (1e-6, 1e-5, 1e-4, 1e-3, 1.0, 60.0):
     for step in (1e-4, 1e-3, 0.02, 1.0, 30.0):
