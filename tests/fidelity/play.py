@@ -39,7 +39,7 @@ class Warm(NamedTuple):
     """What a machine has that has captured before: hashes, and the interpreter's and the base's layers. Only to save time."""
 
     capture: Path
-    blobs: Path
+    blobs: list[Path]
     rebuild: Path
     plain: Path
     """For `Ground.kept`."""
@@ -93,7 +93,7 @@ def _played(case: Case, at: Ground, root: Path, machine: Machine) -> Verdict:
     counted = compare.compared(host)
     assert counted["files"] >= 5, "a case that compares nothing"
     if machine.warm:
-        shutil.copytree(machine.warm.blobs, at.project / "repro" / "blobs", symlinks=True, copy_function=_link)
+        parts.lay(machine.warm.blobs, at.project)
     captured = _repro_env(
         at,
         machine.warm.capture if machine.warm else root / "store",
@@ -108,8 +108,7 @@ def _played(case: Case, at: Ground, root: Path, machine: Machine) -> Verdict:
     answer = json.loads(captured.out)
     said = [*answer["unknown"], *(f"{one['path']}: {one['why']}" for one in answer["excluded"] if not _usual(one))]
     repro = root / "there" / "repro"
-    repro.parent.mkdir()
-    (at.project / "repro").rename(repro)
+    shutil.copytree(at.project / "repro", repro)  # what was laid there too: runs make hard links of it
     at.leave(root / "gone")
     try:
         store = root / "empty"
@@ -180,7 +179,7 @@ def warmed(folder: Path, proxy: str) -> Machine:
     remove_tree(folder / "rebuild" / "images")
     for name in ("facts", "blobs"):
         remove_tree(folder / "rebuild" / name)
-    return Machine(proxy, Warm(folder / "capture", at.project / "repro" / "blobs", folder / "rebuild", folder / "plain"))
+    return Machine(proxy, Warm(folder / "capture", parts.large_blobs(at.project), folder / "rebuild", folder / "plain"))
 
 
 def _link(source: str, target: str) -> None:
