@@ -10,6 +10,7 @@ from repro_env.model.errors import ReproEnvError
 
 def main() -> None:
     """Entry point of `repro-env`."""
+    occupied()
     uncoerced()
     try:
         if sys.argv[1:2] == ["exec"]:
@@ -24,7 +25,8 @@ def main() -> None:
                 from repro_env.cli import app
 
                 code = app.run(sys.argv[1:])
-        sys.stdout.flush()
+        if sys.stdout is not None:
+            sys.stdout.flush()
     except ReproEnvError as error:
         from repro_env.cli import say
 
@@ -37,6 +39,13 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     raise SystemExit(code)
+
+
+def occupied() -> None:
+    """Put /dev/null where a standard stream is closed (`>&-`): else the next file that is opened is in its place, and is written to."""
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:  # noqa: PLR2004 - standard error
+        os.set_inheritable(handle, True)
+    os.close(handle)
 
 
 def uncoerced() -> None:

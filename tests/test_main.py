@@ -18,3 +18,23 @@ def test_what_our_own_python_sets_is_not_the_users(given: dict[str, str], left: 
     """With no locale at all, Python puts LC_CTYPE=C.UTF-8 into its own environment: captured, it would change UTF-8 mode in the image."""
     done = subprocess.run([sys.executable, "-c", SAYS], env=given, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == left
+
+
+def shell(words: str) -> subprocess.CompletedProcess[str]:
+    tool = f"{sys.executable} -m repro_env"
+    return subprocess.run(["/bin/sh", "-c", words.replace("TOOL", tool)], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("words", ["TOOL --version >&-", "TOOL exec --help >&-", "TOOL sensitivity --help >&-"])
+def test_an_answer_to_a_closed_stdout_is_a_failure_told(words: str) -> None:
+    done = shell(words)
+    assert done.returncode == 13
+    assert "standard output: is closed" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_streams_that_are_closed_are_not_taken_by_files() -> None:
+    """A file that is opened first would be stdout, and whatever a child prints would go into it."""
+    code = "import os; from repro_env.__main__ import occupied; occupied(); os.write(9, b'%d' % (os.open('/', os.O_RDONLY) > 2))"
+    done = shell(f'{sys.executable} -c "{code}" 9>&1 <&- >&- 2>&-')
+    assert (done.stdout, done.returncode) == ("1", 0)

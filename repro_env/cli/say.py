@@ -112,8 +112,10 @@ _: Tell = tell
 def result(text: str) -> None:
     """The answer of a command, on stdout: exactly this text and a newline, whatever the locale.
 
-    Raises `DiskError` where stdout is a file that cannot take it.
+    Raises `DiskError` where stdout is closed, or a file that cannot take it.
     """
+    if sys.stdout is None:
+        raise DiskError("is closed: the answer has nowhere to go", where="standard output", hint="send it to /dev/null if need be")
     try:
         try:
             print(text, flush=True)  # noqa: T201

@@ -56,7 +56,9 @@ def main(words: Sequence[str]) -> int:
     """Run `repro-env sensitivity`. Raises our errors."""
     parsed = one_run.split(words, more=("--seeds", "--metric"), name="sensitivity")
     if parsed.has("--help") or parsed.has("-h"):
-        sys.stdout.write(HELP)
+        from repro_env.cli import untouched
+
+        untouched.show(HELP)
         return 0
     from repro_env.flows.sensitivity import over_seeds, wanted
 

@@ -11,18 +11,13 @@ from collections.abc import Iterator
 @contextlib.contextmanager
 def aside() -> Iterator[None]:
     """What runs in the block prints to stderr: stdout is for the verdict."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    try:
-        held = os.dup(1)
-    except OSError:
-        yield  # closed by whoever started us
-        return
+    _flush()
+    held = os.dup(1)
     try:
         os.dup2(2, 1)
         yield
     finally:
-        sys.stdout.flush()
+        _flush()
         os.dup2(held, 1)
         os.close(held)
 
@@ -30,17 +25,19 @@ def aside() -> Iterator[None]:
 @contextlib.contextmanager
 def silent() -> Iterator[None]:
     """Nothing that runs in the block reads the caller's input or writes among the run's own lines."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    _flush()
     with contextlib.ExitStack() as stack:
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         stack.callback(os.close, nowhere)
-        for handle in (0, 1, 2):
-            try:
-                held = os.dup(handle)
-            except OSError:
-                continue  # closed by whoever started us
+        for handle in (0, 1, 2):  # all there: `__main__.occupied`
+            held = os.dup(handle)
             stack.callback(os.close, held)
             stack.callback(os.dup2, held, handle)
             os.dup2(nowhere, handle)
         yield
+
+
+def _flush() -> None:
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed by whoever started us
+            stream.flush()
