@@ -1,9 +1,15 @@
-"""`exec --trace`: processor time of a training loop under the hooks with a trace, against the same script under the hooks without.
+"""`exec --trace`: processor time of a step of training with a trace, against a step of the same loop in the same process without.
 
-Three loops on the CPU, with steps of very different length. Both processes of a script live side by side and take turns of a
-fraction of a second, so that both see the same load; the middle of the ratios of all pairs of turns counts. The pace of a trace
-goes by the clock, which does not stop while the other has its turn: the trace may cost twice its share here. A row below says
-what the trace itself says it cost of all that time.
+Three loops on the CPU, with steps of very different length. Two processes of one script differ by some percent by themselves,
+by where their memory lies, which is more than what is to be found. So it is one process that takes turns: the functions that the
+trace gave to torch are taken away, and put back. The turns, in random order: with the trace, without it, and once more
+without. Each step is timed by itself, and the middle of its kind counts, so that what others do on the machine does not: steps
+without, the same once more ("nothing": how far the measurement errs), and with the trace those without a line, those with one, and
+those after one, which find the caches used by somebody else. The ratio is of an average step: each kind by how often it comes.
+Beside it: where it lies in 90 % of the cases when the steps are drawn anew.
+
+A trace counts what it costs by two clocks; here both tell processor time, and stand still in the turns without it. A row says what
+it counted, with what comes once: weights hashed before and after the first step and at the end, the first lines.
 
     build/venv/bin/python benchmarks/trace.py [--count 5]
 """
@@ -11,23 +17,27 @@ what the trace itself says it cost of all that time.
 from __future__ import annotations
 
 import json
+import random
 import statistics
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import parts
 
 HOOKS = parts.ROOT / "repro_env" / "inside" / "seeds"
 GOAL = 1.01
 LOOP = """
-import sys, time
+import random, sys, time
 import torch
 from torch import nn
 from torch.nn import functional as F
+from torch.optim import optimizer as around
 torch.set_num_threads(1)
 torch.manual_seed(0)
-kind, steps = sys.argv[1], int(sys.argv[2])
+kind, steps, seconds = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 if kind == "tiny":
     net = nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10))
     data = torch.randn(256, 64)
@@ -41,86 +51,146 @@ else:
     data = torch.randn(8, 16, 128)
 target = torch.randint(0, 10, (len(data),))
 opt = torch.optim.AdamW(net.parameters(), lr=1e-3)
+
 def step():
     opt.zero_grad()
     F.cross_entropy(net(data), target).backward()
     opt.step()
-for _ in range(20):
+
+tables = (around._global_optimizer_pre_hooks, around._global_optimizer_post_hooks)
+theirs, traced = [dict(one) for one in tables], torch.autograd.backward
+assert all(len(one) == 1 for one in theirs), "these are to be the hooks of the trace, and no others"
+away = left = 0.0
+# Nothing has been trained yet, so the clocks of the trace have not been asked yet.
+trace = sys.modules["_repro_env_trace"]
+trace.perf_counter = trace.thread_time = lambda: time.thread_time() - away
+
+def leave():
+    global left
+    left = time.thread_time()
+    for one in tables:
+        one.clear()
+    torch.autograd.backward = traced.__wrapped__
+
+def come_back():
+    global away
+    for one, hooks in zip(tables, theirs):
+        one.update(hooks)
+    torch.autograd.backward = traced
+    away += time.thread_time() - left
+
+began = time.thread_time()
+while time.thread_time() - began < 2:
     step()
-print(sum(p.numel() for p in net.parameters()), flush=True)
-for line in sys.stdin:
-    began = time.process_time()
-    for _ in range(steps):
+(known,) = trace._trace._known.values()
+leave()
+shuffled = random.Random(0)
+began = time.thread_time()
+while time.thread_time() - began < seconds:
+    turns = ["with", "without", "nothing"]
+    shuffled.shuffle(turns)
+    for turn in turns:
+        if turn == "with":
+            come_back()
         step()
-    print(time.process_time() - began, flush=True)
+        after = False
+        for _ in range(steps):
+            line = turn == "with" and known.step + 1 >= known.next
+            start = time.thread_time_ns()
+            step()
+            took = time.thread_time_ns() - start
+            print("line" if line else "after" if after else turn, took)
+            after = line
+        if turn == "with":
+            leave()
+come_back()
 """
-LOOPS = {"tiny": 300, "cnn": 12, "transformer": 4}
+LOOPS = {"tiny": 32, "cnn": 4, "transformer": 2}
 """Steps of a turn."""
 
 
-class Loop:
-    """A script that trains when it is its turn."""
+KINDS = ("without", "nothing", "with", "line", "after")
 
-    def __init__(self, python: Path, kind: str, folder: Path, *, traced: bool) -> None:
-        self.trace = folder / "trace"
-        more = {"PYTHONPATH": str(HOOKS), "REPRO_ENV_SEED": "1", "REPRO_ENV_NOTES": str(folder / "notes")}
-        more["REPRO_ENV_DETERMINISM"] = "warn"
-        if traced:
-            more |= {"REPRO_ENV_TRACE": str(self.trace), "REPRO_ENV_TRACE_EVERY": "0"}
-        words = [str(python), "-c", LOOP, kind, str(LOOPS[kind])]
-        self.process = subprocess.Popen(
-            words, env=parts.environ(more=more), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-        )
-        self.weights = int(self.answer())
 
-    def answer(self) -> str:
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line:
-            sys.exit("a training loop ended too early")
-        return line
+class Ratio(NamedTuple):
+    """Of an average step to one without a trace."""
 
-    def turn(self) -> float:
-        """Seconds of processor time."""
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-        return float(self.answer())
+    whole: float
+    low: float
+    high: float
+    """Between these it lies in 90 % of the cases when steps are drawn anew."""
 
-    def end(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.close()
-        self.process.wait()
+    @property
+    def spread(self) -> str:
+        return f"90 %: {self.low:.4f} to {self.high:.4f}"
+
+
+def average(steps: Mapping[str, Sequence[int]]) -> float:
+    """Nanoseconds of a step with a trace: the middle of each kind, by how often it comes."""
+    count = sum(map(len, steps.values()))
+    return sum(statistics.median(times) * len(times) / count for times in steps.values() if times)
+
+
+def ratio(ours: Mapping[str, Sequence[int]], theirs: Sequence[int]) -> Ratio:
+    drawn = random.Random(0)
+    again = []
+    for _ in range(400):
+        mine = average({kind: drawn.choices(times, k=len(times)) for kind, times in ours.items() if times})
+        again.append(mine / statistics.median(drawn.choices(theirs, k=len(theirs))))
+    ends = statistics.quantiles(again, n=20)
+    return Ratio(average(ours) / statistics.median(theirs), ends[0], ends[-1])
+
+
+def measured(python: Path, kind: str, seconds: int) -> tuple[dict[str, list[int]], dict[str, float]]:
+    """Nanoseconds of each step by its kind, and the end of the trace."""
+    folder = parts.fresh(parts.BUILD / "trace")
+    folder.mkdir(parents=True)
+    more = {"PYTHONPATH": str(HOOKS), "REPRO_ENV_SEED": "1", "REPRO_ENV_NOTES": str(folder / "notes")}
+    more |= {"REPRO_ENV_DETERMINISM": "warn", "REPRO_ENV_TRACE": str(folder / "trace"), "REPRO_ENV_TRACE_EVERY": "0"}
+    words = [str(python), "-c", LOOP, kind, str(LOOPS[kind]), str(seconds)]
+    done = subprocess.run(words, env=parts.environ(more=more), capture_output=True, text=True, check=False)
+    if done.returncode:
+        sys.exit(f"a training loop ended with {done.returncode}: {done.stderr[-3000:]}")
+    steps: dict[str, list[int]] = {kind: [] for kind in KINDS}
+    for line in done.stdout.splitlines():
+        what, took = line.split()
+        steps[what].append(int(took))
+    lines = (folder / "trace" / "rank0.jsonl").read_text().splitlines()
+    return steps, json.loads(lines[-1])["end"]
 
 
 def main(count: int, python: Path) -> list[parts.Row]:
     rows = []
-    for kind, steps in LOOPS.items():
-        folder = parts.fresh(parts.BUILD / "trace")
-        folder.mkdir(parents=True)
-        plain, traced = (Loop(python, kind, folder, traced=one) for one in (False, True))
-        pairs = []
-        for number in range(count * 20):
-            first, second = (plain, traced) if number % 2 else (traced, plain)
-            times = {first: first.turn()}
-            times[second] = second.turn()
-            pairs.append((times[traced], times[plain]))
-        for loop in (plain, traced):
-            loop.end()
-        ours, theirs = (statistics.median(side) / steps * 1000 for side in zip(*pairs, strict=True))
-        ratio = statistics.median(mine / other for mine, other in pairs)
-        what = f"{kind}, {plain.weights} weights, {len(pairs)} turns of {steps} steps"
-        said = json.loads((traced.trace / "rank0.jsonl").read_text().splitlines()[-1])["end"]
-        share = said["spent"] / said["seconds"]
-        goal = f"at most {GOAL}"
+    goal = f"at most {GOAL}"
+    for kind in LOOPS:
+        steps, end = measured(python, kind, count * 6)
+        middle = {what: statistics.median(times) / 1e6 for what, times in steps.items() if times}
+        cost = ratio({what: steps[what] for what in ("with", "line", "after")}, steps["without"])
+        nothing = ratio({"nothing": steps["nothing"]}, steps["without"])
+        told = ", ".join(
+            f"{what} {middle[what]:.3f} ({len(steps[what]):,})" for what in ("with", "line", "after") if what in middle
+        )
+        without = f"{middle['without']:.3f} ms ({len(steps['without']):,} steps)"
         rows.append(
-            parts.Row(f"`exec --trace`: {what}", f"{ours:.3f} ms a step", f"{theirs:.3f} ms without", ratio, goal, ratio <= GOAL)
+            parts.Row(
+                f"`exec --trace`: {kind} ({cost.spread})", f"ms (steps): {told}", without, cost.whole, goal, cost.high <= GOAL
+            )
         )
         rows.append(
             parts.Row(
-                f"the trace's own count: {kind}", f"{share * 100:.2f} %", "of all the time", 1 + share, goal, 1 + share <= GOAL
+                f"nothing, the same way: {kind} ({nothing.spread})",
+                f"{middle['nothing']:.3f} ms",
+                without,
+                nothing.whole,
+                "1",
+                nothing.low <= 1 <= nothing.high,
             )
         )
+        share = end["spent"] / end["seconds"]
+        own = (f"{end['spent']:.2f} s", f"{end['seconds']:.1f} s with it")
+        rows.append(parts.Row(f"the trace's own count: {kind}", *own, 1 + share, goal, 1 + share <= GOAL))
+        for row in rows[-3:]:
+            print(f"{row.ratio:.4f}  {row.what}: {row.ours}; {row.theirs}", flush=True)
     return rows
 
 
@@ -132,5 +202,4 @@ if __name__ == "__main__":
     given = made.parse_args()
     chosen = given.python or parts.environment(torch=True) / ".venv" / "bin" / "python"
     found = main(given.count, chosen)
-    parts.report(found)
     parts.write(found, "trace")

@@ -21,7 +21,7 @@ optimizer's parameters in their order, in a sharded run those of this rank; empt
 line with "exit" tells the weights when the process ended.
 
 Lines, screens and digests each come at every step, or at every 2, 4, 8, ... when a share of the processor time of the thread
-that trains (0.15, 0.15 and 0.2 %) would not be enough: powers of two, so that two runs of another pace still meet. The first 16 steps have
+that trains (0.1, 0.1 and 0.15 %) would not be enough: powers of two, so that two runs of another pace still meet. The first 16 steps have
 lines and screens, steps 0 and 1 digests, whatever they cost. REPRO_ENV_TRACE_EVERY=k: digests every k steps, no limit.
 """
 
@@ -50,8 +50,8 @@ if not TYPE_CHECKING:
 _FOLDER = os.environ.get("REPRO_ENV_TRACE", "")
 _GIVEN = os.environ.get("REPRO_ENV_TRACE_EVERY", "")
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "LOCAL_RANK")
-_LINE, _SCREEN, _WEIGHTS = 0.0015, 0.0015, 0.002
-"""Shares of the time; what is left of 1 % is for the hooks themselves, for writing, and for what comes first and at the end.
+_LINE, _SCREEN, _WEIGHTS = 0.001, 0.001, 0.0015
+"""Shares of the time; what is left of 1 % is for the step after, whose caches we have used (half as much again), the hooks, and writing.
 
 Of the processor time of the thread that trains: on a machine that others use as well, a step takes long by the clock
 and costs no less of it, and a loop that waits for its data does not pay by waiting longer.
