@@ -46,7 +46,7 @@ Options:
                                an error where there is none.
   --threads N                  Threads of numeric libraries. Default: as many as at capture.
   --trace[=K]                  Note each step of training: its loss, a screen of the weights, and their sha256 every K steps
-                               (default: as often as half a percent of the time allows).
+                               (default: as often as a small share of the time allows).
   --env NAME[=VALUE]           Set a variable; NAME alone passes yours. The record keeps the name only. Repeatable.
   --env-file FILE              Set variables from lines of NAME=VALUE.
   --network                    Let the run reach the network.
