@@ -43,7 +43,7 @@ def main() -> None:
 
 def occupied() -> None:
     """Put /dev/null where a standard stream is closed (`>&-`): else the next file that is opened is in its place, and is written to."""
-    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:  # noqa: PLR2004 - standard error
+    while (handle := os.open(os.devnull, os.O_RDWR)) <= 2:
         os.set_inheritable(handle, True)
     os.close(handle)
 

@@ -115,7 +115,9 @@ def result(text: str) -> None:
     Raises `DiskError` where stdout is closed, or a file that cannot take it.
     """
     if sys.stdout is None:
-        raise DiskError("is closed: the answer has nowhere to go", where="standard output", hint="send it to /dev/null if need be")
+        raise DiskError(
+            "is closed: the answer has nowhere to go", where="standard output", hint="send it to /dev/null if need be"
+        )
     try:
         try:
             print(text, flush=True)  # noqa: T201
