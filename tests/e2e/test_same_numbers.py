@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 from pathlib import Path
@@ -100,3 +101,13 @@ def test_another_seed_is_another_result(rows: parts.Project, tmp_path: Path, nam
 def test_fork_and_spawn_agree(rows: parts.Project, tmp_path: Path) -> None:
     fork, spawn = ran(rows, cnn("2:fork"), tmp_path / "fork"), ran(rows, cnn("2:spawn"), tmp_path / "spawn")
     assert fork["2-fork/weights.pt"] == spawn["2-spawn/weights.pt"]
+
+
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ["lightning", "trainer", "ranks"])
+def test_verify_says_the_same_of_what_frameworks_leave(rows: parts.Project, name: str) -> None:
+    """Small beside it: `tests/verify/test_recorded.py`, `test_planted.py`."""
+    rows.run("exec", *TABLE[name].command)
+    found = json.loads(rows.run("verify", "latest", "--json").out)
+    assert (found["same"], found["level"], found["promised"]) == (True, "bitwise", "bitwise"), found
+    assert all(one["level"] == "bitwise" for one in found["files"] if one["kind"] == "result")
