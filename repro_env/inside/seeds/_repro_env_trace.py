@@ -38,14 +38,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:  # importing typing takes as long as the interpreter's own start
     from typing import Any
 
-    from repro_env.inside.seeds import _repro_env_trace_file as file
-    from repro_env.inside.seeds import _repro_env_trace_lines as lines
-    from repro_env.inside.seeds import _repro_env_trace_pace as pace
-    from repro_env.inside.seeds import _repro_env_trace_tensors as tensors
-
 seeds: Any = __import__("_repro_env_seeds")
-if not TYPE_CHECKING:
-    file, lines, pace, tensors = (seeds.part(f"trace_{name}") for name in ("file", "lines", "pace", "tensors"))
+file: Any = seeds.part("trace_file")
+lines: Any = seeds.part("trace_lines")
+pace: Any = seeds.part("trace_pace")
+tensors: Any = seeds.part("trace_tensors")
 
 _FOLDER = os.environ.get("REPRO_ENV_TRACE", "")
 _GIVEN = os.environ.get("REPRO_ENV_TRACE_EVERY", "")
@@ -96,7 +93,7 @@ class Trace:
         self._counts: list[int] = []
         """Steps of each optimizer by its number, also of those that are gone."""
         self._untraced = 0
-        self._waiting: list[lines.Line] = []
+        self._waiting: list[Any] = []
         self._losses: list[Any] = []
         """Since the last step; None for what is no number."""
         self._more = 0
@@ -418,14 +415,14 @@ class Optimizer:
         self.line_pace, self.screen_pace = pace.Pace(_LINE), pace.Pace(_SCREEN)
         self.weights_pace = pace.Pace(_WEIGHTS, every)
         self.told: tuple[int, int, int] = (1, 1, self.weights_pace.every)
-        self.time: pace.Steps | None = None
+        self.time: Any = None
 
     def due(self) -> int:
         """The next step with a line."""
         step = self.step + 1
         if step <= _FIRST:
             return step
-        return min(step + -step % self.line_pace.every, step + -step % self.weights_pace.every)
+        return int(min(step + -step % self.line_pace.every, step + -step % self.weights_pace.every))
 
     def sleep(self, until: int) -> None:
         """`until`: the next step with a line."""

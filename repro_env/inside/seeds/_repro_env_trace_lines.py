@@ -6,11 +6,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any
 
-    from repro_env.inside.seeds import _repro_env_trace_tensors as tensors
-
 seeds: Any = __import__("_repro_env_seeds")
-if not TYPE_CHECKING:
-    tensors = seeds.part("trace_tensors")
+tensors: Any = seeds.part("trace_tensors")
 
 
 class Line:
