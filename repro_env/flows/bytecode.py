@@ -1,4 +1,4 @@
-"""The story of what is left after a run: modules of the image that it had to compile are compiled for the next one.
+"""The story of what is left after a run: what it had to compile of the image and of our hooks is compiled for the next one.
 
 It happens when the user has all that they asked for. Whatever goes wrong here costs time in a later run and nothing else.
 """
@@ -15,7 +15,7 @@ import msgspec
 
 from repro_env.flows import streams
 from repro_env.flows.asked import Asked
-from repro_env.flows.execute import undisturbed
+from repro_env.flows.execute import TOOLS, undisturbed
 from repro_env.model.errors import ReproEnvError
 from repro_env.model.run import Launch, Outcome, User
 from repro_env.model.spec import Spec
@@ -24,7 +24,6 @@ from repro_env.run import bytecode
 from repro_env.run.bytecode import Module
 from repro_env.store.store import Store
 
-TOOLS = Path(__file__).resolve().parents[1] / "inside"
 _WANTED = "wanted.json"
 
 
@@ -54,7 +53,8 @@ def keep(
 def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell, asked: Asked | None, least: int) -> None:
     image = spec.expected.image_id
     missing = store.bytecode.missing(image, [module.path for module in modules])
-    modules = [module for module in modules if module.path in missing]
+    # A hook that is kept and had to be compiled is that of another version of ours.
+    modules = [module for module in modules if module.path in missing or module.is_hook]
     if len(modules) < max(least, 1):
         return
     began = time.monotonic()
@@ -76,7 +76,7 @@ def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell, asked
             outcome = _run(launch, folder, spec, store, asked)
         if outcome.signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             return  # the user does not want to wait
-        count = store.bytecode.add(image, folder / "files", missing)
+        count = store.bytecode.add(image, folder / "files", [module.path for module in modules])
     if count:
         tell(f"keeping bytecode of {count:,} modules for later runs ({time.monotonic() - began:.1f} s)")
     elif outcome.exit_code:

@@ -1,4 +1,4 @@
-"""Which bytecode of a run is worth keeping, and the launch that makes it. Pure.
+"""Which bytecode of a run is worth keeping, and the launch that makes it: the image's modules, and our own hooks. Pure.
 
 Only *names* are taken from a run, never the bytes it wrote: a script can put anything where Python keeps bytecode.
 The names of modules that are the image's own are compiled again, from the image's own files, where no code of the
@@ -26,10 +26,11 @@ WORTHWHILE = 20
 """With fewer new modules than this, starting another Python would cost more than it saves."""
 _TEMPORARY = ("/tmp", "/var/tmp", "/run", "/dev", "/proc", "/sys", "/.repro-env")  # noqa: S108
 _PATH = re.compile(r"(?:/(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)+")
+_HOOKS = f"{layout.SEEDS}/{layout.HOOKS}"
 
 
 class Module(Frozen, frozen=True, kw_only=True):
-    """A module of the image, and the bytecode file that Python looks for."""
+    """A module of the image or a hook of ours, and the bytecode file that Python looks for."""
 
     path: RelPath
     """Below PYTHONPYCACHEPREFIX (PEP 3147 and `importlib.util.cache_from_source`)."""
@@ -38,12 +39,17 @@ class Module(Frozen, frozen=True, kw_only=True):
     optimize: int
     """`-O` level, 0 to 2."""
 
+    @property
+    def is_hook(self) -> bool:
+        """Of ours, not of the image: another version of repro-env has another one at the same path."""
+        return self.source.startswith(_HOOKS + "/")
+
 
 def modules(names: Iterable[str], spec: Spec, launch: Launch) -> tuple[Module, ...]:
-    """The image's modules among the files that a run left below PYTHONPYCACHEPREFIX; sorted."""
+    """The image's modules, and our hooks, among the files that a run left below PYTHONPYCACHEPREFIX; sorted."""
     interpreter = spec.observed.interpreter
     sites = (f"{place.prefix}/{site}" for place in spec.identity.others for site in (place.purelib, place.platlib))
-    own = (launch.prefix, layout.ENVIRONMENT, interpreter.stdlib, interpreter.platstdlib, *sites)
+    own = (launch.prefix, layout.ENVIRONMENT, interpreter.stdlib, interpreter.platstdlib, _HOOKS, *sites)
     foreign = (launch.workspace, launch.user.home, *(mount.target for mount in launch.mounts), *_TEMPORARY)
     pattern = re.compile(rf"(?P<module>.+)\.{re.escape(interpreter.cache_tag)}(?:\.opt-(?P<optimize>[12]))?\.pyc")
     found = []
@@ -67,8 +73,8 @@ def _belongs(path: str, own: Sequence[str], foreign: Sequence[str]) -> bool:
 def launch(spec: Spec, *, user: User, empty: Digest, tools: AbsPath, notes: AbsPath, wanted: str) -> Launch:
     """A run of `inside/compile.py` alone: no source, no mounts, no network, no start-up files; it writes into `files`.
 
-    `empty`: the diff ID of a tree with nothing in it, which is the source. `tools` is the folder of `compile.py`,
-    `wanted` the name of its list in `notes`.
+    `empty`: the diff ID of a tree with nothing in it, which is the source. `tools` as in any run,
+    `wanted` the name of the list of modules in `notes`.
     """
     values = {one.name: one.value for one in spec.identity.config.env if not one.name.startswith("PYTHON")}
     values |= {"HOME": user.home, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -82,7 +88,7 @@ def launch(spec: Spec, *, user: User, empty: Digest, tools: AbsPath, notes: AbsP
         argv=(
             spec.identity.interpreter.executable,
             *("-s", "-S"),
-            f"{layout.SEEDS}/compile.py",
+            f"{layout.SEEDS}/inside/compile.py",
             f"{layout.NOTES}/{wanted}",
             layout.COMPILED,
         ),

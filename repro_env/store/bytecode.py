@@ -97,7 +97,7 @@ class Bytecode:
             return frozenset(path for path in paths if tree is None or not (tree / path).is_file())
 
     def add(self, image_id: str, made: Path, paths: Iterable[str]) -> int:
-        """Keep these files of the folder `made`, beside those kept already. Returns how many are new.
+        """Keep these files of the folder `made`, in place of those of the same names. Returns how many are kept anew.
 
         To be called inside `adding`. Files that are not there, or no bytecode of the kind that is kept, are left out.
         Raises `DiskError`, `OSError`; then nothing has changed.
@@ -108,20 +108,18 @@ class Bytecode:
             young = temporary / "new"
             old = self._newest(name, stack)
             listed = {file.path: file for file in _listed(old.parent)} if old else {}
-            known = len(listed)
-            for path in listed:
-                target = young / "tree" / path
-                target.parent.mkdir(parents=True, exist_ok=True)
-                os.link((old or young) / path, target)
-            for path in sorted(set(paths) - listed.keys()):
+            added = set()
+            for path in sorted(set(paths)):
                 data = _read(made / path)
-                if data is not None:
-                    target = young / "tree" / path
-                    target.parent.mkdir(parents=True, exist_ok=True)
-                    target.write_bytes(data)
-                    listed[path] = _File(path, len(data), hashlib.sha256(data).hexdigest())
-            if len(listed) == known:
+                file = _File(path, len(data), hashlib.sha256(data).hexdigest()) if data is not None else None
+                if data is not None and file is not None and listed.get(path) != file:
+                    _at(young, path).write_bytes(data)
+                    listed[path] = file
+                    added.add(path)
+            if not added:
                 return 0
+            for path in listed.keys() - added:
+                os.link((old or young) / path, _at(young, path))
             (young / "list").write_bytes(msgspec.json.encode([listed[path] for path in sorted(listed)]))
             (self._root / name).mkdir(mode=0o700, parents=True, exist_ok=True)
             numbers = self._numbers(name)
@@ -129,7 +127,7 @@ class Bytecode:
             young.rename(self._root / name / str(max(numbers, default=0) + 1))
             stack.pop_all().close()
         self._remove(name, numbers)
-        return len(listed) - known
+        return len(added)
 
     def _newest(self, name: str, stack: contextlib.ExitStack, *, thorough: bool = False) -> Path | None:
         """The tree with the highest number, locked until `stack` ends, if it is whole."""
@@ -187,6 +185,13 @@ class Bytecode:
                         folder.rename(temporary / "old")
                 finally:
                     os.close(fd)
+
+
+def _at(young: Path, path: str) -> Path:
+    """Where a file of a new tree goes; its folder is there."""
+    target = young / "tree" / path
+    target.parent.mkdir(parents=True, exist_ok=True)
+    return target
 
 
 def _listed(folder: Path) -> list[_File]:

@@ -8,14 +8,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-from repro_env.flows.bytecode import TOOLS
+from repro_env.flows.execute import TOOLS
 
 
 def compile_(tmp_path: Path, wanted: list[tuple[str, str, int]]) -> dict[str, bytes]:
     (tmp_path / "wanted.json").write_text(json.dumps(wanted))
     out = tmp_path / "out"
     out.mkdir(exist_ok=True)
-    command = [sys.executable, "-s", "-S", str(TOOLS / "compile.py"), str(tmp_path / "wanted.json"), str(out)]
+    command = [sys.executable, "-s", "-S", str(TOOLS / "inside" / "compile.py"), str(tmp_path / "wanted.json"), str(out)]
     done = subprocess.run(command, env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}

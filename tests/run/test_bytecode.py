@@ -40,6 +40,7 @@ def names(spec: Spec, given: str, **changes: Any) -> list[str]:
         (f"{STDLIB}/json/__init__.cpython-311.pyc", f"/{STDLIB}/json/__init__.py"),
         (f"{SITE}/numpy/a.b.cpython-311.pyc", f"{PREFIX}/lib/python3.11/site-packages/numpy/a.b.py"),
         ("opt/env/lib/x.cpython-311.pyc", "/opt/env/lib/x.py"),
+        (".repro-env/seeds/inside/seeds/sitecustomize.cpython-311.pyc", "/.repro-env/seeds/inside/seeds/sitecustomize.py"),
     ],
 )
 def test_modules_of_the_image(spec: Spec, name: str, source: str) -> None:

@@ -56,13 +56,20 @@ def test_what_is_added_is_shown_for_its_image_alone(store: Store, tmp_path: Path
     assert held(store, OTHER) is None
 
 
-def test_more_is_added_to_what_was_there_and_what_was_there_stays(store: Store, tmp_path: Path) -> None:
-    add(store, made(tmp_path / "one", a=data("a")), "a")
-    assert add(store, made(tmp_path / "two", a=data("other"), b=data("b")), "a", "b") == 1
-    assert held(store) == {"a": data("a"), "b": data("b")}
+def test_more_is_added_to_what_was_there_and_what_is_not_named_stays(store: Store, tmp_path: Path) -> None:
+    add(store, made(tmp_path / "one", a=data("a"), o=data("old")), "a", "o")
+    assert add(store, made(tmp_path / "two", a=data("a"), o=data("new"), b=data("b")), "a", "b") == 1
+    assert held(store) == {"a": data("a"), "o": data("old"), "b": data("b")}
     assert trees(store) == ["2"]
     assert store.bytecode.missing(IMAGE, ["usr/lib/a", "usr/lib/c"]) == {"usr/lib/c"}
     assert add(store, tmp_path / "two", "a", "b") == 0
+    assert trees(store) == ["2"]
+
+
+def test_a_hook_of_another_version_is_replaced(store: Store, tmp_path: Path) -> None:
+    add(store, made(tmp_path / "one", a=data("a"), b=data("b")), "a", "b")
+    assert add(store, made(tmp_path / "two", a=data("other")), "a", "b") == 1
+    assert held(store) == {"a": data("other"), "b": data("b")}
     assert trees(store) == ["2"]
 
 
