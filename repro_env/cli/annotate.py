@@ -12,7 +12,7 @@ from repro_env.cli.options import JsonOption, RunsOption, again
 
 _Run = Annotated[str, typer.Argument(help="A run: a short id, a beginning of one, or `latest`.", metavar="ID")]
 _By = Annotated[str, typer.Option("--by", help="Who says so: a name, kept with it.", metavar="NAME", show_default=False)]
-_Tags = Annotated[list[str], typer.Argument(help="Up to 64 letters, digits and . _ / + - each.", metavar="TAG...")]
+_Tags = Annotated[list[str], typer.Argument(help="Up to 64 letters (a to z), digits and . _ / + - each.", metavar="TAG")]
 
 
 def add_below(runs: typer.Typer) -> None:
@@ -23,7 +23,7 @@ def add_below(runs: typer.Typer) -> None:
 
 def note(
     run_id: _Run,
-    words: Annotated[list[str], typer.Argument(help="The note.", metavar="TEXT...")],
+    words: Annotated[list[str], typer.Argument(help="The note.", metavar="TEXT")],
     decision: Annotated[bool, typer.Option("--decision", help="It is a decision: shown as one.")] = False,
     by: _By = "",
     runs: RunsOption = None,

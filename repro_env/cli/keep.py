@@ -33,7 +33,7 @@ def add_below(below: typer.Typer) -> None:
 def audit(
     run_ids: Annotated[
         list[str] | None,
-        typer.Argument(help="Short ids, beginnings of them, or `latest`. Default: all.", metavar="ID...", show_default=False),
+        typer.Argument(help="Short ids, beginnings of them, or `latest`. Default: all.", metavar="ID", show_default=False),
     ] = None,
     ask: Annotated[bool, typer.Option("--ask", help="Ask servers whether they still have what a rebuild would fetch.")] = False,
     runs: RunsOption = None,

@@ -78,7 +78,12 @@ def _began(run: Run) -> Iterator[str]:
     yield from map(_parent, start.parents)
     yield from (f"variable  {one.name} (given: {one.how})" for one in start.given)
     yield f"network   {'yes: inputs not closed' if start.network else 'no'}"
-    yield from (f"host      {line}" for line in start.host)
+    yield from (f"{'' if number else 'host':<9} {_host(line)}" for number, line in enumerate(start.host))
+
+
+def _host(line: str) -> str:
+    name, _, value = line.partition(" ")
+    return f"{name} {say.size(int(value))}" if name == "memory" and value.isascii() and value.isdigit() else line
 
 
 def _ended(end: End, most: int | None) -> Iterator[str]:

@@ -120,7 +120,7 @@ def get(
 
 
 def rm(
-    run_ids: Annotated[list[str], typer.Argument(help="Short ids, beginnings of them, or `latest`.", metavar="ID...")],
+    run_ids: Annotated[list[str], typer.Argument(help="Short ids, beginnings of them, or `latest`.", metavar="ID")],
     force: Annotated[bool, typer.Option("--force", help="Remove a run that is still running, too.")] = False,
     runs: RunsOption = None,
     json: JsonOption = False,

@@ -21,7 +21,7 @@ def opening(asked: Asked, start: Start, where: Path, source: Snapshot, launch: L
     isolation = ", isolation none: the live environment on this machine" if asked.runner == "host" else ""
     said.append(f"  seed {start.seed}, image {start.image.removeprefix('sha256:')[:12]}{isolation}")
     if start.determinism != "warn" or asked.threads is not None:
-        threads = f", {asked.threads} threads" if asked.threads is not None else ""
+        threads = f", {asked.threads} thread{'s' * (asked.threads > 1)}" if asked.threads is not None else ""
         said.append(f"  determinism {start.determinism}{threads}")
     fact = start.source
     state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"

@@ -156,7 +156,7 @@ def _begun(start: Start) -> Iterator[_Said]:
     yield ("seeds", "seed", ""), str(start.seed)
     yield ("seeds", "ranks", ""), start.ranks
     yield ("numbers", "deterministic", ""), start.determinism
-    yield from ((("numbers", one.name, ""), one.value) for one in start.threads)
+    yield from ((("numbers", f"{one.name} (asked)", ""), one.value) for one in start.threads)
     for line in start.host:
         name, _, value = line.partition(" ")
         yield ("machine", name, ""), value
@@ -177,7 +177,9 @@ def _ended(end: End) -> Iterator[_Said]:
     yield from _counted("numbers", end.operations)
     yield from ((("machine", f"rank {one.rank}", ""), f"of {one.size} {one.backend} {one.device}".rstrip()) for one in end.world)
     yield ("machine", "isolation", ""), end.outcome.isolation
-    yield from ((("machine", means, ""), "used") for means in end.outcome.means)
+    for means in end.outcome.means:
+        name, _, value = means.partition(": ")
+        yield ("machine", name, ""), value or "used"
     outcome = end.outcome
     yield ("end", "exit code", ""), str(outcome.exit_code)
     yield ("end", "signal", ""), str(outcome.signal or "none")

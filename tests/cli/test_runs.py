@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+from datetime import datetime, timezone
 from pathlib import Path
 
+import msgspec
 import pytest
 
+from repro_env.catalog import ids, records
 from repro_env.cli import app
-from tests.catalog.test_records import recorded
+from tests.catalog.test_records import recorded, start
 
 
 @pytest.fixture
@@ -61,6 +64,16 @@ def test_show_is_a_page_or_the_record(runs: Path, capsys: pytest.CaptureFixture[
     _, out, _ = call(capsys, "show", "--runs", str(runs), "--json")
     assert json.loads(out)["state"] == "interrupted"
     assert json.loads(out)["end"] is None
+
+
+def test_the_machine_stands_in_the_page_with_its_memory_in_words(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run_id = ids.uuid7(1, bytes(10))
+    recording = records.begin(tmp_path, records.name_of(datetime.now(timezone.utc), ["train.py"], run_id))
+    host = ("os Debian", "cores 2", "memory 25000000000")
+    recording.start(msgspec.structs.replace(start(run_id), host=host))
+    recording.close()
+    _, out, _ = call(capsys, "show", "--runs", str(tmp_path))
+    assert "host      os Debian\n          cores 2\n          memory 25.0 GB\n" in out
 
 
 def test_get_and_rm(runs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -34,7 +34,7 @@ def test_what_was_asked_otherwise_in_the_order_of_its_parts() -> None:
         ("command", "command", "train.py", "train.py --lr 1"),
         ("seeds", "seed", "0", "7"),
         ("numbers", "deterministic", "off", "strict"),
-        ("numbers", "OMP_NUM_THREADS", "", "2"),
+        ("numbers", "OMP_NUM_THREADS (asked)", "", "2"),
         ("machine", "cores", "", "4"),
     ]
 
@@ -55,6 +55,16 @@ def test_what_came_of_it_otherwise() -> None:
         ("numbers", "put_ at a.py:7", "", "3 times"),
         ("end", "exit code", "0", "137"),
         ("end", "signal", "none", "9"),
+    ]
+
+
+def test_what_a_runner_used_is_set_beside_what_the_other_used() -> None:
+    def used(*means: str) -> End:
+        return ended({}, outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="none", means=means))
+
+    assert told(runs.ended(used("root: overlay", "bytecode: none yet"), used("root: overlay", "bytecode: kept", "plain"))) == [
+        ("machine", "bytecode", "none yet", "kept"),
+        ("machine", "plain", "", "used"),
     ]
 
 
