@@ -61,6 +61,8 @@ def lineage(
 
 def facts(found: Answer) -> dict[str, object]:
     """The object that `--json` prints; its keys are a contract."""
+    from repro_env.cli import lineagepage
+
     run, claim = found.run, found.manifest
     return {
         "asked": found.asked,
@@ -87,7 +89,7 @@ def facts(found: Answer) -> dict[str, object]:
                 "commit": None if found.spec is None else found.spec.commit or None,
             },
             "source": run.start.source,
-            "commit": commit(found) or None,
+            "commit": lineagepage.commit(found) or None,
             "data": run.start.data,
             "recipe": run.start.recipe,
             "seed": run.start.seed,
@@ -115,17 +117,3 @@ def _relative(one: Relative) -> dict[str, object]:
         "again": one.again,
         "run": None if one.run is None else summary.facts(one.run),
     }
-
-
-def commit(found: Answer) -> str:
-    """Of the source, where it is the captured one."""
-    if found.run is None or found.spec is None or (source := found.spec.spec.observed.source) is None or source.git is None:
-        return ""
-    git = source.git
-    if source.tree.sha256 != found.run.start.source.digest or not git.commit:
-        return ""
-    return (
-        f"commit {git.commit}"
-        + (" with changes" if git.dirty or git.untracked else "")
-        + (f" of {git.remote}" if git.remote else "")
-    )

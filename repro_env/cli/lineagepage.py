@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from repro_env.catalog import ids
 from repro_env.cli import say
-from repro_env.cli.lineage import commit
 from repro_env.cli.page import Page
 
 if TYPE_CHECKING:
@@ -186,3 +185,17 @@ def _after(found: Answer) -> None:
         if found.missing:
             say.say(f"not there now, and known to hold runs: {', '.join(str(path) for path in found.missing[:5])}")
         say.say("next: name another folder of runs with --runs DIR")
+
+
+def commit(found: Answer) -> str:
+    """Of the source, where it is the captured one."""
+    if found.run is None or found.spec is None or (source := found.spec.spec.observed.source) is None or source.git is None:
+        return ""
+    git = source.git
+    if source.tree.sha256 != found.run.start.source.digest or not git.commit:
+        return ""
+    return (
+        f"commit {git.commit}"
+        + (" with changes" if git.dirty or git.untracked else "")
+        + (f" of {git.remote}" if git.remote else "")
+    )

@@ -4,7 +4,8 @@ import io
 import struct
 import zipfile
 
-from .arrays import MAGIC, npy
+from .npy import MAGIC, npy
+from .older import stream
 from .pickles import Reader
 from .tensor import Tensor
 from .unreadable import UnreadableError
@@ -49,7 +50,7 @@ def _saved(data: "memoryview", archive: zipfile.ZipFile, members: "dict[str, zip
         return held[name]
 
     file = io.BytesIO(bytes(_member(data, archive, members[top + "/data.pkl"])))
-    made = Reader(file, storage).load()
+    made = Reader(file, storage, stream).load()
     more = {name.partition("/")[2]: _member(data, archive, members[name]) for name in sorted(left)}
     rest = file.read()
     if rest:

@@ -4,8 +4,8 @@ import mmap
 import zipfile
 
 from .archives import zipped
-from .arrays import MAGIC, npy
 from .joblibs import unpacked
+from .npy import MAGIC, npy
 from .older import stream
 from .safetensors import safetensors
 

@@ -5,7 +5,7 @@ import lzma
 import pickle
 import re
 import zlib
-from typing import Any, ClassVar
+from typing import Any, Callable, ClassVar
 
 from .arrays import code_of
 from .pickles import Reader, named
@@ -43,15 +43,17 @@ _Slow = pickle.__dict__["_Unpickler"]  # type: Any
 class Joblib(_Slow):  # type: ignore[misc]
     """The unpickler of Python's own code: the faster one cannot be stopped where an array follows."""
 
-    def __init__(self, data: "memoryview", file: Any) -> None:
+    def __init__(self, data: "memoryview", file: Any, nested: "Callable[[memoryview], object]") -> None:
+        """`nested`: as of a `Reader`."""
         _Slow.__init__(self, file, encoding="utf-8", errors="surrogateescape")
         self._data = data
         self._from = file
+        self._nested = nested
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "joblib.numpy_pickle" and name != _NAME:
             raise UnreadableError("was written by a joblib that is not known here")
-        return opaque(_NAME) if module == "joblib.numpy_pickle" else named(module, name)
+        return opaque(_NAME) if module == "joblib.numpy_pickle" else named(module, name, self._nested)
 
     def persistent_load(self, pid: object) -> object:
         return opaque("persistent")(pid)
@@ -76,7 +78,7 @@ class Joblib(_Slow):  # type: ignore[misc]
         kind = getattr(about.get("subclass"), "name", "numpy.ndarray")
         made = Array() if kind in ("numpy.ndarray", "numpy.memmap") else Array(Text(kind))
         if found.group(1) == "O":
-            return opaque("numpy.ndarray of objects")(Reader(self._from).load())
+            return opaque("numpy.ndarray of objects")(Reader(self._from, nested=self._nested).load())
         if about.get("numpy_array_alignment_bytes") is not None:
             self._from.seek(self._from.read(1)[0], 1)
         at, size = self._from.tell(), int(found.group(2)) * (4 if found.group(1) == "U" else 1) * sized(shape)

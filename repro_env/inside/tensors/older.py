@@ -27,10 +27,10 @@ def stream(data: "memoryview") -> object:
     while file.tell() < len(data):
         start = file.tell()
         try:
-            one = Reader(file).load()
+            one = Reader(file, nested=stream).load()
         except JoblibError:
             file.seek(start)
-            one = Joblib(data, file).load()
+            one = Joblib(data, file, stream).load()
         found.append(_older(file, data) if type(one) is int and one == _MAGIC else one)
     if not found:
         raise UnreadableError("is empty")
@@ -51,7 +51,7 @@ def _older(file: Any, data: "memoryview") -> object:
             raise UnreadableError("has a storage of two kinds")
         raise _LaterError
 
-    _First(file, ask).load()
+    _First(file, ask, stream).load()
     keys = Reader(file).load()
     if not isinstance(keys, list) or sorted(map(str, keys)) != sorted(widths):
         raise UnreadableError("lacks some of its storages")
@@ -67,7 +67,7 @@ def _older(file: Any, data: "memoryview") -> object:
         held[key] = data[at + 8 : end]
         at = end
     file.seek(start)
-    made = Reader(file, lambda key, _: held[key]).load()
+    made = Reader(file, lambda key, _: held[key], stream).load()
     file.seek(at)
     return made
 

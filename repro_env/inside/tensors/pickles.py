@@ -1,6 +1,7 @@
 """Pickles, and the tensors that torch puts into them (torch/_utils.py)."""
 
 import pickle
+from functools import partial
 from typing import Any, Callable
 
 from .arrays import buffered, scalar
@@ -12,17 +13,24 @@ from .tensor import Storage, Tensor, flipped, strided
 class Reader(pickle.Unpickler):
     """Imports nothing: whatever a pickle names is one of ours, or a stand-in.
 
-    `storages` gives the bytes of a storage of torch: its key, and the bytes of an element -> memory.
+    `storages` gives the bytes of a storage of torch: its key, and the bytes of an element -> memory. `nested` reads a
+    string of bytes that is a file of torch's older format.
     """
 
-    def __init__(self, file: Any, storages: "Callable[[str, int], memoryview] | None" = None) -> None:
+    def __init__(
+        self,
+        file: Any,
+        storages: "Callable[[str, int], memoryview] | None" = None,
+        nested: "Callable[[memoryview], object] | None" = None,
+    ) -> None:
         pickle.Unpickler.__init__(self, file, encoding="utf-8", errors="surrogateescape")
         self._storages = storages
+        self._nested = nested
 
     def find_class(self, module: str, name: str) -> Any:
         if module == "joblib.numpy_pickle":
             raise JoblibError
-        return named(module, name)
+        return named(module, name, self._nested)
 
     def persistent_load(self, pid: object) -> object:
         if isinstance(pid, tuple) and len(pid) == 4 and pid[0] == "module":  # a class, with its source, in torch's older format
@@ -45,8 +53,10 @@ class JoblibError(Exception):
     """What follows is joblib's: pickles with the bytes of arrays between them."""
 
 
-def named(module: str, name: str) -> Any:
-    """What stands for a thing that a pickle names."""
+def named(module: str, name: str, nested: "Callable[[memoryview], object] | None") -> Any:
+    """What stands for a thing that a pickle names. `nested`: as of a `Reader`."""
+    if (module, name) == ("torch.storage", "_load_from_bytes") and nested is not None:
+        return partial(_load_from_bytes, nested)
     top = module.partition(".")[0]
     if top == "torch" and name in _TORCH and module in ("torch._utils", "torch._tensor", "torch.storage"):
         return _TORCH[name]
@@ -109,11 +119,9 @@ def _parameter_with_state(data: object, _grad: object, _hooks: object, state: ob
     return opaque("torch.nn.parameter.Parameter")(data, state) if state else data
 
 
-def _load_from_bytes(data: object) -> object:
+def _load_from_bytes(nested: "Callable[[memoryview], object]", data: object) -> object:
     """What `pickle` makes of a storage of torch: the older format, in a string of bytes."""
-    from .older import stream
-
-    return stream(memoryview(data)) if isinstance(data, bytes) else opaque("torch.storage._load_from_bytes")(data)
+    return nested(memoryview(data)) if isinstance(data, bytes) else opaque("torch.storage._load_from_bytes")(data)
 
 
 def _reconstruct(kind: object = None, *_: object) -> object:
@@ -163,7 +171,6 @@ _TORCH = {
     "_rebuild_parameter": _parameter,
     "_rebuild_parameter_with_state": _parameter_with_state,
     "_rebuild_from_type_v2": _subclass,
-    "_load_from_bytes": _load_from_bytes,
 }
 _NUMPY = {"_reconstruct": _reconstruct, "_frombuffer": _buffered, "scalar": _scalar, "ndarray": Array, "dtype": Dtype}
 _PLAIN = {
