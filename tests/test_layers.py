@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import graphlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,6 +70,22 @@ def test_imports_go_down(path: Path) -> None:
             continue
         assert parts[1] in HEIGHT, f"{name(path)} imports {module}, which is on no line"
         assert HEIGHT[parts[1]] < HEIGHT[own], f"{name(path)} imports {module}: {parts[1]} is not below {own}"
+
+
+def test_no_file_needs_one_that_needs_it() -> None:
+    files = {
+        ".".join(("repro_env", *path.relative_to(PACKAGE).with_suffix("").parts)).removesuffix(".__init__"): path
+        for path in MODULES
+    }
+    needs = {}
+    for one, path in files.items():
+        # `from package import name`: the module of that name, else the package itself
+        found = {module if module in files else module.rpartition(".")[0] for module in imported(path)}
+        needs[one] = (found & files.keys()) - {one}
+    try:
+        graphlib.TopologicalSorter(needs).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"in a circle: {' -> '.join(error.args[1])}")
 
 
 def test_every_folder_has_its_line() -> None:

@@ -1,12 +1,12 @@
-"""A base that is an image of a registry, fetched again when it is not carried and not in the store: one of `trees.Giver`."""
+"""A base that is an image of a registry, fetched again when it is not carried and not in the store: one of `giver.Giver`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from threading import Lock
 
+from repro_env.build.giver import Offer
 from repro_env.build.interface import Origin
-from repro_env.build.trees import Offer
 from repro_env.image.entry import members
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.errors import ArtifactError, NetworkError

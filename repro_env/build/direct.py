@@ -20,9 +20,10 @@ import msgspec
 
 from repro_env.build import conda
 from repro_env.build.contradiction import contradiction, label, several
+from repro_env.build.giver import Offer
 from repro_env.build.interface import Built, Item, Origin, Plan
 from repro_env.build.sources import Artifact, Finder, Place, Search
-from repro_env.build.trees import Offer, Trees
+from repro_env.build.trees import Trees
 from repro_env.build.unpacking import GroupJob, Job, MarkerJob, Part, PlaceFailed, TreeJob, serve
 from repro_env.build.workers import Workers
 from repro_env.image import conda as linking

@@ -18,11 +18,12 @@ import msgspec
 
 from repro_env.build import packed, proven
 from repro_env.build.direct import enough
+from repro_env.build.giver import Offer
 from repro_env.build.interface import Item, Plan
 from repro_env.build.packed import Answer, Group, Has, Job, Source, Tree
 from repro_env.build.sources import Artifact, Finder, Place, Search
 from repro_env.build.tasks import Task, check_groups, found, parts, tasks
-from repro_env.build.trees import Offer, Trees
+from repro_env.build.trees import Trees
 from repro_env.build.workers import Workers
 from repro_env.image import config
 from repro_env.image.manifest import Image

@@ -12,8 +12,8 @@ from typing import Literal
 
 import msgspec
 
+from repro_env.build.giver import Offer
 from repro_env.build.interface import Origin
-from repro_env.build.trees import Offer
 from repro_env.io.files import atomic_write
 from repro_env.model import codec
 from repro_env.model.codec import Frozen
@@ -84,7 +84,7 @@ _Held = tuple[Blob, bool]
 
 
 class Copies:
-    """One copy as a `build.trees.Giver`. Its manifests are asked for when something is missing, and not before."""
+    """One copy as a `build.giver.Giver`. Its manifests are asked for when something is missing, and not before."""
 
     def __init__(self, copy: Copy) -> None:
         """Raises `SpecError` for a repository that has no such name."""

@@ -32,7 +32,7 @@ from repro_env.store.store import Store
 from repro_env.store.wheelfile import FACTS, WheelContents, open_facts
 
 if TYPE_CHECKING:
-    from repro_env.build.trees import Givers
+    from repro_env.build.giver import Givers
     from repro_env.io.http import Session
     from repro_env.lock.index import Indexes
 
