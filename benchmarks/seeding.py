@@ -4,8 +4,8 @@
 
 User and system time of the whole process, from `wait4`. Three sides take turns: without hooks; with those for seeds alone
 (no determinism mode); with all that `exec` puts in place by default. The least of each side counts: on a busy machine
-everything else is other work. Bytecode is there on all sides, as after the first interpreter of a run; the first one, which
-compiles what it needs of the hooks, has rows of its own. Next to importing NumPy or torch a difference of milliseconds does
+everything else is other work. Bytecode is there on all sides, as it is kept after an image's first run; the first interpreter of
+that one, which compiles what it needs of the hooks, has rows of its own. Next to importing NumPy or torch a difference of milliseconds does
 not show: there, what the hooks take after the import and at the end is timed inside, and added to what an empty script pays.
 That counts what every script reads at its end twice, which for the first interpreter is some milliseconds: a bound from above.
 """
@@ -153,7 +153,7 @@ def inside(
         if compiled is not None:
             shutil.rmtree(compiled, ignore_errors=True)
         times.append(start + float(parts.output([python, "-c", code], env=env)))
-    which = "all hooks" if compiled is None else "the first interpreter of a run, all hooks"
+    which = "all hooks" if compiled is None else "the first interpreter of an image's first run, all hooks"
     return parts.Row(
         f"import {library}: {which}, timed inside, and what they cost an empty script (least of {count}; medians in brackets)",
         f"{min(times):.1f} ms ({statistics.median(times):.1f})",
@@ -165,7 +165,7 @@ def inside(
 
 
 def first(python: str, count: int, folder: Path, environments: dict[str, dict[str, str]]) -> parts.Row:
-    """The first interpreter of a run, which has to compile our modules."""
+    """The first interpreter of an image's first run, which has to compile our modules."""
     cold, plain = [], []
     for _ in range(count):
         shutil.rmtree(compiled(folder), ignore_errors=True)
@@ -173,7 +173,7 @@ def first(python: str, count: int, folder: Path, environments: dict[str, dict[st
         plain.append(spent(python, "pass", environments["plain"]))
     more = min(cold) - min(plain)
     return parts.Row(
-        f"nothing: the first interpreter of a run, which compiles what it needs of the hooks, CPU (least of {count}; medians in brackets)",
+        f"nothing: the first interpreter of an image's first run, which compiles what it needs of the hooks, CPU (least of {count}; medians in brackets)",
         f"{min(cold):.1f} ms ({statistics.median(cold):.1f})",
         f"without {min(plain):.1f} ms ({statistics.median(plain):.1f}); {more:+.1f} ms",
         min(cold) / min(plain),

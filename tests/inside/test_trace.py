@@ -253,7 +253,9 @@ def test_loops_of_every_kind(torch: Traced) -> None:
     assert sorted(printed) == sorted(again) == sorted(torch.run(MANY))  # two children, in any order
     found = divergence.compare(whole, torch.traces("paced"))
     assert found.equal, found
-    assert found.losses >= sum(mine.counts) - 2 + 2 * (16 + 2)  # one step has no loss, and one a loss that is no single number
+    # One step has no loss, and one a loss that is no single number. A child's first 16 steps are looked at, and one of its
+    # second optimizer (below); how many more depends on how fast the machine is.
+    assert found.losses >= sum(mine.counts) - 2 + 2 * (16 + 1)
     quick = torch.traces("paced")["rank1-process-1.jsonl"]
     assert quick.counts == (600, 2)
     assert len([one for one in quick.steps if one.optimizer == 0]) < 400  # steps this short have no line each
