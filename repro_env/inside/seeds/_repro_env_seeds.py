@@ -1,7 +1,7 @@
 """What every interpreter of a run starts with: hooks after imports, after forks and at the end. Standard library only, Python 3.8 and newer.
 
 Installed by `sitecustomize`. Everything else is in files beside this one, its *parts*, and each is read when it is first
-needed: nothing keeps the bytecode of these files from one run to the next, so what is not read is not compiled.
+needed: an image's first run finds no bytecode of these files, so what is not read is not compiled.
 
 - `streams`: the numbers that take the place of the system's randomness; `random`, `numpy`, `torch`: who gets them;
 - `children`, `pools`: processes and tasks that have streams of their own;
