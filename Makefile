@@ -10,7 +10,7 @@ DEV := build/venv
 TRAINERS := build/trainers
 # Its CPU build is of one size; the default one brings a GPU stack of gigabytes. Empty: tests that need it are skipped.
 TORCH ?= torch==2.13.0+cpu
-# Files of tests at a time: one more than there are cores, since a test waits a part of its time.
+# Files of tests at a time: on two cores one more than those, since a test waits a part of its time.
 WORKERS ?= 3
 .PHONY: help demo test soak lint bench relock clean tool dev trainers
 

@@ -9,15 +9,14 @@ import os
 import signal
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import msgspec
 
-from repro_env.flows import streams
+from repro_env.flows import inimage, streams
 from repro_env.flows.asked import Asked
 from repro_env.flows.execute import TOOLS, undisturbed
 from repro_env.model.errors import ReproEnvError
-from repro_env.model.run import Launch, Outcome, User
+from repro_env.model.run import User
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import bytecode
@@ -73,7 +72,7 @@ def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell, asked
             wanted=_WANTED,
         )
         with streams.silent():
-            outcome = _run(launch, folder, spec, store, asked)
+            outcome = inimage.run(launch, folder, spec, asked, store)
         if outcome.signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             return  # the user does not want to wait
         count = store.bytecode.add(image, folder / "files", [module.path for module in modules])
@@ -81,13 +80,3 @@ def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell, asked
         tell(f"keeping bytecode of {count:,} modules for later runs ({time.monotonic() - began:.1f} s)")
     elif outcome.exit_code:
         tell(f"the bytecode of this run's modules was not kept: compiling it ended with exit code {outcome.exit_code}")
-
-
-def _run(launch: Launch, folder: Path, spec: Spec, store: Store, asked: Asked | None) -> Outcome:
-    if asked is not None and asked.runner == "docker":
-        from repro_env.flows.engine import Docker
-
-        return Docker(asked, spec, store).run(launch, folder=folder)
-    from repro_env.run.embedded import EmbeddedRunner
-
-    return EmbeddedRunner(store.layers.path, merged=store.root / "merged").run(launch, folder=folder)

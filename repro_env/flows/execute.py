@@ -24,6 +24,7 @@ from repro_env.catalog import annotation, ids, parents, recipe, records
 from repro_env.flows import before, ended, keptspec, rebuild, snapshot
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host
+from repro_env.flows.locate import runs_beside
 from repro_env.flows.opening import opening, shown
 from repro_env.flows.snapshot import Snapshot
 from repro_env.io.files import atomic_write, remove_tree, room
@@ -67,7 +68,7 @@ class Backend(Protocol):
 
 def runs_of(folder: Path, given: Path | None = None) -> Path:
     """Where the runs of the spec in `folder` are recorded."""
-    return given if given is not None else folder.parent / "runs"
+    return given if given is not None else runs_beside(folder)
 
 
 def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell, backend: Backend | None = None) -> Done:

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.flows import streams
+from repro_env.flows import inimage, streams
 from repro_env.flows.asked import Asked, user_of
+from repro_env.flows.execute import TOOLS
 from repro_env.model.errors import ReproEnvError
-from repro_env.model.run import Launch, Outcome
 from repro_env.model.spec import Spec
 from repro_env.run import comparing
 from repro_env.store.store import Store
@@ -19,7 +19,6 @@ from repro_env.verify.outputs import Answer
 
 Look = Callable[[Sequence[tuple[Path, Path, bool]]], tuple[Answer, ...]]
 """Pairs of files of tensors, and whether names in them are masked -> what differs in them."""
-_TOOLS = Path(__file__).resolve().parents[1] / "inside"
 _WANTED, _OUT = "wanted.json", "answers.json"
 _ANSWERS = 64 << 20
 """Bytes of answers that are read."""
@@ -45,14 +44,14 @@ def looker(spec: Spec, asked: Asked, store: Store) -> Look:
                 folders,
                 user=user_of(asked.environ),
                 empty=store.layers.add(()),
-                tools=str(_TOOLS),
+                tools=str(TOOLS),
                 notes=str(notes),
                 wanted=_WANTED,
                 out=_OUT,
             )
             try:
                 with streams.aside():
-                    outcome = _run(launch, folder, spec, asked, store)
+                    outcome = inimage.run(launch, folder, spec, asked, store)
             except ReproEnvError as error:
                 return (Answer(problem=f"the comparison could not run: {error}"),) * len(pairs)
             if outcome.exit_code:
@@ -65,13 +64,3 @@ def looker(spec: Spec, asked: Asked, store: Store) -> Look:
             return outputs.answers(data, len(pairs))
 
     return look
-
-
-def _run(launch: Launch, folder: Path, spec: Spec, asked: Asked, store: Store) -> Outcome:
-    if asked.runner == "docker":
-        from repro_env.flows.engine import Docker
-
-        return Docker(asked, spec, store).run(launch, folder=folder)
-    from repro_env.run.embedded import EmbeddedRunner
-
-    return EmbeddedRunner(store.layers.path, merged=store.root / "merged").run(launch, folder=folder)

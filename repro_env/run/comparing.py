@@ -28,7 +28,7 @@ def launch(
     """A run of `inside/compare.py` alone, without network and without the user's start-up code.
 
     `folders` on the host are shown at `shown_at`, read-only. `empty`: the diff ID of a tree with nothing in it, which is
-    the source. `tools` is the folder of `compare.py` and its `tensors/`, `wanted` and `out` are names in `notes`.
+    the source. `tools` as in any run, `wanted` and `out` are names in `notes`.
     """
     values = {one.name: one.value for one in spec.identity.config.env if not one.name.startswith("PYTHON")}
     values |= {"HOME": user.home, "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
@@ -42,7 +42,7 @@ def launch(
         argv=(
             spec.identity.command,
             "-s",
-            f"{layout.SEEDS}/compare.py",
+            f"{layout.SEEDS}/inside/compare.py",
             f"{layout.NOTES}/{wanted}",
             f"{layout.NOTES}/{out}",
         ),

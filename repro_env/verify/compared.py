@@ -62,6 +62,11 @@ def those(named: Sequence[str], shown: Sequence[str]) -> str:
     return f"{some(named, len(named))} differ{'s' * (len(named) == 1)}"
 
 
+def sides(name: str, then: str | None, now: str | None) -> list[str]:
+    """A difference as lines; None for a side that has nothing there. `name`: with what stands before the value."""
+    return [f"{sign} {name}{cut(text)}" for sign, text in (("-", then), ("+", now)) if text is not None]
+
+
 def cut(text: str | None) -> str:
     text = redact.line(text or "")
     return text if len(text) <= _LINE else text[: _LINE - 1] + "…"

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from repro_env.verify.closeness import value
-from repro_env.verify.compared import SHOWN, File, Sameness, cut, renamed, those, worse
+from repro_env.verify.compared import SHOWN, File, Sameness, cut, renamed, sides, those, worse
 from repro_env.verify.kinds import Kind
 
 
@@ -27,10 +27,7 @@ def of_json(path: str, now: str, kind: Kind, left: str, right: str, *, masked: b
             continue
         level = worse(level, how)
         named.append(name)
-        shown += [
-            *([f"- {name}: {cut(then)}"] if then is not None else []),
-            *([f"+ {name}: {cut(there)}"] if there is not None else []),
-        ]
+        shown += sides(f"{name}: ", then, there)
     if not found:
         apart.append("only spaces or the order of keys differ")
     return File(

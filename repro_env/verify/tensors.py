@@ -6,7 +6,7 @@ import math
 
 from repro_env.verify.answers import Answer, TensorDifference
 from repro_env.verify.closeness import value
-from repro_env.verify.compared import SHOWN, File, Sameness, cut, renamed, some, worse
+from repro_env.verify.compared import SHOWN, File, Sameness, cut, renamed, sides, some, worse
 from repro_env.verify.kinds import Kind
 
 NEAR = 1e-2
@@ -36,10 +36,7 @@ def of_tensors(path: str, now: str, kind: Kind, said: Answer, *, masked: bool = 
             continue
         level = worse(level, how)
         named.append(name)
-        shown += [
-            *([f"- {name} = {cut(then)}"] if then is not None else []),
-            *([f"+ {name} = {cut(there)}"] if there is not None else []),
-        ]
+        shown += sides(f"{name} = ", then, there)
     if said.other > len(said.others):
         level = "different"
     if named or said.other > len(said.others):
