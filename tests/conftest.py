@@ -61,15 +61,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     """`--dist loadfile`, with each of `TOGETHER` as one file."""
     if config.getvalue("dist") != "loadfile":
         return None
-    scheduler: Any = importlib.import_module("xdist.scheduler").LoadFileScheduling(config, log)
-    alone = scheduler._split_scope
+    base: Any = importlib.import_module("xdist.scheduler").LoadFileScheduling
 
-    def group(nodeid: str) -> str:
-        file: str = alone(nodeid)
-        return next((name for name, files in TOGETHER.items() if file.removeprefix("tests/").startswith(files)), file)
+    class Together(base):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return next((name for name, files in TOGETHER.items() if file.removeprefix("tests/").startswith(files)), file)
 
-    scheduler._split_scope = group
-    return scheduler
+        def _reschedule(self, node: Any) -> None:
+            """Without the files that a worker had done before it crashed: handed out again (xdist 3.8), nobody asks for more."""
+            for name in [name for name, tests in self.workqueue.items() if all(tests.values())]:
+                del self.workqueue[name]
+            super()._reschedule(node)
+
+    return Together(config, log)
 
 
 @pytest.fixture(autouse=True)

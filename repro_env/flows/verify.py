@@ -7,7 +7,7 @@ lay in its `--checkpoints`. What it needs and is not there any more is a reason 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
@@ -57,8 +57,19 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """The signal by which somebody ended it; 0 for none."""
 
 
-def verify(wanted: Wanted, *, store: Store, tell: Tell, backend: Backend | None = None, look: Look | None = None) -> Verified:
-    """Run a recorded run again, and compare. `backend` and `look` stand in for a real run, and a real look into its files.
+def verify(
+    wanted: Wanted,
+    *,
+    store: Store,
+    tell: Tell,
+    backend: Backend | None = None,
+    look: Look | None = None,
+    keep_bytecode: Callable[..., None] = bytecode.keep,
+) -> Verified:
+    """Run a recorded run again, and compare.
+
+    `backend`, `look` and `keep_bytecode` stand in for what happens in the image: a real run, a real look into its files, and
+    compiling what the run had to compile.
 
     Raises `RecordError` for a run that cannot be verified, `SpecError`, `SourceError` where what it ran from is gone,
     `UsageError` for variables whose values are needed, and what `execute` raises before a run starts.
@@ -101,7 +112,7 @@ def verify(wanted: Wanted, *, store: Store, tell: Tell, backend: Backend | None 
         tell(f"comparing with {run.folder.name}")
         right = results.side(done.folder, done.end, mounts)
         more = _newly_compiled(end, done)
-        bytecode.keep(more, spec, store=store, tell=tell, asked=asked, least=1)
+        keep_bytecode(more, spec, store=store, tell=tell, asked=asked, least=1)
         found = judging.verdict(
             results.compare(left, right, wanted.globs, look or looker(spec, asked, store)),
             promise,

@@ -36,6 +36,8 @@ _GROUP = 0.05
 _RECENT = 1.0
 """Seconds after which such a word is about another signal."""
 _AWAITED = inner.WATCHED | {signal.SIGIO}
+_LOOK = 5.0
+"""Seconds after which a child is looked at unasked: its SIGCHLD goes to the process, and another thread may have dropped it."""
 _leaving: list[int] = []
 """Processes between whose run is over and whose mounts may still be coming down: reaped when the next run starts."""
 _RESERVED = ("/", "/proc", "/sys", "/dev")
@@ -310,7 +312,7 @@ def _supervise(launch: Launch, stage: _Stage) -> _Supervised | list[Refused]:
     reader = Reader(read)
     children = signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, _AWAITED)
-    fcntl.fcntl(read, fcntl.F_SETOWN, os.getpid())
+    kernel.owned_by_thread(read)  # another thread of ours blocks nothing: SIGIO would be its end, and with it this process'
     fcntl.fcntl(read, fcntl.F_SETFL, os.O_NONBLOCK | os.O_ASYNC)  # each message is a SIGIO
     foreground = _foreground()
     supervisor = os.getpid()
@@ -345,7 +347,8 @@ def _wait(between: int, reader: Reader) -> list[channel.Message]:
     """Pass on what only this process got. Returns what the others said, once the command is over or they are gone."""
     heard: list[channel.Message] = []
     while True:
-        number = signal.sigwaitinfo(_AWAITED).si_signo
+        told = signal.sigtimedwait(_AWAITED, _LOOK)
+        number = told.si_signo if told else signal.SIGCHLD
         if number == signal.SIGIO:
             heard += reader.receive()
             if any(isinstance(message, Ended) for message in heard):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,19 @@ def place(tmp_path: Path) -> Place:
     return made
 
 
-def verified(place: Place, work: Work | None, backend: Fake | None = None, **more: Any) -> Verified:
+def unkept(modules: Sequence[Module], *_: object, **__: object) -> None:
+    """Nothing to compile: there is no image here that it could be compiled in."""
+    assert not modules
+
+
+def verified(
+    place: Place, work: Work | None, backend: Fake | None = None, kept: Callable[..., None] = unkept, **more: Any
+) -> Verified:
     options: dict[str, Any] = {"word": "latest", "here": place.project, "environ": {"HOME": "/home/ann", "NAME": "value"}}
     wanted = Wanted(**(options | more))
-    return verify.verify(wanted, store=place.store, tell=place, backend=backend or Fake(work), look=sides.look)
+    return verify.verify(
+        wanted, store=place.store, tell=place, backend=backend or Fake(work), look=sides.look, keep_bytecode=kept
+    )
 
 
 def trained(value: float = 1.0, **others: str) -> Work:
@@ -417,7 +427,13 @@ def test_a_glob_that_means_nothing_is_refused_before_anything_runs(place: Place,
 
 def test_what_is_compiled_now_alone_is_a_cause_and_said_beforehand(place: Place) -> None:
     place.run(backend=Compiling(pycache.KEPT, A))
-    found = verified(place, None, Compiling(pycache.NONE, A, B)).verdict
+    kept: list[str] = []
+
+    def keep(modules: Sequence[Module], *_: object, **__: object) -> None:
+        kept.extend(one.path for one in modules)
+
+    found = verified(place, None, Compiling(pycache.NONE, A, B), kept=keep).verdict
+    assert kept == [B], "what the run found compiled is kept, for the next one"
     assert "since the run found its modules compiled" in found.promise.sentence
     (cause,) = found.causes
     assert cause.startswith("1 module was compiled")
