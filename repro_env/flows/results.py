@@ -151,6 +151,11 @@ def _by_content(path: str, now: str, kind: outputs.Kind, left: Side, right: Side
 
 
 def first_step(left: Path, right: Path) -> str:
-    """Where training went apart, from the traces of both runs; empty without them, or where it did not."""
+    """Where training went apart, from the traces of both runs, or why they do not tell; empty where neither has one, or it did not."""
     found = traces.compared(left, right)
-    return divergence.sentence(found.first[0]) if found is not None and found.first else ""
+    if found is None:
+        return ""
+    if found.first:
+        return divergence.sentence(found.first[0])
+    more = f" and {len(found.missing) - 1:,} more" if len(found.missing) > 1 else ""
+    return f"not known: {found.missing[0]}{more}" if found.missing else ""

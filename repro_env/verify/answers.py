@@ -60,6 +60,7 @@ class Answer(Frozen, frozen=True, kw_only=True):
     others: tuple[tuple[str, str | None, str | None, bool], ...] = ()
     other: int = 0
     renamed: tuple[tuple[str, str], ...] = ()
+    quiet: int = 0
 
 
 def answers(data: bytes, count: int) -> tuple[Answer, ...]:

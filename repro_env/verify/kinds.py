@@ -18,7 +18,7 @@ _VOLATILE = (
     "*.trace.json",
     "*.trace.json.gz",
     "emissions.csv",
-    "mlflow.db",
+    "*-shm",
     ".DS_Store",
     "wandb-metadata.json",
     "*.wandb",
@@ -58,5 +58,5 @@ def matches(path: str, globs: Sequence[str]) -> bool:
 
 
 def holds_tensors(path: str, start: bytes) -> bool:
-    """Whether `inside/compare.py` can look into a file of this name that begins with these bytes."""
-    return path.endswith(_TENSORS) or start[:4] == b"PK\x03\x04"
+    """Whether `inside/compare.py` can look into a file of this name that begins with these bytes: tensors, or a database."""
+    return path.endswith(_TENSORS) or start[:4] == b"PK\x03\x04" or start[:8] == b"SQLite f"

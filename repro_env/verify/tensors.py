@@ -1,4 +1,4 @@
-"""Files of tensors whose bytes differ, by what was found in them."""
+"""Files of tensors and other values whose bytes differ, by what was found in them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,8 @@ def of_tensors(path: str, now: str, kind: Kind, said: Answer, *, masked: bool = 
     elif said.tensors:
         parts.append(f"all {said.tensors} tensors bitwise")
     apart = [*renamed(path, now), *(f"{then} is named {there} now" for then, there in said.renamed)]
+    if said.quiet:
+        apart.append(f"{said.quiet:,} value{'s' * (said.quiet != 1)} of its rows that say when, or by which random name")
     shown = []
     named: list[str] = []
     for name, then, there, texts in said.others:

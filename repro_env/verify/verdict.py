@@ -43,7 +43,7 @@ class Verdict(Frozen, frozen=True, kw_only=True):
     causes: tuple[str, ...] = ()
     """What was in force in one of the runs alone: threads, versions, settings."""
     first: str = ""
-    """The first step of training that differs, where both runs were traced."""
+    """The first step of training that differs, where both runs were traced; or what of their traces was not compared."""
 
 
 def promised(start: Start, end: End, here: Here) -> Promise:

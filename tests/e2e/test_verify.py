@@ -11,7 +11,7 @@ import pytest
 from tests.e2e import parts
 
 SCRIPT = """
-import json, os, random, sys, time
+import datetime, json, os, random, sqlite3, sys, time
 import numpy as np
 rng = np.random.default_rng()
 data = np.loadtxt(sys.argv[1])
@@ -25,6 +25,12 @@ folder = time.strftime("out/%Y-%m-%d/%H-%M-%S-") + str(os.getpid())
 os.makedirs(folder)
 np.savez(folder + "/weights.npz", **weights)
 json.dump({"loss": losses[-1], "names": list({"a", "b", "c"}), "runtime": time.time()}, open("metrics.json", "w"))
+database = sqlite3.connect("scores.db")
+database.execute("CREATE TABLE scores (step INT, loss REAL, at TEXT)")
+rows = [(step, loss, str(datetime.datetime.now())) for step, loss in enumerate(losses)]
+database.executemany("INSERT INTO scores VALUES (?, ?, ?)", rows)
+database.commit()
+database.close()
 with open("train.log", "w") as log:
     print(time.ctime(), "loss", losses[-1], "took", time.process_time(), "s", file=log)
 with open("/ck/last.txt", "a") as file:
@@ -45,8 +51,9 @@ def test_a_run_comes_back_and_a_planted_difference_is_found_at_its_place(digits:
     same = json.loads(digits.run("verify", "latest", "--env", "DELTA=0", "--json").out)
     assert (same["same"], same["level"], same["promised"]) == (True, "bitwise", "bitwise"), same
     found = {Path(one["path"]).name: one for one in same["files"]}
-    assert set(found) == {"weights.npz", "metrics.json", "train.log", "last.txt"}
+    assert set(found) == {"weights.npz", "metrics.json", "scores.db", "train.log", "last.txt"}
     assert found["metrics.json"]["apart"][0].startswith("runtime: ")
+    assert found["scores.db"]["apart"] == ["5 values of its rows that say when, or by which random name"]
     assert found["weights.npz"]["path"] != found["weights.npz"]["now"], "paired although its folder has another name"
     assert (checkpoints / "last.txt").read_bytes() == mine, "the user's own checkpoints are as they were"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.flows import traces
+from repro_env.flows import results, traces
 from tests.verify.test_trace import lines
 
 
@@ -39,6 +39,15 @@ def test_without_a_trace(tmp_path: Path) -> None:
     assert found is not None
     assert not found.equal
     assert found.missing == ("rank0.jsonl: only the first run has a trace of it",)
+
+
+def test_verify_tells_why_traces_do_not_tell(tmp_path: Path) -> None:
+    left, other = run(tmp_path / "a", "rank0.jsonl", "rank1.jsonl"), tmp_path / "b"
+    other.mkdir()
+    assert results.first_step(other, other) == ""
+    assert results.first_step(left, left) == ""
+    assert results.first_step(left, other) == "not known: rank0.jsonl: only the first run has a trace of it and 1 more"
+    assert "step 3" in results.first_step(left, run(tmp_path / "c", "rank0.jsonl", change={"loss": [1.0]}))
 
 
 def test_a_trace_that_was_torn_off_is_never_equal(tmp_path: Path) -> None:

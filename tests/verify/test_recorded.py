@@ -1,7 +1,7 @@
 """What real libraries left in two runs of one script (`recorded/`): equal, and a difference in any file of it is found.
 
 Each recording has the library's version, the script, and the outputs of a run and of its repetition by `verify --keep`; paths of the
-machine were replaced, and so was what is in volatile files, into which nobody looks.
+machine were replaced, and so was what is in volatile files, into which nobody looks. A database is recorded as the SQL that makes it.
 """
 
 from __future__ import annotations
@@ -15,9 +15,10 @@ import pytest
 
 from repro_env.verify.kinds import kind_of
 from repro_env.verify.verdict import Verdict
+from tests.fakes import databases
 from tests.verify import sides
 
-NAMES = ("wandb", "mlflow", "tensorboardx")
+NAMES = ("wandb", "mlflow", "mlflow-sqlite", "optuna", "tensorboardx")
 Files = dict[str, bytes]
 
 
@@ -28,8 +29,13 @@ def recorded(name: str) -> dict[str, Any]:
 
 
 def files(side: dict[str, Any]) -> Files:
-    there = side["files"].items()
-    return {path: one.encode() if isinstance(one, str) else base64.b64decode(one["base64"]) for path, one in there}
+    return {path: content(one) for path, one in side["files"].items()}
+
+
+def content(one: str | dict[str, str]) -> bytes:
+    if isinstance(one, str):
+        return one.encode()
+    return databases.made(one["sql"]) if "sql" in one else base64.b64decode(one["base64"])
 
 
 def judged(root: Path, found: dict[str, Any], right: Files) -> Verdict:
@@ -41,7 +47,7 @@ def judged(root: Path, found: dict[str, Any], right: Files) -> Verdict:
 def test_equal_runs_are_equal(tmp_path: Path, name: str) -> None:
     found = recorded(name)
     left, right = files(found["left"]), files(found["right"])
-    assert left.keys() != right.keys(), "else nothing had to be paired"
+    assert left != right, "else nothing had to be compared"
     verdict = judged(tmp_path, found, right)
     assert (verdict.level, verdict.same) == ("bitwise", True), verdict.files
     assert all(one.level == "bitwise" for one in verdict.files if one.kind != "volatile"), "logs too"

@@ -1,4 +1,4 @@
-"""A file of tensors, by what its name and its first bytes say it is."""
+"""A file of tensors and other values, by what its name and its first bytes say it is."""
 
 import mmap
 import zipfile
@@ -8,6 +8,8 @@ from .joblibs import unpacked
 from .npy import MAGIC, npy
 from .older import stream
 from .safetensors import safetensors
+from .sqlite import MAGIC as DATABASE
+from .sqlite import database
 
 
 def read(path: str) -> object:
@@ -16,6 +18,8 @@ def read(path: str) -> object:
     start = bytes(data[:8])
     if path.endswith(".safetensors"):
         return safetensors(data)
+    if start == DATABASE:
+        return database(path)
     if start[:6] == MAGIC:
         return npy(data)
     if start[:4] == b"PK\x03\x04":

@@ -7,10 +7,12 @@ import resource
 import signal
 from typing import Any, Sequence
 
+from . import rows
 from .files import read
 from .leaves import flat, shown
 from .names import paired
 from .numbers import differences, finite, relative
+from .sqlite import Database
 from .standins import Text
 from .tensor import numpy_module
 from .unreadable import UnreadableError
@@ -42,9 +44,11 @@ def compare(left: str, right: str, numpy: Any, masks: "Sequence[tuple[str, int, 
     others       [name, left, right, text] of values that differ, at most 100, null for none; all of them are in `other`. `text`:
                  both are texts, and whole; of longer ones there is the part where they begin to differ
     renamed      [left, right], at most 100: names that are the same once masked
+    quiet        how many other values differ that say when, or by which random name: of databases, and with masks alone
     """
     try:
-        before, now = flat(read(left)), flat(read(right))
+        roots = read(left), read(right)
+        before, now = flat(roots[0]), flat(roots[1])
         patterns = [(re.compile(pattern, flags), replacement) for pattern, flags, replacement in masks]
         renamed = paired(before[0], now[0], patterns) + paired(before[1], now[1], patterns)
         unequal = []
@@ -64,9 +68,15 @@ def compare(left: str, right: str, numpy: Any, masks: "Sequence[tuple[str, int, 
     missing = [shown(place) for place in before[0] if place not in now[0]]
     new = [shown(place) for place in now[0] if place not in before[0]]
     others = []
+    quiet = 0
+    masked = bool(masks) and all(isinstance(root, Database) for root in roots)
     for place in list(before[1]) + [place for place in now[1] if place not in before[1]]:
         was, value = before[1].get(place), now[1].get(place)
-        if type(was) is not type(value) or _said(was) != _said(value):
+        if type(was) is type(value) and _said(was) == _said(value):
+            continue
+        if masked and rows.quiet(place, was, value, (before[1], now[1]), patterns):
+            quiet += 1
+        else:
             others.append((shown(place), was, value))
     return {
         "problem": "",
@@ -84,6 +94,7 @@ def compare(left: str, right: str, numpy: Any, masks: "Sequence[tuple[str, int, 
         "values": len(before[1]),
         "others": [_told(*row) for row in others[:_NAMED]],
         "other": len(others),
+        "quiet": quiet,
         "renamed": [[_clean(name) for name in row] for row in renamed[:_NAMED]],
     }
 

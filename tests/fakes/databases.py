@@ -1,0 +1,19 @@
+"""Real SQLite databases from the SQL that makes them."""
+
+from __future__ import annotations
+
+import sqlite3
+import tempfile
+from pathlib import Path
+
+
+def made(sql: str) -> bytes:
+    """The file that SQLite itself writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "made.db")
+        opened = sqlite3.connect(path)
+        opened.execute("PRAGMA synchronous = OFF")
+        opened.executescript(sql)
+        opened.commit()
+        opened.close()
+        return path.read_bytes()
