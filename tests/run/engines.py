@@ -149,7 +149,10 @@ class Between:
     def cut(self) -> None:
         """As if the engine had died: what is open breaks off, and nobody answers."""
         self.path.unlink(missing_ok=True)
-        for one in (self._server, *self._open):
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()  # else it may just be taking up one more
+        for one in self._open:
             with contextlib.suppress(OSError):
                 one.shutdown(socket.SHUT_RDWR)
         for thread in self._threads:
