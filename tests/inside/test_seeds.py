@@ -601,23 +601,63 @@ def test_numpy_in_children_is_seeded_anew_only_where_the_script_left_it_unseeded
     assert own[1] == own[2] == drawn("spawn", "np.random.seed(3); np.random.rand()")[1]
 
 
-def test_tasks_of_joblib_agree_where_their_batches_do(tmp_path: Path) -> None:
+def test_calls_of_joblib_agree_whatever_their_batches_are(tmp_path: Path) -> None:
     script = Script(tmp_path, python_with("joblib"))
     code = """
-    import random, numpy as np
+    import random, time, numpy as np
     from joblib import Parallel, delayed
-    def draw(_):
+    def draw(one):
+        time.sleep(PAUSE * (one < 2))  # joblib measures, and makes its batches larger
         return random.random(), np.random.rand(), np.random.default_rng().random()
+    def outer(one):
+        return draw(5), Parallel(n_jobs=2, backend="threading", batch_size=1)(delayed(len)(["a"]) for _ in range(2))
     if __name__ == "__main__":
         drawn = []
-        for _ in range(2):
-            drawn += Parallel(n_jobs=WORKERS, backend=BACKEND, batch_size=1)(delayed(draw)(one) for one in range(4))
-        assert len(set(drawn)) == 8
-        print(drawn)
+        for number in range(2):
+            drawn += Parallel(n_jobs=WORKERS, backend=BACKEND, batch_size=SIZE)(delayed(draw)(one) for one in range(40))
+        drawn += [one for one, _ in Parallel(n_jobs=WORKERS, backend=BACKEND)(delayed(outer)(one) for one in range(2))]
+        assert len(set(drawn)) == 82
+        print(drawn, random.random(), np.random.rand())
     """
-    for backend in ("loky", "multiprocessing"):
-        first, second = (script.run(code.replace("BACKEND", repr(backend)).replace("WORKERS", count)) for count in "23")
-        assert first == second
+
+    def drawn(backend: str, workers: int, size: object, pause: float) -> str:
+        words = {"BACKEND": backend, "WORKERS": workers, "SIZE": size, "PAUSE": pause}
+        text = code
+        for word, value in words.items():
+            text = text.replace(word, repr(value))
+        return script.run(text)
+
+    assert drawn("loky", 2, "auto", 0.1) == drawn("loky", 3, 7, 0) == drawn("multiprocessing", 2, "auto", 0)
+
+
+def test_what_joblib_runs_is_what_the_script_gave_it(tmp_path: Path) -> None:
+    """A function of the script's own, an error of it, threads, one process, other generators seeded: nothing of ours shows."""
+    script = Script(tmp_path, python_with("joblib"))
+    code = """
+    import random
+    from joblib import Parallel, delayed
+    class Own:
+        def __init__(self, add):
+            self.add = add
+        def __call__(self, one, *, more=0):
+            return one + self.add + more
+    def fail(one):
+        raise KeyError(one)
+    if __name__ == "__main__":
+        assert Parallel(n_jobs=2)(delayed(Own(3))(one, more=1) for one in range(9)) == [one + 4 for one in range(9)]
+        assert Parallel(n_jobs=2)(delayed(lambda one: one * 2)(one) for one in range(9)) == [one * 2 for one in range(9)]
+        try:
+            Parallel(n_jobs=2)(delayed(fail)(one) for one in range(3))
+        except KeyError as error:
+            print("KeyError", error)
+        assert list(Parallel(n_jobs=2, return_as="generator")(delayed(abs)(-one) for one in range(3))) == [0, 1, 2]
+        before = random.getstate()
+        for options in ({"n_jobs": 1}, {"n_jobs": 2, "prefer": "threads"}):
+            assert Parallel(**options)(delayed(abs)(-one) for one in range(9)) == list(range(9))
+        assert random.getstate() == before
+        assert Parallel(n_jobs=2)([]) == []
+    """
+    assert script.run(code).startswith("KeyError")
 
 
 # --- PyTorch

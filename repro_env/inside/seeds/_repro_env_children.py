@@ -41,7 +41,7 @@ def become(worker: tuple[Any, ...], *, task: bool = False) -> None:
     `task`: the process stays the same, and so does what was seeded in it.
     """
     seeds._State.worker = worker
-    seeds._State.forks = seeds._State.executors = 0
+    seeds._State.forks = seeds._State.executors = seeds._State.calls = 0
     if task:
         seeds.part("streams").restart()
     else:

@@ -1,10 +1,12 @@
-"""Pools of processes: which worker takes a task is chance, so a task has streams of its own."""
+"""Pools of processes: which worker takes a task, and with which others, is chance, so a task has streams of its own."""
 
 from __future__ import annotations
 
+import os
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from typing import Any
 
 seeds: Any = __import__("_repro_env_seeds")
@@ -66,3 +68,59 @@ def hook_executor(module: Any) -> None:
     __init__.__wrapped__ = plain  # type: ignore[attr-defined]
     __init__.__doc__ = plain.__doc__
     module.ProcessPoolExecutor.__init__ = __init__
+
+
+# --- joblib
+
+
+class Calls:
+    """A batch of calls that joblib sends to a process, as large as the clock suggests: there each has streams of its own."""
+
+    def __init__(self, calls: list[Any], who: tuple[Any, ...], first: int) -> None:
+        self.calls = calls
+        self.who = who
+        self.first = first
+        self.sender = os.getpid()
+
+    def __len__(self) -> int:
+        return len(self.calls)
+
+    def __iter__(self) -> Iterator[Any]:
+        """The calls, each when the one before it is over."""
+        for number, call in enumerate(self.calls, self.first):
+            if os.getpid() != self.sender:
+                seeds.each("unseeded")
+                try:
+                    children.become((*self.who, number), task=True)
+                except Exception as error:
+                    seeds.problem("joblib's call", error)
+            yield call
+
+
+def hook_joblib(module: Any) -> None:
+    """Only the two backends whose workers are ours too: elsewhere nobody could read `Calls`."""
+    dispatch, init = module.Parallel._dispatch, module.BatchedCalls.__init__
+
+    def _dispatch(self: Any, batch: Any) -> Any:
+        try:
+            if type(getattr(self, "_backend", None)).__name__ in ("LokyBackend", "MultiprocessingBackend"):
+                if not self.n_dispatched_tasks:
+                    seeds._State.calls += 1
+                    self._repro_env_call = seeds._State.calls
+                who = (*seeds._State.worker, "joblib", self._repro_env_call)
+                batch.items = Calls(batch.items, who, self.n_dispatched_tasks)
+        except Exception as error:
+            seeds.problem("joblib", error)
+        return dispatch(self, batch)
+
+    def __init__(self: Any, iterator_slice: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        ours = isinstance(iterator_slice, Calls)
+        init(self, () if ours else iterator_slice, *args, **kwargs)
+        if ours:  # it came to a worker; else it would become a list, and all calls would be asked for at once
+            self.items = iterator_slice
+            self._size = len(iterator_slice)
+
+    _dispatch.__wrapped__ = dispatch  # type: ignore[attr-defined]
+    __init__.__wrapped__ = init  # type: ignore[attr-defined]
+    module.Parallel._dispatch = _dispatch
+    module.BatchedCalls.__init__ = __init__

@@ -52,6 +52,8 @@ class _State:
     worker: tuple[Any, ...] = ()
     forks = 0
     executors = 0
+    calls = 0
+    """Of joblib's `Parallel`."""
     thread = 0
     """The one that a child of multiprocessing works in."""
     pid = 0
@@ -352,4 +354,5 @@ _HOOKS: dict[str, tuple[Callable[[Any], object], ...]] = {
     "concurrent.futures.process": (_later("pools", "hook_executor"),),
     "joblib.externals.loky.process_executor": (_later("pools", "hook_executor"),),
     "loky.process_executor": (_later("pools", "hook_executor"),),
+    "joblib.parallel": (_later("pools", "hook_joblib"),),
 }

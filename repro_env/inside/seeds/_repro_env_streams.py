@@ -27,15 +27,24 @@ def stream(purpose: str, bits: int) -> int:
     return int.from_bytes(_sha256(text.encode()), "big") >> (256 - bits)
 
 
+class _Known:
+    sha256: Any = None
+    """The function, once it was found: to look for a module that is not there takes longer than all the rest."""
+
+
 def _sha256(data: bytes) -> bytes:
-    # hashlib would load OpenSSL, which takes longer than all the rest of ours.
-    for name in ("_sha2", "_sha256", "hashlib"):
-        try:
-            digest: bytes = __import__(name).sha256(data).digest()
-        except ImportError:
-            continue
-        return digest
-    raise ImportError("this Python has no SHA-256")
+    if _Known.sha256 is None:
+        # hashlib would load OpenSSL, which takes longer than all the rest of ours.
+        for name in ("_sha2", "_sha256", "hashlib"):
+            try:
+                _Known.sha256 = __import__(name).sha256
+                break
+            except ImportError:
+                continue
+        else:
+            raise ImportError("this Python has no SHA-256")
+    digest: bytes = _Known.sha256(data).digest()
+    return digest
 
 
 def _rank() -> str:
