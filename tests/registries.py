@@ -3,21 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import re
 import shutil
-import socket
 import subprocess
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from tests.parts import need
-
-
-def free_port() -> int:
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        port: int = found.getsockname()[1]
-    return port
 
 
 @contextlib.contextmanager
@@ -30,18 +23,17 @@ def registry(folder: Path, *, more: Sequence[str] = (), name: str = "127.0.0.1")
     need(program, "docker-registry: apt-get install docker-registry")
     assert program
     folder.mkdir(parents=True, exist_ok=True)
-    port = free_port()
     inside = [line for line in more if line.startswith(" ")]
     sections = [line for line in more if not line.startswith(" ")]
     config = folder / "config.yml"
     lines = [
         "version: 0.1",
-        "log: {level: error, accesslog: {disabled: true}}",
+        "log: {level: info, accesslog: {disabled: true}}",
         "storage:",
         f"  filesystem: {{rootdirectory: {folder / 'data'}}}",
         "  delete: {enabled: true}",
         "http:",
-        f"  addr: 127.0.0.1:{port}",
+        "  addr: 127.0.0.1:0",
         *inside,
         *sections,
     ]
@@ -49,18 +41,19 @@ def registry(folder: Path, *, more: Sequence[str] = (), name: str = "127.0.0.1")
     with (folder / "log").open("wb") as log:
         process = subprocess.Popen([program, "serve", str(config)], stdout=log, stderr=log)
         try:
-            _wait(process, port, folder / "log")
-            yield f"{name}:{port}"
+            yield f"{name}:{_port(process, folder / 'log')}"
         finally:
             process.kill()
             process.wait()
 
 
-def _wait(process: subprocess.Popen[bytes], port: int, log: Path) -> None:
-    deadline = time.monotonic() + 30
+def _port(process: subprocess.Popen[bytes], log: Path) -> int:
+    """Its own choice, which it tells once it listens: one that we looked for could be another's by the time it is bound."""
+    deadline = time.monotonic() + 120
     while time.monotonic() < deadline:
-        assert process.poll() is None, log.read_text()
-        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", port), 1):
-            return
-        time.sleep(0.05)
+        ended = process.poll() is not None
+        if found := re.search(r'msg="listening on [^" ]*:(\d+)[", ]', log.read_text()):
+            return int(found[1])
+        assert not ended, log.read_text()
+        time.sleep(0.02)
     raise AssertionError(f"the registry does not listen: {log.read_text()}")

@@ -31,6 +31,6 @@ def write(root: Path, trees: Iterable[Tree]) -> None:
 
 def run(root: Path, *argv: str, **env: str) -> str:
     """What a command in the root prints; it has to end well."""
-    done = process.run(["chroot", str(root), *argv], env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **env}, timeout=120)
+    done = process.run(["chroot", str(root), *argv], env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", **env}, timeout=300)
     assert done.code == 0, done.stderr.decode() + done.stdout.decode()
     return done.stdout.decode()

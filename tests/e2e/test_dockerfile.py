@@ -9,6 +9,7 @@ import http.server
 import json
 import os
 import re
+import secrets
 import shutil
 import subprocess
 import threading
@@ -26,7 +27,7 @@ from repro_env.store.store import Store
 from tests.e2e import parts
 from tests.parts import need
 
-NAME = "repro-env-test-d"
+NAME = f"repro-env-test-dockerfile-{secrets.token_hex(4)}"
 KEPT: list[str] = []
 """Images without a name that the classic builder made on the way."""
 

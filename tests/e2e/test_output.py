@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import random
+import secrets
 import shutil
 import subprocess
 import sys
@@ -20,7 +21,7 @@ import pytest
 from tests.e2e import parts
 from tests.parts import need
 
-NAME = "repro-env-test-output"
+NAME = f"repro-env-test-output-{secrets.token_hex(4)}"
 IMPORTS = "import mdurl, packaging, pygments; print(mdurl.EDITED, pygments.__version__)"
 RECORDS = """
 import base64, csv, hashlib, importlib.metadata as metadata, sys

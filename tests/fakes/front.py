@@ -127,6 +127,7 @@ class Front:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], OSError):  # a client may go when it likes; some try TLS first
@@ -136,7 +137,7 @@ class _Server(ThreadingHTTPServer):
 class _Handler(BaseHTTPRequestHandler):
     front: Front
     protocol_version = "HTTP/1.1"
-    timeout = 30
+    timeout = 200
     disable_nagle_algorithm = True
 
     def log_message(self, format: str, *args: Any) -> None:  # noqa: A002
@@ -193,7 +194,7 @@ class _Handler(BaseHTTPRequestHandler):
         }
         if self.front.token:
             asked.pop("Authorization", None)
-        there = http.client.HTTPConnection(self.front.behind, timeout=30)
+        there = http.client.HTTPConnection(self.front.behind, timeout=200)
         try:
             there.request(self.command, self.path, body=body, headers=asked | {"Host": self.headers["Host"]})
             answer = there.getresponse()
@@ -314,8 +315,8 @@ class _Handler(BaseHTTPRequestHandler):
         if not good:
             self._answer(401, b'{"details":"incorrect username or password"}', {})
             return
-        token = "t" + sha256(f"{len(self.front.tokens)} {scope}".encode()).hexdigest()
         with self.front.lock:
+            token = "t" + sha256(f"{len(self.front.tokens)} {scope}".encode()).hexdigest()
             self.front.tokens[token] = (scope, self.front.uses)
         self._answer(
             200, json.dumps({"token": token, "expires_in": self.front.expires}).encode(), {"Content-Type": "application/json"}

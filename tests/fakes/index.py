@@ -61,6 +61,7 @@ class Index:
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._faults: list[tuple[str, int | str]] = []
+        self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), type("_", (_Handler,), {"index": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
@@ -86,11 +87,12 @@ class Index:
         self._faults += [(ending, how)] * times
 
     def fault(self, path: str) -> int | str | None:
-        for one in self._faults:
-            if path.endswith(one[0]):
-                self._faults.remove(one)
-                return one[1]
-        return None
+        with self._lock:
+            found = next((one for one in self._faults if path.endswith(one[0])), None)
+            if found is None:
+                return None
+            self._faults.remove(found)
+            return found[1]
 
     def paths(self) -> list[str]:
         return [one.path for one in self.asked]
@@ -116,6 +118,7 @@ def configured(patch: pytest.MonkeyPatch, **options: str) -> Iterator[None]:
 class _Server(ThreadingHTTPServer):
     daemon_threads = True
     block_on_close = False
+    request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], ConnectionError):  # a client may go when it likes

@@ -24,9 +24,7 @@ class Proxy:
     asked: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), type("_", (_Handler,), {"proxy": self}))
-        self._server.daemon_threads = True
-        self._server.block_on_close = False
+        self._server = _Server(("127.0.0.1", 0), type("_", (_Handler,), {"proxy": self}))
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
     def __enter__(self) -> Proxy:  # noqa: PYI034 - typing.Self came with Python 3.11
@@ -41,6 +39,12 @@ class Proxy:
     @property
     def url(self) -> str:
         return f"http://{self.user}{'@' if self.user else ''}127.0.0.1:{self._server.server_address[1]}"
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 128
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -58,7 +62,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self.path not in self.proxy.hosts:
             self.send_error(403)
         else:
-            with socket.create_connection(("127.0.0.1", self.proxy.hosts[self.path]), 10) as there:
+            with socket.create_connection(("127.0.0.1", self.proxy.hosts[self.path]), 120) as there:
                 self.send_response(200)
                 self.end_headers()
                 with contextlib.suppress(OSError):
@@ -68,7 +72,7 @@ class _Handler(BaseHTTPRequestHandler):
 def _join(one: socket.socket, other: socket.socket) -> None:
     to = {one: other, other: one}
     while True:
-        for ready in select.select([one, other], [], [], 10)[0] or [one]:
+        for ready in select.select([one, other], [], [])[0]:
             data = ready.recv(1 << 16)
             if not data:
                 return

@@ -76,7 +76,7 @@ class Kept:
         command = [*(["unshare", "-m"] if around else []), "sh", "-ec", made, "sh", *command]
         more = {"TMPDIR": str(folder.parent)} if around else {}
         done = subprocess.run(
-            command, cwd=REPOSITORY, env=environ() | more, capture_output=True, text=True, check=False, timeout=120
+            command, cwd=REPOSITORY, env=environ() | more, capture_output=True, text=True, check=False, timeout=300
         )
         assert done.returncode == 0, done.stderr
         assert not done.stderr or "Traceback" not in done.stderr, done.stderr

@@ -563,7 +563,7 @@ def started(folder: Path, **variables: str) -> subprocess.Popen[str]:
 
 
 def finished(process: subprocess.Popen[str]) -> str:
-    out, problem = process.communicate(timeout=60)
+    out, problem = process.communicate(timeout=300)
     assert process.returncode == 0, problem
     return out.strip()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import secrets
 import shutil
 import subprocess
 import tempfile
@@ -27,7 +28,7 @@ from tests.fakes.index import configured
 from tests.parts import need
 from tests.registries import registry
 
-NAME = "repro-env-test-send"
+NAME = f"repro-env-test-send-{secrets.token_hex(4)}"
 
 
 @pytest.fixture

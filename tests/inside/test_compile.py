@@ -16,7 +16,7 @@ def compile_(tmp_path: Path, wanted: list[tuple[str, str, int]]) -> dict[str, by
     out = tmp_path / "out"
     out.mkdir(exist_ok=True)
     command = [sys.executable, "-s", "-S", str(TOOLS / "inside" / "compile.py"), str(tmp_path / "wanted.json"), str(out)]
-    done = subprocess.run(command, env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, env={"PYTHONHASHSEED": "0"}, capture_output=True, text=True, check=False, timeout=300)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     return {str(path.relative_to(out)): path.read_bytes() for path in sorted(out.rglob("*")) if path.is_file()}
 

@@ -290,7 +290,7 @@ class Context:
             text=True,
             check=False,
             env=dict(env or {}),
-            timeout=60,
+            timeout=300,
         )
         assert done.stderr == ""
         return done.returncode, done.stdout

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import secrets
 import zlib
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,8 @@ from repro_env.output.engine import EngineOutput, Layer
 from repro_env.store.temp import Temp
 from tests.run.engines import Between, config, docker
 
-NAME = "repro-env-test-output"
+NAME = f"repro-env-test-engine-{secrets.token_hex(4)}"
+"""Nobody else's: what has it is removed after each test, and other workers use the engine too."""
 
 
 def layer(name: str, text: str) -> Layer:
@@ -47,7 +49,7 @@ def id_of(data: bytes) -> str:
 def engine() -> Iterator[Engine]:
     with engines.opened(docker()) as opened:
         yield opened
-        for name in [tag for one in opened.client.api.images() for tag in one["RepoTags"] or () if tag.startswith(NAME)]:
+        for name in [tag for one in opened.client.api.images(name=NAME) for tag in one["RepoTags"] or () if tag.startswith(NAME)]:
             opened.client.api.remove_image(name, force=True)
 
 

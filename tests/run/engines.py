@@ -113,7 +113,7 @@ def _service(command: Sequence[str], address: Path, log: Path, env: Mapping[str,
     with log.open("wb") as file:
         process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, **env})
     try:
-        deadline = time.monotonic() + 60
+        deadline = time.monotonic() + 200
         while not engines.available(f"unix://{address}"):
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()

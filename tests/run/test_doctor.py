@@ -167,7 +167,7 @@ def _ask(place: Place, folder: Path, *, setup: str = "", before: tuple[str, ...]
         need(os.getuid() == 0, "uid 0, to mount what is refused")
         command = ["unshare", "-m", "sh", "-ec", f'{setup}; exec "$@"', "sh", *command]
     env = environ() | {"REPRO_ENV_STORE": str(place.root / "own-store")}
-    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(command, cwd=REPOSITORY, env=env, capture_output=True, text=True, check=False, timeout=300)
     assert done.stdout, done.stderr
     return done.returncode, msgspec.json.decode(done.stdout, type=Diagnosis)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import secrets
 import signal
 import subprocess
 import sys
@@ -25,7 +26,7 @@ from tests.run import engines as fakes
 from tests.run.conftest import PLAIN, REPOSITORY, Place, environ, open_place
 from tests.run.test_embedded import COUNTING, Live, _starves
 
-NAME = "repro-env-test-runners:tiny"
+NAME = f"repro-env-test-runners-{secrets.token_hex(4)}:tiny"
 
 
 @pytest.fixture(scope="session")
@@ -250,7 +251,7 @@ for _ in range(3):
             time.sleep(0.05); os._exit(0)
         os._exit(0)
     os.wait()
-deadline = time.monotonic() + 20
+deadline = time.monotonic() + 60
 while time.monotonic() < deadline and len([n for n in os.listdir("/proc") if n.isdigit()]) > 2: time.sleep(0.01)
 print(len([n for n in os.listdir("/proc") if n.isdigit()]))
 """)
@@ -309,7 +310,7 @@ def test_a_terminal_and_its_ctrl_c(both: Place) -> None:
         driver.send_signal(signal.SIGUSR2)
         heard += hear(main, b"all SIGINT SIGUSR2\r\n")
         assert heard.count(b"got SIGINT") == 1
-        assert driver.wait(30) == 0
+        assert driver.wait(100) == 0
         assert b'"exit_code":2' in answer.read_bytes()
     finally:
         driver.kill()
@@ -339,7 +340,7 @@ def test_a_killed_supervisor_leaves_nothing(live: Callable[..., Live], both: Pla
     run.driver.wait()
     if not both.engine:
         return  # tests/run/test_embedded.py says what of it
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     with engines.opened(both.engine) as engine:
         while engine.client.api.containers(all=True, filters={"label": f"{LABEL}={run.folder}/.scratch"}):
             assert time.monotonic() < deadline
@@ -356,7 +357,7 @@ def test_a_closed_reader_ends_the_command(contained: Place) -> None:
     assert driver.stdout
     driver.stdout.readline()
     driver.stdout.close()
-    driver.wait(30)
+    driver.wait(100)
     assert b'"signal":13' in answer.read_bytes()
 
 

@@ -167,7 +167,7 @@ with store.bytecode.adding(sys.argv[4]) as may:
 def test_a_killed_process_leaves_all_or_nothing(store: Store, tmp_path: Path, when: str) -> None:
     add(store, made(tmp_path / "one", a=data("a")), "a")
     folder = made(tmp_path / "made", a=data("a"), b=data("b"))
-    killed = subprocess.run([sys.executable, "-c", _ADD, str(store.root), str(folder), when, IMAGE], check=False, timeout=30)
+    killed = subprocess.run([sys.executable, "-c", _ADD, str(store.root), str(folder), when, IMAGE], check=False, timeout=300)
     assert killed.returncode == -signal.SIGKILL
     again = Store.open(store.root)
     assert held(again) == ({"a": data("a")} if when == "before" else {"a": data("a"), "b": data("b")})
