@@ -177,25 +177,33 @@ def test_a_mapped_library_that_changed_is_looked_at_anew(venv: Path, cache: Cach
         ("raise SystemExit(0)", "import of torch: SystemExit: 0"),
         ("import os; os._exit(0)", "ended with exit code 0 during import of torch"),
         ("import os; os.kill(os.getpid(), 11)", "was killed by signal 11 during import of torch"),
-        ("import time; time.sleep(1000)", "did not end within 3 s during import of torch"),
         ("import sys; open(sys.argv[1], 'w').write('{\"libraries\"')", "its report was damaged before its first line"),
         ("import sys; open(sys.argv[1], 'w').write('[1]\\n'); import os; os._exit(0)", "its report cannot be read; ended with exit code 0"),
     ],
 )  # fmt: skip
-def test_a_torch_that_does_not_import_is_a_fact(
-    venv: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch, code: str, problem: str
-) -> None:
-    monkeypatch.setattr(frameworks, "TIMEOUT", 3.0)
+def test_a_torch_that_does_not_import_is_a_fact(venv: Path, cache: Cache, code: str, problem: str) -> None:
     numeric.plain(venv / SITE, "numpy", "__version__ = '2.4.6'")
     numeric.plain(venv / SITE, "torch", code)
-    began = time.monotonic()
     report = look(venv, cache)
-    assert time.monotonic() - began < 20
     assert report.facts.problem == problem
     if "argv" not in code:
         assert report.facts.versions == ("numpy 2.4.6",)  # what came before is not lost
     assert report.facts.torch == ""
     assert cache.kept == 0  # another day it may work
+
+
+def test_a_torch_whose_import_hangs_is_a_fact(venv: Path, cache: Cache, monkeypatch: pytest.MonkeyPatch) -> None:
+    numeric.plain(venv / SITE, "numpy", "__version__ = '2.4.6'")
+    numeric.plain(venv / SITE, "torch", "import time; time.sleep(1000)")
+    for seconds in (3, 30, 100):  # a machine that is busy may not come to torch at once
+        monkeypatch.setattr(frameworks, "TIMEOUT", float(seconds))
+        report = look(venv, cache)
+        if "torch" in report.facts.problem:
+            break
+    assert report.facts.problem == f"did not end within {seconds} s during import of torch"
+    assert report.facts.versions == ("numpy 2.4.6",)
+    assert report.facts.torch == ""
+    assert cache.kept == 0
 
 
 def test_noise_harms_nothing(venv: Path, cache: Cache) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -276,22 +277,34 @@ def test_a_run_is_not_overwritten(small: parts.Project, tmp_path: Path) -> None:
     refused(small.run("runs", "show", "no-such-run", code=19), "no-such-run")
 
 
-@pytest.mark.parametrize("words", [("exec", "sleep", "30"), ("capture",)], ids=["exec", "capture"])
+@pytest.mark.parametrize("words", [("exec", "sh", "-c", "echo begun; exec sleep 300"), ("capture",)], ids=["exec", "capture"])
 def test_ctrl_c(small: parts.Project, tmp_path: Path, words: tuple[str, ...]) -> None:
-    """The terminal signals the whole foreground group."""
+    """The terminal signals the whole foreground group, which is at work."""
+    store = tmp_path / "store"
     more = ("--python", str(small.python), "--output", str(tmp_path / "repro")) if words == ("capture",) else ()
-    with (tmp_path / "err").open("w") as err:
-        child = subprocess.Popen(
+    with (
+        (tmp_path / "err").open("w") as err,
+        subprocess.Popen(
             [parts.COMMAND, *words, *more],
             cwd=small.folder,
-            env=parts.environ(tmp_path / "store" if more else small.store),
-            stdout=subprocess.DEVNULL,
+            env=parts.environ(store if more else small.store),
+            stdout=subprocess.PIPE,
             stderr=err,
             start_new_session=True,
-        )
-        time.sleep(1.5 if not more else 0.6)
-        os.killpg(child.pid, signal.SIGINT)
-        assert child.wait(20) == 130
+        ) as child,
+    ):
+        try:
+            if more:
+                while not store.exists() and child.poll() is None:
+                    time.sleep(0.01)
+            else:
+                assert child.stdout is not None
+                assert child.stdout.readline() == b"begun\n"
+            os.killpg(child.pid, signal.SIGINT)
+            assert child.wait(100) == 130
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(child.pid, signal.SIGKILL)
     assert "Traceback" not in (tmp_path / "err").read_text()
     assert not (tmp_path / "repro").exists()
 

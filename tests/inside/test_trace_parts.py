@@ -209,8 +209,8 @@ while True:
     process = subprocess.Popen([torch.python, "script.py"], cwd=torch.folder, env=env, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     process.stdout.readline()
-    until = time.monotonic() + 60
-    while not any(one.steps for one in torch.traces("killed").values()) and time.monotonic() < until:
+    until = time.monotonic() + 200
+    while not any(len(one.steps) > 1 for one in torch.traces("killed").values()) and time.monotonic() < until:
         time.sleep(0.05)
     process.kill()
     process.wait()

@@ -38,7 +38,7 @@ def listening(folder: Path, *answers: bytes) -> Iterator[str]:
                 except OSError:
                     return
                 with talk:
-                    talk.settimeout(5)
+                    talk.settimeout(100)
                     with contextlib.suppress(OSError):
                         if talk.recv(65536):  # not one that only knocks
                             talk.sendall(waiting.pop(0) if waiting else b"")
@@ -50,7 +50,7 @@ def listening(folder: Path, *answers: bytes) -> Iterator[str]:
         finally:
             with contextlib.suppress(OSError):
                 server.shutdown(socket.SHUT_RDWR)
-            thread.join(5)
+            thread.join(100)
 
 
 def answer(body: object, status: str = "200 OK") -> bytes:
@@ -59,7 +59,7 @@ def answer(body: object, status: str = "200 OK") -> bytes:
     return head.encode() + data
 
 
-def failing(address: str, environ: dict[str, str] | None = None, *, timeout: float = 2) -> EngineError:
+def failing(address: str, environ: dict[str, str] | None = None, *, timeout: float = 100) -> EngineError:
     with pytest.raises(EngineError) as caught:
         engine.opened(address, environ or {}, timeout=timeout)
     assert "\n" not in str(caught.value)
@@ -100,8 +100,8 @@ def test_a_socket_that_nobody_listens_at(tmp_path: Path) -> None:
 def test_a_port_that_nobody_listens_at() -> None:
     with socket.socket() as found:
         found.bind(("127.0.0.1", 0))
-        port = found.getsockname()[1]
-    assert "connection refused" in str(failing("", {"DOCKER_HOST": f"tcp://127.0.0.1:{port}"}))
+        port = found.getsockname()[1]  # ours, so that nobody else listens there meanwhile
+        assert "connection refused" in str(failing("", {"DOCKER_HOST": f"tcp://127.0.0.1:{port}"}))
 
 
 def test_a_socket_that_one_may_not_use(tmp_path: Path) -> None:

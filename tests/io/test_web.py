@@ -21,12 +21,12 @@ from repro_env.model.errors import NetworkError
 def server(*answers: Callable[[socket.socket], object]) -> Iterator[str]:
     """One that takes a connection for each of `answers` and reads the head of one request on it; gives its URL."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        listening.settimeout(20)
+        listening.settimeout(100)
 
         def serve() -> None:
             for answer in answers:
                 with listening.accept()[0] as connection:
-                    connection.settimeout(20)
+                    connection.settimeout(100)
                     head = b""
                     while b"\r\n\r\n" not in head and (more := connection.recv(1 << 16)):
                         head += more
@@ -37,7 +37,7 @@ def server(*answers: Callable[[socket.socket], object]) -> Iterator[str]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield f"http://127.0.0.1:{listening.getsockname()[1]}/x"
-        thread.join(20)
+        thread.join(100)
 
 
 heads: list[bytes] = []
@@ -87,22 +87,30 @@ def test_the_last_answer_is_given(pauses: list[float]) -> None:
 
 def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "READ", 0.1)
-    with server(lambda _: time.sleep(0.3)) as url, pytest.raises(NetworkError, match="did not answer in time") as caught:
-        get(url)
+    gone = threading.Event()
+    with server(lambda _: gone.wait(60)) as url:
+        with pytest.raises(NetworkError, match="did not answer in time") as caught:
+            get(url)
+        gone.set()
     assert caught.value.where == url
 
 
 def test_a_server_that_comes_to_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(web, "LONGEST", 0.1)
 
-    def slow(connection: socket.socket) -> None:
-        connection.sendall(b"HTTP/1.1 200 x\r\nContent-Length: 100\r\n\r\n")
-        for _ in range(30):
-            connection.sendall(b"x")
-            time.sleep(0.02)
+    gone = threading.Event()
 
-    with server(slow) as url, web.Web().send("GET", url) as answer, pytest.raises(NetworkError, match="too slow"):
-        answer.whole(100)
+    def slow(connection: socket.socket) -> None:
+        connection.sendall(b"HTTP/1.1 200 x\r\nContent-Length: 100000\r\n\r\n")
+        for _ in range(3000):
+            connection.sendall(b"x")
+            if gone.wait(0.02):
+                return
+
+    with server(slow) as url, web.Web().send("GET", url) as answer:
+        with pytest.raises(NetworkError, match="too slow"):
+            answer.whole(100_000)
+        gone.set()
 
 
 @pytest.mark.parametrize(
@@ -167,7 +175,7 @@ def test_credentials_stay_with_whom_they_are_for() -> None:
             url = f"http://127.0.0.1:{first.getsockname()[1]}/y"
             with web.Web().send("GET", url, authorization="Bearer a-secret") as answer:
                 assert answer.whole(10) == b"there"
-            thread.join(20)
+            thread.join(100)
     assert b"a-secret" in other[0]
     assert b"a-secret" not in heads[0]
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import errno
 import os
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -112,6 +113,18 @@ def test_the_exit_code_is_the_commands(launch: Launch, tmp_path: Path, code: str
     assert run(script(launch, code), tmp_path)[0] == expected
 
 
+RUN = """
+import signal, sys
+from pathlib import Path
+import msgspec
+from repro_env.model.run import Launch
+from repro_env.run.host import HostRunner
+before = signal.getsignal(signal.SIGTERM)
+outcome = HostRunner(skip=[]).run(msgspec.json.decode(sys.argv[1], type=Launch), folder=Path(sys.argv[2]))
+print(outcome.exit_code, signal.getsignal(signal.SIGTERM) == before)
+"""
+
+
 def test_a_signal_to_us_reaches_the_command_and_we_live_to_record(launch: Launch, tmp_path: Path) -> None:
     code = """
 import signal
@@ -120,20 +133,13 @@ open('ready', 'w').close()
 signal.sigwait([signal.SIGTERM])
 raise SystemExit(5)
 """
-
-    us = os.getpid()
-    sender = os.fork()
-    if not sender:
-        while not (tmp_path / "project" / "ready").exists():
+    command = [sys.executable, "-c", RUN, msgspec.json.encode(script(launch, code)).decode(), str(tmp_path)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        while not (tmp_path / "project" / "ready").exists() and process.poll() is None:
             time.sleep(0.01)
-        os.kill(us, signal.SIGINT)  # the terminal's: ours to ignore
-        os.kill(us, signal.SIGTERM)
-        os._exit(0)
-    before = signal.getsignal(signal.SIGTERM)
-    outcome = HostRunner(skip=[]).run(script(launch, code), folder=tmp_path)
-    os.waitpid(sender, 0)
-    assert outcome.exit_code == 5
-    assert signal.getsignal(signal.SIGTERM) == before
+        process.send_signal(signal.SIGINT)  # the terminal's: ours to ignore
+        process.send_signal(signal.SIGTERM)
+        assert process.communicate(timeout=100)[0] == "5 True\n"
 
 
 def test_the_command_can_be_stopped_by_ctrl_c(launch: Launch, tmp_path: Path) -> None:

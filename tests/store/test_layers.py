@@ -320,7 +320,7 @@ def test_two_processes_unpack_the_same_layer_once(store: Store) -> None:
             assert child.stdin is not None
             child.stdin.write(b"go\n")
             child.stdin.flush()
-        outputs.extend(child.communicate(timeout=60)[0] for child in children)
+        outputs.extend(child.communicate(timeout=200)[0] for child in children)
         layer = str(store.root / "layers" / diff_id(small()).removeprefix("sha256:")).encode() + b"\n"
         assert sorted(outputs) == sorted([b"half\n", layer, layer])
     finally:
@@ -334,7 +334,7 @@ def _first_half_line(children: Iterable[subprocess.Popen[bytes]]) -> list[bytes]
     import select
 
     pipes = [child.stdout for child in children if child.stdout is not None]
-    ready, _, _ = select.select(pipes, [], [], 60)
+    ready, _, _ = select.select(pipes, [], [], 200)
     lines = [pipe.readline() for pipe in ready]
     time.sleep(0.3)  # time for the other to show that it does not wait
     others = [pipe for pipe in pipes if pipe not in ready]

@@ -78,7 +78,7 @@ def children_do_not_hear_for_us(folder: Path) -> None:
     time.sleep(0.2)
     assert child.is_alive(), "USR1 ended a child"
     child.terminate()
-    child.join(10)
+    child.join(100)
     assert child.exitcode == -signal.SIGTERM
     training.close()
 
