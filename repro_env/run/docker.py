@@ -23,9 +23,9 @@ import msgspec
 from repro_env.io.engine import Engine
 from repro_env.model.errors import CaptureError, EngineError, ReproEnvError, StoreError
 from repro_env.model.run import Launch, Outcome
-from repro_env.run import addresses, attached, container, embedded, inner, place, scratch, watch
+from repro_env.run import addresses, attached, container, inner, place, scratch, watch
 from repro_env.run.container import Place
-from repro_env.run.interface import Runner
+from repro_env.run.interface import Runner, check
 from repro_env.run.pycache import Pycache
 
 _LATE = 0.5
@@ -69,7 +69,7 @@ class DockerRunner:
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         """See `interface.Runner`. Raises `EngineError` too: with `began`, the engine went away under the command."""
-        embedded.check(launch)
+        check(launch)
         watch.clear(self._engine)
         with contextlib.ExitStack() as stack:
             own = scratch.beside(folder)

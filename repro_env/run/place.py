@@ -11,7 +11,7 @@ from pathlib import Path
 from repro_env.image import layout
 from repro_env.model.errors import RunError
 from repro_env.model.run import Launch
-from repro_env.run import attached, container, embedded, filesystem, memory, merged, rootfs, watch
+from repro_env.run import attached, container, filesystem, memory, merged, rootfs, stage, watch
 from repro_env.run.container import Bind, Place
 from repro_env.run.cover import cover, within
 from repro_env.run.pycache import Pycache
@@ -40,7 +40,7 @@ def make(
     """
     files = folder / "files"
     files.mkdir(mode=0o755, exist_ok=True)
-    CopiedWorkspace(tree(launch.snapshot), files, needed=embedded.inside(launch)).prepare()
+    CopiedWorkspace(tree(launch.snapshot), files, needed=stage.inside(launch)).prepare()
     trees = [tree(diff_id) for diff_id in launch.layers]
     image = merged.tree(trees, merged_trees / launch.image.removeprefix("sha256:"))
     binds = [Bind(source=_shown(image, one.root), target=one.target, read_only=True) for one in launch.trees]
@@ -106,7 +106,7 @@ def _submounts(launch: Launch) -> Iterator[Bind]:
 
 
 def _etc(launch: Launch, image: Path) -> dict[str, bytes]:
-    hosts, resolv = embedded.names() if launch.network else (None, b"")
+    hosts, resolv = stage.names() if launch.network else (None, b"")
 
     def of_image(name: str) -> bytes:
         found = within(image, f"/etc/{name}")

@@ -20,7 +20,7 @@ import pytest
 from repro_env.image import layout
 from repro_env.model.environment import Variable
 from repro_env.model.run import Launch, Mount, Outcome, Shown, User
-from repro_env.run.embedded import Strategy
+from repro_env.run.strategy import Strategy
 from tests.fakes import rootfs
 from tests.parts import need
 from tests.run.driver import Answer, Plan
@@ -122,7 +122,7 @@ class Place:
         launch = self.launch(*argv, mounts=tuple(mounts), **changes)
         command, folder, answer = self.command(launch, before=before)
         done = subprocess.run(
-            command, cwd=REPOSITORY, input=stdin, capture_output=True, text=True, check=False, timeout=60, env=environ()
+            command, cwd=REPOSITORY, input=stdin, capture_output=True, text=True, check=False, timeout=300, env=environ()
         )
         assert answer.stat().st_size, done.stderr
         return Ran(msgspec.json.decode(answer.read_bytes(), type=Answer), done.stdout, done.stderr, folder)

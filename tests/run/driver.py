@@ -10,7 +10,8 @@ import msgspec
 
 from repro_env.model.errors import ReproEnvError
 from repro_env.model.run import Launch, Outcome
-from repro_env.run.embedded import EmbeddedRunner, Strategy
+from repro_env.run.embedded import EmbeddedRunner
+from repro_env.run.strategy import Strategy
 from repro_env.run.workspace import harvest
 
 

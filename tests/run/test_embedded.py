@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import pty
+import secrets
 import signal
 import subprocess
 import sys
@@ -16,7 +17,6 @@ import msgspec
 import pytest
 
 from repro_env.model.run import Mount, User
-from repro_env.run.embedded import BEST, Strategy, choose
 from tests.fakes import rootfs
 from tests.parts import need
 from tests.run.conftest import REPOSITORY, Place, environ, open_place
@@ -99,7 +99,7 @@ for _ in range(3):
             time.sleep(0.05); os._exit(0)  # its parent is gone by then: init gets it
         os._exit(0)
     os.wait()
-deadline = time.monotonic() + 20
+deadline = time.monotonic() + 60
 while time.monotonic() < deadline and len([n for n in os.listdir("/proc") if n.isdigit()]) > 2: time.sleep(0.01)
 print(sorted(n for n in os.listdir("/proc") if n.isdigit()))
 if os.fork() == 0:
@@ -135,7 +135,7 @@ class Live:
 
     @property
     def answer(self) -> Answer:
-        self.driver.wait(30)
+        self.driver.wait(100)
         return msgspec.json.decode(self._answer.read_bytes(), type=Answer)
 
 
@@ -164,7 +164,7 @@ def handle(number, frame):
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
     signal.signal(number, handle)
 print("ready")
-deadline = time.monotonic() + 40
+deadline = time.monotonic() + 100
 while signal.SIGUSR2 not in got and time.monotonic() < deadline: time.sleep(0.01)
 time.sleep(0.2)
 print("all", *[signal.Signals(number).name for number in got])
@@ -228,16 +228,17 @@ def test_a_killed_supervisor_leaves_no_process_and_no_mount(live: Callable[..., 
     run = live(f"import os, time; os.fork() or (os.setsid(), time.sleep(600)); print('ready'); time.sleep(600) # {name}")
     run.said("ready")
     assert len(_processes(name)) >= 2
-    mounts = Path("/proc/self/mountinfo").read_text()
     run.driver.kill()
     run.driver.wait()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while _processes(name) and time.monotonic() < deadline:
         time.sleep(0.01)
     assert _processes(name) == []
-    assert Path("/proc/self/mountinfo").read_text() == mounts
+    # Of this run: engines that other workers use mount and unmount at any time.
+    ours = (str(run.folder), str(place.store), str(place.root.parent))
+    assert not [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if any(path in line for path in ours)]
     assert (run.folder / ".scratch").is_dir()
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while (run.folder / ".scratch").exists() and time.monotonic() < deadline:  # the last process may still be going
         place.sh(":")
     assert sorted(path.name for path in run.folder.iterdir()) == ["files"]
@@ -273,7 +274,7 @@ def _starves(place: Place) -> None:
     root = Path("/sys/fs/cgroup")
     group = (
         next((path for path in (root / "memory", root) if (path / "cgroup.procs").exists()), root)
-        / f"repro-env-test-{os.getpid()}"
+        / f"repro-env-test-{secrets.token_hex(4)}"
     )
     try:
         group.mkdir()
@@ -284,6 +285,10 @@ def _starves(place: Place) -> None:
         need(limit, "the memory controller of control groups")
         assert limit
         limit.write_text(str(200 << 20))
+        # Where there is swap, all of it would fit otherwise.
+        for name, text in (("memory.swap.max", "0"), ("memory.memsw.limit_in_bytes", str(200 << 20))):
+            if (group / name).exists():
+                (group / name).write_text(text)
         into = f'echo $$ > "{group}/cgroup.procs"; exec "$@"'
         ran = place.python("x = [bytearray(b'1') * (1 << 20) for _ in range(1000)]", before=["sh", "-c", into, "sh"])
         assert (ran.outcome.exit_code, ran.outcome.signal, ran.outcome.out_of_memory) == (137, signal.SIGKILL, True)
@@ -293,17 +298,9 @@ def _starves(place: Place) -> None:
 
 def _remove_group(group: Path) -> None:
     """A killed process leaves its control group only when the kernel has given back its memory."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + 100
     while group.exists() and time.monotonic() < deadline:
         with contextlib.suppress(OSError):
             group.rmdir()
         time.sleep(0.05)
     assert not group.exists()
-
-
-def test_what_is_tried_next() -> None:
-    assert choose(BEST, frozenset({"root"})) == Strategy(root="memory", workspace="overlay")
-    assert choose(BEST, frozenset({"root", "workspace"})) == Strategy(root="memory", workspace="copy")
-    assert choose(Strategy(root="memory", workspace="copy"), frozenset({"root"})) == Strategy(root="links", workspace="copy")
-    assert choose(Strategy(root="links", workspace="copy"), frozenset({"root"})) is None
-    assert choose(Strategy(root="disk", workspace="copy"), frozenset({"workspace"})) is None

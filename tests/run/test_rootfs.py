@@ -13,7 +13,7 @@ import pytest
 
 from repro_env.model.run import Mount, User
 from repro_env.run import filesystem
-from repro_env.run.embedded import Strategy
+from repro_env.run.strategy import Strategy
 from tests.fakes import rootfs
 from tests.parts import need
 from tests.run.conftest import REPOSITORY, Place, environ, open_place, python

@@ -13,7 +13,7 @@ from repro_env.image import layout
 from repro_env.model.errors import DiskError
 from repro_env.model.run import Mount, Shown
 from repro_env.run import workspace
-from repro_env.run.embedded import Strategy
+from repro_env.run.strategy import Strategy
 from repro_env.run.workspace import Point
 from tests.fakes import rootfs
 from tests.parts import need
@@ -144,7 +144,7 @@ def _answer(place: Place, script: str, *, setup: str, folder: Path) -> tuple[Ans
     wrapped = f'{setup}; mkdir -p "{made}"; chown -R {place.uid}:{place.uid} "{made.parent}"; "$@"; cd "{made}"; ls -A . files; cat files/new'
     done = subprocess.run(
         ["unshare", "-m", "sh", "-ec", wrapped, "sh", *command],
-        cwd=REPOSITORY, env=environ() | {"TMPDIR": str(made.parent)}, capture_output=True, text=True, check=False, timeout=60,
+        cwd=REPOSITORY, env=environ() | {"TMPDIR": str(made.parent)}, capture_output=True, text=True, check=False, timeout=300,
     )  # fmt: skip
     assert answer.stat().st_size, done.stderr
     return msgspec.json.decode(answer.read_bytes(), type=Answer), done.stdout

@@ -1,0 +1,153 @@
+"""What one attempt at a run stands on: the root, the workspace and all that is shown in them.
+
+The folders are made by the caller's process before any name space is entered; the mounts are made by the first
+process of the run, inside.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from repro_env.image import layout
+from repro_env.model.errors import DataError, SandboxError
+from repro_env.model.run import Launch
+from repro_env.run import kernel, merged, namespaces, rootfs, scratch, workspace
+from repro_env.run.channel import Refused, Writer
+from repro_env.run.pycache import Pycache
+from repro_env.run.strategy import Strategy
+
+
+class Stage:
+    """Everything of one attempt that is decided and made before a name space is entered, and what is done inside it."""
+
+    def __init__(
+        self,
+        launch: Launch,
+        folder: Path,
+        trees: Sequence[Path],
+        snapshot: Path,
+        strategy: Strategy,
+        merged_trees: Path,
+        bytecode: Path | None,
+        stack: contextlib.ExitStack,
+    ) -> None:
+        self._launch = launch
+        self.in_user_namespace = not namespaces.can_mount()
+        upper = folder / "files"
+        upper.mkdir(mode=0o755, exist_ok=True)
+        own = scratch.beside(folder)
+        stack.callback(own.remove)
+        disk = scratch.local(folder, own)
+        if disk is not own:
+            stack.callback(disk.remove)
+        self._points = {name: own.folder(name) for name in ("root", "workspace", "pycache")}
+        self._temporary = [(path, disk.folder(path.replace("/", "-"), 0o1777)) for path in ("/tmp", "/var/tmp")]  # noqa: S108
+        self.root: rootfs.Root
+        if strategy.root == "links":
+            self.root = rootfs.LinkedRoot(merged.tree(trees, merged_trees / launch.image.removeprefix("sha256:")))
+        elif strategy.root == "disk":
+            self.root = rootfs.OverlayRoot(trees, disk.folder("upper"), disk.folder("work"))
+        else:
+            self.root = rootfs.OverlayRoot(trees, None, None)
+        self.pycache = Pycache(bytecode, disk.folder("own-pycache"), disk.folder("pycache-work"))
+        needed = inside(launch)
+        self.workspace: workspace.Workspace
+        if strategy.workspace == "copy":
+            self.workspace = workspace.CopiedWorkspace(snapshot, upper, needed=needed)
+        else:
+            work, points = own.folder("workspace-work"), own.folder("points")
+            self.workspace = workspace.OverlayWorkspace(snapshot, upper, work=work, points=points, needed=needed)
+        self.workspace.prepare()
+
+    def between(self) -> None:
+        """Enter every name space but that of mounts. Raises `SandboxError`."""
+        try:
+            if self.in_user_namespace:
+                namespaces.enter_user()
+            namespaces.enter(network=self._launch.network)
+        except OSError as error:
+            raise SandboxError(
+                f"cannot enter a name space of its own: {error.strerror}",
+                hint="run `repro-env doctor` for the cause and its fix",
+            ) from None
+
+    def inner(self, out: Writer) -> list[str]:
+        """Make the root and enter it, as the first process of the run. Returns notes for the record."""
+        launch = self._launch
+        os.umask(0o022)
+        with rootfs.doing("have mounts of its own"):
+            namespaces.enter_mounts()
+        refused = [
+            *_stack("root", self.root, self._points["root"]),
+            *_stack("workspace", self.workspace, self._points["workspace"]),
+        ]
+        if refused:
+            for one in refused:
+                out.send(one)
+            os._exit(0)
+        shown = self._shown()
+        temporary = [(path, _handle(str(place))) for path, place in self._temporary]
+        hosts, resolv = names() if launch.network else (None, b"")
+        with rootfs.doing("change the root"):
+            old = rootfs.change(self._points["root"])
+        notes = rootfs.system(self.root, old)
+        kernel.sethostname(launch.hostname)
+        if not launch.network:
+            with rootfs.doing("bring up the loopback interface"):
+                namespaces.loopback_up()
+        with rootfs.doing("write /etc"):
+            rootfs.etc(self.root, launch.user, launch.hostname, hosts=hosts, resolv=resolv)
+        if not f"{launch.user.home}/".startswith(f"{launch.workspace}/"):
+            with rootfs.doing("make HOME"):
+                self.root.open(launch.user.home)
+        rootfs.places(self.root, temporary)
+        shown |= {one.target: (_handle(one.root), False) for one in launch.trees}
+        moved = {one.target for one in launch.trees if one.root != one.target}
+        for target, (handle, read_only) in sorted(shown.items(), key=lambda one: one[0].count("/") if one[0] != "/" else 0):
+            rootfs.show(self.root, target, handle, read_only=read_only, replace_link=target in moved)
+        rootfs.leave(old)
+        return notes
+
+    def _shown(self) -> dict[str, tuple[int, bool]]:
+        """Target -> what is bound there, and whether read-only. The handles hold mounts of this name space."""
+        launch = self._launch
+        shown = {launch.workspace: (_handle(str(self._points["workspace"])), False)}
+        try:
+            shown.update({mount.target: (_handle(mount.source), mount.read_only) for mount in launch.mounts})
+        except OSError as error:
+            raise DataError(f"cannot be opened: {error.strerror}", where=str(error.filename)) from None
+        with rootfs.doing("show the bytecode"):
+            kept = self.pycache.stack(self._points["pycache"])
+            shown |= {layout.PYCACHE: (_handle(str(self._points["pycache"])), False)}
+            if kept is not None:
+                shown |= {layout.KEPT: (_handle(str(kept)), True)}
+        with rootfs.doing("show the seeds"):
+            shown |= {layout.SEEDS: (_handle(launch.tools), True), layout.NOTES: (_handle(launch.notes), False)}
+        return shown
+
+
+def _stack(what: str, one: rootfs.Root | workspace.Workspace, target: Path) -> Iterator[Refused]:
+    try:
+        one.stack(target)
+    except OSError as error:
+        yield Refused(what, f"{one.means}: {error.strerror}")
+
+
+def _handle(path: str) -> int:
+    return os.open(path, os.O_PATH | os.O_CLOEXEC)
+
+
+def names() -> tuple[bytes, bytes]:
+    """The host's /etc/hosts and /etc/resolv.conf, empty where there are none."""
+    return rootfs.read("/etc/hosts"), rootfs.read("/etc/resolv.conf")
+
+
+def inside(launch: Launch) -> list[workspace.Point]:
+    """What will be mounted inside the workspace."""
+    below = launch.workspace + "/"
+    points = [workspace.Point(one.target.removeprefix(below), True) for one in launch.trees if one.target.startswith(below)]
+    targets = [mount for mount in launch.mounts if mount.target.startswith(below)]
+    return points + [workspace.Point(mount.target.removeprefix(below), Path(mount.source).is_dir()) for mount in targets]
