@@ -39,6 +39,8 @@ MODULES = ("torch", "numpy", "scipy", "jax", "tensorflow")
 """What is imported, if it is there: without any of them nothing is started."""
 _NAMES = frozenset((*MODULES, "jaxlib", "pytorch", "tensorflow-cpu"))
 _SCRIPT = INSIDE / "frameworks.py"
+_QUESTIONS = INSIDE / "numeric"
+"""What the script needs beside it."""
 _DRIVER = re.compile(
     r"lib(?:cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w.-]+|(?:GLX|EGL|GLESv1_CM|GLESv2|vdpau)_nvidia|dxcore|d3d12(?:core)?)\.so(?:\.[\w.]+)?"
 )
@@ -256,7 +258,10 @@ def _run(facts: Interpretation, environ: Mapping[str, str]) -> Report:
     with tempfile.TemporaryDirectory(prefix="repro-env-") as scratch:
         folder = Path(os.path.realpath(scratch))
         script, report = folder / _SCRIPT.name, folder / "report"
-        shutil.copyfile(_SCRIPT, script)
+        for file in _shipped():
+            to = folder / file.relative_to(INSIDE)
+            to.parent.mkdir(exist_ok=True)
+            shutil.copyfile(file, to)
         try:
             argv = [facts.command, str(script), str(report)]
             done = process.run(argv, env=own_environment(environ), cwd=folder, timeout=TIMEOUT)
@@ -264,6 +269,11 @@ def _run(facts: Interpretation, environ: Mapping[str, str]) -> Report:
             return read((), f"Python does not start: {error.strerror}")
         rows = head_of(report, _REPORT).decode("utf-8", "replace").splitlines()
         return read(rows, _problem(done, rows), variables.hidden(environ))
+
+
+def _shipped() -> list[Path]:
+    """The script, and what it needs beside it, sorted."""
+    return [_SCRIPT, *sorted(_QUESTIONS.glob("*.py"))]
 
 
 def _problem(done: process.Done, rows: Sequence[str]) -> str:
@@ -279,7 +289,7 @@ def _problem(done: process.Done, rows: Sequence[str]) -> str:
 def _key(facts: Interpretation, environ: Mapping[str, str], state: str, here: Any) -> str:
     told = variables.sort(environ)
     names = [one.name for one in (*told.replayed, *told.recorded) if not _UNMOVING.fullmatch(one.name)]
-    script = hashlib.sha256(_SCRIPT.read_bytes()).hexdigest()
+    script = [[file.name, hashlib.sha256(file.read_bytes()).hexdigest()] for file in _shipped()]
     return codec.digest([script, facts, state, here, [[name, redact.line(environ[name])] for name in names]])
 
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import importlib.util
+import ast
 import json
 import os
 import subprocess
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,15 +18,7 @@ from tests.inside.test_probe import BASE, pythons
 from tests.parts import need
 
 SCRIPT = INSIDE / "frameworks.py"
-
-
-def loaded() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("inside_frameworks", SCRIPT)
-    assert spec
-    assert spec.loader
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+QUESTIONS = sorted((INSIDE / "numeric").glob("*.py"))
 
 
 def report(python: Path | str, folder: Path, **environ: str) -> list[dict[str, Any]]:
@@ -36,42 +27,6 @@ def report(python: Path | str, folder: Path, **environ: str) -> list[dict[str, A
         python = make_venv(str(python), folder / "venv") / "bin" / "python"
     subprocess.run([python, SCRIPT, folder / "report"], check=False, env={**os.environ, **environ}, cwd=folder)
     return [json.loads(row) for row in (folder / "report").read_text().splitlines()]
-
-
-@pytest.mark.parametrize(
-    ("path", "name"),
-    [
-        ("/x/libcudart.so.13", "cudart"),
-        ("/x/torch/lib/libcudart-d0da41ae.so.11.0", "cudart"),
-        ("/x/libcublasLt.so.12.4.5.8", "cublaslt"),
-        ("/x/libcudnn_engines_precompiled.so.9", "cudnn engines_precompiled"),
-        ("/x/libnvrtc-builtins.so.13.2", "nvrtc builtins"),
-        ("/x/libnvrtc-672ee683.so.11.2", "nvrtc"),
-        ("/x/numpy.libs/libscipy_openblas64_-ff651d7f.so", "openblas"),
-        ("/x/libopenblasp-r0-39a31c03.2.18.so", "openblas"),
-        ("/x/libopenblas64_p-r0-742d56dc.3.20.so", "openblas"),
-        ("/usr/lib/x86_64-linux-gnu/openblas-pthread/libopenblasp-r0.3.21.so", "openblas"),
-        ("/x/libgomp-a34b3233.so.1.0.0", "openmp"),
-        ("/x/libiomp5.so", "openmp"),
-        ("/conda/lib/libmkl_intel_thread.so.2", "mkl intel_thread"),
-        ("/opt/rocm/lib/librocblas.so.4.4.60401", "rocblas"),
-        ("/x/libMIOpen.so.1", "miopen"),
-        ("/usr/lib/libcuda.so.580.65.06", "cuda driver"),
-        ("/usr/lib/x86_64-linux-gnu/libblas.so.3.11.0", "blas"),
-        ("/x/libtorch_cuda.so", ""),
-        ("/x/libcublast.so.1", ""),
-        ("/x/libopenssl.so", ""),
-        ("/x/_multiarray_umath.cpython-311-x86_64-linux-gnu.so", ""),
-    ],
-)
-def test_a_library_goes_by_its_file_and_not_by_its_package(path: str, name: str) -> None:
-    assert loaded().name_of(path) == name
-
-
-def test_numbers_become_versions() -> None:
-    module = loaded()
-    assert [module.cudnn_version(number) for number in (92600, 90000, 8902, 7605)] == ["9.26.0", "9.0.0", "8.9.2", "7.6.5"]
-    assert module.dotted(60443484, 10000000, 100000, 1) == "6.4.43484"
 
 
 @pytest.mark.parametrize("base", pythons())
@@ -165,7 +120,20 @@ def test_a_real_torch(tmp_path: Path) -> None:
     assert not [row for row in rows if "unknown" in row]
 
 
-def test_it_needs_the_standard_library_of_python_3_8_only() -> None:
-    import ast
+@pytest.mark.parametrize("safe", ["", "1"])
+def test_what_it_is_made_of_takes_no_name_from_the_environment(tmp_path: Path, safe: str) -> None:
+    """PyTorch imports what any distribution registers with it; PYTHONSAFEPATH takes the script's own folder off the path."""
+    names = ("frameworks", "numeric", *(path.stem for path in QUESTIONS if path.stem != "__init__"))
+    for name in names:
+        (tmp_path / f"{name}.py").write_text("own = True")
+    code = f"from importlib import import_module\n[import_module(name).own for name in {names!r}]\n"
+    numeric.install(tmp_path, ["libgomp-a34b3233.so.1.0.0"], code=code + numeric.TORCH)
+    rows = report(BASE, tmp_path, PYTHONPATH=str(tmp_path), PYTHONSAFEPATH=safe)
+    assert {"imported": "torch", "version": "2.4.0+cu124"} in rows
+    assert any(row.get("library", {}).get("name") == "openmp" for row in rows)
+    assert rows[-1] == {"doing": ""}
 
-    ast.parse(SCRIPT.read_text(), feature_version=(3, 8))
+
+@pytest.mark.parametrize("path", [SCRIPT, *QUESTIONS], ids=lambda path: path.stem)
+def test_it_needs_the_standard_library_of_python_3_8_only(path: Path) -> None:
+    ast.parse(path.read_text(), feature_version=(3, 8))

@@ -8,15 +8,15 @@ import sys
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from typing import Any
+    from typing import Any, ClassVar
 
 seeds: Any = __import__("_repro_env_seeds")
 devices: Any = seeds.part("devices")
 
 
 class _State:
-    frameworks: Any = None
-    """Our own `inside/frameworks.py`, once it was needed."""
+    numeric: ClassVar[dict[str, Any]] = {}
+    """Files of our own `inside/numeric`, by name, once they were needed."""
 
 
 def said() -> Iterator[tuple[str, str]]:
@@ -49,12 +49,12 @@ def _told(questions: tuple[tuple[str, Callable[[Any], Any]], ...], whom: Any) ->
 
 def _library_threads(_: Any) -> dict[str, str]:
     """How many threads each numeric library takes that is loaded, as it says itself; by its file where there are several."""
-    frameworks = _frameworks()
+    functions, names = _numeric("functions"), _numeric("names")
     found: dict[str, list[tuple[str, int]]] = {}
-    for path in frameworks.mapped():
-        name = frameworks.name_of(path)
-        for function in frameworks.THREADS.get(name, ()):
-            ask = frameworks.function_of(path, function)
+    for path in _numeric("mapped").mapped():
+        name = names.name_of(path)
+        for function in functions.THREADS.get(name, ()):
+            ask = functions.function_of(path, function)
             if ask is not None:
                 found.setdefault(name.partition(" ")[0], []).append((os.path.basename(path), int(ask())))
                 break
@@ -67,15 +67,15 @@ def _library_threads(_: Any) -> dict[str, str]:
     return said
 
 
-def _frameworks() -> Any:
-    """The questions that capture asks, too. Kept in a file of the same package, which is no package here."""
-    if _State.frameworks is None:
-        _State.frameworks = seeds.load("_repro_env_frameworks", f"{seeds._PACKAGE}/inside/frameworks.py")
-    return _State.frameworks
+def _numeric(name: str) -> Any:
+    """One of the files with which capture asks, too, that need no other: their folder is no package here."""
+    if name not in _State.numeric:
+        _State.numeric[name] = seeds.load(f"_repro_env_numeric_{name}", f"{seeds._PACKAGE}/inside/numeric/{name}.py")
+    return _State.numeric[name]
 
 
 def _capability(torch: Any) -> str:
-    return str(_frameworks().capability(torch, torch.__config__.show()))
+    return str(_numeric("instructions").capability(torch, torch.__config__.show()))
 
 
 def _algorithms(torch: Any) -> str:
