@@ -8,6 +8,9 @@ It stands beside spec.json and its Dockerfile, and runs in the image's own Pytho
 A wheel comes from FOLDER/blobs, else from the URLs that the spec names; either way its sha256 has to be the spec's.
 What a wheel becomes is canonical rule 1: its files as RECORD lists them, console scripts by one fixed rule, RECORD
 sorted, nothing of the installer's own. Standard library only, Python 3.8 and newer.
+
+One file, for all of it travels: it is part of each spec's folder, under one name that stores, pushes and Dockerfiles
+know, and whoever builds can read in one place what will run. None of it gets into the image's last stage.
 """
 
 from __future__ import annotations
