@@ -67,7 +67,7 @@ class Script:
             capture_output=True,
             text=True,
             check=False,
-            timeout=120,
+            timeout=300,
         )
         assert done.returncode == 0, done.stderr
         assert not quiet or not done.stderr, done.stderr
@@ -324,7 +324,7 @@ def test_parts_are_found_whatever_became_of_paths_modules_finders_and_the_folder
 def test_a_part_that_cannot_be_read_hurts_nobody_and_is_told(script: Script) -> None:
     tools = script.folder / "tools" / "inside"
     shutil.copytree(SEEDS, tools / "seeds", ignore=shutil.ignore_patterns("__pycache__", "_repro_env_random.py"))
-    shutil.copy(SEEDS.parent / "frameworks.py", tools)
+    shutil.copytree(SEEDS.parent / "numeric", tools / "numeric", ignore=shutil.ignore_patterns("__pycache__"))
     (tools / "seeds" / "_repro_env_children.py").write_text("1 / 0")
     code = """
     import os, random, uuid
