@@ -65,7 +65,9 @@ def main() -> int:
         why = "not every file is equal" if total else "nothing was written to compare"
         print(f"The demo failed: {why}", file=sys.stderr)
         return 1
-    print(f"The spec: {os.path.relpath(PROJECT / 'repro' / 'spec.json')}; next: repro-env runs list, repro-env shell")
+    tool = os.path.relpath(TOOL, PROJECT)
+    print(f"The spec: {os.path.relpath(PROJECT / 'repro' / 'spec.json')}")
+    print(f"next: cd {os.path.relpath(PROJECT)} && {tool} verify; also: {tool} runs list, {tool} shell")
     return 0
 
 

@@ -17,7 +17,7 @@ _MOST = 4 << 20
 """Bytes of notes that are read."""
 _VALUES = 16
 """Different seeds of one call that are kept."""
-_OTHERS = "and others"
+OTHERS = "and others"
 """Stands for further values, also where one process leaves them out by itself."""
 
 
@@ -141,8 +141,8 @@ def _few(seeded: Iterable[Seeded]) -> tuple[Seeded, ...]:
     values: dict[tuple[str, str, str, int], int] = {}
     for one in seeded:
         place = (one.library, one.what, one.file, one.line)
-        count = values[place] = values.get(place, 0) + (one.value != _OTHERS)
-        kept[one if one.value != _OTHERS and count <= _VALUES else msgspec.structs.replace(one, value=_OTHERS)] = None
+        count = values[place] = values.get(place, 0) + (one.value != OTHERS)
+        kept[one if one.value != OTHERS and count <= _VALUES else msgspec.structs.replace(one, value=OTHERS)] = None
     return tuple(kept)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -80,7 +81,7 @@ def gc(
     if json:
         say.json_result(_collected(done))
     else:
-        _print(done, runs)
+        _print(done, keep or [], runs)
     raise typer.Exit(1 if done.failed else 0)
 
 
@@ -124,7 +125,7 @@ def _audited(done: Audit) -> dict[str, object]:
     return {"runs": done.runs, "checked": done.checked, "bad": done.bad, "findings": done.findings}
 
 
-def _print(done: Collected, runs: Path | None) -> None:
+def _print(done: Collected, rules: list[str], runs: Path | None) -> None:
     rows = [("keep", *_about(one.run), ", ".join(one.why)) for one in done.keep]
     verb = "would go" if done.dry_run else "removed"
     rows += [(verb, *_about(one.run), f"{_state(one.run)}, no rule keeps it ({say.size(one.size)})") for one in done.gone]
@@ -136,8 +137,10 @@ def _print(done: Collected, runs: Path | None) -> None:
     freed = sum(one.size for one in done.gone) + sum(one.size for one in done.specs)
     there = len(done.keep) + len(done.gone) + len(done.unreadable) + len(done.failed)
     say.result(f"{verb}: {len(done.gone):,} of {there:,} runs, {say.size(freed)}")
-    following = "gc, the same without --dry-run" if done.dry_run and done.gone else f"list{again(runs)}"
-    say.say(f"next: repro-env runs {following}")
+    following = (
+        shlex.join(["gc", *(word for rule in rules for word in ("--keep", rule))]) if done.dry_run and done.gone else "list"
+    )
+    say.say(f"next: repro-env runs {following}{again(runs)}")
 
 
 def _about(run: Run) -> tuple[str, str]:

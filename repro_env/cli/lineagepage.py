@@ -6,7 +6,7 @@ import shlex
 from typing import TYPE_CHECKING
 
 from repro_env.catalog import ids
-from repro_env.cli import say
+from repro_env.cli import ownseeds, say
 from repro_env.cli.page import Page
 
 if TYPE_CHECKING:
@@ -116,11 +116,7 @@ def _run(found: Answer, page: Page) -> None:
     page.row("determinism", start.determinism)
     page.row("network", "yes: what came from there is not recorded" if start.network else "")
     if run.end is not None:
-        page.listing(
-            "its own seeds",
-            [f"{one.library} {one.what}({one.value}) at {one.file}:{one.line}" for one in run.end.seeded],
-            "--all",
-        )
+        page.listing("its own seeds", ownseeds.lines(run.end.seeded, whole=page.whole), "--all")
     page.row("tags", "cannot be read" if summary.tags is None else ", ".join(summary.tags))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from repro_env.catalog import annotation, ids, specs
 from repro_env.catalog.annotation import Annotation
 from repro_env.catalog.records import Run
-from repro_env.cli import say
+from repro_env.cli import ownseeds, say
 from repro_env.model.run import Count, End, Metric, Number, Parent, Rank
 
 SHOWN = 20
@@ -92,7 +92,7 @@ def _ended(end: End, most: int | None) -> Iterator[str]:
     yield from map(_parent, end.resumed)
     yield from map(_rank, end.world)
     yield from (f"seeded    {hole}" for hole in end.holes)
-    yield from (f"own seed  {one.what}({one.value}) at {one.file}:{one.line}" for one in end.seeded)
+    yield from (f"own seed  {line}" for line in ownseeds.lines(end.seeded, whole=most is None))
     yield from (f"entropy   {_count(one)}" for one in end.entropy)
     yield from (f"not deterministic {_count(one)}" for one in end.operations)
     if end.effective:

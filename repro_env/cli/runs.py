@@ -63,7 +63,8 @@ def list_(
     if there:
         say.say(f"next: repro-env runs show {there[0].short}{again(runs)}")
     else:
-        say.say(f"no runs{' with these tags' * bool(wanted)} in {folder}; next: repro-env exec COMMAND")
+        following = f"runs list{again(runs)}" if found.runs else "exec COMMAND"
+        say.say(f"no runs{' with these tags' * bool(wanted)} in {folder}; next: repro-env {following}")
 
 
 def show(

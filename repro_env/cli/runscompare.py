@@ -38,6 +38,8 @@ _TITLES: dict[Part, str] = {
 }
 _SHOWN = 15
 _MORE = "--all shows them"
+_LONG = 60
+"""Characters of a value, unless all is asked for."""
 
 
 def add_below(runs: typer.Typer) -> None:
@@ -116,13 +118,20 @@ def _tell(found: Compared, *, whole: bool) -> None:
         facts = [one for one in found.facts if one.part == part]
         if facts:
             page.heading(title)
-            rows = [(one.what, f"{one.left or '(not said)'} -> {one.right or '(not said)'}", one.of) for one in facts]
+            rows = [(one.what, _change_of(one.left, one.right, whole=whole), one.of) for one in facts]
             page.table(rows, _MORE)
     difference.show(page, found.differences, found.missing)
     _metrics(page, found.metrics, whole=whole)
     _steps(page, found.steps)
     _outputs(page, found.outputs)
     page.print()
+
+
+def _change_of(left: str, right: str, *, whole: bool) -> str:
+    """Long values are cut, but never where that would hide in what they differ."""
+    said = [text or "(not said)" for text in (left, right)]
+    short = [text if len(text) <= _LONG else f"{text[:_LONG]}…" for text in said]
+    return " -> ".join(said if whole or short[0] == short[1] else short)
 
 
 def _named(run: Run, tags: tuple[str, ...]) -> str:

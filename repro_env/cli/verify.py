@@ -10,7 +10,7 @@ import typer
 
 from repro_env.cli import app as commands
 from repro_env.cli import say
-from repro_env.cli.options import JsonOption, RunsOption
+from repro_env.cli.options import JsonOption, RunsOption, again
 
 if TYPE_CHECKING:
     from repro_env.cli.page import Page
@@ -32,7 +32,8 @@ before the run starts; exit code 0 says that the promise was kept, for every res
 Outputs are results, logs (*.log, TensorBoard's event files ...) or volatile (W&B's own files, profiles ...). Only results
 decide; logs are compared and told. In text, dates, times, spans of time, hosts, process numbers and random names do not
 count unless the file is named with --result, and what did not count is told. Files of tensors (.safetensors, .pt, .pth,
-.ckpt, .npz, .npy, .pkl) are compared tensor by tensor, in the sandbox; no code in them is run.
+.ckpt, .npz, .npy, .pkl, joblib's) are compared tensor by tensor, SQLite databases (MLflow's and Optuna's among them) row by
+row, in the sandbox; no code in them is run.
 
 Folders given with --checkpoints are not touched: the new run works on private copies of what lay there before.
 
@@ -99,7 +100,9 @@ def command(
         page = Page.of_stdout(most=None if all_ else _SHOWN)
         show(page, done)
         page.print()
-    say.say(f"next: repro-env runs {after(done)}")
+    if done.folder is None and done.verdict.files and not done.verdict.same:
+        say.say("what the new run wrote is gone; with --keep it stays among the runs, to be looked at")
+    say.say(f"next: repro-env runs {after(done)}{again(runs)}")
     raise typer.Exit(128 + done.stopped if done.stopped else 0 if done.verdict.same else 1)
 
 
@@ -148,7 +151,8 @@ def _files(page: Page, found: Verdict) -> None:
         mine = [one for one in found.files if one.kind == kind]
         if not mine:
             continue
-        equal = [one for one in mine if one.level == "bitwise" and not one.apart]
+        moved = [one for one in mine if _moved(one)]
+        equal = [one for one in mine if one.level == "bitwise" and not one.apart] + ([] if page.whole else moved)
         good = sum(one.level == "bitwise" for one in mine)
         page.heading(
             title, f"{good:,} of {len(mine):,} the same" if kind != "volatile" else f"{len(mine):,} file{'s' * (len(mine) != 1)}"
@@ -158,6 +162,16 @@ def _files(page: Page, found: Verdict) -> None:
             _file(page, one)
         if len(shown) > _SHOWN and not page.whole:
             page.text(f"and {len(shown) - _SHOWN:,} more (--all shows them)")
+        if kind != "volatile" and moved and not page.whole:
+            one = moved[0]
+            page.text(f"{len(moved):,} bitwise under another path, as {one.path} -> {one.now} (--all shows them)")
+
+
+def _moved(one: File) -> bool:
+    """Whether nothing about it is another but its path."""
+    from repro_env.verify.compared import renamed
+
+    return one.level == "bitwise" and one.path != one.now and one.apart == renamed(one.path, one.now)
 
 
 def _file(page: Page, one: File) -> None:

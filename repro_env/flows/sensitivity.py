@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from repro_env.catalog.noted import OTHERS
 from repro_env.flows.asked import Asked
 from repro_env.flows.execute import Done
 from repro_env.model.codec import Frozen
@@ -141,7 +142,7 @@ def over_seeds(asked: Asked, first: int, count: int, metric: Wanted, *, run: Cal
 def _in_all(seeded: Sequence[Sequence[Seeded]]) -> tuple[Seeded, ...]:
     """What every run set alike. A library's seed may itself be drawn from the master seed: that one moves."""
     first, *others = seeded or ((),)
-    return tuple(one for one in first if all(one in other for other in others))
+    return tuple(one for one in first if one.value != OTHERS and all(one in other for other in others))
 
 
 def own_seeds(seeded: Sequence[Seeded]) -> str:

@@ -98,8 +98,8 @@ def verify(
             kept=wanted.keep,
         )
         if asked.hidden:
-            count = "its" if asked.hidden == "all" else f"{len(asked.hidden):,}"
-            tell(f"{count} modules are compiled once more, as the run did: where objects lie depends on it")
+            count = "its modules are" if asked.hidden == "all" else _modules(len(asked.hidden), "is", "are")
+            tell(f"{count} compiled once more, as the run did: where objects lie depends on it")
         with streams.aside():
             done = execute(asked, origin.expecting(spec, run), folder, store=store, tell=tell, backend=backend)
         kept = done.folder if wanted.keep else None
@@ -156,11 +156,14 @@ def _newly_compiled(end: End, done: Done) -> tuple[Module, ...]:
 
 def _compiled(modules: tuple[Module, ...]) -> Iterator[str]:
     if modules:
-        were = f"{len(modules):,} modules were" if len(modules) > 1 else "1 module was"
         yield (
-            f"{were} compiled, which was not needed then: sets of objects that are hashed by address may have another order; "
-            "verify again, now that bytecode is kept"
+            f"{_modules(len(modules), 'was', 'were')} compiled, which was not needed then: sets of objects that are hashed by "
+            "address may have another order; verify again, now that bytecode is kept"
         )
+
+
+def _modules(count: int, one: str, several: str) -> str:
+    return f"1 module {one}" if count == 1 else f"{count:,} modules {several}"
 
 
 def _cannot_start(problems: tuple[str, ...], promise: Promise) -> Verdict:

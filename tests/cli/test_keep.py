@@ -77,7 +77,7 @@ def test_gc_prints_each_with_its_reason(tmp_path: Path, capsys: pytest.CaptureFi
     assert lines[2].startswith("would go")
     assert "interrupted, no rule keeps it" in lines[2]
     assert lines[3].startswith("would go: 1 of 3 runs")
-    assert "without --dry-run" in err
+    assert f"next: repro-env runs gc --keep last=1 --runs {runs}\n" in err
     assert len(records.folders(runs)) == 3
     code, out, _ = call(capsys, "gc", "--keep", "last=1", "--keep", "tagged", "--runs", str(runs), "--json")
     found = json.loads(out)

@@ -57,6 +57,12 @@ def test_no_runs_is_an_empty_answer(tmp_path: Path, capsys: pytest.CaptureFixtur
     assert "repro-env exec" in err
 
 
+def test_a_tag_that_no_run_has_leads_back_to_the_runs(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, out, err = call(capsys, "list", "--tag", "none", "--runs", str(runs))
+    assert (code, out) == (0, "")
+    assert f"no runs with these tags in {runs}; next: repro-env runs list --runs {runs}\n" in err
+
+
 def test_show_is_a_page_or_the_record(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
     _, out, _ = call(capsys, "show", "00000001", "--runs", str(runs))
     assert "command   train.py" in out

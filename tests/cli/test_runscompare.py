@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from repro_env.catalog import ids, records
-from repro_env.cli import app
+from repro_env.cli import app, runscompare
 from repro_env.flows import before
 from repro_env.io import process
 from repro_env.model.errors import RecordError
@@ -83,6 +83,13 @@ def test_equal_outputs_are_exit_0_and_what_was_asked_otherwise_is_told(
     assert "same: 1 of 1 outputs that both have are the same, byte for byte\n" in out
     assert "random numbers\n  seed  0 -> 7\n" in out
     assert "metrics  1 of 1 the same" in out
+
+
+def test_long_values_are_cut_but_not_what_differs() -> None:
+    long, other = "1" * 80, "2" * 80
+    assert runscompare._change_of(long, other, whole=False) == f"{'1' * 60}… -> {'2' * 60}…"
+    assert runscompare._change_of(long, "", whole=True) == f"{long} -> (not said)"
+    assert runscompare._change_of(long + "a", long + "b", whole=False) == f"{long}a -> {long}b"
 
 
 def test_other_outputs_are_exit_1_with_numbers_beside_each_other_and_all_that_differs(

@@ -48,6 +48,16 @@ def test_many_files_are_counted_unless_all_are_asked_for(tmp_path: Path) -> None
     assert "and 5 more" not in shown(found, most=None)
 
 
+def test_files_that_only_moved_are_counted(tmp_path: Path) -> None:
+    then, now = ({f"out/2026-11-22/10-15-3{second}/{n}.txt": b"a" for n in range(3)} for second in (0, 1))
+    found = done(tmp_path, {**then, "b.txt": b"1"}, {**now, "b.txt": b"2"})
+    line = "  3 bitwise under another path, as out/2026-11-22/10-15-30/0.txt -> out/2026-11-22/10-15-31/0.txt (--all shows them)"
+    text = shown(found)
+    assert line in text.splitlines()
+    assert "apart" not in text.partition("results")[2]
+    assert "1.txt  bitwise\n      apart: its path is out/2026-11-22/10-15-31/1.txt now" in shown(found, most=None)
+
+
 def test_names_cannot_move_the_cursor(tmp_path: Path) -> None:
     text = shown(done(tmp_path, {"a\x1b[2J": b"\x1b[31m1\n"}, {"a\x1b[2J": b"\x1b[31m2\n"}))
     assert "\x1b" not in text

@@ -399,17 +399,24 @@ A, B = "opt/env/lib/a.cpython-311.pyc", "opt/env/lib/b.cpython-311.pyc"
 
 
 @pytest.mark.parametrize(
-    ("means", "recorded", "hidden"),
-    [(pycache.NONE, (), "all"), (pycache.KEPT, (A, B), (A, B)), ("workspace: copy", (), ())],
+    ("means", "compiled", "recorded", "hidden", "said"),
+    [
+        (pycache.NONE, (A, B), (), "all", ["its modules are compiled once more"]),
+        (pycache.KEPT, (A, B), (A, B), (A, B), ["2 modules are compiled once more"]),
+        (pycache.KEPT, (A,), (A,), (A,), ["1 module is compiled once more"]),
+        ("workspace: copy", (A, B), (), (), []),
+    ],
 )
 def test_a_run_that_is_repeated_finds_the_bytecode_that_the_first_one_found(
-    place: Place, means: str, recorded: tuple[str, ...], hidden: object
+    place: Place, means: str, compiled: tuple[str, ...], recorded: tuple[str, ...], hidden: object, said: list[str]
 ) -> None:
-    done = place.run(backend=Compiling(means, A, B))
+    done = place.run(backend=Compiling(means, *compiled))
     assert done.end.compiled == recorded
     assert origin.hidden(done.end) == hidden
-    found = verified(place, None, Compiling(means, A, B)).verdict
+    place.said.clear()
+    found = verified(place, None, Compiling(means, *compiled)).verdict
     assert (found.same, found.causes) == (True, ())
+    assert [text.partition(",")[0] for text in place.said if "compiled once more" in text] == said
 
 
 @pytest.mark.parametrize("option", [{"results": ("metrics/*",)}, {"results": ("",)}, {"ignored": ("*.png", "")}])
