@@ -60,6 +60,7 @@ class Answer(Frozen, frozen=True, kw_only=True):
     others: tuple[tuple[str, str | None, str | None, bool], ...] = ()
     other: int = 0
     renamed: tuple[tuple[str, str], ...] = ()
+    timed: tuple[str, ...] = ()
     quiet: int = 0
 
 

@@ -29,12 +29,16 @@ _VOLATILE_PATHS = (
     re.compile(r"(?:.*/)?core\.\d+"),
     re.compile(r"(?:.*/)?wandb/(?:[^/]*|.*/logs/.*|.*/tmp/.*)"),
     re.compile(r"(?:.*/)?mlruns/(?:.*/tags/.*|.*/meta\.yaml)"),
+    # How long each iteration took; the metrics among it are in files of their own, too.
+    re.compile(r"(?:.*/)?catboost_info/(?:time_left\.tsv|catboost_training\.json)"),
+    re.compile(r"(?:.*/)?joblib/.*/[0-9a-f]{32}/metadata\.json"),
     # The manifest of a checkpoint of ours names the run and the time; what it vouches for is compared.
     re.compile(r"(?:.*/)?\d{6}-step-\d+/(?:manifest\.json|SHA256SUMS)"),
 )
-_LOGS = ("*.log", "*.out", "*.err", "log.txt", "*.log.txt", "*_log.txt", "stdout*", "stderr*", "events.out.tfevents.*")
+_LOGS = ("*.log", "*.out", "*.err", "log.txt", "*.log.txt", "*_log.txt", "stdout*", "stderr*", "events.out.tfevents*")
 _LOG_PATHS = (re.compile(r"(?:.*/)?wandb/.*/files/(?:output\.log|config\.yaml)"),)
 _TENSORS = (".safetensors", ".pt", ".pth", ".ckpt", ".npz", ".npy", ".pkl", ".pickle", ".joblib")
+_PACKED = re.compile(r".*\.(?:pkl|pickle|joblib)(?:\.(?:gz|bz2|xz|lzma|z))?", re.DOTALL)
 
 
 def kind_of(path: str, results: Sequence[str] = (), ignored: Sequence[str] = ()) -> Kind:
@@ -58,5 +62,7 @@ def matches(path: str, globs: Sequence[str]) -> bool:
 
 
 def holds_tensors(path: str, start: bytes) -> bool:
-    """Whether `inside/compare.py` can look into a file of this name that begins with these bytes: tensors, or a database."""
-    return path.endswith(_TENSORS) or start[:4] == b"PK\x03\x04" or start[:8] == b"SQLite f"
+    """Whether `inside/compare.py` can look into a file of this name that begins with these bytes: tensors, a database, a model."""
+    return bool(
+        path.endswith(_TENSORS) or _PACKED.fullmatch(path) or start[:4] in (b"PK\x03\x04", b"CBM1") or start[:8] == b"SQLite f"
+    )

@@ -36,7 +36,8 @@ _NAMED = (
     re.compile(r"(?<![0-9A-Za-z.-])(?:[01]\d|2[0-3])-[0-5]\d-[0-5]\d(?![0-9A-Za-z-])"),
 )
 _BOARD = re.compile(rf"(?<![0-9A-Za-z])({_MONTH}\d\d_\d\d-\d\d-\d\d_)[^/]+")
-_UUID = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Za-z])", re.IGNORECASE)
+_UUID = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?:-1[34]\d{13})?(?![0-9A-Za-z])", re.IGNORECASE)
+"""Also with a thread behind it, as Optuna's journal names who wrote a line: the address of what glibc keeps of a thread."""
 _ADDRESS = re.compile(r"(?<=\bat )0x[0-9a-f]{6,16}(?![0-9A-Za-z])")
 """As objects are shown. Any other number may be a checksum."""
 _PID = re.compile(r"(?i)(?<![a-z])(pid|tid|(?:process|thread)[ _-]id)([\"']?[ =:_-]{0,3}|\[)\d{1,7}(?!\.?\d)")
@@ -85,6 +86,9 @@ _VOLATILE = re.compile(
     r"(?i)_?(?:time|timestamp|wall_?time|elapsed(?:_time)?|time_elapsed|runtime|created_at|started_at|finished_at|hostname|host|pid"
     r"|uuid|run_id|fps|throughput|time_this_iter_s|time_total_s|time_since_restore)"
     r"|(?:train|eval|test|predict|validation|val|epoch|step|batch|iter|iteration|fit)_(?:runtime|time|duration|seconds)"
+    # Of CatBoost a model's random name; of scikit-learn how long a search refitted, and where a list lay in memory; of Keras where
+    # an object did.
+    r"|model_guid|refit_time_|_stop_words_id|shared_object_id"
     r"|(?:data|total|elapsed|wall)_(?:time|seconds|sec|ms)|(?:mean|std)_(?:fit|score)_time"
     r"|(?:(?:train|eval|test|predict|validation|val)_)?(?:samples|steps|tokens|images|batches|iterations|it)_per_sec(?:ond)?"
 )

@@ -11,7 +11,7 @@ import zlib
 
 import msgspec
 
-from repro_env.verify import events
+from repro_env.verify import events, hdf5
 from repro_env.verify.answers import Answer, TensorDifference, answers
 from repro_env.verify.closeness import CLOSE, close
 from repro_env.verify.compared import HEIGHT, File, Sameness, renamed
@@ -60,14 +60,22 @@ def equal(path: str, now: str, kind: Kind) -> File:
 def of_bytes(path: str, now: str, kind: Kind, left: bytes, right: bytes, *, masked: bool = True) -> File:
     """Of files whose bytes differ and that hold no tensors: by the format that their name and bytes show."""
     name = path.rpartition("/")[2].lower()
-    if name.startswith("events.out.tfevents."):
+    if name.startswith("events.out.tfevents"):
         found = of_events(path, now, kind, left, right)
         if found is not None:
             return found
-    if name.endswith(".gz"):
+    if name.endswith((".gz", ".svgz")):
         found = _packed(path, now, kind, left, right, masked=masked)
         if found is not None:
             return found
+    if masked and left[:8] == right[:8] == hdf5.MAGIC:
+        (bare, count), (there, _) = hdf5.timeless(left), hdf5.timeless(right)
+        if bare == there:
+            apart = (
+                *renamed(path, now),
+                f"when {count:,} object{'s' * (count != 1)} of it {'were' if count != 1 else 'was'} changed",
+            )
+            return File(path=path, now=now, kind=kind, level="bitwise", apart=apart)
     masked = masked and not name.endswith(_TIMED)
     coding = "latin-1" if name.endswith(".pdf") else "utf-8"
     try:
@@ -95,7 +103,8 @@ def _packed(path: str, now: str, kind: Kind, left: bytes, right: bytes, *, maske
     if one == other:
         apart = (*renamed(path, now), "only when and how it was packed differs")
         return File(path=path, now=now, kind=kind, level="bitwise", apart=apart)
-    found = of_bytes(path[: -len(".gz")], now, kind, one, other, masked=masked)
+    plain = path[: -len("z")] if path.lower().endswith(".svgz") else path[: -len(".gz")]
+    found = of_bytes(plain, now, kind, one, other, masked=masked)
     apart = tuple(line for line in found.apart if not line.startswith("its path is"))
     return msgspec.structs.replace(found, path=path, apart=(*renamed(path, now), *apart))
 

@@ -27,6 +27,7 @@ def of_tensors(path: str, now: str, kind: Kind, said: Answer, *, masked: bool = 
     elif said.tensors:
         parts.append(f"all {said.tensors} tensors bitwise")
     apart = [*renamed(path, now), *(f"{then} is named {there} now" for then, there in said.renamed)]
+    apart += [f"{name}: spans of time" for name in said.timed]
     if said.quiet:
         apart.append(f"{said.quiet:,} value{'s' * (said.quiet != 1)} of its rows that say when, or by which random name")
     shown = []
@@ -47,7 +48,7 @@ def of_tensors(path: str, now: str, kind: Kind, said: Answer, *, masked: bool = 
             if len(named) == 1 == said.other
             else f"{some(named, len(named) + said.other - len(said.others))} differ"
         )
-    if not said.unequal and not named and not apart:
+    if level == "bitwise" and not apart:
         apart.append("only how it was packed differs")
     return File(
         path=path,

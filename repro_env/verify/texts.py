@@ -13,8 +13,8 @@ from repro_env.verify.kinds import Kind
 
 _PDF = re.compile(r"(\(D:|<xmp:[A-Za-z]{1,20}Date>)(?:19|20)\d\d[-0-9TZ:.+']{4,32}")
 _PDF_ID = re.compile(r"/ID ?\[ ?<[0-9A-Fa-f]{32}> ?<[0-9A-Fa-f]{32}> ?\]")
-_SVG = re.compile(r"(?:(?<=id=[\"'])|(?<=#))[a-z][0-9a-f]{10}(?![0-9A-Za-z])")
-"""matplotlib names clip paths and markers by a random salt."""
+_SVG = re.compile(r"((?:id=[\"']|#)(?:[a-z]|image|C[0-9a-f]{1,4}_[0-9a-f]{1,8}_))[0-9a-f]{10}(?![0-9A-Za-z])")
+"""matplotlib names clip paths, markers, pictures and the paths of a collection by a random salt."""
 _MOMENT = re.compile(r"\A\d{10,13}(?= )")
 """MLflow's metrics: a line is a moment, a value, a step."""
 
@@ -65,7 +65,7 @@ def _mask_of(path: str, kind: Kind) -> Any:
     if lower.endswith(".pdf"):  # the rest of a line may be compressed
         return lambda line: _PDF_ID.sub("<id>", _PDF.sub(r"\1<time>", line))
     if lower.endswith(".svg"):
-        return lambda line: masks.text(_SVG.sub("<id>", line))
+        return lambda line: masks.text(_SVG.sub(r"\1<id>", line))
     if re.fullmatch(r"(?:.*/)?mlruns/.*/metrics/.*", path):
         return lambda line: masks.text(_MOMENT.sub("<time>", line))
     return masks.log if kind == "log" else masks.text

@@ -101,6 +101,23 @@ def test_a_text_that_is_no_utf8_is_read(tmp_path: Path) -> None:
     assert told(tmp_path, sql.format("61ff"), sql.format("61fe")).level == "different"
 
 
+def test_one_in_utf16_is_not_looked_into(tmp_path: Path) -> None:
+    """SQLite would show a half of a character, and what follows it, as another character, and leave out a last odd byte."""
+    sql = "PRAGMA encoding = 'UTF-16le'; CREATE TABLE t (x); INSERT INTO t VALUES (CAST(x'{}' AS TEXT));"
+    assert "UTF-16" in told(tmp_path, sql.format("610062"), sql.format("610063")).why
+
+
+def test_a_text_with_a_zero_in_it_is_read_whole(tmp_path: Path) -> None:
+    sql = "CREATE TABLE t (x); INSERT INTO t VALUES ('a' || char(0) || '{}');"
+    assert told(tmp_path, sql.format("b"), sql.format("c")).level == "different"
+
+
+@pytest.mark.parametrize("name", ["(schema)", "(user_version)", "(columns of t)"])
+def test_a_table_cannot_hide_another(tmp_path: Path, name: str) -> None:
+    sql = f'CREATE TABLE t (x); CREATE TABLE "{name}" (x); INSERT INTO "{name}" VALUES ({{}});'
+    assert told(tmp_path, sql.format(1), sql.format(2)).level == "different"
+
+
 @pytest.mark.parametrize("beside", ["-wal", "-journal"])
 def test_one_that_was_not_closed_is_not_looked_into(tmp_path: Path, beside: str) -> None:
     data = databases.made(PLAIN)
@@ -167,7 +184,7 @@ INSERT INTO experiments VALUES (1, '/srv/project/mlruns/1');
 INSERT INTO runs VALUES ('{id}', '{name}', {now}, '/srv/project/mlruns/1/{id}/artifacts');
 INSERT INTO metrics VALUES ('loss', {loss}, {now}, '{id}', {step});
 INSERT INTO params VALUES ('data', '{sum}', '{id}'), ('seed', '{seed}', '{id}');
-INSERT INTO tags VALUES ('mlflow.runName', '{name}', '{id}'), ('kind', '{kind}', '{id}');
+INSERT INTO tags VALUES ('mlflow.runName', '{name}', '{id}'), ('mlflow.note.content', '{note}', '{id}'), ('kind', '{kind}', '{id}');
 """
 RUN = {
     "id": "e477ac9a754745a3821702800a9de136",
@@ -178,6 +195,7 @@ RUN = {
     "sum": "0cc175b9c0f1b6a831c399e269772661",
     "seed": 1795344171,
     "kind": "x",
+    "note": "first try",
 }
 AGAIN = RUN | {"id": "d5fc9f02b90c405b83059292bb35d261", "name": "bold-shad-934", "now": 1795344179688}
 
@@ -185,7 +203,7 @@ AGAIN = RUN | {"id": "d5fc9f02b90c405b83059292bb35d261", "name": "bold-shad-934"
 def test_a_run_of_mlflow_has_another_name_and_time(tmp_path: Path) -> None:
     found = told(tmp_path, MLFLOW.format(**RUN), MLFLOW.format(**AGAIN))
     assert (found.level, found.why) == ("bitwise", "")
-    assert found.apart == ("11 values of its rows that say when, or by which random name",)
+    assert found.apart == ("12 values of its rows that say when, or by which random name",)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +213,8 @@ def test_a_run_of_mlflow_has_another_name_and_time(tmp_path: Path) -> None:
         ({"step": 4}, "metrics.0.step"),
         ({"sum": "92eb5ffee6ae2fec3ad71c777531578f"}, "params.0.value"),
         ({"seed": 1795344172}, "params.1.value"),
-        ({"kind": "y"}, "tags.1.value"),
+        ({"kind": "y"}, "tags.2.value"),
+        ({"note": "second try"}, "tags.1.value"),
         ({"id": "mine"}, "metrics.0.run_uuid"),
         ({"now": 5}, "runs.0.start_time"),
     ],
@@ -204,6 +223,29 @@ def test_what_was_logged_counts(tmp_path: Path, what: dict[str, object], named: 
     found = told(tmp_path, MLFLOW.format(**RUN), MLFLOW.format(**(AGAIN | what)))
     assert found.level == "different"
     assert named in found.why
+
+
+SWEEP = """
+CREATE TABLE alembic_version (version_num TEXT);
+CREATE TABLE experiments (experiment_id INTEGER);
+CREATE TABLE metrics (key TEXT, value REAL, run_uuid TEXT);
+CREATE TABLE runs (run_uuid TEXT, artifact_uri TEXT);
+INSERT INTO alembic_version VALUES ('one');
+INSERT INTO experiments VALUES (1);
+INSERT INTO metrics VALUES ('loss', 0.5, '{0}'), ('loss', 0.25, '{1}');
+INSERT INTO runs VALUES ('{2}', 'runs/{3}/artifacts'), ('{4}', 'runs/{5}/artifacts');
+"""
+
+
+@pytest.mark.parametrize(
+    ("order", "level"), [("01 00 11", "bitwise"), ("10 00 11", "different"), ("00 00 11", "different"), ("01 01 10", "different")]
+)
+def test_a_metric_belongs_to_its_run(tmp_path: Path, order: str, level: str) -> None:
+    """Random names are others each time, and still the same where they name the same."""
+    sides = []
+    for ids, places in (("ab", "010011"), ("cd", order.replace(" ", ""))):
+        sides.append(SWEEP.format(*((ids[int(place)] + "1") * 16 for place in places)))
+    assert told(tmp_path, *sides).level == level
 
 
 def test_numbers_of_another_program_are_no_times(tmp_path: Path) -> None:

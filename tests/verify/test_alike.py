@@ -55,6 +55,18 @@ DIFFERENT: dict[str, tuple[str, str, str]] = {
     "a character of Unicode for an end of line": ("r.txt", "a\u2028b\n", "a\nb\n"),
     "a compressed stream of a PDF": ("r.pdf", "%PDF stream\n\xffab\x0acd", "%PDF stream\n\xffab\x0dcd"),
     "a time in a stream of a PDF": ("r.pdf", "%PDF \xff 10:15:30", "%PDF \xff 10:15:31"),
+    "a name in a picture that is no random one": (
+        "a.svg",
+        "<use href='#C0_part_1234567890'/>\n",
+        "<use href='#C0_part_1234567891'/>\n",
+    ),
+    "a picture's link": ("a.svg", "<a href='x?image1234567890'/>\n", "<a href='x?image1234567891'/>\n"),
+    "a score's time of something else": ("r.csv", "goal,score_time\n1,0.5\n", "goal,score_time\n1,0.6\n"),
+    "a number after a random name": (
+        "r.txt",
+        "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f-1782900930\n",
+        "0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f-1782900931\n",
+    ),
     "a place in a picture": ("a.svg", "<path d='M 1 m1234567890'/>\n", "<path d='M 1 m1234567891'/>\n"),
 }
 ALMOST: dict[str, tuple[str, str, str]] = {
@@ -74,6 +86,11 @@ SAME: dict[str, tuple[str, str, str]] = {
     "when a text was packed": ("r.csv.gz", packed("a,b\n1,2\n", 1), packed("a,b\n1,2\n", 2)),
     "a time in a text that was packed": ("r.json.gz", packed('{"time": 1}', 1), packed('{"time": 2}', 2)),
     "quotes around cells": ("r.csv", "a,b\nx,1\n", '"a","b"\n"x","1"\n'),
+    "how long a cross-validation took": (
+        "r.csv",
+        "fit_time,score_time,test_score\n0.1,0.2,0.9\n",
+        "fit_time,score_time,test_score\n0.3,0.4,0.9\n",
+    ),
     "a PDF's number": ("r.pdf", f"%PDF\xff /ID [<{'0a' * 16}> <{'0a' * 16}>]", f"%PDF\xff /ID [<{'1b' * 16}> <{'1b' * 16}>]"),
 }
 

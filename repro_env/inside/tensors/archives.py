@@ -4,6 +4,7 @@ import io
 import struct
 import zipfile
 
+from .libraries import told
 from .npy import MAGIC, npy
 from .older import stream
 from .pickles import Reader
@@ -24,14 +25,22 @@ def zipped(data: "memoryview", archive: zipfile.ZipFile) -> object:
     pickled = [name for name in members if name.endswith("/data.pkl") and name.count("/") == 1]
     if len(pickled) == 1 and not any(name.endswith("/constants.pkl") for name in members):
         return _saved(data, archive, members, pickled[0].partition("/")[0])
+    top = _top(members)
     made = {}  # type: dict[str, object]
     for name, info in members.items():
         part = _member(data, archive, info)
         if bytes(part[:6]) == MAGIC:
-            made[name[:-4] if name.endswith(".npy") else name] = npy(part)
-        else:  # TorchScript, a joined archive: each member by its bytes; the first folder is named after the file
-            made["/" + name.partition("/")[2] if "/" in name else name] = Tensor("bytes", (len(part),), part)
+            made[name[:-4] if name.endswith(".npy") and name[:-4] not in members else name] = npy(part)
+        else:
+            made[name[len(top) :]] = told(name, members, part)
     return made
+
+
+def _top(members: "dict[str, zipfile.ZipInfo]") -> str:
+    """The folder of all that torch's own writer packed (TorchScript, torch.export, torch.package): it is named after the file."""
+    top = next(iter(members), "").partition("/")[0] + "/"
+    ours = all(name.startswith(top) for name in members) and (top + "version" in members or top + ".data/version" in members)
+    return top[:-1] if ours else ""
 
 
 def _saved(data: "memoryview", archive: zipfile.ZipFile, members: "dict[str, zipfile.ZipInfo]", top: str) -> object:

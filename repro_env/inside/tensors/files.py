@@ -5,6 +5,7 @@ import zipfile
 
 from .archives import zipped
 from .joblibs import unpacked
+from .libraries import CATBOOST, catboost
 from .npy import MAGIC, npy
 from .older import stream
 from .safetensors import safetensors
@@ -20,6 +21,8 @@ def read(path: str) -> object:
         return safetensors(data)
     if start == DATABASE:
         return database(path)
+    if start[:4] == CATBOOST:
+        return catboost(data)
     if start[:6] == MAGIC:
         return npy(data)
     if start[:4] == b"PK\x03\x04":

@@ -6,6 +6,7 @@ from typing import Dict, Tuple
 
 from .arrays import array_of
 from .dtypes import width
+from .libraries import CATBOOST, catboost
 from .numbers import numbers
 from .standins import Array, Opaque, Ordered, Text
 from .tensor import Storage, Tensor
@@ -50,6 +51,8 @@ def flat(root: object) -> "tuple[Dict[Place, Tensor], Dict[Place, object]]":
         if isinstance(one, Storage):
             size = width(one.dtype)
             one = Tensor(one.dtype, (len(one.data) // size,), one.data[: len(one.data) // size * size])
+        if isinstance(one, (bytes, bytearray)) and one[:4] == CATBOOST:
+            one = catboost(memoryview(one))
         plain = _plain(one)
         if plain is not None:
             put(place, plain)

@@ -1,14 +1,17 @@
 """Names that are the same once what is another each time is taken out of them."""
 
+import re
 from typing import Any
 
 from .leaves import Place, shown
+
+_UUID = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Za-z])")
 
 
 def paired(before: "dict[Place, Any]", now: "dict[Place, Any]", masks: "list[tuple[Any, str]]") -> "list[list[str]]":
     """Give places of `now` that only it has the names of `before` that they equal once masked, where one alone does. Returns them.
 
-    Only names with a path in them: any other counter is one of the script's own.
+    Only names with a path or a UUID in them: any other counter is one of the script's own.
     """
 
     def plain(places: "list[Place]") -> "dict[tuple[str, ...], Place]":
@@ -17,7 +20,7 @@ def paired(before: "dict[Place, Any]", now: "dict[Place, Any]", masks: "list[tup
             masked = []
             for step in place:
                 kind, _, name = step.partition(" ")
-                for pattern, replacement in masks if "/" in name else ():
+                for pattern, replacement in masks if "/" in name else [(_UUID, "<id>")]:
                     name = pattern.sub(replacement, name)
                 masked.append("%s %s" % (kind, name))
             found.setdefault(tuple(masked), []).append(place)

@@ -28,6 +28,8 @@ _TEXT = 4000
 _WHY = 500
 _FAR = 0.01
 """`verify.tensors.NEAR`."""
+_TIMED = re.compile(r"key (?:mean|std)_(?:fit|score)_time")
+"""scikit-learn's searches keep how long they took beside their scores (`cv_results_`)."""
 
 
 def compare(left: str, right: str, numpy: Any, masks: "Sequence[tuple[str, int, str]]" = ()) -> "dict[str, Any]":
@@ -42,8 +44,10 @@ def compare(left: str, right: str, numpy: Any, masks: "Sequence[tuple[str, int, 
     missing/new  names of tensors on one side only, at most 100; all of them are in `gone` and `come`
     values       how many other values there are on the left
     others       [name, left, right, text] of values that differ, at most 100, null for none; all of them are in `other`. `text`:
-                 both are texts, and whole; of longer ones there is the part where they begin to differ
+                 both are texts, whole, and may say no more than when, or by which random name; of longer ones there is the part
+                 where they begin to differ
     renamed      [left, right], at most 100: names that are the same once masked
+    timed        names of tensors that differ and hold spans of time, at most 100: with masks alone, and in none of the above
     quiet        how many other values differ that say when, or by which random name: of databases, and with masks alone
     """
     try:
@@ -52,10 +56,13 @@ def compare(left: str, right: str, numpy: Any, masks: "Sequence[tuple[str, int, 
         patterns = [(re.compile(pattern, flags), replacement) for pattern, flags, replacement in masks]
         renamed = paired(before[0], now[0], patterns) + paired(before[1], now[1], patterns)
         unequal = []
+        timed = []
         for place, one in before[0].items():
             if place in now[0]:
                 found = differences(_clean(shown(place)), one, now[0][place], numpy)
-                if found is not None:
+                if found is not None and masks and place and _TIMED.fullmatch(place[-1]) and "now_dtype" not in found:
+                    timed.append(shown(place))
+                elif found is not None:
                     unequal.append(found)
     except UnreadableError as error:
         return {"problem": _clean(str(error))[:_WHY]}
@@ -70,14 +77,16 @@ def compare(left: str, right: str, numpy: Any, masks: "Sequence[tuple[str, int, 
     others = []
     quiet = 0
     masked = bool(masks) and all(isinstance(root, Database) for root in roots)
+    same = rows.Names()
     for place in list(before[1]) + [place for place in now[1] if place not in before[1]]:
         was, value = before[1].get(place), now[1].get(place)
         if type(was) is type(value) and _said(was) == _said(value):
             continue
-        if masked and rows.quiet(place, was, value, (before[1], now[1]), patterns):
+        says = rows.quiet(place, was, value, (before[1], now[1]), patterns, same) if masked else False
+        if says:
             quiet += 1
         else:
-            others.append((shown(place), was, value))
+            others.append((shown(place), was, value, says is None))
     return {
         "problem": "",
         "tensors": len(before[0]),
@@ -94,12 +103,13 @@ def compare(left: str, right: str, numpy: Any, masks: "Sequence[tuple[str, int, 
         "values": len(before[1]),
         "others": [_told(*row) for row in others[:_NAMED]],
         "other": len(others),
+        "timed": [_clean(name) for name in timed[:_NAMED]],
         "quiet": quiet,
         "renamed": [[_clean(name) for name in row] for row in renamed[:_NAMED]],
     }
 
 
-def _told(name: str, was: object, value: object) -> "list[object]":
+def _told(name: str, was: object, value: object, counts: bool) -> "list[object]":
     then, now = _said(was), _said(value)
     if then is None or now is None:
         return [_clean(name), *(None if one is None else _clean(one)[:_TEXT] for one in (then, now)), False]
@@ -110,7 +120,7 @@ def _told(name: str, was: object, value: object) -> "list[object]":
         at = next((n for n, (one, other) in enumerate(zip(then, now)) if one != other), min(len(then), len(now)))  # noqa: B905
         start = max(0, at - 40)
         then, now = ("%s%s" % ("…" * bool(start), one[start : start + _TEXT]) for one in (then, now))
-    texts = whole and type(was) is type(value) and isinstance(was, str)
+    texts = whole and not counts and type(was) is type(value) and isinstance(was, str)
     return [_clean(name), _clean(then), _clean(now), texts]
 
 

@@ -19,13 +19,40 @@ _EPOCH = range(10**12, 10**13)
 _NAMES = (("key runs", "key name"), ("key logged_models", "key name"))
 _ID = re.compile(r"(?:\w+_)?(?:uu)?id")
 _RANDOM = re.compile(r"(?:[a-z]{1,2}-)?(?:[0-9a-f]{32}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})")
+_PART = re.compile(r"(?<![0-9A-Za-z])(?:[0-9a-f]{32}|[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12})(?![0-9A-Za-z])")
+_NOTE = "mlflow.note.content"
+"""What the user wrote about a run, under a name of MLflow's."""
 Values = Dict[Place, object]
 
 
+class Names:
+    """Random names of one side, and which of the other side's each of them is."""
+
+    def __init__(self) -> None:
+        self._there = {}  # type: Dict[str, str]
+        self._here = {}  # type: Dict[str, str]
+
+    def same(self, then: str, now: str) -> bool:
+        """Whether nothing that was said before gives one of them to another."""
+        ones, others = _PART.findall(then), _PART.findall(now)
+        return len(ones) == len(others) and all(
+            self._there.setdefault(one, other) == other and self._here.setdefault(other, one) == one
+            for one, other in zip(ones, others)  # noqa: B905
+        )
+
+
 def quiet(
-    place: Place, then: object, now: object, values: "Tuple[Values, Values]", masks: "Sequence[Tuple[re.Pattern[str], str]]"
-) -> bool:
-    """Of two values that differ. `values`: all of both sides. `masks`: what takes random names and moments out of a path."""
+    place: Place,
+    then: object,
+    now: object,
+    values: "Tuple[Values, Values]",
+    masks: "Sequence[Tuple[re.Pattern[str], str]]",
+    names: Names,
+) -> "bool | None":
+    """Of two values that differ; None where they name another run, whatever else they say. `values`: all of both sides. `masks`: what takes random names and moments out of a path.
+
+    `names`: one of them for all values of two files, which belong to the same run on both sides, or to none.
+    """
     if isinstance(then, str) and isinstance(now, str) and _MOMENT.fullmatch(then) and _MOMENT.fullmatch(now):
         return True
     if len(place) != 3 or any(one not in side for one in _MLFLOW for side in values):
@@ -38,11 +65,13 @@ def quiet(
     if (table, column) in _NAMES:
         return True
     if table == "key tags" and column == "key value":
-        return all(str(side.get((table, row, "key key"))).startswith("mlflow.") for side in values)
+        keys = [str(side.get((table, row, "key key"))) for side in values]
+        return all(key.startswith("mlflow.") and key != _NOTE for key in keys)
     if _ID.fullmatch(column[4:]):
-        return _RANDOM.fullmatch(then) is not None and _RANDOM.fullmatch(now) is not None
+        return (names.same(then, now) or None) if _RANDOM.fullmatch(then) and _RANDOM.fullmatch(now) else False
     # A number that is no path may be a seed, and 32 digits a checksum of data.
-    return "/" in then and "/" in now and _without(then, masks) == _without(now, masks)
+    alike = "/" in then and "/" in now and _without(then, masks) == _without(now, masks)
+    return (names.same(then, now) or None) if alike else False
 
 
 def _without(text: str, masks: "Sequence[Tuple[re.Pattern[str], str]]") -> str:

@@ -41,6 +41,8 @@ def _read(opened: Any) -> Database:
     ((whole,),) = opened.execute("PRAGMA integrity_check(1)").fetchall()
     if whole != "ok":
         raise UnreadableError("is a damaged SQLite database: %s" % whole)
+    if opened.execute("PRAGMA encoding").fetchone()[0] != "UTF-8":  # what is no UTF-16 in it would be shown as something else
+        raise UnreadableError("is an SQLite database in UTF-16, which is not read here")
     made = Database()
     for name in ("user_version", "application_id"):
         made["(%s)" % name] = opened.execute("PRAGMA %s" % name).fetchone()[0]
@@ -52,6 +54,8 @@ def _read(opened: Any) -> Database:
     left = [_ROWS]
     for name in tables:
         quoted = '"%s"' % name.replace('"', '""')
+        if name in made or "(columns of %s)" % name in made:
+            raise UnreadableError("is an SQLite database with a table that is named as what is said of others: %s" % name)
         columns = [one[1:] for one in opened.execute("PRAGMA table_xinfo(%s)" % quoted)]
         made["(columns of %s)" % name] = columns
         made[name] = list(_rows(opened, quoted, [one[0].lower() for one in columns], left))
