@@ -69,6 +69,5 @@ def _lookup3(data: bytes) -> int:
     return b
 
 
-
 def _turned(one: int, by: int) -> int:
     return (one << by | one >> (32 - by)) & _ALL

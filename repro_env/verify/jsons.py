@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -10,18 +11,32 @@ from repro_env.verify.closeness import value
 from repro_env.verify.compared import SHOWN, File, Sameness, cut, renamed, sides, those, worse
 from repro_env.verify.kinds import Kind
 
+_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
+_OWN = (
+    # The format of notebooks asks for a random id of each cell (nbformat 4.5); papermill notes how long one took.
+    (re.compile(r".*\.ipynb"), re.compile(r"cells\.\d+\.id"), re.compile(r'"[0-9a-f]{8}"')),
+    (re.compile(r".*\.ipynb"), re.compile(r"(?:cells\.\d+\.)?metadata\.papermill\.duration"), _NUMBER),
+    (
+        re.compile(r"(?:.*/)?catboost_info/catboost_training\.json"),
+        re.compile(r"iterations\.\d+\.(?:passed|remaining)_time"),
+        _NUMBER,
+    ),
+    (re.compile(r"(?:.*/)?joblib/.*/[0-9a-f]{32}/metadata\.json"), re.compile(r"duration"), _NUMBER),
+)
+"""Files of libraries, their own fields that say how long something took, or have a random name, and what stands in these."""
+
 
 def of_json(path: str, now: str, kind: Kind, left: str, right: str, *, masked: bool) -> File | None:
     """None for what is no JSON."""
     try:
-        one, other = (_parsed(text, lines=not path.lower().endswith(".json")) for text in (left, right))
+        one, other = (_parsed(text, lines=not path.lower().endswith((".json", ".ipynb"))) for text in (left, right))
         found = list(_leaves("", one, other))
     except (ValueError, RecursionError):
         return None
     level: Sameness = "bitwise"
     apart, shown, named = list(renamed(path, now)), [], []
     for name, then, there in found:
-        how = value(name, then, there, masked=masked)
+        how = None if masked and _own(path, name, then, there) else value(name, then, there, masked=masked)
         if how is None:
             apart.append(f"{name}: {cut(then)} -> {cut(there)}")
             continue
@@ -39,6 +54,13 @@ def of_json(path: str, now: str, kind: Kind, left: str, right: str, *, masked: b
         why=those(named, shown),
         apart=tuple(apart),
         shown=tuple(shown[:SHOWN]),
+    )
+
+
+def _own(path: str, name: str, then: str | None, now: str | None) -> bool:
+    return any(
+        file.fullmatch(path) and field.fullmatch(name) and all(held.fullmatch(one or "") for one in (then, now))
+        for file, field, held in _OWN
     )
 
 

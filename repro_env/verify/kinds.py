@@ -29,9 +29,7 @@ _VOLATILE_PATHS = (
     re.compile(r"(?:.*/)?core\.\d+"),
     re.compile(r"(?:.*/)?wandb/(?:[^/]*|.*/logs/.*|.*/tmp/.*)"),
     re.compile(r"(?:.*/)?mlruns/(?:.*/tags/.*|.*/meta\.yaml)"),
-    # How long each iteration took; the metrics among it are in files of their own, too.
-    re.compile(r"(?:.*/)?catboost_info/(?:time_left\.tsv|catboost_training\.json)"),
-    re.compile(r"(?:.*/)?joblib/.*/[0-9a-f]{32}/metadata\.json"),
+    re.compile(r"(?:.*/)?catboost_info/time_left\.tsv"),
     # The manifest of a checkpoint of ours names the run and the time; what it vouches for is compared.
     re.compile(r"(?:.*/)?\d{6}-step-\d+/(?:manifest\.json|SHA256SUMS)"),
 )

@@ -80,6 +80,7 @@ _SPEED = re.compile(
     r"|(?:iterations?|samples|tokens|steps|batches|images) per second|s/it)(?![0-9A-Za-z])"
 )
 _BAR = re.compile(r"\[(?:\d+:)?\d\d:\d\d<[^\]]{0,200}\]")
+_DRAWN = re.compile("[━╸╺]{2,}")
 _MINUTES = re.compile(r"(?<![0-9:.])\d{1,2}:\d\d(?![0-9:])")
 _VOLATILE = re.compile(
     # Not `duration`, `date`, `start_time`, `end_time`: models predict these.
@@ -147,9 +148,14 @@ def _before(found: re.Match[str]) -> str:
     return found.string[max(0, found.start() - _NEAR) : found.start()]
 
 
+def random(line: str) -> str:
+    """A line without runs of 32 hexadecimal digits. Anywhere but where a format says so, they may be a checksum."""
+    return _HEX.sub("<id>", line)
+
+
 def log(line: str) -> str:
-    """As `text`, for a line of a log: also clocks of progress bars."""
-    return _MINUTES.sub("<span>", text(_BAR.sub("<span>", line)))
+    """As `text`, for a line of a log: also clocks of progress bars, and how long rich draws them."""
+    return _MINUTES.sub("<span>", text(_DRAWN.sub("<bar>", _BAR.sub("<span>", line))))
 
 
 def volatile(key: str) -> bool:

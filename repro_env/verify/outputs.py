@@ -88,7 +88,7 @@ def of_bytes(path: str, now: str, kind: Kind, left: bytes, right: bytes, *, mask
         sizes = f"{len(left):,} bytes" if len(left) == len(right) else f"{len(left):,} bytes, now {len(right):,}"
         return File(path=path, now=now, kind=kind, level="different", why=f"its bytes differ ({sizes})", apart=renamed(path, now))
     found = None
-    if name.endswith((".json", ".jsonl", ".ndjson")):
+    if name.endswith((".json", ".jsonl", ".ndjson", ".ipynb")):
         found = of_json(path, now, kind, one, other, masked=masked)
     elif name.endswith((".csv", ".tsv")):
         found = of_table(path, now, kind, one, other, masked=masked)

@@ -15,6 +15,12 @@ _PDF = re.compile(r"(\(D:|<xmp:[A-Za-z]{1,20}Date>)(?:19|20)\d\d[-0-9TZ:.+']{4,3
 _PDF_ID = re.compile(r"/ID ?\[ ?<[0-9A-Fa-f]{32}> ?<[0-9A-Fa-f]{32}> ?\]")
 _SVG = re.compile(r"((?:id=[\"']|#)(?:[a-z]|image|C[0-9a-f]{1,4}_[0-9a-f]{1,8}_))[0-9a-f]{10}(?![0-9A-Za-z])")
 """matplotlib names clip paths, markers, pictures and the paths of a collection by a random salt."""
+_REPORTLAB = re.compile(r"\[<([0-9a-f]{32})><\1>\]")
+"""On a line of its own, after `/ID`."""
+_STYLED = re.compile(r"((?:id=\"|#)T_)[0-9a-f]{5}(?![0-9A-Za-z])")
+"""A table that pandas styled has a random name."""
+_MODEL = re.compile(r"(?:model_uuid|model_id|run_id|artifact_path): .*")
+"""MLflow's description of a model."""
 _MOMENT = re.compile(r"\A\d{10,13}(?= )")
 """MLflow's metrics: a line is a moment, a value, a step."""
 
@@ -63,7 +69,11 @@ def _lines(text: str, path: str) -> list[str]:
 def _mask_of(path: str, kind: Kind) -> Any:
     lower = path.lower()
     if lower.endswith(".pdf"):  # the rest of a line may be compressed
-        return lambda line: _PDF_ID.sub("<id>", _PDF.sub(r"\1<time>", line))
+        return lambda line: "<id>" if _REPORTLAB.fullmatch(line) else _PDF_ID.sub("<id>", _PDF.sub(r"\1<time>", line))
+    if lower.endswith((".html", ".htm")):
+        return lambda line: masks.text(_STYLED.sub(r"\1<id>", line))
+    if re.fullmatch(r"(?:.*/)?MLmodel", path):
+        return lambda line: masks.text(masks.random(line) if _MODEL.fullmatch(line) else line)
     if lower.endswith(".svg"):
         return lambda line: masks.text(_SVG.sub(r"\1<id>", line))
     if re.fullmatch(r"(?:.*/)?mlruns/.*/metrics/.*", path):

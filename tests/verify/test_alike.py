@@ -61,6 +61,23 @@ DIFFERENT: dict[str, tuple[str, str, str]] = {
         "<use href='#C0_part_1234567891'/>\n",
     ),
     "a picture's link": ("a.svg", "<a href='x?image1234567890'/>\n", "<a href='x?image1234567891'/>\n"),
+    "a duration of somebody's": ("metadata.json", '{"duration": 0.5}', '{"duration": 0.6}'),
+    "a duration in a notebook": (
+        "r.ipynb",
+        '{"cells": [{"outputs": [{"duration": 0.5}]}]}',
+        '{"cells": [{"outputs": [{"duration": 0.6}]}]}',
+    ),
+    "a cell's own name": ("r.ipynb", '{"cells": [{"id": "first"}]}', '{"cells": [{"id": "second"}]}'),
+    "a time of a model's": (
+        "catboost_info/catboost_training.json",
+        '{"iterations": [{"learn": [0.5], "remaining_time": 1.5}]}',
+        '{"iterations": [{"learn": [0.6], "remaining_time": 1.6}]}',
+    ),
+    "a checksum in MLflow's description of a model": ("MLmodel", f"data: {'0a' * 16}\n", f"data: {'1a' * 16}\n"),
+    "a run's name in any other text": ("r.yaml", f"run_id: {'0a' * 16}\n", f"run_id: {'1a' * 16}\n"),
+    "numbers like a PDF's": ("r.pdf", f"%PDF\xff\n[<{'0a' * 16}><{'0b' * 16}>]", f"%PDF\xff\n[<{'0a' * 16}><{'1b' * 16}>]"),
+    "a place in a page": ("r.html", '<td id="T_1">1</td>\n', '<td id="T_2">1</td>\n'),
+    "how far rich drew a bar, where that is a result": ("r.txt", "a ━━━━ 4\n", "a ━━━ 4\n"),
     "a score's time of something else": ("r.csv", "goal,score_time\n1,0.5\n", "goal,score_time\n1,0.6\n"),
     "a number after a random name": (
         "r.txt",
@@ -86,6 +103,32 @@ SAME: dict[str, tuple[str, str, str]] = {
     "when a text was packed": ("r.csv.gz", packed("a,b\n1,2\n", 1), packed("a,b\n1,2\n", 2)),
     "a time in a text that was packed": ("r.json.gz", packed('{"time": 1}', 1), packed('{"time": 2}', 2)),
     "quotes around cells": ("r.csv", "a,b\nx,1\n", '"a","b"\n"x","1"\n'),
+    "a notebook's cell": (
+        "r.ipynb",
+        '{"cells": [{"id": "0a1b2c3d", "metadata": {"papermill": {"duration": 1.5}}}]}',
+        '{"cells": [{"id": "1a1b2c3d", "metadata": {"papermill": {"duration": 2.5}}}]}',
+    ),
+    "what joblib keeps of a call": (
+        f"cache/joblib/a/f/{'0a' * 16}/metadata.json",
+        '{"duration": 0.5, "time": 1.5}',
+        '{"duration": 2.5e-05, "time": 2.5}',
+    ),
+    "a PDF's number that ReportLab wrote": (
+        "r.pdf",
+        f"%PDF\xff\n/ID \n[<{'0a' * 16}><{'0a' * 16}>]",
+        f"%PDF\xff\n/ID \n[<{'1b' * 16}><{'1b' * 16}>]",
+    ),
+    "a table that pandas styled": (
+        "r.html",
+        '<td id="T_71042_row0">1</td>\n#T_71042 {\n',
+        '<td id="T_46f23_row0">1</td>\n#T_46f23 {\n',
+    ),
+    "MLflow's description of a model": (
+        "model/MLmodel",
+        f"model_id: m-{'0a' * 16}\nrun_id: {'1a' * 16}\nartifact_path: /w/mlruns/1/models/m-{'0a' * 16}/artifacts\n",
+        f"model_id: m-{'0b' * 16}\nrun_id: {'1b' * 16}\nartifact_path: /w/mlruns/1/models/m-{'0b' * 16}/artifacts\n",
+    ),
+    "how far rich drew a bar": ("train.log", "Epoch 1/1 ━━━━━╸━ 4/4\n", "Epoch 1/1 ━━━ 4/4\n"),
     "how long a cross-validation took": (
         "r.csv",
         "fit_time,score_time,test_score\n0.1,0.2,0.9\n",

@@ -12,7 +12,7 @@ from .leaves import Place
 _MOMENT = re.compile(r"(?:19|20)\d\d-[01]\d-[0-3]\d[ T][0-2]\d:[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
 _MLFLOW = (("key alembic_version", "entry 0", "key version_num"), ("key experiments", "entry 0", "key experiment_id"))
 _TIMES = re.compile(
-    r"timestamp|(?:start|end|deleted|creation|created|last_updated?|update|updated)_time|(?:created|last_updated|creation|start|end)_(?:at|timestamp)(?:_ms)?|timestamp_ms"
+    r"timestamp|(?:start|end|deleted|creation|created|last_updated?|update|updated)_time|(?:created|last_updated|creation|start|end)_(?:at|timestamp)(?:_ms)?|(?:metric_)?timestamp_ms"
 )
 _EPOCH = range(10**12, 10**13)
 """Milliseconds, from 2001 to 2286."""
