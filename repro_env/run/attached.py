@@ -19,6 +19,8 @@ from typing import Protocol
 
 import msgspec
 
+from repro_env.run.signals import Heard, heard
+
 PASSED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _READ = 1 << 16
 _HELD = 1 << 20
@@ -66,13 +68,14 @@ class Attached(msgspec.Struct):
     def wait(self) -> None:
         """Pass everything on until the container closes its end, or the engine does. Raises `OSError`."""
         with contextlib.ExitStack() as stack:
-            wake = stack.enter_context(_signals())
+            numbers = (*PASSED, signal.SIGWINCH)
+            came = stack.enter_context(heard(one for one in numbers if signal.getsignal(one) is not signal.SIG_IGN))
             if self.terminal:
                 stack.enter_context(_raw())
                 self._size()
-            self._pump(wake)
+            self._pump(came)
 
-    def _pump(self, wake: int) -> None:
+    def _pump(self, came: Heard) -> None:
         self.stream.setblocking(False)
         frames = _Frames(self.terminal)
         closed: set[int] = set()
@@ -82,12 +85,11 @@ class Attached(msgspec.Struct):
         while True:
             poll = select.poll()
             poll.register(self.stream, select.POLLIN | (select.POLLOUT if typed else 0))
-            poll.register(wake, select.POLLIN)
+            poll.register(came.handle, select.POLLIN)
             if reading and len(typed) < _HELD and _ours():
                 poll.register(0, select.POLLIN)
             happened = dict(poll.poll(_PAUSE * 1000 if pending else 1000))
-            if wake in happened:
-                pending += os.read(wake, _READ)
+            pending += came.take()
             pending = self._send(pending)
             if 0 in happened:
                 with contextlib.suppress(BlockingIOError):
@@ -190,27 +192,6 @@ def _ours() -> bool:
         return os.tcgetpgrp(0) == os.getpgrp()
     except OSError:
         return True
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[int]:
-    """A handle that gives the number of each signal that came, one byte each, instead of what it would do."""
-    read, write = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-
-    def nothing(number: int, frame: object) -> None:
-        """Told through the handle."""
-
-    heard = [number for number in (*PASSED, signal.SIGWINCH) if signal.getsignal(number) is not signal.SIG_IGN]
-    old = {number: signal.signal(number, nothing) for number in heard}
-    wakeup = signal.set_wakeup_fd(write, warn_on_full_buffer=False)
-    try:
-        yield read
-    finally:
-        signal.set_wakeup_fd(wakeup)
-        for number, handler in old.items():
-            signal.signal(number, handler)
-        os.close(read)
-        os.close(write)
 
 
 @contextlib.contextmanager

@@ -14,11 +14,18 @@ from typing import NoReturn
 from repro_env.model.run import Launch
 from repro_env.run import inner, kernel
 from repro_env.run.channel import Inner, Signalled, Writer
+from repro_env.run.signals import Heard
 from repro_env.run.stage import Stage
 
 
-def main(launch: Launch, stage: Stage, out: Writer, *, supervisor: int, mask: set[int]) -> NoReturn:
+def main(launch: Launch, stage: Stage, out: Writer, came: Heard, *, supervisor: int, mask: set[int]) -> NoReturn:
+    """Become it, in a child of the supervisor that was just forked, with `inner.WATCHED` blocked.
+
+    `came` is the supervisor's, and is forgotten here. `mask`: the caller's own, for the command.
+    """
     try:
+        came.forget()
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored as it may have been, nobody could wait for a child
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
         stage.between()
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # again: new credentials clear it
@@ -33,6 +40,8 @@ def main(launch: Launch, stage: Stage, out: Writer, *, supervisor: int, mask: se
             if select.select([alive], [], [], 0)[0]:
                 os._exit(1)  # the one above died before it was watched
             inner.main(launch, lambda: stage.inner(out), out=out, mask=mask, umask=umask)
+        for number in signal.sigpending() & inner.FORWARDED:
+            os.kill(child, number)  # it may have come before there was a child; one that has it already gets it once
         out.send(Inner(child))
         _let_go(keep=(out.handle, held))
         while True:

@@ -46,7 +46,7 @@ def main(
 ) -> NoReturn:
     """Become init. `prepare` makes the root and enters it; it returns notes for the record.
 
-    `mask` and `umask` are the caller's own, for the command. Signals in `WATCHED` are blocked already.
+    `mask` and `umask` are the caller's own, for the command. Signals in `WATCHED` are blocked already, and no handler is set.
     """
     try:
         notes = list(prepare())
@@ -98,8 +98,6 @@ def _become(launch: Launch, *, out: Writer, mask: set[int], umask: int) -> NoRet
     try:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what is ignored stays so in a new program
             signal.signal(number, signal.SIG_DFL)
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # one that waits must end us, not raise in here
-            signal.signal(signal.SIGINT, signal.SIG_DFL)
         os.umask(umask)
         try:
             os.chdir(launch.cwd)

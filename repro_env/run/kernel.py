@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import os
 import struct
-import threading
 
 MS_RDONLY = 0x1
 MS_NOSUID = 0x2
@@ -34,8 +32,6 @@ PR_CAP_AMBIENT = 47
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 _ASK = 0xFFFFFFFF
-_F_SETOWN_EX = 15
-_F_OWNER_TID = 0
 _MNT_DETACH = 2
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
@@ -53,11 +49,6 @@ def _checked(result: int, path: str = "") -> int:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), path) if path else OSError(number, os.strerror(number))
     return result
-
-
-def owned_by_thread(handle: int) -> None:
-    """Signals of an asynchronous file go to this thread alone, where `F_SETOWN` means any thread of the process (fcntl(2))."""
-    fcntl.fcntl(handle, _F_SETOWN_EX, struct.pack("ii", _F_OWNER_TID, threading.get_native_id()))
 
 
 def mount(source: str, target: str, kind: str = "", flags: int = 0, options: str = "") -> None:

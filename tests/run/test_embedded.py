@@ -1,26 +1,21 @@
-"""The embedded runner from outside: codes, signals, what is missing, what is left when it is killed."""
+"""The embedded runner from outside: codes, what is missing, what starves."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-import pty
 import secrets
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from repro_env.model.run import Mount, User
 from tests.fakes import rootfs
 from tests.parts import need
-from tests.run.conftest import REPOSITORY, Place, environ, open_place
-from tests.run.driver import Answer
+from tests.run.conftest import Place, open_place
 
 
 def test_the_command_runs_and_its_code_passes_through(place: Place) -> None:
@@ -107,161 +102,6 @@ if os.fork() == 0:
 """)
     assert ran.stdout == "['1', '2']\n"
     assert ran.outcome.exit_code == 0
-
-
-class Live:
-    """A run that goes on: its driver, and how to ask it things."""
-
-    def __init__(self, place: Place, command: list[str], folder: Path, answer: Path, **options: object) -> None:
-        self.folder = folder
-        self._answer = answer
-        self.lines: list[str] = []
-        self.driver = subprocess.Popen(  # type: ignore[call-overload]
-            command,
-            cwd=REPOSITORY,
-            env=environ(),
-            **{"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True} | options,
-        )
-
-    def said(self, line: str) -> None:
-        """Wait for a line of the command's."""
-        assert self.driver.stdout
-        heard = ""
-        while heard != line:
-            heard = self.driver.stdout.readline()
-            assert heard, f"it ended without saying {line!r}: {self.lines}"
-            heard = heard.rstrip("\n")
-            self.lines.append(heard)
-
-    @property
-    def answer(self) -> Answer:
-        self.driver.wait(100)
-        return msgspec.json.decode(self._answer.read_bytes(), type=Answer)
-
-
-@pytest.fixture
-def live(place: Place) -> Iterator[Callable[..., Live]]:
-    started: list[Live] = []
-
-    def start(script: str, **options: object) -> Live:
-        command, folder, answer = place.command(place.launch("python", "-uc", script))
-        started.append(Live(place, command, folder, answer, **options))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.driver.kill()
-        one.driver.wait()
-        if one.driver.stdout:
-            one.driver.stdout.close()
-
-
-COUNTING = """
-import os, signal, sys, time
-got = []
-def handle(number, frame):
-    got.append(number); print("got", signal.Signals(number).name)
-for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
-    signal.signal(number, handle)
-print("ready")
-deadline = time.monotonic() + 100
-while signal.SIGUSR2 not in got and time.monotonic() < deadline: time.sleep(0.01)
-time.sleep(0.2)
-print("all", *[signal.Signals(number).name for number in got])
-sys.exit(len(got))
-"""
-
-
-def test_signals_to_the_supervisor_reach_the_command_once(live: Callable[..., Live]) -> None:
-    run = live(COUNTING)
-    run.said("ready")
-    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGUSR1, signal.SIGWINCH, signal.SIGUSR2):
-        run.driver.send_signal(number)
-        run.said(f"got {number.name}")
-    run.said("all SIGTERM SIGHUP SIGINT SIGUSR1 SIGWINCH SIGUSR2")
-    assert run.answer.outcome is not None
-    assert run.answer.outcome.exit_code == 6
-
-
-def test_signals_to_the_whole_group_reach_the_command_once(live: Callable[..., Live]) -> None:
-    """As `timeout`, `kill -- -GROUP` and the terminal send them."""
-    run = live(COUNTING, start_new_session=True)
-    run.said("ready")
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGUSR2):
-        os.killpg(run.driver.pid, number)
-        run.said(f"got {number.name}")
-    run.said("all SIGTERM SIGINT SIGUSR2")
-
-
-def test_an_unhandled_signal_ends_the_command(live: Callable[..., Live]) -> None:
-    run = live("import time; print('ready'); time.sleep(60)")
-    run.said("ready")
-    run.driver.send_signal(signal.SIGTERM)
-    outcome = run.answer.outcome
-    assert outcome is not None
-    assert (outcome.exit_code, outcome.signal) == (143, signal.SIGTERM)
-
-
-def test_ctrl_c_on_a_terminal_reaches_the_command_once(live: Callable[..., Live], place: Place) -> None:
-    main, other = pty.openpty()
-    script = "import ctypes, fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
-    command, folder, answer = place.command(place.launch("python", "-uc", COUNTING))
-    run = Live(place, [sys.executable, "-c", script, *command], folder, answer, stdin=other)
-    try:
-        run.said("ready")
-        os.write(main, b"\x03")
-        run.said("got SIGINT")
-        run.driver.send_signal(signal.SIGUSR2)
-        run.said("all SIGINT SIGUSR2")
-        assert run.answer.outcome is not None
-    finally:
-        os.close(main)
-        os.close(other)
-        run.driver.kill()
-        run.driver.wait()
-        assert run.driver.stdout
-        run.driver.stdout.close()
-
-
-def test_a_killed_supervisor_leaves_no_process_and_no_mount(live: Callable[..., Live], place: Place) -> None:
-    name = f"left-{os.getpid()}-{place.uid}"
-    run = live(f"import os, time; os.fork() or (os.setsid(), time.sleep(600)); print('ready'); time.sleep(600) # {name}")
-    run.said("ready")
-    assert len(_processes(name)) >= 2
-    run.driver.kill()
-    run.driver.wait()
-    deadline = time.monotonic() + 100
-    while _processes(name) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    assert _processes(name) == []
-    # Of this run: engines that other workers use mount and unmount at any time.
-    ours = (str(run.folder), str(place.store), str(place.root.parent))
-    assert not [line for line in Path("/proc/self/mountinfo").read_text().splitlines() if any(path in line for path in ours)]
-    assert (run.folder / ".scratch").is_dir()
-    deadline = time.monotonic() + 100
-    while (run.folder / ".scratch").exists() and time.monotonic() < deadline:  # the last process may still be going
-        place.sh(":")
-    assert sorted(path.name for path in run.folder.iterdir()) == ["files"]
-
-
-def _processes(name: str) -> list[int]:
-    found = []
-    for path in Path("/proc").iterdir():
-        if path.name.isdigit():
-            with contextlib.suppress(OSError):
-                if name.encode() in (path / "cmdline").read_bytes() and b"-uc" in (path / "cmdline").read_bytes():
-                    found.append(int(path.name))
-    return found
-
-
-def test_a_run_in_progress_keeps_its_scratch_folder(live: Callable[..., Live], place: Place) -> None:
-    run = live("import os, sys, time; open('/tmp/mine', 'w').write('kept'); print('ready'); time.sleep(60)")
-    run.said("ready")
-    place.sh(":")
-    assert (run.folder / ".scratch").is_dir()
-    run.driver.send_signal(signal.SIGTERM)
-    assert run.answer.outcome
-    assert not (run.folder / ".scratch").exists()
 
 
 def test_out_of_memory_is_told_where_a_control_group_tells_it(stores: Callable[[int], Path]) -> None:

@@ -24,7 +24,8 @@ from tests.fakes import rootfs
 from tests.parts import need
 from tests.run import engines as fakes
 from tests.run.conftest import PLAIN, REPOSITORY, Place, environ, open_place
-from tests.run.test_embedded import COUNTING, Live, _starves
+from tests.run.test_embedded import _starves
+from tests.run.test_supervisor import COUNTING, Live
 
 NAME = f"repro-env-test-runners-{secrets.token_hex(4)}:tiny"
 
@@ -339,7 +340,7 @@ def test_a_killed_supervisor_leaves_nothing(live: Callable[..., Live], both: Pla
     run.driver.kill()
     run.driver.wait()
     if not both.engine:
-        return  # tests/run/test_embedded.py says what of it
+        return  # tests/run/test_supervisor.py says what of it
     deadline = time.monotonic() + 100
     with engines.opened(both.engine) as engine:
         while engine.client.api.containers(all=True, filters={"label": f"{LABEL}={run.folder}/.scratch"}):
