@@ -7,9 +7,10 @@ from pathlib import Path
 
 from repro_env.model.codec import Frozen
 from repro_env.model.errors import PlatformError, UsageError
-from repro_env.run import doctor, engines
-from repro_env.run.doctor import Finding, Observations
+from repro_env.run import diagnosis, doctor, engines
+from repro_env.run.diagnosis import Finding
 from repro_env.run.engines import Met
+from repro_env.run.observations import Observations
 
 
 class Diagnosis(Frozen, frozen=True, kw_only=True):
@@ -29,7 +30,7 @@ def examine(store: Path, runs: Path) -> Diagnosis:
     if not runs.is_dir():
         raise UsageError("is no folder", where=str(runs), hint="name the folder that runs will be kept in: doctor --for DIR")
     observations = doctor.observe(store, runs.resolve())
-    findings = doctor.diagnose(observations)
+    findings = diagnosis.diagnose(observations)
     met = engines.meet(os.environ)
     findings += engines.findings(met)
-    return Diagnosis(works=doctor.works(findings), findings=findings, observations=observations, engines=met)
+    return Diagnosis(works=diagnosis.works(findings), findings=findings, observations=observations, engines=met)

@@ -8,7 +8,7 @@ from repro_env.io import engine as engines
 from repro_env.model.codec import Frozen
 from repro_env.model.errors import EngineError
 from repro_env.run import docker
-from repro_env.run.doctor import Finding
+from repro_env.run.diagnosis import Finding
 
 _PATIENCE = 5.0
 """Seconds for an answer."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from repro_env.run import engines
-from repro_env.run.doctor import works
+from repro_env.run.diagnosis import works
 from repro_env.run.engines import Met
 from tests.run.engines import docker
 
