@@ -1,12 +1,13 @@
-"""Whether what a spec expects follows from its identity, as far as that shows without any wheel."""
+"""Whether what a spec expects follows from its identity: at once as far as that shows without any wheel, then its groups."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from repro_env.build.sources import Artifact
-from repro_env.image import config
+from repro_env.image import config, group
 from repro_env.model.errors import BuildError
+from repro_env.model.image import LayerKind
 from repro_env.model.spec import Spec
 
 
@@ -35,6 +36,32 @@ def contradiction(spec: Spec) -> None:
     image = config.image_id(identity, expected.layers)
     if image != expected.image_id:
         raise _contradicts("the image ID", expected.image_id, image)
+
+
+def check_groups(spec: Spec, sizes: Mapping[str, int], whole: Collection[LayerKind]) -> None:
+    """The expected groups are those that the grouping rule makes of these artifacts. Raises `BuildError`.
+
+    `sizes`: bytes that each artifact becomes, by key. `whole`: kinds of which a layer came as it was sent; they are left
+    out, since nothing is known of wheels that nobody has. The diff ID of such a layer was proven all the same.
+    """
+    kinds: tuple[tuple[LayerKind, Sequence[Artifact]], ...] = (
+        ("conda", spec.identity.packages),
+        ("distributions", spec.identity.distributions),
+    )
+    for kind, artifacts in kinds:
+        if kind in whole:
+            continue
+        keys = {label(one): one.key for one in artifacts}
+        expected = [tuple(keys[held] for held in one.holds) for one in spec.expected.layers if one.kind == kind]
+        found = group.groups(group.Sized(one.key, sizes[one.key]) for one in artifacts if one.key in sizes)
+        if found != expected:
+            first = next(
+                (names for names, other in zip(expected, [*found, *expected], strict=False) if names != other), expected[-1]
+            )
+            raise BuildError(
+                f"the spec expects a layer of {several(first)}, and the grouping rule makes another of these artifacts",
+                hint="the spec contradicts itself; capture again",
+            )
 
 
 def _contradicts(what: str, expected: str, got: str) -> BuildError:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from functools import partial
 from pathlib import Path
@@ -18,29 +18,23 @@ from typing import Any
 
 import msgspec
 
-from repro_env.build import conda
-from repro_env.build.contradiction import contradiction, label, several
+from repro_env.build import room
+from repro_env.build.contradiction import check_groups, contradiction, label, several
 from repro_env.build.giver import Offer
 from repro_env.build.interface import Built, Item, Origin, Plan
+from repro_env.build.known import Known
+from repro_env.build.room import blocks
 from repro_env.build.sources import Artifact, Finder, Place, Search
 from repro_env.build.trees import Trees
 from repro_env.build.unpacking import GroupJob, Job, MarkerJob, Part, PlaceFailed, TreeJob, serve
 from repro_env.build.workers import Workers
-from repro_env.image import conda as linking
-from repro_env.image import group
-from repro_env.image import wheel as rule
-from repro_env.io.files import free
 from repro_env.model.artifact import CondaPackage, TreeBlob
-from repro_env.model.errors import ArtifactError, BuildError, DiskError, NetworkError, ReproEnvError
-from repro_env.model.image import LayerKind
+from repro_env.model.errors import ArtifactError, BuildError, NetworkError, ReproEnvError
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Advance, Tell
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
-from repro_env.store.wheelfile import open_facts
 
-BLOCK = 4096
-"""Bytes that file systems give out at once."""
 FETCHES = 6
 """Downloads at a time."""
 ALONE = 64 << 20
@@ -90,18 +84,9 @@ class Direct:
         self._artifacts: tuple[Artifact, ...] = (*spec.identity.packages, *spec.identity.distributions)
         by_label = {label(one): one for one in self._artifacts}
         self._wheels = {one.diff_id: tuple(by_label[held] for held in one.holds) for one in spec.expected.layers}
-        self._facts: dict[str, rule.Facts] = {}
-        self._weights: dict[str, tuple[int, int]] = {}
-        """Bytes and files that a wheel becomes, as far as known."""
+        self._known = Known(spec.identity, store, self._finder.facts)
         self._searches: dict[str, Search] = {}
         self._planned: Plan | None = None
-        for wheel in spec.identity.distributions:
-            known = self._finder.facts(wheel)
-            if known is not None:
-                self._facts[wheel.key] = known
-        self._linked: dict[str, linking.Facts] = {}
-        """Of conda packages, as far as known."""
-        self._learn_packages()
 
     def plan(self, *, ask: bool) -> Plan:
         try:
@@ -116,17 +101,17 @@ class Direct:
             wheel
             for one in self._spec.expected.layers
             for wheel in self._wheels[one.diff_id]
-            if not self._there(one.diff_id) or not self._is_known(wheel)
+            if not self._there(one.diff_id) or not self._known.has(wheel)
         ]
         for wheel in needed:
-            self._searches.setdefault(wheel.key, Search(self._finder, wheel, self._facts.get(wheel.key)))
+            self._searches.setdefault(wheel.key, Search(self._finder, wheel, self._known.facts.get(wheel.key)))
         with ThreadPoolExecutor(FETCHES) as pool:
             peeked = list(pool.map(lambda wheel: self._peek(wheel, agree), needed))
         places = {wheel.key: place for wheel, place in zip(needed, peeked, strict=True) if isinstance(place, Place)}
         nowhere = {wheel.key: error for wheel, error in zip(needed, peeked, strict=True) if not isinstance(error, Place)}
         for wheel in needed:
             if wheel.key in places:
-                self._weigh(wheel, places[wheel.key])
+                self._known.weigh(wheel, places[wheel.key])
         items: list[Item] = []
         fetch = write = files = 0
         for one in self._spec.expected.layers:
@@ -135,7 +120,7 @@ class Direct:
             if failed is not None:
                 offer = self._taken_whole(one.diff_id, failed)
                 fetch += 0 if there else offer.size
-                write += 0 if there else _blocks(offer.size)
+                write += 0 if there else blocks(offer.size)
             for wheel in self._wheels[one.diff_id]:
                 place = places.get(wheel.key) if failed is None else None
                 origin: Origin = place.origin if place is not None else "layer" if failed is None or there else "registry"
@@ -143,10 +128,10 @@ class Direct:
                 items.append(Item(what=label(wheel), origin=origin, where=where, size=wheel.size))
                 if place is not None and place.remote:
                     fetch += wheel.size
-                    write += _blocks(wheel.size)
+                    write += blocks(wheel.size)
                     files += 1
                 if not there:
-                    size, count = self._unpacked(wheel)
+                    size, count = self._known.unpacked(wheel)
                     write += size
                     files += count
         for what, tree in self._trees.named():
@@ -154,12 +139,12 @@ class Direct:
             items.append(item)
             if item.origin not in ("layer", "carried", "nowhere"):
                 fetch += item.size
-                write += _blocks(item.size)
+                write += blocks(item.size)
                 files += 1
             if blob:
-                write += _blocks(tree.size)
+                write += blocks(tree.size)
                 files += tree.files
-        exact = all(wheel.key in self._weights for wheel in needed)
+        exact = all(self._known.weighs(wheel) for wheel in needed)
         self._planned = Plan(items=tuple(items), fetch=fetch, write=write, files=files, exact=exact)
         return self._planned
 
@@ -233,7 +218,7 @@ class Direct:
                     waiting.append(task)
                 else:
                     running[lanes.submit(workers.run, job)] = task
-            if not grouped and all(self._is_known(one) for one in self._artifacts):
+            if not grouped and all(self._known.has(one) for one in self._artifacts):
                 self._grouped()
                 grouped = True
             awaited: list[Future[Any]] = [*running]
@@ -247,19 +232,9 @@ class Direct:
                 if not self._settled(task, future, fetchers):
                     waiting.insert(0, task)
         if not grouped:
-            self._learn_packages()  # what they become was found out while they were unpacked
+            self._known.learn_packages()  # what they become was found out while they were unpacked
             self._grouped()
         return told
-
-    def _is_known(self, one: Artifact) -> bool:
-        return one.key in (self._linked if isinstance(one, CondaPackage) else self._facts)
-
-    def _learn_packages(self) -> None:
-        identity = self._spec.identity
-        for package in identity.packages:
-            found = conda.known(package, identity.layout, self._store)
-            if found is not None:
-                self._linked[package.key] = found
 
     def _tasks(self, fetchers: ThreadPoolExecutor, tell: Tell) -> list[_Task]:
         identity = self._spec.identity
@@ -270,7 +245,7 @@ class Direct:
                 task = _Task(
                     GroupJob(one.diff_id, ()),
                     label=f"the layer of {several(one.holds)}",
-                    size=sum(self._unpacked(wheel)[0] for wheel in wheels),
+                    size=sum(self._known.unpacked(wheel)[0] for wheel in wheels),
                 )
                 if one.diff_id in self._whole:
                     if not self._there(one.diff_id):
@@ -307,17 +282,17 @@ class Direct:
     def _fetched(self, diff_id: str) -> TreeJob:
         """The job of a layer as it was sent, whose diff ID is proven; runs in a fetcher's thread."""
         size = self._givers.give(diff_id, self._layers, size=None)
-        enough(self._store.root, size, 0)
+        room.enough(self._store.root, size, 0)
         return TreeJob(TreeBlob(sha256=diff_id, size=size, files=0), str(self._layers.folder.parent))
 
     def _part(self, wheel: Artifact, there: bool) -> Part:
         """Find one wheel or package; runs in a fetcher's thread."""
         if isinstance(wheel, CondaPackage):
-            if there and self._is_known(wheel):
+            if there and self._known.has(wheel):
                 return Part(wheel, self._spec.identity.layout, None, None)
             search = self._searches.setdefault(wheel.key, Search(self._finder, wheel, None))
             return Part(wheel, self._spec.identity.layout, None, search.take(self._finder.take))
-        facts = self._facts.get(wheel.key)
+        facts = self._known.facts.get(wheel.key)
         if there and facts is not None:
             return Part(wheel, self._spec.identity.layout_of(wheel), facts, None)
         search = self._searches.setdefault(wheel.key, Search(self._finder, wheel, facts))
@@ -327,7 +302,7 @@ class Direct:
                 return Part(wheel, self._spec.identity.layout_of(wheel), facts, place)
             try:
                 # Only whole wheels are offered while the facts are not known.
-                facts = self._facts[wheel.key] = self._finder.learn(place, wheel)
+                facts = self._known.facts[wheel.key] = self._finder.learn(place, wheel)
             except ArtifactError as error:
                 if not self._finder.drop(place, wheel):
                     raise
@@ -352,8 +327,8 @@ class Direct:
             self._taken_whole(task.job.diff_id, error)
             return None
         if not self._there(task.job.diff_id):
-            sizes = [self._unpacked(part.wheel) for part in parts]
-            enough(self._store.root, sum(size for size, _ in sizes), sum(count for _, count in sizes))
+            sizes = [self._known.unpacked(part.wheel) for part in parts]
+            room.enough(self._store.root, sum(size for size, _ in sizes), sum(count for _, count in sizes))
         return msgspec.structs.replace(task.job, parts=parts)
 
     def _settled(self, task: _Task, future: Future[None], fetchers: ThreadPoolExecutor) -> bool:
@@ -401,87 +376,15 @@ class Direct:
 
     def _grouped(self) -> None:
         """The expected groups are those that the grouping rule makes of these artifacts. Raises `BuildError`."""
-        identity = self._spec.identity
-        self._check_groups(
-            "conda",
-            [
-                (one.key, linking.canonical(self._linked[one.key], identity.layout).size)
-                for one in identity.packages
-                if one.key in self._linked
-            ],
-        )
-        self._check_groups(
-            "distributions",
-            [
-                (one.key, rule.canonical(self._facts[one.key], identity.layout_of(one), name=one.name).size)
-                for one in identity.distributions
-                if one.key in self._facts
-            ],
-        )
-
-    def _check_groups(self, kind: LayerKind, sizes: Sequence[tuple[str, int]]) -> None:
-        """Not where a layer came whole: nothing is known of wheels that nobody has. Its diff ID was proven all the same."""
-        if any(one.kind == kind and one.diff_id in self._whole for one in self._spec.expected.layers):
-            return
-        found = group.groups(group.Sized(key, size) for key, size in sizes)
-        expected = [
-            tuple(wheel.key for wheel in self._wheels[one.diff_id]) for one in self._spec.expected.layers if one.kind == kind
-        ]
-        if found != expected:
-            first = next(
-                (names for names, other in zip(expected, [*found, *expected], strict=False) if names != other), expected[-1]
-            )
-            raise BuildError(
-                f"the spec expects a layer of {several(first)}, and the grouping rule makes another of these artifacts",
-                hint="the spec contradicts itself; capture again",
-            )
+        whole = {one.kind for one in self._spec.expected.layers if one.diff_id in self._whole}
+        check_groups(self._spec, self._known.sizes(), whole)
 
     def _there(self, diff_id: str) -> bool:
         return self._store.layers.path(diff_id) is not None
 
-    def _weigh(self, wheel: Artifact, place: Place) -> None:
-        """Look into a whole wheel on this machine, whose facts are not known, for what it will unpack to."""
-        if isinstance(wheel, CondaPackage) or wheel.key in self._facts or not place.whole or place.remote:
-            return
-        try:
-            # Not checked yet, so good for a forecast and for nothing else.
-            self._weights[wheel.key] = _weight(open_facts(Path(place.where), wheel.filename))
-        except (ArtifactError, OSError):
-            return
-
-    def _unpacked(self, wheel: Artifact) -> tuple[int, int]:
-        """Bytes in whole blocks and files that a wheel becomes; a lower bound while nothing is known of it."""
-        linked = self._linked.get(wheel.key)
-        if linked is not None:
-            self._weights[wheel.key] = sum(_blocks(one.size) for one in linked.linked), len(linked.linked)
-            return self._weights[wheel.key]
-        facts = self._facts.get(wheel.key)
-        if facts is not None:
-            self._weights[wheel.key] = _weight(facts)
-        return self._weights.get(wheel.key, (wheel.size, 1))
-
-
-def enough(root: Path, size: int, files: int) -> None:
-    """Raises `DiskError` when the file system of the store has less room than `size` bytes or `files` inodes."""
-    free_size, free_files = free(root)
-    hint = "free some room there, or put the store elsewhere with REPRO_ENV_STORE"
-    if size > free_size:
-        raise DiskError(f"{size:,} bytes have to be written and {free_size:,} are free", where=str(root), hint=hint)
-    if files > free_files:
-        raise DiskError(f"{files:,} files have to be made and {free_files:,} inodes are free", where=str(root), hint=hint)
-
-
-def _weight(facts: rule.Facts) -> tuple[int, int]:
-    folders = {file.name.rpartition("/")[0] for file in facts.files}
-    return sum(_blocks(file.size) for file in facts.files) + BLOCK * len(folders), len(facts.files) + len(folders)
-
 
 def _believe(place: Place, wheel: Artifact) -> Place:  # noqa: ARG001
     return place
-
-
-def _blocks(size: int) -> int:
-    return -size % BLOCK + size
 
 
 def _cores() -> int:

@@ -16,13 +16,13 @@ from typing import Any
 
 import msgspec
 
-from repro_env.build import packed, proven
-from repro_env.build.direct import enough
+from repro_env.build import packed, proven, room
+from repro_env.build.contradiction import check_groups, label
 from repro_env.build.giver import Offer
 from repro_env.build.interface import Item, Plan
 from repro_env.build.packed import Answer, Group, Has, Job, Source, Tree
 from repro_env.build.sources import Artifact, Finder, Place, Search
-from repro_env.build.tasks import Task, check_groups, found, parts, tasks
+from repro_env.build.tasks import Task, found, parts, sizes, tasks, whole
 from repro_env.build.trees import Trees
 from repro_env.build.workers import Workers
 from repro_env.image import config
@@ -118,7 +118,7 @@ class Packing:
                 needed = [task for task in self._tasks if task.found is None]
                 if needed:
                     self._send(needed, workers, lanes, fetchers, tell)
-                check_groups(self._spec, self._tasks)
+                check_groups(self._spec, sizes(self._tasks), whole(self._spec, self._tasks))
                 layers = tuple(found(task) for task in self._tasks)
                 image = Image(self._config(layers), tuple(one.blob for one in layers))
                 where = self._output.finish(image)
@@ -167,7 +167,7 @@ class Packing:
         tell: Tell,
     ) -> None:
         plan = self._plan(fetchers, ask=False)
-        enough(self._store.root, plan.fetch, plan.files)
+        room.enough(self._store.root, plan.fetch, plan.files)
         tell(f"packing: {len(needed)} of {len(self._tasks)} layers to send, {plan.fetch / 1e6:.1f} MB to fetch")
         with tell.progress(plan.fetch + plan.write, "packing") as advance:
             self._drive(needed, workers, lanes, fetchers, advance)
@@ -204,7 +204,7 @@ class Packing:
                 place = found if isinstance(found, Place) and offer is None else None
                 origin = offer.origin if offer is not None else place.origin if place is not None else "output"
                 where = offer.where if offer is not None else str(place or "")
-                items.append(Item(what=f"{one.key}=={one.version}", origin=origin, where=where, size=one.size))
+                items.append(Item(what=label(one), origin=origin, where=where, size=one.size))
                 if place is not None and place.remote:
                     fetch += one.size
                     files += 1

@@ -10,13 +10,12 @@ from typing import Any
 import msgspec
 
 from repro_env.build import packed
-from repro_env.build.contradiction import contradiction
+from repro_env.build.contradiction import contradiction, label, several
 from repro_env.build.packed import Answer, Group, Job, Marker, Part, Source, Tree
 from repro_env.build.sources import Artifact, Place
-from repro_env.image import group
 from repro_env.model.artifact import CondaPackage, TreeBlob
 from repro_env.model.errors import BuildError
-from repro_env.model.image import Layer, Packed
+from repro_env.model.image import Layer, LayerKind, Packed
 from repro_env.model.spec import Spec
 from repro_env.store import sent
 from repro_env.store.carried import Carried
@@ -97,7 +96,7 @@ def tasks(spec: Spec, folder: Path, store: Store, *, source: bool) -> list[Task]
     contradiction(spec)
     identity = spec.identity
     artifacts: list[Artifact] = [*identity.packages, *identity.distributions]
-    by_label = {f"{one.key}=={one.version}": one for one in artifacts}
+    by_label = {label(one): one for one in artifacts}
     trees = [identity.base, identity.unowned, identity.interpreter.tree, identity.overlay]
     blobs = {tree.sha256: tree for tree in trees if tree is not None}
     made = []
@@ -116,27 +115,14 @@ def tasks(spec: Spec, folder: Path, store: Store, *, source: bool) -> list[Task]
     return made
 
 
-def check_groups(spec: Spec, done: Sequence[Task]) -> None:
-    """The expected groups are those that the grouping rule makes of these artifacts. Raises `BuildError`.
+def sizes(done: Sequence[Task]) -> dict[str, int]:
+    """Bytes that each wheel and package becomes, by key, as far as these tasks know."""
+    return {key: size for task in done for key, size in task.sizes.items()}
 
-    Not where a layer came whole: nothing is known of wheels that nobody has. Its diff ID was proven all the same.
-    """
-    whole = {one.kind for one, task in zip(spec.expected.layers, done, strict=False) if task.whole}
-    sizes = {key: size for task in done for key, size in task.sizes.items()}
-    kinds: tuple[tuple[str, Sequence[Artifact]], ...] = (
-        ("conda", spec.identity.packages),
-        ("distributions", spec.identity.distributions),
-    )
-    for kind, artifacts in kinds:
-        if kind in whole:
-            continue
-        held = {f"{one.key}=={one.version}": one.key for one in artifacts}
-        expected = [tuple(held[label] for label in one.holds) for one in spec.expected.layers if one.kind == kind]
-        if group.groups(group.Sized(one.key, sizes[one.key]) for one in artifacts) != expected:
-            raise BuildError(
-                f"the grouping rule makes other layers of these {len(artifacts)} {kind} than the spec expects",
-                hint="the spec contradicts itself; capture again",
-            )
+
+def whole(spec: Spec, done: Sequence[Task]) -> set[LayerKind]:
+    """Kinds of which a layer came as it was sent."""
+    return {one.kind for one, task in zip(spec.expected.layers, done, strict=False) if task.whole}
 
 
 def _group(one: Layer, artifacts: Iterable[Artifact], spec: Spec, store: Store) -> Task:
@@ -148,7 +134,7 @@ def _group(one: Layer, artifacts: Iterable[Artifact], spec: Spec, store: Store) 
         )
         for artifact in sorted(artifacts, key=lambda artifact: artifact.key)
     )
-    what = _several(one.holds)
+    what = several(one.holds)
     made = store.facts.recall(packed.MADE, packed.parts_key(held), packed.Made)
     if made is not None and made.diff_id != one.diff_id:
         raise BuildError(
@@ -186,7 +172,3 @@ def _source(spec: Spec, folder: Path, store: Store) -> Task:
     if diff_id is not None:
         task.expected = sent.known(store.facts, sent.ZLIB, diff_id.decode())
     return task
-
-
-def _several(names: Sequence[str]) -> str:
-    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")

@@ -53,12 +53,13 @@ def rebuild(
     done = Rebuilt(image_id=spec.expected.image_id, spec_digest=spec.digest, layers=layers, plan=None)
     if present(spec, folder, store):
         return done
-    from repro_env.build.direct import Direct, enough
+    from repro_env.build import room
+    from repro_env.build.direct import Direct
 
     maker = (builder or Direct)(spec, folder, store)
     plan = maker.plan(ask=dry_run)
     tell(_announcement(plan, store))
-    enough(store.root, plan.write, plan.files)
+    room.enough(store.root, plan.write, plan.files)
     if dry_run:
         return msgspec.structs.replace(done, plan=plan)
     for item in plan.items:

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 import pytest
 
-from repro_env.build import direct
+from repro_env.build import direct, room
 from repro_env.flows.locate import locate
 from repro_env.flows.rebuild import Rebuilt, rebuild
 from repro_env.image import config, layout
@@ -514,10 +514,10 @@ def test_no_room_is_said_before_anything_is_written(
 ) -> None:
     spec = specs.make(folder, made, carry=list(made))
     before = listing(store.root)
-    monkeypatch.setattr(direct, "free", lambda path: (4096, 10**6))
+    monkeypatch.setattr(room, "free", lambda path: (4096, 10**6))
     with pytest.raises(DiskError, match="bytes have to be written"):
         run(spec, folder, store)
-    monkeypatch.setattr(direct, "free", lambda path: (10**12, 3))
+    monkeypatch.setattr(room, "free", lambda path: (10**12, 3))
     with pytest.raises(DiskError, match="inodes"):
         run(spec, folder, store)
     assert listing(store.root) == before
@@ -678,7 +678,7 @@ def test_a_full_disk_is_a_sentence_and_leaves_nothing(
     store = Store.open(small_disk / "store")
     with pytest.raises(DiskError, match="have to be written"):
         run(spec, folder, store)
-    monkeypatch.setattr(direct, "enough", lambda root, size, files: None)
+    monkeypatch.setattr(room, "enough", lambda root, size, files: None)
     with pytest.raises(DiskError):
         run(spec, folder, store)
     assert listing(store.root / "temp") == set()
