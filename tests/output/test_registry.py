@@ -115,24 +115,29 @@ def test_workers_that_are_forked_share_one(real: str, sample: images.Layered) ->
     assert sample.image.manifest_blob.digest in to.finish(sample.image)
 
 
+def _killed_at(stop: int, to: RegistryOutput, sample: images.Layered) -> None:
+    def until(data: bytes, number: int) -> Iterator[bytes]:
+        yield data[: len(data) // 2]
+        if number == stop:
+            os.kill(os.getpid(), signal.SIGKILL)
+        yield data[len(data) // 2 :]
+
+    for number, (data, blob) in enumerate(zip(sample.layers, sample.image.layers, strict=True)):
+        if not to.has(blob):
+            to.take(until(data, number), blob)
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
 def test_killed_in_the_middle_and_sent_again(real: str, sample: images.Layered, tmp_path: Path) -> None:
     """No image before all of it is there; nothing of the killed one is in the way."""
     repository = "repro-env-test/killed"
     for stop in range(4):
         child = os.fork()
         if not child:
-            to = output(real, repository=repository)
-
-            def until(data: bytes, number: int, at: int = stop) -> Iterator[bytes]:
-                yield data[: len(data) // 2]
-                if number == at:
-                    os.kill(os.getpid(), signal.SIGKILL)
-                yield data[len(data) // 2 :]
-
-            for number, (data, blob) in enumerate(zip(sample.layers, sample.image.layers, strict=True)):
-                if not to.has(blob):
-                    to.take(until(data, number), blob)
-            os.kill(os.getpid(), signal.SIGKILL)
+            try:
+                _killed_at(stop, output(real, repository=repository), sample)
+            finally:
+                os._exit(1)  # an error must not go on as a second process of the tests
         assert os.WIFSIGNALED(os.waitpid(child, 0)[1])
         assert Registry(real).head(repository, "v1") is None
     send(output(real, repository=repository), sample)
