@@ -87,9 +87,9 @@ _VOLATILE = re.compile(
     r"(?i)_?(?:time|timestamp|wall_?time|elapsed(?:_time)?|time_elapsed|runtime|created_at|started_at|finished_at|hostname|host|pid"
     r"|uuid|run_id|fps|throughput|time_this_iter_s|time_total_s|time_since_restore)"
     r"|(?:train|eval|test|predict|validation|val|epoch|step|batch|iter|iteration|fit)_(?:runtime|time|duration|seconds)"
-    # Of CatBoost a model's random name; of scikit-learn how long a search refitted, and where a list lay in memory; of Keras where
-    # an object did.
-    r"|model_guid|refit_time_|_stop_words_id|shared_object_id"
+    # Of CatBoost a model's random name; of scikit-learn how long a search refitted, and where a list lay in memory; of Keras
+    # and skops where an object did.
+    r"|model_guid|refit_time_|_stop_words_id|shared_object_id|skops_object_id"
     r"|(?:data|total|elapsed|wall)_(?:time|seconds|sec|ms)|(?:mean|std)_(?:fit|score)_time"
     r"|(?:(?:train|eval|test|predict|validation|val)_)?(?:samples|steps|tokens|images|batches|iterations|it)_per_sec(?:ond)?"
 )

@@ -21,6 +21,7 @@ TYPES = {"[Content_Types].xml": b""}
 CORE = '<cp:coreProperties><dcterms:created xsi:type="dcterms:W3CDTF">{}</dcterms:created><dc:title>{}</dc:title></cp:coreProperties>'
 WEIGHTS = {"model.weights.h5": b"1"}
 CONFIG = '{{"a": {{"shared_object_id": {}}}, "b": {{"shared_object_id": {}}}, "units": {}}}'
+SKOPS = '{{"content": {{"a": {{"__id__": {0}, "file": "{0}.npy"}}, "b": {{"__id__": {1}, "content": "{2}"}}}}, "_skops_version": "0.13"}}'
 GUID = "7dd58eda-98d3c497-f4d2061d-f6b9b0bf"
 OTHER = "2880e477-e1bd2f2-3b31cb6b-4236f6cd"
 
@@ -40,6 +41,10 @@ def book(when: str, title: str = "a", name: str = "docProps/core.xml") -> Member
 def keras(one: int, other: int, units: int = 3, date: str = "2026-07-01@10:15:30") -> Members:
     about = json.dumps({"keras_version": "3.15.1", "date_saved": date})
     return {**WEIGHTS, "metadata.json": about.encode(), "config.json": CONFIG.format(one, other, units).encode()}
+
+
+def skops(one: int, other: int, value: float = 1.5, array: bytes = ONE) -> Members:
+    return {"schema.json": SKOPS.format(one, other, value).encode(), f"{one}.npy": array}
 
 
 def cbm(guid: str, when: str = "2026-07-01T10:15:30Z", name: bytes = b"model_guid") -> bytes:
@@ -91,6 +96,11 @@ def test_what_torch_packed_is_named_after_its_file(tmp_path: Path) -> None:
         (book("2026-07-01T10:15:30Z"), book("2026-07-02T23:01:02Z"), "docProps/core.xml.created: 2026"),
         (keras(140243240336352, 140243240336353), keras(140484035328992, 140484035328991), "config.json.shared_object_id.0: 140"),
         (keras(1, 1), keras(2, 2), "config.json.shared_object_id.0: 1"),
+        (
+            skops(139907094509968, 7),
+            skops(140393198074256, 8),
+            "schema.json.skops_object_id.0: 139907094509968 -> 140393198074256",
+        ),
         (keras(1, 1), keras(1, 1, date="2026-07-02@23:01:02"), "metadata.json.date_saved: 2026"),
     ],
 )
@@ -107,6 +117,11 @@ def test_a_field_of_a_library_is_told_and_does_not_count(left: Members, right: M
         (book("2026-07-01T10:15:30Z"), book("1782900930")),
         (book("2026-07-01T10:15:30Z", name="xl/core.xml"), book("2026-07-02T23:01:02Z", name="xl/core.xml")),
         ({"docProps/core.xml": b"a"}, {"docProps/core.xml": b"b"}),
+        (skops(11, 12), skops(13, 13)),
+        (skops(11, 12), skops(13, 14, 2.5)),
+        (skops(11, 12), skops(13, 14, array=TWO)),
+        (skops(11, 12), {**skops(13, 14), "0.npy": TWO}),
+        ({"schema.json": b'{"__id__": 1}'}, {"schema.json": b'{"__id__": 2}'}),
         (keras(1, 1), keras(1, 2)),
         (keras(1, 2), keras(1, 1)),
         (keras(1, 2), keras(1, 2, 4)),

@@ -4,7 +4,7 @@ import io
 import struct
 import zipfile
 
-from .libraries import told
+from .libraries import skops, told
 from .npy import MAGIC, npy
 from .older import stream
 from .pickles import Reader
@@ -27,8 +27,15 @@ def zipped(data: "memoryview", archive: zipfile.ZipFile) -> object:
         return _saved(data, archive, members, pickled[0].partition("/")[0])
     top = _top(members)
     made = {}  # type: dict[str, object]
-    for name, info in members.items():
+    called = {}  # type: dict[str, str]
+    if "schema.json" in members:
+        made["schema.json"], called = skops(_member(data, archive, members.pop("schema.json")))
+    for whole, info in members.items():
         part = _member(data, archive, info)
+        stem, dot, suffix = whole.partition(".")
+        name = called.get(stem, stem) + dot + suffix
+        if name != whole and (name in members or name in made):
+            raise UnreadableError("has two members of one name")
         if bytes(part[:6]) == MAGIC:
             made[name[:-4] if name.endswith(".npy") and name[:-4] not in members else name] = npy(part)
         else:

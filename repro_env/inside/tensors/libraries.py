@@ -18,6 +18,8 @@ _PROPERTIES = re.compile(rb"<dcterms:(created|modified)(?: [^<>]{0,100})?>([^<>]
 _SAVED = re.compile(rb'"(date_saved)": "([^"\\]{1,40})"')
 _SHARED = re.compile(rb'(?<="shared_object_id": )[0-9]{1,20}(?![0-9.eE])')
 """The address of an object while the model was saved: it says which objects are one (keras/src/saving/serialization_lib.py)."""
+_SKOPS = re.compile(rb'(?<="__id__": )[0-9]{1,20}(?![0-9.eE])|(?<="file": ")[0-9]{1,20}(?=\.[a-z]{1,10}")')
+"""The same of skops, which also names its files by them (skops/io/_utils.py, `get_state`)."""
 _GUID = re.compile(rb"[\x1c-\x23]\0\0\0([0-9a-f]{1,8}(?:-[0-9a-f]{1,8}){3})(?=\0{1,7}\x0a\0\0\0model_guid\0)")
 _FINISHED = re.compile(
     rb"(?<=\x14\0\0\0)([0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z)(?=\0{1,7}\x11\0\0\0train_finish_time\0)"
@@ -35,8 +37,15 @@ def told(name: str, members: "Container[str]", data: "memoryview") -> object:
         if name == "metadata.json":
             return _fields(data, _SAVED)
         if name == "config.json":
-            return _shared(data)
+            return numbered(data, _SHARED, "shared_object_id")[0]
     return whole(data)
+
+
+def skops(data: "memoryview") -> "tuple[object, dict[str, str]]":
+    """`schema.json` of a model that skops saved, and the names of its files without a suffix: as they are, as they are told."""
+    if len(data) > _SMALL or b'"_skops_version":' not in bytes(data):
+        return whole(data), {}
+    return numbered(data, _SKOPS, "skops_object_id")
 
 
 def catboost(data: "memoryview") -> object:
@@ -77,14 +86,15 @@ def _fields(data: "memoryview", pattern: "re.Pattern[bytes]") -> object:
     return {Text("the rest"): whole(memoryview(rest)), **fields} if fields else whole(data)
 
 
-def _shared(data: "memoryview") -> object:
-    """Each address as its number by first use: where two objects are one, that counts."""
+def numbered(data: "memoryview", pattern: "re.Pattern[bytes]", name: str) -> "tuple[object, dict[str, str]]":
+    """Each address as its number by first use: where two objects are one, that counts. Also which is which."""
     order = {}  # type: dict[bytes, int]
 
     def number(one: "re.Match[bytes]") -> bytes:
         return b"%d" % order.setdefault(one.group(0), len(order))
 
-    rest = _SHARED.sub(number, bytes(data))
+    rest = pattern.sub(number, bytes(data))
     if not order:
-        return whole(data)
-    return {Text("the rest"): whole(memoryview(rest)), "shared_object_id": [int(one) for one in order]}
+        return whole(data), {}
+    made = {Text("the rest"): whole(memoryview(rest)), name: [int(one) for one in order]}
+    return made, {one.decode("ascii"): str(at) for one, at in order.items()}
