@@ -57,6 +57,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     runs: Path | None = None
     save: Path | None = None
     record: Path | None = None
+    repeats: bool = False
+    """A recorded run is run again: its source stands for the captured one."""
     hidden: tuple[RelPath, ...] | Literal["all"] = ()
     """Kept bytecode that the run is not shown (`store.bytecode`): it compiles what a run that it repeats had to compile."""
     kept: bool = True

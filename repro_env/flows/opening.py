@@ -25,7 +25,8 @@ def opening(asked: Asked, start: Start, where: Path, source: Snapshot, launch: L
         said.append(f"  determinism {start.determinism}{threads}")
     fact = start.source
     state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"
-    said.append(f"  source {fact.path} ({'captured' if fact.frozen else 'live'}, {state})")
+    whose = "the run's" if asked.repeats else "captured" if fact.frozen else f"live, {state}"
+    said.append(f"  source {fact.path} ({whose})")
     for one in start.data:
         how = "read-only" if one.kind == "data" else "writable"
         said.append(f"  {one.kind} {one.source}" + (f" at {one.target}" if one.target != one.source else "") + f" ({how})")

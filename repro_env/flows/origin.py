@@ -189,6 +189,7 @@ def asked(
         network=start.network and start.runner != "host",
         note=note,
         frozen=True,
+        repeats=True,
         hidden=hidden(end),
     )
 

@@ -146,6 +146,7 @@ def test_an_unchanged_source_is_as_captured_and_not_written_again(place: Place) 
     source = place.spec.observed.source
     assert source is not None
     assert (done.start.source.digest, done.start.source.differs, done.start.source.frozen) == (source.tree.sha256, (), False)
+    assert f"source {source.path} (live, as captured)\n" in place.talk
     layers = sorted(path.name for path in (place.store.root / "layers").iterdir())
     place.run()
     assert sorted(path.name for path in (place.store.root / "layers").iterdir()) == layers
@@ -187,6 +188,7 @@ def test_frozen_runs_what_was_captured(place: Place) -> None:
     source = place.spec.observed.source
     assert source is not None
     assert (done.start.source.digest, done.start.source.frozen, done.start.source.differs) == (source.tree.sha256, True, ())
+    assert f"source {source.path} (captured)\n" in place.talk
 
 
 def test_without_a_live_tree_the_captured_source_is_used_and_said(place: Place) -> None:
