@@ -10,7 +10,7 @@ import contextlib
 import os
 import select
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -20,10 +20,13 @@ from repro_env.model.run import Launch, Outcome
 from repro_env.run import addresses, kernel, memory
 from repro_env.run.bytecode import Module
 from repro_env.run.interface import Runner
+from repro_env.run.signals import Heard, heard
 from repro_env.run.workspace import copy_file
 
 MEANS = "isolation: none, the live environment with the files and network of this machine"
 _PASSED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+_SHARED = (signal.SIGINT, signal.SIGQUIT)
+"""The terminal sends these to the command too."""
 _NEVER = ("__pycache__", ".git")
 
 
@@ -83,76 +86,46 @@ def _copy(path: Path, target: Path, found: Found) -> None:
 
 
 def _child(launch: Launch, notes: list[str]) -> int:
-    """Start the command and wait for its end. Returns its code, or minus its signal; adds to the `notes` for the record."""
+    """Start the command and wait for its end. Returns its code, or minus its signal; adds to the `notes` for the record.
+
+    Meanwhile Ctrl-C is the command's own (the terminal sends it to both), the rest is passed on.
+    """
     read, write = os.pipe2(os.O_CLOEXEC)
-    with _signals() as child:
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED)  # none may come before it is known whom to pass it to
+    with heard((*_PASSED, *_SHARED, signal.SIGCHLD)) as came:
+        # None may come to the child while it would do nothing there.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*_PASSED, *_SHARED))
         before = addresses.fix(launch, notes)
-        child[0] = os.fork()
+        child = os.fork()
+        if child == 0:
+            _become(launch, write, came, set(mask))
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        if child[0] == 0:
-            _become(launch, write)
         if before is not None:
             kernel.personality(before)
         os.close(write)
         with os.fdopen(read, "rb") as pipe:
             problem = pipe.read()
-        status = _waited(child[0])
-        child[0] = 0
-        code = os.waitstatus_to_exitcode(status)
+        code = os.waitstatus_to_exitcode(_waited(child, came))
     if problem:
         raise _refusal(launch, int(problem.split()[0]), problem.split(b" ", 1)[1].decode())
     return code
 
 
-def _waited(child: int) -> int:
-    """The child's status when it has ended; signals are passed on meanwhile.
-
-    Not in `waitpid`: a signal that comes just before the system call would wait in Python until the next one comes.
-    """
-    woken, wake = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
-    before = signal.set_wakeup_fd(wake, warn_on_full_buffer=False)
-    old = signal.signal(signal.SIGCHLD, lambda *_: None)
-    try:
-        while not (ended := os.waitpid(child, os.WNOHANG))[0]:
-            select.select([woken], [], [])
-            with contextlib.suppress(BlockingIOError):
-                while os.read(woken, 512):
-                    pass
-        return ended[1]
-    finally:
-        signal.signal(signal.SIGCHLD, old)
-        signal.set_wakeup_fd(before)
-        os.close(woken)
-        os.close(wake)
+def _waited(child: int, came: Heard) -> int:
+    """The child's status when it has ended; signals are passed on meanwhile."""
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        select.select([came.handle], [], [])
+        for number in came.take():
+            if number in _PASSED:
+                os.kill(child, number)  # it is there until it is waited for
+    return ended[1]
 
 
-@contextlib.contextmanager
-def _signals() -> Iterator[list[int]]:
-    """While the command runs: Ctrl-C is the command's own (the terminal sends it to both), the rest is passed on."""
-    child = [0]
-
-    def passed(number: int, frame: object) -> None:  # noqa: ARG001
-        if child[0]:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(child[0], number)
-
-    def ignored(number: int, frame: object) -> None:
-        """A handler and not SIG_IGN, which the command would inherit."""
-
-    old = {number: signal.signal(number, passed) for number in _PASSED}
-    old |= {number: signal.signal(number, ignored) for number in (signal.SIGINT, signal.SIGQUIT)}
-    try:
-        yield child
-    finally:
-        for number, handler in old.items():
-            signal.signal(number, handler)
-
-
-def _become(launch: Launch, report: int) -> NoReturn:
+def _become(launch: Launch, report: int, came: Heard, mask: set[int]) -> NoReturn:
     """In the child: become the command, or say why not (`<errno> <what>`)."""
     what = launch.cwd
     try:
+        came.forget()
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these two, and ignored ones are inherited
             signal.signal(number, signal.SIG_DFL)
         os.chdir(launch.cwd)

@@ -148,6 +148,15 @@ def test_the_command_can_be_stopped_by_ctrl_c(launch: Launch, tmp_path: Path) ->
     assert run(script(launch, code), tmp_path)[0] == 130
 
 
+def test_what_the_caller_ignores_the_command_ignores(launch: Launch, tmp_path: Path) -> None:
+    """As under nohup(1): the end of a session must not be the end of the command."""
+    code = "import os, signal; os.kill(os.getpid(), signal.SIGHUP); raise SystemExit(7)"
+    words = ["sh", "-c", "trap '' HUP; exec \"$@\"", "sh", sys.executable, "-c", RUN]
+    command = [*words, msgspec.json.encode(script(launch, code)).decode(), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100)
+    assert done.stdout == "7 True\n", done.stderr
+
+
 def test_sigpipe_ends_the_command_as_in_a_shell(launch: Launch, tmp_path: Path) -> None:
     launch = msgspec.structs.replace(launch, argv=("/bin/sh", "-c", "kill -PIPE $$; exit 3"))
     assert run(launch, tmp_path)[0] == 141
