@@ -12,6 +12,8 @@ CLOSE = 1e-3
 """Relative distance of two numbers in text that may still be rounding: in measured runs that differed by nothing but the
 number of threads, losses moved by a few units in the last place."""
 _NUMBER = re.compile(r"(?<![0-9A-Za-z_.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)(?![0-9A-Za-z_])")
+_PATH = re.compile(r"(?<!\S)[^\s/]*/\S*")
+"""What has no space in it: a number beside a path belongs to none."""
 _PLACE = re.compile(r"(?:\.\d+)+\Z")
 """In a list: a list of times has the name of what it lists."""
 
@@ -37,8 +39,11 @@ def _named(name: str, then: str, now: str) -> bool:
 
 def _alike(then: str, now: str) -> bool:
     one, other = masks.text(then), masks.text(now)
+    if one == other:
+        return True
     # Only a path may have a moment as a bare number in it: any other number may be a seed, or a count.
-    return one == other or ("/" in one and "/" in other and masks.name(one) == masks.name(other))
+    ones, others = (_PATH.sub(lambda found: masks.name(found[0]), text) for text in (one, other))
+    return ones == others and masks.name(one) == masks.name(other)
 
 
 def numbers(then: str, now: str) -> Sameness:

@@ -101,6 +101,12 @@ def test_a_text_that_is_no_utf8_is_read(tmp_path: Path) -> None:
     assert told(tmp_path, sql.format("61ff"), sql.format("61fe")).level == "different"
 
 
+def test_a_table_that_only_says_that_it_is_virtual_is_damaged(tmp_path: Path) -> None:
+    lie = "PRAGMA writable_schema = ON; UPDATE sqlite_master SET sql = 'CREATE VIRTUAL TABLE t USING fts4(x)' WHERE name = 't';"
+    sql = f"CREATE TABLE t (x); INSERT INTO t VALUES ({{}}); {lie}"
+    assert "virtual" in told(tmp_path, sql.format(1), sql.format(2)).why
+
+
 def test_one_in_utf16_is_not_looked_into(tmp_path: Path) -> None:
     """SQLite would show a half of a character, and what follows it, as another character, and leave out a last odd byte."""
     sql = "PRAGMA encoding = 'UTF-16le'; CREATE TABLE t (x); INSERT INTO t VALUES (CAST(x'{}' AS TEXT));"
@@ -223,6 +229,12 @@ def test_what_was_logged_counts(tmp_path: Path, what: dict[str, object], named: 
     found = told(tmp_path, MLFLOW.format(**RUN), MLFLOW.format(**(AGAIN | what)))
     assert found.level == "different"
     assert named in found.why
+
+
+def test_a_number_beside_a_path_is_a_result(tmp_path: Path) -> None:
+    left, right = (f"a/b.py --seed 179534417{digit}" for digit in (1, 2))
+    found = told(tmp_path, MLFLOW.format(**(RUN | {"sum": left})), MLFLOW.format(**(AGAIN | {"sum": right})))
+    assert (found.level, "params.0.value" in found.why) == ("different", True)
 
 
 SWEEP = """

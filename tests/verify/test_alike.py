@@ -9,7 +9,7 @@ import struct
 
 import pytest
 
-from repro_env.verify import masks, outputs
+from repro_env.verify import closeness, masks, outputs
 from repro_env.verify.outputs import kind_of
 from tests.fakes.tensors import events
 
@@ -61,6 +61,9 @@ DIFFERENT: dict[str, tuple[str, str, str]] = {
         "<use href='#C0_part_1234567891'/>\n",
     ),
     "a picture's link": ("a.svg", "<a href='x?image1234567890'/>\n", "<a href='x?image1234567891'/>\n"),
+    "a seed beside a path": ("r.json", '{"run": "a/b.py --seed 1795344171"}', '{"run": "a/b.py --seed 1795344172"}'),
+    "a seed before a path": ("r.json", '{"run": "20260101 a/b"}', '{"run": "20260102 a/b"}'),
+    "a counter beside a path": ("r.json", '{"run": "a/run-3 ok"}', '{"run": "a/run-4 ok"}'),
     "a duration of somebody's": ("metadata.json", '{"duration": 0.5}', '{"duration": 0.6}'),
     "a duration in a notebook": (
         "r.ipynb",
@@ -103,6 +106,11 @@ SAME: dict[str, tuple[str, str, str]] = {
     "when a text was packed": ("r.csv.gz", packed("a,b\n1,2\n", 1), packed("a,b\n1,2\n", 2)),
     "a time in a text that was packed": ("r.json.gz", packed('{"time": 1}', 1), packed('{"time": 2}', 2)),
     "quotes around cells": ("r.csv", "a,b\nx,1\n", '"a","b"\n"x","1"\n'),
+    "a path in a sentence": (
+        "r.json",
+        '{"said": "saved to /w/2026-07-01/1782900930/m.pt now"}',
+        '{"said": "saved to /w/2026-07-02/1782987330/m.pt now"}',
+    ),
     "a notebook's cell": (
         "r.ipynb",
         '{"cells": [{"id": "0a1b2c3d", "metadata": {"papermill": {"duration": 1.5}}}]}',
@@ -245,8 +253,9 @@ def test_no_number_in_very_many_lines_is_masked() -> None:
 
 def test_every_mask_ends_soon() -> None:
     """A line made to be slow: each mask looks at it in linear time, more or less."""
-    for unit in ("12 s ", "2026-07-01 ", "1 min ", "10:", "a/", "run-", "0x", "12,", "host: "):
+    for unit in ("12 s ", "2026-07-01 ", "1 min ", "10:", "a/", "run-", "0x", "12,", "host: ", "ab"):
         masks.text(unit * 4000)
         masks.log(unit * 4000)
         masks.name(unit * 4000)
+        closeness.value("a", unit * 4000, unit * 4001, masked=True)
     assert re.search("<span>", masks.text("1 s " * 4000))

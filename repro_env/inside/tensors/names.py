@@ -1,11 +1,25 @@
 """Names that are the same once what is another each time is taken out of them."""
 
 import re
-from typing import Any
+from typing import Any, Sequence
 
 from .leaves import Place, shown
 
 _UUID = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}(?![0-9A-Za-z])")
+
+_PATH = re.compile(r"(?<!\S)[^\s/]*/\S*")
+
+
+def without(text: str, masks: "Sequence[tuple[re.Pattern[str], str]]") -> str:
+    """A text with what is another each time taken out of the paths in it. A number beside a path belongs to none."""
+
+    def masked(found: "re.Match[str]") -> str:
+        path = found.group(0)
+        for pattern, replacement in masks:
+            path = pattern.sub(replacement, path)
+        return path
+
+    return _PATH.sub(masked, text)
 
 
 def paired(before: "dict[Place, Any]", now: "dict[Place, Any]", masks: "list[tuple[Any, str]]") -> "list[list[str]]":
@@ -20,9 +34,7 @@ def paired(before: "dict[Place, Any]", now: "dict[Place, Any]", masks: "list[tup
             masked = []
             for step in place:
                 kind, _, name = step.partition(" ")
-                for pattern, replacement in masks if "/" in name else [(_UUID, "<id>")]:
-                    name = pattern.sub(replacement, name)
-                masked.append("%s %s" % (kind, name))
+                masked.append("%s %s" % (kind, without(name, masks) if "/" in name else _UUID.sub("<id>", name)))
             found.setdefault(tuple(masked), []).append(place)
         return {masked: each[0] for masked, each in found.items() if len(each) == 1}
 

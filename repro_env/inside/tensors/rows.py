@@ -8,6 +8,7 @@ import re
 from typing import Dict, Sequence, Tuple
 
 from .leaves import Place
+from .names import without
 
 _MOMENT = re.compile(r"(?:19|20)\d\d-[01]\d-[0-3]\d[ T][0-2]\d:[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
 _MLFLOW = (("key alembic_version", "entry 0", "key version_num"), ("key experiments", "entry 0", "key experiment_id"))
@@ -70,11 +71,5 @@ def quiet(
     if _ID.fullmatch(column[4:]):
         return (names.same(then, now) or None) if _RANDOM.fullmatch(then) and _RANDOM.fullmatch(now) else False
     # A number that is no path may be a seed, and 32 digits a checksum of data.
-    alike = "/" in then and "/" in now and _without(then, masks) == _without(now, masks)
+    alike = without(then, masks) == without(now, masks)
     return (names.same(then, now) or None) if alike else False
-
-
-def _without(text: str, masks: "Sequence[Tuple[re.Pattern[str], str]]") -> str:
-    for pattern, replacement in masks:
-        text = pattern.sub(replacement, text)
-    return text

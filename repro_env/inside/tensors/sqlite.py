@@ -46,10 +46,14 @@ def _read(opened: Any) -> Database:
     made = Database()
     for name in ("user_version", "application_id"):
         made["(%s)" % name] = opened.execute("PRAGMA %s" % name).fetchone()[0]
-    said = opened.execute("SELECT type, name, sql FROM sqlite_master ORDER BY type, name, tbl_name").fetchall()
+    every = opened.execute("SELECT type, name, sql, rootpage FROM sqlite_master ORDER BY type, name, tbl_name").fetchall()
+    said = [one[:3] for one in every]
     # Of a table its columns: libraries write its constraints in the order of a set. What a virtual one shows is made by a program;
     # its own tables are among the others.
-    tables = [name for kind, name, sql in said if kind == "table" and not sql.upper().startswith("CREATE VIRTUAL")]
+    virtual = {name: page for kind, name, sql, page in every if kind == "table" and sql.upper().startswith("CREATE VIRTUAL")}
+    if any(virtual.values()):
+        raise UnreadableError("is a damaged SQLite database: a virtual table has rows of its own")
+    tables = [name for kind, name, _ in said if kind == "table" and name not in virtual]
     made["(schema)"] = ["%s %s: %s" % one for one in said if one[0] != "table" or one[1] not in tables]
     left = [_ROWS]
     for name in tables:
