@@ -40,6 +40,7 @@ def audit(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
+    from repro_env.catalog import ids
     from repro_env.flows import audit as story
     from repro_env.flows.runs import where
     from repro_env.store.store import Store
@@ -55,7 +56,8 @@ def audit(
         if not done.runs:
             say.say(f"no runs in {folder}, so nothing was looked at; next: repro-env exec COMMAND")
         else:
-            say.say(f"next: repro-env runs {'show ID' if done.findings else 'list'}{again(runs)}")
+            following = f"show {ids.short(done.findings[0].runs[0])}" if done.findings else "list"
+            say.say(f"next: repro-env runs {following}{again(runs)}")
     raise typer.Exit(1 if done.bad or not done.runs else 0)
 
 

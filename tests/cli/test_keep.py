@@ -35,7 +35,7 @@ def test_audit_names_what_is_gone_and_ends_with_one(tmp_path: Path, capsys: pyte
     assert sum(line.startswith("gone        image") for line in lines) == 1
     assert "and 2 more)" in next(line for line in lines if "image" in line)
     assert lines[-1] == "5 runs (5 records, 5 outputs, 1 spec, 1 image, 1 source tree): 8 gone, 5 unknown"
-    assert "next: repro-env runs show" in err
+    assert f"next: repro-env runs show {out.partition('(run ')[2][:8]} --runs {tmp_path}/runs\n" in err
 
 
 def test_audit_as_json_has_all_and_the_page_counts_what_is_too_much(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
