@@ -170,6 +170,24 @@ def test_how_long_a_search_took_is_told_by_its_own_name_alone(name: str, level: 
 
 
 @pytest.mark.parametrize(
+    ("left", "right"),
+    [
+        ((1, 2), [1, 2]),
+        ((), []),
+        (set(), {}),
+        ({1, 2}, frozenset({1, 2})),
+        (b"ab", bytearray(b"ab")),
+        ({"a": ((1,),)}, {"a": ([1],)}),
+        ([10**5000], [10**5000 + 1]),
+        ([-(10**5000)], [10**5000]),
+    ],
+)
+def test_what_holds_the_same_is_not_the_same(left: object, right: object, tmp_path: Path) -> None:
+    assert told(tmp_path, pickle.dumps(left), pickle.dumps(right), "m.pkl").level == "different"
+    assert told(tmp_path, pickle.dumps(left, 5), pickle.dumps(left, 4), "m.pkl").level == "bitwise"
+
+
+@pytest.mark.parametrize(
     ("left", "right", "level"),
     [
         ("no-name-0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f", "no-name-1a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f", "bitwise"),

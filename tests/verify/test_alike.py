@@ -64,6 +64,7 @@ DIFFERENT: dict[str, tuple[str, str, str]] = {
     "a seed beside a path": ("r.json", '{"run": "a/b.py --seed 1795344171"}', '{"run": "a/b.py --seed 1795344172"}'),
     "a seed before a path": ("r.json", '{"run": "20260101 a/b"}', '{"run": "20260102 a/b"}'),
     "a counter beside a path": ("r.json", '{"run": "a/run-3 ok"}', '{"run": "a/run-4 ok"}'),
+    "a host of a virus": ("r.csv", "host,y\nbat,1\n", "host,y\ncivet,1\n"),
     "a duration of somebody's": ("metadata.json", '{"duration": 0.5}', '{"duration": 0.6}'),
     "a duration in a notebook": (
         "r.ipynb",

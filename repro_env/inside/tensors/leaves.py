@@ -69,12 +69,14 @@ def flat(root: object) -> "tuple[Dict[Place, Tensor], Dict[Place, object]]":
             if isinstance(one, Ordered) and one.state is not None:
                 visit((*place, "state ()"), one.state, depth + 1)
         elif isinstance(one, (list, tuple)):
+            kind = "entry" if isinstance(one, list) else "member"
             if not one:
-                put(place, Text("[]"))
+                put(place, Text("[]" if isinstance(one, list) else "()"))
             for number, value in enumerate(one):
-                visit((*place, "entry %d" % number), value, depth + 1)
+                visit((*place, "%s %d" % (kind, number)), value, depth + 1)
         elif isinstance(one, (set, frozenset)):
-            put(place, Text("{%s}" % ", ".join(sorted(_spelled(value) for value in one))))
+            held = ", ".join(sorted(_spelled(value) for value in one))
+            put(place, Text("%s{%s}" % ("" if one and isinstance(one, set) else type(one).__name__ + " ", held)))
         elif isinstance(one, Opaque):
             put((*place, "class ()"), Text(one.name))
             count = {}  # type: Dict[str, int]
@@ -116,7 +118,7 @@ def _plain(one: object) -> object:
         return Text("nan 0x%016x" % struct.unpack("<Q", struct.pack("<d", one))[0]) if one != one and not _usual(one) else one
     if isinstance(one, (bytes, bytearray, memoryview)):
         data = memoryview(bytes(one))
-        return Tensor("bytes", (len(data),), data)
+        return Tensor("bytearray" if isinstance(one, bytearray) else "bytes", (len(data),), data)
     if isinstance(one, (complex, range, slice)) or one is Ellipsis:
         return Text(repr(one))
     if isinstance(one, type):

@@ -26,6 +26,8 @@ _NAMED = 100
 _TEXT = 4000
 """Characters of a value that are told."""
 _WHY = 500
+_BITS = 10000
+"""A whole number of more is told in hexadecimal: Python writes none of so many decimal digits."""
 _FAR = 0.01
 """`verify.tensors.NEAR`."""
 _TIMED = re.compile(r"key (?:mean|std)_(?:fit|score)_time")
@@ -128,6 +130,8 @@ def _said(value: object) -> "str | None":
     """A value as text that no other value of its type has."""
     if value is None:
         return None
+    if isinstance(value, int) and value.bit_length() > _BITS:
+        return hex(value)
     return str(value) if isinstance(value, str) else repr(value)
 
 
