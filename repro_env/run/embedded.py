@@ -51,7 +51,7 @@ class EmbeddedRunner:
         """After a run: the files that it wrote below PYTHONPYCACHEPREFIX. Names, from a place where a script may write too."""
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
-        """See `interface.Runner`. Needs a process without other threads; not to be called twice for one folder."""
+        """See `interface.Runner`. For the main thread, whose signals are heard; not to be called twice for one folder."""
         check(launch)
         trees = [self._tree(diff_id) for diff_id in launch.layers]
         snapshot = self._tree(launch.snapshot)
