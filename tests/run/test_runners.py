@@ -25,7 +25,7 @@ from tests.parts import need
 from tests.run import engines as fakes
 from tests.run.conftest import PLAIN, REPOSITORY, Place, environ, open_place
 from tests.run.test_embedded import _starves
-from tests.run.test_supervisor import COUNTING, Live
+from tests.run.test_supervisor import COUNTING, Live, lives
 
 NAME = f"repro-env-test-runners-{secrets.token_hex(4)}:tiny"
 
@@ -261,19 +261,8 @@ print(len([n for n in os.listdir("/proc") if n.isdigit()]))
 
 @pytest.fixture
 def live(both: Place) -> Iterator[Callable[..., Live]]:
-    started: list[Live] = []
-
-    def start(script: str, **options: object) -> Live:
-        command, folder, answer = both.command(both.launch("python", "-uc", script))
-        started.append(Live(both, command, folder, answer, **options))
-        return started[-1]
-
-    yield start
-    for one in started:
-        one.driver.kill()
-        one.driver.wait()
-        if one.driver.stdout:
-            one.driver.stdout.close()
+    with lives(both) as start:
+        yield start
 
 
 def test_signals_reach_the_command_once(live: Callable[..., Live]) -> None:

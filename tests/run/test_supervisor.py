@@ -49,8 +49,9 @@ class Live:
         return msgspec.json.decode(self._answer.read_bytes(), type=Answer)
 
 
-@pytest.fixture
-def live(place: Place) -> Iterator[Callable[..., Live]]:
+@contextlib.contextmanager
+def lives(place: Place) -> Iterator[Callable[..., Live]]:
+    """Starts runs of Python scripts there; none outlives the block."""
     started: list[Live] = []
 
     def start(script: str, *, driver: str = "", **options: object) -> Live:
@@ -67,6 +68,12 @@ def live(place: Place) -> Iterator[Callable[..., Live]]:
         one.driver.wait()
         if one.driver.stdout:
             one.driver.stdout.close()
+
+
+@pytest.fixture
+def live(place: Place) -> Iterator[Callable[..., Live]]:
+    with lives(place) as start:
+        yield start
 
 
 COUNTING = """
