@@ -43,6 +43,7 @@ def _alike(then: str, now: str) -> bool:
         return True
     # Only a path may have a moment as a bare number in it: any other number may be a seed, or a count.
     ones, others = (_PATH.sub(lambda found: masks.name(found[0]), text) for text in (one, other))
+    # Nor ends a path's counter before a space: that may be the first of several words.
     return ones == others and masks.name(one) == masks.name(other)
 
 

@@ -231,8 +231,9 @@ def test_what_was_logged_counts(tmp_path: Path, what: dict[str, object], named: 
     assert named in found.why
 
 
-def test_a_number_beside_a_path_is_a_result(tmp_path: Path) -> None:
-    left, right = (f"a/b.py --seed 179534417{digit}" for digit in (1, 2))
+@pytest.mark.parametrize("said", ["a/b.py --seed 179534417{}", "a/run-{} ok"])
+def test_a_number_beside_a_path_is_a_result(tmp_path: Path, said: str) -> None:
+    left, right = (said.format(digit) for digit in (1, 2))
     found = told(tmp_path, MLFLOW.format(**(RUN | {"sum": left})), MLFLOW.format(**(AGAIN | {"sum": right})))
     assert (found.level, "params.0.value" in found.why) == ("different", True)
 

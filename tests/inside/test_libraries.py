@@ -194,6 +194,7 @@ def test_what_holds_the_same_is_not_the_same(left: object, right: object, tmp_pa
         ("no-name-0a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f", "a-name-1a1b2c3d-0a1b-0a1b-0a1b-0a1b2c3d4e5f", "different"),
         ("run-1", "run-2", "different"),
         ("1782900930", "1782900931", "different"),
+        ("a/run-3 ok", "a/run-4 ok", "different"),
     ],
 )
 def test_a_random_name_that_is_a_key(left: str, right: str, level: str, tmp_path: Path) -> None:

@@ -10,16 +10,18 @@ _UUID = re.compile(r"(?<![0-9A-Za-z])[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}
 _PATH = re.compile(r"(?<!\S)[^\s/]*/\S*")
 
 
-def without(text: str, masks: "Sequence[tuple[re.Pattern[str], str]]") -> str:
-    """A text with what is another each time taken out of the paths in it. A number beside a path belongs to none."""
+def without(text: str, masks: "Sequence[tuple[re.Pattern[str], str]]") -> "tuple[str, str]":
+    """A text with what is another each time taken out of each path in it, and out of all of it: two are alike where both are.
 
-    def masked(found: "re.Match[str]") -> str:
-        path = found.group(0)
+    A number beside a path belongs to none, and a counter before a space ends none.
+    """
+
+    def masked(text: str) -> str:
         for pattern, replacement in masks:
-            path = pattern.sub(replacement, path)
-        return path
+            text = pattern.sub(replacement, text)
+        return text
 
-    return _PATH.sub(masked, text)
+    return _PATH.sub(lambda found: masked(found.group(0)), text), masked(text)
 
 
 def paired(before: "dict[Place, Any]", now: "dict[Place, Any]", masks: "list[tuple[Any, str]]") -> "list[list[str]]":
@@ -28,13 +30,13 @@ def paired(before: "dict[Place, Any]", now: "dict[Place, Any]", masks: "list[tup
     Only names with a path or a UUID in them: any other counter is one of the script's own.
     """
 
-    def plain(places: "list[Place]") -> "dict[tuple[str, ...], Place]":
-        found = {}  # type: dict[tuple[str, ...], list[Place]]
+    def plain(places: "list[Place]") -> "dict[tuple[object, ...], Place]":
+        found = {}  # type: dict[tuple[object, ...], list[Place]]
         for place in places:
             masked = []
             for step in place:
                 kind, _, name = step.partition(" ")
-                masked.append("%s %s" % (kind, without(name, masks) if "/" in name else _UUID.sub("<id>", name)))
+                masked.append((kind, without(name, masks) if "/" in name else _UUID.sub("<id>", name)))
             found.setdefault(tuple(masked), []).append(place)
         return {masked: each[0] for masked, each in found.items() if len(each) == 1}
 
