@@ -1,4 +1,7 @@
-"""The instruction sets that torch has code for, and the one that it uses. The hooks of a run read it by itself: it needs no file beside it."""
+"""The instruction sets that torch has code for, and the one that it uses.
+
+The hooks of a run read it by itself: it needs no file beside it.
+"""
 
 from __future__ import annotations
 

@@ -13,7 +13,8 @@ from .names import without
 _MOMENT = re.compile(r"(?:19|20)\d\d-[01]\d-[0-3]\d[ T][0-2]\d:[0-5]\d:[0-5]\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?")
 _MLFLOW = (("key alembic_version", "entry 0", "key version_num"), ("key experiments", "entry 0", "key experiment_id"))
 _TIMES = re.compile(
-    r"timestamp|(?:start|end|deleted|creation|created|last_updated?|update|updated)_time|(?:created|last_updated|creation|start|end)_(?:at|timestamp)(?:_ms)?|(?:metric_)?timestamp_ms"
+    r"timestamp|(?:metric_)?timestamp_ms|(?:start|end|deleted|creation|created|last_updated?|update|updated)_time"
+    r"|(?:created|last_updated|creation|start|end)_(?:at|timestamp)(?:_ms)?"
 )
 _EPOCH = range(10**12, 10**13)
 """Milliseconds, from 2001 to 2286."""
@@ -50,9 +51,10 @@ def quiet(
     masks: "Sequence[Tuple[re.Pattern[str], str]]",
     names: Names,
 ) -> "bool | None":
-    """Of two values that differ; None where they name another run, whatever else they say. `values`: all of both sides. `masks`: what takes random names and moments out of a path.
+    """Of two values that differ; None where they name another run, whatever else they say.
 
-    `names`: one of them for all values of two files, which belong to the same run on both sides, or to none.
+    `values`: all of both sides. `masks`: what takes random names and moments out of a path. `names`: one for all values of
+    two files, which belong to the same run on both sides, or to none.
     """
     if isinstance(then, str) and isinstance(now, str) and _MOMENT.fullmatch(then) and _MOMENT.fullmatch(now):
         return True
