@@ -299,7 +299,12 @@ class _Embedded:
 
         store = self._store
         with store.bytecode.shown(launch.image, hidden=self._hidden) as kept:
-            runner = EmbeddedRunner(store.layers.path, merged=store.root / "merged", bytecode=kept)
+            runner = EmbeddedRunner(
+                store.layers.path,
+                merged=store.root / "merged",
+                interpreter=self._spec.identity.interpreter.executable,
+                bytecode=kept,
+            )
             outcome = runner.run(launch, folder=folder)
         if not outcome.signal:  # somebody who ended the run does not want to wait for more
             self.compiled = bytecode.modules(runner.compiled, self._spec, launch)

@@ -18,4 +18,6 @@ def run(launch: Launch, folder: Path, spec: Spec, asked: Asked | None, store: St
         return Docker(asked, spec, store).run(launch, folder=folder)
     from repro_env.run.embedded import EmbeddedRunner
 
-    return EmbeddedRunner(store.layers.path, merged=store.root / "merged").run(launch, folder=folder)
+    interpreter = spec.identity.interpreter.executable
+    runner = EmbeddedRunner(store.layers.path, merged=store.root / "merged", interpreter=interpreter)
+    return runner.run(launch, folder=folder)

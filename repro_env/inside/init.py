@@ -1,14 +1,15 @@
-"""The first process of a container: starts the command as `launch.json` says, reaps, passes signals on, tells how it ended.
+"""The first process of a run: reaps, passes signals on, and reports how the command ended.
 
-    PYTHON -I -S -B init.py FOLDER
+    PYTHON -I -S -B init.py attend PID DESCRIPTOR
+    PYTHON -I -S -B init.py start FOLDER
 
-FOLDER holds `launch.json` (argv, env, cwd, umask, fixed_addresses) and takes `started` and `ended.json`. Standard library only, Python 3.8
-and later: it is run by the image's own interpreter. The variables are read from the file and not from the container's own,
-which the engine writes down and adds to.
+`attend` waits for the command that was started beside it, and writes its status (waitpid(2)) to the descriptor. `start` is
+for a container: FOLDER holds `launch.json` (argv, env, cwd, umask, fixed_addresses) and takes `started` and `ended.json`.
+The variables are read from the file and not from the container's own, which the engine writes down and adds to. Standard
+library only, Python 3.8 and later: it is run by the image's own interpreter.
 """
 
 import errno
-import json
 import os
 import signal
 import sys
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from typing import Any, Optional
 
 FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH}
-FORWARDED |= {signal.SIGALRM, signal.SIGPIPE, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)}
+FORWARDED |= {signal.SIGALRM, signal.SIGPIPE, signal.SIGTSTP, signal.SIGCONT, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)}
 WATCHED = FORWARDED | {signal.SIGCHLD}
 SI_USER = 0
 """Sent by kill(2); what a terminal sends is from the kernel, and reaches the command without us."""
@@ -27,7 +28,22 @@ ADDR_NO_RANDOMIZE = 0x0040000
 COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
-def main(folder: str) -> None:
+OF_THE_TERMINAL = {signal.SIGHUP: signal.SIGHUP, signal.SIGINT: signal.SIGINT, signal.SIGQUIT: signal.SIGQUIT}
+OF_THE_TERMINAL.update({signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT})
+"""What a terminal sends goes to the command's process group, and stops it for sure: the kernel ignores SIGTSTP there."""
+
+
+def wait_for(child: int, report: int) -> None:
+    """Attend a command that is there, or already over; `WATCHED` is blocked."""
+    status = attend(child)
+    end_the_others()
+    os.write(report, b"%d\n" % status)
+    os._exit(0)
+
+
+def start(folder: str) -> None:
+    import json
+
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     with open(folder + "/launch.json", "rb") as file:  # as bytes: other codecs than UTF-8 would have to be in the image
         launch = json.loads(file.read())
@@ -73,8 +89,8 @@ def attend(child: int) -> int:
     while True:
         info = signal.sigwaitinfo(WATCHED)
         if info.si_signo != signal.SIGCHLD:
-            if info.si_pid == 0 and info.si_code == SI_USER:  # from outside of the container
-                os.kill(child, info.si_signo)
+            if info.si_pid == 0 and info.si_code == SI_USER:  # from outside of the run
+                pass_on(info.si_signo, child)
             continue
         while True:
             try:
@@ -85,6 +101,16 @@ def attend(child: int) -> int:
                 return status
             if pid == 0:
                 break
+
+
+def pass_on(number: int, child: int) -> None:
+    if number not in OF_THE_TERMINAL:
+        os.kill(child, number)
+        return
+    try:
+        os.killpg(child, OF_THE_TERMINAL[signal.Signals(number)])
+    except ProcessLookupError:  # it has not made its own group yet
+        os.kill(child, number)
 
 
 def end_the_others() -> None:
@@ -134,11 +160,15 @@ def execute(argv: "list[str]", env: "dict[str, str]") -> "list[list[Any]]":
 
 
 def say(write: int, reason: "list[Any]") -> None:
+    import json
+
     os.write(write, json.dumps(reason).encode())
 
 
 def tell(path: str, what: "dict[str, Any]") -> None:
     """A file that is there is whole."""
+    import json
+
     with open(path + ".new", "wb") as file:
         file.write(json.dumps(what).encode())
     os.rename(path + ".new", path)
@@ -159,5 +189,8 @@ def kills() -> "Optional[int]":
 
 if __name__ == "__main__":
     if os.getpid() != 1:  # it ends all processes that it may
-        sys.exit("init.py is the first process of a container, and nothing else")
-    main(sys.argv[1])
+        sys.exit("init.py is the first process of a run, and nothing else")
+    if sys.argv[1] == "attend":
+        wait_for(int(sys.argv[2]), int(sys.argv[3]))
+    else:
+        start(sys.argv[2])

@@ -1,4 +1,7 @@
-"""What the processes of a run tell their supervisor: one line of JSON each, through a pipe that ends with them."""
+"""What the processes of a run report to their supervisor while it is set up: one line of JSON each, through a pipe.
+
+Only code of ours writes there: every writer ends, or closes the pipe, when it starts a program of the image.
+"""
 
 from __future__ import annotations
 
@@ -17,14 +20,6 @@ class Inner(msgspec.Struct, frozen=True, tag="inner"):
 
     pid: int
     """As the supervisor's own namespace counts."""
-
-
-class Signalled(msgspec.Struct, frozen=True, tag="signalled"):
-    """A signal reached the process between; so it was sent to the whole process group."""
-
-    number: int
-    at: float
-    """`time.monotonic()`, which all processes share."""
 
 
 class Refused(msgspec.Struct, frozen=True, tag="refused"):
@@ -52,14 +47,14 @@ class Failed(msgspec.Struct, frozen=True, tag="failed"):
     hint: str
 
 
-class Ended(msgspec.Struct, frozen=True, tag="ended"):
-    """The command is over."""
+class Left(msgspec.Struct, frozen=True, tag="left"):
+    """The first process of the run is over."""
 
     status: int
     """As waitpid(2) gives it."""
 
 
-Message = Inner | Signalled | Refused | Started | Failed | Ended
+Message = Inner | Refused | Started | Failed | Left
 
 _decoder: msgspec.json.Decoder[Message] = msgspec.json.Decoder(Message)
 

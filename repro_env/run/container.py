@@ -93,7 +93,7 @@ def to_container(launch: Launch, place: Place) -> dict[str, object]:
         host["UsernsMode"] = "keep-id"
     return {
         "Image": launch.image,
-        "Entrypoint": [place.interpreter, "-I", "-S", "-B", f"{INIT}/init.py", INIT],
+        "Entrypoint": [place.interpreter, "-I", "-S", "-B", f"{INIT}/init.py", "start", INIT],
         "Cmd": [],
         "User": f"{launch.user.uid}:{launch.user.gid}",
         "WorkingDir": "/",

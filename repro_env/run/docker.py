@@ -257,6 +257,6 @@ def _not_begun(engine: Engine, code: int) -> EngineError:
 
 def _refusal(launch: Launch, what: str, refused: list[tuple[str, int]]) -> ReproEnvError:
     if what == "cwd":
-        return inner.no_folder(launch.cwd, refused[0][1])
+        return inner.no_directory(launch.cwd, refused[0][1])
     path = next((variable.value for variable in launch.env if variable.name == "PATH"), os.defpath)
     return inner.refusal(launch.argv[0], path, refused)

@@ -1,8 +1,8 @@
-"""The embedded runner: name spaces, mounts and an init of our own; no engine, no daemon, no setuid program.
+"""The embedded runner: namespaces, mounts and an init of our own; no engine, no daemon, no setuid program.
 
-    supervisor (this process)      waits; passes signals on; never changes its own name spaces
-      `- between                   enters user, process, IPC, host name and network name spaces
-           `- inner (pid 1)        makes the root, reaps; everything inside dies with it
+    supervisor (this process)      waits; passes signals and keys on; never changes its own namespaces
+      `- between                   enters user, process, IPC, host name and network namespaces
+           `- inner (PID 1)        makes the root, then becomes `inside/init.py`, which reaps; all inside dies with it
                 `- the command
 
 Each dies with the one above it (PR_SET_PDEATHSIG), so nothing survives a killed supervisor. When the inner one
@@ -35,24 +35,28 @@ class EmbeddedRunner:
         layers: Callable[[str], Path | None],
         *,
         merged: Path,
+        interpreter: str,
         strategy: Strategy | None = None,
         bytecode: Path | None = None,
     ) -> None:
         """`layers` gives the unpacked tree of a diff ID. `merged` is where trees of links are kept, on the same disk.
+        `interpreter`: the image's Python, by its path inside.
 
         With a `strategy` only that one is used; else the best that the kernel allows, found by trying. `bytecode`
         is a tree laid out as PYTHONPYCACHEPREFIX, for the image to start with; it is only read.
         """
         self._layers = layers
-        self._merged = merged
+        self._merged = merged.resolve()
+        self._interpreter = interpreter
         self._strategy = strategy
-        self._bytecode = bytecode
+        self._bytecode = None if bytecode is None else bytecode.resolve()
         self.compiled: tuple[str, ...] = ()
         """After a run: the files that it wrote below PYTHONPYCACHEPREFIX. Names, from a place where a script may write too."""
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         """See `interface.Runner`. For the main thread, whose signals are heard; not to be called twice for one folder."""
         check(launch)
+        folder = folder.resolve()
         trees = [self._tree(diff_id) for diff_id in launch.layers]
         snapshot = self._tree(launch.snapshot)
         strategy: Strategy | None = self._strategy or BEST
@@ -77,13 +81,13 @@ class EmbeddedRunner:
         path = self._layers(diff_id)
         if path is None:
             raise StoreError("is not in the store", where=diff_id, hint="run `repro-env rebuild`")
-        return path
+        return path.resolve()
 
     def _attempt(
         self, launch: Launch, folder: Path, trees: Sequence[Path], snapshot: Path, strategy: Strategy
     ) -> Outcome | list[Refused]:
         with contextlib.ExitStack() as stack:
-            stage = Stage(launch, folder, trees, snapshot, strategy, self._merged, self._bytecode, stack)
+            stage = Stage(launch, folder, trees, snapshot, strategy, self._merged, self._bytecode, self._interpreter, stack)
             before = memory.kills()
             supervised = supervise(launch, stage)
             after = memory.kills()
@@ -93,7 +97,6 @@ class EmbeddedRunner:
             return supervised
         code = os.waitstatus_to_exitcode(supervised.status)
         starved = code != 0 and before is not None and after is not None and after > before
-        user = ["user: namespace"] if stage.in_user_namespace else []
         return Outcome(
             exit_code=code if code >= 0 else 128 - code,
             signal=max(0, -code),
@@ -103,7 +106,7 @@ class EmbeddedRunner:
                 f"root: {stage.root.means}",
                 f"workspace: {stage.workspace.means}",
                 stage.pycache.means,
-                *user,
+                stage.user,
                 *supervised.notes,
             ),
         )

@@ -1,25 +1,29 @@
-"""The first process of a run: it makes the root, starts the command, reaps what is left behind, and passes signals on.
+"""The processes of a run before they become programs of the image: the first one, which reaps, and the command.
 
-It lives in a process group of its own once the command exists: what the terminal sends to the group reaches the
-command directly and once; what only the supervisor got comes through here.
+Both are forked from this package's own Python, which knows the caller's variables and files, and neither runs anything of
+the image before it has started a new program: the command waits until the first process has.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import os
 import signal
-from collections.abc import Callable, Sequence
+import termios
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
-from repro_env.model.errors import CommandMissingError, ReproEnvError, RunError
+from repro_env.image import layout
+from repro_env.model.errors import CommandMissingError, ReproEnvError, RunError, SandboxError
 from repro_env.model.run import Launch
-from repro_env.run import addresses, namespaces
-from repro_env.run.channel import Ended, Started, Writer
+from repro_env.run import addresses, kernel, namespaces, seccomp
+from repro_env.run.channel import Started, Writer
+from repro_env.run.stage import Stage
 
-FORWARDED = frozenset(
+PASSED = frozenset(
     {
         signal.SIGHUP,
         signal.SIGINT,
@@ -29,88 +33,114 @@ FORWARDED = frozenset(
         signal.SIGUSR2,
         signal.SIGWINCH,
         signal.SIGALRM,
+        signal.SIGTSTP,
+        signal.SIGCONT,
         *range(signal.SIGRTMIN, signal.SIGRTMAX + 1),
     }
 )
-"""Stopping and continuing are left to the terminal: they work on the whole process group anyway."""
-WATCHED = FORWARDED | {signal.SIGCHLD}
+"""Signals that the supervisor passes on to the command (`inside/init.py` receives them)."""
+WATCHED = PASSED | {signal.SIGCHLD}
+_INIT = f"{layout.SEEDS}/inside/init.py"
 
 
-def main(
-    launch: Launch,
-    prepare: Callable[[], Sequence[str]],
-    *,
-    out: Writer,
-    mask: set[int],
-    umask: int,
-) -> NoReturn:
-    """Become init. `prepare` makes the root and enters it; it returns notes for the record.
+def main(launch: Launch, stage: Stage, *, out: Writer, end: int, mask: set[int], umask: int) -> NoReturn:
+    """Make the root, enter it, start the command, and become `inside/init.py`.
 
     `mask` and `umask` are the caller's own, for the command. Signals in `WATCHED` are blocked already, and no handler is set.
     """
     try:
-        notes = list(prepare())
+        os.setsid()
+        notes = stage.inner(out)
         addresses.fix(launch, notes)
-        namespaces.drop_privileges()
-        out.send(Started(tuple(notes)))
+        kernel.new_session_keyring()
+        ready, gate = os.pipe2(os.O_CLOEXEC)
         command = os.fork()
         if command == 0:
-            _become(launch, out=out, mask=mask, umask=umask)
-        os.setpgid(0, 0)
-        status = _attend(command)
-        _end_the_others()
-        out.send(Ended(status))
-    except BaseException as error:  # noqa: BLE001  there is nobody above to raise to
+            os.close(gate)
+            _become_command(launch, stage, ready, out=out, mask=mask, umask=umask)
+        if not namespaces.keep_one():
+            notes.append("init: the command can trace it")
+        notes += _filter_calls()
+        out.send(Started(tuple(notes)))
+        _become_init(launch, stage.interpreter, command, end)
+        raise SandboxError(
+            "the run's first process cannot be started with the image's own Python",
+            where=stage.interpreter,
+            hint="`repro-env image verify` says whether the image is complete",
+        )
+    except BaseException as error:  # noqa: BLE001  there is no caller above to raise to
         out.fail(error)
-    os._exit(0)
 
 
-def _attend(command: int) -> int:
-    """Pass signals on and reap until the command is over. Returns its status; everything else ends with this process."""
-    while True:
-        info = signal.sigwaitinfo(WATCHED)
-        if info.si_signo != signal.SIGCHLD:
-            if info.si_pid == 0:  # from outside: what the command's own processes send to init is not for it
-                os.kill(command, info.si_signo)
-            continue
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == command:
-                return status
-            if pid == 0:
-                break
+def _become_init(launch: Launch, interpreter: str, command: int, end: int) -> None:
+    """Turn into the program that waits for the command: nothing of the caller's is in its memory, variables or descriptors."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    mark_all_but({0, 1, 2, end})
+    os.set_inheritable(end, True)
+    # Some interpreters find their own libraries by this variable alone.
+    env = {one.name: one.value for one in launch.env if one.name == "LD_LIBRARY_PATH"}
+    os.execve(interpreter, [interpreter, "-I", "-S", "-B", _INIT, "attend", str(command), str(end)], env)  # noqa: S606
 
 
-def _end_the_others() -> None:
-    """Kill what the command left behind, and wait until it is gone: nothing writes any more after this."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(-1, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        while True:
-            os.waitpid(-1, 0)
+def _filter_calls() -> list[str]:
+    """Install the filter of system calls. Returns why not, for the record."""
+    machine = os.uname().machine
+    program = seccomp.program(machine)
+    if program is None:
+        return [f"system calls: not filtered (there is no filter for {machine})"]
+    try:
+        kernel.filter_calls(program)
+    except OSError as error:
+        return [f"system calls: not filtered ({error.strerror})"]
+    return []
 
 
-def _become(launch: Launch, *, out: Writer, mask: set[int], umask: int) -> NoReturn:
-    """Turn this process into the command."""
+def _become_command(launch: Launch, stage: Stage, ready: int, *, out: Writer, mask: set[int], umask: int) -> NoReturn:
+    """Turn into the command, once the first process has become a program of its own."""
     try:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what is ignored stays so in a new program
             signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        if stage.terminal is not None:
+            fcntl.ioctl(stage.terminal.side, termios.TIOCSCTTY, 0)
+            for stream in stage.terminal.streams:
+                os.dup2(stage.terminal.side, stream)
         os.umask(umask)
         try:
             os.chdir(launch.cwd)
         except OSError as error:
-            raise no_folder(launch.cwd, error.errno or 0) from None
-        for handle in [int(item.name) for item in Path("/proc/self/fd").iterdir()]:
-            if handle > 2 and handle != out.handle:
-                with contextlib.suppress(OSError):  # the one that listed them
-                    os.close(handle)
+            raise no_directory(launch.cwd, error.errno or 0) from None
+        namespaces.drop_privileges()
+        _filter_calls()
+        os.read(ready, 1)  # ends when the first process starts its program, or is gone
+        mark_all_but({0, 1, 2})
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         raise _execute(launch.argv, {variable.name: variable.value for variable in launch.env})
     except BaseException as error:  # noqa: BLE001
         out.fail(error)
+
+
+def mark_all_but(kept: Iterable[int]) -> None:
+    """Close every other descriptor in the program that is started next."""
+    for handle in _descriptors().difference(kept):
+        with contextlib.suppress(OSError):  # the one that listed them
+            os.set_inheritable(handle, False)
+
+
+def close_all_but(kept: Iterable[int]) -> None:
+    """Hold nothing of the caller's open: whoever reads its output waits for the last process that could write there."""
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for standard in (0, 1, 2):
+        os.dup2(nothing, standard)
+    for handle in _descriptors().difference({0, 1, 2, *kept}):
+        with contextlib.suppress(OSError):  # the one that listed them
+            os.close(handle)
+
+
+def _descriptors() -> set[int]:
+    return {int(item.name) for item in Path("/proc/self/fd").iterdir()}
 
 
 def _execute(argv: Sequence[str], env: dict[str, str]) -> ReproEnvError:
@@ -128,11 +158,11 @@ def _execute(argv: Sequence[str], env: dict[str, str]) -> ReproEnvError:
     return refusal(name, path, refused)
 
 
-def no_folder(path: str, number: int) -> RunError:
+def no_directory(path: str, number: int) -> RunError:
     return RunError(
         f"the working directory cannot be entered: {os.strerror(number)}",
         where=path,
-        hint="start below the captured source folder, or mount this one",
+        hint="start below the captured source directory, or mount this one",
     )
 
 

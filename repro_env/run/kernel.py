@@ -29,6 +29,7 @@ PR_SET_PDEATHSIG = 1
 PR_CAPBSET_DROP = 24
 PR_SET_NO_NEW_PRIVS = 38
 PR_CAP_AMBIENT = 47
+PR_CAP_AMBIENT_RAISE = 2
 PR_CAP_AMBIENT_CLEAR_ALL = 4
 
 _ASK = 0xFFFFFFFF
@@ -37,8 +38,19 @@ _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY = 0x1
 _MOUNT_ATTR_NODEV = 0x4
+_MOUNT_ATTR_IDMAP = 0x00100000
+_AT_EMPTY_PATH = 0x1000
+_OPEN_TREE_CLONE = 0x1
+_MOVE_MOUNT_F_EMPTY_PATH = 0x4
+_SYS_OPEN_TREE = 428
+_SYS_MOVE_MOUNT = 429
 _SYS_MOUNT_SETATTR = 442
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}
+_SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_KEYCTL_JOIN_SESSION_KEYRING = 1
+_SECCOMP_SET_MODE_FILTER = 1
+_SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -86,6 +98,36 @@ def seal(target: str) -> None:
     )
 
 
+def open_tree(path: str) -> int:
+    """A detached copy of the mount at `path` and of all mounts below it (Linux 5.2). The caller closes the descriptor."""
+    return _checked(
+        _libc.syscall(
+            ctypes.c_long(_SYS_OPEN_TREE),
+            ctypes.c_int(_AT_FDCWD),
+            os.fsencode(path),
+            ctypes.c_uint(_OPEN_TREE_CLONE | os.O_CLOEXEC | _AT_RECURSIVE),
+        ),
+        path,
+    )
+
+
+def map_owners(tree: int, namespace: int) -> None:
+    """Show the files of a detached mount with the owners that the user namespace gives them (Linux 5.12, "idmapped mounts")."""
+    attributes = struct.pack("=4Q", _MOUNT_ATTR_IDMAP, 0, 0, namespace)
+    flags = ctypes.c_uint(_AT_EMPTY_PATH | _AT_RECURSIVE)
+    size = ctypes.c_size_t(len(attributes))
+    _checked(_libc.syscall(ctypes.c_long(_SYS_MOUNT_SETATTR), ctypes.c_int(tree), b"", flags, attributes, size))
+
+
+def attach(tree: int, target: str) -> None:
+    """Mount a detached mount at `target`."""
+    here, flags = ctypes.c_int(_AT_FDCWD), ctypes.c_uint(_MOVE_MOUNT_F_EMPTY_PATH)
+    _checked(
+        _libc.syscall(ctypes.c_long(_SYS_MOVE_MOUNT), ctypes.c_int(tree), b"", here, os.fsencode(target), flags),
+        target,
+    )
+
+
 def detach(target: str) -> None:
     """umount2(2), lazily: gone from the name space now, freed when nothing uses it."""
     _checked(_libc.umount2(os.fsencode(target), _MNT_DETACH), target)
@@ -99,6 +141,34 @@ def pivot_root_here() -> None:
 
 def unshare(flags: int) -> None:
     _checked(_libc.unshare(ctypes.c_int(flags)))
+
+
+def enter_user(namespace: int) -> None:
+    """setns(2) into the user namespace that the descriptor stands for."""
+    _checked(_libc.setns(ctypes.c_int(namespace), ctypes.c_int(CLONE_NEWUSER)))
+
+
+def new_session_keyring() -> None:
+    """Leave the caller's session keyring for an empty one of our own (keyctl(2)). A kernel without keyrings has none to leave."""
+    number = _SYS_KEYCTL.get(os.uname().machine)
+    if number is not None:
+        _libc.syscall(ctypes.c_long(number), ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None)
+
+
+def filter_calls(program: bytes) -> None:
+    """Install a seccomp filter, an array of `struct sock_filter`, for this process and all that it starts (seccomp(2))."""
+
+    class Program(ctypes.Structure):
+        _fields_ = (("length", ctypes.c_ushort), ("filter", ctypes.c_char_p))
+
+    _checked(
+        _libc.syscall(
+            ctypes.c_long(_SYS_SECCOMP[os.uname().machine]),
+            ctypes.c_uint(_SECCOMP_SET_MODE_FILTER),
+            ctypes.c_uint(_SECCOMP_FILTER_FLAG_SPEC_ALLOW),
+            ctypes.byref(Program(len(program) // 8, program)),
+        )
+    )
 
 
 def sethostname(name: str) -> None:
@@ -116,10 +186,10 @@ def personality(persona: int = _ASK) -> int:
 
 
 def capset(mask: int) -> None:
-    """Permitted and effective become `mask`, inheritable becomes empty (capset(2))."""
+    """Permitted, effective and inheritable capabilities become `mask` (capset(2))."""
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     low, high = mask & 0xFFFFFFFF, mask >> 32
-    _checked(_libc.capset(header, struct.pack("=6I", low, low, 0, high, high, 0)))
+    _checked(_libc.capset(header, struct.pack("=6I", low, low, low, high, high, high)))
 
 
 def loopback_socket() -> int:

@@ -1,4 +1,4 @@
-"""Entering name spaces, and giving up what the command must not have."""
+"""Entering namespaces, and giving up what the command must not have."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from repro_env.model.errors import SandboxError
 from repro_env.run import kernel
 
 CAP_SYS_ADMIN = 21
-KEPT = (0, 1, 3, 4, 5, 6, 7, 8, 10, 18, 29, 31)
-"""CHOWN DAC_OVERRIDE FOWNER FSETID KILL SETGID SETUID SETPCAP NET_BIND_SERVICE SYS_CHROOT AUDIT_WRITE SETFCAP:
-Docker's default set without NET_RAW, and without MKNOD because nothing here limits which devices could be made."""
+_HARMLESS = (36, 35, 28)
+"""BLOCK_SUSPEND WAKE_ALARM LEASE. In a user namespace the first two give nothing, the last one no more than to the owner of a file."""
 
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 
@@ -63,16 +62,31 @@ def loopback_up() -> None:
 
 
 def drop_privileges() -> None:
-    """Uid 0 keeps `KEPT`, anybody else nothing; no program started from here on gains more."""
-    kept = KEPT if os.geteuid() == 0 else ()
-    last = int(Path("/proc/sys/kernel/cap_last_cap").read_text())
-    kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
+    """No capability is left, not for uid 0 either, and no program started from here on gains one."""
+    _keep(None)
+
+
+def keep_one() -> bool:
+    """As `drop_privileges`, but for one capability that gives nothing. Returns False where there is none to keep.
+
+    The kernel lets nobody trace a process, or look into it through /proc, that has a capability which the asking process
+    lacks (`cap_ptrace_access_check`): so a run's command cannot touch its first process, although both have one uid.
+    """
+    held = _capabilities("CapPrm") & _capabilities("CapBnd")
+    kept = next((capability for capability in _HARMLESS if held >> capability & 1), None)
+    _keep(kept)
+    return kept is not None
+
+
+def _keep(kept: int | None) -> None:
     held = _capabilities("CapBnd")
-    for capability in range(last + 1):
-        if capability not in kept and held >> capability & 1:
+    kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_CLEAR_ALL)
+    for capability in range(int(Path("/proc/sys/kernel/cap_last_cap").read_text()) + 1):
+        if capability != kept and held >> capability & 1:
             kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
-    permitted = held & _capabilities("CapPrm")
-    kernel.capset(sum(1 << capability for capability in kept if permitted >> capability & 1))
+    kernel.capset(0 if kept is None else 1 << kept)
+    if kept is not None:  # a program that is started keeps what is ambient
+        kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_RAISE, kept)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 
 

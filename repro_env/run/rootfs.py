@@ -197,8 +197,11 @@ def leave(old: int) -> None:
     os.close(old)
 
 
-def system(root: Root, old: int) -> list[str]:
-    """`/proc`, `/sys` and `/dev`. Returns what had to be done in another way, for the record."""
+def system(root: Root, old: int, *, console: str = "") -> list[str]:
+    """`/proc`, `/sys` and `/dev`. Returns what had to be done in another way, for the record.
+
+    `console`: the host's path of the run's own terminal, which programs find by its number as `/dev/console`.
+    """
     notes = []
     for path in ("/proc", "/sys", "/dev"):
         root.folder(path)
@@ -218,7 +221,7 @@ def system(root: Root, old: int) -> list[str]:
                     seal(path)
     notes += _sys(old)
     with doing("make /dev"):
-        notes += _dev(old)
+        notes += _dev(old, console)
     return notes
 
 
@@ -241,12 +244,15 @@ def _sys(old: int) -> list[str]:
     return ["sys: the host's"]
 
 
-def _dev(old: int) -> list[str]:
+def _dev(old: int, console: str) -> list[str]:
     kernel.mount("tmpfs", "/dev", "tmpfs", kernel.MS_NOSUID | kernel.MS_NOEXEC, "mode=0755")
     for name in _DEVICES:
         if os.path.lexists(f"/proc/self/fd/{old}/dev/{name}"):
             _point(f"/dev/{name}", is_folder=False)
             kernel.bind(f"/proc/self/fd/{old}/dev/{name}", f"/dev/{name}")
+    if console:
+        _point("/dev/console", is_folder=False)
+        kernel.bind(f"/proc/self/fd/{old}{console}", "/dev/console")
     for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
         Path("/dev", name).symlink_to(f"/proc/self/fd{target}")
     os.mkdir("/dev/shm")  # noqa: PTH102, S108

@@ -1,6 +1,6 @@
 """What one attempt at a run stands on: the root, the workspace and all that is shown in them.
 
-The folders are made by the caller's process before any name space is entered; the mounts are made by the first
+The directories are made by the caller's process before any namespace is entered; the mounts are made by the first
 process of the run, inside.
 """
 
@@ -14,10 +14,11 @@ from pathlib import Path
 from repro_env.image import layout
 from repro_env.model.errors import DataError, SandboxError
 from repro_env.model.run import Launch
-from repro_env.run import kernel, merged, namespaces, rootfs, scratch, workspace
+from repro_env.run import idmap, kernel, merged, namespaces, rootfs, scratch, workspace
 from repro_env.run.channel import Refused, Writer
 from repro_env.run.pycache import Pycache
 from repro_env.run.strategy import Strategy
+from repro_env.run.terminal import open_terminal
 
 
 class Stage:
@@ -32,10 +33,15 @@ class Stage:
         strategy: Strategy,
         merged_trees: Path,
         bytecode: Path | None,
+        interpreter: str,
         stack: contextlib.ExitStack,
     ) -> None:
+        """`interpreter`: the image's Python, by its path inside. No path of this machine may hold a symlink."""
         self._launch = launch
-        self.in_user_namespace = not namespaces.can_mount()
+        self.interpreter = interpreter
+        self.terminal = open_terminal()
+        if self.terminal is not None:
+            stack.callback(self.terminal.close)
         upper = folder / "files"
         upper.mkdir(mode=0o755, exist_ok=True)
         own = scratch.beside(folder)
@@ -61,16 +67,38 @@ class Stage:
             work, points = own.folder("workspace-work"), own.folder("points")
             self.workspace = workspace.OverlayWorkspace(snapshot, upper, work=work, points=points, needed=needed)
         self.workspace.prepare()
+        self._names = names() if launch.network else (None, b"")
+        shown = [*trees, snapshot, merged_trees, folder, own.path, disk.path, *([bytecode] if bytecode else [])]
+        self._view = self._look(stack, [*map(str, shown), launch.tools, launch.notes, *(one.source for one in launch.mounts)])
+
+    def _look(self, stack: contextlib.ExitStack, paths: Sequence[str]) -> idmap.View | None:
+        """As root: a view of these paths for a user that is not root outside. Sets `user`, for the record."""
+        self._maps_user = not namespaces.can_mount() or os.geteuid() != 0
+        if self._maps_user:
+            self.user = "user: namespace"
+            return None
+        try:
+            view = idmap.open_view(path for path in paths if os.path.lexists(path))
+        except OSError as error:
+            self.user = f"user: uid 0 inside is uid 0 outside ({error.filename or 'idmapped mounts'}: {error.strerror})"
+            return None
+        stack.callback(view.close)
+        if self.terminal is not None:
+            os.fchown(self.terminal.side, idmap.UID, idmap.UID)
+        self.user = f"user: namespace, uid 0 inside is uid {idmap.UID} outside"
+        return view
 
     def between(self) -> None:
-        """Enter every name space but that of mounts. Raises `SandboxError`."""
+        """Enter every namespace but that of mounts. Raises `SandboxError`."""
         try:
-            if self.in_user_namespace:
+            if self._view is not None:
+                self._view.enter(self._points["root"])
+            elif self._maps_user:
                 namespaces.enter_user()
             namespaces.enter(network=self._launch.network)
         except OSError as error:
             raise SandboxError(
-                f"cannot enter a name space of its own: {error.strerror}",
+                f"cannot enter a namespace of its own: {error.strerror}",
                 hint="run `repro-env doctor` for the cause and its fix",
             ) from None
 
@@ -90,10 +118,10 @@ class Stage:
             os._exit(0)
         shown = self._shown()
         temporary = [(path, _handle(str(place))) for path, place in self._temporary]
-        hosts, resolv = names() if launch.network else (None, b"")
+        hosts, resolv = self._names
         with rootfs.doing("change the root"):
             old = rootfs.change(self._points["root"])
-        notes = rootfs.system(self.root, old)
+        notes = rootfs.system(self.root, old, console="" if self.terminal is None else self.terminal.name)
         kernel.sethostname(launch.hostname)
         if not launch.network:
             with rootfs.doing("bring up the loopback interface"):

@@ -6,20 +6,18 @@ import contextlib
 import os
 import select
 import signal
-import time
 
 from repro_env.model.codec import Frozen
 from repro_env.model.errors import SandboxError
 from repro_env.model.run import Launch
 from repro_env.run import between, channel, inner
-from repro_env.run.channel import Ended, Failed, Inner, Reader, Refused, Signalled, Started, Writer
+from repro_env.run.channel import Failed, Inner, Left, Reader, Refused, Started, Writer
 from repro_env.run.signals import Heard, heard
 from repro_env.run.stage import Stage
+from repro_env.run.terminal import Terminal
 
-_GROUP = 0.05
-"""Seconds to learn whether a signal went to the whole process group, before it is passed on."""
-_RECENT = 1.0
-"""Seconds after which such a word is about another signal."""
+_LONGEST = 64
+"""Bytes of the report of the command's end."""
 _leaving: list[int] = []
 """Processes between whose run is over and whose mounts may still be coming down: reaped when the next run starts."""
 
@@ -33,7 +31,7 @@ def supervise(launch: Launch, stage: Stage) -> Supervised | list[Refused]:
     """Start the processes, pass signals on, wait for the end of all of them. What the kernel refused, if it did."""
     _leaving[:] = [pid for pid in _leaving if not _gone(pid)]
     read, write = os.pipe2(os.O_CLOEXEC)
-    foreground = _foreground()
+    ended, end = os.pipe2(os.O_CLOEXEC)
     supervisor = os.getpid()
     try:
         with heard(inner.WATCHED) as came:
@@ -42,16 +40,18 @@ def supervise(launch: Launch, stage: Stage) -> Supervised | list[Refused]:
                 child = os.fork()
                 if child == 0:
                     os.close(read)
-                    between.main(launch, stage, Writer(write), came, supervisor=supervisor, mask=set(mask))
+                    os.close(ended)
+                    between.main(launch, stage, Writer(write), end, came, supervisor=supervisor, mask=set(mask))
                 os.close(write)
+                os.close(end)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, inner.WATCHED)
-                waiting = _Waiting(child, Reader(read), came)
+                waiting = _Waiting(child, Reader(read), ended, came, stage.terminal)
                 messages = waiting.wait()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     finally:
         os.close(read)
-        _reclaim(foreground)
+        os.close(ended)
     notes = next((message.notes for message in messages if isinstance(message, Started)), None)
     if notes is None:
         for number in waiting.signals:
@@ -64,64 +64,105 @@ def supervise(launch: Launch, stage: Stage) -> Supervised | list[Refused]:
             raise channel.error(message)
     if notes is None:
         raise SandboxError("the run was killed while it was being set up", hint="was memory short? start it again")
-    status = next((message.status for message in messages if isinstance(message, Ended)), int(signal.SIGKILL))
+    status = waiting.status
+    if status is None:
+        status = next((message.status for message in messages if isinstance(message, Left)), int(signal.SIGKILL))
+        if os.WIFEXITED(status):
+            raise SandboxError(
+                f"the run's first process, the image's own Python, ended with exit code {os.WEXITSTATUS(status)} before the command did",
+                where=stage.interpreter,
+                hint="`repro-env exec python -c 'print(1)'` shows whether this Python starts",
+            )
     return Supervised(status=status, notes=notes)
 
 
 class _Waiting:
     """For the end of a run, in the process that started it."""
 
-    def __init__(self, child: int, reader: Reader, came: Heard) -> None:
+    def __init__(self, child: int, reader: Reader, ended: int, came: Heard, terminal: Terminal | None) -> None:
         self._child = child
         self._reader = reader
+        self._ended = ended
         self._came = came
+        self._terminal = terminal
         self._messages: list[channel.Message] = []
+        self._target: int | None = None
         self.signals: list[int] = []
         """That came."""
+        self.status: int | None = None
+        """The command's, as waitpid(2) gives it; None when its first process did not report it."""
 
     def wait(self) -> list[channel.Message]:
-        """Pass on what only this process got. Returns what the others said, once the command is over or they are gone."""
-        poll = select.poll()
-        poll.register(self._reader.handle, select.POLLIN)
-        poll.register(self._came.handle, select.POLLIN)
+        """Pass on what this process gets. Returns what the others said, once the command is over or they are gone."""
+        if self._terminal is not None:
+            self._terminal.take_over()
+        try:
+            self._wait()
+        finally:
+            if self._terminal is not None:
+                self._terminal.drain()
+                self._terminal.give_back()
+        return self._messages
+
+    def _wait(self) -> None:
         pending: list[int] = []
+        report: int | None = self._ended
+        reader: int | None = self._reader.handle
         while True:
-            happened = dict(poll.poll())
+            poll = select.poll()
+            for handle in (reader, report, self._came.handle):
+                if handle is not None:
+                    poll.register(handle, select.POLLIN)
+            if self._terminal is not None:
+                self._terminal.watch(poll)
+            ready = dict(poll.poll())
             # Before the messages: the end that a signal made is not taken for one that came before it.
             numbers = self._came.take()
-            pending += [number for number in numbers if number in inner.FORWARDED]
+            pending += [number for number in numbers if number in inner.PASSED]
             self._messages += self._reader.receive()
-            if happened.get(self._reader.handle, 0) & select.POLLHUP:
-                poll.unregister(self._reader.handle)
-            target = next((message.pid for message in self._messages if isinstance(message, Inner)), None)
-            if target is not None:  # until then there is nobody to have them
+            if ready.get(self._reader.handle, 0) & select.POLLHUP:
+                reader = None
+            if self._terminal is not None:
+                self._terminal.pass_on(ready)
+            self._target = next((message.pid for message in self._messages if isinstance(message, Inner)), None)
+            if self._target is not None:  # until then there is no process to have them
                 for number in pending:
-                    self._pass_on(number, target)
+                    self._pass_on(number)
                 self.signals += pending
                 pending.clear()
-            if any(isinstance(message, Ended) for message in self._messages):
-                _leaving.append(self._child)
-                return self._messages
+            if report is not None and ready.get(report):
+                report = None
+                self.status = _status(os.read(self._ended, _LONGEST))
+                if self.status is not None:
+                    _leaving.append(self._child)
+                    return
             if signal.SIGCHLD in numbers and os.waitpid(self._child, os.WNOHANG)[0]:
                 self.signals += pending
-                return self._messages + self._reader.receive()
+                self._messages += self._reader.receive()
+                return
 
-    def _pass_on(self, number: int, target: int) -> None:
-        now = time.monotonic()
-        while not (witness := self._witness(number, since=now - _RECENT)) and (left := now + _GROUP - time.monotonic()) > 0:
-            self._messages += self._reader.receive(left)
-        if witness:
-            self._messages.remove(witness)
-            return  # the terminal, or whoever it was, sent it to the whole group: the command has it
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(target, number)
+    def _pass_on(self, number: int) -> None:
+        if number == signal.SIGWINCH and self._terminal is not None:
+            self._terminal.resize()
+            return
+        if number == signal.SIGCONT and self._terminal is not None:
+            self._terminal.take_over()
+        self._send(number)
+        if number == signal.SIGTSTP:
+            if self._terminal is not None:
+                self._terminal.give_back()
+            os.kill(os.getpid(), signal.SIGSTOP)
 
-    def _witness(self, number: int, *, since: float) -> Signalled | None:
-        """The word of the process between that it got this signal too."""
-        for message in self._messages:
-            if isinstance(message, Signalled) and message.number == number and message.at >= since:
-                return message
-        return None
+    def _send(self, number: int) -> None:
+        if self._target is not None:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._target, number)
+
+
+def _status(report: bytes) -> int | None:
+    """What the first process of the run says of the command's end. It is a program of the image: it may say anything."""
+    text = report.decode("ascii", "replace").strip()
+    return int(text) if text.isdecimal() and int(text) < 1 << 16 else None
 
 
 def _gone(pid: int) -> bool:
@@ -129,22 +170,3 @@ def _gone(pid: int) -> bool:
         return os.waitpid(pid, os.WNOHANG)[0] == pid
     except ChildProcessError:
         return True
-
-
-def _foreground() -> int | None:
-    """The terminal on stdin, when this process group has it."""
-    try:
-        return 0 if os.tcgetpgrp(0) == os.getpgrp() else None
-    except OSError:
-        return None
-
-
-def _reclaim(terminal: int | None) -> None:
-    """Take the terminal back from a shell inside that had its own process groups."""
-    if terminal is None:
-        return
-    ignored = signal.signal(signal.SIGTTOU, signal.SIG_IGN)
-    with contextlib.suppress(OSError):
-        if os.tcgetpgrp(terminal) != os.getpgrp():
-            os.tcsetpgrp(terminal, os.getpgrp())
-    signal.signal(signal.SIGTTOU, ignored)

@@ -176,8 +176,9 @@ def open_place(store: Path, uid: int, name: str = "place") -> Iterator[Place]:
     try:
         place = Place(root / name, uid, store)
         place.root.mkdir()
-        for folder in (place.runs, place.root / "tools", place.root / "notes"):
-            folder.mkdir()
+        for folder in (place.runs, place.root / "tools/inside", place.root / "notes"):
+            folder.mkdir(parents=True)
+        shutil.copy(REPOSITORY / "repro_env/inside/init.py", place.root / "tools/inside")
         place.own(place.root)
         yield place
     finally:

@@ -35,7 +35,8 @@ class Answer(msgspec.Struct):
 
 def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, folder: Path) -> Outcome:
     if not plan.engine:
-        return EmbeddedRunner(layer, merged=store / "merged", strategy=plan.strategy).run(plan.launch, folder=folder)
+        runner = EmbeddedRunner(layer, merged=store / "merged", interpreter="/bin/python", strategy=plan.strategy)
+        return runner.run(plan.launch, folder=folder)
     from repro_env.io import engine as engines
     from repro_env.run.docker import DockerRunner, suitable
 

@@ -239,8 +239,8 @@ from tests.run.driver import Answer, Plan
 
 class Early(Stage):
     def between(self):
+        os.kill(os.getppid(), signal.SIGTERM)
         super().between()
-        os.killpg(0, signal.SIGTERM)  # as the terminal would: to the supervisor and to the one between
         if sys.argv[1] == "refused":
             raise SandboxError("is refused")
 
@@ -248,7 +248,7 @@ plan = msgspec.json.decode(Path(sys.argv[2]).read_bytes(), type=Plan)
 store = Path(plan.store)
 trees = [store / "layers" / one.removeprefix("sha256:") for one in (*plan.launch.layers, plan.launch.snapshot)]
 with contextlib.ExitStack() as stack:
-    stage = Early(plan.launch, Path(plan.folder), trees[:-1], trees[-1], BEST, store / "merged", None, stack)
+    stage = Early(plan.launch, Path(plan.folder), trees[:-1], trees[-1], BEST, store / "merged", None, "/bin/python", stack)
     print("status", os.waitstatus_to_exitcode(supervise(plan.launch, stage).status))
 """
 

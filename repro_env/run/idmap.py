@@ -1,0 +1,110 @@
+"""A run of root's as a user of its own: uid 0 inside, an unprivileged uid outside, files with the owners that root sees.
+
+The run gets a user namespace in which uid 0 is `UID` outside, and idmapped mounts (mount_setattr(2), MOUNT_ATTR_IDMAP)
+of just the paths that it needs, through which the files of root belong to that uid. Everything after that is done as a
+plain user does it. Where the kernel or a file system refuses, `open_view` raises, and the caller has to say so.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterable
+from pathlib import Path
+
+from repro_env.run import kernel, rootfs
+
+UID = 2_100_000_000
+"""Outside, for users and for groups: above every range that systemd, SSSD and subordinate IDs hand out by default."""
+_SHOWN = ("/proc", "/sys", "/dev")
+"""Of the host, until the run has its own."""
+
+
+class View:
+    """The paths of the host that a run needs, as another user sees them. Made as root, before any namespace is entered."""
+
+    def __init__(self, namespace: int, trees: tuple[tuple[str, int], ...]) -> None:
+        self._namespace = namespace
+        self._trees = trees
+
+    def close(self) -> None:
+        for handle in (self._namespace, *(tree for _, tree in self._trees)):
+            os.close(handle)
+
+    def enter(self, target: Path) -> None:
+        """In a child: see nothing of the host's files but the paths of the view, and become uid 0 of the namespace.
+
+        `target` is an empty directory. From here on no module can be imported that was not before. Raises `OSError`.
+        """
+        kernel.unshare(kernel.CLONE_NEWNS)
+        kernel.mount("", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
+        kernel.mount("tmpfs", str(target), "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, f"mode=0755,uid={UID},gid={UID}")
+        for path in _SHOWN:
+            _make_point(f"{target}{path}", is_directory=True)
+            kernel.bind(path, f"{target}{path}")
+        for path, tree in self._trees:
+            _make_point(f"{target}{path}", is_directory=stat.S_ISDIR(os.fstat(tree).st_mode))
+            kernel.attach(tree, f"{target}{path}")
+        rootfs.leave(rootfs.change(target))
+        os.setgroups([])
+        kernel.enter_user(self._namespace)
+        os.setresgid(0, 0, 0)
+        os.setresuid(0, 0, 0)
+
+
+def open_view(paths: Iterable[str]) -> View:
+    """A view of `paths`, which are absolute and hold no symlink; what is below one of them is seen through it. Raises `OSError`."""
+    namespace = _make_namespace()
+    trees: list[tuple[str, int]] = []
+    view = None
+    try:
+        for path in sorted(set(paths), key=lambda path: (path.count("/"), path)):
+            if any(path == above or path.startswith(above + "/") for above, _ in trees):
+                continue
+            tree = kernel.open_tree(path)
+            trees.append((path, tree))
+            try:
+                kernel.map_owners(tree, namespace)
+            except OSError as error:
+                raise OSError(error.errno, os.strerror(error.errno or 0), path) from None
+        view = View(namespace, tuple(trees))
+    finally:
+        if view is None:
+            View(namespace, tuple(trees)).close()
+    return view
+
+
+def _make_namespace() -> int:
+    """A user namespace in which uid and gid 0 are `UID` outside. Returns its descriptor."""
+    ready, made = os.pipe2(os.O_CLOEXEC)
+    wait, done = os.pipe2(os.O_CLOEXEC)
+    child = os.fork()
+    if child == 0:
+        try:
+            os.close(done)
+            kernel.unshare(kernel.CLONE_NEWUSER)
+            os.write(made, b"1")
+            os.read(wait, 1)
+        finally:
+            os._exit(0)
+    os.close(made)
+    os.close(wait)
+    try:
+        if not os.read(ready, 1):
+            raise OSError(1, "a user namespace is refused")
+        for name, text in (("setgroups", "deny"), ("uid_map", f"0 {UID} 1"), ("gid_map", f"0 {UID} 1")):
+            with open(f"/proc/{child}/{name}", "w", encoding="ascii") as file:  # noqa: PTH123  one write(2), as the kernel demands
+                file.write(text)
+        return os.open(f"/proc/{child}/ns/user", os.O_RDONLY | os.O_CLOEXEC)
+    finally:
+        os.close(ready)
+        os.close(done)
+        os.waitpid(child, 0)
+
+
+def _make_point(path: str, *, is_directory: bool) -> None:
+    if is_directory:
+        os.makedirs(path, exist_ok=True)  # noqa: PTH103
+        return
+    os.makedirs(os.path.dirname(path), exist_ok=True)  # noqa: PTH103, PTH120
+    os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o644))

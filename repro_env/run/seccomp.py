@@ -1,0 +1,159 @@
+"""The system calls that a run may not make, as a seccomp filter (seccomp(2)). Pure: the filter is bytes.
+
+A deny list, so that a training finds the kernel it finds outside. On it is what reaches something that namespaces do not
+separate (keyrings, the virtual machine's sockets, the kernel's log, its modules), what builds a second sandbox with more
+rights inside than outside (user namespaces, mounts), what writes into a terminal's input, and what leaves a set-user-ID
+program behind. Calls whose argument lies in memory, where no filter can read it, are reported as not implemented
+(`clone3`, `openat2`, io_uring): the C library then uses the older call, which is filtered.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import struct
+
+from repro_env.model.codec import Frozen
+
+_ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
+"""AUDIT_ARCH of `uname -m` (linux/audit.h)."""
+_X32 = 0x40000000
+"""From here on numbers are those of the x32 ABI, whose calls would pass a filter for x86-64."""
+_NEWUSER = 0x10000000
+_SETUID = 0o4000
+_CREATES = os.O_CREAT | 0o20000000
+"""Flags of open(2) with which its mode counts: O_CREAT, and the bit of O_TMPFILE that is no other flag's."""
+_TERMINAL_INPUT = (0x5412, 0x541C)
+"""ioctl(2): TIOCSTI puts bytes into a terminal's input, TIOCLINUX pastes into the console's."""
+_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+
+
+class _Call(Frozen, frozen=True):
+    """One system call by its number on x86-64 and on 64-bit Arm; None where there is none."""
+
+    name: str
+    x86_64: int | None
+    aarch64: int | None
+
+    def number(self, machine: str) -> int | None:
+        return self.x86_64 if machine == "x86_64" else self.aarch64
+
+
+_MISSING = (
+    _Call("add_key", 248, 217),
+    _Call("request_key", 249, 218),
+    _Call("keyctl", 250, 219),
+    _Call("io_uring_setup", 425, 425),
+    _Call("io_uring_enter", 426, 426),
+    _Call("io_uring_register", 427, 427),
+    _Call("clone3", 435, 435),
+    _Call("openat2", 437, 437),
+)
+"""Reported as not implemented."""
+_REFUSED = (
+    _Call("setns", 308, 268),
+    _Call("mount", 165, 40),
+    _Call("umount2", 166, 39),
+    _Call("pivot_root", 155, 41),
+    _Call("open_tree", 428, 428),
+    _Call("move_mount", 429, 429),
+    _Call("fsopen", 430, 430),
+    _Call("fsconfig", 431, 431),
+    _Call("fsmount", 432, 432),
+    _Call("fspick", 433, 433),
+    _Call("mount_setattr", 442, 442),
+    _Call("open_tree_attr", 467, 467),
+    _Call("open_by_handle_at", 304, 265),
+    _Call("bpf", 321, 280),
+    _Call("perf_event_open", 298, 241),
+    _Call("userfaultfd", 323, 282),
+    _Call("fanotify_init", 300, 262),
+    _Call("syslog", 103, 116),
+    _Call("init_module", 175, 105),
+    _Call("finit_module", 313, 273),
+    _Call("delete_module", 176, 106),
+    _Call("kexec_load", 246, 104),
+    _Call("kexec_file_load", 320, 294),
+    _Call("reboot", 169, 142),
+    _Call("swapon", 167, 224),
+    _Call("swapoff", 168, 225),
+    _Call("acct", 163, 89),
+    _Call("quotactl", 179, 60),
+    _Call("quotactl_fd", 443, 443),
+    _Call("settimeofday", 164, 170),
+    _Call("clock_settime", 227, 112),
+    _Call("clock_adjtime", 305, 266),
+    _Call("iopl", 172, None),
+    _Call("ioperm", 173, None),
+    _Call("vhangup", 153, 58),
+)
+"""Refused whatever their arguments are."""
+_SOCKET = _Call("socket", 41, 198)
+_IOCTL = _Call("ioctl", 16, 29)
+_NAMESPACES = (_Call("clone", 56, 220), _Call("unshare", 272, 97))
+"""Their first argument says which namespaces are made."""
+_MODES = (
+    (_Call("chmod", 90, None), 1),
+    (_Call("fchmod", 91, 52), 1),
+    (_Call("fchmodat", 268, 53), 2),
+    (_Call("fchmodat2", 452, 452), 2),
+    (_Call("creat", 85, None), 1),
+    (_Call("mknod", 133, None), 1),
+    (_Call("mknodat", 259, 33), 2),
+)
+"""With the argument that is a file's mode."""
+_OPENS = ((_Call("open", 2, None), 1, 2), (_Call("openat", 257, 56), 2, 3))
+"""With the arguments that are flags and mode."""
+
+_LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
+_ALLOW, _ERROR = 0x7FFF0000, 0x00050000
+
+
+def program(machine: str) -> bytes | None:
+    """The filter as an array of `struct sock_filter`, for a machine as `uname -m` names it; None where there is none for it."""
+    architecture = _ARCHITECTURES.get(machine)
+    if architecture is None:
+        return None
+    rows = [_row(_LOAD, 4), _row(_JUMP_EQUAL, architecture, over_if_not=0, over_if=1), _fail(errno.ENOSYS)]
+    if machine == "x86_64":
+        rows += [_row(_LOAD, 0), _row(_JUMP_AT_LEAST, _X32, over_if_not=1), _fail(errno.ENOSYS)]
+
+    def rule(call: _Call, body: list[bytes]) -> None:
+        number = call.number(machine)
+        if number is not None:
+            rows.extend([_row(_LOAD, 0), _row(_JUMP_EQUAL, number, over_if_not=len(body)), *body])
+
+    for call in _MISSING:
+        rule(call, [_fail(errno.ENOSYS)])
+    for call in _REFUSED:
+        rule(call, [_fail(errno.EPERM)])
+    for call in _NAMESPACES:
+        rule(call, [_argument(0), *_fail_with_bits(_NEWUSER)])
+    for call, mode in _MODES:
+        rule(call, [_argument(mode), *_fail_with_bits(_SETUID)])
+    for call, flags, mode in _OPENS:
+        rule(call, [_argument(flags), _row(_JUMP_BITS, _CREATES, over_if_not=3), _argument(mode), *_fail_with_bits(_SETUID)])
+    inputs = [part for value in _TERMINAL_INPUT for part in (_row(_JUMP_EQUAL, value, over_if_not=1), _fail(errno.EPERM))]
+    rule(_IOCTL, [_argument(1), *inputs])
+    families = [_row(_JUMP_EQUAL, int(family), over_if=len(_FAMILIES) - place) for place, family in enumerate(_FAMILIES)]
+    rule(_SOCKET, [_argument(0), *families, _fail(errno.EAFNOSUPPORT)])
+    return b"".join([*rows, _row(_RETURN, _ALLOW)])
+
+
+def _fail_with_bits(bits: int) -> list[bytes]:
+    return [_row(_JUMP_BITS, bits, over_if_not=1), _fail(errno.EPERM)]
+
+
+def _argument(number: int) -> bytes:
+    """Load the lower half of an argument (`struct seccomp_data`, little-endian)."""
+    return _row(_LOAD, 16 + 8 * number)
+
+
+def _fail(number: int) -> bytes:
+    return _row(_RETURN, _ERROR | number)
+
+
+def _row(code: int, value: int, *, over_if: int = 0, over_if_not: int = 0) -> bytes:
+    """One instruction; a jump skips so many rows when its condition holds, or does not."""
+    return struct.pack("=HBBI", code, over_if, over_if_not, value)
