@@ -4,7 +4,7 @@
     PYTHON -I -S -B init.py start FOLDER
 
 `attend` waits for the command that was started beside it, and writes its status (waitpid(2)) to the descriptor. `start` is
-for a container: FOLDER holds `launch.json` (argv, env, cwd, umask, fixed_addresses) and takes `started` and `ended.json`.
+for a container: FOLDER holds `launch.json` (argv, env, cwd, umask, fixed_addresses, filter) and takes `started` and `ended.json`.
 The variables are read from the file and not from the container's own, which the engine writes down and adds to. Standard
 library only, Python 3.8 and later: it is run by the image's own interpreter.
 """
@@ -16,6 +16,7 @@ import sys
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from typing import Any, Optional
 
 FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH}
@@ -25,6 +26,7 @@ SI_USER = 0
 """Sent by kill(2); what a terminal sends is from the kernel, and reaches the command without us."""
 ADDR_NO_RANDOMIZE = 0x0040000
 """personality(2); the next program starts with it."""
+PR_SET_DUMPABLE, PR_SET_SECCOMP, PR_SET_NO_NEW_PRIVS, SECCOMP_MODE_FILTER = 4, 22, 38, 2
 COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
@@ -47,7 +49,9 @@ def start(folder: str) -> None:
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     with open(folder + "/launch.json", "rb") as file:  # as bytes: other codecs than UTF-8 would have to be in the image
         launch = json.loads(file.read())
-    refusal = fix_addresses() if launch["fixed_addresses"] else ""
+    notes = ["addresses: random (%s)" % why for why in tried(fix_addresses)] if launch["fixed_addresses"] else []
+    notes += ["init: the command can trace it (%s)" % why for why in tried(forbid_tracing)]
+    notes += ["system calls: the engine's own filter alone (%s)" % why for why in tried(filter_calls, launch["filter"])]
     before = kills()
     read, write = os.pipe()  # closed by a command that starts; else it brings the reason
     child = os.fork()
@@ -61,7 +65,7 @@ def start(folder: str) -> None:
     status = attend(child)
     end_the_others()
     after = kills()
-    ended = {"status": status, "starved": None if before is None or after is None else after > before, "addresses": refusal}
+    ended = {"status": status, "starved": None if before is None or after is None else after > before, "notes": notes}
     if reason:
         ended["refused"] = json.loads(reason)
     tell(folder + "/ended.json", ended)
@@ -70,18 +74,55 @@ def start(folder: str) -> None:
     os._exit(code)
 
 
-def fix_addresses() -> str:
-    """Ask for the same addresses each time, for programs started from here. Returns why not, if not: it is no failure."""
+def tried(what: "Callable[..., None]", *arguments: str) -> "list[str]":
+    """Why it could not be done; nothing when it was done."""
     try:
-        import ctypes
-
-        libc = ctypes.CDLL(None, use_errno=True)
-        before = libc.personality(ctypes.c_ulong(0xFFFFFFFF))
-        if before < 0 or libc.personality(ctypes.c_ulong(before | ADDR_NO_RANDOMIZE)) < 0:
-            return os.strerror(ctypes.get_errno())
+        what(*arguments)
     except Exception as error:  # an image's Python may lack ctypes, or libffi
-        return "%s: %s" % (type(error).__name__, error)
-    return ""
+        return [error.strerror if isinstance(error, OSError) and error.strerror else "%s: %s" % (type(error).__name__, error)]
+    return []
+
+
+def call(name: str, *arguments: "Any") -> int:
+    """A function of the C library that returns -1 and sets errno when it fails."""
+    import ctypes
+
+    result = getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments)
+    if result < 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return int(result)
+
+
+def fix_addresses() -> None:
+    """Ask for the same addresses each time, for programs started from here."""
+    import ctypes
+
+    before = call("personality", ctypes.c_ulong(0xFFFFFFFF))
+    call("personality", ctypes.c_ulong(before | ADDR_NO_RANDOMIZE))
+
+
+def forbid_tracing() -> None:
+    """Let no process of this user trace this one, or look into it through /proc (prctl(2))."""
+    import ctypes
+
+    call("prctl", PR_SET_DUMPABLE, *[ctypes.c_ulong(0)] * 4)
+
+
+def filter_calls(program: str) -> None:
+    """Install a seccomp filter, an array of `struct sock_filter` in hexadecimal digits (seccomp(2))."""
+    import ctypes
+
+    rows = bytes.fromhex(program)
+    text = ctypes.create_string_buffer(rows, len(rows))
+
+    class Program(ctypes.Structure):
+        _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
+
+    if not rows:
+        raise OSError(errno.ENOSYS, "there is none for this machine")
+    rules = Program(len(rows) // 8, ctypes.addressof(text))
+    call("prctl", PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), *[ctypes.c_ulong(0)] * 3)
+    call("prctl", PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(rules), *[ctypes.c_ulong(0)] * 2)
 
 
 def attend(child: int) -> int:

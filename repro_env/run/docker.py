@@ -21,13 +21,16 @@ from typing import Any
 import msgspec
 
 from repro_env.io.engine import Engine
+from repro_env.model import redact
 from repro_env.model.errors import CaptureError, EngineError, ReproEnvError, StoreError
 from repro_env.model.run import Launch, Outcome
-from repro_env.run import addresses, attached, container, inner, place, scratch, watch
+from repro_env.run import attached, container, inner, place, scratch, watch
 from repro_env.run.container import Place
 from repro_env.run.interface import Runner, check
 from repro_env.run.pycache import Pycache
 
+_NOTES = 8
+"""As many of them are kept: the command could write the file too."""
 _LATE = 0.5
 """Seconds that an engine may take to tell that memory was short, after the end."""
 
@@ -38,8 +41,8 @@ class _Ended(msgspec.Struct):
     status: int
     starved: bool | None = None
     refused: tuple[str, list[tuple[str, int]]] | None = None
-    addresses: str = ""
-    """Why they are not fixed; empty when they are, or need not be."""
+    notes: tuple[str, ...] = ()
+    """What could not be done, for the record."""
 
 
 class DockerRunner:
@@ -153,8 +156,8 @@ class DockerRunner:
         means = [f"engine: {facts.product} {facts.version}", "root: the engine's, read-only", "workspace: copy", bytecode]
         if launch.gpus:
             means.append(f"gpus: {launch.gpus}")
-        if ended is not None and ended.addresses:
-            means.append(addresses.random(ended.addresses))
+        if ended is not None:
+            means += [redact.line(note) for note in ended.notes[:_NOTES]]
         if lost:
             means.append("engine: went away at the end")
         return Outcome(

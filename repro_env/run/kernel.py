@@ -37,6 +37,7 @@ _MNT_DETACH = 2
 _AT_FDCWD = -100
 _AT_RECURSIVE = 0x8000
 _MOUNT_ATTR_RDONLY = 0x1
+_MOUNT_ATTR_NOSUID = 0x2
 _MOUNT_ATTR_NODEV = 0x4
 _MOUNT_ATTR_IDMAP = 0x00100000
 _AT_EMPTY_PATH = 0x1000
@@ -82,9 +83,10 @@ def bind(source: str, target: str, *, recursive: bool = True) -> None:
     mount(source, target, flags=MS_BIND | (MS_REC if recursive else 0))
 
 
-def seal(target: str) -> None:
-    """Make the mount at `target`, and every mount below it, read-only and without devices (Linux 5.12)."""
-    attributes = struct.pack("=4Q", _MOUNT_ATTR_RDONLY | _MOUNT_ATTR_NODEV, 0, 0, 0)
+def seal(target: str, *, read_only: bool) -> None:
+    """Make the mount at `target`, and every mount below it, without devices and set-user-ID, and read-only (Linux 5.12)."""
+    wanted = _MOUNT_ATTR_NODEV | _MOUNT_ATTR_NOSUID | (_MOUNT_ATTR_RDONLY if read_only else 0)
+    attributes = struct.pack("=4Q", wanted, 0, 0, 0)
     _checked(
         _libc.syscall(
             ctypes.c_long(_SYS_MOUNT_SETATTR),

@@ -11,7 +11,7 @@ from pathlib import Path
 from repro_env.image import layout
 from repro_env.model.errors import RunError
 from repro_env.model.run import Launch
-from repro_env.run import attached, container, filesystem, memory, merged, rootfs, stage, watch
+from repro_env.run import attached, container, filesystem, memory, merged, rootfs, seccomp, stage, watch
 from repro_env.run.container import Bind, Place
 from repro_env.run.cover import cover, within
 from repro_env.run.pycache import Pycache
@@ -139,4 +139,5 @@ def _tell(path: Path, launch: Launch) -> None:
     env = {variable.name: variable.value for variable in launch.env}
     # json, since a word of a command line may hold bytes that are not UTF-8
     told = {"argv": launch.argv, "env": env, "cwd": launch.cwd, "umask": umask, "fixed_addresses": launch.fixed_addresses}
+    told["filter"] = (seccomp.program(os.uname().machine) or b"").hex()
     path.write_text(json.dumps(told), encoding="ascii")

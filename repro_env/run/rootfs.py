@@ -19,6 +19,8 @@ from repro_env.run import filesystem, kernel, overlay
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+_HIDDEN = ("acpi", "key-users", "keys", "latency_stats", "sched_debug", "scsi", "timer_list")
+"""Of /proc, what says something of the whole machine or of the caller's keys; container engines hide these too."""
 
 
 class Root(Protocol):
@@ -143,18 +145,22 @@ def _make(path: str) -> None:
     os.makedirs(path, mode=0o755, exist_ok=True)  # noqa: PTH103
 
 
-def seal(target: str) -> None:
-    """Make the mount at `target` and all mounts below it read-only. Raises `OSError`."""
+def seal(target: str, *, read_only: bool = True) -> None:
+    """Take devices and set-user-ID programs from the mount at `target` and all mounts below it, and writing unless told otherwise.
+
+    Raises `OSError`.
+    """
     try:
-        kernel.seal(target)
+        kernel.seal(target, read_only=read_only)
     except OSError:
-        seal_one_by_one(target)
+        seal_one_by_one(target, read_only=read_only)
 
 
-def seal_one_by_one(target: str) -> None:
+def seal_one_by_one(target: str, *, read_only: bool = True) -> None:
     """As `seal`, for kernels before 5.12. In a user namespace the other options of a mount have to stay as they are."""
+    wanted = kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_NODEV | kernel.MS_NOSUID | (kernel.MS_RDONLY if read_only else 0)
     keep = {
-        "nosuid": kernel.MS_NOSUID,
+        "ro": kernel.MS_RDONLY,
         "noexec": kernel.MS_NOEXEC,
         "noatime": kernel.MS_NOATIME,
         "nodiratime": kernel.MS_NODIRATIME,
@@ -163,8 +169,7 @@ def seal_one_by_one(target: str) -> None:
     real = os.path.realpath(target)
     for one in filesystem.mounts():
         if one.point == real or one.point.startswith(real.rstrip("/") + "/"):
-            flags = kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_RDONLY | kernel.MS_NODEV
-            kernel.mount("", one.point, flags=flags | sum(keep.get(option, 0) for option in one.options))
+            kernel.mount("", one.point, flags=wanted | sum(keep.get(option, 0) for option in set(one.options)))
 
 
 @contextlib.contextmanager
@@ -206,7 +211,8 @@ def system(root: Root, old: int, *, console: str = "") -> list[str]:
     for path in ("/proc", "/sys", "/dev"):
         root.folder(path)
     try:
-        kernel.mount("proc", "/proc", "proc", _QUIET)
+        # A process that may not be traced is not there: the first one, whose uid is the command's.
+        kernel.mount("proc", "/proc", "proc", _QUIET, "hidepid=2")
     except OSError:  # masked places in the host's own /proc: a container that may not mount another one
         os.fchdir(old)
         with doing("bind /proc"):
@@ -222,7 +228,18 @@ def system(root: Root, old: int, *, console: str = "") -> list[str]:
     notes += _sys(old)
     with doing("make /dev"):
         notes += _dev(old, console)
+    for name in _HIDDEN:
+        with doing(f"hide /proc/{name}"):
+            _hide(f"/proc/{name}")
     return notes
+
+
+def _hide(path: str) -> None:
+    """Cover a file or directory with nothing."""
+    if os.path.isdir(path):  # noqa: PTH112
+        kernel.mount("tmpfs", path, "tmpfs", _QUIET | kernel.MS_RDONLY)
+    elif os.path.lexists(path):
+        kernel.bind("/dev/null", path)
 
 
 def _sys(old: int) -> list[str]:
@@ -357,8 +374,7 @@ def show(root: Root, target: str, handle: int, *, read_only: bool, replace_link:
             root.open(os.path.dirname(target))  # noqa: PTH120
             _point(target, is_folder=False)
         kernel.bind(f"/proc/self/fd/{handle}", target)
-        if read_only:
-            seal(target)
+        seal(target, read_only=read_only)
     except OSError as error:
         raise RunError(
             f"cannot be shown at {target}: {error.strerror}", where=target, hint="name another place for it with SRC:DST"

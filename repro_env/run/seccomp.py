@@ -91,6 +91,8 @@ _REFUSED = (
 """Refused whatever their arguments are."""
 _SOCKET = _Call("socket", 41, 198)
 _IOCTL = _Call("ioctl", 16, 29)
+_LIMITS = _Call("prlimit64", 302, 261)
+"""Its first argument is whose limits are set: the first process of the run has the command's uid, which is all that the kernel asks."""
 _NAMESPACES = (_Call("clone", 56, 220), _Call("unshare", 272, 97))
 """Their first argument says which namespaces are made."""
 _MODES = (
@@ -134,6 +136,7 @@ def program(machine: str) -> bytes | None:
         rule(call, [_argument(mode), *_fail_with_bits(_SETUID)])
     for call, flags, mode in _OPENS:
         rule(call, [_argument(flags), _row(_JUMP_BITS, _CREATES, over_if_not=3), _argument(mode), *_fail_with_bits(_SETUID)])
+    rule(_LIMITS, [_argument(0), _row(_JUMP_EQUAL, 1, over_if_not=1), _fail(errno.EPERM)])
     inputs = [part for value in _TERMINAL_INPUT for part in (_row(_JUMP_EQUAL, value, over_if_not=1), _fail(errno.EPERM))]
     rule(_IOCTL, [_argument(1), *inputs])
     families = [_row(_JUMP_EQUAL, int(family), over_if=len(_FAMILIES) - place) for place, family in enumerate(_FAMILIES)]

@@ -16,7 +16,7 @@ from pathlib import Path
 PREFIX = "/srv/captured/venv"
 """The captured prefix of the fake environment."""
 TOOLS = ("sh", "cat", "ls", "mkdir", "rm", "mv", "touch", "sleep", "id", "env", "stat", "chmod", "rmdir", "ln", "cp", "mknod")
-IMPORTS = "encodings.idna, getpass, grp, os, pwd, shutil, signal, socket, stat, subprocess, sysconfig, tempfile, time, json, errno, inspect, py_compile, warnings"
+IMPORTS = "ctypes, encodings.idna, getpass, grp, os, pwd, shutil, signal, socket, stat, subprocess, sysconfig, tempfile, time, json, errno, inspect, py_compile, warnings"
 
 
 def digest(number: int) -> str:

@@ -173,7 +173,9 @@ def _command_for(folder: Path, python: str) -> list[str]:
     return [str(folder / "bin" / "python"), "-m", "repro_env"]
 
 
-def planted_attack(place: Ground, mode: str, *categories: str, plain_files: bool = False, env: Mapping[str, str] | None = None) -> Reached:
+def planted_attack(
+    place: Ground, mode: str, *categories: str, plain_files: bool = False, env: Mapping[str, str] | None = None
+) -> Reached:
     """Plant, run the probe as `mode` ("embedded", "docker", or "control": without a run), and look at what was reached.
 
     With `plain_files`, stdin and stderr are files; else all three are the caller's terminal.
@@ -446,7 +448,11 @@ def _changed_in(folder: Path, short: str) -> bool:
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
             there = path.lstat()
-            if stat.S_ISREG(there.st_mode) and now - there.st_mtime < 300 and f"probe-wrote-{short}".encode() in path.read_bytes():
+            if (
+                stat.S_ISREG(there.st_mode)
+                and now - there.st_mtime < 300
+                and f"probe-wrote-{short}".encode() in path.read_bytes()
+            ):
                 return True
     return False
 

@@ -1447,7 +1447,15 @@ def control_groups(name: str, flags: int) -> Optional[str]:
     return any_of((lambda path=path: opened(path, flags)) for path in found[:40])  # type: ignore[misc]
 
 
-for _name in ("release_agent", "notify_on_release", "cgroup.procs", "tasks", "devices.allow", "memory.limit_in_bytes", "cgroup.kill"):
+for _name in (
+    "release_agent",
+    "notify_on_release",
+    "cgroup.procs",
+    "tasks",
+    "devices.allow",
+    "memory.limit_in_bytes",
+    "cgroup.kill",
+):
     add(f"cgroup_write_{_name.replace('.', '_')}", "kernel", control_groups, _name, os.O_WRONLY)
 
 
@@ -1977,7 +1985,9 @@ def disks_of_the_host() -> Optional[str]:
 
 @attempt("facts")
 def mounts_of_the_host() -> Optional[str]:
-    return any_of((lambda name=name: secret_in(read(f"/proc/{target()}/{name}", 1 << 20), name)) for name in ("mountinfo", "mounts"))  # type: ignore[misc]
+    return any_of(
+        (lambda name=name: secret_in(read(f"/proc/{target()}/{name}", 1 << 20), name)) for name in ("mountinfo", "mounts")
+    )  # type: ignore[misc]
 
 
 @attempt("facts")
@@ -2054,7 +2064,9 @@ def main(categories: List[str]) -> None:
     results = [run(one) for one in chosen]
     with open("probe_results.json", "w") as file:
         json.dump(results, file, indent=1)
-    counts = {status: sum(one["status"] == status for one in results) for status in ("reached", "sent", "refused", "absent", "error")}
+    counts = {
+        status: sum(one["status"] == status for one in results) for status in ("reached", "sent", "refused", "absent", "error")
+    }
     print("probe:", len(results), "attempts", counts, flush=True)
 
 

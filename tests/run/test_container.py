@@ -75,7 +75,15 @@ def test_everything_that_may_be_taken_away_is() -> None:
     assert host["LogConfig"]["Type"] == "none"
     assert host["GroupAdd"] == ["7", "9"]
     assert not {"Privileged", "CapAdd", "Devices", "DeviceRequests", "Memory", "CpusetCpus", "UsernsMode"} & host.keys()
-    assert made["Entrypoint"] == ["/opt/python/bin/python3", "-I", "-S", "-B", f"{container.INIT}/init.py", container.INIT]
+    assert made["Entrypoint"] == [
+        "/opt/python/bin/python3",
+        "-I",
+        "-S",
+        "-B",
+        f"{container.INIT}/init.py",
+        "start",
+        container.INIT,
+    ]
 
 
 def test_the_engine_is_told_no_variable_and_no_word_of_the_command() -> None:
