@@ -61,6 +61,16 @@ def diagnose(seen: Observations) -> tuple[Finding, ...]:
 
 def _user(seen: Observations, tried: dict[Step, int]) -> Finding:
     name = "user namespace"
+    if seen.admin and seen.uid == 0:
+        number = tried.get("other user", 0)
+        if number == 0:
+            return _ok(name, "can be made; root inside is an unprivileged user outside")
+        return Finding(
+            name=name,
+            state="fallback",
+            text=f"root inside is root outside: idmapped mounts are refused in {seen.store.path} or {seen.runs.path} ({_name(number)})",
+            fix="use Linux 5.12 or later and a file system that has them (ext4, xfs, btrfs), or run as a plain user",
+        )
     if seen.admin:
         return _ok(name, "not needed: this process may mount by itself")
     number = tried.get("user namespace", errno.ENOSYS)

@@ -16,7 +16,7 @@ import msgspec
 
 from repro_env.io import files
 from repro_env.model.errors import SandboxError
-from repro_env.run import filesystem, kernel, namespaces, overlay, scratch
+from repro_env.run import filesystem, idmap, kernel, namespaces, overlay, scratch
 from repro_env.run.diagnosis import diagnose
 from repro_env.run.observations import Folder, Observations, Step, Tried
 
@@ -29,6 +29,8 @@ def observe(store: Path, runs: Path) -> Observations:
         tried = []
         if isinstance(in_store, Path) and isinstance(in_runs, Path):
             tried.append(_attempt("hard link", lambda: _link(in_store)))
+            if namespaces.can_mount() and os.geteuid() == 0:
+                tried.append(_attempt("other user", lambda: _view(in_store, in_runs)))
             tried += _in_name_spaces(in_store, in_runs, on_disk if isinstance(on_disk, Path) else in_runs)
         return Observations(
             kernel=os.uname().release,
@@ -92,6 +94,10 @@ def _attempt(what: Step, act: Callable[[], object]) -> Tried:
 def _link(folder: Path) -> None:
     (folder / "one").touch()
     os.link(folder / "one", folder / "two")
+
+
+def _view(*folders: Path) -> None:
+    idmap.open_view(str(folder.resolve()) for folder in folders).close()
 
 
 def _in_name_spaces(store: Path, runs: Path, disk: Path) -> list[Tried]:

@@ -9,6 +9,7 @@ from repro_env.model.codec import Frozen
 Step = Literal[
     "user namespace",
     "user map",
+    "other user",
     "name spaces",
     "network namespace",
     "mounts",
