@@ -167,6 +167,11 @@ def processes() -> List[int]:
     return sorted(int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in own_processes())
 
 
+def is_the_hosts(kind: str) -> bool:
+    """Whether this process is in the host's namespace of that kind."""
+    return bool(os.stat(f"/proc/self/ns/{kind}").st_ino == HINTS["namespaces"][kind])
+
+
 def target() -> int:
     """The process that is attacked first: the first one of the run; on the host itself a planted one."""
     return int(HINTS["victim"]) if CONTROL else 1
@@ -186,21 +191,18 @@ def below(base: str) -> Optional[str]:
 
 
 def write_below(base: str, name: str) -> Optional[str]:
-    """A file left by the canaries, which only the host sees."""
+    """Leave files next to the canaries, which only the host sees."""
 
-    def by(folder: str, up: str) -> Call:
+    def by(folder: str) -> Call:
         def write() -> Optional[str]:
-            path = f"{base}/{up}{folder.lstrip('/')}/probe-wrote-{name}-{NONCE[:8]}"
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            path = f"{base}/{'../' * 40}{folder.lstrip('/')}/probe-wrote-{name}-{NONCE[:8]}"
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
             return path
 
         return write
 
     folders = sorted({os.path.dirname(path) for path in canaries()})
-    found = any_of(by(folder, up) for up in ("", "../" * 40) for folder in folders)
-    if found:
-        raise Sent(found)
-    return None
+    return any_of(by(folder) for folder in folders)
 
 
 def host_root(fd: int) -> bool:
@@ -479,19 +481,35 @@ add("data_make_immutable", "writes", set_immutable, DATA)
 add("checkpoints_make_immutable", "writes", set_immutable, HINTS["checkpoints"])
 
 
+def write_everywhere(bases: List[str], name: str) -> Optional[str]:
+    """One base may lead into the run's own tree, and the next one out of it: all are tried."""
+    error: Optional[OSError] = None
+    done = []
+    for base in bases:
+        try:
+            done.append(write_below(base, name))
+        except OSError as failed:
+            error = error or failed
+    if done:
+        raise Sent(f"{done}")
+    if error:
+        raise error
+    return None
+
+
 @attempt("writes")
 def write_by_root_of_the_first_process() -> Optional[str]:
-    return write_below(f"/proc/{target()}/root", "root")
+    return write_everywhere([f"/proc/{target()}/root"], "root")
 
 
 @attempt("writes")
 def write_by_descriptors_of_the_first_process() -> Optional[str]:
-    return any_of((lambda path=path: write_below(path, "fd1")) for path in descriptors(target()))  # type: ignore[misc]
+    return write_everywhere(descriptors(target()), "fd1")
 
 
 @attempt("writes")
 def write_by_inherited_descriptors() -> Optional[str]:
-    return any_of((lambda fd=fd: write_below(f"/proc/self/fd/{fd}", "own")) for fd in inherited())  # type: ignore[misc]
+    return write_everywhere([f"/proc/self/fd/{fd}" for fd in inherited()], "own")
 
 
 def mark(path: str) -> Optional[str]:
@@ -518,7 +536,7 @@ def change_the_running_program() -> Optional[str]:
 
 @attempt("writes", disturbs=True)
 def change_code_of_repro_env() -> Optional[str]:
-    folders = sorted({path for path in sys.path if "repro-env" in path})
+    folders = sorted({path for path in sys.path if path.startswith("/.repro-env")})
     if not folders:
         raise Absent("no code of repro-env on sys.path")
     return sent(folders[0], lambda: os.close(os.open(f"{folders[0]}/probe-wrote-{NONCE[:8]}", os.O_WRONLY | os.O_CREAT)))
@@ -547,16 +565,13 @@ def file_capability(path: str) -> Optional[str]:
 
 
 def special(folder: str, kind: int, major: int, minor: int) -> Optional[str]:
-    """A device node; evidence when it opens."""
+    """A device node; evidence when it opens. Else the host looks whether the node is there."""
     path = f"{folder}/probe-device-{kind}-{major}-{minor}"
     os.mknod(path, kind | 0o600, os.makedev(major, minor))
     try:
         return opened(path)
     except OSError as failed:
-        return f"{path} was made, and opening it fails: {failed}"
-    finally:
-        if not CONTROL and folder != HINTS["checkpoints"]:
-            os.unlink(path)
+        raise Sent(f"{path} was made, and opening it fails: {failed}")
 
 
 def foreign_owner(path: str) -> Optional[str]:
@@ -1120,7 +1135,7 @@ def hang_up_the_callers_terminal() -> Optional[str]:
     found = any(struct.unpack("i", fcntl.ioctl(fd, 0x80045440, struct.pack("i", 0)))[0] for fd in own_terminals())
     with open("/proc/self/status") as file:
         effective = int(next(line for line in file if line.startswith("CapEff")).split()[1], 16)
-    same = HINTS["namespaces"].get("user") == os.stat("/proc/self/ns/user").st_ino
+    same = is_the_hosts("user")
     return f"capability is there ({found})" if effective & 1 << 21 and same else None
 
 
@@ -1356,6 +1371,8 @@ for _path in (
     def _device(path: str = "/dev/" + _path) -> Optional[str]:
         if not os.path.lexists(path):
             raise Absent("no such device")
+        if os.major(os.stat(path).st_rdev) == 136:
+            raise Absent("a pseudo-terminal")
         if path.rsplit("/", 1)[1] not in STARTS_SOMETHING:
             return opened(path)
         if not os.access(path, os.R_OK):
@@ -1397,15 +1414,18 @@ for _path in (
     "/proc/sys/fs/binfmt_misc/register", "/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/mm/ksm/run",
     "/sys/kernel/profiling", "/sys/module/printk/parameters/time", "/sys/firmware/efi/vars", "/sys/kernel/oops_count",
 ):  # fmt: skip
-    add(
-        f"write_{_path[1:].replace('/', '_')}",
-        "kernel",
-        lambda path=_path: opened(path, os.O_WRONLY) if os.path.lexists(path) else missing(path),
-    )
+    add(f"write_{_path[1:].replace('/', '_')}", "kernel", lambda path=_path: settable(path))
 
 
-def missing(path: str) -> Optional[str]:
-    raise Absent(f"no {path}")
+NAMESPACED = {"hostname": "uts", "ns_last_pid": "pid", "ip_forward": "net", "max_user_namespaces": "user"}
+
+
+def settable(path: str) -> Optional[str]:
+    if not os.path.lexists(path):
+        raise Absent(f"no {path}")
+    found = opened(path, os.O_WRONLY)
+    kind = NAMESPACED.get(os.path.basename(path))
+    return found if kind is None or is_the_hosts(kind) else None
 
 
 def content_of(path: str) -> Optional[str]:
@@ -1447,7 +1467,15 @@ def control_groups(name: str, flags: int) -> Optional[str]:
     return any_of((lambda path=path: opened(path, flags)) for path in found[:40])  # type: ignore[misc]
 
 
-for _name in ("release_agent", "notify_on_release", "cgroup.procs", "tasks", "devices.allow", "memory.limit_in_bytes", "cgroup.kill"):
+for _name in (
+    "release_agent",
+    "notify_on_release",
+    "cgroup.procs",
+    "tasks",
+    "devices.allow",
+    "memory.limit_in_bytes",
+    "cgroup.kill",
+):
     add(f"cgroup_write_{_name.replace('.', '_')}", "kernel", control_groups, _name, os.O_WRONLY)
 
 
@@ -1527,7 +1555,7 @@ def set_the_clock() -> Optional[str]:
 @attempt("kernel")
 def set_the_host_name() -> Optional[str]:
     found = permitted(lambda: checked(LIBC.sethostname(b"", ctypes.c_size_t(1 << 20))))
-    return found if os.stat("/proc/self/ns/uts").st_ino == HINTS["namespaces"]["uts"] else None
+    return found if is_the_hosts("uts") else None
 
 
 # Capabilities
@@ -1547,7 +1575,7 @@ def capability(number: int) -> Optional[str]:
     with open("/proc/self/status") as file:
         sets = dict(line.split(":\t") for line in file if line.startswith("Cap"))
     found = [name for name, value in sets.items() if int(value, 16) >> number & 1]
-    if found and os.stat("/proc/self/ns/user").st_ino != HINTS["namespaces"]["user"]:
+    if found and not is_the_hosts("user"):
         raise Absent(f"{found} in a user namespace of the run")
     return f"in {found}" if found else None
 
@@ -1596,8 +1624,8 @@ def be_in_groups_of_the_caller() -> Optional[str]:
 
 
 @attempt("capabilities")
-def turn_off_address_randomisation_of_others() -> Optional[str]:
-    """PR_SET_DUMPABLE of the first process is seen by who owns its files."""
+def first_process_is_dumpable() -> Optional[str]:
+    """A process that is not dumpable has files in /proc that belong to root of the host."""
     there = os.stat(f"/proc/{target()}/environ")
     return f"process {target()} is dumpable, uid {there.st_uid}" if there.st_uid == os.getuid() and not CONTROL else None
 
@@ -1657,25 +1685,22 @@ def leave_a_key_in_the_user_keyring() -> Optional[str]:
 @attempt("keyrings")
 def list_keys() -> Optional[str]:
     with open("/proc/keys") as file:
-        found = [line for line in file if HINTS["key"] in line]
+        found = [line for line in file if HINTS["key"] in line and HINTS["key"] + "-left" not in line]
     return found[0].strip() if found else None
 
 
 @attempt("keyrings")
 def list_users_of_keys() -> Optional[str]:
     with open("/proc/key-users") as file:
-        found = file.read().splitlines()
-    return f"{len(found)} users" if len(found) > 0 else None
+        found = [line.split(":")[0].strip() for line in file]
+    others = [uid for uid in found if uid != str(os.getuid())]
+    return f"users {others}" if others or (CONTROL and found) else None
 
 
 @attempt("keyrings")
 def persistent_keyring() -> Optional[str]:
-    return f"keyring {syscall('keyctl', 22, -1, PROCESS_OWN):#x}"  # KEYCTL_GET_PERSISTENT
-
-
-@attempt("keyrings", disturbs=True)
-def session_keyring_to_the_parent() -> Optional[str]:
-    return f"{syscall('keyctl', 18)}"  # KEYCTL_SESSION_TO_PARENT
+    found = syscall("keyctl", 22, -1, PROCESS_OWN)  # KEYCTL_GET_PERSISTENT
+    return f"keyring {found:#x}" if is_the_hosts("user") else None
 
 
 # System V and POSIX objects
@@ -1850,7 +1875,7 @@ def a_socket(family: int, kind: int, protocol: int = 0) -> Optional[str]:
 def in_host_network(call: Callable[..., Optional[str]], *words: Any) -> Optional[str]:
     """A raw or packet socket sees the run's own network, unless that is the host's."""
     found = call(*words)
-    return found if os.stat("/proc/self/ns/net").st_ino == HINTS["namespaces"]["net"] else None
+    return found if is_the_hosts("net") else None
 
 
 add("socket_raw", "sockets", in_host_network, a_socket, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
@@ -1872,13 +1897,13 @@ add("netlink_audit", "sockets", in_host_network, a_socket, socket.AF_NETLINK, so
 def netlink_events_of_devices() -> Optional[str]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15) as near:
         near.bind((0, 1))
-    return "events of devices can be heard" if os.stat("/proc/self/ns/net").st_ino == HINTS["namespaces"]["net"] else None
+    return "events of devices can be heard" if is_the_hosts("net") else None
 
 
 @attempt("sockets")
 def netlink_change_of_the_network() -> Optional[str]:
     """RTM_NEWLINK of an interface that does not exist: ENODEV comes after the permission check."""
-    if os.stat("/proc/self/ns/net").st_ino != HINTS["namespaces"]["net"]:
+    if not is_the_hosts("net"):
         raise Absent("the network is the run's own")
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as near:
         near.settimeout(0.4)
@@ -1977,7 +2002,9 @@ def disks_of_the_host() -> Optional[str]:
 
 @attempt("facts")
 def mounts_of_the_host() -> Optional[str]:
-    return any_of((lambda name=name: secret_in(read(f"/proc/{target()}/{name}", 1 << 20), name)) for name in ("mountinfo", "mounts"))  # type: ignore[misc]
+    return any_of(
+        (lambda name=name: secret_in(read(f"/proc/{target()}/{name}", 1 << 20), name)) for name in ("mountinfo", "mounts")
+    )  # type: ignore[misc]
 
 
 @attempt("facts")
@@ -2054,7 +2081,9 @@ def main(categories: List[str]) -> None:
     results = [run(one) for one in chosen]
     with open("probe_results.json", "w") as file:
         json.dump(results, file, indent=1)
-    counts = {status: sum(one["status"] == status for one in results) for status in ("reached", "sent", "refused", "absent", "error")}
+    counts = {
+        status: sum(one["status"] == status for one in results) for status in ("reached", "sent", "refused", "absent", "error")
+    }
     print("probe:", len(results), "attempts", counts, flush=True)
 
 
