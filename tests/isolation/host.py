@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.e2e import parts
-from tests.run.engines import DOCKER
+from tests.run.engines import DOCKER, Between
 
 HERE = Path(__file__).parent
 KINDS = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time")
@@ -84,7 +84,7 @@ class Listener:
         near = socket.socket(socket.AF_UNIX)
         near.bind(address)
         if address[0] != "\0":
-            os.chmod(address, 0o666)
+            Path(address).chmod(0o666)
         near.listen(64)
         self._serve(near)
 
@@ -147,7 +147,7 @@ def ground() -> Iterator[Ground]:
         project.capture()
         (folder / "neighbour-project").mkdir()
         (code / "runs").mkdir()
-        yield Ground(folder, project, os.geteuid(), os.path.expanduser("~"), sys.executable, [str(parts.COMMAND)])
+        yield Ground(folder, project, os.geteuid(), str(Path.home()), sys.executable, [str(parts.COMMAND)])
 
 
 def for_user(place: Ground, uid: int) -> Ground | None:
@@ -168,9 +168,21 @@ def for_user(place: Ground, uid: int) -> Ground | None:
 
 @contextlib.contextmanager
 def docker(place: Ground) -> Iterator[dict[str, str]]:
-    """Variables by which the user's command finds the machine's Docker; the project's image is removed from it afterwards."""
+    """Variables by which the user's command finds the machine's Docker; the project's image is removed from it afterwards.
+
+    Another user than root is given a socket of his own in front of it.
+    """
     with parts.in_docker(place.project):
-        yield {"DOCKER_HOST": DOCKER}
+        if place.uid == 0:
+            yield {"DOCKER_HOST": DOCKER}
+            return
+        with tempfile.TemporaryDirectory(prefix="repro-env-socket-", dir="/tmp") as made:
+            Path(made).chmod(0o755)
+            between = Between(Path(made))
+            try:
+                yield {"DOCKER_HOST": between.address}
+            finally:
+                between.cut()
 
 
 def _command_for(folder: Path, python: str) -> list[str]:
@@ -220,8 +232,8 @@ def planted_attack(
                 os.chown(path, place.uid, place.uid)
                 canaries[name] = str(path)
         target = canaries["tmp"]
-        os.symlink(target, data / "link-to-canary")
-        os.symlink(os.path.relpath(target, data), data / "relative-link-to-canary")
+        (data / "link-to-canary").symlink_to(target)
+        (data / "relative-link-to-canary").symlink_to(os.path.relpath(target, data))
         tmp_socket = f"/tmp/repro-env-socket-{nonce[:6]}"
         created.append(Path(tmp_socket))
         listener = Listener(nonce.encode())
@@ -252,7 +264,7 @@ def planted_attack(
             "key": f"probe-{nonce[:8]}",
             "ipc": int(nonce[:7], 16),
             "queue": f"/probe-{nonce[:8]}",
-            "namespaces": {kind: os.stat(f"/proc/self/ns/{kind}").st_ino for kind in KINDS},
+            "namespaces": {kind: Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in KINDS},
             "disk": _disk(code),
             "facts": {"hostname": socket.gethostname(), **_facts()},
             "users": [user.pw_name for user in pwd.getpwall() if user.pw_uid not in (0, place.uid, 65534)],
@@ -530,7 +542,8 @@ def main() -> None:
             mine = for_user(place, words.user)
             assert mine, "no Python that the user can start"
             place = mine
-        with docker(place) if words.mode == "docker" else contextlib.nullcontext({}) as env:
+        with contextlib.ExitStack() as stack:
+            env = stack.enter_context(docker(place)) if words.mode == "docker" else {}
             found = planted_attack(place, words.mode, *words.categories, plain_files=words.files, env=env)
     for one in found.attempts:
         if words.all or one["name"] in found.reached:

@@ -20,6 +20,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import glob
 import json
 import mmap
@@ -34,7 +35,7 @@ import struct
 import sys
 import termios
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 Call = Callable[[], Optional[str]]
 
@@ -147,6 +148,11 @@ def any_of(calls: Iterator[Call]) -> Optional[str]:
     if error:
         raise error
     return None
+
+
+def each(call: Callable[[Any], Optional[str]], words: Iterable[Any]) -> Optional[str]:
+    """The first evidence that `call` gives of a word; the first error when there is none."""
+    return any_of(functools.partial(call, word) for word in words)
 
 
 def secret_in(data: bytes, where: str) -> Optional[str]:
@@ -272,7 +278,7 @@ def read_canary_by_dotdot_from_the_checkpoints() -> Optional[str]:
 def read_canary_by_dotdot_from_every_mount() -> Optional[str]:
     with open("/proc/self/mountinfo") as file:
         points = [line.split()[4] for line in file]
-    return any_of((lambda point=point: below(point)) for point in points if os.path.isdir(point))  # type: ignore[misc]
+    return each(below, filter(os.path.isdir, points))
 
 
 @attempt("files")
@@ -287,18 +293,18 @@ def read_canary_by_working_directory_of_the_first_process() -> Optional[str]:
 
 @attempt("files")
 def read_canary_by_root_of_every_process() -> Optional[str]:
-    return any_of((lambda pid=pid: below(f"/proc/{pid}/root")) for pid in processes()[-40:])  # type: ignore[misc]
+    return each(lambda pid: below(f"/proc/{pid}/root"), processes()[-40:])
 
 
 @attempt("files")
 def read_canary_by_working_directory_of_every_process() -> Optional[str]:
-    return any_of((lambda pid=pid: below(f"/proc/{pid}/cwd")) for pid in processes()[-40:])  # type: ignore[misc]
+    return each(lambda pid: below(f"/proc/{pid}/cwd"), processes()[-40:])
 
 
 @attempt("files")
 def read_canary_by_mapped_files_of_the_first_process() -> Optional[str]:
     folder = f"/proc/{target()}/map_files"
-    return any_of((lambda name=name: below(f"{folder}/{name}/..")) for name in os.listdir(folder)[:5])  # type: ignore[misc]
+    return each(lambda name: below(f"{folder}/{name}/.."), os.listdir(folder)[:5])
 
 
 @attempt("files")
@@ -310,7 +316,7 @@ def read_canary_by_chroot_and_dotdot() -> Optional[str]:
     for _ in range(60):
         os.chdir("..")
     os.chroot(".")
-    return any_of((lambda path=path: secret_in(read(path), path)) for path in canaries())  # type: ignore[misc]
+    return each(lambda path: secret_in(read(path), path), canaries())
 
 
 def handle(path: str) -> "Tuple[int, Any]":
@@ -394,14 +400,14 @@ def overlay_layers_by_their_descriptor_names() -> Optional[str]:
     numbers = sorted({word.rsplit("/", 1)[1] for word in words if word.startswith("/proc/self/fd/")})
     if not numbers:
         raise Absent("no overlay names its layers by descriptors")
-    return any_of((lambda n=n: below(f"/proc/1/fd/{n}")) for n in numbers)  # type: ignore[misc]
+    return each(lambda n: below(f"/proc/1/fd/{n}"), numbers)
 
 
 def readable_layers() -> Optional[str]:
     with open("/proc/self/mountinfo") as file:
         words = file.read().replace(",", " ").replace(":", " ").replace("=", " ").split()
     found = [word for word in words if word.startswith("/") and word.count("/") > 3 and os.path.isdir(word + "/..")]
-    return any_of((lambda path=path: below(path)) for path in found[:20])  # type: ignore[misc]
+    return each(below, found[:20])
 
 
 add("read_canary_by_paths_named_in_mountinfo", "files", readable_layers)
@@ -571,7 +577,7 @@ def special(folder: str, kind: int, major: int, minor: int) -> Optional[str]:
     try:
         return opened(path)
     except OSError as failed:
-        raise Sent(f"{path} was made, and opening it fails: {failed}")
+        raise Sent(f"{path} was made, and opening it fails: {failed}") from failed
 
 
 def foreign_owner(path: str) -> Optional[str]:
@@ -623,7 +629,7 @@ def inherited_descriptors() -> Optional[str]:
 
 @attempt("descriptors")
 def read_secret_by_inherited_descriptors() -> Optional[str]:
-    return any_of((lambda fd=fd: secret_in(os.pread(fd, 4096, 0), f"descriptor {fd}")) for fd in inherited())  # type: ignore[misc]
+    return each(lambda fd: secret_in(os.pread(fd, 4096, 0), f"descriptor {fd}"), inherited())
 
 
 @attempt("descriptors")
@@ -650,22 +656,17 @@ def list_descriptors_of_the_first_process() -> Optional[str]:
 
 @attempt("descriptors")
 def read_canary_by_descriptors_of_the_first_process() -> Optional[str]:
-    return any_of((lambda path=path: below(path)) for path in descriptors(target()))  # type: ignore[misc]
+    return each(below, descriptors(target()))
 
 
 @attempt("descriptors")
 def read_canary_by_descriptors_of_every_process() -> Optional[str]:
-    def every() -> Iterator[Call]:
-        for pid in processes()[-40:]:
-            with contextlib.suppress(OSError):
-                yield from ((lambda path=path: below(path)) for path in descriptors(pid))  # type: ignore[misc]
-
-    return any_of(every())
+    return each(lambda pid: each(below, descriptors(pid)), processes()[-40:])
 
 
 @attempt("descriptors")
 def read_secret_in_files_open_in_the_first_process() -> Optional[str]:
-    return any_of((lambda path=path: secret_in(read(path, 1 << 20), path)) for path in descriptors(target()))  # type: ignore[misc]
+    return each(lambda path: secret_in(read(path, 1 << 20), path), descriptors(target()))
 
 
 @attempt("descriptors")
@@ -676,11 +677,7 @@ def copy_a_descriptor_of_the_first_process() -> Optional[str]:
 
 @attempt("descriptors")
 def copy_descriptors_of_every_process() -> Optional[str]:
-    def every() -> Iterator[Call]:
-        for pid in processes()[-40:]:
-            yield lambda pid=pid: f"process {pid}: {syscall('pidfd_getfd', pidfd(pid), 1, 0)}"  # type: ignore[misc]
-
-    return any_of(every())
+    return each(lambda pid: f"process {pid}: {syscall('pidfd_getfd', pidfd(pid), 1, 0)}", processes()[-40:])
 
 
 @attempt("descriptors")
@@ -743,7 +740,7 @@ def receive_a_descriptor_from_a_socket_of_the_data() -> Optional[str]:
         near.settimeout(0.5)
         near.connect(HINTS["data"] + "/socket")
         near.sendall(b"descriptor")
-        message, found, _, _ = near.recvmsg(64, socket.CMSG_SPACE(4))
+        _, found, _, _ = near.recvmsg(64, socket.CMSG_SPACE(4))
         if not found:
             return None
         fd = struct.unpack("i", found[0][2][:4])[0]
@@ -764,12 +761,12 @@ add("arguments_of_the_first_process", "environment", content, "cmdline", target)
 
 @attempt("environment")
 def environment_of_every_process() -> Optional[str]:
-    return any_of((lambda pid=pid: content("environ", lambda: pid)) for pid in processes())  # type: ignore[misc]
+    return each(lambda pid: content("environ", lambda: pid), processes())
 
 
 @attempt("environment")
 def arguments_of_every_process() -> Optional[str]:
-    return any_of((lambda pid=pid: content("cmdline", lambda: pid)) for pid in processes())  # type: ignore[misc]
+    return each(lambda pid: content("cmdline", lambda: pid), processes())
 
 
 @attempt("environment")
@@ -812,7 +809,7 @@ def secret_in_memory_of_the_first_process() -> Optional[str]:
 
 @attempt("memory")
 def secret_in_memory_of_every_process() -> Optional[str]:
-    return any_of((lambda pid=pid: scan(pid)) for pid in ([target()] if CONTROL else processes()))  # type: ignore[misc]
+    return each(scan, [target()] if CONTROL else processes())
 
 
 @attempt("memory")
@@ -931,7 +928,7 @@ add("trace_the_first_process_and_stop_it", "ptrace", lambda: trace(ATTACH, targe
 add(
     "trace_every_process",
     "ptrace",
-    lambda: any_of((lambda pid=pid: trace(SEIZE, pid)) for pid in ([target()] if CONTROL else processes())),  # type: ignore[misc]
+    lambda: each(lambda pid: trace(SEIZE, pid), [target()] if CONTROL else processes()),
 )
 add("trace_the_parent_of_the_probe", "ptrace", lambda: trace(SEIZE, HINTS["_parent"]))
 
@@ -1012,7 +1009,7 @@ def own_terminals(limit: Optional[str] = None) -> List[int]:
 def is_the_callers(fd: int) -> bool:
     there = os.fstat(fd)
     if there.st_rdev != os.makedev(5, 0):
-        return [there.st_dev, there.st_rdev] == HINTS["terminal"]
+        return bool([there.st_dev, there.st_rdev] == HINTS["terminal"])
     return struct.unpack("i", fcntl.ioctl(fd, TIOCGSID, bytes(4)))[0] in (0, HINTS["session"])
 
 
@@ -1121,7 +1118,7 @@ def take_the_callers_terminal_as_controlling() -> Optional[str]:
 def open_the_other_side_of_the_callers_terminal() -> Optional[str]:
     """TIOCGPTPEER and other devices of the same devpts."""
     found = [path for path in glob.glob("/dev/pts/[0-9]*") if os.stat(path).st_dev == HINTS["terminal"][0]]
-    return any_of((lambda path=path: opened(path, os.O_RDWR)) for path in found) if found else None  # type: ignore[misc]
+    return each(lambda path: opened(path, os.O_RDWR), found) if found else None
 
 
 @attempt("terminal", disturbs=True)
@@ -1135,8 +1132,7 @@ def hang_up_the_callers_terminal() -> Optional[str]:
     found = any(struct.unpack("i", fcntl.ioctl(fd, 0x80045440, struct.pack("i", 0)))[0] for fd in own_terminals())
     with open("/proc/self/status") as file:
         effective = int(next(line for line in file if line.startswith("CapEff")).split()[1], 16)
-    same = is_the_hosts("user")
-    return f"capability is there ({found})" if effective & 1 << 21 and same else None
+    return f"capability is there ({found})" if effective & 1 << 21 and is_the_hosts("user") else None
 
 
 @attempt("terminal")
@@ -1239,8 +1235,6 @@ def write_a_uid_map() -> Optional[str]:
 
 # Mounts
 
-MOUNTS: Dict[str, Call] = {}
-
 
 def permitted(call: Callable[[], Any], *denied: int) -> Optional[str]:
     """Calls whose arguments are wrong: any other error than these comes after the permission check."""
@@ -1282,7 +1276,12 @@ add(
     permitted,
     lambda: syscall("pivot_root", ctypes.c_char_p(b"/no/such/root"), ctypes.c_char_p(b"/no/such/root")),
 )
-add("chroot", "mounts", lambda: "chroot works" if os.chroot("/") is None else None)
+
+
+@attempt("mounts")
+def chroot() -> Optional[str]:
+    os.chroot("/")
+    return "chroot works"
 
 
 @attempt("mounts", disturbs=True)
@@ -1384,7 +1383,7 @@ for _path in (
 
 def made_device(kind: int, major: int, minor: int) -> Optional[str]:
     folders = [".", "/tmp", "/dev", "/dev/shm", "/var/tmp", os.path.dirname(os.environ.get("REPRO_ENV_NOTES", "./x"))]
-    return any_of((lambda folder=folder: special(folder, kind, major, minor)) for folder in folders)  # type: ignore[misc]
+    return each(lambda folder: special(folder, kind, major, minor), folders)
 
 
 add("make_the_hosts_disk", "devices", made_device, stat.S_IFBLK, *HINTS["disk"], disturbs=True)
@@ -1464,7 +1463,7 @@ def control_groups(name: str, flags: int) -> Optional[str]:
     found = [f"/sys/fs/cgroup/{name}", *glob.glob(f"/sys/fs/cgroup/*/{name}"), *glob.glob(f"/sys/fs/cgroup/*/*/{name}")]
     if not found:
         raise Absent(f"no {name}")
-    return any_of((lambda path=path: opened(path, flags)) for path in found[:40])  # type: ignore[misc]
+    return each(lambda path: opened(path, flags), found[:40])
 
 
 for _name in (
@@ -1786,7 +1785,7 @@ def docker_socket_by_the_first_process() -> Optional[str]:
     """By its root and by every descriptor: a path below /proc is followed without the mount namespace."""
     roots = [f"/proc/{target()}/root", *descriptors(target())]
     paths = [f"{root}/{up}{name}" for root in roots for up in ("", "../" * 12) for name in (HINTS["tmp_socket"].lstrip("/"),)]
-    return any_of((lambda path=path: unix(path)) for path in paths)  # type: ignore[misc]
+    return each(unix, paths)
 
 
 @attempt("sockets")
@@ -2002,9 +2001,7 @@ def disks_of_the_host() -> Optional[str]:
 
 @attempt("facts")
 def mounts_of_the_host() -> Optional[str]:
-    return any_of(
-        (lambda name=name: secret_in(read(f"/proc/{target()}/{name}", 1 << 20), name)) for name in ("mountinfo", "mounts")
-    )  # type: ignore[misc]
+    return each(lambda name: secret_in(read(f"/proc/{target()}/{name}", 1 << 20), name), ("mountinfo", "mounts"))
 
 
 @attempt("facts")
@@ -2014,7 +2011,7 @@ def timers_of_the_host() -> Optional[str]:
 
 @attempt("facts")
 def scheduler_of_the_host() -> Optional[str]:
-    return any_of((lambda path=path: content_of(path)) for path in ("/proc/sched_debug", "/sys/kernel/debug/sched/debug"))  # type: ignore[misc]
+    return each(content_of, ("/proc/sched_debug", "/sys/kernel/debug/sched/debug"))
 
 
 @attempt("facts")
