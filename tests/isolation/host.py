@@ -22,11 +22,13 @@ import sys
 import tempfile
 import termios
 import threading
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.e2e import parts
+from tests.run.engines import DOCKER, Between
 
 HERE = Path(__file__).parent
 KINDS = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time")
@@ -66,6 +68,7 @@ class Ground(NamedTuple):
     folder: Path
     project: parts.Project
     uid: int
+    home: str
     python: str
     command: Sequence[str]
 
@@ -81,7 +84,7 @@ class Listener:
         near = socket.socket(socket.AF_UNIX)
         near.bind(address)
         if address[0] != "\0":
-            os.chmod(address, 0o666)
+            Path(address).chmod(0o666)
         near.listen(64)
         self._serve(near)
 
@@ -99,8 +102,8 @@ class Listener:
 
         def answer() -> None:
             with contextlib.suppress(OSError):
-                while True:
-                    near.sendto(self._secret, near.recvfrom(64)[1])
+                while (address := near.recvfrom(64)[1]) is not None:
+                    near.sendto(self._secret, address)
 
         threading.Thread(target=answer, daemon=True).start()
         return int(near.getsockname()[1])
@@ -131,37 +134,55 @@ class Listener:
 
 
 @contextlib.contextmanager
-def ground(uid: int = -1, python: str = "", of: Ground | None = None) -> Iterator[Ground]:
-    """A small project, captured; with `of`, a copy of that one for another user."""
-    uid = os.geteuid() if uid < 0 else uid
+def ground() -> Iterator[Ground]:
+    """A small project, captured, in a directory that every user can read."""
     with tempfile.TemporaryDirectory(prefix="repro-env-isolation-", dir="/var/tmp", ignore_cleanup_errors=True) as made:
         folder = Path(made)
         folder.chmod(0o755)
-        home = folder / "home"
-        home.mkdir()
         code = folder / "project"
-        if of is None:
-            # Any user has to be able to read it.
-            environment = parts.venv(code / ".venv", own_pip=False)
-            project = parts.project(code, environment, folder / "store")
-            (code / "source.txt").write_text("source\n")
-            shutil.copy(HERE / "probe.py", code)
-            project.capture()
-            project.rebuild()
-            project = project._replace(store=folder / "store")
-        else:
-            shutil.copytree(of.project.folder, code, symlinks=True, ignore=shutil.ignore_patterns("runs"))
-            project = of.project._replace(folder=code, store=folder / "store")
-        command: list[str] = [str(parts.COMMAND)]
-        if uid != os.geteuid():
-            command = _command_for(folder / "tool", python)
-            for path in (home, code, *code.rglob("*")):
-                os.chown(path, uid, uid, follow_symlinks=False)
-            os.chown(folder, uid, uid)
-        try:
-            yield Ground(folder, project, uid, python or sys.executable, command)
-        finally:
-            subprocess.run(["chattr", "-R", "-f", "-i", made], check=False, capture_output=True)
+        environment = parts.venv(code / ".venv", own_pip=False)
+        project = parts.project(code, environment, folder / "store")
+        (code / "source.txt").write_text("source\n")
+        shutil.copy(HERE / "probe.py", code)
+        project.capture()
+        (folder / "neighbour-project").mkdir()
+        (code / "runs").mkdir()
+        yield Ground(folder, project, os.geteuid(), str(Path.home()), sys.executable, [str(parts.COMMAND)])
+
+
+def for_user(place: Ground, uid: int) -> Ground | None:
+    """The same project in the hands of another user; None when there is no Python that he can start."""
+    python = _python_for(uid)
+    if not python:
+        return None
+    home = place.folder / f"home-{uid}"
+    home.mkdir(exist_ok=True)
+    os.chown(home, uid, uid)
+    store = place.folder / f"store-{uid}"
+    store.mkdir(exist_ok=True)
+    os.chown(store, uid, uid)
+    return Ground(
+        place.folder, place.project.elsewhere(store), uid, str(home), python, _command_for(place.folder / f"tool-{uid}", python)
+    )
+
+
+@contextlib.contextmanager
+def docker(place: Ground) -> Iterator[dict[str, str]]:
+    """Variables by which the user's command finds the machine's Docker; the project's image is removed from it afterwards.
+
+    Another user than root is given a socket of his own in front of it.
+    """
+    with parts.in_docker(place.project):
+        if place.uid == 0:
+            yield {"DOCKER_HOST": DOCKER}
+            return
+        with tempfile.TemporaryDirectory(prefix="repro-env-socket-", dir="/tmp") as made:
+            Path(made).chmod(0o755)
+            between = Between(Path(made))
+            try:
+                yield {"DOCKER_HOST": between.address}
+            finally:
+                between.cut()
 
 
 def _command_for(folder: Path, python: str) -> list[str]:
@@ -182,6 +203,8 @@ def planted_attack(
     """
     nonce = secrets.token_hex(12)
     work = Path(tempfile.mkdtemp(prefix="attack-", dir=place.folder))
+    if os.geteuid() == 0:
+        subprocess.run(["chown", "-R", "-h", f"{place.uid}:{place.uid}", str(place.project.folder)], check=True)
     data, checkpoints = work / "data", work / "checkpoints"
     data.mkdir()
     checkpoints.mkdir()
@@ -190,7 +213,7 @@ def planted_attack(
     if os.geteuid() == 0:
         os.mknod(data / "device", stat.S_IFCHR | 0o666, os.makedev(1, 11))
     code = place.project.folder
-    spots = {name: Path(path.replace("~", _home(place))) for name, path in PLACES.items()}
+    spots = {name: Path(path.replace("~", place.home)) for name, path in PLACES.items()}
     spots.update(
         above_project=code.parent, spec=code / "repro", runs=code / "runs", store=place.project.store, git=code / ".git"
     )  # by design outside of the source
@@ -202,8 +225,6 @@ def planted_attack(
                 if name in ("runs", "store", "git"):
                     spot.mkdir(exist_ok=True)
                     os.chown(spot, place.uid, place.uid)
-                if place.uid and not _writable(spot, place.uid):
-                    continue
                 path = spot / ("secret-of-git" if name == "git" else f"repro-env-canary-{nonce[:6]}")
                 path.write_text(f"canary-{nonce}-{name}\n")
                 created.append(path)
@@ -211,8 +232,8 @@ def planted_attack(
                 os.chown(path, place.uid, place.uid)
                 canaries[name] = str(path)
         target = canaries["tmp"]
-        os.symlink(target, data / "link-to-canary")
-        os.symlink(os.path.relpath(target, data), data / "relative-link-to-canary")
+        (data / "link-to-canary").symlink_to(target)
+        (data / "relative-link-to-canary").symlink_to(os.path.relpath(target, data))
         tmp_socket = f"/tmp/repro-env-socket-{nonce[:6]}"
         created.append(Path(tmp_socket))
         listener = Listener(nonce.encode())
@@ -230,7 +251,7 @@ def planted_attack(
             "checkpoints": str(checkpoints),
             "project": str(code),
             "environment": str(code / ".venv"),
-            "beside_project": os.listdir(code.parent),
+            "beside_project": ["neighbour-project", "store", Path(canaries["above_project"]).name],
             "spec": str(code / "repro"),
             "runs": str(code / "runs"),
             "store": str(place.project.store),
@@ -243,7 +264,7 @@ def planted_attack(
             "key": f"probe-{nonce[:8]}",
             "ipc": int(nonce[:7], 16),
             "queue": f"/probe-{nonce[:8]}",
-            "namespaces": {kind: os.stat(f"/proc/self/ns/{kind}").st_ino for kind in KINDS},
+            "namespaces": {kind: Path(f"/proc/self/ns/{kind}").stat().st_ino for kind in KINDS},
             "disk": _disk(code),
             "facts": {"hostname": socket.gethostname(), **_facts()},
             "users": [user.pw_name for user in pwd.getpwall() if user.pw_uid not in (0, place.uid, 65534)],
@@ -287,7 +308,6 @@ def _launch(
     (work / "input").write_text(f"{nonce}-input\n")
     (work / "error").write_text(f"{nonce}-error\n")
     runs = code / "runs"
-    before = set(runs.iterdir())
     command = [*place.command, "exec", "--runner", mode, "--data", str(data_of(work)), "--checkpoints", str(work / "checkpoints")]
     command += ["--note", f"argument-{nonce}", "probe.py", *categories]
     if mode == "control":
@@ -308,7 +328,7 @@ def _launch(
         "command": command,
         "cwd": str(cwd),
         "env": {
-            "HOME": _home(place),
+            "HOME": place.home,
             "REPRO_ENV_STORE": str(place.project.store),
             "SECRET_TOKEN": f"{nonce}-environment",
             "AWS_SECRET_ACCESS_KEY": f"{nonce}-environment",
@@ -361,8 +381,8 @@ def _launch(
     assert (work / "end.json").is_file(), text
     end = json.loads((work / "end.json").read_text())
     assert end["code"] == 0, f"{command} -> {end['code']}\n{text}"
-    record = next(iter(set(runs.iterdir()) - before - {runs / "latest"}), cwd) if mode != "control" else cwd
-    results = record / "files" / "probe_results.json" if mode != "control" else cwd / "probe_results.json"
+    outputs = cwd if mode == "control" else max(runs.glob("*-probe-*"), key=lambda path: path.stat().st_mtime_ns) / "files"
+    results = outputs / "probe_results.json"
     assert results.is_file(), text
     return Outcome(
         json.loads(results.read_text()),
@@ -411,6 +431,9 @@ def _judge(place: Ground, work: Path, nonce: str, hints: Mapping[str, Any], outc
         "change_a_file_of_the_source": (code / "source.txt").read_text() != "source\n",
         "change_code_of_repro_env": bool(list((parts.ROOT / "repro_env").rglob("probe-wrote-*"))),
     }
+    for one in outcome.attempts:
+        if one["name"].startswith("make_"):
+            seen[one["name"]] = False  # a node that does not open
     for name in ("become_foreground_of_the_callers_terminal", "take_the_callers_terminal_as_controlling", "redirect_the_console"):
         seen[name] = any(one["name"] == name and "caller's" in one["evidence"] for one in outcome.attempts)
     for tag, name in (("root", "root"), ("fd1", "descriptors")):
@@ -428,6 +451,7 @@ def _judge(place: Ground, work: Path, nonce: str, hints: Mapping[str, Any], outc
         seen[f"leave_a_file_of_another_user_in_{where}"] = _owner(folder / "probe-foreign") not in (-1, place.uid)
         seen[f"leave_a_file_of_root_in_{where}"] = _owner(folder / "probe-root-owned") not in (-1, place.uid)
         seen[f"leave_a_symlink_to_a_host_file_in_{where}"] = (folder / "probe-symlink").exists()
+        seen[f"leave_a_block_device_in_{where}"] = any(stat.S_ISBLK(_mode(path)) for path in folder.glob("probe-device-*"))
         seen[f"leave_a_named_pipe_in_{where}"] = stat.S_ISFIFO(_mode(folder / "probe-pipe"))
     reached = {
         one["name"]: one["evidence"]
@@ -444,7 +468,7 @@ def _wrote(hints: Mapping[str, Any], tag: str, short: str) -> bool:
 
 def _changed_in(folder: Path, short: str) -> bool:
     """Whether a file in it holds the probe's mark: of those changed in the last minutes."""
-    now = os.stat(folder).st_ctime if not folder.exists() else __import__("time").time()
+    now = time.time()
     for path in folder.rglob("*"):
         with contextlib.suppress(OSError):
             there = path.lstat()
@@ -471,15 +495,6 @@ def _capability(path: Path) -> bool:
     return False
 
 
-def _home(place: Ground) -> str:
-    return os.path.expanduser("~") if place.uid == os.geteuid() else str(place.folder / "home")
-
-
-def _writable(folder: Path, uid: int) -> bool:
-    there = folder.stat()
-    return there.st_uid == uid or bool(there.st_mode & 0o002)
-
-
 def _addresses() -> list[str]:
     """The address by which this machine would reach others; nothing is sent."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near, contextlib.suppress(OSError):
@@ -501,7 +516,7 @@ def _facts() -> dict[str, str]:
     return found
 
 
-def python_for(uid: int) -> str:
+def _python_for(uid: int) -> str:
     """An interpreter of this version that the user can start; "" when there is none."""
     for python in (getattr(sys, "_base_executable", sys.executable), "/usr/local/bin/python3", "/usr/bin/python3"):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
@@ -522,11 +537,14 @@ def main() -> None:
     parser.add_argument("--files", action="store_true")
     parser.add_argument("--all", action="store_true", help="print every attempt")
     words = parser.parse_args()
-    with contextlib.ExitStack() as stack:
-        place = stack.enter_context(ground())
+    with ground() as place:
         if words.user >= 0:
-            place = stack.enter_context(ground(words.user, python_for(words.user), place))
-        found = planted_attack(place, words.mode, *words.categories, plain_files=words.files)
+            mine = for_user(place, words.user)
+            assert mine, "no Python that the user can start"
+            place = mine
+        with contextlib.ExitStack() as stack:
+            env = stack.enter_context(docker(place)) if words.mode == "docker" else {}
+            found = planted_attack(place, words.mode, *words.categories, plain_files=words.files, env=env)
     for one in found.attempts:
         if words.all or one["name"] in found.reached:
             print(f"{one['category']:13} {one['status']:8} {one['seconds']:6} {one['name']}: {one['evidence'][:160]}")

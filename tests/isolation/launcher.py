@@ -64,21 +64,20 @@ def main(path: str) -> int:
     victim = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     while not os.path.exists(setup["victim_log"]):
         time.sleep(0.01)
-    words = {"stdin": 0, "stdout": 1, "stderr": 2}
-    fds = {name: os.open(setup[name], flags, 0o600) if setup[name] else fd for (name, fd), flags in zip(
-        words.items(), (os.O_RDONLY, os.O_WRONLY | os.O_APPEND, os.O_WRONLY | os.O_APPEND))}  # fmt: skip
+    flags = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY | os.O_APPEND, "stderr": os.O_WRONLY | os.O_APPEND}
+    fds = [os.open(setup[name], flags[name]) if setup[name] else fd for fd, name in enumerate(flags)]
     hints.update(victim=victim.pid, group=os.getpgid(0), session=os.getsid(0))
-    hints["stdio"] = [[there.st_dev, there.st_ino] for there in map(os.fstat, fds.values())]
+    hints["stdio"] = [[there.st_dev, there.st_ino] for there in map(os.fstat, fds)]
     there = os.fstat(0)
     hints["terminal"] = [there.st_dev, there.st_rdev]
     with open(setup["hints_file"], "w") as file:
         json.dump(hints, file)
     try:
-        code = subprocess.call(setup["command"], cwd=setup["cwd"], env=env, close_fds=False, **fds)
+        code = subprocess.call(
+            setup["command"], cwd=setup["cwd"], env=env, close_fds=False, stdin=fds[0], stdout=fds[1], stderr=fds[2]
+        )
     finally:
         victim.kill()
-        for number in (segment, semaphore, queue):
-            pass
         LIBC.shmctl(segment, 0, None)
         LIBC.semctl(semaphore, 0, 0)
         LIBC.msgctl(queue, 0, None)

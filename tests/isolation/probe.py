@@ -20,6 +20,7 @@ import contextlib
 import ctypes
 import errno
 import fcntl
+import functools
 import glob
 import json
 import mmap
@@ -34,7 +35,7 @@ import struct
 import sys
 import termios
 import time
-from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, Iterator, List, Optional, Tuple
 
 Call = Callable[[], Optional[str]]
 
@@ -149,6 +150,11 @@ def any_of(calls: Iterator[Call]) -> Optional[str]:
     return None
 
 
+def each(call: Callable[[Any], Optional[str]], words: Iterable[Any]) -> Optional[str]:
+    """The first evidence that `call` gives of a word; the first error when there is none."""
+    return any_of(functools.partial(call, word) for word in words)
+
+
 def secret_in(data: bytes, where: str) -> Optional[str]:
     place = data.find(SECRET)
     return None if place < 0 else f"{where} holds {data[max(0, place - 16) : place + len(SECRET)]!r}"
@@ -165,6 +171,11 @@ def own_processes() -> List[int]:
 
 def processes() -> List[int]:
     return sorted(int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) not in own_processes())
+
+
+def is_the_hosts(kind: str) -> bool:
+    """Whether this process is in the host's namespace of that kind."""
+    return bool(os.stat(f"/proc/self/ns/{kind}").st_ino == HINTS["namespaces"][kind])
 
 
 def target() -> int:
@@ -186,21 +197,18 @@ def below(base: str) -> Optional[str]:
 
 
 def write_below(base: str, name: str) -> Optional[str]:
-    """A file left by the canaries, which only the host sees."""
+    """Leave files next to the canaries, which only the host sees."""
 
-    def by(folder: str, up: str) -> Call:
+    def by(folder: str) -> Call:
         def write() -> Optional[str]:
-            path = f"{base}/{up}{folder.lstrip('/')}/probe-wrote-{name}-{NONCE[:8]}"
-            os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            path = f"{base}/{'../' * 40}{folder.lstrip('/')}/probe-wrote-{name}-{NONCE[:8]}"
+            os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
             return path
 
         return write
 
     folders = sorted({os.path.dirname(path) for path in canaries()})
-    found = any_of(by(folder, up) for up in ("", "../" * 40) for folder in folders)
-    if found:
-        raise Sent(found)
-    return None
+    return any_of(by(folder) for folder in folders)
 
 
 def host_root(fd: int) -> bool:
@@ -270,7 +278,7 @@ def read_canary_by_dotdot_from_the_checkpoints() -> Optional[str]:
 def read_canary_by_dotdot_from_every_mount() -> Optional[str]:
     with open("/proc/self/mountinfo") as file:
         points = [line.split()[4] for line in file]
-    return any_of((lambda point=point: below(point)) for point in points if os.path.isdir(point))  # type: ignore[misc]
+    return each(below, filter(os.path.isdir, points))
 
 
 @attempt("files")
@@ -285,18 +293,18 @@ def read_canary_by_working_directory_of_the_first_process() -> Optional[str]:
 
 @attempt("files")
 def read_canary_by_root_of_every_process() -> Optional[str]:
-    return any_of((lambda pid=pid: below(f"/proc/{pid}/root")) for pid in processes()[-40:])  # type: ignore[misc]
+    return each(lambda pid: below(f"/proc/{pid}/root"), processes()[-40:])
 
 
 @attempt("files")
 def read_canary_by_working_directory_of_every_process() -> Optional[str]:
-    return any_of((lambda pid=pid: below(f"/proc/{pid}/cwd")) for pid in processes()[-40:])  # type: ignore[misc]
+    return each(lambda pid: below(f"/proc/{pid}/cwd"), processes()[-40:])
 
 
 @attempt("files")
 def read_canary_by_mapped_files_of_the_first_process() -> Optional[str]:
     folder = f"/proc/{target()}/map_files"
-    return any_of((lambda name=name: below(f"{folder}/{name}/..")) for name in os.listdir(folder)[:5])  # type: ignore[misc]
+    return each(lambda name: below(f"{folder}/{name}/.."), os.listdir(folder)[:5])
 
 
 @attempt("files")
@@ -308,7 +316,7 @@ def read_canary_by_chroot_and_dotdot() -> Optional[str]:
     for _ in range(60):
         os.chdir("..")
     os.chroot(".")
-    return any_of((lambda path=path: secret_in(read(path), path)) for path in canaries())  # type: ignore[misc]
+    return each(lambda path: secret_in(read(path), path), canaries())
 
 
 def handle(path: str) -> "Tuple[int, Any]":
@@ -392,14 +400,14 @@ def overlay_layers_by_their_descriptor_names() -> Optional[str]:
     numbers = sorted({word.rsplit("/", 1)[1] for word in words if word.startswith("/proc/self/fd/")})
     if not numbers:
         raise Absent("no overlay names its layers by descriptors")
-    return any_of((lambda n=n: below(f"/proc/1/fd/{n}")) for n in numbers)  # type: ignore[misc]
+    return each(lambda n: below(f"/proc/1/fd/{n}"), numbers)
 
 
 def readable_layers() -> Optional[str]:
     with open("/proc/self/mountinfo") as file:
         words = file.read().replace(",", " ").replace(":", " ").replace("=", " ").split()
     found = [word for word in words if word.startswith("/") and word.count("/") > 3 and os.path.isdir(word + "/..")]
-    return any_of((lambda path=path: below(path)) for path in found[:20])  # type: ignore[misc]
+    return each(below, found[:20])
 
 
 add("read_canary_by_paths_named_in_mountinfo", "files", readable_layers)
@@ -479,19 +487,35 @@ add("data_make_immutable", "writes", set_immutable, DATA)
 add("checkpoints_make_immutable", "writes", set_immutable, HINTS["checkpoints"])
 
 
+def write_everywhere(bases: List[str], name: str) -> Optional[str]:
+    """One base may lead into the run's own tree, and the next one out of it: all are tried."""
+    error: Optional[OSError] = None
+    done = []
+    for base in bases:
+        try:
+            done.append(write_below(base, name))
+        except OSError as failed:
+            error = error or failed
+    if done:
+        raise Sent(f"{done}")
+    if error:
+        raise error
+    return None
+
+
 @attempt("writes")
 def write_by_root_of_the_first_process() -> Optional[str]:
-    return write_below(f"/proc/{target()}/root", "root")
+    return write_everywhere([f"/proc/{target()}/root"], "root")
 
 
 @attempt("writes")
 def write_by_descriptors_of_the_first_process() -> Optional[str]:
-    return any_of((lambda path=path: write_below(path, "fd1")) for path in descriptors(target()))  # type: ignore[misc]
+    return write_everywhere(descriptors(target()), "fd1")
 
 
 @attempt("writes")
 def write_by_inherited_descriptors() -> Optional[str]:
-    return any_of((lambda fd=fd: write_below(f"/proc/self/fd/{fd}", "own")) for fd in inherited())  # type: ignore[misc]
+    return write_everywhere([f"/proc/self/fd/{fd}" for fd in inherited()], "own")
 
 
 def mark(path: str) -> Optional[str]:
@@ -518,7 +542,7 @@ def change_the_running_program() -> Optional[str]:
 
 @attempt("writes", disturbs=True)
 def change_code_of_repro_env() -> Optional[str]:
-    folders = sorted({path for path in sys.path if "repro-env" in path})
+    folders = sorted({path for path in sys.path if path.startswith("/.repro-env")})
     if not folders:
         raise Absent("no code of repro-env on sys.path")
     return sent(folders[0], lambda: os.close(os.open(f"{folders[0]}/probe-wrote-{NONCE[:8]}", os.O_WRONLY | os.O_CREAT)))
@@ -547,16 +571,13 @@ def file_capability(path: str) -> Optional[str]:
 
 
 def special(folder: str, kind: int, major: int, minor: int) -> Optional[str]:
-    """A device node; evidence when it opens."""
+    """A device node; evidence when it opens. Else the host looks whether the node is there."""
     path = f"{folder}/probe-device-{kind}-{major}-{minor}"
     os.mknod(path, kind | 0o600, os.makedev(major, minor))
     try:
         return opened(path)
     except OSError as failed:
-        return f"{path} was made, and opening it fails: {failed}"
-    finally:
-        if not CONTROL and folder != HINTS["checkpoints"]:
-            os.unlink(path)
+        raise Sent(f"{path} was made, and opening it fails: {failed}") from failed
 
 
 def foreign_owner(path: str) -> Optional[str]:
@@ -608,7 +629,7 @@ def inherited_descriptors() -> Optional[str]:
 
 @attempt("descriptors")
 def read_secret_by_inherited_descriptors() -> Optional[str]:
-    return any_of((lambda fd=fd: secret_in(os.pread(fd, 4096, 0), f"descriptor {fd}")) for fd in inherited())  # type: ignore[misc]
+    return each(lambda fd: secret_in(os.pread(fd, 4096, 0), f"descriptor {fd}"), inherited())
 
 
 @attempt("descriptors")
@@ -635,22 +656,17 @@ def list_descriptors_of_the_first_process() -> Optional[str]:
 
 @attempt("descriptors")
 def read_canary_by_descriptors_of_the_first_process() -> Optional[str]:
-    return any_of((lambda path=path: below(path)) for path in descriptors(target()))  # type: ignore[misc]
+    return each(below, descriptors(target()))
 
 
 @attempt("descriptors")
 def read_canary_by_descriptors_of_every_process() -> Optional[str]:
-    def every() -> Iterator[Call]:
-        for pid in processes()[-40:]:
-            with contextlib.suppress(OSError):
-                yield from ((lambda path=path: below(path)) for path in descriptors(pid))  # type: ignore[misc]
-
-    return any_of(every())
+    return each(lambda pid: each(below, descriptors(pid)), processes()[-40:])
 
 
 @attempt("descriptors")
 def read_secret_in_files_open_in_the_first_process() -> Optional[str]:
-    return any_of((lambda path=path: secret_in(read(path, 1 << 20), path)) for path in descriptors(target()))  # type: ignore[misc]
+    return each(lambda path: secret_in(read(path, 1 << 20), path), descriptors(target()))
 
 
 @attempt("descriptors")
@@ -661,11 +677,7 @@ def copy_a_descriptor_of_the_first_process() -> Optional[str]:
 
 @attempt("descriptors")
 def copy_descriptors_of_every_process() -> Optional[str]:
-    def every() -> Iterator[Call]:
-        for pid in processes()[-40:]:
-            yield lambda pid=pid: f"process {pid}: {syscall('pidfd_getfd', pidfd(pid), 1, 0)}"  # type: ignore[misc]
-
-    return any_of(every())
+    return each(lambda pid: f"process {pid}: {syscall('pidfd_getfd', pidfd(pid), 1, 0)}", processes()[-40:])
 
 
 @attempt("descriptors")
@@ -728,7 +740,7 @@ def receive_a_descriptor_from_a_socket_of_the_data() -> Optional[str]:
         near.settimeout(0.5)
         near.connect(HINTS["data"] + "/socket")
         near.sendall(b"descriptor")
-        message, found, _, _ = near.recvmsg(64, socket.CMSG_SPACE(4))
+        _, found, _, _ = near.recvmsg(64, socket.CMSG_SPACE(4))
         if not found:
             return None
         fd = struct.unpack("i", found[0][2][:4])[0]
@@ -749,12 +761,12 @@ add("arguments_of_the_first_process", "environment", content, "cmdline", target)
 
 @attempt("environment")
 def environment_of_every_process() -> Optional[str]:
-    return any_of((lambda pid=pid: content("environ", lambda: pid)) for pid in processes())  # type: ignore[misc]
+    return each(lambda pid: content("environ", lambda: pid), processes())
 
 
 @attempt("environment")
 def arguments_of_every_process() -> Optional[str]:
-    return any_of((lambda pid=pid: content("cmdline", lambda: pid)) for pid in processes())  # type: ignore[misc]
+    return each(lambda pid: content("cmdline", lambda: pid), processes())
 
 
 @attempt("environment")
@@ -797,7 +809,7 @@ def secret_in_memory_of_the_first_process() -> Optional[str]:
 
 @attempt("memory")
 def secret_in_memory_of_every_process() -> Optional[str]:
-    return any_of((lambda pid=pid: scan(pid)) for pid in ([target()] if CONTROL else processes()))  # type: ignore[misc]
+    return each(scan, [target()] if CONTROL else processes())
 
 
 @attempt("memory")
@@ -916,7 +928,7 @@ add("trace_the_first_process_and_stop_it", "ptrace", lambda: trace(ATTACH, targe
 add(
     "trace_every_process",
     "ptrace",
-    lambda: any_of((lambda pid=pid: trace(SEIZE, pid)) for pid in ([target()] if CONTROL else processes())),  # type: ignore[misc]
+    lambda: each(lambda pid: trace(SEIZE, pid), [target()] if CONTROL else processes()),
 )
 add("trace_the_parent_of_the_probe", "ptrace", lambda: trace(SEIZE, HINTS["_parent"]))
 
@@ -997,7 +1009,7 @@ def own_terminals(limit: Optional[str] = None) -> List[int]:
 def is_the_callers(fd: int) -> bool:
     there = os.fstat(fd)
     if there.st_rdev != os.makedev(5, 0):
-        return [there.st_dev, there.st_rdev] == HINTS["terminal"]
+        return bool([there.st_dev, there.st_rdev] == HINTS["terminal"])
     return struct.unpack("i", fcntl.ioctl(fd, TIOCGSID, bytes(4)))[0] in (0, HINTS["session"])
 
 
@@ -1106,7 +1118,7 @@ def take_the_callers_terminal_as_controlling() -> Optional[str]:
 def open_the_other_side_of_the_callers_terminal() -> Optional[str]:
     """TIOCGPTPEER and other devices of the same devpts."""
     found = [path for path in glob.glob("/dev/pts/[0-9]*") if os.stat(path).st_dev == HINTS["terminal"][0]]
-    return any_of((lambda path=path: opened(path, os.O_RDWR)) for path in found) if found else None  # type: ignore[misc]
+    return each(lambda path: opened(path, os.O_RDWR), found) if found else None
 
 
 @attempt("terminal", disturbs=True)
@@ -1120,8 +1132,7 @@ def hang_up_the_callers_terminal() -> Optional[str]:
     found = any(struct.unpack("i", fcntl.ioctl(fd, 0x80045440, struct.pack("i", 0)))[0] for fd in own_terminals())
     with open("/proc/self/status") as file:
         effective = int(next(line for line in file if line.startswith("CapEff")).split()[1], 16)
-    same = HINTS["namespaces"].get("user") == os.stat("/proc/self/ns/user").st_ino
-    return f"capability is there ({found})" if effective & 1 << 21 and same else None
+    return f"capability is there ({found})" if effective & 1 << 21 and is_the_hosts("user") else None
 
 
 @attempt("terminal")
@@ -1224,8 +1235,6 @@ def write_a_uid_map() -> Optional[str]:
 
 # Mounts
 
-MOUNTS: Dict[str, Call] = {}
-
 
 def permitted(call: Callable[[], Any], *denied: int) -> Optional[str]:
     """Calls whose arguments are wrong: any other error than these comes after the permission check."""
@@ -1267,7 +1276,12 @@ add(
     permitted,
     lambda: syscall("pivot_root", ctypes.c_char_p(b"/no/such/root"), ctypes.c_char_p(b"/no/such/root")),
 )
-add("chroot", "mounts", lambda: "chroot works" if os.chroot("/") is None else None)
+
+
+@attempt("mounts")
+def chroot() -> Optional[str]:
+    os.chroot("/")
+    return "chroot works"
 
 
 @attempt("mounts", disturbs=True)
@@ -1356,6 +1370,8 @@ for _path in (
     def _device(path: str = "/dev/" + _path) -> Optional[str]:
         if not os.path.lexists(path):
             raise Absent("no such device")
+        if os.major(os.stat(path).st_rdev) == 136:
+            raise Absent("a pseudo-terminal")
         if path.rsplit("/", 1)[1] not in STARTS_SOMETHING:
             return opened(path)
         if not os.access(path, os.R_OK):
@@ -1367,7 +1383,7 @@ for _path in (
 
 def made_device(kind: int, major: int, minor: int) -> Optional[str]:
     folders = [".", "/tmp", "/dev", "/dev/shm", "/var/tmp", os.path.dirname(os.environ.get("REPRO_ENV_NOTES", "./x"))]
-    return any_of((lambda folder=folder: special(folder, kind, major, minor)) for folder in folders)  # type: ignore[misc]
+    return each(lambda folder: special(folder, kind, major, minor), folders)
 
 
 add("make_the_hosts_disk", "devices", made_device, stat.S_IFBLK, *HINTS["disk"], disturbs=True)
@@ -1397,15 +1413,18 @@ for _path in (
     "/proc/sys/fs/binfmt_misc/register", "/sys/kernel/uevent_helper", "/sys/power/state", "/sys/kernel/mm/ksm/run",
     "/sys/kernel/profiling", "/sys/module/printk/parameters/time", "/sys/firmware/efi/vars", "/sys/kernel/oops_count",
 ):  # fmt: skip
-    add(
-        f"write_{_path[1:].replace('/', '_')}",
-        "kernel",
-        lambda path=_path: opened(path, os.O_WRONLY) if os.path.lexists(path) else missing(path),
-    )
+    add(f"write_{_path[1:].replace('/', '_')}", "kernel", lambda path=_path: settable(path))
 
 
-def missing(path: str) -> Optional[str]:
-    raise Absent(f"no {path}")
+NAMESPACED = {"hostname": "uts", "ns_last_pid": "pid", "ip_forward": "net", "max_user_namespaces": "user"}
+
+
+def settable(path: str) -> Optional[str]:
+    if not os.path.lexists(path):
+        raise Absent(f"no {path}")
+    found = opened(path, os.O_WRONLY)
+    kind = NAMESPACED.get(os.path.basename(path))
+    return found if kind is None or is_the_hosts(kind) else None
 
 
 def content_of(path: str) -> Optional[str]:
@@ -1444,7 +1463,7 @@ def control_groups(name: str, flags: int) -> Optional[str]:
     found = [f"/sys/fs/cgroup/{name}", *glob.glob(f"/sys/fs/cgroup/*/{name}"), *glob.glob(f"/sys/fs/cgroup/*/*/{name}")]
     if not found:
         raise Absent(f"no {name}")
-    return any_of((lambda path=path: opened(path, flags)) for path in found[:40])  # type: ignore[misc]
+    return each(lambda path: opened(path, flags), found[:40])
 
 
 for _name in (
@@ -1535,7 +1554,7 @@ def set_the_clock() -> Optional[str]:
 @attempt("kernel")
 def set_the_host_name() -> Optional[str]:
     found = permitted(lambda: checked(LIBC.sethostname(b"", ctypes.c_size_t(1 << 20))))
-    return found if os.stat("/proc/self/ns/uts").st_ino == HINTS["namespaces"]["uts"] else None
+    return found if is_the_hosts("uts") else None
 
 
 # Capabilities
@@ -1555,7 +1574,7 @@ def capability(number: int) -> Optional[str]:
     with open("/proc/self/status") as file:
         sets = dict(line.split(":\t") for line in file if line.startswith("Cap"))
     found = [name for name, value in sets.items() if int(value, 16) >> number & 1]
-    if found and os.stat("/proc/self/ns/user").st_ino != HINTS["namespaces"]["user"]:
+    if found and not is_the_hosts("user"):
         raise Absent(f"{found} in a user namespace of the run")
     return f"in {found}" if found else None
 
@@ -1604,8 +1623,8 @@ def be_in_groups_of_the_caller() -> Optional[str]:
 
 
 @attempt("capabilities")
-def turn_off_address_randomisation_of_others() -> Optional[str]:
-    """PR_SET_DUMPABLE of the first process is seen by who owns its files."""
+def first_process_is_dumpable() -> Optional[str]:
+    """A process that is not dumpable has files in /proc that belong to root of the host."""
     there = os.stat(f"/proc/{target()}/environ")
     return f"process {target()} is dumpable, uid {there.st_uid}" if there.st_uid == os.getuid() and not CONTROL else None
 
@@ -1665,25 +1684,22 @@ def leave_a_key_in_the_user_keyring() -> Optional[str]:
 @attempt("keyrings")
 def list_keys() -> Optional[str]:
     with open("/proc/keys") as file:
-        found = [line for line in file if HINTS["key"] in line]
+        found = [line for line in file if HINTS["key"] in line and HINTS["key"] + "-left" not in line]
     return found[0].strip() if found else None
 
 
 @attempt("keyrings")
 def list_users_of_keys() -> Optional[str]:
     with open("/proc/key-users") as file:
-        found = file.read().splitlines()
-    return f"{len(found)} users" if len(found) > 0 else None
+        found = [line.split(":")[0].strip() for line in file]
+    others = [uid for uid in found if uid != str(os.getuid())]
+    return f"users {others}" if others or (CONTROL and found) else None
 
 
 @attempt("keyrings")
 def persistent_keyring() -> Optional[str]:
-    return f"keyring {syscall('keyctl', 22, -1, PROCESS_OWN):#x}"  # KEYCTL_GET_PERSISTENT
-
-
-@attempt("keyrings", disturbs=True)
-def session_keyring_to_the_parent() -> Optional[str]:
-    return f"{syscall('keyctl', 18)}"  # KEYCTL_SESSION_TO_PARENT
+    found = syscall("keyctl", 22, -1, PROCESS_OWN)  # KEYCTL_GET_PERSISTENT
+    return f"keyring {found:#x}" if is_the_hosts("user") else None
 
 
 # System V and POSIX objects
@@ -1769,7 +1785,7 @@ def docker_socket_by_the_first_process() -> Optional[str]:
     """By its root and by every descriptor: a path below /proc is followed without the mount namespace."""
     roots = [f"/proc/{target()}/root", *descriptors(target())]
     paths = [f"{root}/{up}{name}" for root in roots for up in ("", "../" * 12) for name in (HINTS["tmp_socket"].lstrip("/"),)]
-    return any_of((lambda path=path: unix(path)) for path in paths)  # type: ignore[misc]
+    return each(unix, paths)
 
 
 @attempt("sockets")
@@ -1858,7 +1874,7 @@ def a_socket(family: int, kind: int, protocol: int = 0) -> Optional[str]:
 def in_host_network(call: Callable[..., Optional[str]], *words: Any) -> Optional[str]:
     """A raw or packet socket sees the run's own network, unless that is the host's."""
     found = call(*words)
-    return found if os.stat("/proc/self/ns/net").st_ino == HINTS["namespaces"]["net"] else None
+    return found if is_the_hosts("net") else None
 
 
 add("socket_raw", "sockets", in_host_network, a_socket, socket.AF_INET, socket.SOCK_RAW, socket.IPPROTO_ICMP)
@@ -1880,13 +1896,13 @@ add("netlink_audit", "sockets", in_host_network, a_socket, socket.AF_NETLINK, so
 def netlink_events_of_devices() -> Optional[str]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15) as near:
         near.bind((0, 1))
-    return "events of devices can be heard" if os.stat("/proc/self/ns/net").st_ino == HINTS["namespaces"]["net"] else None
+    return "events of devices can be heard" if is_the_hosts("net") else None
 
 
 @attempt("sockets")
 def netlink_change_of_the_network() -> Optional[str]:
     """RTM_NEWLINK of an interface that does not exist: ENODEV comes after the permission check."""
-    if os.stat("/proc/self/ns/net").st_ino != HINTS["namespaces"]["net"]:
+    if not is_the_hosts("net"):
         raise Absent("the network is the run's own")
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as near:
         near.settimeout(0.4)
@@ -1985,9 +2001,7 @@ def disks_of_the_host() -> Optional[str]:
 
 @attempt("facts")
 def mounts_of_the_host() -> Optional[str]:
-    return any_of(
-        (lambda name=name: secret_in(read(f"/proc/{target()}/{name}", 1 << 20), name)) for name in ("mountinfo", "mounts")
-    )  # type: ignore[misc]
+    return each(lambda name: secret_in(read(f"/proc/{target()}/{name}", 1 << 20), name), ("mountinfo", "mounts"))
 
 
 @attempt("facts")
@@ -1997,7 +2011,7 @@ def timers_of_the_host() -> Optional[str]:
 
 @attempt("facts")
 def scheduler_of_the_host() -> Optional[str]:
-    return any_of((lambda path=path: content_of(path)) for path in ("/proc/sched_debug", "/sys/kernel/debug/sched/debug"))  # type: ignore[misc]
+    return each(content_of, ("/proc/sched_debug", "/sys/kernel/debug/sched/debug"))
 
 
 @attempt("facts")

@@ -1,0 +1,39 @@
+"""What a run reaches of the host, by name of the attempt, with the reason and the modes: the rows of the table in SECURITY.md.
+
+Modes: "root" and "user" are the embedded runner started by root and by a plain user, "docker root" and "docker user" the
+Docker runner.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+DOCKER = frozenset({"docker root", "docker user"})
+ALL = frozenset({"root", "user"}) | DOCKER
+
+
+class Reason(NamedTuple):
+    text: str
+    modes: frozenset[str] = ALL
+
+
+ALLOWED = {
+    "socket_in_the_data": Reason("A Unix socket in --data connects to whoever listens there: the option names it."),
+    "socket_in_the_checkpoints": Reason("A Unix socket in --checkpoints connects to whoever listens there: the option names it."),
+    "receive_a_descriptor_from_a_socket_of_the_data": Reason("Whoever listens on such a socket may pass more."),
+    "leave_a_symlink_to_a_host_file_in_checkpoints": Reason(
+        "--checkpoints holds whatever a run writes; do not follow its links."
+    ),
+    "leave_a_named_pipe_in_checkpoints": Reason("--checkpoints holds whatever a run writes."),
+    "leave_a_symlink_to_a_host_file_in_outputs": Reason(
+        "Outputs hold whatever a run writes; repro-env does not follow links in them."
+    ),
+    "leave_a_named_pipe_in_outputs": Reason("Outputs hold whatever a run writes; repro-env opens plain files only."),
+    "be_in_the_user_namespace_of_the_host": Reason("The engine decides on it (userns-remap, rootless).", DOCKER),
+    "be_root_of_the_host": Reason("The engine decides on it (userns-remap, rootless).", DOCKER),
+    "be_in_the_time_namespace_of_the_host": Reason("The clock can be read, not set."),
+    "boot_id": Reason("Linux has one for all namespaces."),
+    "kernel_command_line": Reason("Linux has one for all namespaces."),
+    "disks_of_the_host": Reason("Names and sizes of disks; Linux has one list for all namespaces."),
+    "paths_of_the_host_in_mountinfo": Reason("The kernel prints where each mount comes from."),
+}

@@ -1,0 +1,102 @@
+"""What runs inside stays inside: more than 120 attempts to reach the host, by each runner, as root and as a plain user."""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections.abc import Iterator
+
+import pytest
+
+from tests.isolation import host
+from tests.isolation.allowed import ALLOWED
+from tests.parts import need
+
+ENOUGH = 120
+
+
+@pytest.fixture(scope="module")
+def ground() -> Iterator[host.Ground]:
+    with host.ground() as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def user(ground: host.Ground) -> host.Ground:
+    need(os.geteuid() == 0, "only root can become another user; as a plain user, the first test says the same")
+    taken = {user.pw_uid for user in pwd.getpwall()}
+    place = host.for_user(ground, next(number for number in range(20_000, 30_000) if number not in taken))
+    need(place, "a Python of the same version as the tests' that a plain user can start: apt-get install python3-venv")
+    assert place
+    return place
+
+
+def mine() -> str:
+    return "root" if os.geteuid() == 0 else "user"
+
+
+def judged(found: host.Reached, mode: str, whole: bool = True) -> None:
+    """Nothing was reached that is not allowed in this mode."""
+    assert not found.errors
+    names = {one["name"] for one in found.attempts}
+    allowed = {name for name, reason in ALLOWED.items() if mode in reason.modes}
+    more = {name: evidence for name, evidence in found.reached.items() if name not in allowed}
+    assert not more, f"{mode}: {len(more)} attempts reached what SECURITY.md does not list:\n" + "\n".join(
+        f"  {name}: {evidence}" for name, evidence in more.items()
+    )
+    if whole:
+        assert len(names) >= ENOUGH
+        assert allowed <= names, f"no such attempts: {sorted(allowed - names)}"
+
+
+def test_an_embedded_run_reaches_only_what_is_listed(ground: host.Ground) -> None:
+    judged(host.planted_attack(ground, "embedded"), mine())
+
+
+def test_an_embedded_run_reaches_no_file_that_its_output_is_redirected_to(ground: host.Ground) -> None:
+    judged(host.planted_attack(ground, "embedded", "descriptors", "terminal", plain_files=True), mine(), whole=False)
+
+
+def test_a_plain_users_run_reaches_only_what_is_listed(user: host.Ground) -> None:
+    judged(host.planted_attack(user, "embedded"), "user")
+
+
+def test_a_docker_run_reaches_only_what_is_listed(ground: host.Ground) -> None:
+    with host.docker(ground) as env:
+        judged(host.planted_attack(ground, "docker", env=env), "docker root")
+        judged(
+            host.planted_attack(ground, "docker", "descriptors", "terminal", plain_files=True, env=env),
+            "docker root",
+            whole=False,
+        )
+
+
+def test_a_plain_users_docker_run_reaches_only_what_is_listed(user: host.Ground) -> None:
+    with host.docker(user) as env:
+        judged(host.planted_attack(user, "docker", env=env), "docker user")
+
+
+def test_the_probe_sees_what_is_planted_when_nothing_isolates_it(ground: host.Ground) -> None:
+    """The positive control: the same attempts on the host itself."""
+    found = host.planted_attack(ground, "control")
+    assert not found.errors
+    assert len(found.reached) >= (200 if os.geteuid() == 0 else 100)
+    by_category: dict[str, int] = {}
+    for one in found.attempts:
+        by_category[one["category"]] = by_category.get(one["category"], 0) + (one["name"] in found.reached)
+    assert all(by_category.values()), by_category
+    planted = [f"read_canary_in_{place}" for place in ("tmp", "var_tmp", "home", "dev_shm", "runs", "store", "git")]
+    planted += ["environment_of_every_process", "arguments_of_every_process", "secret_in_memory_of_the_first_process"]
+    planted += [
+        "abstract_socket_of_the_host",
+        "tcp_to_loopback_of_the_host",
+        "shared_memory_of_the_host",
+        "inherited_descriptors",
+    ]
+    planted += ["trace_the_first_process", "signal_the_planted_process_by_its_number", "key_by_number_session"]
+    planted += [
+        "type_into_the_callers_terminal",
+        "change_modes_of_the_callers_terminal",
+        "stdin_is_a_file_or_terminal_of_the_caller",
+    ]
+    assert set(planted) <= set(found.reached), set(planted) - set(found.reached)
