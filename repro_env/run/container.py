@@ -9,6 +9,7 @@ from repro_env.image import layout
 from repro_env.model.codec import Frozen
 from repro_env.model.run import Launch
 from repro_env.model.text import AbsPath, Line
+from repro_env.run import rootfs
 
 INIT = "/.repro-env/init"
 """Where a container sees `Place.control`."""
@@ -76,6 +77,8 @@ def to_container(launch: Launch, place: Place) -> dict[str, object]:
         "SecurityOpt": ["no-new-privileges", "label=disable"],
         "NetworkMode": "host" if launch.network else "none",
         "IpcMode": "private",
+        "CgroupnsMode": "private",
+        "MaskedPaths": list(rootfs.HIDDEN),
         "GroupAdd": [str(group) for group in place.groups],
         "LogConfig": {"Type": "none", "Config": {}},
         "Init": False,  # init.py is it: it says how the command ended, which an exit code alone cannot

@@ -19,8 +19,19 @@ from repro_env.run import filesystem, kernel, overlay
 
 _DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
 _QUIET = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
-_HIDDEN = ("acpi", "key-users", "keys", "latency_stats", "sched_debug", "scsi", "timer_list")
-"""Of /proc, what says something of the whole machine or of the caller's keys; container engines hide these too."""
+HIDDEN = (
+    *(
+        f"/proc/{name}"
+        for name in ("acpi", "kcore", "key-users", "keys", "kpagecgroup", "kpagecount", "kpageflags", "latency_stats")
+    ),
+    *(
+        f"/proc/{name}"
+        for name in ("pagetypeinfo", "sched_debug", "scsi", "slabinfo", "timer_list", "timer_stats", "vmallocinfo")
+    ),
+    "/sys/firmware",
+    "/sys/devices/virtual/powercap",
+)
+"""Facts about the whole machine or the caller's keys. Docker hides most of them by default (moby, oci/defaults.go)."""
 
 
 class Root(Protocol):
@@ -228,9 +239,9 @@ def system(root: Root, old: int, *, console: str = "") -> list[str]:
     notes += _sys(old)
     with doing("make /dev"):
         notes += _dev(old, console)
-    for name in _HIDDEN:
-        with doing(f"hide /proc/{name}"):
-            _hide(f"/proc/{name}")
+    for path in HIDDEN:
+        with doing(f"hide {path}"):
+            _hide(path)
     return notes
 
 

@@ -91,8 +91,14 @@ _REFUSED = (
 """Refused whatever their arguments are."""
 _SOCKET = _Call("socket", 41, 198)
 _IOCTL = _Call("ioctl", 16, 29)
-_LIMITS = _Call("prlimit64", 302, 261)
-"""Its first argument is whose limits are set: the first process of the run has the command's uid, which is all that the kernel asks."""
+_OF_A_PROCESS = (
+    _Call("prlimit64", 302, 261),
+    _Call("sched_setparam", 142, 118),
+    _Call("sched_setscheduler", 144, 119),
+    _Call("sched_setaffinity", 203, 122),
+    _Call("sched_setattr", 314, 274),
+)
+"""Their first argument is a process: not the first one of the run, which has the command's uid, and some kernels ask no more."""
 _NAMESPACES = (_Call("clone", 56, 220), _Call("unshare", 272, 97))
 """Their first argument says which namespaces are made."""
 _MODES = (
@@ -136,7 +142,8 @@ def program(machine: str) -> bytes | None:
         rule(call, [_argument(mode), *_fail_with_bits(_SETUID)])
     for call, flags, mode in _OPENS:
         rule(call, [_argument(flags), _row(_JUMP_BITS, _CREATES, over_if_not=3), _argument(mode), *_fail_with_bits(_SETUID)])
-    rule(_LIMITS, [_argument(0), _row(_JUMP_EQUAL, 1, over_if_not=1), _fail(errno.EPERM)])
+    for call in _OF_A_PROCESS:
+        rule(call, [_argument(0), _row(_JUMP_EQUAL, 1, over_if_not=1), _fail(errno.EPERM)])
     inputs = [part for value in _TERMINAL_INPUT for part in (_row(_JUMP_EQUAL, value, over_if_not=1), _fail(errno.EPERM))]
     rule(_IOCTL, [_argument(1), *inputs])
     families = [_row(_JUMP_EQUAL, int(family), over_if=len(_FAMILIES) - place) for place, family in enumerate(_FAMILIES)]

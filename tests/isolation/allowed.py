@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 DOCKER = frozenset({"docker root", "docker user"})
-ALL = frozenset({"root", "user"}) | DOCKER
+EMBEDDED = frozenset({"root", "user"})
+ALL = EMBEDDED | DOCKER
 
 
 class Reason(NamedTuple):
@@ -29,6 +30,38 @@ ALLOWED = {
         "Outputs hold whatever a run writes; repro-env does not follow links in them."
     ),
     "leave_a_named_pipe_in_outputs": Reason("Outputs hold whatever a run writes; repro-env opens plain files only."),
+    **{
+        f"{attempt}": Reason(
+            "A file that the caller redirects a standard stream from or to can be read and, if its mode allows, rewritten."
+        )
+        for stream in ("stdin", "stdout", "stderr")
+        for attempt in (
+            f"{stream}_is_a_file_or_terminal_of_the_caller",
+            f"read_what_{stream}_held_before",
+            f"overwrite_what_{stream}_held_before",
+        )
+    },
+    "be_in_the_cgroup_namespace_of_the_host": Reason(
+        "Control groups are shown read-only, by their names on the machine.", EMBEDDED
+    ),
+    "control_group_of_the_host": Reason("Control groups are shown read-only, by their names on the machine.", EMBEDDED),
+    "writable_host_file_systems": Reason(
+        "Engines mount what is writable with devices and set-user-ID; the engine and the filter refuse both.", DOCKER
+    ),
+    "writable_mounts_with_setuid": Reason(
+        "Engines mount what is writable with devices and set-user-ID; the engine and the filter refuse both.", DOCKER
+    ),
+    **{
+        attempt: Reason(
+            "Of the run's own first process, root may change the memory score and clear page references.",
+            frozenset({"docker root"}),
+        )
+        for attempt in (
+            "clear_page_references_of_the_first_process",
+            "lower_out_of_memory_score_of_the_first_process",
+            "first_process_is_dumpable",
+        )
+    },
     "be_in_the_user_namespace_of_the_host": Reason("The engine decides on it (userns-remap, rootless).", DOCKER),
     "be_root_of_the_host": Reason("The engine decides on it (userns-remap, rootless).", DOCKER),
     "be_in_the_time_namespace_of_the_host": Reason("The clock can be read, not set."),

@@ -52,11 +52,14 @@ def test_a_good_machine() -> None:
     assert len(found) == 11
 
 
-def test_root_needs_no_user_namespace() -> None:
+def test_root_runs_as_another_user_or_it_is_reported() -> None:
     good = seen()
     tried = tuple(one for one in good.tried if not one.what.startswith("user"))
-    found = diagnosis.diagnose(msgspec.structs.replace(good, uid=0, admin=True, tried=tried))
-    assert {one.state for one in found} == {"ok"}
+    root = msgspec.structs.replace(good, uid=0, admin=True, tried=tried)
+    assert {one.state for one in diagnosis.diagnose(root)} == {"ok"}
+    refused = (*tried, Tried(what="other user", errno=errno.EINVAL))
+    found = the(diagnosis.diagnose(msgspec.structs.replace(root, tried=refused)), "user namespace")
+    assert (found.state, "root inside is root outside" in found.text) == ("fallback", True)
 
 
 @pytest.mark.parametrize(
