@@ -56,6 +56,8 @@ def main(path: str) -> int:
     address = LIBC.shmat(segment, None, 0)
     ctypes.memmove(address, (secret + "-shm").encode(), len(secret) + 4)
     semaphore, queue = LIBC.semget(hints["ipc"], 1, 0o1666), LIBC.msgget(hints["ipc"], 0o1666)
+    queues = ctypes.CDLL("librt.so.1", use_errno=True)
+    queues.mq_open(hints["queue"].encode(), os.O_CREAT | os.O_RDWR, 0o666, None)
     extra = [os.open("/", os.O_RDONLY), os.open(setup["secret_file"], os.O_RDONLY), socket.socketpair()[0].detach()]
     for fd in extra:
         os.set_inheritable(fd, True)
@@ -78,6 +80,7 @@ def main(path: str) -> int:
         )
     finally:
         victim.kill()
+        queues.mq_unlink(hints["queue"].encode())
         LIBC.shmctl(segment, 0, None)
         LIBC.semctl(semaphore, 0, 0)
         LIBC.msgctl(queue, 0, None)
