@@ -31,14 +31,13 @@ ALLOWED = {
     ),
     "leave_a_named_pipe_in_outputs": Reason("Outputs hold whatever a run writes; repro-env opens plain files only."),
     **{
-        f"{attempt}": Reason(
-            "A file that the caller redirects a standard stream from or to can be read and, if its mode allows, rewritten."
-        )
-        for stream in ("stdin", "stdout", "stderr")
+        attempt: Reason("A file that a standard stream is redirected to can be read and, if its mode allows, rewritten.")
         for attempt in (
-            f"{stream}_is_a_file_or_terminal_of_the_caller",
-            f"read_what_{stream}_held_before",
-            f"overwrite_what_{stream}_held_before",
+            "stdin_is_a_file_or_terminal_of_the_caller",
+            "stdout_is_a_file_or_terminal_of_the_caller",
+            "stderr_is_a_file_or_terminal_of_the_caller",
+            "read_what_stderr_held_before",
+            "overwrite_what_stderr_held_before",
         )
     },
     "be_in_the_cgroup_namespace_of_the_host": Reason(
