@@ -25,11 +25,13 @@ ALLOWED = {
     "leave_a_symlink_to_a_host_file_in_checkpoints": Reason(
         "--checkpoints holds whatever a run writes; do not follow its links."
     ),
-    "leave_a_named_pipe_in_checkpoints": Reason("--checkpoints holds whatever a run writes."),
+    "leave_a_named_pipe_in_checkpoints": Reason("--checkpoints holds whatever a run writes; do not follow its links."),
     "leave_a_symlink_to_a_host_file_in_outputs": Reason(
-        "Outputs hold whatever a run writes; repro-env does not follow links in them."
+        "Outputs hold whatever a run writes; repro-env follows no link in them and opens plain files only."
     ),
-    "leave_a_named_pipe_in_outputs": Reason("Outputs hold whatever a run writes; repro-env opens plain files only."),
+    "leave_a_named_pipe_in_outputs": Reason(
+        "Outputs hold whatever a run writes; repro-env follows no link in them and opens plain files only."
+    ),
     **{
         attempt: Reason("A file that a standard stream is redirected to can be read and, if its mode allows, rewritten.")
         for attempt in (
