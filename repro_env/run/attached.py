@@ -20,6 +20,7 @@ from typing import Protocol
 import msgspec
 
 from repro_env.run.signals import Heard, heard
+from repro_env.run.terminal import in_foreground, is_terminal, write_all
 
 PASSED = (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2)
 _READ = 1 << 16
@@ -31,16 +32,9 @@ _PAUSE = 0.02
 """Seconds between two looks whether the command is there to get a signal."""
 
 
-def is_terminal() -> bool:
+def has_terminal() -> bool:
     """Whether stdin, stdout and stderr all are a terminal."""
-    return all(_tty(number) for number in (0, 1, 2))
-
-
-def _tty(number: int) -> bool:
-    try:
-        return os.isatty(number)
-    except OSError:
-        return False
+    return all(is_terminal(stream) for stream in (0, 1, 2))
 
 
 class Stream(Protocol):
@@ -86,7 +80,7 @@ class Attached(msgspec.Struct):
             poll = select.poll()
             poll.register(self.stream, select.POLLIN | (select.POLLOUT if typed else 0))
             poll.register(came.handle, select.POLLIN)
-            if reading and len(typed) < _HELD and _ours():
+            if reading and len(typed) < _HELD and (not is_terminal(0) or in_foreground()):
                 poll.register(0, select.POLLIN)
             happened = dict(poll.poll(_PAUSE * 1000 if pending else 1000))
             pending += came.take()
@@ -120,7 +114,7 @@ class Attached(msgspec.Struct):
                     if number in closed:
                         continue
                     try:
-                        _write(number, part)
+                        write_all(number, part)
                     except BrokenPipeError:
                         closed.add(number)
                         pending.append(signal.SIGPIPE)  # as if the command itself wrote there
@@ -169,29 +163,12 @@ class _Frames:
                 self._head = b""
 
 
-def _write(number: int, data: bytes) -> None:
-    view = memoryview(data)
-    while view:
-        try:
-            view = view[os.write(number, view) :]
-        except BlockingIOError:  # noqa: PERF203  whoever started us made it so
-            select.select([], [number], [])
-
-
 def _readable(number: int) -> bool:
     try:
         os.fstat(number)
     except OSError:
         return False
     return True
-
-
-def _ours() -> bool:
-    """Whether stdin may be read: a process in the background of a terminal would be stopped."""
-    try:
-        return os.tcgetpgrp(0) == os.getpgrp()
-    except OSError:
-        return True
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ def make(
         shared=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") // 2,
         memory=memory.limit(),
         cpus=container.ranges(sorted(cpus)) if len(cpus) < (os.cpu_count() or 0) else "",
-        terminal=attached.is_terminal(),
+        terminal=attached.has_terminal(),
         keep_id=keep_id,
     )
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from repro_env.model.run import Mount
+from repro_env.run import idmap
 from tests.run.conftest import Place
 
 
@@ -21,6 +23,21 @@ def test_the_caller_is_the_caller_with_a_name_and_a_home(place: Place) -> None:
     )
     name = "ann" if place.uid else "root"
     assert ran.stdout.split() == [str(place.uid), str(place.uid), name, "/home/ann", name, "65534"]
+
+
+def test_root_inside_is_an_unprivileged_user_outside_or_it_is_recorded(place: Place) -> None:
+    script = "import os; print(open('/proc/self/uid_map').read().split(), os.stat('/data').st_uid, os.stat('.').st_uid)"
+    shown = Mount(kind="data", source=str(place.root), target="/data")
+    ran = place.python(script, mounts=[shown])
+    if place.uid:
+        assert "user: namespace" in ran.outcome.means
+        return
+    assert ran.stdout == f"['0', '{idmap.UID}', '1'] 0 0\n"
+    assert f"user: namespace, uid 0 inside is uid {idmap.UID} outside" in ran.outcome.means
+    # sysfs has no idmapped mounts.
+    refused = place.python(script, mounts=[Mount(kind="data", source="/sys/kernel", target="/data")])
+    assert refused.stdout == "['0', '0', '4294967295'] 0 0\n"
+    assert "user: uid 0 inside is uid 0 outside (/sys/kernel: Invalid argument)" in refused.outcome.means
 
 
 def test_only_its_own_processes_are_there(place: Place) -> None:
