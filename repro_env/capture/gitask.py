@@ -76,6 +76,8 @@ class Repo(msgspec.Struct, frozen=True):
     common: Path
     private: Path
     """The copy that git works with, for as long as the repository is open."""
+    objects: Path
+    """The repository's own directory of objects, in which git only reads."""
     settings: tuple[tuple[str, str], ...]
     """(name, value) of all that the user and the repository configure, the weightiest last."""
 
@@ -91,12 +93,13 @@ def opened(root: Path) -> Iterator[Repo]:
     if place is None:
         raise NoRepositoryError("not a git repository (or any of the parent directories): .git")
     with tempfile.TemporaryDirectory(prefix="repro-env-") as scratch:
-        private = Path(scratch, "git")
+        private = Path(scratch)
         try:
             settings = _prepare(place, private)
+            objects = gitdir.objects(place.common)
         except OSError as error:
             raise GitError(f"{error.filename}: {error.strerror}") from None
-        yield Repo(root, place.top, place.own, place.common, private, settings)
+        yield Repo(root, place.top, place.own, place.common, private, objects, settings)
 
 
 def ask(repo: Repo, *args: str, stdin: bytes = b"", index: Path | None = None) -> bytes:
@@ -137,6 +140,7 @@ def run(repo: Repo, *args: str, stdin: bytes = b"", index: Path | None = None) -
         "GIT_DIR": str(repo.private),
         "GIT_WORK_TREE": str(repo.top),
         "GIT_INDEX_FILE": str(index or repo.private / "index"),
+        "GIT_OBJECT_DIRECTORY": str(repo.objects),
         # An older git knows only some of these ways to see no configuration of the user's.
         "GIT_CONFIG_GLOBAL": os.devnull,
         "GIT_CONFIG_NOSYSTEM": "1",
@@ -171,7 +175,6 @@ def _prepare(place: gitdir.Place, private: Path) -> tuple[tuple[str, str], ...]:
         )
     shared, own = map(_parsed, gitdir.configurations(place))
     _refuse(place, shared, own)
-    private.mkdir()
     gitdir.copy_to(private, place)
     settings = (*users, *shared, *own)
     rows = dict(_OURS)

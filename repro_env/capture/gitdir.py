@@ -2,7 +2,7 @@
 
 Git starts programs that a configuration names: filters, monitors, hooks, pagers, transports. So it never reads a
 repository's own configuration. It works in a directory of ours that holds copies of HEAD, the references and the index,
-and borrows the objects. Everything is opened here first, as data, so that git waits for no named pipe.
+and reads the objects where they are. All of it is looked at here first, so that git waits for no named pipe.
 """
 
 from __future__ import annotations
@@ -94,20 +94,44 @@ def configurations(place: Place) -> tuple[bytes, bytes]:
 
 
 def copy_to(folder: Path, place: Place) -> None:
-    """Fill an empty directory with what git needs of a repository, but no configuration. Raises `GitError`, `OSError`."""
-    for name in ("refs", "info", "objects/info"):
-        (folder / name).mkdir(parents=True)
+    """Put into an empty directory what git needs of a repository, but no configuration and no objects.
+
+    Raises `GitError`, `OSError`.
+    """
     (folder / "HEAD").write_bytes(_head(place.own) or b"")
-    rows = [value + b" " + name for name, value in sorted(_references(place).items())]
-    (folder / "packed-refs").write_bytes(b"".join(row + b"\n" for row in rows))
-    (folder / "objects" / "info" / "alternates").write_bytes(b"".join(map(_quoted, _objects(place.common))))
+    (folder / "refs").mkdir()
+    if rows := [value + b" " + name + b"\n" for name, value in sorted(_references(place).items())]:
+        (folder / "packed-refs").write_bytes(b"".join(rows))
     copy(place.own / "index", folder / "index", _LARGE)
     for shared in place.own.glob("sharedindex.*"):
         copy(shared, folder / shared.name, _LARGE)
     copy(place.common / "shallow", folder / "shallow")
+    (folder / "info").mkdir()
     for name in ("exclude", "attributes", "grafts"):
         copy(place.common / "info" / name, folder / "info" / name)
     copy(place.own / "info" / "sparse-checkout", folder / "info" / "sparse-checkout")
+
+
+def objects(common: Path) -> Path:
+    """The directory of objects. Raises `GitError` where git would wait for a pipe: in it, or in those it borrows from."""
+    own = Path(os.path.realpath(common / "objects"))
+    seen: set[Path] = set()
+    pending = [own]
+    while pending:
+        folder = pending.pop()
+        if folder in seen or not folder.is_dir():
+            continue
+        seen.add(folder)
+        if len(seen) > _BORROWED:
+            raise GitError(f"it borrows objects from more than {_BORROWED} directories")
+        for path in _special(str(folder)):
+            raise GitError(f"{_named(Path(path))} is not a regular file")
+        for row in (read(folder / "info" / "alternates") or b"").split(b"\n"):
+            if row.startswith(b'"') or b"\0" in row:
+                raise GitError(f"{_named(folder)} borrows objects from a directory with an odd name")
+            if row and not row.startswith(b"#"):
+                pending.append(Path(os.path.realpath(folder / os.fsdecode(row))))
+    return own
 
 
 def read(path: Path, limit: int = _SMALL) -> bytes | None:
@@ -218,27 +242,6 @@ def _references(place: Place) -> Mapping[bytes, bytes]:
     return {reference: value for reference, value in found.items() if _REFERENCE.fullmatch(reference)}
 
 
-def _objects(common: Path) -> list[Path]:
-    """The directories of objects: the repository's own, and those it borrows from. Git would wait for a pipe in one."""
-    found: list[Path] = []
-    pending = [Path(os.path.realpath(common / "objects"))]
-    while pending:
-        folder = pending.pop(0)
-        if folder in found or not folder.is_dir():
-            continue
-        found.append(folder)
-        if len(found) > _BORROWED:
-            raise GitError(f"it borrows objects from more than {_BORROWED} directories")
-        for path in _special(str(folder)):
-            raise GitError(f"{_named(Path(path))} is not a regular file")
-        for row in (read(folder / "info" / "alternates") or b"").split(b"\n"):
-            if row.startswith(b'"') or b"\0" in row:
-                raise GitError(f"{_named(folder)} borrows objects from a directory with an odd name")
-            if row and not row.startswith(b"#"):
-                pending.append(Path(os.path.realpath(folder / os.fsdecode(row))))
-    return found
-
-
 def _special(folder: str, depth: int = 3) -> Iterator[str]:
     """Paths below a directory that are neither files nor directories, as deep as git looks."""
     with os.scandir(folder) as listing:
@@ -248,9 +251,3 @@ def _special(folder: str, depth: int = 3) -> Iterator[str]:
                     yield from _special(item.path, depth - 1)
             elif not item.is_file() and os.path.exists(item.path):  # noqa: PTH110
                 yield item.path
-
-
-def _quoted(path: Path) -> bytes:
-    """A line of `alternates`, in which a path may hold any byte."""
-    plain = (bytes([byte]) if 32 <= byte < 127 and byte not in b'"\\' else b"\\%03o" % byte for byte in os.fsencode(path))
-    return b'"' + b"".join(plain) + b'"\n'
