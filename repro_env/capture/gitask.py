@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import shutil
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -151,18 +150,13 @@ def run(repo: Repo, *args: str, stdin: bytes = b"", index: Path | None = None) -
 
 
 def _git(*args: str, stdin: bytes, env: Mapping[str, str]) -> process.Done:
-    # An entry such as `.` would let the folder that one happens to be in say what `git` is.
-    search = ":".join(entry for entry in os.environ.get("PATH", os.defpath).split(":") if entry.startswith("/"))
-    program = shutil.which("git", path=search)
-    if program is None:
-        raise GitError("there is no git program")
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        return process.run(
-            [program, *args], env={**kept, "PATH": search, **_SET, **env}, timeout=TIMEOUT, stdin=stdin, limit=1 << 30
-        )
+        return process.run(["git", *args], env={**kept, **_SET, **env}, timeout=TIMEOUT, stdin=stdin, limit=1 << 30)
+    except FileNotFoundError:
+        raise GitError("there is no git program") from None
     except OSError as error:
-        raise SourceError(f"git does not start: {error.strerror}", where=program) from None
+        raise SourceError(f"git does not start: {error.strerror}", where="git") from None
 
 
 def _prepare(place: gitdir.Place, private: Path) -> tuple[tuple[str, str], ...]:
