@@ -24,6 +24,8 @@ __all__ = ["NOT_TEXT", "GitError", "NoRepositoryError", "Repo", "ask", "line", "
 
 TIMEOUT = 600.0
 """Seconds for one question: a diff of large binary files takes long."""
+PATIENCE = 10.0
+"""Seconds after which a look is taken whether git waits for something that will never come."""
 _USERS = re.compile(r"GIT_CONFIG_(?:GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)")
 """Variables by which the caller says what the user's own configuration is."""
 _SET = {
@@ -146,13 +148,18 @@ def run(repo: Repo, *args: str, stdin: bytes = b"", index: Path | None = None) -
         "HOME": str(repo.private),
         "XDG_CONFIG_HOME": str(repo.private),
     }
+    done = _git("-C", str(repo.root), *args, stdin=stdin, env=env, timeout=PATIENCE)
+    if not done.timed_out:
+        return done
+    if pipe := gitdir.pipe(repo.top):
+        raise GitError(f"{pipe} is a named pipe, and git waits for it: remove it")
     return _git("-C", str(repo.root), *args, stdin=stdin, env=env)
 
 
-def _git(*args: str, stdin: bytes, env: Mapping[str, str]) -> process.Done:
+def _git(*args: str, stdin: bytes, env: Mapping[str, str], timeout: float = TIMEOUT) -> process.Done:
     kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        return process.run(["git", *args], env={**kept, **_SET, **env}, timeout=TIMEOUT, stdin=stdin, limit=1 << 30)
+        return process.run(["git", *args], env={**kept, **_SET, **env}, timeout=timeout, stdin=stdin, limit=1 << 30)
     except FileNotFoundError:
         raise GitError("there is no git program") from None
     except OSError as error:

@@ -26,6 +26,7 @@ _LARGE = 1 << 30
 _HEAD = re.compile(rb"ref:\s*(refs/[^\0\n]+?)\s*|([0-9a-f]{40}|[0-9a-f]{64})\s*")
 _REFERENCE = re.compile(rb"refs(?:/(?!\.)(?:(?!\.\.|@\{|\.lock(?:/|$))[^\x00-\x20\x7f~^:?*\[\\/])+)+")
 _PACKED = re.compile(rb"([0-9a-f]{40}|[0-9a-f]{64}) (\S+)")
+_PATTERNS = frozenset({".gitattributes", ".gitignore", ".gitmodules"})
 _LINKS = 5
 """References that may point one to the next: git's own limit."""
 _BORROWED = 32
@@ -132,6 +133,16 @@ def objects(common: Path) -> Path:
             if row and not row.startswith(b"#"):
                 pending.append(Path(os.path.realpath(folder / os.fsdecode(row))))
     return own
+
+
+def pipe(top: Path) -> str:
+    """A named pipe in a working tree that git reads whenever it lists files; empty when there is none."""
+    for below, _, names in os.walk(top):
+        for name in names:
+            path = Path(below, name)
+            if (name in _PATTERNS or ".git" in path.parts) and path.is_fifo():
+                return NOT_TEXT.sub("?", str(path.relative_to(top)))
+    return ""
 
 
 def read(path: Path, limit: int = _SMALL) -> bytes | None:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.capture import git as asked
+from repro_env.capture import gitask
 from tests.e2e.parts import COMMAND, lay
 from tests.hostile.ground import Ground
 
@@ -215,22 +216,19 @@ def test_nothing_of_a_repository_runs(trusted: Ground, stranger: Stranger, way: 
         assert done.returncode == (1 if words[0] == "check" else 0), f"{words}: {done.stdout}{done.stderr}"
 
 
-def test_a_bare_word_is_no_program_of_the_clone(trusted: Ground, stranger: Stranger) -> None:
+@pytest.mark.parametrize("kind", ["file", "environment"])
+def test_a_bare_word_is_no_program_of_the_clone(trusted: Ground, stranger: Stranger, kind: str) -> None:
     """`python3` means the one on PATH, whatever files and directories of that name are here."""
-    (stranger.folder / "directory" / "python3" / "bin").mkdir(parents=True)
-    shutil.copy(stranger.program("environment-of-the-clone"), stranger.folder / "directory" / "python3" / "bin" / "python")
-    (stranger.folder / "file").mkdir()
-    shutil.copy(stranger.program("python3-of-the-clone"), stranger.folder / "file" / "python3")
-    env = {**trusted.variables(), "PATH": f"{trusted.venv / 'bin'}:.:{os.environ['PATH']}"}
-    (trusted.venv / "bin" / "python3").unlink(missing_ok=True)
-    (trusted.venv / "bin" / "python3").symlink_to("python")
-    for name in ("directory", "file"):
-        for words in (
-            ("check", str(trusted.spec), "--environment", "--python", "python3"),
-            ("diff", str(trusted.spec), "python3"),
-        ):
-            subprocess.run([COMMAND, *words], cwd=stranger.folder / name, env=env, timeout=120, check=False)
-            assert stranger.ran == [], words
+    clone = stranger.folder / "clone"
+    binary = clone / "python3" / ("bin/python" if kind == "environment" else "")
+    binary.parent.mkdir(parents=True)
+    shutil.copy(stranger.program("python3-of-the-clone"), binary)
+    env = {**trusted.variables(), "PATH": ".:/nowhere"}
+    for words in (("capture", "--python", "python3"), ("diff", str(trusted.spec), "python3")):
+        done = subprocess.run([COMMAND, *words], cwd=clone, env=env, capture_output=True, text=True, timeout=120, check=False)
+        assert "no program of this name is on PATH" in done.stderr
+        assert "./python3" in done.stderr
+        assert stranger.ran == [], words
 
 
 # -- one by one ---------------------------------------------------------------------------------------------------
@@ -370,6 +368,20 @@ def test_no_pipe_is_waited_for_and_no_endless_file_is_read(stranger: Stranger, w
         path.unlink()
         shutil.rmtree(top / ".git", ignore_errors=True)
         shutil.copytree(stranger.folder / "kept", top / ".git")
+
+
+@pytest.mark.parametrize("name", ["sub/.gitignore", ".gitattributes", "nested/.git/HEAD"])
+def test_a_pipe_among_the_files_is_named(stranger: Stranger, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Git opens these whenever it lists files."""
+    monkeypatch.setattr(gitask, "PATIENCE", 0.5)
+    top = stranger.repository("case")
+    path = top / name
+    shutil.copytree(top / ".git", top / "nested" / ".git")
+    path.parent.mkdir(exist_ok=True)
+    (path.parent / "new.py").touch()
+    path.unlink(missing_ok=True)
+    os.mkfifo(path)
+    assert f"{name} is a named pipe" in asked.look(top).problems[0]
 
 
 @pytest.mark.parametrize(
