@@ -99,9 +99,11 @@ def copy_to(folder: Path, place: Place) -> None:
 
     Raises `GitError`, `OSError`.
     """
-    (folder / "HEAD").write_bytes(_head(place.own) or b"")
+    references, symbolic = _references(place)
+    head = _head(place.own)
+    (folder / "HEAD").write_bytes(b"ref: " + _target(head[1], symbolic) if head[1] else head[2])
     (folder / "refs").mkdir()
-    if rows := [value + b" " + name + b"\n" for name, value in sorted(_references(place).items())]:
+    if rows := [value + b" " + name + b"\n" for name, value in sorted(references.items())]:
         (folder / "packed-refs").write_bytes(b"".join(rows))
     copy(place.own / "index", folder / "index", _LARGE)
     for shared in place.own.glob("sharedindex.*"):
@@ -208,8 +210,12 @@ def _directory(mark: Path) -> Path | None:
 
 
 def _is_repository(own: Path) -> bool:
+    try:
+        _head(own)
+    except NoRepositoryError:
+        return False
     common = _common(own)
-    return (common / "objects").is_dir() and (common / "refs").is_dir() and _head(own) is not None
+    return (common / "objects").is_dir() and (common / "refs").is_dir()
 
 
 def _common(own: Path) -> Path:
@@ -217,18 +223,18 @@ def _common(own: Path) -> Path:
     return Path(os.path.realpath(own / named)) if named and "\0" not in named else own
 
 
-def _head(own: Path) -> bytes | None:
-    """A HEAD of a form that git accepts, with one line end. None for any other."""
+def _head(own: Path) -> re.Match[bytes]:
+    """A HEAD as git accepts it: its target, else the name of its commit. Raises `NoRepositoryError` for any other."""
     path = own / "HEAD"
     data = b"ref: " + os.fsencode(path.readlink()) if path.is_symlink() else read(path)
     found = _HEAD.fullmatch(data or b"")
     if found is None:
-        return None
-    return b"ref: " + found[1] + b"\n" if found[1] else found[2] + b"\n"
+        raise NoRepositoryError(f"not a git repository: {_named(own)}")
+    return found
 
 
-def _references(place: Place) -> Mapping[bytes, bytes]:
-    """Object names of all references."""
+def _references(place: Place) -> tuple[dict[bytes, bytes], dict[bytes, bytes]]:
+    """Object names of all references, and the targets of those that are symbolic."""
     found: dict[bytes, bytes] = {}
     for row in (read(place.common / "packed-refs", _LARGE) or b"").splitlines():
         if match := _PACKED.fullmatch(row):
@@ -244,13 +250,14 @@ def _references(place: Place) -> Mapping[bytes, bytes]:
                     symbolic[full] = match[1]
                 elif match is not None:
                     found[full] = match[2]
-    for reference in symbolic:
-        target = reference
-        for _ in range(_LINKS):
-            target = symbolic.get(target, target)
-        if target in found:
-            found[reference] = found[target]
-    return {reference: value for reference, value in found.items() if _REFERENCE.fullmatch(reference)}
+    found |= {name: found[target] for name in symbolic if (target := _target(name, symbolic)) in found}
+    return {name: value for name, value in found.items() if _REFERENCE.fullmatch(name)}, symbolic
+
+
+def _target(name: bytes, symbolic: Mapping[bytes, bytes]) -> bytes:
+    for _ in range(_LINKS):
+        name = symbolic.get(name, name)
+    return name
 
 
 def _special(folder: str, depth: int = 3) -> Iterator[str]:
