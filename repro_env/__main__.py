@@ -12,6 +12,7 @@ def main() -> None:
     """Entry point of `repro-env`."""
     occupied()
     uncoerced()
+    restrict_path()
     try:
         if sys.argv[1:2] == ["exec"]:
             from repro_env.cli import exec as run  # needs no option parser, which takes longer to import than all the rest
@@ -62,6 +63,12 @@ def uncoerced() -> None:
         return
     if not any(one.startswith(b"LC_CTYPE=") for one in started.split(b"\0")):
         del os.environ["LC_CTYPE"]
+
+
+def restrict_path() -> None:
+    """Look for programs in absolute directories only: with `.` on PATH, a cloned repository could bring a `git` of its own."""
+    if "PATH" in os.environ:
+        os.environ["PATH"] = ":".join(entry for entry in os.environ["PATH"].split(":") if entry.startswith("/"))
 
 
 if __name__ == "__main__":

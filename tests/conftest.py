@@ -30,6 +30,7 @@ TOGETHER = {
     ),
     "base": ("base/",),
     "run": ("run/", "flows/test_bytecode.py"),
+    "hostile": ("hostile/test_environments.py", "hostile/test_git.py"),
 }
 """Files that one worker runs, by a name: what they share, as `small`, `torch` and `cut`, would else be made by each."""
 LONG = (

@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import Literal
@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from repro_env.capture import gitdiff
-from repro_env.capture.gitask import NOT_TEXT, GitError, ask, line, paths, reason, run, settings
+from repro_env.capture.gitask import NOT_TEXT, GitError, Repo, ask, line, opened, paths, reason, run
 from repro_env.model import redact
 from repro_env.model.environment import Git
 
@@ -59,12 +59,8 @@ def look(root: Path, *, never: Sequence[Path] = (), held: AbstractSet[str] | Non
     if not _inside(root):
         return Answer(None)
     try:
-        if _is_ignored(root):
-            return Answer(None)
-        about = _about(root)
-        if not Path(os.path.realpath(root)).is_relative_to(os.path.realpath(about.top)):
-            raise GitError(f"its configuration names another folder as the working tree: {about.top}")
-        return _answer(root, about, never, held)
+        with opened(root) as repo:
+            return Answer(None) if _is_ignored(repo) else _answer(repo, never, held)
     except GitError as error:
         return Answer(None, (redact.line(f"git facts of the source: {error}"),))
 
@@ -74,43 +70,50 @@ def ignored(root: Path) -> Ignored:
     if not _inside(root):
         return Ignored(frozenset(), "")
     try:
-        raw = ask(root, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
-        listed = paths(raw)
-        if "." in listed and _is_ignored(root):
-            return Ignored(frozenset(), "")
-        folders = [row for row in raw.split(b"\0") if row.endswith(b"/") and row != b"./"]
-        named = run(root, "check-ignore", "-z", "--stdin", stdin=b"".join(row + b"\0" for row in folders)) if folders else None
+        with opened(root) as repo:
+            return _ignored(repo)
     except GitError as error:
-        try:
-            # Deep in an ignored folder git does not list, it stops.
-            return Ignored(frozenset(), "" if _is_ignored(root) else redact.line(f"which paths git ignores: {error}"))
-        except GitError:
-            return Ignored(frozenset(), redact.line(f"which paths git ignores: {error}"))
+        return Ignored(frozenset(), redact.line(f"which paths git ignores: {error}"))
+
+
+def _ignored(repo: Repo) -> Ignored:
+    try:
+        raw = ask(repo, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
+    except GitError:
+        if _is_ignored(repo):  # deep in an ignored folder git does not list, it stops
+            return Ignored(frozenset(), "")
+        raise
+    listed = paths(raw)
+    if "." in listed and _is_ignored(repo):
+        return Ignored(frozenset(), "")
+    folders = [row for row in raw.split(b"\0") if row.endswith(b"/") and row != b"./"]
+    named = run(repo, "check-ignore", "-z", "--stdin", stdin=b"".join(row + b"\0" for row in folders)) if folders else None
     hollow = frozenset(paths(b"\0".join(folders))) - frozenset(paths(named.stdout if named is not None else b""))
     return Ignored(frozenset(listed) - {"."}, "", hollow)
 
 
-def _answer(root: Path, about: _About, never: Sequence[Path], held: AbstractSet[str] | None) -> Answer:
-    top = about.top
-    configured = settings(root)
-    drivers, large = gitdiff.filters(configured), gitdiff.filtered(root, "lfs")
-    commit = line(root, "rev-parse", "-q", "--verify", "HEAD^{commit}")
-    branch = line(root, "symbolic-ref", "-q", "--short", "HEAD")
+def _answer(repo: Repo, never: Sequence[Path], held: AbstractSet[str] | None) -> Answer:
+    root, top = repo.root, repo.at(repo.top)
+    filtered = gitdiff.filtered(repo)
+    large = filtered.get("lfs", [])
+    commit = line(repo, "rev-parse", "-q", "--verify", "HEAD^{commit}")
+    branch = line(repo, "symbolic-ref", "-q", "--short", "HEAD")
+    shallow = (repo.private / "shallow").exists()
     index = gitdiff.index_of(top)
     submodules = gitdiff.submodules(top, index)
     problems, notes = [], []
     try:
-        whole = large if os.path.realpath(top) == os.path.realpath(root) else gitdiff.filtered(top, "lfs")
-        diff = gitdiff.whole(top, commit, index, submodules, never, gitdiff.Known(drivers, whole))
+        whole = large if os.path.realpath(root) == str(repo.top) else gitdiff.filtered(top).get("lfs", [])
+        diff = gitdiff.whole(top, commit, index, submodules, never, whole)
         dirty = diff is not None
     except GitError as error:
         diff, dirty = None, True
         problems.append(f"whether the source is as committed: {error}")
-    listed = paths(ask(root, "ls-files", "--others", "--exclude-standard", "-z"))
+    listed = paths(ask(repo, "ls-files", "--others", "--exclude-standard", "-z"))
     untracked = [path for path in listed if held is None or path in held]
-    remote = _remote(configured, branch)
+    remote = _remote(repo.settings, branch)
     real = os.path.realpath(root)
-    modules = [(os.path.relpath(os.path.join(os.path.realpath(top), one.path), real), one) for one in submodules]  # noqa: PTH118
+    modules = [(os.path.relpath(repo.top / one.path, real), one) for one in submodules]
     away = [path for path, one in modules if not one.there and not path.startswith("../")]
     if away:
         problems.append(f"{_some(away)}: a submodule that is not checked out, its files are missing: git submodule update --init")
@@ -121,60 +124,41 @@ def _answer(root: Path, about: _About, never: Sequence[Path], held: AbstractSet[
         notes.append(f"sparse checkout: {index.absent} committed files are not on disk and not in the snapshot")
     if index.hidden:
         notes.append(f"{_some(index.hidden)}: git was told to take no notice of edits there; the diff has them")
-    if state := next((word for name, word in _UNDER_WAY if os.path.lexists(about.own / name)), ""):
+    if state := next((word for name, word in _UNDER_WAY if os.path.lexists(repo.own / name)), ""):
         notes.append(f"a {state} is under way in the repository")
-    notes += _conversions(root, configured, drivers)
+    notes += _conversions(repo.settings, filtered)
     facts = Git(
         commit=commit,
         branch=redact.line(branch),
         remote=redact.line(redact.url(remote)),
-        pushed=_pushed(root, commit, remote, shallow=about.shallow),
+        pushed=_pushed(repo, commit, remote, shallow=shallow),
         dirty=dirty or bool(untracked),
         diff=diff,
         untracked=_stored(untracked),
         submodules=tuple(redact.line(f"{one.commit} {path}") for path, one in modules),
-        shallow=about.shallow,
+        shallow=shallow,
         sparse=bool(index.absent),
-        worktree=about.own != about.common,
+        worktree=repo.own != repo.common,
         state=state,
         lfs=_stored(pointers),
     )
     return Answer(facts, tuple(redact.line(one) for one in problems), tuple(redact.line(one) for one in notes))
 
 
-class _About(msgspec.Struct, frozen=True):
-    """Where a repository lies."""
-
-    top: Path
-    """Of the working tree."""
-    own: Path
-    """Its folder, of a linked working tree that one's own."""
-    common: Path
-    shallow: bool
-    """History is cut."""
-
-
-def _about(root: Path) -> _About:
-    words = ("--show-toplevel", "--is-shallow-repository", "--absolute-git-dir", "--path-format=absolute", "--git-common-dir")
-    rows = os.fsdecode(ask(root, "rev-parse", *words)).splitlines()
-    if len(rows) != 4:
-        raise GitError("its folder has a name of several lines")
-    return _About(Path(rows[0]), Path(os.path.realpath(rows[2])), Path(os.path.realpath(rows[3])), rows[1] == "true")
-
-
 def _pointers(root: Path, large: Sequence[str], submodules: Sequence[str]) -> list[str]:
     found = gitdiff.pointers(root, large)
     for below in submodules:
-        found += [f"{below}/{path}" for path in gitdiff.pointers(root / below, gitdiff.filtered(root / below, "lfs"))]
+        with opened(root / below) as repo:
+            found += [f"{below}/{path}" for path in gitdiff.pointers(repo.root, gitdiff.filtered(repo).get("lfs", []))]
     return sorted(found)
 
 
-def _conversions(root: Path, configured: Sequence[tuple[str, str]], drivers: Sequence[str]) -> list[str]:
+def _conversions(configured: Sequence[tuple[str, str]], filtered: Mapping[str, list[str]]) -> list[str]:
     """Why files on disk may have other bytes than in the commit, and git calls them the same."""
     notes = [
         f"{_some(files)}: go through the git filter {name}, which was not run; edits are told by the bytes on disk"
-        for name in drivers
-        if name != "lfs" and (files := gitdiff.filtered(root, name))
+        for name in gitdiff.filters(configured)
+        if name != "lfs" and (files := filtered.get(name))
     ]
     ends = dict(configured).get("core.autocrlf", "")
     if ends in ("true", "input"):
@@ -200,17 +184,17 @@ def _remote(configured: Sequence[tuple[str, str]], branch: str) -> str:
     return "" if name is None else urls[name]
 
 
-def _pushed(root: Path, commit: str, remote: str, *, shallow: bool) -> Literal["yes", "no", "unknown"]:
+def _pushed(repo: Repo, commit: str, remote: str, *, shallow: bool) -> Literal["yes", "no", "unknown"]:
     """Whether a remote-tracking branch contains the commit, as of the last fetch."""
     if not commit or not remote:
         return "no"
     try:
-        if not ask(root, "for-each-ref", "--count=1", "refs/remotes"):
+        if not ask(repo, "for-each-ref", "--count=1", "refs/remotes"):
             return "unknown"
-        if ask(root, "for-each-ref", "--count=1", f"--contains={commit}", "refs/remotes"):
+        if ask(repo, "for-each-ref", "--count=1", f"--contains={commit}", "refs/remotes"):
             return "yes"
         # Where history is cut, a branch may contain the commit behind its cut; not so when the commit is ahead of it.
-        ahead = not shallow or ask(root, "for-each-ref", "--count=1", f"--merged={commit}", "refs/remotes")
+        ahead = not shallow or ask(repo, "for-each-ref", "--count=1", f"--merged={commit}", "refs/remotes")
     except GitError:
         return "unknown"
     return "no" if ahead else "unknown"
@@ -221,8 +205,8 @@ def _inside(root: Path) -> bool:
     return any(os.path.lexists(folder / ".git") for folder in (real, *real.parents))
 
 
-def _is_ignored(root: Path) -> bool:
-    done = run(root, "check-ignore", "-q", ".")
+def _is_ignored(repo: Repo) -> bool:
+    done = run(repo, "check-ignore", "-q", ".")
     if done.code not in (0, 1) and b"outside repository" not in done.stderr:
-        raise GitError(reason(done, root))
+        raise GitError(reason(done))
     return done.code == 0

@@ -1,67 +1,119 @@
-"""The door to git: it is asked, and never made to run anything of the repository's or to write there.
+"""The only way to git: it is asked, and never runs anything of a repository or writes there.
 
-Hooks, file-system monitors, filters, external diffs, textconv and every transport are switched off, whatever a
-repository's own configuration says; the index is not refreshed on disk, and nothing is fetched. A repository of another
-user is git's to refuse, and it does (`safe.directory`).
+It gets a private copy of what it has to know (`gitdir`), with a configuration of ours: of the user's and the repository's
+only values that name no program are in it. Nothing is fetched. A repository of another user is refused, as git does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
+import msgspec
+
+from repro_env.capture import gitdir
+from repro_env.capture.gitdir import NOT_TEXT, GitError, NoRepositoryError
 from repro_env.io import process
 from repro_env.model.errors import SourceError
 
+__all__ = ["NOT_TEXT", "GitError", "NoRepositoryError", "Repo", "ask", "line", "listing", "opened", "paths", "reason", "run"]
+
 TIMEOUT = 600.0
 """Seconds for one question: a diff of large binary files takes long."""
-_HARMLESS = (
-    "core.fsmonitor=false",
-    "core.hooksPath=/dev/null",
-    "core.quotePath=false",
-    "core.splitIndex=false",
-    "core.untrackedCache=false",
-    "protocol.allow=never",
-)
-_KEPT = re.compile(r"GIT_CONFIG_(?:GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)|GIT_CEILING_DIRECTORIES")
-"""The caller's own configuration; the others, as a hook has them, lead to another repository or index."""
+PATIENCE = 10.0
+"""Seconds after which a look is taken whether git waits for something that will never come."""
+_USERS = re.compile(r"GIT_CONFIG_(?:GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)")
+"""Variables by which the caller says what the user's own configuration is."""
 _SET = {
-    # A partial clone may name any program as its remote. `protocol.allow` alone loses to a repository's `protocol.ext.allow`.
     "GIT_ALLOW_PROTOCOL": "none",
-    "GIT_DISCOVERY_ACROSS_FILESYSTEM": "1",
     "GIT_NO_LAZY_FETCH": "1",
     "GIT_OPTIONAL_LOCKS": "0",
     "GIT_PAGER": "cat",
     "GIT_TERMINAL_PROMPT": "0",
     "LC_ALL": "C",
 }
-NOT_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-"""What no stored path or line may hold."""
+_OURS = (
+    ("core.bare", "false"),
+    ("core.fsmonitor", "false"),
+    ("core.hookspath", os.devnull),
+    ("core.quotepath", "false"),
+    ("core.repositoryformatversion", "1"),
+    ("core.splitindex", "false"),
+    ("core.untrackedcache", "false"),
+    ("protocol.allow", "never"),
+)
+_WORDS = frozenset(
+    {
+        "core.autocrlf", "core.checkstat", "core.eol", "core.filemode", "core.ignorecase", "core.precomposeunicode",
+        "core.sparsecheckout", "core.sparsecheckoutcone", "core.symlinks", "core.trustctime", "extensions.objectformat",
+        "index.sparse", "sparse.expectfilesoutsideofpatterns",
+    }
+)  # fmt: skip
+"""Settings that answers depend on, and that no program can be named by. Their value is a word."""
+_WORD = re.compile(r"[A-Za-z0-9]{1,16}")
+_PATTERNS = (("core.excludesfile", "ignore"), ("core.attributesfile", "attributes"))
+"""Settings that name a file of patterns, and its name in the user's own directory for git."""
+_EXTENSIONS = frozenset(
+    {"noop", "noop-v1", "objectformat", "partialclone", "preciousobjects", "relativeworktrees", "worktreeconfig"}
+)
+"""Of the repository format. Another one could change what a file in it means."""
+
+Settings = Sequence[tuple[str, str]]
 
 
-class GitError(Exception):
-    """git's own words for why it does not answer."""
+class Repo(msgspec.Struct, frozen=True):
+    """A repository, as git is asked about it."""
+
+    root: Path
+    """The folder in it that is asked about: paths in answers are relative to it."""
+    top: Path
+    """Of the working tree."""
+    own: Path
+    """Its directory, of a linked working tree that one's own. Git does not get to see it."""
+    common: Path
+    private: Path
+    """The copy that git works with, for as long as the repository is open."""
+    objects: Path
+    """The repository's own directory of objects, in which git only reads."""
+    settings: tuple[tuple[str, str], ...]
+    """(name, value) of all that the user and the repository configure, the weightiest last."""
+
+    def at(self, root: Path) -> Repo:
+        """The same repository, asked about another folder of it."""
+        return msgspec.structs.replace(self, root=root)
 
 
-def ask(root: Path, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> bytes:
+@contextlib.contextmanager
+def opened(root: Path) -> Iterator[Repo]:
+    """The repository that holds `root`. Raises `GitError` when none does, or when it cannot or must not be read."""
+    place = gitdir.find(root)
+    if place is None:
+        raise NoRepositoryError("not a git repository (or any of the parent directories): .git")
+    with tempfile.TemporaryDirectory(prefix="repro-env-") as scratch:
+        private = Path(scratch)
+        try:
+            settings = _prepare(place, private)
+            objects = gitdir.objects(place.common)
+        except OSError as error:
+            raise GitError(f"{error.filename}: {error.strerror}") from None
+        yield Repo(root, place.top, place.own, place.common, private, objects, settings)
+
+
+def ask(repo: Repo, *args: str, stdin: bytes = b"", index: Path | None = None) -> bytes:
     """What git prints. Raises `GitError` for every exit code but 0."""
-    done = run(root, *args, stdin=stdin, env=env)
+    done = run(repo, *args, stdin=stdin, index=index)
     if done.code or done.timed_out:
-        raise GitError(reason(done, root))
+        raise GitError(reason(done))
     return done.stdout
 
 
-def line(root: Path, *args: str) -> str:
+def line(repo: Repo, *args: str) -> str:
     """The answer of a question that may have none."""
-    return run(root, *args).stdout.decode("utf-8", "replace").strip()
-
-
-def settings(root: Path) -> list[tuple[str, str]]:
-    """(name, value) of all that configures a repository, the weightiest last."""
-    rows = ask(root, "config", "--list", "-z").decode("utf-8", "surrogateescape").split("\0")
-    return [(name, value) for name, _, value in (row.partition("\n") for row in rows if row)]
+    return run(repo, *args).stdout.decode("utf-8", "replace").strip()
 
 
 def paths(listed: bytes) -> list[str]:
@@ -75,31 +127,137 @@ def listing(found: list[str]) -> bytes:
     return b"".join(os.fsencode(path) + b"\0" for path in found)
 
 
-def reason(done: process.Done, root: Path) -> str:
+def reason(done: process.Done) -> str:
     if done.timed_out:
         return "git did not answer in time"
     rows = done.stderr.decode("utf-8", "replace").strip().splitlines()
     said = next((row for row in rows if not row.startswith("warning:")), rows[0] if rows else "")
-    if "dubious ownership" in said or "unsafe repository" in said:
-        return (
-            "the repository belongs to another user, and git does not read it;"
-            f" if you trust it: git config --global --add safe.directory {_top(root)}"
-        )
     return said or f"git ended with exit code {done.code}"
 
 
-def _top(root: Path) -> Path:
-    real = Path(os.path.realpath(root))
-    return next((folder for folder in (real, *real.parents) if os.path.lexists(folder / ".git")), real)
+def run(repo: Repo, *args: str, stdin: bytes = b"", index: Path | None = None) -> process.Done:
+    """`index`: a copy to work with, instead of the private one."""
+    env = {
+        "GIT_DIR": str(repo.private),
+        "GIT_WORK_TREE": str(repo.top),
+        "GIT_INDEX_FILE": str(index or repo.private / "index"),
+        "GIT_OBJECT_DIRECTORY": str(repo.objects),
+        # An older git knows only some of these ways to see no configuration of the user's.
+        "GIT_CONFIG_GLOBAL": os.devnull,
+        "GIT_CONFIG_NOSYSTEM": "1",
+        "HOME": str(repo.private),
+        "XDG_CONFIG_HOME": str(repo.private),
+    }
+    done = _git("-C", str(repo.root), *args, stdin=stdin, env=env, timeout=PATIENCE)
+    if not done.timed_out:
+        return done
+    if pipe := gitdir.pipe(repo.top):
+        raise GitError(f"{pipe} is a named pipe, and git waits for it: remove it")
+    return _git("-C", str(repo.root), *args, stdin=stdin, env=env)
 
 
-def run(root: Path, *args: str, stdin: bytes = b"", env: Mapping[str, str] | None = None) -> process.Done:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_") or _KEPT.fullmatch(name)}
-    options = [part for setting in _HARMLESS for part in ("-c", setting)]
-    words = ["git", *options, "-C", str(root), *args]
+def _git(*args: str, stdin: bytes, env: Mapping[str, str], timeout: float = TIMEOUT) -> process.Done:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     try:
-        return process.run(words, env={**kept, **_SET, **(env or {})}, timeout=TIMEOUT, stdin=stdin, limit=1 << 30)
+        return process.run(["git", *args], env={**kept, **_SET, **env}, timeout=timeout, stdin=stdin, limit=1 << 30)
     except FileNotFoundError:
         raise GitError("there is no git program") from None
     except OSError as error:
-        raise SourceError(f"git does not start: {error.strerror}", where=str(root)) from None
+        raise SourceError(f"git does not start: {error.strerror}", where="git") from None
+
+
+def _prepare(place: gitdir.Place, private: Path) -> tuple[tuple[str, str], ...]:
+    """Make the private copy, and give what the user and the repository configure."""
+    users = _users_settings()
+    if not gitdir.owned(place) and not _is_trusted(place.top, users):
+        raise GitError(
+            "the repository belongs to another user, and git does not read it;"
+            f" if you trust it: git config --global --add safe.directory {place.top}"
+        )
+    shared, own = map(_parsed, gitdir.configurations(place))
+    _refuse(place, shared, own)
+    gitdir.copy_to(private, place)
+    settings = (*users, *shared, *own)
+    rows = dict(_OURS)
+    rows |= {name: value for name, value in settings if name in _WORDS and _WORD.fullmatch(value)}
+    rows |= {
+        name: path for name, default in _PATTERNS if (path := _patterns(place.top, private, dict(settings).get(name), default))
+    }
+    text = "".join("[{}]\n{} = {}\n".format(*name.split("."), _escaped(value)) for name, value in rows.items())
+    (private / "config").write_text(text)
+    return settings
+
+
+def _users_settings() -> Settings:
+    """What the user's and the system's files configure, and the variables of the caller."""
+    kept = {name: value for name, value in os.environ.items() if _USERS.fullmatch(name)}
+    done = _git("-C", "/", "config", "--list", "-z", stdin=b"", env={**kept, "GIT_DIR": os.devnull})
+    if done.code or done.timed_out:
+        raise GitError(reason(done))
+    return _rows(done.stdout)
+
+
+def _parsed(text: bytes) -> Settings:
+    """What the text of a repository's configuration says; what it includes is not read."""
+    if not text.strip():
+        return ()
+    words = ("config", "--file", "-", "--no-includes", "--list", "-z")
+    done = _git(
+        "-C", "/", *words, stdin=text, env={"GIT_DIR": os.devnull, "GIT_CONFIG_NOSYSTEM": "1", "GIT_CONFIG_GLOBAL": os.devnull}
+    )
+    if done.code or done.timed_out:
+        raise GitError(f"its configuration cannot be read: {reason(done)}")
+    return _rows(done.stdout)
+
+
+def _rows(listed: bytes) -> Settings:
+    rows = (row.partition("\n") for row in listed.decode("utf-8", "surrogateescape").split("\0") if row)
+    return tuple((name, value if equals else "true") for name, equals, value in rows)
+
+
+def _is_trusted(top: Path, users: Settings) -> bool:
+    """Whether the user named the working tree in `safe.directory`. The repository's own configuration has no say in that."""
+    trusted = False
+    for value in (value for name, value in users if name == "safe.directory"):
+        path = os.path.expanduser(value)  # noqa: PTH111
+        if not value:
+            trusted = False
+        elif path.endswith("/*"):
+            trusted |= top.is_relative_to(os.path.realpath(path[:-2]))
+        else:
+            trusted |= value == "*" or (path.startswith("/") and os.path.realpath(path) == str(top))
+    return trusted
+
+
+def _refuse(place: gitdir.Place, shared: Settings, own: Settings) -> None:
+    """Raise for a repository of another format than we can copy, or with a working tree elsewhere."""
+    told = dict(shared)
+    version = told.get("core.repositoryformatversion", "0")
+    if version not in ("0", "1"):
+        raise GitError(f"Expected git repo version <= 1, found {NOT_TEXT.sub('?', version)}")
+    names = {name.partition(".")[2]: value for name, value in shared if name.startswith("extensions.")}
+    unknown = names.keys() - _EXTENSIONS - ({"refstorage"} if names.get("refstorage") == "files" else set())
+    if unknown:
+        listed = NOT_TEXT.sub("?", ", ".join(sorted(unknown)))
+        raise GitError(f"the repository uses extensions that repro-env does not know: {listed}")
+    about = dict((*(shared if place.own == place.common else ()), *own))
+    if about.get("core.bare", "").lower() in ("true", "yes", "on", "1"):
+        raise GitError("this operation must be run in a work tree")
+    named = about.get("core.worktree")
+    if named is not None and os.path.realpath(place.own / named) != str(place.top):
+        raise GitError(f"its configuration names another folder as the working tree: {NOT_TEXT.sub('?', named)}")
+
+
+def _patterns(top: Path, private: Path, named: str | None, default: str) -> str:
+    """A copy of a file of patterns; empty when there is none."""
+    users = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")  # noqa: PTH111
+    if named == "":
+        return ""
+    path = Path(users, "git", default) if named is None else top / os.path.expanduser(named)  # noqa: PTH111
+    copy = private / f"{default}-patterns"
+    gitdir.copy(path, copy)
+    return str(copy) if copy.exists() else ""
+
+
+def _escaped(value: str) -> str:
+    return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.capture.gitask import GitError, ask, line, listing, paths, settings
+from repro_env.capture import gitdir
+from repro_env.capture.gitask import GitError, NoRepositoryError, Repo, ask, line, listing, opened, paths
 from repro_env.capture.gittree import NAME
 from repro_env.io.files import sha256_of
 from repro_env.model import codec
@@ -40,14 +41,6 @@ class Submodule(msgspec.Struct, frozen=True):
     """It is checked out."""
 
 
-class Known(msgspec.Struct, frozen=True):
-    """What was asked before, so that it is not asked again."""
-
-    filters: list[str]
-    large: list[str]
-    """Tracked files of the whole repository that go through Git LFS."""
-
-
 class Index(msgspec.Struct, frozen=True):
     """What a repository's index lists, besides plain files."""
 
@@ -59,10 +52,10 @@ class Index(msgspec.Struct, frozen=True):
     """Files that a sparse checkout leaves out."""
 
 
-def index_of(top: Path) -> Index:
+def index_of(repo: Repo) -> Index:
     links: dict[str, str] = {}
     hidden, absent = [], 0
-    for row in ask(top, "ls-files", "-s", "-v", "-z").split(b"\0"):
+    for row in ask(repo, "ls-files", "-s", "-v", "-z").split(b"\0"):
         if not row:
             continue
         facts, _, raw = row.partition(b"\t")
@@ -71,31 +64,35 @@ def index_of(top: Path) -> Index:
         if mode == b"160000":
             links[path] = commit.decode()
         elif tag in b"Ss" or tag.islower():
-            if os.path.lexists(top / path):
+            if os.path.lexists(repo.root / path):
                 hidden.append(path)
             else:
                 absent += tag in b"Ss"
     return Index(tuple(sorted(links.items())), tuple(hidden), absent)
 
 
-def submodules(top: Path, index: Index, below: str = "") -> list[Submodule]:
-    """By path, those in submodules too."""
+def submodules(repo: Repo, index: Index, below: str = "") -> list[Submodule]:
+    """By path, those in submodules too. `repo`: asked about its top."""
     found = []
     for path, recorded in index.links:
-        there = is_top(top / path) and _is_inside(top / path, top)
-        used = line(top / path, "rev-parse", "-q", "--verify", "HEAD^{commit}") if there else ""
-        found.append(Submodule(below + path, used or recorded, there))
-        if there:
-            found += submodules(top / path, index_of(top / path), f"{below}{path}/")
+        folder = repo.top / path
+        if not (is_top(folder) and _is_inside(folder, repo.top)):
+            found.append(Submodule(below + path, recorded, there=False))
+            continue
+        with opened(folder) as inner:
+            used = line(inner, "rev-parse", "-q", "--verify", "HEAD^{commit}")
+            found.append(Submodule(below + path, used or recorded, there=True))
+            found += submodules(inner, index_of(inner), f"{below}{path}/")
     return sorted(found, key=lambda one: one.path)
 
 
 def is_top(folder: Path) -> bool:
     """Whether a repository has its working tree right here; git would else go on with one further up."""
-    if not os.path.lexists(folder / ".git"):
+    try:
+        place = gitdir.find(folder)
+    except NoRepositoryError:
         return False
-    shown = line(folder, "rev-parse", "--show-toplevel")
-    return bool(shown) and os.path.realpath(shown) == os.path.realpath(folder)
+    return place is not None and str(place.top) == os.path.realpath(folder)
 
 
 def _is_inside(path: Path, top: Path) -> bool:
@@ -103,47 +100,47 @@ def _is_inside(path: Path, top: Path) -> bool:
 
 
 def whole(
-    top: Path, commit: str, index: Index, below: Sequence[Submodule], never: Sequence[Path], known: Known | None = None
+    repo: Repo, commit: str, index: Index, below: Sequence[Submodule], never: Sequence[Path], large: Sequence[str]
 ) -> str | None:
     """sha256 of the binary diff; with edited submodules, the digest of the list of all diffs. None when all is as committed."""
-    outer = of(top, commit, index, never, known)
-    parts = [
-        [one.path, part]
-        for one in below
-        if one.there and (part := of(top / one.path, one.commit, index_of(top / one.path), never))
-    ]
+    outer = of(repo, commit, index, never, large)
+    parts = []
+    for one in below:
+        if one.there:
+            with opened(repo.top / one.path) as inner:
+                if part := of(inner, one.commit, index_of(inner), never):
+                    parts.append([one.path, part])
     return codec.digest([outer, *parts]) if parts else outer
 
 
-def of(top: Path, commit: str, index: Index, never: Sequence[Path] = (), known: Known | None = None) -> str | None:
+def of(repo: Repo, commit: str, index: Index, never: Sequence[Path] = (), large: Sequence[str] | None = None) -> str | None:
     """sha256 of one repository's diff, None for an empty one. Raises `GitError`."""
     with tempfile.TemporaryDirectory(prefix="repro-env-") as scratch:
         output = Path(scratch, "diff")
-        write(top, commit, index, output, never, known)
+        write(repo, commit, index, output, never, large)
         return "sha256:" + sha256_of(output) if output.stat().st_size else None
 
 
-def write(top: Path, commit: str, index: Index, output: Path, never: Sequence[Path] = (), known: Known | None = None) -> None:
-    """Write the diff of the working tree against the commit (against nothing on an unborn branch). Raises `GitError`."""
-    base = commit or line(top, "hash-object", "-t", "tree", "/dev/null")
-    real = os.path.realpath(top)
-    apart = [os.path.relpath(os.path.realpath(path), real) for path in never]
+def write(
+    repo: Repo, commit: str, index: Index, output: Path, never: Sequence[Path] = (), large: Sequence[str] | None = None
+) -> None:
+    """Write the diff of the working tree against the commit (against nothing on an unborn branch). Raises `GitError`.
+
+    `repo`: asked about its top. `large`: its tracked files that go through Git LFS, where they are known.
+    """
+    base = commit or line(repo, "hash-object", "-t", "tree", os.devnull)
+    apart = [os.path.relpath(os.path.realpath(path), repo.top) for path in never]
     specs = [f":(top,exclude,literal){path}" for path in apart if path != ".." and not path.startswith("../")]
-    there = top / os.fsdecode(ask(top, "rev-parse", "--git-path", "index").rstrip(b"\n"))
-    own = output.with_name("index")
-    env = {"GIT_INDEX_FILE": str(own)}
-    known = known or Known(filters=filters(settings(top)), large=filtered(top, "lfs"))
-    options = _without(known.filters)
+    there, own = repo.private / "index", output.with_name("index")
     if there.exists():
-        # `git diff` refreshes the index on disk, whatever it is told. The time is kept: git judges by it which
-        # entries it has to read again.
+        # The time is kept: git judges by it which entries it has to read again.
         shutil.copy2(there, own)
         for flag in ("--no-assume-unchanged", "--no-skip-worktree") if index.hidden else ():
-            ask(top, "update-index", flag, "-z", "--stdin", stdin=listing(list(index.hidden)), env=env)
-        same = _same_by_lfs(top, base, options, frozenset(known.large), env)
+            ask(repo, "update-index", flag, "-z", "--stdin", stdin=listing(list(index.hidden)), index=own)
+        same = _same_by_lfs(repo, base, frozenset(filtered(repo).get("lfs", []) if large is None else large), own)
         if same:
-            ask(top, "update-index", "--assume-unchanged", "-z", "--stdin", stdin=listing(same), env=env)
-    ask(top, *options, *OPTIONS, f"--output={output}", base, "--", *specs, env=env)
+            ask(repo, "update-index", "--assume-unchanged", "-z", "--stdin", stdin=listing(same), index=own)
+    ask(repo, *OPTIONS, f"--output={output}", base, "--", *specs, index=own)
 
 
 def between(root: Path, old: str, new: str) -> list[tuple[str, str]]:
@@ -151,7 +148,8 @@ def between(root: Path, old: str, new: str) -> list[tuple[str, str]]:
     if not (NAME.fullmatch(old) and NAME.fullmatch(new)):
         raise GitError("that is no name of a commit")  # a stranger's spec could name `--output=FILE`, which git would write to
     names = ("diff", "--name-status", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--relative", "-O/dev/null")
-    words = paths(ask(root, *names, old, new, "--", "."))
+    with opened(root) as repo:
+        words = paths(ask(repo, *names, old, new, "--", "."))
     return list(zip(words[::2], words[1::2], strict=True))
 
 
@@ -160,15 +158,15 @@ def filters(configured: Sequence[tuple[str, str]]) -> list[str]:
     return sorted({name[len("filter.") :].rpartition(".")[0] for name, _ in configured if name.startswith("filter.")})
 
 
-def _without(drivers: Sequence[str]) -> list[str]:
-    """Options that make these filters do nothing."""
-    nothing = (("clean", ""), ("smudge", ""), ("process", ""), ("required", "false"))
-    return [part for driver in drivers for key, value in nothing for part in ("-c", f"filter.{driver}.{key}={value}")]
-
-
-def filtered(folder: Path, name: str) -> list[str]:
-    """Tracked files below a folder that go through a filter, relative to it."""
-    return paths(ask(folder, "ls-files", "-z", "--", f":(attr:filter={name})"))
+def filtered(repo: Repo) -> dict[str, list[str]]:
+    """Tracked files below the folder that is asked about, by the filter that attributes name for them."""
+    listed = ask(repo, "ls-files", "-z")
+    words = ask(repo, "check-attr", "-z", "--stdin", "filter", stdin=listed).split(b"\0")
+    found: dict[str, list[str]] = {}
+    for path, name in zip(words[::3], words[2::3], strict=False):
+        if name not in (b"unspecified", b"unset", b"set"):
+            found.setdefault(os.fsdecode(name), []).append(os.fsdecode(path))
+    return found
 
 
 def pointers(folder: Path, tracked: Sequence[str]) -> list[str]:
@@ -187,20 +185,20 @@ def _small(path: Path) -> bytes | None:
         return None
 
 
-def _same_by_lfs(top: Path, base: str, options: Sequence[str], large: frozenset[str], env: dict[str, str]) -> list[str]:
+def _same_by_lfs(repo: Repo, base: str, large: frozenset[str], index: Path) -> list[str]:
     """Files that only look changed, since the commit has their LFS pointer and the disk has what it points to."""
     if not large:
         return []
-    rows = ask(top, *options, *_RAW, base, env=env).split(b"\0")
+    rows = ask(repo, *_RAW, base, index=index).split(b"\0")
     same = []
     for facts, raw in zip(rows[::2], rows[1::2], strict=False):
         path = os.fsdecode(raw)
         old_mode, mode, blob, _, status = facts.decode().split(" ")
         if path not in large or status != "M" or old_mode[1:] != mode:
             continue
-        match = _POINTER.match(ask(top, "cat-file", "blob", blob))
+        match = _POINTER.match(ask(repo, "cat-file", "blob", blob))
         try:
-            if match and (top / path).lstat().st_size == int(match[2]) and sha256_of(top / path) == match[1].decode():
+            if match and (repo.top / path).lstat().st_size == int(match[2]) and sha256_of(repo.top / path) == match[1].decode():
                 same.append(path)
         except OSError:
             continue

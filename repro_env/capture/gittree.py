@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from pathlib import Path
 
 import msgspec
 
-from repro_env.capture.gitask import GitError, ask, line
+from repro_env.capture.gitask import GitError, Repo, ask, line
 
 NAME = re.compile(r"[0-9a-f]{40}(?:[0-9a-f]{24})?")
 """Of a commit or blob. What comes from a spec or record is held against it: git would take a word like `--output=x` for an option."""
@@ -26,24 +25,24 @@ class Blob(msgspec.Struct, frozen=True):
     size: int
 
 
-def commits(root: Path, *, before: float | None = None, most: int, path: str = "") -> list[str]:
+def commits(repo: Repo, *, before: float | None = None, most: int, path: str = "") -> list[str]:
     """Of all branches and tags, the newest first; those made before a time (seconds since 1970), those that touch a path."""
     age = [] if before is None else [f"--min-age={int(before)}"]
-    rows = ask(root, "rev-list", "--all", f"--max-count={most}", *age, "--", *([path] if path else []))
+    rows = ask(repo, "rev-list", "--all", f"--max-count={most}", *age, "--", *([path] if path else []))
     return rows.decode("ascii", "replace").split()
 
 
-def has(root: Path, commit: str) -> bool:
+def has(repo: Repo, commit: str) -> bool:
     """Whether the commit is there."""
-    return NAME.fullmatch(commit) is not None and line(root, "rev-parse", "-q", "--verify", f"{commit}^{{commit}}") == commit
+    return NAME.fullmatch(commit) is not None and line(repo, "rev-parse", "-q", "--verify", f"{commit}^{{commit}}") == commit
 
 
-def files(root: Path, commit: str, path: str = "") -> list[Blob]:
+def files(repo: Repo, commit: str, path: str = "") -> list[Blob]:
     """Files and symlinks of a commit below `root`, or just one path of it. Raises for a commit with a submodule there."""
     if not NAME.fullmatch(commit):
         raise GitError(f"{commit!r} names no commit")
     found = []
-    for row in ask(root, "ls-tree", "-r", "-z", "-l", commit, *(["--", path] if path else [])).split(b"\0")[:-1]:
+    for row in ask(repo, "ls-tree", "-r", "-z", "-l", commit, *(["--", path] if path else [])).split(b"\0")[:-1]:
         facts, _, name = row.partition(b"\t")
         mode, _, blob, size = facts.decode("ascii", "replace").split()
         if mode not in _FILES:
@@ -55,10 +54,10 @@ def files(root: Path, commit: str, path: str = "") -> list[Blob]:
     return found
 
 
-def contents(root: Path, names: Iterable[str]) -> dict[str, bytes]:
+def contents(repo: Repo, names: Iterable[str]) -> dict[str, bytes]:
     """The bytes of blobs by their names. All are held at once."""
     asked = list(dict.fromkeys(names))
-    data = ask(root, "cat-file", "--batch", stdin="".join(f"{name}\n" for name in asked).encode()) if asked else b""
+    data = ask(repo, "cat-file", "--batch", stdin="".join(f"{name}\n" for name in asked).encode()) if asked else b""
     found: dict[str, bytes] = {}
     at = 0
     for name in asked:

@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.capture import gittree
-from repro_env.capture.gitask import GitError
+from repro_env.capture.gitask import GitError, Repo, opened
 from repro_env.capture.gittree import Blob
 from repro_env.capture.globs import globs
 from repro_env.capture.rules import CACHES
@@ -59,28 +59,29 @@ class History:
         A repository that cannot be asked has none.
         """
         try:
-            named = [one for one in likely if gittree.has(self._root, one)]
-            tried = dict.fromkeys([*named, *gittree.commits(self._root, before=before, most=MOST, path=".")])
+            with opened(self._root) as repo:
+                named = [one for one in likely if gittree.has(repo, one)]
+                tried = dict.fromkeys([*named, *gittree.commits(repo, before=before, most=MOST, path=".")])
+                return next((commit for name in tried if (commit := self._gives(repo, name, digest)) is not None), None)
         except GitError:
             return None
-        return next((commit for name in tried if (commit := self._gives(name, digest)) is not None), None)
 
-    def _gives(self, name: str, digest: str) -> Commit | None:
+    def _gives(self, repo: Repo, name: str, digest: str) -> Commit | None:
         if self._digests.get(name, digest) != digest:
             return None
         try:
-            commit = self._read(name)
+            commit = self._read(repo, name)
         except GitError:
             self._digests[name] = ""
             return None
         self._digests[name] = layer.diff_id(commit.members())
         return commit if self._digests[name] == digest else None
 
-    def _read(self, name: str) -> Commit:
-        blobs = [one for one in gittree.files(self._root, name) if not self._is_left_out(one.path)]
+    def _read(self, repo: Repo, name: str) -> Commit:
+        blobs = [one for one in gittree.files(repo, name) if not self._is_left_out(one.path)]
         if sum(one.size for one in blobs) > CAP:
             raise GitError(f"{name[:12]} holds more than a source may have")
-        contents = gittree.contents(self._root, (one.name for one in blobs))
+        contents = gittree.contents(repo, (one.name for one in blobs))
         entries = ordered(_entry(one, contents[one.name]) for one in blobs)
         return Commit(name, tuple(entries), {one.path: contents[one.name] for one in blobs})
 

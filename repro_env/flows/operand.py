@@ -45,12 +45,13 @@ def operand(word: str, start: Path, store: Store) -> Operand:
     if word == LIVE:
         return LiveOperand(LIVE, None)
     path = Path(os.path.normpath(start / word))
+    live = str(path) if "/" in word else word  # a bare word can be a program on PATH: whoever starts it decides
     if path.is_dir():
         if not (path / FILE).is_file() and not (path / FOLDER / FILE).is_file() and _holds_python(path):
-            return LiveOperand(word, str(path))
+            return LiveOperand(word, live)
         return SpecOperand(word, *locate(word, start))
     if path.is_file() and path.suffix != ".json" and os.access(path, os.X_OK):
-        return LiveOperand(word, str(path))
+        return LiveOperand(word, live)
     if path.exists() or reference_of(word) is not None:
         which = opened(word, start, store)
         return SpecOperand(word, which.spec, which.folder)

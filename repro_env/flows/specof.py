@@ -120,20 +120,23 @@ class Specs:
 
     def _committed(self, root: Path) -> Iterator[Found]:
         from repro_env.capture import gittree
-        from repro_env.capture.gitask import GitError
+        from repro_env.capture.gitask import GitError, opened
 
         path = f"{FOLDER}/{FILE}"
         seen = set()
         try:
-            for commit in gittree.commits(root, most=_VERSIONS, path=path):
-                for blob in gittree.files(root, commit, path):
-                    if blob.name not in seen and blob.size <= MAX_SIZE:
-                        seen.add(blob.name)
-                        data = gittree.contents(root, [blob.name])[blob.name]
-                        try:
-                            read = specs.read(data, where=f"{path} in commit {commit[:12]}")
-                            yield Found(read, root / FOLDER, commit, f"sha256:{hashlib.sha256(data).hexdigest()}")
-                        except ReproEnvError as error:
-                            self.problems.append(str(error))
+            with opened(root) as repo:
+                commits = gittree.commits(repo, most=_VERSIONS, path=path)
+            for commit in commits:
+                with opened(root) as repo:  # not for longer: whoever asks for specs may stop in the middle
+                    blobs = [one for one in gittree.files(repo, commit, path) if one.name not in seen and one.size <= MAX_SIZE]
+                    contents = gittree.contents(repo, [one.name for one in blobs])
+                for name, data in contents.items():
+                    seen.add(name)
+                    try:
+                        read = specs.read(data, where=f"{path} in commit {commit[:12]}")
+                        yield Found(read, root / FOLDER, commit, f"sha256:{hashlib.sha256(data).hexdigest()}")
+                    except ReproEnvError as error:
+                        self.problems.append(str(error))
         except GitError:
             return  # no repository, or none that can be asked

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.capture import gitdiff
-from repro_env.capture.gitask import GitError
+from repro_env.capture.gitask import GitError, opened
 from repro_env.capture.source import look
 from tests.capture.conftest import Git
 
@@ -52,7 +52,8 @@ def restored(repo: Path, git: Git, folder: Path, *options: str) -> Tree:
     assert tree.git is not None
     scratch = folder / "scratch"
     scratch.mkdir()
-    gitdiff.write(repo, tree.git.commit, gitdiff.index_of(repo), scratch / "diff")
+    with opened(repo) as there:
+        gitdiff.write(there, tree.git.commit, gitdiff.index_of(there), scratch / "diff")
     digest = "sha256:" + hashlib.sha256((scratch / "diff").read_bytes()).hexdigest()
     assert tree.git.diff == (digest if (scratch / "diff").stat().st_size else None)
     clone = folder / "clone"
@@ -228,7 +229,8 @@ def test_of_a_submodule_only_its_commit_is_in_the_diff(repo: Path, git: Git, tmp
     assert clean is not None
     assert edited is not None
     assert (clean.diff, edited.diff is None) == (None, False)
-    gitdiff.write(repo, edited.commit, gitdiff.index_of(repo), tmp_path / "outer")
+    with opened(repo) as there:
+        gitdiff.write(there, edited.commit, gitdiff.index_of(there), tmp_path / "outer")
     assert (tmp_path / "outer").read_bytes() == b""
     inner = tmp_path / "inner"
     inner.mkdir()

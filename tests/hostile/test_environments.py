@@ -17,22 +17,6 @@ from tests.hostile.ground import PYTHON, Ground
 from tests.parts import need
 
 
-@pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One for all: the base is cut once."""
-    return tmp_path_factory.mktemp("hostile-store") / "store"
-
-
-@pytest.fixture(scope="module")
-def blobs(tmp_path_factory: pytest.TempPathFactory, store: Path) -> list[Path]:
-    """The base and the interpreter as a capture carries them."""
-    first = Ground(tmp_path_factory.mktemp("hostile-first") / "ground", store)
-    ended = first.capture()
-    assert ended.code == 0, ended.said
-    assert not first.carries(b"canary-7c1e9a")
-    return parts.large_blobs(first.project)
-
-
 @pytest.fixture
 def ground(tmp_path: Path, store: Path, blobs: list[Path]) -> Ground:
     """Beside what an earlier capture left, so that what is the same each time is not compressed a hundred times."""
