@@ -17,7 +17,6 @@ from repro_env.catalog import annotation, records
 from repro_env.flows import asked, execute, snapshot
 from repro_env.flows.asked import Asked
 from repro_env.flows.execute import Done
-from repro_env.model.environment import Variable
 from repro_env.model.errors import (
     ArtifactError,
     CommandMissingError,
