@@ -14,7 +14,7 @@ import msgspec
 from repro_env.base import fit
 from repro_env.base.tree import Tree
 from repro_env.capture import conda as records
-from repro_env.capture import distributions, homefiles, python, variables
+from repro_env.capture import distributions, homefiles, mentions, python, variables
 from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Entry, ordered
@@ -122,7 +122,13 @@ def lock(
             for path, one in sorted(home.held.items())
         ),
         followed=followed(rest.entries, live.places, [*(one.root for one in beside), Path(HOME)]) if rest is not None else (),
-        unknown=(*meta.problems, *home.problems, *untold(facts, live, environ, store), *(one.left for one in beside if one.left)),
+        unknown=(
+            *meta.problems,
+            *home.problems,
+            *_asking_git(beside),
+            *untold(facts, live, environ, store),
+            *(one.left for one in beside if one.left),
+        ),
     )
 
 
@@ -231,6 +237,13 @@ def _upon(base: Base, places: Sequence[Place], rest: Tree | None) -> Tree | None
     if rest is None:
         return Tree(entries=tuple(ordered(gone)), contents=base.tree.contents)
     return msgspec.structs.replace(rest, entries=tuple(ordered([*gone, *rest.entries])))
+
+
+def _asking_git(beside: Sequence[Outside]) -> Iterator[str]:
+    places = [f"{one.root}/{place}" for one in beside for place in mentions.look(one.root, one.found, ()).git]
+    if places:
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        yield f"{places[0]}{more}: the code asks git, and no run sees the repository of a project outside the source"
 
 
 def _carried(one: Outside) -> Carried:
