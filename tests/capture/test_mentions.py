@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -8,7 +9,7 @@ from repro_env.capture.mentions import Mentions, look
 from repro_env.io.files import walk
 
 
-def mentions(folder: Path, names: tuple[str, ...] = (), **texts: str) -> Mentions:
+def mentions(folder: Path, texts: Mapping[str, str], names: tuple[str, ...] = ()) -> Mentions:
     for name, text in texts.items():
         path = folder / (name if "." in name else f"{name}.py")
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -33,7 +34,7 @@ def mentions(folder: Path, names: tuple[str, ...] = (), **texts: str) -> Mention
     ],
 )
 def test_code_that_asks_git_is_found(tmp_path: Path, code: str) -> None:
-    assert mentions(tmp_path, a=code).git == (f"a.py:{1 + code.count(chr(10))}",)
+    assert mentions(tmp_path, {"a": code}).git == (f"a.py:{1 + code.count(chr(10))}",)
 
 
 @pytest.mark.parametrize(
@@ -48,14 +49,14 @@ def test_code_that_asks_git_is_found(tmp_path: Path, code: str) -> None:
     ],
 )
 def test_words_about_git_are_no_question(tmp_path: Path, code: str) -> None:
-    assert mentions(tmp_path, a=code).git == ()
+    assert mentions(tmp_path, {"a": code}).git == ()
 
 
 def test_what_runs_at_a_build_is_not_meant_and_files_are_sorted(tmp_path: Path) -> None:
-    found = mentions(tmp_path, **{"setup": "import git", "b": "x = 1\nimport git", "a/c.py": "import git", "d.txt": "import git"})
+    found = mentions(tmp_path, {"setup": "import git", "b": "x = 1\nimport git", "a/c.py": "import git", "d.txt": "import git"})
     assert found.git == ("a/c.py:1", "b.py:2")
 
 
 def test_variables_that_the_code_names(tmp_path: Path) -> None:
-    found = mentions(tmp_path, ("DATA", "OTHER", "MORE"), a="os.environ['DATA']", b='getenv("MORE") or XOTHER')
+    found = mentions(tmp_path, {"a": "os.environ['DATA']", "b": 'getenv("MORE") or XOTHER'}, ("DATA", "OTHER", "MORE"))
     assert found.variables == {"DATA", "MORE"}
