@@ -7,14 +7,18 @@ from collections.abc import Callable
 
 _FIXED = 40
 """Bytes of an entry before the name of its object."""
+_TIME = 8
+"""Where it holds the time of the file's last change: seconds and nanoseconds."""
 _ASSUME_VALID = 0x8000
 _EXTENDED = 0x4000
 
 
-def assume_valid(index: bytes, absent: Callable[[str], bool], *, name: int) -> bytes:
-    """The index with the entries of `absent` paths marked as unchanged, so that git does not call them deleted.
+def of_snapshot(index: bytes, absent: Callable[[str], bool], *, name: int, time: int) -> bytes:
+    """The index of a working tree, for a snapshot of it in which every file has the same time (seconds since 1970).
 
-    `name`: bytes of an object's name. An index of a version other than 2 and 3, or a damaged one, stays as it is.
+    Entries get that time, so that git does not take a file for changed by its time alone; as the index is not newer, it
+    compares contents (gitformat-index, "racy git"). Entries of `absent` paths are marked as unchanged: git does not call
+    them deleted. `name`: bytes of an object's name. An index of a version other than 2 and 3, or a damaged one, stays as it is.
     """
     if index[:4] != b"DIRC" or int.from_bytes(index[4:8], "big") not in (2, 3):
         return index
@@ -29,8 +33,7 @@ def assume_valid(index: bytes, absent: Callable[[str], bool], *, name: int) -> b
             return index
         if absent(index[path_at:end].decode("utf-8", "surrogateescape")):
             made[flags_at : flags_at + 2] = (flags | _ASSUME_VALID).to_bytes(2, "big")
+        made[at + _TIME : at + _TIME + 8] = time.to_bytes(4, "big") + bytes(4)
         at += (end - at) // 8 * 8 + 8
-    if made == index:
-        return index
     body = bytes(made[:-name])
     return body + (hashlib.sha1(body, usedforsecurity=False) if name == 20 else hashlib.sha256(body)).digest()

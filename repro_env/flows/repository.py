@@ -16,9 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.capture.gitindex import assume_valid
+from repro_env.capture.gitindex import of_snapshot
 from repro_env.flows import snapshot
 from repro_env.flows.snapshot import Snapshot
+from repro_env.image import tar
 from repro_env.image.entry import Entry, ordered
 from repro_env.io.files import walk
 from repro_env.model.run import Mount
@@ -121,8 +122,8 @@ def _made(own: Path, common: Path, live: Path, source: Snapshot, store: Store) -
         raise _RefusedError(f"its index and refs have more than {_LARGEST // 10**6} MB")
     if "index" in files:
         name = 32 if settings.get(b"objectformat", b"").lower() == b"sha256" else 20
-        files["index"] = assume_valid(
-            files["index"], lambda path: path not in source.paths and os.path.lexists(live / path), name=name
+        files["index"] = of_snapshot(
+            files["index"], lambda path: path not in source.paths and os.path.lexists(live / path), name=name, time=tar.MTIME
         )
     files["config"] = _config({name.decode(): value.decode() for name, value in settings.items()})
     entries = [Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in files.items()]
@@ -132,7 +133,9 @@ def _made(own: Path, common: Path, live: Path, source: Snapshot, store: Store) -
 def _config(settings: Mapping[str, str]) -> bytes:
     core = [f"\t{name} = {value}\n" for name, value in sorted(settings.items()) if name not in _EXTENSIONS]
     extensions = [f"\t{name} = {settings[name]}\n" for name in _EXTENSIONS if name in settings]
-    return "".join(["[core]\n\tbare = false\n", *core, *(["[extensions]\n", *extensions] if extensions else [])]).encode()
+    return "".join(
+        ["[core]\n\tbare = false\n\tcheckstat = minimal\n", *core, *(["[extensions]\n", *extensions] if extensions else [])]
+    ).encode()
 
 
 def _below(common: Path, *folders: str) -> Iterator[str]:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from repro_env.capture.gitindex import assume_valid
+from repro_env.capture.gitindex import of_snapshot
 from tests.parts import need
+
+TIME = 315532800
 
 
 def git(folder: Path, *words: str) -> str:
@@ -31,13 +34,23 @@ def test_git_takes_marked_files_as_they_were_committed(tmp_path: Path, format_: 
     for name in gone:
         (tmp_path / name).unlink()
     index = tmp_path / ".git" / "index"
-    before = index.read_bytes()
-    assert assume_valid(before, lambda path: False, name=20) == before
-    index.write_bytes(assume_valid(before, gone.__contains__, name=20 if format_ == "sha1" else 32))
+    changed = of_snapshot(index.read_bytes(), gone.__contains__, name=20 if format_ == "sha1" else 32, time=TIME)
+    index.write_bytes(changed)
     assert git(tmp_path, "status", "--porcelain") == " A new\n"
+    git(tmp_path, "rm", "--quiet", "--cached", "new")
+    git(tmp_path, "config", "core.checkStat", "minimal")
+    before = index.read_bytes()
+    index.write_bytes(of_snapshot(before, gone.__contains__, name=20 if format_ == "sha1" else 32, time=TIME))
+    for path in (*tmp_path.glob("[an]*"), index):
+        os.utime(path, (TIME, TIME))
+    same = "diff-index", "--name-only", "HEAD"  # it compares times, and does not look again
+    assert git(tmp_path, *same) == ""
+    (tmp_path / ("a" * 15)).write_text("XX")  # of the same length and time: told by its content
+    os.utime(tmp_path / ("a" * 15), (TIME, TIME))
+    assert git(tmp_path, *same) == "a" * 15 + "\n"
     git(tmp_path, "fsck")
 
 
 @pytest.mark.parametrize("damaged", [b"", b"DIRC", b"DIRC\0\0\0\2\xff\xff\xff\xff", b"DIRC\0\0\0\4\0\0\0\1" + b"x" * 99])
 def test_an_index_that_is_not_understood_stays(damaged: bytes) -> None:
-    assert assume_valid(damaged, lambda path: True, name=20) == damaged
+    assert of_snapshot(damaged, lambda path: True, name=20, time=TIME) == damaged

@@ -27,6 +27,7 @@ print(json.dumps({
     "home": home,
     "describe": git("describe", "--tags", "--dirty", "--long"),
     "status": git("status", "--porcelain", "--untracked-files=no"),
+    "clean": subprocess.run(["git", "diff-index", "--quiet", "HEAD"]).returncode == 0,
     "head": git("rev-parse", "HEAD"),
     "config": git("config", "--list"),
     "visible": sorted(os.listdir(".git")) if os.path.isdir(".git") else [],
@@ -114,6 +115,7 @@ def test_a_run_has_what_was_captured_of_its_surroundings(made: parts.Project, ca
     assert found["home"] == {".keras/keras.json": KERAS}
     assert "~/.keras/keras.json" in captured["out"]
     assert found["head"] == git(made.folder, "rev-parse", "HEAD").strip()
+    assert found["clean"]
     assert (found["describe"], found["status"]) == (f"v1.0-1-g{found['head'][:7]}", "")
     assert "origin" not in found["config"]
     assert "evil" not in found["config"]

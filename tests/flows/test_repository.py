@@ -57,7 +57,10 @@ def test_a_run_sees_refs_and_index_and_no_configuration(place: Place) -> None:
     files = shown(place, done)
     assert {"HEAD", "index", "config", "refs/tags/v1"} <= files.keys()
     assert not [path for path in files if path.startswith(("hooks/", "logs/", "objects/"))]
-    assert files["config"] == b"[core]\n\tbare = false\n\tautocrlf = input\n\tfilemode = true\n\trepositoryformatversion = 0\n"
+    assert (
+        files["config"]
+        == b"[core]\n\tbare = false\n\tcheckstat = minimal\n\tautocrlf = input\n\tfilemode = true\n\trepositoryformatversion = 0\n"
+    )
     launch = backend.launch
     assert launch is not None
     assert [(one.kind, one.target, one.read_only) for one in launch.mounts] == [
