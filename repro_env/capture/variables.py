@@ -1,37 +1,29 @@
 """The caller's environment variables, sorted into what may be written down.
 
-An allow-list and no scanner: scanners miss most secrets in variables. Whatever is on no list is kept by name only.
+An allow-list (`variablelist`) and no scanner: scanners miss most secrets in variables. Whatever is on no list is kept
+by name only, and `capture` says so.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from functools import lru_cache
+from typing import Literal
 
+from repro_env.capture import variablelist
 from repro_env.model import redact
 from repro_env.model.environment import Variable, Variables
+from repro_env.model.errors import UsageError
 
-_NUMERIC = re.compile(
-    r"OMP_\w+|GOMP_\w+|KMP_\w+|MKL_\w+|OPENBLAS_\w+|GOTO_NUM_THREADS|BLIS_\w+|NUMEXPR_\w+|VECLIB_\w+|NUMBA_\w+|ATEN_\w+|DNNL_\w+|ONEDNN_\w+"
-    r"|NPY_DISABLE_CPU_FEATURES|NPY_PROMOTION_STATE|TORCH_\w+|PYTORCH_\w+|TORCHINDUCTOR_\w+|TF32\w*|NVIDIA_TF32_OVERRIDE|CUBLAS_\w+|CUBLASLT_\w+"
-    r"|CUDNN_\w+|TF_\w+|XLA_\w+|JAX_\w+|PYTHONHASHSEED|PYTHONOPTIMIZE|PYTHONUTF8|PYTHONCOERCECLOCALE|PYTHONIOENCODING"
-    r"|PYTHONWARNINGS|PYTHONNOUSERSITE|PYTHONSAFEPATH|PYTHONINTMAXSTRDIGITS|PYTHONMALLOC|MALLOC_ARENA_MAX|LANG|LANGUAGE|LC_\w+|TZ"
-    r"|SOURCE_DATE_EPOCH|TOKENIZERS_PARALLELISM"
-)
-"""They change what a program computes or prints."""
-_RECORDED = re.compile(
-    r"PYTHON\w+|CUDA_\w+|NCCL_\w+|GLOO_\w+|UCX_\w+|NVIDIA_\w+|HIP_\w+|ROCR_\w+|HSA_\w+|GPU_DEVICE_ORDINAL|LD_LIBRARY_PATH|LD_PRELOAD|LD_AUDIT"
-    r"|GLIBC_TUNABLES|VIRTUAL_ENV|CONDA_PREFIX|CONDA_DEFAULT_ENV|PATH|RANK|WORLD_SIZE|LOCAL_RANK|LOCAL_WORLD_SIZE|GROUP_RANK|NODE_RANK|MASTER_ADDR"
-    r"|MASTER_PORT|TORCHELASTIC_\w+|OMPI_COMM_WORLD_\w+|PMI_RANK|PMI_SIZE|SLURM_(?:NTASKS|NNODES|NPROCS|PROCID|LOCALID|NODEID|CPUS_PER_TASK"
-    r"|CPUS_ON_NODE|GPUS|GPUS_ON_NODE|GPUS_PER_NODE|GPUS_PER_TASK|TASKS_PER_NODE|NTASKS_PER_NODE|MEM_PER_NODE|MEM_PER_CPU|JOB_PARTITION)"
-)
-"""Where a program ran and what it could reach: facts that must not be set again elsewhere."""
-_PLACES = re.compile(
-    r"TORCH_TRACE|XLA_CACHE\w*|TF_CONFIG|JAX_(?:COORDINATOR|PROCESS)\w*|CUDNN_(?:PATH|LOGDEST\w*)|\w+_(?:DIR|HOME|ROOT|FOLDER|FILE)"
-)
-"""On the first list by their prefix, but a path or a place all the same."""
+Effect = Literal["replayed", "recorded", "ours", "session", "unlisted"]
+"""`ours`: recorded, and every run has its own. `session`: of the shell, no library's. `unlisted`: on no list."""
+
+_PLACE = re.compile(r"_(?:DIR|HOME|ROOT|FOLDER|FILE|FILENAME|PATH|LOGPATH|HOST|PORT|URL|ADDR)\Z")
+"""Below a library's prefix such a variable names a place, which is recorded only."""
 _NEVER = re.compile(r"TOKEN|SECRET|PASS|KEY|CRED|AUTH|COOKIE|SESSION|PRIVATE", re.IGNORECASE)
-_ALLOWED_THOUGH = frozenset({"TOKENIZERS_PARALLELISM", "NPY_DISABLE_CPU_FEATURES"})
+_FIXED = frozenset({"HOME", "USER", "LOGNAME", "TERM"})
+"""Of the shell's own those that every run has anyway."""
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SHORT = 6
 _PLAIN = re.compile(r"[/~.][^\s=:@]*|[\d.,:-]+|\s*")
@@ -39,26 +31,99 @@ _USERINFO = re.compile(r"://[^\s/:@]*:([^\s/@]+)@")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
 
-def sort(environ: Mapping[str, str]) -> Variables:
+def effect(name: str) -> Effect:
+    """What is done with a variable of this name. An exact name decides, else the longest prefix."""
+    exact, prefixes = _index()
+    if name in exact:
+        return exact[name]
+    found = next((prefix for prefix in prefixes if name.startswith(prefix)), None)
+    if found is None:
+        return "unlisted"
+    return "recorded" if prefixes[found] == "replayed" and _PLACE.search(name) else prefixes[found]
+
+
+@lru_cache(1)
+def _index() -> tuple[dict[str, Effect], dict[str, Effect]]:
+    """Exact names; prefixes, the longest first."""
+    exact: dict[str, Effect] = {}
+    prefixes: dict[str, Effect] = {}
+
+    def add(names: str, what: Effect) -> None:
+        for name in names.split():
+            (prefixes if name.endswith("*") else exact).setdefault(name.rstrip("*"), what)
+
+    add(variablelist.OURS, "ours")
+    for library in variablelist.LIBRARIES:
+        add(library.replayed, "replayed")
+        add(library.recorded, "recorded")
+    add(variablelist.SESSION, "session")
+    return exact, dict(sorted(prefixes.items(), key=lambda item: -len(item[0])))
+
+
+def sort(environ: Mapping[str, str], added: Collection[str] = ()) -> Variables:
     """Sort variables by what may be done with them; each group sorted by name, values redacted.
 
-    A value with control characters, of undecodable bytes, too long for a line or with a secret in it is not
-    written down: its name alone is. Names that are no identifiers (`BASH_FUNC_x%%`) are left out.
+    `added`: names to replay although no list has them (`capture --env`). A value with control characters, of undecodable
+    bytes, too long for a line or with a secret in it is not written down: its name alone is. Names that are no
+    identifiers (`BASH_FUNC_x%%`) are left out.
     """
     replayed, recorded, named = [], [], []
     for name, value in sorted(environ.items()):
         if not _NAME.fullmatch(name):
             continue
-        denied = _NEVER.search(name) is not None and name not in _ALLOWED_THOUGH
-        numeric = _NUMERIC.fullmatch(name) is not None
-        place = _PLACES.fullmatch(name) is not None if numeric else _RECORDED.fullmatch(name) is not None
-        if not denied and numeric and not place and redact.line(value) == value:
+        what = "replayed" if name in added else effect(name)
+        if is_secret(name):
+            named.append(name)
+        elif what == "replayed" and redact.line(value) == value:
             replayed.append(Variable(name=name, value=value))
-        elif not denied and place and _is_line(value):
+        elif what in ("recorded", "ours") and _is_line(value):
             recorded.append(Variable(name=name, value=redact.line(value)))
         else:
             named.append(name)
-    return Variables(replayed=tuple(replayed), recorded=tuple(recorded), named=tuple(named))
+    held = tuple(sorted(name for name in added if name in environ))
+    return Variables(
+        replayed=tuple(replayed), recorded=tuple(recorded), named=tuple(named), added=held, version=variablelist.VERSION
+    )
+
+
+def is_secret(name: str) -> bool:
+    """Whether a name says that its value is a secret. Names that the list has in full are known to be none."""
+    return _NEVER.search(name) is not None and name not in _index()[0]
+
+
+def check_added(names: Iterable[str], environ: Mapping[str, str]) -> None:
+    """Raises `UsageError` for a name of `capture --env` whose value cannot be held."""
+    for name in names:
+        where = f"--env {name}"
+        if not _NAME.fullmatch(name):
+            hint = "give the name alone: its present value is captured" if "=" in name else "names have letters, digits and _"
+            raise UsageError("this is not the name of a variable", where=where, hint=hint)
+        if name not in environ:
+            raise UsageError("this variable is not set here", where=where, hint="export it first")
+        if effect(name) == "ours" or name in _FIXED or name.startswith("REPRO_ENV_"):
+            raise UsageError(
+                "every run sets this variable itself", where=where, hint=f"to set it for one run: repro-env exec {where}=VALUE"
+            )
+        if is_secret(name) or redact.line(environ[name]) != environ[name]:
+            raise UsageError(
+                "its name or value looks like a secret, and a spec holds none (or the value is not one line of text)",
+                where=where,
+                hint=f"give it to each run instead: repro-env exec {where}",
+            )
+
+
+def unlisted(names: Iterable[str]) -> tuple[str, ...]:
+    """Of the variables that are kept by name only, those that no list explains: a program may read them."""
+    return tuple(name for name in names if effect(name) != "session" and name not in _FIXED)
+
+
+def unused(environ: Mapping[str, str], launched: Mapping[str, str], added: Collection[str]) -> tuple[str, ...]:
+    """Variables of the list and `added` ones that are set here, and in a run not at all or to another value."""
+    return tuple(
+        name
+        for name, value in sorted(environ.items())
+        if (name in added or effect(name) in ("replayed", "recorded")) and launched.get(name) != value
+    )
 
 
 def hidden(environ: Mapping[str, str]) -> frozenset[str]:
@@ -73,7 +138,7 @@ def hidden(environ: Mapping[str, str]) -> frozenset[str]:
 
 def secret(environ: Mapping[str, str]) -> frozenset[str]:
     """Values of the variables whose names say that they are secrets: no command line is written down with them."""
-    return _telling(value for name, value in environ.items() if _NEVER.search(name) and name not in _ALLOWED_THOUGH)
+    return _telling(value for name, value in environ.items() if is_secret(name))
 
 
 def _telling(values: Iterable[str]) -> frozenset[str]:

@@ -27,7 +27,7 @@ def mounted(mounts: Iterable[Mount]) -> tuple[Parent, ...]:
     found = []
     for mount in mounts:
         folder = run_above(Path(mount.source))
-        if folder is None:
+        if folder is None or mount.kind == "git":
             continue
         below = Path(mount.source).relative_to(folder).parts[1:]
         path = redact.line("/".join(below))

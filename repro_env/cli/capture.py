@@ -54,6 +54,10 @@ def command(
             "--with", help="A program, package or folder of this machine to have inside too, e.g. git.", metavar="PROGRAM"
         ),
     ] = None,
+    env: Annotated[
+        list[str] | None,
+        typer.Option(help="Hold this variable's present value and set it in every run.", metavar="NAME"),
+    ] = None,
     seed: Annotated[
         int, typer.Option(help="The master seed of runs, up to 4294967295.", min=0, max=2**32 - 1, metavar="N", show_default="0")
     ] = 0,
@@ -75,6 +79,7 @@ def command(
         base=base,
         keep_base=keep_base,
         with_=with_,
+        env=env,
         seed=seed,
         not_secret=not_secret,
         json=json,

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
+from repro_env.capture import variables
 from repro_env.cli import say
-from repro_env.model.environment import Excluded
+from repro_env.model.environment import Excluded, Variables
 from repro_env.model.errors import UsageError
 from repro_env.model.spec import Spec
 
 _GARBAGE = 100_000
 """New values before a search for cycles: there are hundreds of thousands, and nearly all live to the end."""
+
+_NAMED = 8
+"""How many variables a line names before it counts the rest."""
 
 
 def run(
@@ -27,6 +31,7 @@ def run(
     base: str = "host",
     keep_base: bool = False,
     with_: Sequence[str] | None = None,
+    env: Sequence[str] | None = None,
     seed: int = 0,
     not_secret: Sequence[str] | None = None,
     json: bool = False,
@@ -49,6 +54,7 @@ def run(
         exclude=tuple(exclude or ()),
         data=tuple(_mount(text) for text in data or ()),
         programs=tuple(with_ or ()),
+        env=tuple(dict.fromkeys(env or ())),
         seed=seed,
         not_secret=tuple(not_secret or ()),
         base="" if base == "host" else base,
@@ -58,7 +64,7 @@ def run(
     if json:
         say.json_result(_facts(done.path, done.spec, done.proven))
     else:
-        _tell(done.path, done.spec, done.proven, holds_us=done.holds_us)
+        _tell(done.path, done.spec, done.proven, done.mentioned, holds_us=done.holds_us)
     say.say("next: repro-env rebuild" if output == Path("repro") else f"next: repro-env rebuild {output}")
 
 
@@ -89,13 +95,14 @@ def _facts(path: Path, spec: Spec, proven: int) -> dict[str, object]:
         "edited": list(spec.observed.edited),
         "excluded": [{"path": one.path, "size": one.size, "why": one.why} for one in spec.observed.excluded],
         "unknown": list(spec.observed.unknown),
+        "unheld_variables": list(variables.unlisted(spec.observed.variables.named)),
         "base": None
         if spec.hints.base is None
         else {"reference": spec.hints.base.reference, "digest": spec.hints.base.digest, "kept": spec.hints.base.kept},
     }
 
 
-def _tell(path: Path, spec: Spec, proven: int, *, holds_us: bool) -> None:
+def _tell(path: Path, spec: Spec, proven: int, mentioned: Collection[str], *, holds_us: bool) -> None:
     identity, observed = spec.identity, spec.observed
     if holds_us:
         say.say("note: repro-env is installed in this environment, so it is captured with it")
@@ -122,10 +129,26 @@ def _tell(path: Path, spec: Spec, proven: int, *, holds_us: bool) -> None:
         say.result(f"  left out    {excluded.path}{measured}: {excluded.why}")
     for data in observed.data:
         say.result(f"data          {data.path}, {data.files:,} file{'s' * (data.files != 1)}, {say.size(data.size)}")
-    for note in observed.notes:
+    for note in (*observed.notes, *_unheld(observed.variables, mentioned)):
         say.result(f"note          {note}")
     for unknown in observed.unknown:
         say.result(f"unknown       {unknown}")
+
+
+def _unheld(found: Variables, mentioned: Collection[str]) -> Iterator[str]:
+    """What is set here, explained by no list, and in no spec: by name, those first that the project's code names."""
+    names = sorted(variables.unlisted(found.named), key=lambda name: (name not in mentioned, name))
+    plain = [name for name in names if not variables.is_secret(name)]
+    secret = [name for name in names if variables.is_secret(name)]
+    if plain:
+        yield f"set here and not in the spec: {_some(plain)} (capture --env NAME adds one)"
+    if secret:
+        yield f"set here and kept out as secrets: {_some(secret)} (exec --env NAME gives one to a run)"
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _NAMED
+    return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
 def _pulled(spec: Spec) -> str:

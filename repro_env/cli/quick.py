@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, Mapping[str, Option]] = {
         "--base": Option("base"),
         "--keep-base": Option("keep_base", "flag"),
         "--with": Option("with_", "list"),
+        "--env": Option("env", "list"),
         "--seed": Option("seed", "number"),
         "--not-secret": Option("not_secret", "list"),
         "--json": Option("json", "flag"),

@@ -77,6 +77,8 @@ def _began(run: Run) -> Iterator[str]:
     yield from (f"recipe    {one.path} ({one.sha256})" for one in start.recipe)
     yield from map(_parent, start.parents)
     yield from (f"variable  {one.name} (given: {one.how})" for one in start.given)
+    if start.passed:
+        yield f"variables {', '.join(start.passed)} (the host runner passed them on)"
     yield f"network   {'yes: inputs not closed' if start.network else 'no'}"
     yield from (f"{'' if number else 'host':<9} {_host(line)}" for number, line in enumerate(start.host))
 

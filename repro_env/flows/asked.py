@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -13,13 +13,14 @@ import msgspec
 
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError, RecordError, UsageError
-from repro_env.model.run import DataFact, GivenVariable, Mode, Mount, Ranks, RunnerName, User
+from repro_env.model.run import DataFact, GivenVariable, Launch, Mode, Mount, Ranks, RunnerName, User
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.model.text import RelPath
 from repro_env.run import plan
 from repro_env.store.store import Store
 
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _TERM = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,63}")
 
 
@@ -61,6 +62,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded run is run again: its source stands for the captured one."""
     hidden: tuple[RelPath, ...] | Literal["all"] = ()
     """Kept bytecode that the run is not shown (`store.bytecode`): it compiles what a run that it repeats had to compile."""
+    git: str | None = None
+    """Of a run that is run again: `Start.git`."""
     kept: bool = True
     """The run's folder stays; where it does not, it is not spoken of."""
 
@@ -223,16 +226,34 @@ def term_of(environ: Mapping[str, str]) -> str:
     return term if _TERM.fullmatch(term) else ""
 
 
-def caller_of(asked: Asked, spec: Spec) -> tuple[Variable, ...]:
+def caller_of(asked: Asked) -> tuple[Variable, ...]:
     if asked.runner != "host":
         term = term_of(asked.environ)
         return (Variable(name="TERM", value=term),) if term else ()
     from repro_env.capture import variables
 
-    # What changes numbers was recorded at capture; what was not set then is not set now.
-    image = {variable.name for variable in spec.identity.config.env}
-    numeric = {variable.name for variable in variables.sort(asked.environ).replayed} - image
-    return tuple(Variable(name=name, value=value) for name, value in sorted(asked.environ.items()) if name not in numeric)
+    # What changes numbers was held at capture; what was not set then is not set now, as in the image.
+    return tuple(
+        Variable(name=name, value=value) for name, value in sorted(asked.environ.items()) if variables.effect(name) != "replayed"
+    )
+
+
+def passed_of(asked: Asked, spec: Spec, launch: Launch, given: Sequence[GivenVariable]) -> tuple[str, ...]:
+    """Names of the caller's variables that reach the command by the host runner alone: a run in the image has none of them."""
+    if asked.runner != "host":
+        return ()
+    from repro_env.capture import variables
+
+    explained = {one.name for one in spec.identity.config.env} | {one.name for one in given}
+    launched = {variable.name: variable.value for variable in launch.env}
+    return tuple(
+        name
+        for name in variables.unlisted(sorted(asked.environ))
+        if variables.effect(name) != "ours"
+        and name not in explained
+        and _NAME.fullmatch(name)
+        and launched.get(name) == asked.environ[name]
+    )
 
 
 def user_of(environ: Mapping[str, str]) -> User:

@@ -13,7 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from repro_env.base.tree import Tree
-from repro_env.capture import data, distributions, notebook, python, requirements, source
+from repro_env.capture import data, distributions, mentions, notebook, python, requirements, source, variables
 from repro_env.flows import dockerfile, files, snapshot
 from repro_env.flows.locate import ours
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
@@ -53,6 +53,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """A registry's image to stand on; empty for a base that is cut from this machine."""
     keep_base: bool = False
     """Carry that image's tree too."""
+    env: tuple[str, ...] = ()
+    """Variables to replay although no list has them."""
 
 
 class Captured(msgspec.Struct, frozen=True):
@@ -61,6 +63,8 @@ class Captured(msgspec.Struct, frozen=True):
     spec: Spec
     proven: int
     """Distributions whose wheel is proven: linked, or carried as the original file."""
+    mentioned: frozenset[str]
+    """Variables that are kept by name alone, and that the project's code names."""
     holds_us: bool
     """repro-env itself is installed in the environment that was captured."""
 
@@ -71,6 +75,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     A failure leaves the earlier spec as it was, and at most whole blobs beside it that the next capture uses or removes.
     """
     platform = machine.platform()  # first of all: nothing is read on a machine that no image can be for
+    variables.check_added(request.env, request.environ)
     never = ours(request.source, request.output)
     venv = python.venv(request.python, request.environ)
     tree = _look(request, store, never, venv, request.include)
@@ -91,6 +96,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         tell=tell,
         searching=search,
         base=base,
+        added=request.env,
     )
     if locked.facts.kind != "system" and request.output.is_relative_to(locked.facts.layout.prefix):
         raise CaptureError(
@@ -107,6 +113,9 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     tell("writing what has to be carried")
     carried = Carried(request.output / "blobs")
     code, problems = _source(tree, include, request, store, carried)
+    mentioned = mentions.look(tree.root, tree.found, locked.variables.named)
+    if mentioned.git and not _holds_git(locked):
+        problems = (*problems, _without_git(mentioned.git))
 
     def hold(one: Tree) -> TreeBlob:
         if base is not None and one is locked.live.base and not request.keep_base:
@@ -154,7 +163,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     carried.keep_only(spec.carried)  # away with blobs of an earlier capture
     snapshot.remember(spec, store)
     proven = sum(one.hint.origin != "repacked" for one in locked.identified)
-    return Captured(request.output / "spec.json", spec, proven, python.holds_us(locked.facts))
+    return Captured(request.output / "spec.json", spec, proven, mentioned.variables, python.holds_us(locked.facts))
 
 
 def carry(entries: Sequence[Entry], contents: Contents, *, store: Store, carried: Carried) -> TreeBlob:
@@ -216,6 +225,17 @@ def _held(locked: Locked) -> list[Path]:
     held = [Path(facts.interpreter.stdlib), Path(facts.interpreter.platstdlib)]
     held += [one.prefix / site for one in locked.live.places for site in (one.layout.purelib, one.layout.platlib)]
     return held if facts.kind == "system" else [*held, Path(facts.layout.prefix)]
+
+
+def _holds_git(locked: Locked) -> bool:
+    """Whether the image will have a git program."""
+    in_base = any(entry.path in ("usr/bin/git", "bin/git", "usr/local/bin/git") for entry in locked.live.base.entries)
+    return in_base or any(one.package.name == "git" for one in locked.packages)
+
+
+def _without_git(places: Sequence[str]) -> str:
+    more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+    return f"{places[0]}{more}: the code asks git, and a run has neither git nor the repository without --with git"
 
 
 def _source(

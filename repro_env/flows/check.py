@@ -111,6 +111,7 @@ def _environment(
             store=store,
             tell=tell,
             base=spec.hints.base,
+            added=spec.observed.variables.added,
         )
     except (NetworkError, LockError) as error:
         # Something new is there that an index was asked about. Names and versions can be told without it.
@@ -125,7 +126,7 @@ def under(spec: Spec, environ: Mapping[str, str]) -> dict[str, str]:
     """The caller's variables, those that change numbers as they were captured."""
     from repro_env.capture import variables
 
-    numeric = {one.name for one in variables.sort(environ).replayed}
+    numeric = {one.name for one in variables.sort(environ, spec.observed.variables.added).replayed}
     own = {name: value for name, value in environ.items() if name not in numeric and name != "PYTHONPATH"}
     place = ("PATH", "VIRTUAL_ENV", "PYTHONUSERBASE")
     return own | {one.name: one.value for one in spec.identity.config.env if one.name not in place}
@@ -136,7 +137,7 @@ def _variables(spec: Spec, environ: Mapping[str, str]) -> tuple[Difference, ...]
     from repro_env.lock.outside import python_path
 
     then = {one.name: one.value for one in spec.observed.variables.replayed}
-    now = {one.name: one.value for one in variables.sort(environ).replayed}
+    now = {one.name: one.value for one in variables.sort(environ, spec.observed.variables.added).replayed}
     found = list(environment.variables(then, now))
     path = python_path(environ)
     was = next((one.value for one in spec.identity.config.env if one.name == "PYTHONPATH"), "")

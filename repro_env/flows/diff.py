@@ -99,6 +99,7 @@ def _side(one: Operand, other: Operand, start: Path, environ: Mapping[str, str],
         store=store,
         tell=tell,
         base=spec.hints.base if spec is not None else None,
+        added=spec.observed.variables.added if spec is not None else (),
     )
     return msgspec.structs.replace(side, name=f"{one.name} ({side.name})" if one.name == "live" else one.name)
 

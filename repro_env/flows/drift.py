@@ -47,6 +47,7 @@ def check_drift(spec: Spec, folder: Path, launch: Launch, store: Store, tell: Te
         programs=spec.observed.programs,
         seed=launch.seed,
         store=store,
+        added=spec.observed.variables.added,
         tell=Silent(),  # what it would say is about a capture that nobody asked for
     )
     found = compare.files(sides.of_spec(spec, folder, "the capture", store), live, store)

@@ -21,8 +21,8 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, parents, recipe, records
-from repro_env.flows import before, ended, keptspec, rebuild, snapshot
-from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, seed_of, term_of, user_of
+from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot
+from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, passed_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.locate import runs_beside
 from repro_env.flows.opening import opening, shown
@@ -96,6 +96,9 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "host":
         check_host(asked, spec, source)
     workspace = plan.workspace_of(spec)
+    git = repository.Shown()
+    if asked.runner != "host":
+        git = repository.show(spec, source, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
     run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
     started = datetime.now(timezone.utc)
     command = shown(asked.command, variables.secret({**asked.environ, **{one.name: one.value for one in given}}))
@@ -106,9 +109,9 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         command=asked.command,
         cwd=plan.working_folder(str(asked.here), workspace, source.folders),
         snapshot=source.fact.digest,
-        mounts=mounts,
+        mounts=(*mounts, *git.mounts),
         given=given,
-        caller=caller_of(asked, spec),
+        caller=caller_of(asked),
         user=user_of(asked.environ),
         seed=seed,
         ranks=asked.ranks,
@@ -137,6 +140,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         source=source.fact,
         data=data,
         given=facts_given,
+        git=git.digest,
+        passed=passed_of(asked, spec, launch, facts_given),
         network=asked.network or asked.runner == "host",
         host=host_facts(),
         ranks=asked.ranks,
@@ -152,11 +157,13 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
         tool=__version__,
     )
-    for text in opening(asked, start, where, source, launch, store):
+    for text in opening(asked, spec, start, where, source, git, launch, store):
         tell(text)
     backend = backend or _backend(asked, spec, folder, runs, store)
     store.seen.see(runs)
-    with store.lease.only(_needed(launch, folder, store)):  # a run may take days: all else may be removed meanwhile
+    with store.lease.only(
+        [*_needed(launch, folder, store), *filter(None, [git.digest])]
+    ):  # a run may take days: all else may be removed meanwhile
         done = _run(asked, launch, start, source, runs, backend, tell, held, store)
     return msgspec.structs.replace(done, compiled=backend.compiled)
 

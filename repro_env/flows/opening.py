@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
+from repro_env.capture import variables
 from repro_env.flows.asked import Asked
+from repro_env.flows.repository import Shown
 from repro_env.flows.snapshot import Snapshot
 from repro_env.model import redact
 from repro_env.model.run import Launch, Start
+from repro_env.model.spec import Spec
 from repro_env.run import plan
 from repro_env.store.store import Store
 
@@ -16,7 +20,9 @@ _NAMED = 10
 """How many things are named before the rest is counted."""
 
 
-def opening(asked: Asked, start: Start, where: Path, source: Snapshot, launch: Launch, store: Store) -> list[str]:
+def opening(
+    asked: Asked, spec: Spec, start: Start, where: Path, source: Snapshot, git: Shown, launch: Launch, store: Store
+) -> list[str]:
     said = [f"run {where}"] if asked.kept else []
     isolation = ", isolation none: the live environment on this machine" if asked.runner == "host" else ""
     said.append(f"  seed {start.seed}, image {start.image.removeprefix('sha256:')[:12]}{isolation}")
@@ -27,11 +33,13 @@ def opening(asked: Asked, start: Start, where: Path, source: Snapshot, launch: L
     state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"
     whose = "the run's" if asked.repeats else "captured" if fact.frozen else f"live, {state}"
     said.append(f"  source {fact.path} ({whose})")
+    said += [f"  {git.text}"] if git.text else []
     for one in start.data:
         how = "read-only" if one.kind == "data" else "writable"
         said.append(f"  {one.kind} {one.source}" + (f" at {one.target}" if one.target != one.source else "") + f" ({how})")
     if launch.cwd != str(asked.here):
         said.append(f"  working folder {launch.cwd}: {asked.here} is not part of the source")
+    said += [f"  {text}" for text in _variables(asked, spec, start, launch)]
     if not asked.network:
         text = "no network" if asked.runner != "host" else "the network is this machine's"
         said.append(f"  {text}; W&B and Hugging Face are set to offline (--network)")
@@ -41,6 +49,17 @@ def opening(asked: Asked, start: Start, where: Path, source: Snapshot, launch: L
         )
         said += [f"  {path} is named in the command and not in the run; to bring it: --data {path}" for path in missing]
     return said
+
+
+def _variables(asked: Asked, spec: Spec, start: Start, launch: Launch) -> Iterator[str]:
+    """What of the caller's variables the run has not, and what a run in the image would not have."""
+    if not asked.repeats:
+        unused = variables.unused(asked.environ, {one.name: one.value for one in launch.env}, spec.observed.variables.added)
+        given = {one.name for one in start.given}
+        if names := [name for name in unused if name not in given]:
+            yield f"set here and not used, the run has what the spec says: {some(names, ', ')} (--env NAME passes yours)"
+    if start.passed:
+        yield f"passed on from here, and in no image: {some(start.passed, ', ')}"
 
 
 def is_inside(path: str, launch: Launch, source: Snapshot, store: Store) -> bool:

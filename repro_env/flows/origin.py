@@ -191,6 +191,7 @@ def asked(
         frozen=True,
         repeats=True,
         hidden=hidden(end),
+        git=start.git,
     )
 
 

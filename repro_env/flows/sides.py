@@ -61,10 +61,12 @@ def of_live(
     store: Store,
     tell: Tell,
     base: BaseHint | None = None,
+    added: tuple[str, ...] = (),
 ) -> Side:
     """Lock an environment as a capture would, and write nothing. Raises what a capture raises.
 
     `base`: the image of a registry that it is to stand on, as it was at capture; else the base is cut from this machine.
+    `added`: as `capture.variables.sort` takes it.
     """
     from repro_env.lock import assemble, environment, layers, observe
     from repro_env.lock.locked import check_unchanged, identity_of
@@ -75,7 +77,9 @@ def of_live(
         from repro_env.base import pulled
 
         below = pulled.again(base, store, tell)
-    locked = environment.lock(python, environ, workspace=workspace, programs=programs, store=store, tell=tell, base=below)
+    locked = environment.lock(
+        python, environ, workspace=workspace, programs=programs, store=store, tell=tell, base=below, added=added
+    )
     identity = identity_of(locked, seed, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts))
     if locked.read:
         check_unchanged(locked)

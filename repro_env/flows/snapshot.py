@@ -12,7 +12,7 @@ import msgspec
 
 from repro_env.flows.locate import ours, runs_beside
 from repro_env.image import layer
-from repro_env.image.entry import Entry, entries_of, members, ordered
+from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io.files import FileContents, walk
 from repro_env.model.errors import ArtifactError, CaptureError, SourceError
 from repro_env.model.run import SourceFact
@@ -103,9 +103,9 @@ def _seen(source: Source, never: Sequence[Path], store: Store) -> tuple[list[Ent
     for _ in range(_TRIES):
         with contextlib.suppress(CaptureError, ArtifactError):
             entries = _live(source, never, store)
-            return entries, _stored(entries, Path(source.path), store)
+            return entries, stored(entries, FileContents(Path(source.path)), store)
     entries = _live(source, never, store)
-    return entries, _stored(entries, Path(source.path), store)
+    return entries, stored(entries, FileContents(Path(source.path)), store)
 
 
 def _live(source: Source, never: Sequence[Path], store: Store) -> list[Entry]:
@@ -129,13 +129,13 @@ def own_streams() -> frozenset[tuple[int, int]]:
     return frozenset(own)
 
 
-def _stored(entries: Sequence[Entry], root: Path, store: Store) -> str:
-    """Put a tree into the store. One whose entries were seen before is not read again."""
+def stored(entries: Sequence[Entry], contents: Contents, store: Store) -> str:
+    """Put a tree into the store, and return its diff ID. One whose entries were seen before is not read again."""
     recipe = layer.recipe(entries)
     known = store.facts.get(_FACT, recipe)
     if known is not None and store.layers.path(known.decode()) is not None:
         return known.decode()
-    diff_id = store.layers.add(layer.checked(members(entries, FileContents(root))))
+    diff_id = store.layers.add(layer.checked(members(entries, contents)))
     store.facts.put(_FACT, recipe, diff_id.encode())
     return diff_id
 

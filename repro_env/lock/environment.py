@@ -14,10 +14,11 @@ import msgspec
 from repro_env.base import fit
 from repro_env.base.tree import Tree
 from repro_env.capture import conda as records
-from repro_env.capture import distributions, python, variables
+from repro_env.capture import distributions, homefiles, mentions, python, variables
 from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Entry, ordered
+from repro_env.image.layout import HOME
 from repro_env.lock import compared, compose, conda, identify, layers
 from repro_env.lock.compared import Compared
 from repro_env.lock.installed import Installed, layers_of
@@ -68,10 +69,12 @@ def lock(
     tell: Tell,
     searching: Search | None = None,
     base: Base | None = None,
+    added: Sequence[str] = (),
 ) -> Locked:
     """Observe the environment of a python and lock it. `workspace` is the source folder: runs show it at its own path.
 
-    `base`: the pulled one that it is to stand on; else the base is cut from this machine.
+    `base`: the pulled one that it is to stand on; else the base is cut from this machine. `added`: variables to replay
+    although no list has them.
 
     `searching` looks through all that a capture would carry, and raises for a secret in it.
     """
@@ -88,7 +91,10 @@ def lock(
     made = records.made(first.prefix, rewritten) if meta.is_there else {}
     known, unread = _compared(live, packages, linked, identified, installed, made, store)
     beside = outside(facts, live.startup, live.places, workspace)
-    rest = overlay(known.compositions, live.places, beside, live.held, workspace, made, store)
+    names = {one.facts.name for place in live.places for one in place.scanned.distributions}
+    home = homefiles.look(names | {one.package.name for one in packages}, environ, without=workspace)
+    own = {path: one.data for path, one in home.held.items()}
+    rest = overlay(known.compositions, live.places, beside, live.held, workspace, made, own, store)
     if base is not None:
         rest = _upon(base, live.places, rest)
     if searching is not None:
@@ -98,7 +104,7 @@ def lock(
     return Locked(
         facts=facts,
         live=live,
-        variables=variables.sort(environ),
+        variables=variables.sort(environ, added),
         activation=records.variables(first.prefix, environ) if meta.is_there else (),
         packages=packages,
         plain=plain,
@@ -111,8 +117,18 @@ def lock(
         read=not unread,
         python_path=python_path(environ),
         outside=tuple(_carried(one) for one in beside),
-        followed=followed(rest.entries, live.places, [one.root for one in beside]) if rest is not None else (),
-        unknown=(*meta.problems, *untold(facts, live, environ, store), *(one.left for one in beside if one.left)),
+        home=tuple(
+            Carried(name=path, version="", why=f"{one.library} reads it in the home directory", size=len(one.data))
+            for path, one in sorted(home.held.items())
+        ),
+        followed=followed(rest.entries, live.places, [*(one.root for one in beside), Path(HOME)]) if rest is not None else (),
+        unknown=(
+            *meta.problems,
+            *home.problems,
+            *_asking_git(beside),
+            *untold(facts, live, environ, store),
+            *(one.left for one in beside if one.left),
+        ),
     )
 
 
@@ -221,6 +237,13 @@ def _upon(base: Base, places: Sequence[Place], rest: Tree | None) -> Tree | None
     if rest is None:
         return Tree(entries=tuple(ordered(gone)), contents=base.tree.contents)
     return msgspec.structs.replace(rest, entries=tuple(ordered([*gone, *rest.entries])))
+
+
+def _asking_git(beside: Sequence[Outside]) -> Iterator[str]:
+    places = [f"{one.root}/{place}" for one in beside for place in mentions.look(one.root, one.found, ()).git]
+    if places:
+        more = f" and {len(places) - 1} more" if len(places) > 1 else ""
+        yield f"{places[0]}{more}: the code asks git, and no run sees the repository of a project outside the source"
 
 
 def _carried(one: Outside) -> Carried:

@@ -45,6 +45,8 @@ class Locked(msgspec.Struct, frozen=True, kw_only=True):
     """Files outside of it that its symlinks lead to."""
     outside: tuple[Carried, ...]
     """Folders that Python imports from, outside of all of it."""
+    home: tuple[Carried, ...]
+    """Configuration of libraries, by its path below the home directory."""
     unknown: tuple[str, ...]
 
     @property

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from repro_env import __version__
 from repro_env.capture import frameworks
 from repro_env.lock.locked import Locked
@@ -58,6 +60,7 @@ def observed(
         programs=tuple(programs),
         source=source,
         data=tuple(data),
+        home=tuple(one.name for one in locked.home),
     )
 
 
@@ -83,6 +86,7 @@ def _carried(locked: Locked) -> Iterator[Carried]:
             yield Carried(name=found.facts.name, version=found.facts.version, why=why)
     yield from locked.live.carried
     yield from locked.outside
+    yield from (msgspec.structs.replace(one, name=f"~/{one.name}") for one in locked.home)
     for entry in locked.followed[:_NAMED]:
         yield Carried(name=f"/{entry.path}", version="", why="a symlink of the environment leads there", size=entry.size)
     if more := locked.followed[_NAMED:]:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from repro_env.base.tree import Tree
 from repro_env.image.entry import Entry, entries_of, ordered
-from repro_env.image.layout import inside
+from repro_env.image.layout import HOME, inside
 from repro_env.io.files import FileContents, Key, keys_of
 from repro_env.lock import compose
 from repro_env.lock.outside import Outside, linked
@@ -22,12 +23,14 @@ def overlay(
     held: Mapping[str, Entry],
     workspace: Path,
     made: Mapping[str, bytes],
+    home: Mapping[str, bytes],
     store: Store,
 ) -> Tree | None:
     """The tree, or None where there is nothing of the kind.
 
     `compositions`: of the places, in their order. `held`: the entries of all lower trees. `workspace`: a run shows it at
-    its own path. `made`: what stands in the place of files of the first place. Raises `CaptureError` for links to too much.
+    its own path. `made`: what stands in the place of files of the first place. `home`: configuration, by its path below a
+    home directory. Raises `CaptureError` for links to too much.
     """
     entries = [entry for one in compositions for entry in one.overlay]
     roots = [workspace, *(one.root for one in beside)]
@@ -46,17 +49,20 @@ def overlay(
         keys |= keys_of(one.found, f"{inside(str(one.root))}/")
     parents = {entry.path.rpartition("/")[0] for entry in found}
     entries += [entry for entry in found if held.get(entry.path) != entry and entry.path not in parents]
-    return Tree(entries=tuple(ordered(entries)), contents=_Contents(observed[0], keys, made)) if entries else None
+    own = {f"{inside(HOME)}/{path}": data for path, data in home.items()}
+    entries += [Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in own.items()]
+    own |= {f"{observed[0].root}/{path}": data for path, data in made.items()}
+    return Tree(entries=tuple(ordered(entries)), contents=_Contents(observed[0], keys, own)) if entries else None
 
 
 class _Contents:
     """Overlay entries below the environment's place come from its prefix, all others from their own path.
 
-    `keys`: of those others, by path from the root; `made`: what stands in the place of files below the prefix.
+    `keys`: of those others, by path from the root; `made`: what is in no file here, or another there, by the same path.
     """
 
     def __init__(self, place: Place, keys: Mapping[str, Key], made: Mapping[str, bytes]) -> None:
-        self._made = {f"{place.root}/{path}": data for path, data in made.items()}
+        self._made = made
         self._root = f"{place.root}/"
         self._environment = FileContents(place.prefix, strip=place.root, keys=keys_of(place.found))
         self._outside = FileContents(Path("/"), keys=keys)

@@ -133,6 +133,10 @@ class Variables(Frozen, frozen=True, kw_only=True):
     """Placement and paths: kept as facts, never set again."""
     named: tuple[EnvName, ...]
     """All others, by name alone."""
+    added: tuple[EnvName, ...] = ()
+    """Those of `replayed` that were asked for by name (`capture --env`)."""
+    version: int = 1
+    """Version of the list that sorted them (`capture.variablelist`)."""
 
 
 class SystemPackage(Frozen, frozen=True, kw_only=True):

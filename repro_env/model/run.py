@@ -20,10 +20,10 @@ Ranks = Literal["each", "same"]
 
 
 class Mount(Frozen, frozen=True, kw_only=True):
-    """One host path inside the run. Only ever named by the user, never by a spec."""
+    """One host path inside the run. Named by the user, never by a spec; `git` is the repository of the source."""
 
-    kind: Literal["data", "checkpoints"]
-    """`data` is read-only, `checkpoints` is not."""
+    kind: Literal["data", "checkpoints", "git"]
+    """`checkpoints` alone can be written."""
     source: AbsPath
     """On the host, symlinks resolved."""
     target: AbsPath
@@ -31,7 +31,7 @@ class Mount(Frozen, frozen=True, kw_only=True):
 
     @property
     def read_only(self) -> bool:
-        return self.kind == "data"
+        return self.kind != "checkpoints"
 
 
 class User(Frozen, frozen=True, kw_only=True):
@@ -203,6 +203,11 @@ class Start(Frozen, frozen=True, kw_only=True):
     source: SourceFact
     data: tuple[DataFact, ...]
     given: tuple[GivenVariable, ...]
+    git: Digest | None = None
+    """Of the directory in which git found the repository of the source, without its objects; None where it found none."""
+    passed: tuple[EnvName, ...] = ()
+    """The caller's own variables that reached the command in the live environment (host runner) and are neither in the
+    spec nor the session's; sorted."""
     network: bool
     host: tuple[Line, ...]
     """Kernel, CPU and cores, one fact a line."""

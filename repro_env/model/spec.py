@@ -234,6 +234,8 @@ class Observed(Frozen, frozen=True, kw_only=True):
     unknown: tuple[Line, ...]
     source: Source | None
     data: tuple[Data, ...]
+    home: tuple[RelPath, ...] = ()
+    """Configuration of libraries, held in the overlay below `image.layout.HOME`; a run has each file in its home directory."""
     programs: tuple[Line, ...] = ()
     """`--with` of the capture: the base was cut with these."""
 

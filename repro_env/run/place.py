@@ -47,6 +47,11 @@ def make(
     links = [one.target for one in launch.trees if os.path.islink(f"{image}{one.target}")]  # noqa: PTH114
     targets = [launch.workspace, *(one.target for one in launch.trees), *(one.target for one in launch.mounts)]
 
+    def is_folder(target: str) -> bool:
+        mounts = (mount.source for mount in launch.mounts if mount.target == target)
+        shown = (bind.source for bind in binds if bind.target == target)
+        return next((os.path.isdir(source) for source in (*mounts, *shown)), True)  # noqa: PTH112
+
     def private(path: str) -> Path:
         open_to_all = path in ("/tmp", "/var/tmp")  # noqa: S108
         return disk.folder(f"root{path.replace('/', '-')}", 0o1777 if open_to_all else 0o755)
@@ -55,7 +60,7 @@ def make(
         binds.append(bind)
         if not bind.read_only:
             below = [target for target in targets if target.startswith(bind.target + "/")]
-            points = [Point(target[len(bind.target) + 1 :], _is_folder(target, launch)) for target in below]
+            points = [Point(target[len(bind.target) + 1 :], is_folder(target)) for target in below]
             make_points(Path(bind.source), points)
     binds += _submounts(launch)
     binds += [_file(own, name, text) for name, text in _etc(launch, image).items()]
@@ -86,13 +91,9 @@ def make(
 
 def _shown(image: Path, root: str) -> str:
     found = within(image, root)
-    if found is None or not found.is_dir():
-        raise RunError("is no folder of the image", where=root, hint="capture again")
+    if found is None or not found.exists():
+        raise RunError("is not in the image", where=root, hint="capture again")
     return str(found)
-
-
-def _is_folder(target: str, launch: Launch) -> bool:
-    return next((os.path.isdir(mount.source) for mount in launch.mounts if mount.target == target), True)  # noqa: PTH112
 
 
 def _submounts(launch: Launch) -> Iterator[Bind]:

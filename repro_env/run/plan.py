@@ -51,7 +51,7 @@ def plan(spec: Spec, request: Request) -> Launch:
         image=spec.expected.image_id,
         layers=tuple(layer.diff_id for layer in spec.expected.layers),
         prefix=identity.layout.prefix,
-        trees=trees(spec, workspace),
+        trees=(*trees(spec, workspace), *_home(spec, request.user.home)),
         argv=argv(request.command, python=identity.command, cwd=request.cwd),
         env=_variables(spec, request),
         cwd=request.cwd,
@@ -79,6 +79,11 @@ def trees(spec: Spec, workspace: str) -> tuple[Shown, ...]:
     if not identity.layout.in_place:
         shown[identity.layout.prefix] = layout.root_of(identity.layout)
     return tuple(Shown(target=target, root=shown[target]) for target in sorted(shown))
+
+
+def _home(spec: Spec, home: str) -> Iterator[Shown]:
+    """The held configuration in the run's home directory."""
+    return (Shown(root=f"{layout.HOME}/{path}", target=f"{home}/{path}") for path in spec.observed.home)
 
 
 def workspace_of(spec: Spec) -> str:
@@ -144,6 +149,9 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
         values |= {"REPRO_ENV_TRACE": f"{notes}/{TRACE}", "REPRO_ENV_TRACE_EVERY": str(request.trace)}
     if not request.network:
         values |= {variable.name: variable.value for variable in OFFLINE}
+    if any(mount.kind == "git" for mount in request.mounts):
+        # A repository may belong to another user than git runs as; that it is shown is the user's own word.
+        values |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": workspace_of(spec)}
     values |= {variable.name: variable.value for variable in request.given}
     values["PYTHONPATH"] = ":".join(filter(None, (f"{tools}/{layout.HOOKS}", values.get("PYTHONPATH"))))
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))

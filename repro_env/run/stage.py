@@ -176,6 +176,7 @@ def names() -> tuple[bytes, bytes]:
 def inside(launch: Launch) -> list[workspace.Point]:
     """What will be mounted inside the workspace."""
     below = launch.workspace + "/"
-    points = [workspace.Point(one.target.removeprefix(below), True) for one in launch.trees if one.target.startswith(below)]
+    trees = [one for one in launch.trees if one.target.startswith(below)]
+    points = [workspace.Point(one.target.removeprefix(below), not one.root.startswith(layout.HOME)) for one in trees]
     targets = [mount for mount in launch.mounts if mount.target.startswith(below)]
     return points + [workspace.Point(mount.target.removeprefix(below), Path(mount.source).is_dir()) for mount in targets]

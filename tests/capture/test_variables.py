@@ -2,9 +2,11 @@ from __future__ import annotations
 
 import pytest
 
-from repro_env.capture.variables import hidden, secret, sort
+from repro_env.capture import variablelist
+from repro_env.capture.variables import check_added, effect, hidden, secret, sort, unlisted, unused
 from repro_env.model import codec
 from repro_env.model.environment import Variables
+from repro_env.model.errors import UsageError
 
 HF = "hf_" + "AbCdEfGhIjKlMnOpQrStUvWxYz01234567"
 
@@ -80,3 +82,67 @@ def test_values_that_texts_must_not_repeat() -> None:
     environ |= {"DATABASE_URL": "postgres://ann:t0psecret@db/x", "API_KEY": "k-12345", "SSH_AUTH_SOCK": "/tmp/agent.1"}
     assert hidden(environ) == {"hunter2", "postgres://ann:t0psecret@db/x", "t0psecret", "k-12345"}
     assert secret(environ) == {"k-12345"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["GLIBC_TUNABLES", "MALLOC_PERTURB_", "KERAS_BACKEND", "ACCELERATE_MIXED_PRECISION", "PL_GLOBAL_SEED", "TORCHDYNAMO_DISABLE",
+     "TRITON_INTERPRET", "SCIPY_ARRAY_API", "TORCH_COMPILE_DISABLE", "TORCHINDUCTOR_DISABLED_PASSES", "AOTINDUCTOR_REPRO_LEVEL",
+     "AOT_PARTITIONER_DEBUG", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_LAUNCH_BLOCKING", "CUDNN_DETERMINISTIC", "NCCL_ALGO", "RCCL_MSCCL_ENABLE",
+     "MIOPEN_FIND_MODE", "ROCBLAS_LAYER", "HIPBLASLT_LOG_MASK", "JAX_ENABLE_X64", "LIBTPU_INIT_ARGS", "XLA_PYTHON_CLIENT_PREALLOCATE",
+     "TF_CPP_MIN_LOG_LEVEL", "TF_DETERMINISTIC_OPS", "TF_XLA_FLAGS", "TF_ENABLE_ONEDNN_OPTS", "ORT_DISABLE_ALL_OPTIMIZATION",
+     "OPENVINO_LOG_LEVEL", "DNNL_MAX_CPU_ISA", "LRU_CACHE_CAPACITY", "KMP_AFFINITY", "NUMEXPR_MAX_THREADS", "NUMBA_FASTMATH",
+     "POLARS_MAX_THREADS", "PANDAS_COPY_ON_WRITE", "ARROW_DEFAULT_MEMORY_POOL", "SKLEARN_ASSUME_FINITE", "LOKY_MAX_CPU_COUNT",
+     "FSDP_OFFLOAD_PARAMS", "TRANSFORMERS_VERBOSITY", "DEEPSPEED_USE_HPU", "BNB_CUDA_VERSION", "XFORMERS_DISABLED",
+     "FLASH_ATTENTION_DETERMINISTIC", "VLLM_BATCH_INVARIANT", "HYDRA_FULL_ERROR", "MPLBACKEND", "PYTHON_GIL", "NVTE_ALLOW_NONDETERMINISTIC_ALGO"],
+)  # fmt: skip
+def test_variables_of_numeric_libraries_are_replayed(name: str) -> None:
+    assert group(name) == "replayed"
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["TF_VAR_region", "TF_LOG", "TF_CLI_ARGS", "TF_DATA_DIR", "TF_WORKSPACE", "KERASX", "ATENA", "OMPX_THREADS", "LC_TERMINAL", "DATASETS_PATH"],
+)  # fmt: skip
+def test_a_likeness_to_a_prefix_is_not_enough(name: str) -> None:
+    assert group(name) == "named"
+
+
+def test_the_list_names_each_variable_once_and_prefixes_end_with_an_underscore() -> None:
+    names = [name for one in variablelist.LIBRARIES for name in (*one.replayed.split(), *one.recorded.split())]
+    names += variablelist.OURS.split()
+    assert sorted(names) == sorted(set(names))
+    allowed = {
+        "PYTHON*",
+        "XLA_CACHE*",
+        "XLA_PERSISTENT_CACHE*",
+        "JAX_COORDINATOR*",
+        "JAX_PROCESS*",
+        "CUDNN_LOGDEST*",
+        "CUBLAS_LOGDEST*",
+    }
+    assert {name for name in names if name.endswith("*") and not name.endswith("_*")} <= allowed | {"CUBLASLT_LOGDEST*"}
+    assert effect("NCCL_ALGO") == "replayed"
+    assert effect("NCCL_SOCKET_IFNAME") == "recorded"
+
+
+def test_what_no_list_explains_is_named() -> None:
+    names = ("DATA", "HOME", "GITHUB_SHA", "MY_FLAG", "SSH_AUTH_SOCK", "TERM", "XDG_RUNTIME_DIR", "_")
+    assert unlisted(names) == ("DATA", "MY_FLAG")
+    said = sort({"DATA": "1", "MY_FLAG": "2"}, ["DATA"])
+    assert ([one.name for one in said.replayed], said.named, said.added) == (["DATA"], ("MY_FLAG",), ("DATA",))
+
+
+def test_variables_that_a_run_has_not() -> None:
+    here = {"OMP_NUM_THREADS": "3", "LANG": "C", "RANK": "1", "PATH": "/bin", "OTHER": "1", "DATA": "2"}
+    assert unused(here, {"LANG": "C", "OMP_NUM_THREADS": "8", "DATA": "1"}, ("DATA",)) == ("DATA", "OMP_NUM_THREADS", "RANK")
+
+
+@pytest.mark.parametrize(
+    "name", ["NOT_SET", "A=b", "PATH", "HOME", "PYTHONPATH", "REPRO_ENV_SEED", "API_KEY", "PLAIN", "TWO_LINES"]
+)
+def test_capture_refuses_a_variable_that_cannot_be_held(name: str) -> None:
+    environ = dict.fromkeys(("PATH", "HOME", "PYTHONPATH", "REPRO_ENV_SEED", "API_KEY"), "1") | {"PLAIN": HF, "TWO_LINES": "a\nb"}
+    check_added(["OMP_NUM_THREADS"], {"OMP_NUM_THREADS": "1"})
+    with pytest.raises(UsageError):
+        check_added([name], environ)

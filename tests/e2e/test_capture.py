@@ -60,7 +60,7 @@ def test_what_was_captured_is_named(small: parts.Project) -> None:
     answer = small.capture()
     assert set(answer) == {
         "spec", "spec_digest", "image_id", "packages", "distributions", "proven", "carried", "edited", "excluded", "unknown",
-        "base",
+        "unheld_variables", "base",
     }  # fmt: skip
     assert Path(answer["spec"]) == small.folder / "repro" / "spec.json"
     assert answer["base"] is None, "cut from this machine"

@@ -70,6 +70,18 @@ def test_a_launch_is_the_spec_and_the_request(spec: Spec) -> None:
     assert codec.decode(codec.canonical(launch), Launch, where="launch") == launch
 
 
+def test_held_configuration_is_shown_in_the_home_directory_of_whoever_runs(spec: Spec) -> None:
+    held = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, home=(".keras/keras.json",)))
+    (shown,) = set(plan.plan(held, request_()).trees) - set(plan.plan(spec, request_()).trees)
+    assert (shown.root, shown.target) == (f"{layout.HOME}/.keras/keras.json", "/home/ann/.keras/keras.json")
+
+
+def test_git_trusts_the_repository_that_is_shown(spec: Spec) -> None:
+    mount = Mount(kind="git", source="/store/x", target=f"{PROJECT}/.git")
+    assert env(plan.plan(spec, request_(mounts=(mount,))))["GIT_CONFIG_VALUE_0"] == PROJECT
+    assert "GIT_CONFIG_COUNT" not in env(plan.plan(spec, request_()))
+
+
 @pytest.mark.parametrize(
     ("command", "argv"),
     [

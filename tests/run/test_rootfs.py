@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.model.run import Mount, User
+from repro_env.model.environment import Variable
+from repro_env.model.run import Mount, Shown, User
 from repro_env.run import filesystem
 from repro_env.run.strategy import Strategy
 from tests.fakes import rootfs
@@ -26,6 +27,7 @@ def anyhow(request: pytest.FixtureRequest, place: Place) -> Place:
     return place
 
 
+HOME = tuple(Variable(name=name, value=value) for name, value in (("HOME", "/home/ann"), ("PATH", f"{rootfs.PREFIX}/bin:/bin")))
 MEANS = {"disk": "root: overlay", "memory": "root: overlay, upper side in memory", "links": "root: links"}
 
 
@@ -55,6 +57,31 @@ def test_home_and_temporary_folders_are_writable_private_and_gone_afterwards(any
     assert again.stdout == ""
     assert ran.files == {}
     assert [path.name for path in ran.folder.iterdir()] == ["files"]
+
+
+def test_a_file_of_the_image_is_shown_in_home_beside_what_can_be_written(anyhow: Place) -> None:
+    shown = Shown(root="/opt/env/note", target="/home/ann/.keras/keras.json")
+    ran = anyhow.sh("cd ~/.keras; cat keras.json; echo new > mine; cat mine", trees=(*anyhow.launch("sh").trees, shown), env=HOME)
+    assert ran.stdout == "the environment\nnew\n"
+    assert ran.files == {}
+
+
+def test_a_repository_is_shown_read_only_and_is_no_output(anyhow: Place) -> None:
+    made, objects = anyhow.root / "made", anyhow.root / "objects"
+    (made / "objects").mkdir(parents=True)
+    objects.mkdir()
+    (made / "HEAD").write_text("ref: x\n")
+    (objects / "pack").write_text("packed\n")
+    target = "/srv/captured/project/.git"
+    mounts = [
+        Mount(kind="git", source=str(made), target=target),
+        Mount(kind="git", source=str(objects), target=f"{target}/objects"),
+    ]
+    ran = anyhow.sh(
+        "cat .git/HEAD .git/objects/pack; ! echo x > .git/HEAD; ! echo x > .git/objects/new; echo y > out", mounts=mounts
+    )
+    assert ran.stdout == "ref: x\npacked\n"
+    assert ran.files == {"out": "y\n"}
 
 
 def test_temporary_files_are_on_disk(anyhow: Place) -> None:

@@ -428,3 +428,15 @@ def test_an_engine_that_is_killed(stores: Callable[[int], Path], image: Path) ->
         assert (found.error, "went away while the command ran" in found.message) == ("EngineError", True)
         assert not Path(f"/proc/{pid}").exists()
         assert not (folder / ".scratch").exists()
+
+
+def test_a_file_of_the_image_in_home_and_a_repository_in_the_source(each: Place) -> None:
+    made = each.root / "made"
+    (made / "objects").mkdir(parents=True)
+    (made / "HEAD").write_text("ref: x\n")
+    shown = Shown(root="/opt/env/note", target="/home/ann/.keras/keras.json")
+    mounts = [Mount(kind="git", source=str(made), target="/srv/captured/project/.git")]
+    script = "cat /home/ann/.keras/keras.json .git/HEAD; echo new > /home/ann/.keras/mine; ! echo x > .git/HEAD; echo y > out"
+    ran = each.sh(script, mounts=mounts, trees=(*each.launch("sh").trees, shown))
+    assert ran.stdout == "the environment\nref: x\n"
+    assert ran.files == {"out": "y\n"}

@@ -1,0 +1,173 @@
+"""The git repository of the source, as a run is shown it: git inside answers as it does here.
+
+Only where the image has a git program. A run sees a directory made for it: `HEAD`, refs, tags and index as they are now,
+a configuration of format keys alone, no hooks, no logs, no remotes; and the repository's objects, read-only. No git
+program is started here, and no configuration is followed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import stat
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from repro_env.capture.gitindex import of_snapshot
+from repro_env.flows import snapshot
+from repro_env.flows.snapshot import Snapshot
+from repro_env.image import tar
+from repro_env.image.entry import Entry, ordered
+from repro_env.io.files import walk
+from repro_env.model.run import Mount
+from repro_env.model.spec import Spec
+from repro_env.store.store import Store
+
+_OWN = ("HEAD", "index")
+_COMMON = ("packed-refs", "shallow", "info/exclude", "info/attributes", "info/grafts")
+_LARGEST = 256_000_000
+"""Bytes of all the files that are copied for a run."""
+_KEY = re.compile(
+    rb"(?mi)^\s*(repositoryformatversion|filemode|ignorecase|symlinks|autocrlf|eol|objectformat|refstorage)\s*=\s*([a-z0-9]{1,16})\s*$"
+)
+_EXTENSIONS = ("objectformat", "refstorage")
+
+
+class Shown(msgspec.Struct, frozen=True):
+    mounts: tuple[Mount, ...] = ()
+    digest: str | None = None
+    """Of the directory that was made, without the objects (`Start.git`)."""
+    text: str = ""
+    """What the user is told; empty where there is nothing to tell."""
+
+
+class _RefusedError(Exception):
+    """Why the repository cannot be shown."""
+
+
+def show(
+    spec: Spec, source: Snapshot, workspace: str, others: tuple[Mount, ...], store: Store, *, again: str | None, repeats: bool
+) -> Shown:
+    """What of the repository a run is shown. `others` are the user's mounts; `again` is the digest of a recorded run's (`repeats`)."""
+    live = Path(workspace)
+    top = next((folder for folder in (live, *live.parents) if os.path.lexists(folder / ".git")), None)
+    if top is None or not _has_git(spec, store) or (repeats and again is None):
+        return Shown()
+    try:
+        if top != live:
+            raise _RefusedError(f"its top level is {top}, above the source")
+        if any(f"{mount.target}/".startswith(f"{workspace}/.git/") for mount in others):
+            raise _RefusedError("something else is mounted there")
+        if not repeats and source.fact.frozen:
+            raise _RefusedError("the captured source is run, not that directory")
+        own, common = _directories(live / ".git")
+        objects = common / "objects"
+        if not _is_directory(objects):
+            raise _RefusedError(f"{objects} is not a directory")
+        if _read(objects / "info" / "alternates"):
+            raise _RefusedError("a part of its objects is in another repository (objects/info/alternates)")
+        digest = again or _made(own, common, live, source, store)
+    except _RefusedError as error:
+        return Shown(text=f"git inside does not see the repository: {error}")
+    tree = store.layers.path(digest)
+    if tree is None:
+        return Shown(text="git inside does not see the repository: what the first run saw of it is no longer in the store")
+    target = f"{workspace}/.git"
+    mounts = (
+        Mount(kind="git", source=str(tree), target=target),
+        Mount(kind="git", source=str(objects), target=f"{target}/objects"),
+    )
+    return Shown(mounts, digest, "git inside sees the repository with its history, read-only and without its configuration")
+
+
+def _has_git(spec: Spec, store: Store) -> bool:
+    path = next((one.value for one in spec.identity.config.env if one.name == "PATH"), "")
+    trees = [tree for layer in spec.expected.layers if (tree := store.layers.path(layer.diff_id)) is not None]
+    return any(os.path.lexists(f"{tree}{folder}/git") for folder in path.split(":") for tree in trees)
+
+
+def _directories(git: Path) -> tuple[Path, Path]:
+    """The working tree's own directory and the repository's; another one only for a linked working tree."""
+    if _is_directory(git):
+        return git, git
+    named = _read(git)
+    if not named.startswith(b"gitdir: "):
+        raise _RefusedError(f"{git} is neither a directory nor a file that names one")
+    own = Path(os.path.realpath(git.parent / os.fsdecode(named[8:].rstrip(b"\n"))))
+    # Anybody can write a file that names a repository. Only `git worktree add` writes a name the other way round.
+    back = os.fsdecode(_read(own / "gitdir").rstrip(b"\n"))
+    if not back or os.path.realpath(own / back) != os.path.realpath(git):
+        raise _RefusedError(f"{own} does not name it as its working tree")
+    common = Path(os.path.realpath(own / os.fsdecode(_read(own / "commondir").rstrip(b"\n"))))
+    if _is_directory(common / "reftable"):
+        raise _RefusedError("it is a linked working tree of a repository with a reftable")
+    return own, common
+
+
+def _made(own: Path, common: Path, live: Path, source: Snapshot, store: Store) -> str:
+    """The directory that a run sees, in the store. Returns its diff ID."""
+    settings = {name.lower(): value for name, value in _KEY.findall(_read(common / "config"))}
+    files = {name: data for name in _OWN if (data := _read(own / name))}
+    files |= {name: data for name in _COMMON if (data := _read(common / name))}
+    for path in _below(common, "refs", "reftable"):
+        files[path] = _read(common / path)
+    for item in sorted(own.glob("sharedindex.*")):
+        files[item.name] = _read(item)
+    if "HEAD" not in files:
+        raise _RefusedError(f"{own}/HEAD is missing")
+    if sum(map(len, files.values())) > _LARGEST:
+        raise _RefusedError(f"its index and refs have more than {_LARGEST // 10**6} MB")
+    if "index" in files:
+        name = 32 if settings.get(b"objectformat", b"").lower() == b"sha256" else 20
+        files["index"] = of_snapshot(
+            files["index"], lambda path: path not in source.paths and os.path.lexists(live / path), name=name, time=tar.MTIME
+        )
+    files["config"] = _config({name.decode(): value.decode() for name, value in settings.items()})
+    entries = [Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in files.items()]
+    return snapshot.stored(ordered([*entries, Entry("objects", "dir"), Entry("refs", "dir")]), _Bytes(files), store)
+
+
+def _config(settings: Mapping[str, str]) -> bytes:
+    core = [f"\t{name} = {value}\n" for name, value in sorted(settings.items()) if name not in _EXTENSIONS]
+    extensions = [f"\t{name} = {settings[name]}\n" for name in _EXTENSIONS if name in settings]
+    return "".join(
+        ["[core]\n\tbare = false\n\tcheckstat = minimal\n", *core, *(["[extensions]\n", *extensions] if extensions else [])]
+    ).encode()
+
+
+def _below(common: Path, *folders: str) -> Iterator[str]:
+    for folder in folders:
+        if _is_directory(common / folder):
+            yield from (f"{folder}/{one.path}" for one in walk(common / folder) if one.kind == "file")
+
+
+def _is_directory(path: Path) -> bool:
+    return path.is_dir() and not path.is_symlink()
+
+
+def _read(path: Path) -> bytes:
+    """A plain file's bytes; none where there is none. A clone may come from a stranger: no link is followed, no pipe waited for."""
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except (FileNotFoundError, NotADirectoryError):
+        return b""
+    except OSError as error:
+        raise _RefusedError(f"{path} cannot be read: {error.strerror}") from None
+    with os.fdopen(handle, "rb") as file:
+        facts = os.fstat(handle)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST:
+            raise _RefusedError(f"{path} is not a file that git writes")
+        return file.read(_LARGEST)
+
+
+class _Bytes:
+    """Contents that are held in memory."""
+
+    def __init__(self, files: Mapping[str, bytes]) -> None:
+        self._files = files
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        return iter([self._files[entry.path]])

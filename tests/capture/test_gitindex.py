@@ -1,0 +1,56 @@
+"""Held against git itself: what it says of an index that was changed here."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from repro_env.capture.gitindex import of_snapshot
+from tests.parts import need
+
+TIME = 315532800
+
+
+def git(folder: Path, *words: str) -> str:
+    settings = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", *settings, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.mark.parametrize("format_", ["sha1", "sha256"])
+def test_git_takes_marked_files_as_they_were_committed(tmp_path: Path, format_: str) -> None:
+    need(shutil.which("git"), "there is no git program")
+    git(tmp_path, "init", "--quiet", f"--object-format={format_}")
+    for number in range(20):  # paths of every length modulo eight
+        (tmp_path / ("a" * (number + 1))).write_text(str(number))
+    git(tmp_path, "add", ".")
+    git(tmp_path, "commit", "--quiet", "-m", "one")
+    (tmp_path / "new").write_text("x")
+    git(tmp_path, "add", "--intent-to-add", "new")  # an entry with extended flags
+    gone = {"a" * number for number in range(1, 10)}
+    for name in gone:
+        (tmp_path / name).unlink()
+    index = tmp_path / ".git" / "index"
+    changed = of_snapshot(index.read_bytes(), gone.__contains__, name=20 if format_ == "sha1" else 32, time=TIME)
+    index.write_bytes(changed)
+    assert git(tmp_path, "status", "--porcelain") == " A new\n"
+    git(tmp_path, "rm", "--quiet", "--cached", "new")
+    git(tmp_path, "config", "core.checkStat", "minimal")
+    before = index.read_bytes()
+    index.write_bytes(of_snapshot(before, gone.__contains__, name=20 if format_ == "sha1" else 32, time=TIME))
+    for path in (*tmp_path.glob("[an]*"), index):
+        os.utime(path, (TIME, TIME))
+    same = "diff-index", "--name-only", "HEAD"  # it compares times, and does not look again
+    assert git(tmp_path, *same) == ""
+    (tmp_path / ("a" * 15)).write_text("XX")  # of the same length and time: told by its content
+    os.utime(tmp_path / ("a" * 15), (TIME, TIME))
+    assert git(tmp_path, *same) == "a" * 15 + "\n"
+    git(tmp_path, "fsck")
+
+
+@pytest.mark.parametrize("damaged", [b"", b"DIRC", b"DIRC\0\0\0\2\xff\xff\xff\xff", b"DIRC\0\0\0\4\0\0\0\1" + b"x" * 99])
+def test_an_index_that_is_not_understood_stays(damaged: bytes) -> None:
+    assert of_snapshot(damaged, lambda path: True, name=20, time=TIME) == damaged

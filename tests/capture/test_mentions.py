@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+from repro_env.capture.mentions import Mentions, look
+from repro_env.io.files import walk
+
+
+def mentions(folder: Path, texts: Mapping[str, str], names: tuple[str, ...] = ()) -> Mentions:
+    for name, text in texts.items():
+        path = folder / (name if "." in name else f"{name}.py")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return look(folder, tuple(walk(folder)), names)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import git",
+        "from git.repo import Repo",
+        "import pygit2 as p",
+        "from dulwich import porcelain",
+        "from setuptools_scm import get_version",
+        "import versioneer",
+        "import subprocess\nsubprocess.check_output(['git', 'rev-parse', 'HEAD'])",
+        "run(['/usr/bin/git', 'describe'])",
+        "GITS = ['git']",
+        "import os\nos.popen('git describe --tags').read()",
+        "run(f'git log -{n}', shell=True)",
+    ],
+)
+def test_code_that_asks_git_is_found(tmp_path: Path, code: str) -> None:
+    assert mentions(tmp_path, {"a": code}).git == (f"a.py:{1 + code.count(chr(10))}",)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        '"""Use `git describe` to see it."""',
+        "# subprocess.run(['git'])",
+        "from .git import x",
+        "import digit, gitignore",
+        "names = ['legit', 'github']",
+        "def broken(:\n  import git",
+    ],
+)
+def test_words_about_git_are_no_question(tmp_path: Path, code: str) -> None:
+    assert mentions(tmp_path, {"a": code}).git == ()
+
+
+def test_what_runs_at_a_build_is_not_meant_and_files_are_sorted(tmp_path: Path) -> None:
+    found = mentions(tmp_path, {"setup": "import git", "b": "x = 1\nimport git", "a/c.py": "import git", "d.txt": "import git"})
+    assert found.git == ("a/c.py:1", "b.py:2")
+
+
+def test_variables_that_the_code_names(tmp_path: Path) -> None:
+    found = mentions(tmp_path, {"a": "os.environ['DATA']", "b": 'getenv("MORE") or XOTHER'}, ("DATA", "OTHER", "MORE"))
+    assert found.variables == {"DATA", "MORE"}

@@ -1,0 +1,157 @@
+"""What a program asks of its surroundings, through the command: variables, configuration in the home directory, git."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.e2e import parts
+
+CODE = """\
+import json, os, subprocess, sys
+def git(*words):
+    done = subprocess.run(["git", *words], capture_output=True, text=True)
+    return done.stdout.strip() if done.returncode == 0 else "fails"
+home = {}
+for folder, _, names in os.walk(os.path.expanduser("~")):
+    for name in names:
+        path = os.path.join(folder, name)
+        home[os.path.relpath(path, os.path.expanduser("~"))] = open(path).read()
+print(json.dumps({
+    "variables": {name: os.environ[name] for name in sys.argv[1:] if name in os.environ},
+    "home": home,
+    "describe": git("describe", "--tags", "--dirty", "--long"),
+    "status": git("status", "--porcelain", "--untracked-files=no"),
+    "clean": subprocess.run(["git", "diff-index", "--quiet", "HEAD"]).returncode == 0,
+    "head": git("rev-parse", "HEAD"),
+    "config": git("config", "--list"),
+    "visible": sorted(os.listdir(".git")) if os.path.isdir(".git") else [],
+    "writable": os.access(".git/objects", os.W_OK) if os.path.isdir(".git") else False,
+}))
+open("result.txt", "w").write("done")
+"""
+KERAS = '{"backend": "torch"}'
+CAPTURED = {
+    "KERAS_BACKEND": "torch",
+    "GLIBC_TUNABLES": "glibc.malloc.tcache_count=0",
+    "ACCELERATE_MIXED_PRECISION": "bf16",
+    "PL_GLOBAL_SEED": "3",
+    "TORCHDYNAMO_DISABLE": "1",
+    "TRITON_INTERPRET": "1",
+    "SCIPY_ARRAY_API": "1",
+    "TF_ENABLE_ONEDNN_OPTS": "0",
+    "MY_FLAG": "yes",
+}
+OTHERS = {"TF_VAR_dbpw": "hunter2x", "CODE_READS": "1", "SOME_SERVICE_KEY": "k-123456"}
+
+
+def git(folder: Path, *words: str) -> str:
+    settings = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", *settings, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture(scope="module")
+def made(ground: Path) -> parts.Project:
+    """A repository with a tag, a venv with a library that reads the home directory, and a captured `repro/` that is committed."""
+    folder = ground / "surroundings" / "project"
+    python = parts.venv(folder / ".venv", own_pip=False)
+    (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
+    (site / "keras-0.0.1.dist-info").mkdir()
+    (site / "keras-0.0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 0.0.1\n")
+    home = folder.parent / "home"
+    for path, text in ((".keras/keras.json", KERAS), (".config/matplotlib/matplotlibrc", "lines.linewidth: 9\n")):
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        (home / path).write_text(text)
+    (folder / "ask.py").write_text(CODE + "os.environ.get('CODE_READS')\n")
+    (folder / ".gitignore").write_text(".venv/\nrepro/blobs/\nruns/\n")
+    git(folder, "init", "--quiet")
+    git(folder, "remote", "add", "origin", "https://me:hidden-word-9@example.org/x.git")
+    git(folder, "config", "filter.evil.clean", f"touch {folder.parent}/ran")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "one")
+    git(folder, "tag", "v1.0")
+    return parts.project(folder, python, ground / "shared-store")
+
+
+@pytest.fixture(scope="module")
+def captured(made: parts.Project) -> dict[str, Any]:
+    env = {"HOME": str(made.folder.parent / "home"), "PIP_NO_INDEX": "1", **CAPTURED, **OTHERS}
+    words = ("capture", "--python", made.python, "--with", "git", "--env", "MY_FLAG")
+    out = made.run(*words, env=env).out
+    git(made.folder, "add", ".")
+    git(made.folder, "commit", "--quiet", "-m", "two")
+    made.rebuild()
+    return {"out": out, "spec": json.loads((made.folder / "repro" / "spec.json").read_text())}
+
+
+def asked(project: parts.Project, *words: str, env: dict[str, str]) -> tuple[dict[str, Any], str]:
+    done = project.run("exec", *words, "ask.py", *CAPTURED, *OTHERS, env=env)
+    found = json.loads(done.out)
+    assert isinstance(found, dict)
+    return found, done.err
+
+
+def test_variables_that_change_numbers_are_held_and_the_others_named(captured: dict[str, Any]) -> None:
+    held = captured["spec"]["observed"]["variables"]
+    assert {one["name"]: one["value"] for one in held["replayed"]}.items() >= CAPTURED.items()
+    assert held["added"] == ["MY_FLAG"]
+    (line,) = [line for line in captured["out"].splitlines() if "set here and not in the spec" in line]
+    assert "TF_VAR_dbpw" in captured["spec"]["observed"]["variables"]["named"]
+    assert line.index("CODE_READS") < len("note          set here and not in the spec:  ")  # the code names it: first
+    assert "kept out as secrets: SOME_SERVICE_KEY (exec --env NAME" in captured["out"]
+    assert "hunter2x" not in captured["out"] + json.dumps(captured["spec"])
+
+
+def test_a_run_has_what_was_captured_of_its_surroundings(made: parts.Project, captured: dict[str, Any], tmp_path: Path) -> None:
+    other = {"HOME": str(tmp_path), "KERAS_BACKEND": "jax", "MY_FLAG": "no", "TORCH_LOGS": "dynamo", "OMP_NUM_THREADS": "3"}
+    found, said = asked(made, env=other)
+    assert found["variables"] == CAPTURED
+    assert "set here and not used, the run has what the spec says: KERAS_BACKEND, MY_FLAG, OMP_NUM_THREADS, TORCH_LOGS (" in said
+    assert found["home"] == {".keras/keras.json": KERAS}
+    assert "~/.keras/keras.json" in captured["out"]
+    assert found["head"] == git(made.folder, "rev-parse", "HEAD").strip()
+    assert found["clean"]
+    assert (found["describe"], found["status"]) == (f"v1.0-1-g{found['head'][:7]}", "")
+    assert "origin" not in found["config"]
+    assert "evil" not in found["config"]
+    assert not {"hooks", "logs", "FETCH_HEAD"} & set(found["visible"])
+    assert not found["writable"] or os.geteuid() == 0
+    assert not (made.folder.parent / "ran").exists()
+    (run,) = (made.folder / "runs").glob("2*")
+    assert [path.name for path in (run / "files").iterdir()] == ["result.txt"]
+
+
+def test_an_edit_makes_git_inside_say_dirty_and_a_frozen_run_names_what_is_missing(
+    made: parts.Project, captured: dict[str, Any], tmp_path: Path
+) -> None:
+    assert captured
+    (made.folder / ".gitignore").write_text(".venv/\nrepro/blobs/\nruns/\n*.tmp\n")
+    try:
+        found, _ = asked(made, env={"HOME": str(tmp_path)})
+        assert found["describe"].endswith("-dirty")
+        assert found["status"] == "M .gitignore"
+    finally:
+        git(made.folder, "checkout", "--quiet", ".gitignore")
+    found, said = asked(made, "--frozen", env={"HOME": str(tmp_path)})
+    assert (found["describe"], found["visible"]) == ("fails", [])
+    assert "git inside does not see the repository: the captured source is run" in said
+
+
+def test_the_host_runner_has_the_same_variables_and_names_what_else_passes(made: parts.Project, captured: dict[str, Any]) -> None:
+    assert captured
+    home = {"HOME": str(made.folder.parent / "home"), "PIP_NO_INDEX": "1"}
+    found, said = asked(made, "--runner", "host", env={**home, "KERAS_BACKEND": "jax", "CODE_READS": "1"})
+    assert found["variables"] == {**CAPTURED, "CODE_READS": "1"}
+    assert "not used, the run has what the spec says: KERAS_BACKEND (" in said
+    assert "passed on from here, and in no image: " in said
+    assert "CODE_READS" in json.loads(made.run("runs", "show", "latest", "--json").out)["start"]["passed"]
+
+
+def test_capture_refuses_to_hold_a_secret_variable(made: parts.Project) -> None:
+    words = ("capture", "--python", made.python, "--env", "SOME_SERVICE_KEY")
+    assert "looks like a secret" in parts.one_sentence(made.run(*words, env={"SOME_SERVICE_KEY": "k-123456"}, code=2))

@@ -1,0 +1,171 @@
+"""What of a repository a run is shown: built by git, spoiled by hand."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from repro_env.flows.execute import Done
+from tests.fakes import specs
+from tests.flows.test_execute import Fake, Place
+from tests.parts import need
+
+
+def git(folder: Path, *words: str) -> str:
+    settings = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    return subprocess.run(["git", *settings, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    """A project in a repository, and an image with a git program."""
+    need(shutil.which("git"), "there is no git program")
+    place = Place(tmp_path)
+    place.spec = place.at(specs.make(place.folder, {}, prefix=place.project / ".venv", overlay={"usr/bin/git": b"\x7fELF git"}))
+    git(place.project, "init", "--quiet")
+    (place.project / ".gitignore").write_text("runs/\n")
+    git(place.project, "add", ".")
+    git(place.project, "commit", "--quiet", "-m", "one")
+    return place
+
+
+def shown(place: Place, done: Done) -> dict[str, bytes]:
+    """The files of the directory that was made for a run."""
+    assert done.start.git is not None
+    tree = place.store.layers.path(done.start.git)
+    assert tree is not None
+    return {str(path.relative_to(tree)): path.read_bytes() for path in tree.rglob("*") if path.is_file()}
+
+
+def test_a_run_sees_refs_and_index_and_no_configuration(place: Place) -> None:
+    git(place.project, "tag", "v1")
+    config = place.project / ".git" / "config"
+    secret = "https://me:hidden-word-9@example.org/x.git"
+    config.write_text(
+        config.read_text()
+        + f'[remote "origin"]\n\turl = {secret}\n[core]\n\tfsmonitor = touch /tmp/x\n\tautocrlf = input\n\tsshCommand = evil\n'
+        + '[filter "a=b"]\n\tclean = evil\n[include]\n\tpath = /etc/passwd\n'
+    )
+    (place.project / ".git" / "hooks" / "post-checkout").write_text("#!/bin/sh\n")
+    backend = Fake()
+    done = place.run(backend=backend)
+    files = shown(place, done)
+    assert {"HEAD", "index", "config", "refs/tags/v1"} <= files.keys()
+    assert not [path for path in files if path.startswith(("hooks/", "logs/", "objects/"))]
+    assert (
+        files["config"]
+        == b"[core]\n\tbare = false\n\tcheckstat = minimal\n\tautocrlf = input\n\tfilemode = true\n\trepositoryformatversion = 0\n"
+    )
+    launch = backend.launch
+    assert launch is not None
+    assert [(one.kind, one.target, one.read_only) for one in launch.mounts] == [
+        ("git", f"{place.project}/.git", True),
+        ("git", f"{place.project}/.git/objects", True),
+    ]
+    assert launch.mounts[1].source == f"{place.project}/.git/objects"
+    assert {one.name: one.value for one in launch.env}["GIT_CONFIG_VALUE_0"] == str(place.project)
+    assert "git inside sees the repository" in place.talk
+
+
+def test_a_linked_working_tree_is_shown_by_its_own_head(place: Place, tmp_path: Path) -> None:
+    git(place.project, "branch", "other")
+    main = tmp_path / "main"
+    main.mkdir()
+    (place.project / ".git").rename(main / ".git")
+    git(main, "worktree", "add", "--quiet", "--no-checkout", str(tmp_path / "linked"), "other")
+    (tmp_path / "linked" / ".git").rename(place.project / ".git")
+    git(main, "worktree", "repair", str(place.project))
+    assert shown(place, place.run())["HEAD"] == b"ref: refs/heads/other\n"
+
+
+def symlinked(project: Path, other: Path) -> None:
+    (project / ".git").rename(other / "moved")
+    (project / ".git").symlink_to(other / "moved")
+
+
+def named(project: Path, other: Path) -> None:
+    """A clone may bring a file that names somebody's repository."""
+    git(other, "init", "--quiet")
+    shutil.rmtree(project / ".git")
+    (project / ".git").write_text(f"gitdir: {other}/.git\n")
+
+
+def objects_elsewhere(project: Path, other: Path) -> None:
+    shutil.rmtree(project / ".git" / "objects")
+    (project / ".git" / "objects").symlink_to(other)
+
+
+def alternates(project: Path, other: Path) -> None:
+    (project / ".git" / "objects" / "info" / "alternates").write_text(f"{other}\n")
+
+
+def piped(project: Path, other: Path) -> None:
+    assert other.is_dir()
+    os.mkfifo(project / ".git" / "sharedindex.0")
+
+
+def linked_head(project: Path, other: Path) -> None:
+    (other / "secret").write_text("ref: x")
+    (project / ".git" / "HEAD").unlink()
+    (project / ".git" / "HEAD").symlink_to(other / "secret")
+
+
+def without_head(project: Path, other: Path) -> None:
+    assert other.is_dir()
+    (project / ".git" / "HEAD").unlink()
+
+
+def above(project: Path, other: Path) -> None:
+    assert other.is_dir()
+    (project / ".git").rename(project.parent / ".git")
+
+
+SPOILED = (symlinked, named, objects_elsewhere, alternates, piped, linked_head, without_head, above)
+
+
+@pytest.mark.parametrize("spoil", SPOILED)
+def test_a_repository_that_cannot_be_shown_is_named(place: Place, spoil: Callable[[Path, Path], None], tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    spoil(place.project, other)
+    backend = Fake()
+    done = place.run(backend=backend)
+    assert done.start.git is None
+    assert "git inside does not see the repository: " in place.talk
+    assert backend.launch is not None
+    assert backend.launch.mounts == ()
+
+
+def test_a_refs_symlink_brings_no_file_of_this_machine(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "key").write_text("secret")
+    (place.project / ".git" / "refs" / "heads" / "x").symlink_to(tmp_path / "key")
+    assert "refs/heads/x" not in shown(place, place.run())
+
+
+def test_nothing_is_shown_without_git_in_the_image_or_a_repository(place: Place) -> None:
+    with_git = place.spec
+    place.spec = place.at(specs.make(place.folder, {}, prefix=place.project / ".venv"))
+    assert place.run().start.git is None
+    place.spec = with_git
+    specs.make(place.folder, {}, prefix=place.project / ".venv", overlay={"usr/bin/git": b"\x7fELF git"})
+    shutil.rmtree(place.project / ".git")
+    assert place.run().start.git is None
+    assert "git inside" not in place.talk
+
+
+def test_a_run_that_is_run_again_sees_the_repository_as_the_first_did(place: Place) -> None:
+    first = place.run()
+    (place.project / "more").write_text("x")
+    git(place.project, "add", "more")
+    git(place.project, "commit", "--quiet", "-m", "two")
+    assert place.run().start.git != first.start.git
+    again = place.run(frozen=True, repeats=True, git=first.start.git)
+    assert again.start.git == first.start.git
+    assert place.run(frozen=True, repeats=True).start.git is None
+    place.run(frozen=True)
+    assert "the captured source is run" in place.talk
