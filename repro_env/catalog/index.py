@@ -21,7 +21,6 @@ from repro_env import __version__
 from repro_env.catalog import annotation, ids, records
 from repro_env.catalog.left import left
 from repro_env.catalog.records import Run, State, Unreadable
-from repro_env.io.files import sha256_of
 from repro_env.model.errors import ReproEnvError
 from repro_env.model.run import Parent
 
@@ -32,6 +31,8 @@ _VERSION = zlib.crc32(f"4 {__version__}".encode()) & 0x7FFFFFFF
 """Of the tables and of what is in them: of this program, and of a number that is raised with every change of `Summary`."""
 _SETTLED = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT). What is younger may be written again under the same key."""
+_MOST = 2**63 - 1
+"""The largest number that a row holds: a record may claim sizes without measure."""
 _PATIENCE = 3.0
 """Seconds that another process may hold the index: longer than to read ten thousand records, and who holds it may hang."""
 _FOLDERS = "create table folder (id integer primary key, path blob unique not null)"
@@ -278,7 +279,7 @@ def _read(folder: Path, key: bytes) -> tuple[Summary, _Row]:
 def summary(run: Run) -> Summary:
     """Of a record that was read."""
     start, end = run.start, run.end
-    digest = _digest(run.folder / "start.json")
+    digest = records.digest(run.folder / "start.json")
     data = [Datum(one.kind, one.source, one.digest or "") for one in start.data]
     data += [Datum("recipe", one.path, one.sha256) for one in start.recipe]
     return Summary(
@@ -295,7 +296,7 @@ def summary(run: Run) -> Summary:
         data=tuple(data),
         parents=(*start.parents, *(end.resumed if end is not None else ())),
         start=digest,
-        end=_digest(run.folder / "end.json") if end is not None else "",
+        end=records.digest(run.folder / "end.json") if end is not None else "",
         vouched=end is None or end.start in (None, digest),
         state=run.state,
         exit_code=None if end is None else end.outcome.exit_code,
@@ -303,7 +304,7 @@ def summary(run: Run) -> Summary:
         out_of_memory=end is not None and end.outcome.out_of_memory,
         seconds=None if end is None else end.seconds,
         outputs=None if end is None else len(end.outputs),
-        size=None if end is None else sum(one.size for one in end.outputs),
+        size=None if end is None else min(sum(one.size for one in end.outputs), _MOST),
         tags=_tags(run.folder),
         spec_file=start.spec_file or "",
         folder=str(run.folder),
@@ -315,11 +316,3 @@ def _tags(folder: Path) -> tuple[str, ...] | None:
         return annotation.tags(annotation.of(folder))
     except ReproEnvError:
         return None
-
-
-def _digest(path: Path) -> str:
-    """sha256 of a record's file; empty when it is gone meanwhile."""
-    try:
-        return f"sha256:{sha256_of(path)}"
-    except OSError:
-        return ""

@@ -9,7 +9,6 @@ from typing import Literal
 
 from repro_env.catalog import ids, records
 from repro_env.catalog.noted import Resumed
-from repro_env.io.files import sha256_of
 from repro_env.model import redact
 from repro_env.model.errors import RecordError, ReproEnvError
 from repro_env.model.run import Mount, Parent
@@ -84,10 +83,7 @@ def run_above(path: Path) -> Path | None:
 
 def record(folder: Path) -> str | None:
     """sha256 of a run's `end.json`; None where there is none that can be read."""
-    try:
-        return f"sha256:{sha256_of(folder / 'end.json')}"
-    except OSError:
-        return None
+    return records.digest(folder / "end.json") or None
 
 
 def _parent(folder: Path, how: Literal["named", "data", "checkpoints"], path: str = "") -> Parent:

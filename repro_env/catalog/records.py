@@ -29,7 +29,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from repro_env.catalog import ids
-from repro_env.io.files import atomic_write, open_regular, read_regular, remove_tree, room, sha256_of
+from repro_env.io.files import atomic_write, open_regular, read_regular, remove_tree, room
 from repro_env.model import codec
 from repro_env.model.errors import DiskError, RecordError, ReproEnvError, SpecError, SpecVersionError
 from repro_env.model.run import End, Start
@@ -43,6 +43,8 @@ LARGEST = 256 << 20
 """Bytes of a record's file that are read; a million outputs are about 150 MB."""
 _DIRECTORIES = ("files", TRACE, "annotations")
 _GONE = ".gone-"
+_RESTORE = "a record is never written again: restore it from a copy, or remove the run with `repro-env runs rm`"
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
 
 
@@ -67,9 +69,7 @@ class Run(msgspec.Struct, frozen=True):
         """Whether `start.json` is the one that `end.json` speaks of, read now; None where nothing speaks of it."""
         if self.end is None or self.end.start is None:
             return None
-        with contextlib.suppress(OSError):
-            return self.end.start == f"sha256:{sha256_of(self.folder / 'start.json')}"
-        return False
+        return self.end.start == digest(self.folder / "start.json")
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -235,6 +235,8 @@ def read(folder: Path) -> Run:
     except OSError as error:
         raise _unreadable(error, started) from None
     start = _decoded(data, Start, "repro-env/run-start", started)
+    if not _ID.fullmatch(start.id):
+        raise SpecError("has an id that is no UUID", where=str(started), hint=_RESTORE)
     ended = folder / "end.json"
     try:
         data = read_regular(ended, LARGEST)
@@ -243,6 +245,14 @@ def read(folder: Path) -> Run:
     except OSError as error:
         raise _unreadable(error, ended) from None
     return Run(folder, start, _decoded(data, End, "repro-env/run-end", ended), "done")
+
+
+def digest(path: Path) -> str:
+    """`sha256:<hex>` of a file of a record; empty where there is none that can be read."""
+    try:
+        return f"sha256:{hashlib.sha256(read_regular(path, LARGEST)).hexdigest()}"
+    except OSError:
+        return ""
 
 
 def _check_directories(folder: Path) -> None:
@@ -268,8 +278,7 @@ def _decoded(data: bytes, into: type[_Half], family: str, path: Path) -> _Half:
     except SpecVersionError:
         raise
     except SpecError as error:
-        hint = "a record is never written again: restore it from a copy, or remove the run with `repro-env runs rm`"
-        raise SpecError(error.what, where=error.where, hint=hint) from None
+        raise SpecError(error.what, where=error.where, hint=_RESTORE) from None
 
 
 def is_running(folder: Path) -> bool:
