@@ -210,11 +210,13 @@ class Index:
         import sqlite3
 
         try:
+            if self._database.is_symlink() or (self._database.exists() and not self._database.is_file()):
+                self._database.unlink()  # it would be written where the link leads, or waited for
             with contextlib.closing(sqlite3.connect(self._database, timeout=_PATIENCE)) as db:
                 db.execute("pragma synchronous = normal")
                 _prepare(db)
                 do(db)
-        except sqlite3.OperationalError:
+        except (OSError, sqlite3.OperationalError):
             self._database = None  # locked for long, no room, or no locks on this file system: it is not asked again
         except sqlite3.DatabaseError:
             with contextlib.suppress(OSError):
@@ -225,6 +227,7 @@ def _prepare(db: sqlite3.Connection) -> None:
     """Tables of this version; those of another one go."""
     ((version,),) = db.execute("pragma user_version")
     if version == _VERSION:
+        _check(db)
         return
     with db:
         db.execute("begin immediate")
@@ -233,6 +236,15 @@ def _prepare(db: sqlite3.Connection) -> None:
             for text in ("drop table if exists run", "drop table if exists folder", _RUNS, _FOLDERS):
                 db.execute(text)
             db.execute(f"pragma user_version = {_VERSION}")
+
+
+def _check(db: sqlite3.Connection) -> None:
+    """Raises `sqlite3.DatabaseError` for tables that are not ours: a view or a trigger can do anything, for ever."""
+    import sqlite3
+
+    found = db.execute("select type, substr(sql, length('create table') + 1) from sqlite_master where sql is not null")
+    if set(found) != {("table", text.removeprefix("create table")) for text in (_FOLDERS, _RUNS)}:
+        raise sqlite3.DatabaseError("other tables")
 
 
 def _key(folder: Path) -> tuple[bytes, int]:

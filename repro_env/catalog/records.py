@@ -14,7 +14,6 @@ A run is running while somebody holds its lock; the kernel frees it when the las
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import hashlib
 import os
@@ -29,7 +28,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from repro_env.catalog import ids
-from repro_env.io.files import atomic_write, open_regular, read_regular, remove_tree, room
+from repro_env.io.files import atomic_write, expect, open_regular, read_regular, remove_tree, room
 from repro_env.model import codec
 from repro_env.model.errors import DiskError, RecordError, ReproEnvError, SpecError, SpecVersionError
 from repro_env.model.run import End, Start
@@ -258,12 +257,8 @@ def digest(path: Path) -> str:
 def _check_directories(folder: Path) -> None:
     """Raises `OSError` where the run's directory, or one in it, is a symlink or no directory: it would lead elsewhere."""
     for path in (folder, *(folder / name for name in _DIRECTORIES)):
-        try:
-            mode = path.lstat().st_mode
-        except FileNotFoundError:
-            continue
-        if not stat.S_ISDIR(mode):
-            raise OSError(errno.EINVAL, "it is not a directory of its own", str(path))
+        if os.path.lexists(path):
+            expect(path.lstat().st_mode, stat.S_IFDIR, str(path))
 
 
 def _unreadable(error: OSError, path: Path) -> RecordError:

@@ -221,16 +221,16 @@ def open_regular(path: Path, *, below: Path | None = None) -> int:
     handle = os.open(path.parent if below is None else below, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for number, part in enumerate(parts, 1):
-            expect = stat.S_IFREG if number == len(parts) else stat.S_IFDIR
+            kind = stat.S_IFREG if number == len(parts) else stat.S_IFDIR
             # Looked at first: to open a device can already have an effect.
-            _expect(os.stat(part, dir_fd=handle, follow_symlinks=False).st_mode, expect)
-            more = os.O_RDONLY | os.O_NONBLOCK if expect == stat.S_IFREG else os.O_PATH | os.O_DIRECTORY
+            expect(os.stat(part, dir_fd=handle, follow_symlinks=False).st_mode, kind)
+            more = os.O_RDONLY | os.O_NONBLOCK if kind == stat.S_IFREG else os.O_PATH | os.O_DIRECTORY
             opened = os.open(part, os.O_NOFOLLOW | os.O_CLOEXEC | more, dir_fd=handle)
             os.close(handle)
             handle = opened
             if part == "..":
                 raise OSError(errno.EPERM, "it leads out of its directory")
-        _expect(os.fstat(handle).st_mode, stat.S_IFREG)
+        expect(os.fstat(handle).st_mode, stat.S_IFREG)
     except BaseException as error:
         os.close(handle)
         if isinstance(error, OSError):
@@ -239,10 +239,11 @@ def open_regular(path: Path, *, below: Path | None = None) -> int:
     return handle
 
 
-def _expect(mode: int, kind: int) -> None:
+def expect(mode: int, kind: int, where: str = "") -> None:
+    """Raise `OSError` unless a mode is that of a regular file or of a directory (`kind`: S_IFREG or S_IFDIR)."""
     if stat.S_IFMT(mode) != kind:
         wanted = "a regular file" if kind == stat.S_IFREG else "a directory"
-        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not {wanted}")
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not {wanted}", where or None)
 
 
 _KINDS = {

