@@ -105,7 +105,7 @@ def read(path: Path) -> Found | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
-        if error.errno in (errno.EFBIG, errno.EINVAL):  # too large, or no regular file
+        if error.errno in (errno.EFBIG, errno.EINVAL) and not path.is_symlink():  # too large, or a pipe
             return None
         raise RecordError(f"cannot be read: {error.strerror}", where=str(path), hint="make it readable for you") from None
     if f'"{FAMILY}/'.encode() not in data:

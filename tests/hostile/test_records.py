@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import io
 import json
@@ -20,6 +21,7 @@ from typing import Any
 
 import msgspec
 import pytest
+import typer.main
 
 from repro_env.catalog import annotation, records
 from repro_env.catalog import outputs as collected
@@ -407,7 +409,11 @@ def runs(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def ended() -> Iterator[None]:
+def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """A command that hangs is ended. The parser is made once for each command, which takes longer than most of them."""
+    monkeypatch.setattr(app, "application", functools.cache(app.application))
+    monkeypatch.setattr(typer.main, "get_command", functools.cache(typer.main.get_command))
+
     def stop(*_: object) -> None:
         raise HangError(f"did not end within {LONGEST} s")
 
