@@ -121,7 +121,8 @@ def _file(folder: Path, name: str) -> Iterator[bytes]:
             while chunk := file.read(CHUNK):
                 yield chunk
     except OSError as error:
-        raise ArtifactError(f"cannot be read: {error.strerror}", where=str(path), hint=_HINT) from None
+        why = "is not there" if isinstance(error, FileNotFoundError) else error.strerror
+        raise ArtifactError(f"cannot be read: {why}", where=str(path), hint=_HINT) from None
 
 
 def _node(nodes: Mapping[str, Node], name: str) -> Node | None:
