@@ -26,10 +26,13 @@ import typer.main
 from repro_env.catalog import annotation, records
 from repro_env.catalog import outputs as collected
 from repro_env.cli import app, say
+from repro_env.flows import origin
 from repro_env.flows.before import Held, Listing
 from repro_env.model import codec
 from repro_env.model.errors import ReproEnvError
 from repro_env.model.run import DataFact, Parent
+from repro_env.model.talk import Silent
+from repro_env.run.workspace import harvest
 from repro_env.store.store import Store
 from tests.catalog.test_records import DIGEST, end, recorded
 from tests.e2e.parts import COMMAND
@@ -632,3 +635,27 @@ def test_an_index_that_is_none_costs_nothing_but_time(runs: Path, outside: Path,
     assert f"{1:08x}" in said.call(kind, "runs", "list", "--runs", str(runs))
     assert state(outside) == before
     assert not said.wrong, said.wrong
+
+
+def test_data_without_a_digest_are_a_reason_not_to_run(runs: Path, outside: Path) -> None:
+    """Anything of this machine could be named there, and the run of a stranger would be shown it."""
+    run = records.read(honest(runs, 1))
+    fact = DataFact(source=str(outside), target="/t", kind="data", digest=None)
+    run = msgspec.structs.replace(run, start=msgspec.structs.replace(run.start, data=(fact,)))
+    (problem,) = origin.data(run, Store.open(), Silent())
+    assert str(outside) in problem
+    assert "no digest" in problem
+
+
+@pytest.mark.parametrize(
+    "listed", ['["../../../outside/empty"]', '["{outside}/empty"]', '["out/empty", "out/hollow"]', "[[[", "{}"]
+)
+def test_settling_a_run_removes_nothing_outside(runs: Path, outside: Path, tmp_path: Path, listed: str) -> None:
+    run = honest(runs, 1)
+    (run / "files" / "out").symlink_to(outside)
+    (run / ".copied").write_text(listed.replace("{outside}", str(outside)))
+    (tmp_path / "snapshot").mkdir()
+    before = state(outside)
+    with contextlib.suppress(OSError):
+        harvest(run / "files", tmp_path / "snapshot")
+    assert state(outside) == before
