@@ -39,7 +39,27 @@ def main() -> None:
         # Whoever read our output went away (`| head`): nothing left to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
+    except Exception as error:  # noqa: BLE001 - a bug: its report goes through the door that every text goes through
+        code = _failed(error)
     raise SystemExit(code)
+
+
+def _failed(error: Exception) -> int:
+    """Report a failure that nothing foresaw; returns the exit code."""
+    import traceback
+
+    from repro_env.cli import say
+    from repro_env.model import redact
+    from repro_env.model.errors import DiskError
+
+    if isinstance(error, OSError) and error.filename is not None:
+        hint = "make it a plain file or directory that you may use, or name another one"
+        failure = DiskError(f"cannot be used: {error.strerror}", where=str(error.filename), hint=hint)
+        say.error(failure)
+        return failure.exit_code
+    say.say(redact.secretless("".join(traceback.format_exception(error)).rstrip()))
+    say.say("repro-env: error: this is a bug in repro-env: please report it with the lines above")
+    return 70
 
 
 def occupied() -> None:

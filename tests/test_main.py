@@ -38,3 +38,15 @@ def test_streams_that_are_closed_are_not_taken_by_files() -> None:
     code = "import os; from repro_env.__main__ import occupied; occupied(); os.write(9, b'%d' % (os.open('/', os.O_RDONLY) > 2))"
     done = shell(f'{sys.executable} -c "{code}" 9>&1 <&- >&- 2>&-')
     assert (done.stdout, done.returncode) == ("1", 0)
+
+
+def test_a_bug_is_reported_with_nothing_that_a_terminal_obeys() -> None:
+    code = "import sys, repro_env.cli.quick as q; q.run = lambda w: 1 / 0 if w[0] == 'a' else open('/nowhere/\\x9bx'); "
+    code += "from repro_env.__main__ import main; main()"
+    bug = subprocess.run([sys.executable, "-c", code, "a"], capture_output=True, text=True, check=False)
+    assert bug.returncode == 70
+    assert "ZeroDivisionError" in bug.stderr
+    assert "this is a bug in repro-env" in bug.stderr
+    gone = subprocess.run([sys.executable, "-c", code, "b"], capture_output=True, text=True, check=False)
+    assert (gone.returncode, "Traceback" in gone.stderr) == (13, False)
+    assert "/nowhere/\\x9bx: cannot be used: No such file or directory" in gone.stderr

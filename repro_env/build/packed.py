@@ -9,6 +9,7 @@ None of this is part of the image ID.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -20,6 +21,7 @@ from repro_env.image import wheel as rule
 from repro_env.image.entry import CHUNK, Contents, Entry, Members, members, misplaced
 from repro_env.image.output import Output
 from repro_env.image.stitch import Stitches, stitched
+from repro_env.io.files import open_regular
 from repro_env.lock.layers import KIND, GroupContents
 from repro_env.model import codec
 from repro_env.model.artifact import CondaPackage, TreeBlob
@@ -219,7 +221,7 @@ def _lying(store: Store, diff_id: str) -> Members:
 
 
 def _file(path: Path) -> Iterator[bytes]:
-    with path.open("rb", buffering=0) as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while chunk := file.read(CHUNK):
             yield chunk
 

@@ -14,7 +14,7 @@ import msgspec
 
 from repro_env.build.giver import Offer
 from repro_env.build.interface import Origin
-from repro_env.io.files import atomic_write
+from repro_env.io.files import atomic_write, read_regular
 from repro_env.model import codec
 from repro_env.model.codec import Frozen
 from repro_env.model.errors import ArtifactError, NetworkError, SpecError, UsageError
@@ -60,7 +60,7 @@ def read(folder: Path) -> Remote:
     """`remote.json` of a folder, or that there is none. Raises `SpecError` for one that cannot be read."""
     path = folder / parts.REMOTE
     try:
-        data = path.read_bytes()
+        data = read_regular(path, parts.MAX_SIZE)
     except FileNotFoundError:
         return Remote()
     except OSError as error:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.io.files import Found, walk
+from repro_env.io.files import Found, read_regular, walk
 from repro_env.io.hashes import FileHashes
 from repro_env.model import codec, redact
 from repro_env.model.errors import CaptureError, DataError
@@ -217,7 +217,7 @@ class _Described(msgspec.Struct):
 
 def _is_croissant(path: Path) -> bool:
     try:
-        facts = msgspec.json.decode(path.read_bytes(), type=_Described)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        facts = msgspec.json.decode(read_regular(path, _CROISSANT_LARGEST), type=_Described)
+    except (OSError, msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return False
     return b"mlcommons.org/croissant" in codec.canonical([facts.context, facts.conforms_to])

@@ -8,15 +8,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import stat
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from repro_env.io.files import Found
+from repro_env.io.files import Found, read_regular
 from repro_env.model import codec, redact
 from repro_env.model.spec import Notebook
 
@@ -140,17 +138,9 @@ def same_code(a: Iterable[Notebook], b: Iterable[Notebook]) -> bool:
 
 def _bytes(path: Path) -> bytes:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with open(fd, "rb") as file:  # noqa: PTH123
-            facts = os.fstat(fd)
-            if not stat.S_ISREG(facts.st_mode):
-                raise _NotOneError("it is no file")
-            data = file.read(LARGEST + 1)
+        return read_regular(path, LARGEST)
     except OSError as error:
         raise _NotOneError(f"it cannot be read: {error.strerror}") from None
-    if len(data) > LARGEST:
-        raise _NotOneError(f"it is larger than {LARGEST >> 20} MiB")
-    return data
 
 
 def _cells(data: bytes) -> list[_Cell]:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.io.files import Found, sha256_of
+from repro_env.io.files import Found, read_regular, sha256_of
 from repro_env.model import redact
 from repro_env.model.spec import FileDigest
 
@@ -91,7 +91,10 @@ def _included(root: Path, path: str, held: Mapping[str, Found]) -> list[tuple[st
     """(as it is written, path in the snapshot or None) of each `-r` and `-c` of a list."""
     if held[_real(path, held)].size > _LARGEST:
         return []
-    text = (root / path).read_text(encoding="utf-8", errors="replace")
+    try:
+        text = read_regular(root / _real(path, held), _LARGEST, below=root).decode("utf-8", "replace")
+    except OSError:
+        return []  # changed since it was listed; the snapshot will say so
     rows = [match[1] for line in text.splitlines() if (match := _INCLUDE.match(line))]
     result: list[tuple[str, str | None]] = []
     for name in rows:

@@ -7,6 +7,7 @@ The record of the run stays as it is. A tag is taken off by a file that says so.
 
 from __future__ import annotations
 
+import errno
 import re
 import secrets
 import time
@@ -18,7 +19,7 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from repro_env.catalog import ids
-from repro_env.io.files import atomic_write, room
+from repro_env.io.files import atomic_write, read_regular, room
 from repro_env.model import codec, redact
 from repro_env.model.codec import Frozen
 from repro_env.model.errors import RecordError, UsageError
@@ -27,6 +28,8 @@ from repro_env.model.text import Line
 FOLDER = "annotations"
 Kind = Literal["note", "decision", "tag", "untag"]
 _FAMILY = "repro-env/annotation"
+_LARGEST = 16 << 20
+"""Bytes of one note that are read."""
 _TAG = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/+-]{0,62}[A-Za-z0-9])?")
 
 
@@ -85,7 +88,9 @@ def of(folder: Path) -> tuple[Annotation, ...]:
         return tuple(_read(path) for path in _paths(folder))
     except OSError as error:
         raise RecordError(
-            f"cannot be read: {error.strerror}", where=str(folder / FOLDER), hint="mend the permissions of the run's folder"
+            f"cannot be read: {error.strerror}",
+            where=str(error.filename or folder / FOLDER),
+            hint="remove it, or make it readable for you; `runs list` and `runs show` work without notes and tags",
         ) from None
 
 
@@ -112,6 +117,8 @@ def check_tag(tag: str) -> None:
 
 def _paths(folder: Path) -> list[Path]:
     try:
+        if (folder / FOLDER).is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link, not a directory")
         return sorted(
             path
             for path in (folder / FOLDER).iterdir()
@@ -122,6 +129,6 @@ def _paths(folder: Path) -> list[Path]:
 
 
 def _read(path: Path) -> Annotation:
-    data = path.read_bytes()
+    data = read_regular(path, _LARGEST, below=path.parent.parent)
     codec.schema_of(data, family=_FAMILY, newest=1, where=str(path))
     return codec.decode(data, Annotation, where=str(path))

@@ -108,7 +108,8 @@ def _files(part: Part, run: Run, then: Iterable[Output], now: Iterable[Output]) 
         if other is None:
             found.append(_one(part, "gone", one.path, f"{one.size:,} bytes, {_short(one.sha256)}", run))
         elif (other.sha256, other.size) != (one.sha256, one.size):
-            why = f"was {one.size:,} bytes, {_short(one.sha256)}; is {other.size:,} bytes, {_short(other.sha256)}"
+            is_now = f"{other.size:,} bytes" + (f", {_short(other.sha256)}" if other.sha256 else "")
+            why = f"was {one.size:,} bytes, {_short(one.sha256)}; is {is_now}"
             found.append(_one(part, "changed", one.path, why, run))
     found += [_one(part, "unrecorded", path, "no record names it", run) for path in sorted(there)]
     return found

@@ -8,7 +8,6 @@ a database of another version or a damaged one are made anew. What is listed nev
 from __future__ import annotations
 
 import contextlib
-import hashlib
 import os
 import time
 import zlib
@@ -32,6 +31,8 @@ _VERSION = zlib.crc32(f"4 {__version__}".encode()) & 0x7FFFFFFF
 """Of the tables and of what is in them: of this program, and of a number that is raised with every change of `Summary`."""
 _SETTLED = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT). What is younger may be written again under the same key."""
+_MOST = 2**63 - 1
+"""The largest number that a row holds: a record may claim sizes without measure."""
 _PATIENCE = 3.0
 """Seconds that another process may hold the index: longer than to read ten thousand records, and who holds it may hang."""
 _FOLDERS = "create table folder (id integer primary key, path blob unique not null)"
@@ -146,7 +147,7 @@ class Index:
         known = {} if anew else self._load(path, outputs=outputs)
         young = time.time_ns() - _SETTLED
         found: list[Summary] = []
-        unreadable: list[Unreadable] = []
+        unreadable = records.impostors(runs)
         digests: dict[str, bytes] = {}
         fresh: dict[str, _Row] = {}
         for folder in there:
@@ -209,11 +210,13 @@ class Index:
         import sqlite3
 
         try:
+            if self._database.is_symlink() or (self._database.exists() and not self._database.is_file()):
+                raise OSError("is not a regular file")  # it would be written where a link leads, or waited for
             with contextlib.closing(sqlite3.connect(self._database, timeout=_PATIENCE)) as db:
                 db.execute("pragma synchronous = normal")
                 _prepare(db)
                 do(db)
-        except sqlite3.OperationalError:
+        except (OSError, sqlite3.OperationalError):
             self._database = None  # locked for long, no room, or no locks on this file system: it is not asked again
         except sqlite3.DatabaseError:
             with contextlib.suppress(OSError):
@@ -224,6 +227,7 @@ def _prepare(db: sqlite3.Connection) -> None:
     """Tables of this version; those of another one go."""
     ((version,),) = db.execute("pragma user_version")
     if version == _VERSION:
+        _check(db)
         return
     with db:
         db.execute("begin immediate")
@@ -234,13 +238,22 @@ def _prepare(db: sqlite3.Connection) -> None:
             db.execute(f"pragma user_version = {_VERSION}")
 
 
+def _check(db: sqlite3.Connection) -> None:
+    """Raises `sqlite3.DatabaseError` for tables that are not ours: a view or a trigger can do anything, for ever."""
+    import sqlite3
+
+    found = db.execute("select type, substr(sql, length('create table') + 1) from sqlite_master where sql is not null")
+    if set(found) != {("table", text.removeprefix("create table")) for text in (_FOLDERS, _RUNS)}:
+        raise sqlite3.DatabaseError("other tables")
+
+
 def _key(folder: Path) -> tuple[bytes, int]:
     """What a record is known by, and the time of its youngest change."""
     key = []
     newest = 0
     for name in ("start.json", "end.json", annotation.FOLDER):
         with contextlib.suppress(OSError):
-            facts = os.stat(f"{folder}/{name}")  # noqa: PTH116 - thrice as quick, and asked for every run
+            facts = os.lstat(f"{folder}/{name}")
             key.append((name, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns))
             newest = max(newest, facts.st_mtime_ns, facts.st_ctime_ns)
     return msgspec.msgpack.encode(key), newest
@@ -278,7 +291,7 @@ def _read(folder: Path, key: bytes) -> tuple[Summary, _Row]:
 def summary(run: Run) -> Summary:
     """Of a record that was read."""
     start, end = run.start, run.end
-    digest = _digest(run.folder / "start.json")
+    digest = records.digest(run.folder / "start.json")
     data = [Datum(one.kind, one.source, one.digest or "") for one in start.data]
     data += [Datum("recipe", one.path, one.sha256) for one in start.recipe]
     return Summary(
@@ -295,7 +308,7 @@ def summary(run: Run) -> Summary:
         data=tuple(data),
         parents=(*start.parents, *(end.resumed if end is not None else ())),
         start=digest,
-        end=_digest(run.folder / "end.json") if end is not None else "",
+        end=records.digest(run.folder / "end.json") if end is not None else "",
         vouched=end is None or end.start in (None, digest),
         state=run.state,
         exit_code=None if end is None else end.outcome.exit_code,
@@ -303,7 +316,7 @@ def summary(run: Run) -> Summary:
         out_of_memory=end is not None and end.outcome.out_of_memory,
         seconds=None if end is None else end.seconds,
         outputs=None if end is None else len(end.outputs),
-        size=None if end is None else sum(one.size for one in end.outputs),
+        size=None if end is None else min(sum(one.size for one in end.outputs), _MOST),
         tags=_tags(run.folder),
         spec_file=start.spec_file or "",
         folder=str(run.folder),
@@ -315,11 +328,3 @@ def _tags(folder: Path) -> tuple[str, ...] | None:
         return annotation.tags(annotation.of(folder))
     except ReproEnvError:
         return None
-
-
-def _digest(path: Path) -> str:
-    """sha256 of a record's file; empty when it is gone meanwhile."""
-    try:
-        return f"sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}"
-    except OSError:
-        return ""

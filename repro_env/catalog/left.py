@@ -11,6 +11,8 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.catalog.records import LARGEST
+from repro_env.io.files import read_regular
 from repro_env.model.run import End, Start
 
 _BEFORE = "checkpoints-before.json"
@@ -47,7 +49,7 @@ def left(folder: Path, start: Start, end: End | None) -> tuple[File, ...]:
 
 def _read(path: Path, digest: str) -> _List | None:
     try:
-        data = path.read_bytes()
+        data = read_regular(path, LARGEST)
         if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
             return None
         return msgspec.json.decode(data, type=_List)

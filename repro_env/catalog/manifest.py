@@ -5,6 +5,7 @@ Both are claims of whoever wrote the file: nothing here is proven, and a hostile
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 from collections.abc import Mapping
@@ -12,6 +13,7 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.io.files import open_regular, read_regular
 from repro_env.model import codec
 from repro_env.model.errors import RecordError
 
@@ -97,14 +99,16 @@ def read(path: Path) -> Found | None:
     Raises `SpecError` for one that is damaged, `SpecVersionError` for a newer one, `RecordError` for one that cannot be read.
     """
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            data = file.read(_LARGEST + 1)
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        if path.is_dir():
+            return None
+        data = read_regular(path, _LARGEST)
+    except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
+        if error.errno in (errno.EFBIG, errno.EINVAL) and not path.is_symlink():  # too large, or a pipe
+            return None
         raise RecordError(f"cannot be read: {error.strerror}", where=str(path), hint="make it readable for you") from None
-    if len(data) > _LARGEST or f'"{FAMILY}/'.encode() not in data:
+    if f'"{FAMILY}/'.encode() not in data:
         return None
     codec.schema_of(data, family=FAMILY, newest=1, where=str(path))
     return Found(path, hashlib.sha256(data).hexdigest(), codec.decode(data, Manifest, where=str(path)))
@@ -152,7 +156,7 @@ def metadata(file: Path) -> Mapping[str, str]:
     The format: eight bytes, the little-endian length of the JSON that follows.
     """
     try:
-        with file.open("rb") as opened:
+        with os.fdopen(open_regular(file), "rb") as opened:
             length = int.from_bytes(opened.read(8), "little")
             size = os.fstat(opened.fileno()).st_size
             if not 2 <= length <= min(_HEADER, size - 8):

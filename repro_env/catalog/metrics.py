@@ -12,7 +12,6 @@ import json
 import math
 import os
 import re
-import stat
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import BinaryIO
@@ -20,6 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from repro_env.catalog import events
+from repro_env.io.files import open_regular
 from repro_env.model import redact
 from repro_env.model.run import Metric, Number, Output
 
@@ -143,10 +143,7 @@ def _reader(path: str) -> _Reader | None:
 def _read(path: Path, reader: _Reader, found: _Found) -> None:
     try:
         # A child that outlived the run may put something else there.
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise _NoMetricsError("no plain file any more")
+        with os.fdopen(open_regular(path), "rb") as file:
             reader(file, path.name, found)
     except OSError as error:
         raise _UnreadError(str(error.strerror)) from None

@@ -5,11 +5,13 @@ The file is the script's to write as well: nothing in it is trusted, and what is
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
+from repro_env.io.files import open_regular
 from repro_env.model import redact
 from repro_env.model.run import Count, Fact, Rank, Seeded
 
@@ -74,7 +76,7 @@ class _Line(msgspec.Struct):
 def read(path: Path) -> Noted:
     """What is in a file of notes; nothing where there is none."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path), "rb") as file:
             data = file.read(_MOST)
     except OSError:
         return Noted()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import msgspec
@@ -24,8 +24,11 @@ class Left(msgspec.Struct, frozen=True):
     """`<path> -> <target>`, `<path> (why)`: what is no plain file, cannot be read, or has a name no record can hold."""
 
 
-def collect(files: Path) -> Left:
-    """Hash everything below `files`, on all cores. A folder that is not there holds nothing. Never raises for one bad path."""
+def collect(files: Path, recorded: Iterable[Output] | None = None) -> Left:
+    """Hash everything below `files`, on all cores. A folder that is not there holds nothing. Never raises for one bad path.
+
+    `recorded`: of a record to compare with. A file that is not in it, or of another size, is not read: its sha256 is empty.
+    """
     outputs: list[tuple[str, int]] = []
     others: list[str] = []
     for path, facts in _walk(os.fsencode(files), b""):
@@ -41,6 +44,10 @@ def collect(files: Path) -> Left:
         else:
             outputs.append((path.decode(), facts.st_size))
     hashed: list[Output] = []
+    if recorded is not None:
+        same = {(one.path, one.size) for one in recorded}
+        hashed = [Output(path=name, sha256="", size=size) for name, size in outputs if (name, size) not in same]
+        outputs = [one for one in outputs if one in same]
     digests = _hash([files / name for name, _ in outputs], sum(size for _, size in outputs))
     for (name, _), digest in zip(outputs, digests, strict=True):
         if isinstance(digest, OSError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -84,10 +83,7 @@ def run_above(path: Path) -> Path | None:
 
 def record(folder: Path) -> str | None:
     """sha256 of a run's `end.json`; None where there is none that can be read."""
-    try:
-        return f"sha256:{hashlib.sha256((folder / 'end.json').read_bytes()).hexdigest()}"
-    except OSError:
-        return None
+    return records.digest(folder / "end.json") or None
 
 
 def _parent(folder: Path, how: Literal["named", "data", "checkpoints"], path: str = "") -> Parent:

@@ -7,16 +7,14 @@ its tag.
 
 from __future__ import annotations
 
-import os
 import re
-import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from repro_env.io.files import sha256_of, walk
+from repro_env.io.files import read_regular, sha256_of, walk
 from repro_env.model import redact
 from repro_env.model.errors import UsageError
 from repro_env.model.run import Output, Parameter, RecipeFile
@@ -106,15 +104,9 @@ class _UnreadError(Exception):
 
 def _whole(path: Path) -> str:
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise _UnreadError("no plain file any more")
-            data = file.read(LARGEST + 1)
+        data = read_regular(path, LARGEST)
     except OSError as error:
         raise _UnreadError(str(error.strerror)) from None
-    if len(data) > LARGEST:
-        raise _UnreadError(f"over {LARGEST:,} bytes")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:

@@ -19,6 +19,7 @@ import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -27,7 +28,7 @@ from typing import Literal, TypeVar
 import msgspec
 
 from repro_env.catalog import ids
-from repro_env.io.files import atomic_write, remove_tree, room
+from repro_env.io.files import atomic_write, expect, open_regular, read_regular, remove_tree, room
 from repro_env.model import codec
 from repro_env.model.errors import DiskError, RecordError, ReproEnvError, SpecError, SpecVersionError
 from repro_env.model.run import End, Start
@@ -37,7 +38,12 @@ State = Literal["done", "running", "interrupted"]
 LATEST = "latest"
 TRACE = "trace"
 """In a run's folder: the steps of training, one file a process."""
+LARGEST = 256 << 20
+"""Bytes of a record's file that are read; a million outputs are about 150 MB."""
+_DIRECTORIES = ("files", TRACE, "annotations")
 _GONE = ".gone-"
+_RESTORE = "a record is never written again: restore it from a copy, or remove the run with `repro-env runs rm`"
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _NAME = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
 
 
@@ -62,9 +68,7 @@ class Run(msgspec.Struct, frozen=True):
         """Whether `start.json` is the one that `end.json` speaks of, read now; None where nothing speaks of it."""
         if self.end is None or self.end.start is None:
             return None
-        with contextlib.suppress(OSError):
-            return self.end.start == f"sha256:{hashlib.sha256((self.folder / 'start.json').read_bytes()).hexdigest()}"
-        return False
+        return self.end.start == digest(self.folder / "start.json")
 
 
 class Unreadable(msgspec.Struct, frozen=True):
@@ -188,12 +192,32 @@ def _repoint(runs: Path) -> None:
 
 def folders(runs: Path) -> list[Path]:
     """Run folders, newest first."""
+    return [path for path in _named_as_runs(runs) if path.is_dir() and not path.is_symlink()]
+
+
+def impostors(runs: Path) -> list[Unreadable]:
+    """What has the name of a run and is no directory: it is not read, and named beside the runs."""
+    why = "is a symbolic link or no directory, and a run is a directory"
+    hint = "remove it, or copy the run here with all its files"
+    return [
+        Unreadable(path, RecordError(why, where=str(path), hint=hint))
+        for path in _named_as_runs(runs)
+        if path.is_symlink() or not path.is_dir()
+    ]
+
+
+def _named_as_runs(runs: Path) -> list[Path]:
+    """Sorted, the newest first."""
     try:
-        names = [item.name for item in os.scandir(runs) if _NAME.fullmatch(item.name) and item.is_dir(follow_symlinks=False)]
+        names = [name for name in os.listdir(runs) if _NAME.fullmatch(name)]  # noqa: PTH208
     except FileNotFoundError:
         return []
-    except NotADirectoryError:
-        raise RecordError("is no folder", where=str(runs), hint="name the folder of the runs with --runs DIR") from None
+    except OSError as error:
+        raise RecordError(
+            f"is no directory that can be read: {error.strerror}",
+            where=str(runs),
+            hint="name the directory of the runs with --runs DIR",
+        ) from None
     return [runs / name for name in sorted(names, reverse=True)]
 
 
@@ -201,20 +225,45 @@ def read(folder: Path) -> Run:
     """Raises `SpecError` or `SpecVersionError` for a record that cannot be read, `RecordError` where there is none."""
     started = folder / "start.json"
     try:
-        data = started.read_bytes()
-    except OSError as error:
+        _check_directories(folder)
+        data = read_regular(started, LARGEST)
+    except FileNotFoundError as error:
         raise RecordError(
             f"has no record: {error.strerror}", where=str(folder), hint="it never started, or its files were moved"
         ) from None
+    except OSError as error:
+        raise _unreadable(error, started) from None
     start = _decoded(data, Start, "repro-env/run-start", started)
+    if not _ID.fullmatch(start.id):
+        raise SpecError("has an id that is no UUID", where=str(started), hint=_RESTORE)
     ended = folder / "end.json"
     try:
-        data = ended.read_bytes()
+        data = read_regular(ended, LARGEST)
     except FileNotFoundError:
         return Run(folder, start, None, "running" if is_running(folder) else "interrupted")
     except OSError as error:
-        raise RecordError(f"cannot be read: {error.strerror}", where=str(ended), hint="mend its permissions") from None
+        raise _unreadable(error, ended) from None
     return Run(folder, start, _decoded(data, End, "repro-env/run-end", ended), "done")
+
+
+def digest(path: Path) -> str:
+    """`sha256:<hex>` of a file of a record; empty where there is none that can be read."""
+    try:
+        return f"sha256:{hashlib.sha256(read_regular(path, LARGEST)).hexdigest()}"
+    except OSError:
+        return ""
+
+
+def _check_directories(folder: Path) -> None:
+    """Raises `OSError` where the run's directory, or one in it, is a symlink or no directory: it would lead elsewhere."""
+    for path in (folder, *(folder / name for name in _DIRECTORIES)):
+        if os.path.lexists(path):
+            expect(path.lstat().st_mode, stat.S_IFDIR, str(path))
+
+
+def _unreadable(error: OSError, path: Path) -> RecordError:
+    hint = "restore it from a copy, make it readable for you, or remove the run with `repro-env runs rm`"
+    return RecordError(f"cannot be read: {error.strerror}", where=str(error.filename or path), hint=hint)
 
 
 def _decoded(data: bytes, into: type[_Half], family: str, path: Path) -> _Half:
@@ -224,14 +273,13 @@ def _decoded(data: bytes, into: type[_Half], family: str, path: Path) -> _Half:
     except SpecVersionError:
         raise
     except SpecError as error:
-        hint = "a record is never written again: restore it from a copy, or remove the run with `repro-env runs rm`"
-        raise SpecError(error.what, where=error.where, hint=hint) from None
+        raise SpecError(error.what, where=error.where, hint=_RESTORE) from None
 
 
 def is_running(folder: Path) -> bool:
     """Whether some process still holds the run's lock."""
     try:
-        fd = os.open(folder / "lock", os.O_RDONLY | os.O_CLOEXEC)
+        fd = open_regular(folder / "lock")
     except OSError:
         return False
     try:
@@ -247,8 +295,9 @@ def listing(runs: Path) -> tuple[list[Run], list[Unreadable]]:
     """Every run, newest first; and those that cannot be read, each with its reason."""
     read_all = [_try(folder) for folder in folders(runs)]
     good = [one for one in read_all if isinstance(one, Run)]
+    bad = [one for one in read_all if isinstance(one, Unreadable)]
     # Ids sort by the millisecond, names only by the second.
-    return sorted(good, key=lambda run: run.start.id, reverse=True), [one for one in read_all if isinstance(one, Unreadable)]
+    return sorted(good, key=lambda run: run.start.id, reverse=True), [*bad, *impostors(runs)]
 
 
 def _try(folder: Path) -> Run | Unreadable:

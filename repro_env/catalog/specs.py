@@ -15,13 +15,12 @@ import contextlib
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Collection
 from pathlib import Path
 
 import msgspec
 
-from repro_env.io.files import atomic_write, remove_tree, room
+from repro_env.io.files import atomic_write, read_regular, remove_tree, room
 from repro_env.model.errors import DiskError, RecordError
 
 FOLDER = "specs"
@@ -96,6 +95,8 @@ def read(runs: Path, digest: str) -> bytes:
 
 def there(runs: Path) -> tuple[Kept, ...]:
     """All that are kept, sorted by digest."""
+    if (runs / FOLDER).is_symlink():
+        return ()
     try:
         items = [one for one in os.scandir(runs / FOLDER) if _NAME.fullmatch(one.name) and one.is_dir(follow_symlinks=False)]
     except (FileNotFoundError, NotADirectoryError):
@@ -135,9 +136,6 @@ def tidy(runs: Path) -> None:
 def _bytes(path: Path) -> bytes | None:
     """Of a plain file that is no larger than a spec may be; None for anything else."""
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        with os.fdopen(fd, "rb") as file:
-            data = file.read(_LARGEST + 1) if stat.S_ISREG(os.fstat(fd).st_mode) else None
+        return read_regular(path, _LARGEST)
     except OSError:
         return None
-    return data if data is not None and len(data) <= _LARGEST else None

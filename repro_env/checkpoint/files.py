@@ -12,8 +12,10 @@ import hashlib
 import os
 import re
 import shutil
+import stat
 import time
 from collections.abc import Iterable, Iterator
+from io import FileIO
 from typing import Any, NamedTuple
 
 from repro_env.checkpoint.errors import CheckpointError
@@ -24,6 +26,8 @@ _NAME = re.compile(r"([0-9]{6,})-step-([0-9]+)")
 _HIDDEN = ".unfinished-"
 _LOCK = ".lock"
 _PIECE = 1 << 20
+_LARGEST = 64 << 20
+"""Bytes of a manifest, or of sums, that are read."""
 
 
 class File(NamedTuple):
@@ -102,7 +106,7 @@ def read(path: str, expected: File) -> bytearray:
         if size != expected.size:
             raise CheckpointError(f"has {size} bytes and had {expected.size} when it was written", where=path)
         data = bytearray(size)
-        with open(path, "rb", buffering=0) as file:
+        with opened(path) as file:
             view, done = memoryview(data), 0
             while done < size:
                 count = file.readinto(view[done:])
@@ -116,8 +120,26 @@ def read(path: str, expected: File) -> bytearray:
     return data
 
 
+def opened(path: str, *, follow: bool = False) -> FileIO:
+    """A regular file, opened for reading. Raises `OSError` for anything else, and for a symlink unless `follow`."""
+    if not stat.S_ISREG(os.stat(path, follow_symlinks=follow).st_mode):
+        raise OSError(errno.EINVAL, "it is not a regular file", path)
+    return FileIO(os.open(path, os.O_RDONLY | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK | os.O_CLOEXEC))
+
+
+def small(path: str) -> bytes:
+    """The content of a manifest or of sums. Raises `OSError` as `opened`, and for one that is too large."""
+    with opened(path) as file:
+        data = bytearray()
+        while piece := file.read(_PIECE):
+            data += piece
+            if len(data) > _LARGEST:
+                raise OSError(errno.EFBIG, f"it is larger than {_LARGEST:,} bytes", path)
+    return bytes(data)
+
+
 def _pieces(path: str) -> Iterator[bytes]:
-    with open(path, "rb", buffering=0) as file:
+    with opened(path, follow=True) as file:  # what another program saved may hold links
         while True:
             piece = file.read(_PIECE)
             if not piece:
@@ -233,8 +255,7 @@ def seal(folder: str) -> None:
 def sealed(folder: str) -> bool:
     """Whether a folder has sums, and all its files are those."""
     try:
-        with open(os.path.join(folder, SUMS), encoding="utf-8") as file:
-            lines = file.read().splitlines()
+        lines = small(os.path.join(folder, SUMS)).decode().splitlines()
         return bool(lines) and all(digest(os.path.join(folder, line[66:])).sha256 == line[:64] for line in lines)
     except (OSError, UnicodeDecodeError):
         return False

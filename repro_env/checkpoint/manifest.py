@@ -74,10 +74,8 @@ def read(path: str) -> Opened:
     """The manifest of a checkpoint. Raises `CheckpointError` where it is not what was written; the files are not read."""
     where = os.path.join(path, files.MANIFEST)
     try:
-        with open(where, "rb") as file:
-            data = file.read()
-        with open(os.path.join(path, files.SUMS), "rb") as file:
-            sums = file.read().decode()
+        data = files.small(where)
+        sums = files.small(os.path.join(path, files.SUMS)).decode()
     except (OSError, UnicodeDecodeError) as error:
         raise CheckpointError(f"cannot be read: {error}", where=path) from error
     digest = hashlib.sha256(data).hexdigest()

@@ -77,7 +77,7 @@ class Page:
 
     def print(self) -> None:
         for line in self.lines:
-            say.result(line)
+            say.styled(line)
 
     def _rest(self, count: int, how: str, *, indent: int) -> None:
         if count > 0:

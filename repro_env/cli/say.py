@@ -18,8 +18,11 @@ from repro_env.model.talk import Advance, Tell
 if TYPE_CHECKING:
     from rich.progress import Progress, TaskID
 
-_CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""Control characters, and those that turn the direction of text around."""
+_OBEYED = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff"
+"""DEL and C1 control characters, those that turn the direction of text around or begin a line, and halves of characters."""
+_CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f{_OBEYED}]")
+_CONTROL_IN_JSON = re.compile(rf"[{_OBEYED}]")
+"""Others are escaped in JSON anyway."""
 _PATIENCE = 0.4
 """Seconds until a progress bar shows: what is over sooner needs none, and drawing it costs time to import."""
 
@@ -110,10 +113,15 @@ _: Tell = tell
 
 
 def result(text: str) -> None:
-    """The answer of a command, on stdout: exactly this text and a newline, whatever the locale.
+    """The answer of a command, on stdout: this text, its control characters spelled out, and a newline, whatever the locale.
 
     Raises `DiskError` where stdout is closed, or a file that cannot take it.
     """
+    styled(visible(text))
+
+
+def styled(text: str) -> None:
+    """As `result`, of a line whose control characters are our own: `page` has spelled out all others."""
     if sys.stdout is None:
         raise DiskError(
             "is closed: the answer has nowhere to go", where="standard output", hint="send it to /dev/null if need be"
@@ -134,8 +142,8 @@ def result(text: str) -> None:
 
 
 def json_result(value: object) -> None:
-    """One JSON object on one line of stdout: for programs."""
-    result(codec.canonical(value).decode())
+    """One JSON object on one line of stdout: for programs. What a terminal would obey is escaped, as JSON has it."""
+    result(_CONTROL_IN_JSON.sub(lambda match: f"\\u{ord(match[0]):04x}", codec.canonical(value).decode()))
 
 
 def error(failure: ReproEnvError) -> None:

@@ -65,7 +65,8 @@ def audit(runs: Path, words: Sequence[str], *, here: Path, store: Store, ask: bo
 
 
 def _unreadable(one: Unreadable) -> Finding:
-    files = sum(len(names) for _, _, names in os.walk(one.folder / "files"))
+    linked = one.folder.is_symlink() or (one.folder / "files").is_symlink()
+    files = 0 if linked else sum(len(names) for _, _, names in os.walk(one.folder / "files"))
     orphans = f"; {files} files in it have no record" if files else ""
     state: State = "changed"
     if isinstance(one.why, SpecVersionError):
@@ -77,7 +78,7 @@ def _unreadable(one: Unreadable) -> Finding:
 
 def _own(run: Run) -> tuple[list[Finding], dict[str, int]]:
     """What belongs to one run alone: its record and its files."""
-    found = rule.record(run, outputs.digest(run.folder / "start.json") or "")
+    found = rule.record(run, records.digest(run.folder / "start.json"))
     try:
         annotation.of(run.folder)
     except SpecVersionError as error:
@@ -86,14 +87,14 @@ def _own(run: Run) -> tuple[list[Finding], dict[str, int]]:
         found.append(_said(run, "changed", error))
     if run.end is None:
         return found, {}
-    found += rule.outputs(run, outputs.collect(run.files))
+    found += rule.outputs(run, outputs.collect(run.files, run.end.outputs))
     for name, digest in ((before.BEFORE, run.start.before), (before.AFTER, run.end.after)):
-        now = outputs.digest(run.folder / name)
+        now = records.digest(run.folder / name)
         if digest is not None and now != digest:
             what = f"{name} is not the one that the record means" if now else f"{name} is not there"
             found.append(Finding(part="record", state="changed" if now else "gone", what=name, why=what, runs=(run.start.id,)))
     has_trace = bool(run.end.trace) or (run.folder / records.TRACE).is_dir()
-    found += rule.trace(run, outputs.collect(run.folder / records.TRACE) if has_trace else Left((), ()))
+    found += rule.trace(run, outputs.collect(run.folder / records.TRACE, run.end.trace) if has_trace else Left((), ()))
     others = sum(not line.startswith("(") for line in run.end.others)
     return found, {"output": len(run.end.outputs) + others, "trace": len(run.end.trace)}
 

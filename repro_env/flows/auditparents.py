@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 
 from repro_env.catalog import audit as rule
-from repro_env.catalog import ids, outputs, records
+from repro_env.catalog import ids, records
 from repro_env.catalog.audit import Finding
 from repro_env.catalog.index import Index
 from repro_env.catalog.parents import run_above
@@ -28,7 +28,7 @@ def looked(chosen: Sequence[Run], there: Sequence[Run], broken: Sequence[Unreada
     for run in chosen:
         named = parents(run)
         found = {one.id: folder for one in named if (folder := near.get(one.id) or far.folder(one.id, run)) is not None}
-        ends = {key: outputs.digest(folder / "end.json") for key, folder in found.items()}
+        ends = {key: records.digest(folder / "end.json") or None for key, folder in found.items()}
         findings += rule.parents(run, named, ends, why)
         count += len(named)
     return findings, count

@@ -14,7 +14,8 @@ from typing import Literal, TypeVar
 
 import msgspec
 
-from repro_env.io.files import Found, atomic_write, room, sha256_of, walk
+from repro_env.catalog.records import LARGEST
+from repro_env.io.files import Found, atomic_write, read_regular, room, sha256_of, walk
 from repro_env.model import codec, redact
 from repro_env.model.artifact import Size
 from repro_env.model.codec import Frozen
@@ -139,7 +140,7 @@ def read(folder: Path, name: str, expected: str | None) -> Listing | None:
         return None
     path = folder / name
     try:
-        data = path.read_bytes()
+        data = read_regular(path, LARGEST)
     except OSError as error:
         raise RecordError(f"cannot be read: {error.strerror}", where=str(path), hint="restore it") from None
     listing = codec.decode(data, Listing, where=str(path))

@@ -13,7 +13,7 @@ import msgspec
 from repro_env.catalog import specs
 from repro_env.flows.asked import Asked
 from repro_env.flows.locate import FILE, MAX_SIZE
-from repro_env.io.files import atomic_write, room
+from repro_env.io.files import atomic_write, open_regular, read_regular, room
 from repro_env.model import codec
 from repro_env.model import spec as model
 from repro_env.model.errors import ReproEnvError
@@ -64,10 +64,9 @@ def _bytes(spec: Spec, folder: Path) -> bytes:
     made = codec.pretty(spec)
     with contextlib.suppress(OSError, ReproEnvError):
         path = folder / FILE
-        if path.stat().st_size <= MAX_SIZE:
-            data = path.read_bytes()
-            if data == made or _is(model.read(data, where=str(path)), spec):
-                return data
+        data = read_regular(path, MAX_SIZE)
+        if data == made or _is(model.read(data, where=str(path)), spec):
+            return data
     return made
 
 
@@ -88,10 +87,10 @@ def _carry(spec: Spec, folder: Path, to: Path, store: Store, problems: list[str]
     if os.path.realpath(folder) == os.path.realpath(to):
         return
     remote = folder / parts.REMOTE
-    if remote.is_file() and not remote.is_symlink():
-        data = remote.read_bytes()
+    if os.path.lexists(remote):
+        data = read_regular(remote, parts.MAX_SIZE)
         kept = to / parts.REMOTE
-        if not kept.is_file() or kept.read_bytes() != data:
+        if not kept.is_file() or read_regular(kept, parts.MAX_SIZE) != data:
             atomic_write(kept, data)
     theirs, ours = Carried(folder / parts.BLOBS), Carried(to / parts.BLOBS)
     wanted = [path for digest in sorted(spec.carried) if (path := theirs.path(digest)) is not None and ours.path(digest) is None]
@@ -103,7 +102,8 @@ def _carry(spec: Spec, folder: Path, to: Path, store: Store, problems: list[str]
             file.write("*\n")
     for path in wanted:
         with _noted(problems), room(to):
-            _link(Path(os.path.realpath(path)), ours.folder / path.name, store)
+            os.close(open_regular(path))
+            _link(path, ours.folder / path.name, store)
 
 
 def _link(path: Path, to: Path, store: Store) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from repro_env.catalog import specs
+from repro_env.io.files import read_regular
 from repro_env.model import spec
 from repro_env.model.errors import SpecError
 from repro_env.model.spec import Spec
@@ -23,18 +24,11 @@ def locate(given: str | None, start: Path) -> tuple[Spec, Path]:
     """
     path = _nearest(start) if given is None else _named(start / given, given)
     try:
-        with path.open("rb") as file:
-            data = file.read(MAX_SIZE + 1)
+        data = read_regular(path, MAX_SIZE)
     except OSError as error:
         raise SpecError(
             f"cannot be read: {error.strerror}", where=str(path), hint="name a spec that repro-env capture wrote"
         ) from None
-    if len(data) > MAX_SIZE:
-        raise SpecError(
-            f"is larger than the {MAX_SIZE:,} bytes that a spec may have",
-            where=str(path),
-            hint="name a spec that repro-env wrote",
-        )
     return spec.read(data, where=str(path)), path.parent.resolve()
 
 
@@ -55,7 +49,7 @@ def _named(path: Path, given: str) -> Path:
     if not path.is_dir():
         if not path.exists():
             raise SpecError("is not there", where=given, hint="name a spec.json or its folder, a packed FILE, or HOST/NAME:TAG")
-        return path
+        return path.resolve()
     for found in (path / FILE, path / FOLDER / FILE):
         if found.is_file():
             return found

@@ -7,6 +7,7 @@ as strictly as a layer.
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -18,7 +19,7 @@ from repro_env.build.sources import Artifact, Finder, Search
 from repro_env.build.trees import Trees
 from repro_env.image import tar
 from repro_env.image.entry import CHUNK, Entry, Members
-from repro_env.io.files import atomic_stream
+from repro_env.io.files import atomic_stream, open_regular
 from repro_env.model.errors import ArtifactError, UsageError
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Advance, Tell
@@ -162,7 +163,7 @@ def _members(folder: Path, files: dict[str, int], blobs: dict[str, Path]) -> Mem
 def _content(path: Path, entry: Entry) -> Iterator[bytes]:
     """A file's bytes; of a blob that is named by them, checked. Raises `ArtifactError`."""
     hasher = hashlib.sha256()
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while chunk := file.read(CHUNK):
             hasher.update(chunk)
             yield chunk

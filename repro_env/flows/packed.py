@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 from repro_env.image import tar
 from repro_env.image.entry import Entry
-from repro_env.io.files import Found
+from repro_env.io.files import Found, open_regular
 from repro_env.model import spec as specs
 from repro_env.model.artifact import CondaPackage, Wheel
 from repro_env.model.errors import ArtifactError, SpecError
@@ -24,7 +25,7 @@ _HINT = "pack it again, or copy it again from where it was made"
 def is_pack(path: Path) -> bool:
     """Whether a file looks like a tar; what is in it will be seen."""
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_regular(path.resolve()), "rb", buffering=0) as file:
             return file.read(512)[_MAGIC] == b"ustar"
     except OSError:
         return False
@@ -47,7 +48,7 @@ def _fill(folder: Path, path: Path) -> None:
     where = str(path)
     (folder / parts.BLOBS).mkdir()
     names: set[str] = set()
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path), "rb") as file:
         for entry, chunks in tar.read(file.read, where=where):
             if entry.kind == "dir" and entry.path == parts.BLOBS:
                 continue

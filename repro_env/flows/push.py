@@ -6,6 +6,7 @@ has the image can find its spec, and whoever has the spec's folder finds in `rem
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -19,7 +20,7 @@ from repro_env.build.sources import Artifact, Finder, Search
 from repro_env.build.trees import Trees
 from repro_env.flows.rebuild import check_platform
 from repro_env.image.entry import CHUNK
-from repro_env.io.files import sha256_of
+from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.model.errors import ArtifactError
 from repro_env.model.image import GZIP, Blob
 from repro_env.model.spec import Spec
@@ -133,7 +134,7 @@ class _Sending:
 
 def _files(spec: Spec, folder: Path, image: Sent, sending: _Sending) -> dict[str, Blob]:
     """The spec's files, and where the image comes from. Not `remote.json`: it says where this is."""
-    files = {name: (folder / name).read_bytes() for name in parts.present(folder) if name != parts.REMOTE}
+    files = {name: read_regular(folder / name, parts.MAX_SIZE) for name in parts.present(folder) if name != parts.REMOTE}
     files[PROVENANCE] = provenance.render(spec, image.image)
     return {name: sending.data(data, TYPES.get(name, TEXT)) for name, data in files.items()}
 
@@ -171,6 +172,6 @@ def _blobs(spec: Spec, folder: Path, image: Sent, sending: _Sending, *, store: S
 
 
 def _chunks(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
         while chunk := file.read(CHUNK):
             yield chunk

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
@@ -10,8 +11,8 @@ import msgspec
 from repro_env.catalog import records
 from repro_env.flows import before, traces
 from repro_env.flows.looker import Look
-from repro_env.io.files import sha256_of
-from repro_env.model.errors import UsageError
+from repro_env.io.files import open_regular, read_regular, sha256_of
+from repro_env.model.errors import RecordError, UsageError
 from repro_env.model.run import End, Mount
 from repro_env.verify import divergence, outputs
 from repro_env.verify.outputs import File
@@ -30,6 +31,13 @@ class Side(msgspec.Struct, frozen=True):
     places: dict[str, Path]
     """Path -> the file."""
     end: End
+    folder: Path
+    """Of the run."""
+
+    def below(self, path: str) -> Path | None:
+        """The directory below which no symlink leads to the file of `path` (`io.files.open_regular`)."""
+        place = self.places[path]
+        return self.folder if place.is_relative_to(self.folder) else None
 
 
 class Globs(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,9 +78,15 @@ def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
         old, new = before.read(folder, before.BEFORE, start.before), before.read(folder, before.AFTER, end.after)
         sources = {one.target: one.source for one in mounts}
         for shown, held in before.changed(old, new).items():
+            if held.target not in sources:
+                raise RecordError(
+                    f"names {held.target}, which is no directory of the run's checkpoints",
+                    where=str(folder / before.AFTER),
+                    hint="its record was changed: restore it from a copy",
+                )
             digests[shown] = held.sha256
             places[shown] = Path(sources[held.target], held.path) if held.path else Path(sources[held.target])
-    return Side(digests, places, end)
+    return Side(digests, places, end, folder)
 
 
 def compare(left: Side, right: Side, globs: Globs, look: Look) -> tuple[File, ...]:
@@ -91,7 +105,7 @@ def compare(left: Side, right: Side, globs: Globs, look: Look) -> tuple[File, ..
             why = _changed(left, one.left) or _changed(right, one.right)
             if why:
                 found.append(File(path=one.left, now=one.right, kind=kind, level="different", why=f"its bytes differ, and {why}"))
-            elif outputs.holds_tensors(one.left, _start(left.places[one.left])):
+            elif outputs.holds_tensors(one.left, _start(left, one.left)):
                 inside.append((one.left, one.right, kind))
             else:
                 found.append(_by_content(one.left, one.right, kind, left, right, globs))
@@ -130,14 +144,14 @@ def _removed(left: End, right: End, globs: Globs) -> Iterator[File]:
 def _changed(side: Side, path: str) -> str:
     """Why a recorded file cannot be looked into; empty when it is what was recorded."""
     try:
-        now = f"sha256:{sha256_of(side.places[path])}"
+        now = f"sha256:{sha256_of(side.places[path], below=side.below(path))}"
     except OSError as error:
         return f"the file {side.places[path]} cannot be read: {error.strerror}"
     return "" if now == side.digests[path] else f"the file {side.places[path]} was changed since the run"
 
 
-def _start(path: Path) -> bytes:
-    with path.open("rb") as file:
+def _start(side: Side, path: str) -> bytes:
+    with os.fdopen(open_regular(side.places[path], below=side.below(path)), "rb") as file:
         return file.read(8)
 
 
@@ -147,7 +161,11 @@ def _by_content(path: str, now: str, kind: outputs.Kind, left: Side, right: Side
         why = "its bytes differ, and it is too large to be compared as text"
         return File(path=path, now=now, kind=kind, level="different", why=why, apart=outputs.renamed(path, now))
     masked = globs.masked(path)
-    return outputs.of_bytes(path, now, kind, one.read_bytes(), other.read_bytes(), masked=masked)
+    both = [
+        read_regular(file, outputs.LARGEST, below=each.below(name))
+        for file, each, name in ((one, left, path), (other, right, now))
+    ]
+    return outputs.of_bytes(path, now, kind, *both, masked=masked)
 
 
 def first_step(left: Path, right: Path) -> str:

@@ -15,6 +15,7 @@ from repro_env.catalog import annotation, ids, lineage, manifest, records, reten
 from repro_env.catalog.index import Index, Summary
 from repro_env.catalog.records import Run, Unreadable
 from repro_env.catalog.retention import Facts, Kept
+from repro_env.io.files import read_regular
 from repro_env.model.errors import ReproEnvError
 from repro_env.model.talk import Tell
 from repro_env.store.seen import AWAY
@@ -23,8 +24,6 @@ from repro_env.store.store import Store
 _ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
 _LOOK = 100
 """Removals after which is looked for runs that began meanwhile."""
-_LARGEST = 64 << 20
-"""Bytes of a record that cannot be read, in which ids are looked for."""
 
 
 class Gone(msgspec.Struct, frozen=True):
@@ -208,8 +207,8 @@ def _named(folder: Path) -> set[str]:
     """Ids that stand anywhere in a record that cannot be read, but its own: each may be that of a run that it started from."""
     found: set[str] = set()
     for name in ("start.json", "end.json"):
-        with contextlib.suppress(OSError), (folder / name).open("rb") as file:
-            found |= {one.decode() for one in _ID.findall(file.read(_LARGEST))}
+        with contextlib.suppress(OSError):
+            found |= {one.decode() for one in _ID.findall(read_regular(folder / name, records.LARGEST))}
     return {one for one in found if not folder.name.endswith(f"-{ids.short(one)}")}
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import errno
+import posixpath
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -13,6 +15,7 @@ from repro_env.catalog.records import Run
 from repro_env.flows.locate import FILE, FOLDER
 from repro_env.io.files import Found, room, sha256_of, walk
 from repro_env.model.errors import DiskError, RecordError, StoreError
+from repro_env.model.run import Output
 from repro_env.model.talk import Tell
 from repro_env.store.store import Store
 
@@ -67,7 +70,10 @@ def chosen(run: Run, glob: str | None) -> tuple[Found, ...]:
 
     Raises `RecordError` when there is none.
     """
-    there = [found for found in walk(run.files) if found.kind in ("file", "link")] if run.files.is_dir() else []
+    if run.files.is_symlink():
+        raise RecordError("is a symbolic link, and outputs are in a directory", where=str(run.files), hint="restore the run")
+    recorded = _recorded(run)
+    there = [one for one in walk(run.files) if one.kind in ("file", "link") or one.path in recorded] if run.files.is_dir() else []
     if glob is None:
         picked = there
     else:
@@ -83,31 +89,46 @@ def chosen(run: Run, glob: str | None) -> tuple[Found, ...]:
     return tuple(picked)
 
 
-def get(run: Run, glob: str | None, target: Path, *, force: bool) -> tuple[Path, ...]:
+def _recorded(run: Run) -> dict[str, Output]:
+    return {one.path: one for one in run.end.outputs} if run.end is not None else {}
+
+
+def get(run: Run, glob: str | None, target: Path, *, force: bool, tell: Tell) -> tuple[Path, ...]:
     """Copy outputs below `target`, at the paths where the run wrote them. Returns the copies.
 
-    Raises `RecordError` before the first copy when one would overwrite something (unless `force`), or when a file is
-    no longer what the record says; `DiskError` when they do not fit.
+    A symlink that leads out of the outputs is left out and reported. Raises `RecordError` before the first copy when one
+    would overwrite something (unless `force`), would be written through a symlink, or when a file is no longer what the
+    record says; `DiskError` when they do not fit.
     """
     from repro_env.run.workspace import copy_file
 
-    picked = chosen(run, glob)
-    recorded = {one.path: one.sha256 for one in run.end.outputs} if run.end is not None else {}
+    recorded = _recorded(run)
+    picked = []
+    for found in chosen(run, glob):
+        if found.path not in recorded and found.kind == "link" and _leads_out(found):
+            tell(f"note: left out: {found.path} is a symbolic link that leads out of the outputs, to {found.target}")
+        else:
+            picked.append(found)
+    if not picked:
+        raise RecordError("has no output that can be copied", where=run.folder.name, hint=f"look into {run.files}")
     for found in picked:
         here = target / found.path
+        for above in here.relative_to(target).parents:
+            if above != Path() and (target / above).is_symlink():
+                raise RecordError(
+                    "is a symbolic link: the output would be written where it leads",
+                    where=str(target / above),
+                    hint="name another directory with --to DIR",
+                )
         if not force and (here.is_symlink() or here.exists()):
             raise RecordError(
                 "is there already", where=str(here), hint="name another folder with --to DIR, or overwrite with --force"
             )
         if here.is_dir() and not here.is_symlink():
             raise RecordError("is a folder, and the output is a file", where=str(here), hint="name another folder with --to DIR")
-        if (
-            found.kind == "file"
-            and found.path in recorded
-            and f"sha256:{sha256_of(run.files / found.path)}" != recorded[found.path]
-        ):
+        if found.path in recorded and (changed := _changed(run, found, recorded[found.path])):
             raise RecordError(
-                "is not what the run recorded: it was changed since",
+                f"is not what the run recorded: {changed}",
                 where=str(run.files / found.path),
                 hint="leave it out with a GLOB",
             )
@@ -122,13 +143,33 @@ def get(run: Run, glob: str | None, target: Path, *, force: bool) -> tuple[Path,
                 if found.kind == "link":
                     here.symlink_to(found.target)
                 else:
-                    copy_file(run.files / found.path, here)
-            except (FileExistsError, NotADirectoryError, PermissionError) as error:
+                    copy_file(run.files / found.path, here, below=run.folder)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise
                 raise RecordError(
-                    f"cannot be written: {error.strerror}", where=str(here), hint="name another folder with --to DIR"
+                    f"cannot be copied: {error.strerror}",
+                    where=str(error.filename or here),
+                    hint="leave it out with a GLOB, or name another directory with --to DIR",
                 ) from None
             made.append(here)
     return tuple(made)
+
+
+def _leads_out(link: Found) -> bool:
+    folder = link.path.rpartition("/")[0]
+    return link.target.startswith("/") or posixpath.normpath(f"{folder or '.'}/{link.target}").split("/")[0] == ".."
+
+
+def _changed(run: Run, found: Found, output: Output) -> str:
+    """Why an output is not the recorded one; empty where it is."""
+    if found.kind == "file" and found.size != output.size:
+        return "it was changed since"
+    try:
+        same = f"sha256:{sha256_of(run.files / found.path, below=run.folder)}" == output.sha256
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    return "" if same else "it was changed since"
 
 
 def remove(runs: Path, words: Sequence[str], *, force: bool) -> tuple[Path, ...]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from msgspec.structs import replace
 
 from repro_env.catalog.records import TRACE
+from repro_env.io.files import open_regular
 from repro_env.verify import divergence, trace
 from repro_env.verify.divergence import Compared
 from repro_env.verify.trace import Trace
@@ -56,7 +58,7 @@ def compared(left: Path, right: Path) -> Compared | None:
 def _lines(path: Path) -> Iterator[bytes]:
     """What is beyond the limits comes as one line that cannot be understood: the trace then has no end, and is never equal."""
     read = 0
-    with path.open("rb") as file:
+    with os.fdopen(open_regular(path, below=path.parent.parent), "rb") as file:
         while line := file.readline(_LINE):
             read += len(line)
             if read > _MOST or (len(line) == _LINE and not line.endswith(b"\n")):

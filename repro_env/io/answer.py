@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,24 +16,19 @@ MAX_PAGE = 64 << 20
 """Bytes of one index page; the largest known is about 6 MB."""
 
 
-LONGEST = 300.0
-"""Seconds for one index page. A server that sends a byte now and then keeps the time limit of every single read."""
 _PART = 1 << 14
 """Bytes read of a page at once: compressed ones can become a thousand times as many."""
 
 
 def whole_body(response: Any, url: str) -> bytes | None:
-    """None when the transfer was cut. Raises `NetworkError` for a page that is too large, or too long under way."""
+    """None when the transfer was cut. Raises `NetworkError` for a page that is too large."""
     body = bytearray()
     told = length(response)
-    until = time.monotonic() + LONGEST
     try:
         for chunk in response.iter_content(_PART) if told <= MAX_PAGE else ():
             body += chunk
             if len(body) > MAX_PAGE:
                 break
-            if time.monotonic() > until:
-                raise NetworkError(f"is too slow: no whole page in {LONGEST:.0f} s", where=redact.url(url), hint=LATER)
     except cuts():
         return None
     if max(told, len(body)) > MAX_PAGE:
@@ -46,7 +40,7 @@ def whole_body(response: Any, url: str) -> bytes | None:
 
 def finish(response: Any) -> None:
     """Read the short body of an answer that is not wanted, so that its connection can be used again."""
-    with contextlib.suppress(*cuts()):
+    with contextlib.suppress(NetworkError, *cuts()):
         response.raw.read(1 << 16)
 
 

@@ -211,10 +211,68 @@ def sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def sha256_of(path: Path) -> str:
-    """Hex, of a file's content. Raises `OSError`; for a symlink too."""
+def open_regular(path: Path, *, below: Path | None = None) -> int:
+    """Open a regular file for reading; the caller closes the descriptor. Nothing else is opened, so nothing can hang.
+
+    No symlink is followed: neither `path` itself, nor a directory between it and `below`, the directory above it that
+    is trusted (unless given, the file's own). Raises `OSError`, whose `strerror` names what is there instead.
+    """
+    parts = (path.name,) if below is None else path.relative_to(below).parts
+    handle = os.open(path.parent if below is None else below, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for number, part in enumerate(parts, 1):
+            kind = stat.S_IFREG if number == len(parts) else stat.S_IFDIR
+            # Looked at first: to open a device can already have an effect.
+            expect(os.stat(part, dir_fd=handle, follow_symlinks=False).st_mode, kind)
+            more = os.O_RDONLY | os.O_NONBLOCK if kind == stat.S_IFREG else os.O_PATH | os.O_DIRECTORY
+            opened = os.open(part, os.O_NOFOLLOW | os.O_CLOEXEC | more, dir_fd=handle)
+            os.close(handle)
+            handle = opened
+            if part == "..":
+                raise OSError(errno.EPERM, "it leads out of its directory")
+        expect(os.fstat(handle).st_mode, stat.S_IFREG)
+    except BaseException as error:
+        os.close(handle)
+        if isinstance(error, OSError):
+            error.filename = str(path)
+        raise
+    return handle
+
+
+def expect(mode: int, kind: int, where: str = "") -> None:
+    """Raise `OSError` unless a mode is that of a regular file or of a directory (`kind`: S_IFREG or S_IFDIR)."""
+    if stat.S_IFMT(mode) != kind:
+        wanted = "a regular file" if kind == stat.S_IFREG else "a directory"
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not {wanted}", where or None)
+
+
+_KINDS = {
+    stat.S_IFREG: "a regular file",
+    stat.S_IFDIR: "a directory",
+    stat.S_IFLNK: "a symbolic link",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a character device",
+    stat.S_IFBLK: "a block device",
+}
+
+
+def read_regular(path: Path, most: int, *, below: Path | None = None) -> bytes:
+    """The content of a file that a stranger may have written; at most `most` bytes. Raises `OSError` as `open_regular`."""
+    with os.fdopen(open_regular(path, below=below), "rb", buffering=0) as file:
+        data = bytearray()
+        if os.fstat(file.fileno()).st_size <= most:
+            while chunk := file.read(min(CHUNK, most + 1 - len(data))):
+                data += chunk
+            if len(data) <= most:
+                return bytes(data)
+    raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
+
+
+def sha256_of(path: Path, *, below: Path | None = None) -> str:
+    """Hex, of a file's content. Raises `OSError` as `open_regular`, for a symlink too."""
     hasher = hashlib.sha256()
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    fd = open_regular(path, below=below)
     try:
         while chunk := os.read(fd, CHUNK):
             hasher.update(chunk)

@@ -23,6 +23,7 @@ import msgspec
 from repro_env.io import settings
 from repro_env.io.answer import (
     LATER,
+    MAX_PAGE,
     chunks,
     content_range,
     content_type,
@@ -34,7 +35,7 @@ from repro_env.io.answer import (
     translated,
     whole_body,
 )
-from repro_env.io.files import CHUNK
+from repro_env.io.files import CHUNK, open_regular, read_regular
 from repro_env.io.pip import build, config_files, configured
 from repro_env.io.ranges import RangeFile
 from repro_env.model import codec, redact
@@ -285,7 +286,7 @@ def _local_page(path: Path) -> Page:
     if path.is_dir():
         path /= "index.html"
     try:
-        return Page(200, path.as_uri(), "text/html", path.read_bytes())
+        return Page(200, path.as_uri(), "text/html", read_regular(Path(os.path.realpath(path)), MAX_PAGE))
     except (FileNotFoundError, NotADirectoryError):
         return Page(404, path.as_uri(), "", b"")
     except OSError as error:
@@ -301,7 +302,7 @@ def _local_file(path: Path) -> BinaryIO:
 
 class _LocalFile(io.FileIO):
     def __init__(self, path: Path) -> None:
-        super().__init__(path)
+        super().__init__(open_regular(Path(os.path.realpath(path))))
         self.size = os.fstat(self.fileno()).st_size
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from repro_env import __version__
+from repro_env.io import pace
 from repro_env.model import redact
 from repro_env.model.errors import LockError
 
@@ -49,6 +50,7 @@ def build(command: Any, options: Any, *, plain: bool) -> Any:
         # Several threads ask at once, so nobody is asked for a password; keyring is as configured.
         session.auth._prompt_for_password = _no_password  # noqa: SLF001
         session.auth._should_save_password_to_keyring = lambda: False  # noqa: SLF001
+        pace.keep(session)
     except Exception as error:  # noqa: BLE001
         raise LockError(
             f"pip cannot be used to reach indexes: {redact.line(repr(error))}",

@@ -16,8 +16,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from repro_env import __version__
-from repro_env.io import trust
-from repro_env.io.answer import LATER, LONGEST, content_range
+from repro_env.io import pace, trust
+from repro_env.io.answer import LATER, content_range
 from repro_env.io.broken import explained, is_no_tls, is_passing
 from repro_env.io.files import CHUNK
 from repro_env.io.target import check, is_loopback, joined, origin
@@ -71,9 +71,8 @@ class Answer:
             yield from self._response.raw.stream(CHUNK, decode_content=False)
 
     def whole(self, limit: int) -> bytes | None:
-        """The body; None when the transfer was cut. Raises `NetworkError` for one of over `limit` bytes, or too long under way."""
+        """The body; None when the transfer was cut. Raises `NetworkError` for one of over `limit` bytes."""
         body = bytearray()
-        until = time.monotonic() + LONGEST
         where = redact.url(self.url)
         read = getattr(self._response.raw, "read1", self._response.raw.read)  # of urllib3 2: what is there already
         if self.length > limit:
@@ -83,8 +82,6 @@ class Answer:
                 body += chunk
                 if len(body) > limit:
                     raise NetworkError(f"answers with over {limit:,} bytes", where=where, hint=LATER)
-                if time.monotonic() > until:
-                    raise NetworkError(f"is too slow: no whole answer in {LONGEST:.0f} s", where=where, hint=LATER)
         except _cuts():
             return None
         return bytes(body) if self.length in (-1, len(body)) else None
@@ -92,7 +89,7 @@ class Answer:
     def finish(self) -> None:
         """Read a short body that nobody wants, so that the connection can be used again."""
         if 0 <= self.length <= _DRAIN or self._response.request.method == "HEAD":
-            with contextlib.suppress(*_cuts()):
+            with contextlib.suppress(NetworkError, *_cuts()):
                 self._response.raw.read(_DRAIN)
 
 
@@ -292,6 +289,7 @@ def _new_session(name: str) -> Any:
     session.cookies.set_policy(DefaultCookiePolicy(allowed_domains=[]))
     session.get_redirect_target = lambda _: None  # redirects are ours to follow
     session.mount("https://", _adapter(trust.trusted(name, requests.certs.where())))
+    pace.keep(session)
     return session
 
 

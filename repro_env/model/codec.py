@@ -7,6 +7,7 @@ Two forms: `canonical` (sorted keys, no white space; what digests are taken of) 
 from __future__ import annotations
 
 import hashlib
+import re
 import threading
 from typing import Any, TypeVar
 
@@ -40,6 +41,8 @@ def digest(value: Any) -> str:
     return "sha256:" + hashlib.sha256(canonical(value)).hexdigest()
 
 
+_LONG_NUMBER = re.compile(rb"[\s:,\[-][0-9]{19}")
+"""There may be a number that can be decoded, and not be written again."""
 _lock = threading.Lock()
 _decoders: dict[Any, Any] = {}
 
@@ -60,7 +63,7 @@ def decoder(into: type[T]) -> msgspec.json.Decoder[T]:
 def decode(data: bytes, into: type[T], *, where: str) -> T:
     """Decode JSON strictly. Raises `SpecError` naming the place inside the document."""
     try:
-        return decoder(into).decode(data)
+        value = decoder(into).decode(data)
     except msgspec.ValidationError as error:
         raise SpecError(
             f"not a valid {into.__name__}: {error}",
@@ -73,6 +76,13 @@ def decode(data: bytes, into: type[T], *, where: str) -> T:
             where=where,
             hint="the file is truncated or damaged; capture again or restore it from its backup",
         ) from None
+    try:
+        if _LONG_NUMBER.search(data):
+            msgspec.msgpack.encode(value)  # JSON takes them
+    except OverflowError:
+        hint = "the file was edited or damaged; restore it from a copy"
+        raise SpecError("holds a number of more than 64 bits", where=where, hint=hint) from None
+    return value
 
 
 class _Header(msgspec.Struct):

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from repro_env.image.manifest import Image
-from repro_env.io.files import atomic_write, locked
+from repro_env.io.files import atomic_write, locked, read_regular
 from repro_env.model import codec
 from repro_env.model.errors import ArtifactError, UsageError
 from repro_env.model.image import GZIP, INDEX, Blob
@@ -103,7 +103,7 @@ class Oci:
             others = [one for one in index["manifests"] if _tag_of(one) != self._tag]
             index["manifests"] = sorted([*others, entry], key=lambda one: (_tag_of(one), str(one.get("digest"))))
             data = codec.canonical(index)
-            if not path.is_file() or path.read_bytes() != data:
+            if not path.is_file() or read_regular(path, _MAX_INDEX) != data:
                 # What others put there is not ours to lose in a power cut; our own is made again.
                 atomic_write(path, data, flush=bool(others))
 
@@ -111,10 +111,11 @@ class Oci:
 def read_index(path: Path) -> dict[str, Any]:
     """The index of a layout; an empty one when there is none. Raises `ArtifactError` for what cannot be one."""
     try:
-        with path.open("rb") as file:
-            index = msgspec.json.decode(file.read(_MAX_INDEX))
+        index = msgspec.json.decode(read_regular(path, _MAX_INDEX))
     except FileNotFoundError:
         return {"manifests": [], "mediaType": INDEX, "schemaVersion": 2}
+    except OSError as error:
+        raise ArtifactError(f"cannot be read: {error.strerror}", where=str(path), hint="name another folder") from None
     except (msgspec.DecodeError, RecursionError) as error:  # the last: nested too deep
         raise ArtifactError(f"is no index of an image layout: {error}", where=str(path), hint="name another folder") from None
     listed = index.get("manifests") if isinstance(index, dict) else None
@@ -136,7 +137,7 @@ def _tag_of(entry: dict[str, Any]) -> str:
 
 def _is_layout(path: Path) -> bool:
     try:
-        mark = msgspec.json.decode(path.read_bytes()[:1000])
-    except (OSError, msgspec.DecodeError):
+        mark = msgspec.json.decode(read_regular(path, 1000))
+    except (OSError, msgspec.DecodeError, RecursionError):
         return False
     return isinstance(mark, dict) and mark.get("imageLayoutVersion") == "1.0.0"

@@ -21,6 +21,7 @@ from typing import Any
 import msgspec
 
 from repro_env.io.engine import Engine
+from repro_env.io.files import read_regular
 from repro_env.model import redact
 from repro_env.model.errors import CaptureError, EngineError, ReproEnvError, StoreError
 from repro_env.model.run import Launch, Outcome
@@ -31,6 +32,8 @@ from repro_env.run.pycache import Pycache
 
 _NOTES = 8
 """As many of them are kept: the command could write the file too."""
+_LONGEST = 1 << 16
+"""Bytes of what `init.py` says."""
 _LATE = 0.5
 """Seconds that an engine may take to tell that memory was short, after the end."""
 
@@ -126,10 +129,10 @@ class DockerRunner:
                     resize=lambda rows, columns: _resize(engine, made, rows, columns),
                     started=control / "started",
                 ).wait()
-                code, starved = _end(engine, made, told=(control / "ended.json").exists())
+                code, starved = _end(engine, made, told=os.path.lexists(control / "ended.json"))
             except (EngineError, OSError) as error:
                 _end_alone(pid, made)
-                if (control / "ended.json").exists():
+                if os.path.lexists(control / "ended.json"):
                     return self._outcome(launch, control, 0, bytecode, starved=False, lost=True)
                 what = error.what if isinstance(error, ReproEnvError) else str(error)
                 raise EngineError(
@@ -137,14 +140,14 @@ class DockerRunner:
                     where=engine.address,
                     hint="what it wrote is in the run's files; the next run removes its container, once the engine is back",
                 ) from None
-            if not (control / "started").exists():
+            if not os.path.lexists(control / "started"):
                 self.began = False
                 raise _not_begun(engine, code)
         return self._outcome(launch, control, code, bytecode, starved=starved)
 
     def _outcome(self, launch: Launch, control: Path, code: int, bytecode: str, *, starved: bool, lost: bool = False) -> Outcome:
         try:
-            ended = msgspec.json.decode((control / "ended.json").read_bytes(), type=_Ended)
+            ended = msgspec.json.decode(read_regular(control / "ended.json", _LONGEST), type=_Ended)
             result = os.waitstatus_to_exitcode(ended.status)
         except (OSError, ValueError, msgspec.MsgspecError):  # init itself was killed: the engine's word alone
             ended, result = None, 128 - code if code > 128 else code

@@ -18,11 +18,14 @@ from typing import Protocol
 import msgspec
 
 from repro_env.io import files
+from repro_env.model.text import RelPath
 from repro_env.run import kernel, overlay
 
 _FICLONE = 0x40049409
 _COPIED = ".copied"
 """Beside `files`: it started as a copy of the snapshot. Holds the mount points made in it."""
+_MOST_POINTS = 16 << 20
+"""Bytes of that list."""
 _CHUNK = 1 << 20
 
 
@@ -125,9 +128,13 @@ def copy_tree(source: Path, target: Path) -> None:
             copy_file(source / found.path, here)
 
 
-def copy_file(source: Path, target: Path) -> None:
-    """Copy one file with its mode and times: by reference (FICLONE), else inside the kernel, else through here."""
-    with source.open("rb", buffering=0) as read, target.open("xb", buffering=0) as written:
+def copy_file(source: Path, target: Path, *, below: Path | None = None) -> None:
+    """Copy one regular file with its mode and times: by reference (FICLONE), else inside the kernel, else through here.
+
+    `below`: as of `io.files.open_regular`. Raises `OSError`.
+    """
+    handle = files.open_regular(source, below=below)
+    with os.fdopen(handle, "rb", buffering=0) as read, target.open("xb", buffering=0) as written:
         facts = os.fstat(read.fileno())
         try:
             fcntl.ioctl(written.fileno(), _FICLONE, read.fileno())
@@ -159,14 +166,23 @@ def harvest(upper: Path, snapshot: Path) -> tuple[str, ...]:
     nothing left to do, so the answer is the first one's. Raises `OSError`.
     """
     marker = upper.parent / _COPIED
-    copied = marker.exists()
-    points = msgspec.json.decode(marker.read_bytes(), type=list[str]) if copied else []
+    copied = os.path.lexists(marker)
+    points = _points(marker) if copied else []
     for point in reversed(points):
-        _remove_empty(upper / point)
+        if not any((upper / above).is_symlink() for above in Path(point).parents):
+            _remove_empty(upper / point)
     removed: set[str] = set()
     _settle(upper, snapshot, "", removed, alone=copied)
     marker.unlink(missing_ok=True)
     return tuple(sorted(removed.difference(points)))
+
+
+def _points(marker: Path) -> list[RelPath]:
+    """Mount points that were made in a copied workspace. Raises `OSError`: what lies in a run's directory may be a stranger's."""
+    try:
+        return msgspec.json.decode(files.read_regular(marker, _MOST_POINTS), type=list[RelPath])
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise OSError(errno.EINVAL, "it is not a list of mount points", str(marker)) from None
 
 
 def _settle(upper: Path, snapshot: Path, folder: str, removed: set[str], *, alone: bool) -> None:

@@ -10,7 +10,6 @@ import contextlib
 import hashlib
 import os
 import re
-import stat
 import zlib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
@@ -21,7 +20,7 @@ import msgspec
 
 from repro_env.image import tar
 from repro_env.image.entry import CHUNK, Entry, Members
-from repro_env.io.files import room, sync_folder
+from repro_env.io.files import open_regular, room, sync_folder
 from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.errors import ArtifactError
@@ -138,7 +137,7 @@ class Carried:
     def file(self, digest: str) -> Path | None:
         """The blob as a file that holds its very bytes, or None. Not checked: put it into the store, which does."""
         path = self._folder / hex_of(digest)
-        return path if path.is_file() else None
+        return path if path.is_file() and not path.is_symlink() else None
 
     def tree(self, blob: TreeBlob) -> Members:
         """The members of a carried tree. Raises `ArtifactError` when it is missing, or is not the tree that `blob` names.
@@ -208,7 +207,7 @@ class Carried:
     def path(self, digest: str) -> Path | None:
         """The blob's file in either form, or None. Not checked."""
         name = hex_of(digest)
-        return next((path for path in (self._folder / name, self._folder / f"{name}.gz") if path.is_file()), None)
+        return next((path for path in (self._folder / name, self._folder / f"{name}.gz") if os.path.lexists(path)), None)
 
     @contextlib.contextmanager
     def _open(self, digest: str, size: int | None) -> Iterator[_Source]:
@@ -220,12 +219,10 @@ class Carried:
                 hint="copy the whole folder of the spec, blobs/ included, or capture again",
             )
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            fd = open_regular(path, below=self._folder.parent)
         except OSError as error:
             raise ArtifactError(f"cannot be read: {error.strerror}", where=str(path), hint=_HINT) from None
         with os.fdopen(fd, "rb", buffering=0) as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                raise ArtifactError("is not a file", where=str(path), hint=_HINT)
             yield _Source(file, str(path), hex_of(digest), size, compressed=path.suffix == ".gz")
 
 
@@ -303,7 +300,7 @@ class _Source:
 
 def key_of(path: Path) -> str:
     """Of a file: while it stays, so do the bytes."""
-    one = path.stat()
+    one = path.lstat()
     return f"{path.name} {one.st_dev} {one.st_ino} {one.st_size} {one.st_mtime_ns} {one.st_ctime_ns}"
 
 

@@ -9,7 +9,6 @@ import contextlib
 import os
 import posixpath
 import re
-import stat
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, BinaryIO
@@ -20,6 +19,7 @@ from msgspec import Meta
 from repro_env.image import flat, foreign
 from repro_env.image.entry import CHUNK
 from repro_env.image.foreign import Node
+from repro_env.io.files import open_regular
 from repro_env.model import codec
 from repro_env.model.errors import ArtifactError, SpecError, UsageError
 from repro_env.model.image import MANIFEST
@@ -100,14 +100,12 @@ def opened(path: Path) -> Iterator[Files]:
         yield Files(str(path), lambda name: (path / name).is_file(), lambda name: _file(path, name))
         return
     try:
-        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        fd = open_regular(path.resolve())
     except OSError as error:
         raise UsageError(
             f"cannot be read: {error.strerror}", where=str(path), hint="name a folder or file that holds an image"
         ) from None
     with os.fdopen(fd, "rb", buffering=0) as file:
-        if not stat.S_ISREG(os.fstat(fd).st_mode):
-            raise UsageError("is no file", where=str(path), hint="name a folder or file that holds an image")
         if file.read(4)[:2] == b"\x1f\x8b":
             raise UsageError("is a compressed archive", where=str(path), hint=f"uncompress it first: gunzip -k {path.name}")
         file.seek(0)
@@ -119,13 +117,12 @@ def opened(path: Path) -> Iterator[Files]:
 def _file(folder: Path, name: str) -> Iterator[bytes]:
     path = folder / name
     try:
-        if not path.is_file():
-            raise FileNotFoundError(2, "is not there")
-        with path.open("rb", buffering=0) as file:
+        with os.fdopen(open_regular(path, below=folder), "rb", buffering=0) as file:
             while chunk := file.read(CHUNK):
                 yield chunk
     except OSError as error:
-        raise ArtifactError(f"cannot be read: {error.strerror}", where=str(path), hint=_HINT) from None
+        why = "is not there" if isinstance(error, FileNotFoundError) else error.strerror
+        raise ArtifactError(f"cannot be read: {why}", where=str(path), hint=_HINT) from None
 
 
 def _node(nodes: Mapping[str, Node], name: str) -> Node | None:

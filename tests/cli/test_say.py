@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import subprocess
@@ -167,3 +168,18 @@ def test_silence(capsys: pytest.CaptureFixture[str]) -> None:
         advance(10)
 
     assert capsys.readouterr() == ("", "")
+
+
+def test_json_escapes_what_a_terminal_would_obey(capsys: pytest.CaptureFixture[str]) -> None:
+    value = {"a\u009b31m": "\u202eb\x1b\x7f\u061c\u2066é\u2028"}
+    say.json_result(value)
+
+    text = capsys.readouterr().out
+    assert text == '{"a\\u009b31m":"\\u202eb\\u001b\\u007f\\u061c\\u2066é\\u2028"}\n'
+    assert json.loads(text) == value
+
+
+def test_a_result_is_visible_too(capsys: pytest.CaptureFixture[str]) -> None:
+    say.result("a\x1b[2J\u009b\u202e\u061cb")
+
+    assert capsys.readouterr().out == "a\\x1b[2J\\x9b\\u202e\\u061cb\n"

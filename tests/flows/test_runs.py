@@ -11,6 +11,7 @@ from repro_env.catalog import outputs, records
 from repro_env.catalog.records import Run
 from repro_env.flows import runs
 from repro_env.model.errors import RecordError
+from repro_env.model.talk import Silent
 from repro_env.store.store import Store
 from tests.catalog.test_records import end, recorded, start
 
@@ -49,7 +50,7 @@ def names(made: tuple[Path, ...], target: Path) -> list[str]:
 )
 def test_outputs_are_fetched_at_their_paths(run: Run, tmp_path: Path, glob: str | None, picked: list[str]) -> None:
     target = tmp_path / "to" / "there"
-    assert names(runs.get(run, glob, target, force=False), target) == picked
+    assert names(runs.get(run, glob, target, force=False, tell=Silent()), target) == picked
     if "ck/1/w.pt" in picked:
         assert (target / "ck/1/w.pt").read_text() == "w1"
         assert stat.S_IMODE((target / "ck/1/w.pt").stat().st_mode) & 0o200
@@ -59,7 +60,7 @@ def test_outputs_are_fetched_at_their_paths(run: Run, tmp_path: Path, glob: str 
 
 def test_nothing_that_a_glob_means_is_said(run: Run, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="no output that"):
-        runs.get(run, "*.zip", tmp_path / "to", force=False)
+        runs.get(run, "*.zip", tmp_path / "to", force=False, tell=Silent())
     assert not (tmp_path / "to").exists()
 
 
@@ -67,38 +68,38 @@ def test_nothing_is_overwritten_without_force(run: Run, tmp_path: Path) -> None:
     (tmp_path / "ck" / "2").mkdir(parents=True)
     (tmp_path / "ck" / "2" / "w.pt").write_text("mine")
     with pytest.raises(RecordError, match="there already"):
-        runs.get(run, None, tmp_path, force=False)
+        runs.get(run, None, tmp_path, force=False, tell=Silent())
     assert not (tmp_path / "a.txt").exists()
-    runs.get(run, None, tmp_path, force=True)
+    runs.get(run, None, tmp_path, force=True, tell=Silent())
     assert (tmp_path / "ck/2/w.pt").read_text() == "w2"
-    runs.get(run, None, tmp_path, force=True)
+    runs.get(run, None, tmp_path, force=True, tell=Silent())
 
 
 def test_a_dangling_link_is_something_too(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").symlink_to("/nonexistent/secret")
     with pytest.raises(RecordError, match="there already"):
-        runs.get(run, "a.txt", tmp_path, force=False)
-    runs.get(run, "a.txt", tmp_path, force=True)
+        runs.get(run, "a.txt", tmp_path, force=False, tell=Silent())
+    runs.get(run, "a.txt", tmp_path, force=True, tell=Silent())
     assert not (tmp_path / "a.txt").is_symlink()
 
 
 def test_a_folder_is_never_replaced_by_a_file(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").mkdir()
     with pytest.raises(RecordError, match="is a folder"):
-        runs.get(run, "a.txt", tmp_path, force=True)
+        runs.get(run, "a.txt", tmp_path, force=True, tell=Silent())
 
 
 def test_a_file_in_the_way_of_a_folder_is_named(run: Run, tmp_path: Path) -> None:
     (tmp_path / "ck").write_text("mine")
     with pytest.raises(RecordError):
-        runs.get(run, "ck", tmp_path, force=False)
+        runs.get(run, "ck", tmp_path, force=False, tell=Silent())
 
 
 def test_an_output_that_was_changed_since_is_not_passed_on(run: Run, tmp_path: Path) -> None:
     (run.files / "a.txt").write_text("b")
     with pytest.raises(RecordError, match="changed since"):
-        runs.get(run, None, tmp_path / "to", force=False)
-    assert names(runs.get(run, "ck", tmp_path / "to", force=False), tmp_path / "to") == ["ck/1/w.pt", "ck/2/w.pt"]
+        runs.get(run, None, tmp_path / "to", force=False, tell=Silent())
+    assert names(runs.get(run, "ck", tmp_path / "to", force=False, tell=Silent()), tmp_path / "to") == ["ck/1/w.pt", "ck/2/w.pt"]
 
 
 def test_runs_lie_beside_the_nearest_spec_whatever_it_holds(tmp_path: Path) -> None:

@@ -303,3 +303,29 @@ def test_so_is_one_that_changes_while_it_is_read(tmp_path: Path) -> None:
     os.utime(tmp_path / "file")
     with pytest.raises(CaptureError, match="changed while it was captured"):
         list(chunks)
+
+
+def test_only_a_regular_file_below_its_directory_is_read(tmp_path: Path) -> None:
+    (tmp_path / "own" / "below").mkdir(parents=True)
+    (tmp_path / "own" / "below" / "file").write_bytes(b"12345")
+    (tmp_path / "own" / "link").symlink_to("below/file")
+    (tmp_path / "own" / "out").symlink_to("below")
+    os.mkfifo(tmp_path / "own" / "pipe")
+    os.truncate(os.open(tmp_path / "own" / "sparse", os.O_CREAT | os.O_RDWR), 1 << 40)
+    own = tmp_path / "own"
+    assert files.read_regular(own / "below" / "file", 5, below=own) == b"12345"
+    wrong = {
+        "link": "a symbolic link, not a regular file",
+        "out/file": "a symbolic link, not a directory",
+        "pipe": "a named pipe",
+        "below": "a directory, not",
+        "sparse": "larger than 5 bytes",
+        "below/../../own/below/file": "leads out",
+        "below/none": "No such file",
+    }
+    for name, why in wrong.items():
+        with pytest.raises(OSError, match=why) as caught:
+            files.read_regular(own / name, 5, below=own)
+        assert caught.value.filename == str(own / name)
+    with pytest.raises(OSError, match="larger than 4 bytes"):
+        files.read_regular(own / "below" / "file", 4)

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
+import socket
 import threading
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from repro_env.io import http, pip
+from repro_env.io import http, pace, pip
 from repro_env.io.http import PASSED, Session
 from repro_env.io.ranges import RangesRefusedError
 from repro_env.model.errors import LockError, NetworkError
 from repro_env.store.facts import FactCache
 from tests.fakes import wheels
 from tests.fakes.index import Index, configured
+from tests.io.test_web import server
 
 
 @pytest.fixture
@@ -305,3 +308,22 @@ def test_many_threads_share_a_session(index: Index, monkeypatch: pytest.MonkeyPa
 
         with ThreadPoolExecutor(8) as pool:
             assert set(pool.map(read, range(8))) == {path.read_bytes()}
+
+
+@pytest.mark.parametrize(
+    "ask", [lambda url: Session().get_page(url), lambda url: list(Session().download(url))], ids=["page", "file"]
+)
+def test_an_index_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], object]) -> None:
+    monkeypatch.setattr(pace, "PATIENCE", 0.2)
+    gone = threading.Event()
+
+    def slow(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            connection.sendall(b"HTTP/1.1 200 x\r\nContent-Length: 100000\r\n\r\n")
+            while not gone.wait(0.02):
+                connection.sendall(b"x")
+
+    with server(slow) as url:
+        with pytest.raises(NetworkError, match="too slow"):
+            ask(url)
+        gone.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import email.utils
 import os
 import socket
@@ -13,7 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.io import web
+from repro_env.io import pace, web
+from repro_env.io.web import Answer
 from repro_env.model.errors import NetworkError
 
 
@@ -95,22 +97,49 @@ def test_a_server_that_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.where == url
 
 
-def test_a_server_that_comes_to_no_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(web, "LONGEST", 0.1)
+HEAD = b"HTTP/1.1 200 x\r\nContent-Length: 100000\r\n\r\n"
 
+
+@pytest.mark.parametrize("sent", [HEAD[:20], HEAD], ids=["headers", "body"])
+@pytest.mark.parametrize(
+    "read", [lambda answer: answer.whole(100_000), lambda answer: list(answer.chunks())], ids=["whole", "chunks"]
+)
+def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch, sent: bytes, read: Callable[[Answer], object]) -> None:
+    monkeypatch.setattr(pace, "PATIENCE", 0.2)
     gone = threading.Event()
 
     def slow(connection: socket.socket) -> None:
-        connection.sendall(b"HTTP/1.1 200 x\r\nContent-Length: 100000\r\n\r\n")
-        for _ in range(3000):
-            connection.sendall(b"x")
-            if gone.wait(0.02):
-                return
+        with contextlib.suppress(OSError):
+            connection.sendall(sent)
+            while not gone.wait(0.02):
+                connection.sendall(b"x")
 
-    with server(slow) as url, web.Web().send("GET", url) as answer:
-        with pytest.raises(NetworkError, match="too slow"):
-            answer.whole(100_000)
+    with server(slow) as url:
+        with pytest.raises(NetworkError, match="too slow") as caught, web.Web().send("GET", url) as answer:
+            read(answer)
         gone.set()
+    assert caught.value.where in url
+
+
+def test_time_that_the_reader_takes_is_not_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pace, "PATIENCE", 0.2)
+    body = bytes(1 << 20)
+    with server(says("200 x", body)) as url, web.Web().send("GET", url) as answer:
+        taken = 0
+        for chunk in answer.chunks():
+            time.sleep(0.3)
+            taken += len(chunk)
+    assert taken == len(body)
+
+
+def test_headers_without_an_end_are_given_up() -> None:
+    def endless(connection: socket.socket) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
+
+    with server(endless) as url, pytest.raises(NetworkError, match="headers without an end"):
+        get(url)
 
 
 @pytest.mark.parametrize(

@@ -50,7 +50,7 @@ def side(root: Path, files: Mapping[str, bytes], others: tuple[str, ...] = (), r
         here.write_bytes(data)
         digests[path] = f"sha256:{hashlib.sha256(data).hexdigest()}"
         places[path] = here
-    return Side(digests, places, end(others=others, removed=removed))
+    return Side(digests, places, end(others=others, removed=removed), root)
 
 
 def judged(
