@@ -62,18 +62,16 @@ def main(launch: Launch, stage: Stage, *, out: Writer, end: int, mask: set[int],
             notes.append("init: the command can trace it")
         notes += _filter_calls()
         out.send(Started(tuple(notes)))
-        _become_init(launch, stage.interpreter, command, end)
-        raise SandboxError(
-            "the run's first process cannot be started with the image's own Python",
-            where=stage.interpreter,
-            hint="`repro-env image verify` says whether the image is complete",
-        )
+        raise _become_init(launch, stage.interpreter, command, end)
     except BaseException as error:  # noqa: BLE001  there is no caller above to raise to
         out.fail(error)
 
 
-def _become_init(launch: Launch, interpreter: str, command: int, end: int) -> None:
-    """Turn into the program that waits for the command: nothing of the caller's is in its memory, variables or descriptors."""
+def _become_init(launch: Launch, interpreter: str, command: int, end: int) -> SandboxError:
+    """Turn into the program that waits for the command: nothing of the caller's is in its memory, variables or descriptors.
+
+    Returns only when that cannot be done: with the error that says why.
+    """
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
@@ -81,7 +79,14 @@ def _become_init(launch: Launch, interpreter: str, command: int, end: int) -> No
     os.set_inheritable(end, True)
     # Some interpreters find their own libraries by this variable alone.
     env = {one.name: one.value for one in launch.env if one.name == "LD_LIBRARY_PATH"}
-    os.execve(interpreter, [interpreter, "-I", "-S", "-B", _INIT, "attend", str(command), str(end)], env)  # noqa: S606
+    try:
+        os.execve(interpreter, [interpreter, "-I", "-S", "-B", _INIT, "attend", str(command), str(end)], env)  # noqa: S606
+    except OSError as error:
+        return SandboxError(
+            f"the run's first process, the image's own Python, cannot be started: {error.strerror}",
+            where=interpreter,
+            hint="`repro-env image verify` says whether the image is complete",
+        )
 
 
 def _filter_calls() -> list[str]:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import errno
 import os
-import socket
 import struct
 
 from repro_env.model.codec import Frozen
@@ -26,7 +25,8 @@ _CREATES = os.O_CREAT | 0o20000000
 """Flags of open(2) with which its mode counts: O_CREAT, and the bit of O_TMPFILE that is no other flag's."""
 _TERMINAL_INPUT = (0x5412, 0x541C)
 """ioctl(2): TIOCSTI puts bytes into a terminal's input, TIOCLINUX pastes into the console's."""
-_FAMILIES = (socket.AF_UNIX, socket.AF_INET, socket.AF_INET6, socket.AF_NETLINK)
+_FAMILIES = (1, 2, 10, 16)
+"""AF_UNIX, AF_INET, AF_INET6 and AF_NETLINK (socket(2)): the namespaces of a run have their own of each."""
 
 
 class _Call(Frozen, frozen=True):
@@ -146,7 +146,7 @@ def program(machine: str) -> bytes | None:
         rule(call, [_argument(0), _row(_JUMP_EQUAL, 1, over_if_not=1), _fail(errno.EPERM)])
     inputs = [part for value in _TERMINAL_INPUT for part in (_row(_JUMP_EQUAL, value, over_if_not=1), _fail(errno.EPERM))]
     rule(_IOCTL, [_argument(1), *inputs])
-    families = [_row(_JUMP_EQUAL, int(family), over_if=len(_FAMILIES) - place) for place, family in enumerate(_FAMILIES)]
+    families = [_row(_JUMP_EQUAL, family, over_if=len(_FAMILIES) - place) for place, family in enumerate(_FAMILIES)]
     rule(_SOCKET, [_argument(0), *families, _fail(errno.EAFNOSUPPORT)])
     return b"".join([*rows, _row(_RETURN, _ALLOW)])
 

@@ -23,6 +23,8 @@ class Plan(msgspec.Struct):
     launch: Launch
     spec: str
     answer: str
+    compiler: str = ""
+    """The Python that compiles afterwards, in place of the spec's."""
 
 
 class Answer(msgspec.Struct):
@@ -53,6 +55,9 @@ def main() -> None:
     backend = execute._Embedded(store, spec)
     outcome = backend.run(plan.launch, folder=Path(plan.folder))
     said = Said()
+    if plan.compiler:
+        interpreter = msgspec.structs.replace(spec.identity.interpreter, executable=plan.compiler)
+        spec = msgspec.structs.replace(spec, identity=msgspec.structs.replace(spec.identity, interpreter=interpreter))
     bytecode.keep(backend.compiled, spec, store=store, tell=said)
     sources = tuple(module.source for module in backend.compiled)
     Path(plan.answer).write_bytes(msgspec.json.encode(Answer(outcome.exit_code, outcome.means, sources, tuple(said.lines))))

@@ -56,7 +56,9 @@ class Kept:
             observed=msgspec.structs.replace(observed, interpreter=interpreter),
         )
 
-    def run(self, code: str, *, around: str = "", folder: Path | None = None, **changes: Any) -> tuple[Answer, str]:
+    def run(
+        self, code: str, *, around: str = "", folder: Path | None = None, compiler: str = "", **changes: Any
+    ) -> tuple[Answer, str]:
         """A run of Python code as the place's user. Returns the answer, and what the run printed.
 
         `around`: shell commands as root before it, in mounts of their own.
@@ -68,7 +70,7 @@ class Kept:
         folder = folder or here.runs / f"kept-{self.count}"
         answer, plan, spec = (here.root / f"{word}-{self.count}" for word in ("answer", "plan", "spec"))
         spec.write_bytes(codec.pretty(self.spec))
-        plan.write_bytes(msgspec.json.encode(Plan(str(self.name), str(folder), launch, str(spec), str(answer))))
+        plan.write_bytes(msgspec.json.encode(Plan(str(self.name), str(folder), launch, str(spec), str(answer), compiler)))
         answer.touch()
         here.own(answer)
         command = [*here.identity(), python(here.uid), "-m", "tests.flows.keeping", str(plan)]
@@ -191,14 +193,7 @@ def test_without_overlay_links_do_the_same(kept: Kept) -> None:
 
 
 def test_a_compilation_that_cannot_be_is_a_note(kept: Kept) -> None:
-    kept.spec = msgspec.structs.replace(
-        kept.spec,
-        identity=msgspec.structs.replace(
-            kept.spec.identity,
-            interpreter=msgspec.structs.replace(kept.spec.identity.interpreter, executable="/no/such/python"),
-        ),
-    )
-    done, _ = kept.run(MANY)
+    done, _ = kept.run(MANY, compiler="/no/such/python")
     assert done.exit_code == 0
     assert [line.split(":")[0] for line in done.said] == ["the bytecode of this run's modules was not kept"]
     assert kept.files() == []
