@@ -7,15 +7,17 @@ and reads the objects where they are. All of it is looked at here first, so that
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
 import msgspec
+
+from repro_env.io.files import open_regular
 
 NOT_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """What no stored path or line may hold."""
@@ -172,19 +174,16 @@ def copy(source: Path, target: Path, limit: int = _SMALL) -> None:
 
 def _open(path: Path, limit: int) -> BinaryIO | None:
     try:
-        file = os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb")
+        file = os.fdopen(open_regular(Path(os.path.realpath(path))), "rb")
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except IsADirectoryError:
-        raise GitError(f"{_named(path)} is not a regular file") from None
     except OSError as error:
+        if error.errno == errno.EINVAL:
+            raise GitError(f"{_named(path)} is not a regular file") from None
         raise GitError(f"{_named(path)} cannot be read: {error.strerror}") from None
-    facts = os.fstat(file.fileno())
-    if stat.S_ISREG(facts.st_mode) and facts.st_size <= limit:
+    if os.fstat(file.fileno()).st_size <= limit:
         return file
     file.close()
-    if not stat.S_ISREG(facts.st_mode):
-        raise GitError(f"{_named(path)} is not a regular file")
     raise GitError(f"{_named(path)} has more than {limit} bytes")
 
 
