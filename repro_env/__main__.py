@@ -10,6 +10,7 @@ from repro_env.model.errors import ReproEnvError
 
 def main() -> None:
     """Entry point of `repro-env`."""
+    in_utf8()
     occupied()
     uncoerced()
     try:
@@ -39,6 +40,15 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
     raise SystemExit(code)
+
+
+def in_utf8() -> None:
+    """Start again in UTF-8 mode where the locale's character set is another one (ISO-8859-1, or C with PYTHONUTF8=0).
+
+    Names of files are UTF-8 in every image, whatever the terminal shows; the captured Python keeps the user's locale.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and sys.executable:
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606
 
 
 def occupied() -> None:

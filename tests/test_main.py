@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -38,3 +39,14 @@ def test_streams_that_are_closed_are_not_taken_by_files() -> None:
     code = "import os; from repro_env.__main__ import occupied; occupied(); os.write(9, b'%d' % (os.open('/', os.O_RDONLY) > 2))"
     done = shell(f'{sys.executable} -c "{code}" 9>&1 <&- >&- 2>&-')
     assert (done.stdout, done.returncode) == ("1", 0)
+
+
+def test_names_of_files_are_utf8_in_every_locale(tmp_path: Path) -> None:
+    """A character set of ASCII here; ISO-8859-1 takes the same way."""
+    (tmp_path / "größe.py").write_text("x = 1\n")
+    code = (
+        "from repro_env.__main__ import in_utf8; in_utf8(); import os, sys; sys.stdout.buffer.write(os.listdir('.')[0].encode())"
+    )
+    env = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout.decode() == "größe.py"

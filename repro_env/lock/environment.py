@@ -18,12 +18,12 @@ from repro_env.capture import distributions, python, variables
 from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Entry, ordered
-from repro_env.lock import compared, compose, conda, identify, layers
+from repro_env.lock import compared, compose, conda, identify, layers, named
 from repro_env.lock.compared import Compared
 from repro_env.lock.installed import Installed, layers_of
 from repro_env.lock.live import Live, look
 from repro_env.lock.locked import Locked
-from repro_env.lock.outside import Outside, followed, outside, python_path
+from repro_env.lock.outside import Outside, followed, python_path
 from repro_env.lock.overlay import overlay
 from repro_env.lock.places import Place
 from repro_env.lock.search import Search
@@ -79,7 +79,7 @@ def lock(
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
     scanned = records.without(distributions.scan(facts.layout), meta)
     tell(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
-    live, identified, indexes = _seen(facts, meta, scanned, environ, programs, store, tell, searching, base)
+    live, identified, indexes = _seen(facts, meta, scanned, environ, programs, workspace, store, tell, searching, base)
     first = live.places[0]
     packages, plain = conda.identify(meta, first, store=store, environ=environ, tell=tell)
     linked = {one.package.key: rule.canonical(one.facts, facts.layout) for one in packages}
@@ -87,8 +87,8 @@ def lock(
     rewritten = frozenset(rule.record_path(one.package.filename) for one in packages)
     made = records.made(first.prefix, rewritten) if meta.is_there else {}
     known, unread = _compared(live, packages, linked, identified, installed, made, store)
-    beside = outside(facts, live.startup, live.places, workspace)
-    rest = overlay(known.compositions, live.places, beside, live.held, workspace, made, store)
+    beside = live.outside
+    rest, left = overlay(known.compositions, live.places, live.startup, beside, live.held, workspace, made, store)
     if base is not None:
         rest = _upon(base, live.places, rest)
     if searching is not None:
@@ -112,7 +112,14 @@ def lock(
         python_path=python_path(environ),
         outside=tuple(_carried(one) for one in beside),
         followed=followed(rest.entries, live.places, [one.root for one in beside]) if rest is not None else (),
-        unknown=(*meta.problems, *untold(facts, live, environ, store), *(one.left for one in beside if one.left)),
+        unknown=(
+            *meta.problems,
+            *untold(facts, live, environ, store),
+            *(one.left for one in beside if one.left),
+            *left,
+            *named.folders(rest, live, workspace, store),
+            *named.programs(live),
+        ),
     )
 
 
@@ -122,6 +129,7 @@ def _seen(
     scanned: distributions.Scan,
     environ: Mapping[str, str],
     programs: Sequence[str],
+    workspace: Path,
     store: Store,
     tell: Tell,
     searching: Search | None,
@@ -144,6 +152,7 @@ def _seen(
                 environ,
                 packaged=meta.shared(facts.layout.prefix),
                 programs=programs,
+                workspace=workspace,
                 store=store,
                 calm=calm,
                 pulled=base,
