@@ -10,6 +10,7 @@ from repro_env.model.errors import ReproEnvError
 
 def main() -> None:
     """Entry point of `repro-env`."""
+    in_utf8()
     occupied()
     uncoerced()
     restrict_path()
@@ -60,6 +61,15 @@ def _failed(error: Exception) -> int:
     say.say(redact.secretless("".join(traceback.format_exception(error)).rstrip()))
     say.say("repro-env: error: this is a bug in repro-env: please report it with the lines above")
     return 70
+
+
+def in_utf8() -> None:
+    """Start again in UTF-8 mode where the locale's character set is another one (ISO-8859-1, or C with PYTHONUTF8=0).
+
+    Names of files are UTF-8 in every image, whatever the terminal shows; the captured Python keeps the user's locale.
+    """
+    if sys.getfilesystemencoding() != "utf-8" and sys.executable:
+        os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606
 
 
 def occupied() -> None:

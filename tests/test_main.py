@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -50,3 +51,14 @@ def test_a_bug_is_reported_with_nothing_that_a_terminal_obeys() -> None:
     gone = subprocess.run([sys.executable, "-c", code, "b"], capture_output=True, text=True, check=False)
     assert (gone.returncode, "Traceback" in gone.stderr) == (13, False)
     assert "/nowhere/\\x9bx: cannot be used: No such file or directory" in gone.stderr
+
+
+def test_names_of_files_are_utf8_in_every_locale(tmp_path: Path) -> None:
+    """A character set of ASCII here; ISO-8859-1 takes the same way."""
+    (tmp_path / "größe.py").write_text("x = 1\n")
+    code = (
+        "from repro_env.__main__ import in_utf8; in_utf8(); import os, sys; sys.stdout.buffer.write(os.listdir('.')[0].encode())"
+    )
+    env = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
+    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, check=True)
+    assert done.stdout.decode() == "größe.py"

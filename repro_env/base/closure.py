@@ -90,6 +90,16 @@ class Loader:
                 return here
         return []
 
+    def search(self, name: str, program: str) -> list[str]:
+        """What `ctypes.util.find_library` takes for a name such as `gmp`: the first line of the cache for the program's ABI."""
+        facts = self.facts(program)
+        flags = ldcache.FLAGS.get((facts.bits, facts.machine)) if facts else None
+        start = f"lib{name}."
+        for (listed, kind), libraries in self._cache.items():
+            if kind == flags and listed.startswith(start) and len(listed) > len(start) and " " not in listed:
+                return [libraries[0].path]
+        return []
+
     def _first(self, facts: Elf, path: str, parents: tuple[str, ...]) -> Iterator[str]:
         """RPATH of the file and of those that loaded it (each unless it has a RUNPATH itself), LD_LIBRARY_PATH, RUNPATH."""
         if not facts.runpath:

@@ -46,7 +46,7 @@ def find(system: Database, name: str) -> tuple[Program, ...]:
             raise UsageError("is neither a program nor a package of this machine", where=f"--with {name}", hint=hint)
         return (Program(package=package),)
     found = [Program(_chain(path))]
-    while len(found) <= _DEEP and (command := _interpreter(found[-1].file)):
+    while len(found) <= _DEEP and (command := interpreter(found[-1].file)):
         found.append(Program(_chain(command)))
     return tuple(found)
 
@@ -75,7 +75,7 @@ def _chain(path: str) -> tuple[str, ...]:
     return tuple(chain)
 
 
-def _interpreter(path: str) -> str:
+def interpreter(path: str) -> str:
     """The program that a script runs in, through env(1) where it says so; empty for what is no script, or runs in nothing here."""
     try:
         with open(path, "rb") as file:  # noqa: PTH123

@@ -13,6 +13,9 @@ from repro_env.model.environment import Layout
 _UNCHECKED = (1).to_bytes(4, "little")
 """Flags of a .pyc that is bound to its source by a hash that nobody checks (PEP 552)."""
 _POSITION = re.compile(rb"sys\.path\.insert\(\s*-?[1-9]")
+_LOADER = re.compile(r".+/_[^/]*editable[^/]*\.py")
+_BUILDS = re.compile(rb"^class MesonpyMetaFinder|^install\(.*, ['\"][^'\"]+['\"], True, ", re.MULTILINE)
+"""Loaders of meson-python, and of scikit-build-core with `editable.rebuild`."""
 _SHOWN = 3
 
 
@@ -36,6 +39,13 @@ def unsaid(layout: Layout, found: Sequence[Found], cache_tag: str) -> tuple[str,
             f"{', '.join(sorted(blind)[:_SHOWN])}{rest}: Python runs bytecode here without a look at the source "
             "(unchecked hash); the image runs the source"
         )
+    lines += [
+        f"{path} builds the project again whenever it is imported, and a run has no build tools: "
+        "install the project without --editable"
+        for path in sorted(
+            one.path for one in found if one.kind == "file" and _LOADER.fullmatch(one.path) and _builds(prefix, one.path)
+        )
+    ]
     return tuple(redact.line(line) for line in lines)
 
 
@@ -44,6 +54,14 @@ def _blind(prefix: Path, path: str, cache_tag: str) -> bool:
     try:
         with (prefix / folder / "__pycache__" / f"{name[:-3]}.{cache_tag}.pyc").open("rb", buffering=0) as file:
             return file.read(8)[4:] == _UNCHECKED
+    except OSError:
+        return False
+
+
+def _builds(prefix: Path, path: str) -> bool:
+    try:
+        with (prefix / path).open("rb") as file:
+            return _BUILDS.search(file.read(1 << 20)) is not None
     except OSError:
         return False
 

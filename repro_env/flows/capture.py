@@ -19,10 +19,11 @@ from repro_env.flows.locate import ours
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
 from repro_env.io.files import FileContents, keys_of, walk
-from repro_env.lock import assemble, compose, conda, environment, identify, layers
+from repro_env.lock import assemble, compose, conda, dlopen, environment, identify, layers
 from repro_env.lock.locked import Locked, check_unchanged, identity_of
 from repro_env.lock.observe import observed
 from repro_env.lock.search import Search
+from repro_env.model import redact
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.environment import Excluded
 from repro_env.model.errors import CaptureError
@@ -86,12 +87,14 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         from repro_env.base import pulled
 
         base = pulled.pull(request.base, platform, kept=request.keep_base, store=store, tell=tell)
+    opened = dlopen.of_source(tree.root, tree.found, request.environ, store, [] if venv is None else [venv])
+    programs, asked = _with(request, opened)
     search = Search(request.not_secret, store.facts)
     locked = environment.lock(
         request.python,
         request.environ,
         workspace=request.source,
-        programs=request.programs,
+        programs=programs,
         store=store,
         tell=tell,
         searching=search,
@@ -138,7 +141,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         locked.indexes,
         observed(
             locked,
-            programs=request.programs,
+            programs=programs,
             source=code,
             data=tuple(one.data for one in mounted),
             excluded=tree.excluded,
@@ -147,7 +150,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
                 *search.told,
                 *(f"{one.lstrip('/')} is ignored by git and imported from: in the source" for one in more),
             ),
-            unknown=(*problems, *(line for one in mounted for line in one.problems)),
+            unknown=(*problems, *asked, *(line for one in mounted for line in one.problems)),
         ),
         locked.layers,
     )
@@ -166,6 +169,18 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     return Captured(request.output / "spec.json", spec, proven, mentioned.variables, python.holds_us(locked.facts))
 
 
+def _with(request: Request, opened: dlopen.Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """What the base has to have: what was asked for, and the libraries that the source opens; and lines on what it has not."""
+    lines = [redact.line(line) for line in opened.unknown]
+    libraries = [path for path in opened.libraries if path.isprintable()]
+    if request.base:  # a registry's image takes nothing from this machine
+        more = [
+            f"the source opens {redact.line(path)} when it runs; whether {request.base} has it is not known" for path in libraries
+        ]
+        return request.programs, (*lines, *more)
+    return tuple(dict.fromkeys((*request.programs, *libraries))), tuple(lines)
+
+
 def carry(entries: Sequence[Entry], contents: Contents, *, store: Store, carried: Carried) -> TreeBlob:
     """Keep a tree as a blob; where the blob of these very entries is there already, and whole, nothing is read."""
     known = layers.known_blob(entries, facts=store.facts)
@@ -181,7 +196,7 @@ def carry(entries: Sequence[Entry], contents: Contents, *, store: Store, carried
 def _size(locked: Locked, venv: Path) -> int:
     """Bytes of the environment's files, bytecode apart: they were listed, so nothing is listed again."""
     place = next((one for one in locked.live.places if one.prefix.resolve() == venv.resolve()), None)
-    found = place.found if place is not None else walk(venv, skip=compose.bytecode)
+    found = place.found if place is not None else walk(venv, skip=compose.Bytecode(venv))
     return sum(one.size for one in found if one.kind == "file")
 
 

@@ -106,7 +106,10 @@ class FileHashes:
 
     def _load(self, files: Sequence[Found]) -> dict[Key, bytes]:
         known: dict[Key, bytes] = {}
-        wanted = ((_signed(dev), _signed(ino), size, mtime, ctime) for dev, ino, size, mtime, ctime in (one.key for one in files))
+        wanted = (
+            (_signed(dev), _signed(ino), size, _signed(mtime), ctime)
+            for dev, ino, size, mtime, ctime in (one.key for one in files)
+        )
 
         def load(db: sqlite3.Connection) -> None:
             db.execute(f"create temp table wanted ({_COLUMNS})")
@@ -162,7 +165,7 @@ def _digest(files: Sequence[Found]) -> bytes:
 
 
 def _signed(number: int) -> int:
-    """SQLite's integers are signed 64-bit; devices and inodes are unsigned."""
+    """SQLite's integers are signed 64-bit; devices and inodes are unsigned, and so are nanoseconds after the year 2262."""
     return number - 2**64 if number >= 2**63 else number
 
 

@@ -7,7 +7,9 @@ each is there because the live tree shows it and the wheels do not.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 
 import msgspec
 
@@ -15,6 +17,9 @@ from repro_env.image import record, script, stack
 from repro_env.image.entry import Entry, ordered
 from repro_env.image.wheel import Installed
 from repro_env.io.files import Found
+
+_CACHES = ("nbi", "nbc")
+"""Of Numba: valid for the times of the sources here only, and made again by themselves."""
 
 
 class Composition(msgspec.Struct, frozen=True):
@@ -109,9 +114,43 @@ def compose(
     )
 
 
-def bytecode(path: str, is_dir: bool) -> bool:
-    """What a walk of the prefix skips: bytecode is not identity (design, section 5)."""
-    return is_dir and path.endswith("__pycache__") and path.rpartition("/")[2] == "__pycache__"
+class Bytecode:
+    """What a walk of `root` skips: bytecode of a source that is there is not identity (design, section 5).
+
+    Everything else in a `__pycache__` is a file like any other: data that a package keeps there, a module without source.
+    """
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._names: dict[str, frozenset[str]] = {}
+        """Folder -> the names in it."""
+
+    def __call__(self, path: str, is_dir: bool) -> bool:
+        folder, _, name = path.rpartition("/")
+        if is_dir:
+            return name == "__pycache__" and all(self._is_bytecode(folder, inner) for inner in self._in(path))
+        parent, _, last = folder.rpartition("/")
+        return last == "__pycache__" and self._is_bytecode(parent, name)
+
+    def _is_bytecode(self, folder: str, name: str) -> bool:
+        """Of a name in the `__pycache__` of a folder."""
+        parts = name.split(".")
+        if parts[-1] in _CACHES:
+            return True
+        if parts[-1].isdigit():
+            parts.pop()  # what a killed Python left behind: module.cpython-311.pyc.140234
+        if parts[-1] != "pyc":
+            return False
+        sources = self._in(folder)
+        return any(".".join(parts[:end]) + ".py" in sources for end in range(1, len(parts)))
+
+    def _in(self, folder: str) -> frozenset[str]:
+        if folder not in self._names:
+            try:
+                self._names[folder] = frozenset(os.listdir(self._root / folder))  # noqa: PTH208
+            except OSError:
+                self._names[folder] = frozenset()
+        return self._names[folder]
 
 
 def _entry(one: Found, hashes: Mapping[str, str]) -> Entry:

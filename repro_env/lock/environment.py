@@ -19,12 +19,12 @@ from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Entry, ordered
 from repro_env.image.layout import HOME
-from repro_env.lock import compared, compose, conda, identify, layers
+from repro_env.lock import compared, compose, conda, identify, layers, named
 from repro_env.lock.compared import Compared
 from repro_env.lock.installed import Installed, layers_of
 from repro_env.lock.live import Live, look
 from repro_env.lock.locked import Locked
-from repro_env.lock.outside import Outside, followed, outside, python_path
+from repro_env.lock.outside import Outside, followed, python_path
 from repro_env.lock.overlay import overlay
 from repro_env.lock.places import Place
 from repro_env.lock.search import Search
@@ -82,7 +82,7 @@ def lock(
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
     scanned = records.without(distributions.scan(facts.layout), meta)
     tell(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
-    live, identified, indexes = _seen(facts, meta, scanned, environ, programs, store, tell, searching, base)
+    live, identified, indexes = _seen(facts, meta, scanned, environ, programs, workspace, store, tell, searching, base)
     first = live.places[0]
     packages, plain = conda.identify(meta, first, store=store, environ=environ, tell=tell)
     linked = {one.package.key: rule.canonical(one.facts, facts.layout) for one in packages}
@@ -90,11 +90,11 @@ def lock(
     rewritten = frozenset(rule.record_path(one.package.filename) for one in packages)
     made = records.made(first.prefix, rewritten) if meta.is_there else {}
     known, unread = _compared(live, packages, linked, identified, installed, made, store)
-    beside = outside(facts, live.startup, live.places, workspace)
+    beside = live.outside
     names = {one.facts.name for place in live.places for one in place.scanned.distributions}
     home = homefiles.look(names | {one.package.name for one in packages}, environ, without=workspace)
     own = {path: one.data for path, one in home.held.items()}
-    rest = overlay(known.compositions, live.places, beside, live.held, workspace, made, own, store)
+    rest, left = overlay(known.compositions, live.places, live.startup, beside, live.held, workspace, made, own, store)
     if base is not None:
         rest = _upon(base, live.places, rest)
     if searching is not None:
@@ -128,6 +128,9 @@ def lock(
             *_asking_git(beside),
             *untold(facts, live, environ, store),
             *(one.left for one in beside if one.left),
+            *left,
+            *named.folders(rest, live, workspace, store),
+            *named.programs(live),
         ),
     )
 
@@ -138,6 +141,7 @@ def _seen(
     scanned: distributions.Scan,
     environ: Mapping[str, str],
     programs: Sequence[str],
+    workspace: Path,
     store: Store,
     tell: Tell,
     searching: Search | None,
@@ -160,6 +164,7 @@ def _seen(
                 environ,
                 packaged=meta.shared(facts.layout.prefix),
                 programs=programs,
+                workspace=workspace,
                 store=store,
                 calm=calm,
                 pulled=base,

@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from repro_env.base import fit, host, interpreter
-from repro_env.base.tree import Tree
+from repro_env.base.tree import Tree, within
 from repro_env.capture import distributions, frameworks, gpu, python, system
 from repro_env.capture.distributions import Scan
 from repro_env.image.entry import Entry
 from repro_env.io.files import Found, fingerprint
 from repro_env.io.hashes import settled
-from repro_env.lock import places
+from repro_env.lock import dlopen, places
+from repro_env.lock.outside import Outside, outside
 from repro_env.lock.owners import Owners
 from repro_env.lock.places import Place
 from repro_env.model import codec
@@ -44,6 +45,10 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     libraries: tuple[SharedLibrary, ...]
     carried: tuple[Carried, ...]
     """What belongs to no package of the system."""
+    outside: tuple[Outside, ...]
+    """What Python imports from elsewhere."""
+    unknown: tuple[str, ...] = ()
+    """Of the libraries that the code opens: one line for what cannot be told."""
 
     @property
     def trees(self) -> tuple[Tree, ...]:
@@ -72,6 +77,7 @@ def look(
     *,
     packaged: Mapping[str, str],
     programs: Sequence[str],
+    workspace: Path,
     store: Store,
     calm: Event | None = None,
     pulled: Base | None = None,
@@ -79,7 +85,7 @@ def look(
     """Look at everything, each file once.
 
     `scanned`: the environment's own distributions; `packaged`: real path -> owner of what conda packages hold;
-    `programs`: of `--with`; `pulled`: the base, where it is not cut from this machine.
+    `programs`: of `--with`; `workspace`: the source, which runs show at its own path; `pulled`: the base, where it is not cut from this machine.
 
     `calm` is set when the libraries that were loaded to be asked are gone from memory.
     """
@@ -94,11 +100,15 @@ def look(
         if calm is not None:
             loading.add_done_callback(lambda _: calm.set())
         found = [_hashed(number, one, store) for number, one in enumerate(listed)]
+        beside = outside(facts, startup, found, workspace)
+        opened = dlopen.of_environment(facts.interpreter.executable, found, beside, environ, store)
         loaded = loading.result()
         if pulled is None:
-            cut, runtime = _system(facts, startup, found, loaded, environ, programs, store)
+            cut, runtime = _system(
+                facts, startup, found, beside, (*_outside(loaded, found), *opened.libraries), environ, programs, store
+            )
         else:
-            cut, runtime = _upon(pulled, facts, startup, found, loaded, environ, store)
+            cut, runtime = _upon(pulled, facts, startup, found, beside, _outside(loaded, found), environ, store)
         this_host, accelerators = asking.result()
     owners = Owners(found, packaged, cut, runtime)
     tied = frameworks.frameworks(loaded, owner=owners.owner, sha256=owners.sha256)
@@ -114,6 +124,8 @@ def look(
         interpreter=runtime,
         libraries=owners.libraries((*startup.mapped, *loaded.mapped)),
         carried=cut.carried,
+        outside=beside,
+        unknown=(*opened.unknown, *(_lacking(pulled, opened.libraries, found, beside) if pulled is not None else ())),
     )
 
 
@@ -155,7 +167,8 @@ def _system(
     facts: Interpretation,
     startup: Startup,
     found: Sequence[Place],
-    loaded: frameworks.Report,
+    beside: Sequence[Outside],
+    mapped: Sequence[str],
     environ: Mapping[str, str],
     programs: Sequence[str],
     store: Store,
@@ -167,13 +180,13 @@ def _system(
         facts,
         startup,
         system=packages,
-        libraries=[library for place in found for library in _libraries(place)],
-        mapped=_outside(loaded, found),
+        libraries=_libraries(found, beside),
+        mapped=map(Path, mapped),
         programs=programs,
         locale=startup.locale,
         # Only where packages of the system may be: nobody's package is in a virtual environment.
         folders=[] if facts.is_venv and len(found) == 1 else sites,
-        elsewhere=[str(site) for site in sites],
+        elsewhere=[str(site) for site in (*sites, *(one.root for one in beside if _is_whole(one)))],
         environ=environ,
         hashes=store.hashes,
         known=store.facts,
@@ -188,7 +201,8 @@ def _upon(
     facts: Interpretation,
     startup: Startup,
     found: Sequence[Place],
-    loaded: frameworks.Report,
+    beside: Sequence[Outside],
+    mapped: Sequence[str],
     environ: Mapping[str, str],
     store: Store,
 ) -> tuple[host.Cut, Tree | None]:
@@ -197,8 +211,8 @@ def _upon(
         facts,
         startup,
         pulled,
-        libraries=[library for place in found for library in _libraries(place)],
-        mapped=_outside(loaded, found),
+        libraries=_libraries(found, beside),
+        mapped=map(Path, mapped),
         elsewhere=[str(place.prefix / site) for place in found for site in (place.layout.purelib, place.layout.platlib)],
         environ=environ,
     )
@@ -209,18 +223,36 @@ def _upon(
     return cut, runtime
 
 
-def _outside(loaded: frameworks.Report, found: Sequence[Place]) -> list[Path]:
+def _outside(loaded: frameworks.Report, found: Sequence[Place]) -> list[str]:
     """Libraries that were loaded from outside all places; a driver's is every machine's own."""
     prefixes = tuple(f"{os.path.realpath(place.prefix)}/" for place in found if place.number == 0)
     paths = (*loaded.mapped, *loaded.beside)
-    return [Path(path) for path in paths if not frameworks.is_driver(path) and not path.startswith(prefixes)]
+    return [path for path in paths if not frameworks.is_driver(path) and not path.startswith(prefixes)]
 
 
-def _libraries(place: Place) -> list[Path]:
+def _libraries(places: Sequence[Place], beside: Sequence[Outside]) -> list[Path]:
+    """Of the environment and of what Python imports beside it."""
     return [
-        place.prefix / one.path
-        for one in place.found
+        root / one.path
+        for root, found in (*((one.prefix, one.found) for one in places), *((one.root, one.found) for one in beside))
+        for one in found
         if ".so" in one.path and one.kind == "file" and ".so" in one.path.rpartition("/")[2]
+    ]
+
+
+def _is_whole(one: Outside) -> bool:
+    """Whether all of the folder travels, not one archive in it."""
+    return one.named.is_dir()
+
+
+def _lacking(pulled: Base, libraries: Sequence[str], found: Sequence[Place], beside: Sequence[Outside]) -> list[str]:
+    """A line for each library that the code opens and that a pulled base has nowhere."""
+    names = {path.rpartition("/")[2] for path in pulled.entries}
+    held = [os.path.realpath(one) for one in (*(place.prefix for place in found), *(one.root for one in beside))]
+    return [
+        f"the environment's code opens {one} when it runs, and {pulled.hint.reference} has no library of that name"
+        for one in libraries
+        if one.rpartition("/")[2] not in names and not frameworks.is_driver(one) and not within(os.path.realpath(one), held)
     ]
 
 

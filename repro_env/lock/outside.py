@@ -13,6 +13,7 @@ from repro_env.capture import distributions, source
 from repro_env.image.entry import Entry
 from repro_env.image.layout import inside
 from repro_env.io.files import Found, walk
+from repro_env.lock import compose
 from repro_env.lock.places import Place
 from repro_env.model import redact
 from repro_env.model.environment import Interpretation, Startup
@@ -51,6 +52,7 @@ def outside(facts: Interpretation, startup: Startup, places: Sequence[Place], wo
     found: list[Outside] = []
     whole: list[Path] = []
     for named in sorted(root for root in _roots(startup, places) if not _is_system(root)):
+        named = _archive(named)
         root = Path(os.path.realpath(named))
         if any(named.is_relative_to(parent) for parent in covered) or not named.exists():
             continue
@@ -63,6 +65,11 @@ def outside(facts: Interpretation, startup: Startup, places: Sequence[Place], wo
         else:
             found.append(Outside(root.parent, named, tuple(walk(root.parent, skip=_all_but(root.name)))))
     return tuple(found)
+
+
+def _archive(named: Path) -> Path:
+    """The zip file that a folder on `sys.path` is in (`libs.zip/lib`); every other path as it is."""
+    return next((parent for parent in named.parents if parent.is_file()), named)
 
 
 def _left(root: Path, tree: source.SourceTree) -> str:
@@ -95,11 +102,18 @@ def _all_but(name: str) -> Callable[[str, bool], bool]:
     return lambda path, _is_dir: path != name
 
 
-def linked(overlay: Sequence[Entry], places: Sequence[Place], held: Collection[str], roots: Sequence[Path]) -> LiveTree:
+def linked(
+    overlay: Sequence[Entry],
+    places: Sequence[Place],
+    held: Collection[str],
+    roots: Sequence[Path],
+    left: list[str] | None = None,
+) -> LiveTree:
     """What symlinks of the environment lead to and nothing else holds: carried at its own path.
 
     `held` are the paths of the layers below, relative to `/`; `roots` are folders that a run shows at their own path.
-    Raises `CaptureError` for a link to more than `CAP` bytes or `MOST` files.
+    Raises `CaptureError` for a link to more than `CAP` bytes or `MOST` files; of a link in none of the places, `left` gets a
+    line instead, since a project may well link to data.
     """
     tree = LiveTree()
     prefixes = [(prefix, place) for place in places for prefix in {str(place.prefix), os.path.realpath(place.prefix)}]
@@ -118,26 +132,32 @@ def linked(overlay: Sequence[Entry], places: Sequence[Place], held: Collection[s
             if str(target) not in known and inside(str(target)) not in held:
                 tree.follow(str(target))  # the links on the way
             continue
-        if tree.follow(str(target)) is None:
-            raise CaptureError(
-                f"is a symlink to {entry.target}, which is no file or folder that can be held",
-                where=str(here),
-                hint="remove it from the environment and capture again",
-            )
+        own = any(entry.path.startswith(f"{place.root}/") for place in places)
+        before = size, count
         for one in walk(real) if real.is_dir() else ():
             size, count = size + one.size, count + 1
             if size > CAP or count > MOST:
                 break
         size += real.stat().st_size
         if size > CAP or count > MOST:
-            raise CaptureError(
+            what = (
                 f"is a symlink to {entry.target}, outside the environment, and what is there is more than "
-                f"{CAP // 10**6} MB or {MOST:,} files",
-                where=str(here),
-                hint="replace the link by what is needed of it, or give it to runs as data: --data",
+                f"{CAP // 10**6} MB or {MOST:,} files"
             )
+            if own or left is None:
+                hint = "replace the link by what is needed of it, or give it to runs as data: --data"
+                raise CaptureError(what, where=str(here), hint=hint)
+            left.append(redact.line(f"{here} {what}: not held; runs have it when it is given with --data {real}"))
+            size, count = before
+            continue
+        if tree.follow(str(target)) is None:
+            what = f"is a symlink to {entry.target}, which is no file or folder that can be held"
+            if own or left is None:
+                raise CaptureError(what, where=str(here), hint="remove it from the environment and capture again")
+            left.append(redact.line(f"{here} {what}"))
+            continue
         if real.is_dir():
-            tree.below(str(real), lambda path, is_dir: is_dir and path.rpartition("/")[2] == "__pycache__")
+            tree.below(str(real), compose.Bytecode(real))
     return tree
 
 

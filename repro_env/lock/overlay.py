@@ -3,41 +3,47 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from repro_env.base.tree import Tree
+from repro_env.base.tree import Tree, within
 from repro_env.image.entry import Entry, entries_of, ordered
 from repro_env.image.layout import HOME, inside
 from repro_env.io.files import FileContents, Key, keys_of
 from repro_env.lock import compose
 from repro_env.lock.outside import Outside, linked
 from repro_env.lock.places import Place
+from repro_env.model.environment import Startup
 from repro_env.store.store import Store
 
 
 def overlay(
     compositions: Sequence[compose.Composition],
     observed: Sequence[Place],
+    startup: Startup,
     beside: Sequence[Outside],
     held: Mapping[str, Entry],
     workspace: Path,
     made: Mapping[str, bytes],
     home: Mapping[str, bytes],
     store: Store,
-) -> Tree | None:
-    """The tree, or None where there is nothing of the kind.
+) -> tuple[Tree | None, tuple[str, ...]]:
+    """The tree, or None where there is nothing of the kind; and a line for each thing that is not held.
 
     `compositions`: of the places, in their order. `held`: the entries of all lower trees. `workspace`: a run shows it at
     its own path. `made`: what stands in the place of files of the first place. `home`: configuration, by its path below a
     home directory. Raises `CaptureError` for links to too much.
     """
     entries = [entry for one in compositions for entry in one.overlay]
-    roots = [workspace, *(one.root for one in beside)]
-    links = linked(entries, observed, held, roots)
     for one in beside:
         entries += entries_of(one.found, store.hashes.of(one.root, one.found), below=inside(str(one.root)))
+    roots = [workspace, *(one.root for one in beside if one.named.is_dir())]
+    left: list[str] = []
+    links = linked(entries, observed, held, roots, left)
+    for one in beside:
         links.follow(str(one.named))
+    entries += _by_real_name(observed[0], startup)
     for place in observed:
         if place.layout.in_place:
             links.follow(place.layout.prefix)
@@ -52,7 +58,16 @@ def overlay(
     own = {f"{inside(HOME)}/{path}": data for path, data in home.items()}
     entries += [Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in own.items()]
     own |= {f"{observed[0].root}/{path}": data for path, data in made.items()}
-    return Tree(entries=tuple(ordered(entries)), contents=_Contents(observed[0], keys, own)) if entries else None
+    tree = Tree(entries=tuple(ordered(entries)), contents=_Contents(observed[0], keys, own)) if entries else None
+    return tree, tuple(left)
+
+
+def _by_real_name(place: Place, startup: Startup) -> list[Entry]:
+    """A link at the real path of an environment that is reached through a symlink, where `sys.path` names it by that."""
+    real = os.path.realpath(place.prefix)
+    if place.layout.in_place or real == str(place.prefix) or not any(within(path, (real,)) for path in startup.sys_path):
+        return []
+    return [Entry(inside(real), "link", target=f"/{place.root}")]
 
 
 class _Contents:

@@ -119,30 +119,31 @@ def listed(facts: Interpretation, layout: Layout, scanned: distributions.Scan) -
 
 
 def _skip(facts: Interpretation, layout: Layout, scanned: distributions.Scan) -> Skip:
+    bytecode = compose.Bytecode(Path(layout.prefix))
     if layout != facts.layout or facts.kind == "system":
-        return _only(layout, _elsewhere(layout, scanned))
+        return _only(layout, _elsewhere(layout, scanned), bytecode)
     if facts.kind == "interpreter":
-        return _but_interpreter(facts)
+        return _but_interpreter(facts, bytecode)
     if facts.kind == "conda":
         apart = conda.beside(Path(layout.prefix))
-        return lambda path, is_dir: path in apart or compose.bytecode(path, is_dir)
-    return compose.bytecode
+        return lambda path, is_dir: path in apart or bytecode(path, is_dir)
+    return bytecode
 
 
-def _only(layout: Layout, files: frozenset[str]) -> Skip:
+def _only(layout: Layout, files: frozenset[str], bytecode: Skip) -> Skip:
     sites = {layout.purelib, layout.platlib}
     inner = tuple(f"{site}/" for site in sites)
     parents = {parent for path in (*sites, *files) for parent in _parents(path)}
 
     def skip(path: str, is_dir: bool) -> bool:
         if path in sites or path.startswith(inner):
-            return compose.bytecode(path, is_dir)
+            return bytecode(path, is_dir)
         return path not in (parents if is_dir else files)
 
     return skip
 
 
-def _but_interpreter(facts: Interpretation) -> Skip:
+def _but_interpreter(facts: Interpretation, bytecode: Skip) -> Skip:
     """The standard library, its headers and the static libraries are the interpreter's own layer, or in none by its rule."""
     prefix, python = facts.layout.prefix, facts.interpreter
     parts = {os.path.relpath(path, prefix) for path in (python.stdlib, python.platstdlib)}
@@ -153,10 +154,10 @@ def _but_interpreter(facts: Interpretation) -> Skip:
 
     def skip(path: str, is_dir: bool) -> bool:
         if path in sites or path.startswith(site):
-            return compose.bytecode(path, is_dir)
+            return bytecode(path, is_dir)
         if path.startswith(inner) or path == headers:
             return not any(one == path or one.startswith(path + "/") for one in sites)
-        return compose.bytecode(path, is_dir) or (not is_dir and interpreter.left_out(path, is_dir))
+        return bytecode(path, is_dir) or (not is_dir and interpreter.left_out(path, is_dir))
 
     return skip
 

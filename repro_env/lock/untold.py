@@ -9,7 +9,7 @@ from repro_env.lock import places
 from repro_env.lock.live import Live
 from repro_env.lock.outside import systems
 from repro_env.lock.places import Place
-from repro_env.model import codec
+from repro_env.model import codec, redact
 from repro_env.model.environment import Interpretation
 from repro_env.store.store import Store
 
@@ -18,6 +18,7 @@ def untold(facts: Interpretation, live: Live, environ: Mapping[str, str], store:
     """One line each. Never empty by default: each source of facts adds its own."""
     lines = [line for place in live.places for line in places.edited(place, place.scanned.problems)]
     lines += [line for tree in live.trees for line in tree.unknown]
+    lines += map(redact.line, live.unknown)
     lines += systems(live.startup, live.places)
     if live.startup.problem:
         lines.append(f"start of Python: {live.startup.problem}")

@@ -10,7 +10,7 @@ import pytest
 
 from repro_env.capture.unsaid import unsaid
 from repro_env.io.files import walk
-from repro_env.lock.compose import bytecode
+from repro_env.lock.compose import Bytecode
 from tests.fakes.wheels import layout
 
 SITE = "lib/python3.11/site-packages"
@@ -18,7 +18,7 @@ TAG = sys.implementation.cache_tag or ""
 
 
 def told(prefix: Path) -> tuple[str, ...]:
-    return unsaid(layout(prefix), tuple(walk(prefix, skip=bytecode)), TAG)
+    return unsaid(layout(prefix), tuple(walk(prefix, skip=Bytecode(prefix))), TAG)
 
 
 def source(prefix: Path, name: str) -> Path:
@@ -68,3 +68,20 @@ def test_what_cannot_be_read_says_nothing(tmp_path: Path) -> None:
     (tmp_path / SITE / "__pycache__" / f"a.{TAG}.pyc").mkdir(parents=True)
     source(tmp_path, "a.py")
     assert told(tmp_path) == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "lines"),
+    [
+        ("_thing_editable_loader.py", "import os\nclass MesonpyMetaFinder:\n    pass\n", 1),
+        ("_editable_skbc_thing.py", "install({'a': 'b'}, {}, {}, ['a'], '/p/build', True, True, [], [], '')\n", 1),
+        ("_editable_skbc_thing.py", "install({'a': 'b'}, {}, {}, ['a'], None, False, True, [], [], '')\n", 0),
+        ("__editable___thing_1_0_finder.py", "MAPPING = {'thing': '/p/thing'}\n", 0),
+        ("thing.py", "class MesonpyMetaFinder:\n    pass\n", 0),
+    ],
+)
+def test_an_editable_that_builds_at_import_is_named(tmp_path: Path, name: str, text: str, lines: int) -> None:
+    source(tmp_path, name).write_text(text)
+    found = told(tmp_path)
+    assert len(found) == lines
+    assert all(f"{SITE}/{name} builds the project again" in line for line in found)

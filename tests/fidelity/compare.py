@@ -57,7 +57,7 @@ def left_out(path: str) -> bool:
         return True  # what conda notes down of itself: times, URLs with tokens, values of variables
     if path.endswith("/.venv/.lock"):
         return True  # uv's, empty: made whenever it installs
-    return (folder.endswith(".dist-info") and name in OWN) or "/__pycache__" in path
+    return folder.endswith(".dist-info") and name in OWN
 
 
 def same(one: list[Any] | None, other: list[Any] | None) -> bool:

@@ -40,8 +40,15 @@ def not_in_library(folder: str, name: str, is_dir: bool) -> bool:
     if not inside or "site-packages" in parts or "dist-packages" in parts:
         return False
     if is_dir:
-        return name in ("test", "tests", "idle_test", "site-packages", "dist-packages")
+        return name in ("test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__")
     return name.endswith((".a", ".o"))
+
+
+def is_bytecode(folder: str, name: str) -> bool:
+    """Bytecode beside its source: `__pycache__/module.*.pyc` where `module.py` is there."""
+    above, last = os.path.split(folder)
+    stem = name.split(".", maxsplit=1)[0]
+    return last == "__pycache__" and name.endswith(".pyc") and os.path.exists(os.path.join(above, stem + ".py"))
 
 
 def fact(path: str, here: "os.stat_result") -> "list[object]":
@@ -60,6 +67,11 @@ def fact(path: str, here: "os.stat_result") -> "list[object]":
     return told
 
 
+def left_out(at_root: bool, name: str, skip: "tuple[str, ...]") -> bool:
+    """Of the code's folder; git's own in every repository inside it."""
+    return name in skip and (at_root or name == ".git")
+
+
 def look(root: str, found: "dict[str, list[object]]", skip: "tuple[str, ...]" = ()) -> None:
     """Every file, symlink and empty folder below; one that is a file or a link is told itself.
 
@@ -72,9 +84,7 @@ def look(root: str, found: "dict[str, list[object]]", skip: "tuple[str, ...]" = 
             return
     for folder, folders, files in os.walk(root):
         folders[:] = [
-            name
-            for name in folders
-            if name != "__pycache__" and not (folder == root and name in skip) and not not_in_library(folder, name, True)
+            name for name in folders if not left_out(folder == root, name, skip) and not not_in_library(folder, name, True)
         ]
         for name in list(folders):
             path = os.path.join(folder, name)
@@ -82,11 +92,17 @@ def look(root: str, found: "dict[str, list[object]]", skip: "tuple[str, ...]" = 
                 if path != sys.prefix:
                     found[path] = fact(path, os.lstat(path))
                 folders.remove(name)
-        held = [name for name in files if not (folder == root and name in skip) and not not_in_library(folder, name, False)]
+        held = [
+            name
+            for name in files
+            if not left_out(folder == root, name, skip)
+            and not not_in_library(folder, name, False)
+            and not is_bytecode(folder, name)
+        ]
         for name in held:
             path = os.path.join(folder, name)
             found[path] = fact(path, os.lstat(path))
-        if not folders and not held and folder != root:
+        if not folders and not held and folder != root and os.path.basename(folder) != "__pycache__":
             found[folder] = ["folder"]
 
 

@@ -9,7 +9,7 @@ from repro_env.image.entry import Entry
 from repro_env.image.script import EntryPoint
 from repro_env.image.wheel import Installed
 from repro_env.io.files import sha256_of, walk
-from repro_env.lock.compose import Composition, bytecode, compose
+from repro_env.lock.compose import Bytecode, Composition, compose
 
 SITE = "lib/python3.11/site-packages"
 INFO = f"{SITE}/demo-1.0.dist-info"
@@ -48,7 +48,7 @@ def live(prefix: Path) -> None:
 
 
 def composed(prefix: Path, *stacks: dict[str, Installed]) -> Composition:
-    found = list(walk(prefix, skip=bytecode))
+    found = list(walk(prefix, skip=Bytecode(prefix)))
     hashes = {one.path: sha256_of(prefix / one.path) for one in found if one.kind == "file"}
     return compose(
         stacks,
@@ -204,3 +204,32 @@ def test_a_conda_packages_symlinks_and_folders_are_compared(tmp_path: Path) -> N
     done = composed(tmp_path, {"conda/demo": package})
     assert done.edited == ("lib/c (demo: changed)", "share/x (demo: missing)")
     assert overlay(done) == {"lib/c": "link", "share/x": "gone"}
+
+
+def test_only_bytecode_of_a_source_that_is_there_is_left_out(tmp_path: Path) -> None:
+    for name in (
+        "a.py",
+        "a.b.py",
+        "__pycache__/a.cpython-311.pyc",
+        "__pycache__/a.cpython-311.opt-1.pyc",
+        "__pycache__/a.pypy39.pyc",
+        "__pycache__/a.cpython-311-pytest-8.3.4.pyc",
+        "__pycache__/a.cpython-311.pyc.140234",
+        "__pycache__/a.b.cpython-311.pyc",
+        "__pycache__/a.f-12.py311.nbi",
+        "pkg/__pycache__/gone.cpython-311.pyc",
+        "pkg/__pycache__/tuned.json",
+        "pkg/__pycache__/kernels/k.bin",
+        "empty/__pycache__/keep",
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("x")
+    (tmp_path / "empty/__pycache__/keep").unlink()
+    assert [one.path for one in walk(tmp_path, skip=Bytecode(tmp_path)) if one.kind == "file"] == [
+        "a.b.py",
+        "a.py",
+        "pkg/__pycache__/gone.cpython-311.pyc",
+        "pkg/__pycache__/kernels/k.bin",
+        "pkg/__pycache__/tuned.json",
+    ]
+    assert "empty/__pycache__" not in [one.path for one in walk(tmp_path, skip=Bytecode(tmp_path))]

@@ -86,7 +86,7 @@ Answer = tuple[dict[str, lock.Identified], tuple[Carried, ...]]
 
 
 def identify(prefix: Path, store: Store, environ: Mapping[str, str] | None = None) -> Answer:
-    found = tuple(walk(prefix, skip=compose.bytecode))
+    found = tuple(walk(prefix, skip=compose.Bytecode(prefix)))
     place = Place(0, layout(prefix), Scan((), ()), found, store.hashes.of(prefix, found), state="", settled=False)
     done, plain = lock.identify(capture.read(prefix), place, store=store, environ=environ or {}, tell=Silent())
     return {one.package.name: one for one in done}, plain
@@ -97,7 +97,7 @@ def installed(done: Mapping[str, lock.Identified], prefix: Path) -> dict[str, In
 
 
 def composition(prefix: Path, done: Mapping[str, lock.Identified], store: Store) -> compose.Composition:
-    found = tuple(walk(prefix, skip=compose.bytecode))
+    found = tuple(walk(prefix, skip=compose.Bytecode(prefix)))
     return compose.compose(
         [installed(done, prefix)],
         found,
@@ -119,7 +119,7 @@ def edit(prefix: Path, name: str, **more: Any) -> None:
 def test_every_file_is_what_rattler_linked(made: Path, store: Store) -> None:
     done, plain = identify(made, store)
     assert (sorted(done), plain) == (sorted(["python", *EVERYTHING]), ())
-    live = {one.path: one for one in walk(made, skip=compose.bytecode)}
+    live = {one.path: one for one in walk(made, skip=compose.Bytecode(made))}
     hashes = store.hashes.of(made, tuple(live.values()))
     compared = 0
     claimed: set[str] = set()

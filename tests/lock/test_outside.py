@@ -56,9 +56,9 @@ def test_what_a_link_leads_to_is_carried(place: Place, tmp_path: Path) -> None:
 
 def test_a_folder_is_carried_whole_but_its_bytecode(place: Place, tmp_path: Path) -> None:
     (tmp_path / "model/__pycache__").mkdir(parents=True)
-    for name in ("weights", ".hidden", "__pycache__/x.pyc"):
+    for name in ("weights", ".hidden", "x.py", "__pycache__/x.cpython-311.pyc"):
         (tmp_path / "model" / name).write_text(name)
-    assert linked(place, "../../model") == {"model/weights", "model/.hidden"}
+    assert linked(place, "../../model") == {"model/weights", "model/.hidden", "model/x.py"}
 
 
 def test_every_link_on_the_way_is_carried(place: Place, tmp_path: Path) -> None:
@@ -89,10 +89,35 @@ def test_more_than_the_cap_is_refused(place: Place, tmp_path: Path, monkeypatch:
         linked(place, tmp_path / "data")
 
 
+def test_more_than_the_cap_is_named_where_a_project_links_to_it(
+    place: Place, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outside, "CAP", 10)
+    (tmp_path / "data").write_text("eleven bytes")
+    (tmp_path / "small").write_text("x")
+    project = tmp_path / "project"
+    project.mkdir()
+    for name in ("data", "small"):
+        (project / name).symlink_to(tmp_path / name)
+    links = [Entry(f"{project}/{name}"[1:], "link", target=str(tmp_path / name)) for name in ("data", "small")]
+    left: list[str] = []
+    tree = outside.linked(links, [place], (), (project,), left)
+    assert [path for path in tree.paths() if path.startswith(f"{tmp_path}/")] == [f"{tmp_path}/small"]
+    (line,) = left
+    assert line.startswith(f"{project}/data is a symlink to {tmp_path}/data")
+    assert line.endswith(f"--data {tmp_path}/data")
+
+
 def test_the_root_of_the_machine_is_refused(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outside, "MOST", 1000)
     with pytest.raises(CaptureError, match="more than"):
         linked(place, "/")
+
+
+def test_a_folder_in_a_zip_file_brings_the_file(tmp_path: Path) -> None:
+    (tmp_path / "libs.zip").write_text("x")
+    assert outside._archive(tmp_path / "libs.zip/lib/deep") == tmp_path / "libs.zip"
+    assert outside._archive(tmp_path / "not-there/lib") == tmp_path / "not-there/lib"
 
 
 def test_relative_entries_of_python_path_are_left_out() -> None:

@@ -132,3 +132,24 @@ def worktree(at: Ground) -> None:
     at.repository(root)
     at.run("git", "worktree", "add", "-q", "-b", "other", at.root / "other-tree", cwd=root)
     at.pip("-e", at.root / "other-tree")
+
+
+@case("editable by meson-python, which builds again at import", named="builds the project again", soak=True)
+def meson(at: Ground) -> None:
+    """The layout that meson-python makes; ninja is a program that only this machine has."""
+    at.plain()
+    ninja = at.write(at.root / "tools" / "ninja", "#!/bin/sh\n")
+    ninja.chmod(0o755)
+    at.write(at.root / "mesonic" / "mesonic.py", "VALUE = 'built'\n")
+    loader = (
+        "import subprocess, sys\nfrom importlib.machinery import SourceFileLoader\nfrom importlib.util import spec_from_file_location\n"
+        "class MesonpyMetaFinder:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name != 'mesonic':\n            return None\n"
+        f"        subprocess.run([{str(ninja)!r}], check=True)\n"
+        f"        return spec_from_file_location(name, {str(at.root / 'mesonic' / 'mesonic.py')!r})\n"
+        "sys.meta_path.insert(0, MesonpyMetaFinder())\n"
+    )
+    at.write(at.site / "_mesonic_editable_loader.py", loader)
+    at.write(at.site / "mesonic-editable.pth", "import _mesonic_editable_loader\n")
+    at.write(at.site / "uses_mesonic.py", "import mesonic\nVALUE = mesonic.VALUE\n")

@@ -162,9 +162,8 @@ def ld_library_path(at: Ground) -> None:
     at.variables["LD_LIBRARY_PATH"] = str(library.parent)
 
 
-@case("a library opened by its path, which only the code knows", named="libanswer.so", soak=True)
+@case("a library opened by its path, which only the code knows", soak=True)
 def by_path(at: Ground) -> None:
-    """Nothing tells beforehand that a line of code opens a file somewhere: the import fails inside, and names it."""
     at.plain()
     library = at.compiled(at.root / "native" / "libanswer.so")
     at.write(at.site / "opens.py", f"import ctypes\nVALUE = ctypes.CDLL({str(library)!r}).answer()\n")
