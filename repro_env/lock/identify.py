@@ -97,7 +97,7 @@ def identify(
 
     Left out are those that no wheel can hold: without RECORD, installed outside the install scheme, or
     contradicting themselves. Their files are then plain files of the environment; `talk` says so.
-    `search` looks through what has to be repacked, and raises for a secret in it.
+    `search` looks through what has to be repacked; what holds a secret is not.
     Raises `NetworkError` when an index that may have the wheel cannot be asked, `LockError` when it answers with
     something else than an index page.
     """

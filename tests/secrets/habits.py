@@ -266,6 +266,7 @@ NAMED: dict[str, str] = {
     "launch.json": '{"configurations": [{"env": {"WANDB_API_KEY": "«h:40»"}}]}',
     "windows.bat": "set DB_PASSWORD=«p:12»",
     "tab-separated.txt": "password\t«p:14»",
+    "kubernetes-env.yaml": "env:\n  - name: DB_PASSWORD\n    value: «p:12»",
     "html.html": '<input type="hidden" name="api_key" value="«a:32»">',
     "csv.csv": "user,password\nann,«p:14»",
 }
@@ -414,8 +415,8 @@ CLEAN: dict[str, str] = {
     "workflow.yml": "env:\n  TOKEN: ${{ secrets.PUBLISH_TOKEN }}\n  password: ${{ secrets.PYPI_API_TOKEN }}\n  api_key: ${API_KEY}\n  with:\n    github-token: ${{ github.token }}\n",
     "config.py": 'password = os.environ["DB_PASSWORD"]\ntoken = os.getenv("HF_TOKEN")\napi_key = config.api_key\nSECRET_KEY = get_secret("django")\nx(password=getpass.getpass())\nsecret_key=settings.SECRET_KEY1\n',
     "placeholder.md": "password: <your password>\napi_key: YOUR_API_KEY_HERE1\ntoken: xxxxxxxxxxxx\npassword = changeme\nPASSWORD=changeme123\nexport KEY=sk-...\nHF_TOKEN=hf_xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\npassword: ********\nAuthorization: Bearer <token>\nAuthorization: Bearer $TOKEN\ncurl -u user:password https://api.north.org\n",
-    "algolia.ts": "algolia: {\n  appId: 'X1Z85QJPUV',\n  apiKey: 'bf7211c161e8205da2f933a02534105a',\n  indexName: 'docs'\n}\n",
-    "docusaurus.config.js": "docsearch({\n  apiKey: '25626fae796133dc1e734c6bcaaeac3c',\n  indexName: 'x',\n})\n",
+    "algolia.ts": "algolia: {\n  appId: 'X1Z85QJPUV',\n  apiKey: '«h:32»',\n  indexName: 'docs'\n}\n",
+    "docusaurus.config.js": "docsearch({\n  apiKey: '«h:32»',\n  indexName: 'x',\n})\n",
     "tokenizer.json": '{"eos_token": "</s>", "pad_token": "<|endoftext|>", "unk_token": "[UNK]", "added_tokens": [{"id": 0}], "bos_token_id": 50256}',
     "training.py": 'parser.add_argument("--max-tokens", default=512)\ntoken = tokenizer.eos_token\nkey = jax.random.PRNGKey(0)\nnum_tokens=131072\ncache_key = "layer_12_attention_3"\nsort_key = lambda x: x\nsecret = "x"\n',
     "hashes.lock": "flask==3.0 --hash=sha256:" + "0123456789abcdef" * 4 + "\nintegrity sha512-" + base64.b64encode(bytes(range(64))).decode() + "\n",
@@ -461,3 +462,8 @@ def planted(mint: Mint) -> dict[str, bytes]:
     for path in NAMES:
         made[f"names/{text(mint, path, path)}"] = b"plain\n"
     return made
+
+
+def clean(mint: Mint) -> dict[str, bytes]:
+    """Path -> bytes of files in which nothing is a secret."""
+    return {path: text(mint, f"clean {path}", template).encode() for path, template in CLEAN.items()}

@@ -59,7 +59,7 @@ class Mint:
             )
         drawn = "".join(self._random.choices(ALPHABETS[kind], k=count))
         mark = {"h": HEXMARK, "l": HEXMARK}.get(kind, MARK if kind in "aubp" else "")
-        at = count // 2
+        at = (count - len(mark)) // 2
         return drawn[:at] + mark + drawn[at + len(mark) :] if marked and mark and count >= len(mark) + 4 else drawn
 
     def key(self, name: str, kind: str, lines: int = 20) -> str:
