@@ -68,7 +68,9 @@ for _kind in (*credentials.SHAPES, credentials.ENCODED_KEY):
 _HEADS = frozenset(_TOKENS)
 _WORD = re.compile(rb"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))(?=(...))", re.DOTALL)
 _ANYWHERE = re.compile(rb"(?=(...))", re.DOTALL)
-_WITHIN = [(needle.encode(), kind.name, _bytes(kind.pattern)) for kind in credentials.WITHIN for needle in kind.needles if needle != "."]
+_WITHIN = [
+    (needle.encode(), kind.name, _bytes(kind.pattern)) for kind in credentials.WITHIN for needle in kind.needles if needle != "."
+]
 _DISCORD = _bytes(credentials.WITHIN[0].pattern)
 _KEY = _bytes(credentials.PRIVATE_KEY.pattern)
 _AWS = _bytes(credentials.AWS_ID.pattern)
@@ -85,17 +87,23 @@ _BETWEEN = (
 )
 _VALUE = rf"(?:{_QUOTE}([^\"'`\\\n]{{8,200}})\\?[\"'`]|([^\s\"'`,;&<>(){{}}\[\]|\\]{{8,200}}))"
 _NAMED = _bytes(
-    rf"(?:{credentials.PASSWORD}s?\d{{0,2}}{_BETWEEN}|{credentials.SHORT}\\?[\"'\]]{{0,2}}[ \t]{{0,20}}(?:=>|:=|[=:](?!=))[ \t]{{0,20}}){_VALUE}",
+    rf"(?:{credentials.NAMES}s?\d{{0,2}}{_BETWEEN}|{credentials.SHORT}\\?[\"'\]]{{0,2}}[ \t]{{0,20}}(?:=>|:=|[=:](?!=))[ \t]{{0,20}}){_VALUE}",
     _IGNORE,
 )
 _KEYED = _bytes(
-    rf"(?:({credentials.PASSWORD})|{credentials.VALUE_OF_NAME})" + _BETWEEN + r"(?:[rbu]?\\?[\"'`])?([A-Za-z0-9+/_.-]{16,200}={0,2})(?![A-Za-z0-9_(\[*])",
+    rf"(?:({credentials.NAMES})|{credentials.VALUE_OF_NAME})"
+    + _BETWEEN
+    + r"(?:[rbu]?\\?[\"'`])?([A-Za-z0-9+/_.-]{16,200}={0,2})(?![A-Za-z0-9_(\[*])",
     _IGNORE,
 )
-_BEARER = _bytes(r"(?:\bbearer|authorization[\"']?\s{0,4}[:=,]\s{0,4}[\"']?(?:basic|token|apikey))\s{1,4}([A-Za-z0-9._~+/=-]{16,200})", _IGNORE)
+_BEARER = _bytes(
+    r"(?:\bbearer|authorization[\"']?\s{0,4}[:=,]\s{0,4}[\"']?(?:basic|token|apikey))\s{1,4}([A-Za-z0-9._~+/=-]{16,200})", _IGNORE
+)
 _OPTION = _bytes(r" -(?:[upPakw]|-user|-proxy-user|-pass\w*)[ =]{0,2}[\"']?(?:[\w.@-]{1,60}:)?([^\s\"'`$:]{8,200})")
 _TOOL = _bytes(r"\b(?:curl|wget|sshpass|mysql\w*|redis-cli|mongo\w*|docker login|openssl|zip|psql|smbclient|twine)\b")
-_LOGIN = _bytes(r"login\([^)\n]{0,80}?[\"']([0-9a-f]{40})[\"']|login\(\s{0,20}[\"'][^\"'\n]{1,80}[\"'],\s{0,20}[\"']([^\"'\n]{8,100})[\"']|login ([0-9a-f]{40})\b")
+_LOGIN = _bytes(
+    r"login\([^)\n]{0,80}?[\"']([0-9a-f]{40})[\"']|login\(\s{0,20}[\"'][^\"'\n]{1,80}[\"'],\s{0,20}[\"']([^\"'\n]{8,100})[\"']|login ([0-9a-f]{40})\b"
+)
 _ORACLE = _bytes(r"jdbc:oracle:\w+:[\w.-]{1,60}/([^\s@\"'/]{6,100})@")
 _LONG = tuple(
     (mark.encode(), kind, _bytes(pattern))
@@ -115,7 +123,11 @@ _LONG = tuple(
             "Kaggle key",
             r"\"username\"\s*:\s*\"[^\"\n]{1,100}\"\s*,\s*\"key\"\s*:\s*\"([0-9a-f]{32})\"|\"key\"\s*:\s*\"([0-9a-f]{32})\"\s*,\s*\"username\"",
         ),
-        (("auth", "_password"), "registry credentials", r"\"auth\"\s*:\s*\"([A-Za-z0-9+/]{16,}={0,2})\"|\b_(?:auth|password)\s*=\s*\"?([A-Za-z0-9+/]{16,}={0,2})"),
+        (
+            ("auth", "_password"),
+            "registry credentials",
+            r"\"auth\"\s*:\s*\"([A-Za-z0-9+/]{16,}={0,2})\"|\b_(?:auth|password)\s*=\s*\"?([A-Za-z0-9+/]{16,}={0,2})",
+        ),
         (("rivate-lines: ",), "private key (PuTTY)", r"Private-Lines: \d+\s+([A-Za-z0-9+/=]{20,})"),
     )
     for mark in marks
@@ -136,7 +148,10 @@ _NO_PASSWORD = re.compile(
 _LOCAL = re.compile(
     r"localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|(?:.*\.)?(?:example(?:\.\w+)?|test|invalid|localdomain|local)|\w+", re.IGNORECASE
 )
-_PUBLIC = re.compile(rb"algolia|docsearch|indexname|badge|shields\.io|codecov\.io|csrf|authenticity_token|search[_-]?(?:only[_-]?)?(?:api[_-]?)?key|publishable|public[_-]?key|write[_-]?key", re.IGNORECASE)
+_PUBLIC = re.compile(
+    rb"algolia|docsearch|indexname|badge|shields\.io|codecov\.io|csrf|authenticity_token|search[_-]?(?:only[_-]?)?(?:api[_-]?)?key|publishable|public[_-]?key|write[_-]?key",
+    re.IGNORECASE,
+)
 """Near keys that everybody may have: they stand in every page that uses them."""
 _FILES = [(kind, re.compile(rf"(?:.*/)?(?:{name})", re.IGNORECASE), _bytes(pattern)) for kind, name, pattern in credentials.FILES]
 
@@ -174,7 +189,9 @@ def among(root: Path, found: Iterable[Found], *, cache: Cache | None = None) -> 
     if cache is not None and cache.get("secrets", key) is not None:
         return
     clean = True
-    for secret in chain(in_names(one.path for one in found), *(in_file(root, one.path) for one in found if one.kind == "file" and one.size)):
+    for secret in chain(
+        in_names(one.path for one in found), *(in_file(root, one.path) for one in found if one.kind == "file" and one.size)
+    ):
         clean = False
         yield secret
     if clean and cache is not None:
@@ -326,7 +343,9 @@ def _tokens(data: bytes, *, text: bool) -> Iterator[tuple[int, str]]:
     for start, end in _runs(data):
         lead = max(0, start - _LEAD)
         region = data[lead:end]
-        if not _HEADS.isdisjoint(_WORD.findall(region) if text else map(bytes, zip(region, region[1:], region[2:], strict=False))):
+        if not _HEADS.isdisjoint(
+            _WORD.findall(region) if text else map(bytes, zip(region, region[1:], region[2:], strict=False))
+        ):
             for word in (_WORD if text else _ANYWHERE).finditer(region):
                 for needle, kind, pattern in _TOKENS.get(word[1], ()):
                     at = lead + word.start(1)
@@ -378,19 +397,30 @@ def _keyed(data: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
             value = match[1].decode("latin-1")
             if is_random(value) and not value.startswith("eyJ"):  # else a JSON web token, and judged as such
                 yield match.start(1), "HTTP credentials"
-    if data[start - 1 : start] == b'"' and _PART_OF_JWK.search(data, begin, start) and b'"kty' in data[max(0, start - 4000) : end + 4000]:
+    if (
+        data[start - 1 : start] == b'"'
+        and _PART_OF_JWK.search(data, begin, start)
+        and b'"kty' in data[max(0, start - 4000) : end + 4000]
+    ):
         yield start, "private key (JWK)"
     for mark, kind, pattern in _LONG:
         if mark in near:
             for match in pattern.finditer(data, max(0, start - _AROUND), end + _AROUND):
                 value = next(group for group in match.groups() if group).decode("latin-1")
-                if match.end() > start and (is_random(value) or mark in (b"rivate-lines: ", b"/t/") or (len(value) == 16 and not is_made_up(value) and any(map(str.isdigit, value)))):
+                if match.end() > start and (
+                    is_random(value)
+                    or mark in (b"rivate-lines: ", b"/t/")
+                    or (len(value) == 16 and not is_made_up(value) and any(map(str.isdigit, value)))
+                ):
                     yield match.start(), kind
 
 
 def _is_public(data: bytes, at: int, value: str) -> bool:
     """A search key of a site (Algolia), a badge's token, a key to write events: said to be so near by."""
-    return re.fullmatch("[0-9A-Za-z]{32,88}={0,2}", value) is not None and _PUBLIC.search(data, max(0, at - _AROUND), at + _AROUND) is not None
+    return (
+        re.fullmatch("[0-9A-Za-z]{32,88}={0,2}", value) is not None
+        and _PUBLIC.search(data, max(0, at - _AROUND), at + _AROUND) is not None
+    )
 
 
 def _runs(data: bytes) -> Iterator[tuple[int, int]]:
@@ -435,12 +465,12 @@ def _at_signs(data: bytes) -> Iterator[tuple[int, str]]:
                 user, password, host = (part.decode("latin-1") for part in match.groups())
                 if match.end() > here and _is_password_of_url(user, password, host):
                     yield match.start(), "password in a URL"
-            match = _TOKEN_URL.match(data, scheme, here + 100)
-            if match and is_random(match[1].decode("latin-1")):
-                yield match.start(), "token in a URL"
+            token = _TOKEN_URL.match(data, scheme, here + 100)
+            if token and is_random(token[1].decode("latin-1")):
+                yield token.start(), "token in a URL"
             done = here
-        elif data.startswith(b"@//", here) and (match := _ORACLE.search(data, max(0, here - _AROUND), here + 1)):
-            yield match.start(), "password in a JDBC address"
+        elif data.startswith(b"@//", here) and (oracle := _ORACLE.search(data, max(0, here - _AROUND), here + 1)):
+            yield oracle.start(), "password in a JDBC address"
         here = data.find(b"@", here + 1)
 
 
@@ -455,21 +485,23 @@ def _named(data: bytes) -> Iterator[tuple[int, str]]:
                 value = next(group for group in match.groups() if group).decode("latin-1")
                 if (is_password(value) or is_random(value)) and not _is_public(data, here, value):
                     yield match.start(), _SETTING
-            elif small.startswith(b"kind: ", here - 6) and (match := _KUBERNETES.match(data, here, here + 2000)):
-                value = match[1].decode("latin-1")
+            elif small.startswith(b"kind: ", here - 6) and (secret := _KUBERNETES.match(data, here, here + 2000)):
+                value = secret[1].decode("latin-1")
                 if not is_reference(value) and not _NO_PASSWORD.fullmatch(value):
-                    yield match.start(), "secret of Kubernetes"
-            elif small.startswith(b"password ", here) and (match := _NETRC.search(data, max(0, here - 200), here + 200)):
-                password, host = match[2].decode("latin-1"), (match[1] or b"x.y").decode("latin-1")
-                if not _NO_PASSWORD.fullmatch(password) and not _MADE_UP_NETRC.search(match[0]) and not _LOCAL.fullmatch(host):
-                    yield match.start(), "password of a .netrc"
+                    yield secret.start(), "secret of Kubernetes"
+            elif small.startswith(b"password ", here) and (login := _NETRC.search(data, max(0, here - 200), here + 200)):
+                password, host = login[2].decode("latin-1"), (login[1] or b"x.y").decode("latin-1")
+                if not _NO_PASSWORD.fullmatch(password) and not _MADE_UP_NETRC.search(login[0]) and not _LOCAL.fullmatch(host):
+                    yield login.start(), "password of a .netrc"
             here = small.find(mark, here + len(mark))
 
 
 def _commands(data: bytes) -> Iterator[tuple[int, str]]:
     """Passwords in options of well-known commands: `curl -u ann:...`, `mysql -p...`."""
     for match in _OPTION.finditer(data):
-        if is_password(match[1].decode("latin-1")) and _TOOL.search(data[data.rfind(b"\n", 0, match.start()) + 1 : match.start()][-200:]):
+        if is_password(match[1].decode("latin-1")) and _TOOL.search(
+            data[data.rfind(b"\n", 0, match.start()) + 1 : match.start()][-200:]
+        ):
             yield match.start(), "password in a command"
 
 

@@ -173,7 +173,7 @@ TOKENS = tuple(Kind(kind.name, kind.needles, _BEFORE + kind.pattern) for kind in
 AWS_ID = Kind("AWS key id", ("AKIA", "ASIA"), _BEFORE + r"(?:AKIA|ASIA)[A-Z2-7]{16}" + _AFTER)
 """No secret by itself; the secret key stands near it."""
 
-PASSWORD = (
+NAMES = (
     r"(?:pass(?:word|wd|wort|phrase|code)|pwd|secret(?:[_-]?(?:key|token|access[_-]?key))?|credentials?"
     r"|(?:api|app|access|account|auth|client|consumer|encryption|fernet|license|master|private|refresh|secret|service|shared"
     r"|signing|storage|subscription|wandb|hf|openai|azure|aws)[_-]?(?:key|token|secret|pass(?:word|wd)?))"
@@ -194,9 +194,11 @@ FILES: tuple[tuple[str, str, str], ...] = (
     ),
     (
         "password in a configuration file",
-        r"\.?my\.cnf|\.mylogin\.cnf|\.pypirc|\.s3cfg|\.boto|rclone\.conf|\.databrickscfg|\.?esmtprc|\.?msmtprc|\.offlineimaprc|\.fetchmailrc"
-        r"|\.snowsql/config|profiles\.yml|\.gem/credentials|\.cargo/credentials(?:\.toml)?|\.terraformrc|\.aws/credentials|wp-config\.php"
-        r"|\.?local_settings\.py|\.smbcredentials|\.wgetrc|\.curlrc|\.ansible_vault_pass|\.bash_history|\.zsh_history",
+        (
+            r"\.?my\.cnf|\.mylogin\.cnf|\.pypirc|\.s3cfg|\.boto|rclone\.conf|\.databrickscfg|\.?esmtprc|\.?msmtprc|\.offlineimaprc|\.fetchmailrc"
+            r"|\.snowsql/config|profiles\.yml|\.gem/credentials|\.cargo/credentials(?:\.toml)?|\.terraformrc|\.aws/credentials|wp-config\.php"
+            r"|\.?local_settings\.py|\.smbcredentials|\.wgetrc|\.curlrc|\.ansible_vault_pass|\.bash_history|\.zsh_history"
+        ),
         r"(?im)(?:\b|_)(?:pass(?:word|wd)?|secret\w*|\w*token|\w*[_-]?key)[\"']?\s*(?:[=:,]|=>)\s*[\"']?([^\s\"'#,]{8,})",
     ),
     (
@@ -209,8 +211,16 @@ FILES: tuple[tuple[str, str, str], ...] = (
         r"\.?(?:secrets?|credentials?|passwords?)\.txt",
         r"(?m)^[\w@][\w.@-]{0,60}[ \t:=,]+(?=\S*[0-9])([^\s`]{8,})[ \t]*$",
     ),
-    ("token of a tool", r"\.vault-token|\.?huggingface/token|\.kaggle/access_token|\.wandb_api_key|\.?token(?:\.txt)?", r"\A\s*([^\s<>${}]{20,})\s*\Z"),
-    ("token of a registry", r"\.npmrc|\.yarnrc(?:\.yml)?|\.dockercfg", r"(?i)(?:authToken|_auth|_password|\"auth\")[\"']?\s*[=:]\s*[\"']?([^\s\"'${}]{12,})"),
+    (
+        "token of a tool",
+        r"\.vault-token|\.?huggingface/token|\.kaggle/access_token|\.wandb_api_key|\.?token(?:\.txt)?",
+        r"\A\s*([^\s<>${}]{20,})\s*\Z",
+    ),
+    (
+        "token of a registry",
+        r"\.npmrc|\.yarnrc(?:\.yml)?|\.dockercfg",
+        r"(?i)(?:authToken|_auth|_password|\"auth\")[\"']?\s*[=:]\s*[\"']?([^\s\"'${}]{12,})",
+    ),
     (
         "secret in a Terraform state",
         r".*\.tfstate(?:\.backup)?",
@@ -231,13 +241,15 @@ _DISTINCT = 10
 _HASHED = re.compile(r"pbkdf2|\$argon2|argon2|bcrypt|scrypt|sha1\$|md5\$|sha256:|sha512:")
 """What is kept in place of a password."""
 _MADE_UP = re.compile(
-    r"example|sample|dummy|fake|your|xxxx|1234567890|placeholder|redacted|changeme|change_me|replace|insert|\bmy[_-]|\.\.\.|\*\*\*", re.IGNORECASE
+    r"example|sample|dummy|fake|your|xxxx|1234567890|placeholder|redacted|changeme|change_me|replace|insert|\bmy[_-]|\.\.\.|\*\*\*",
+    re.IGNORECASE,
 )
 _SAMPLES = ("2YotnFZFEjr1zCsicMWpAA", "czZCaGRSa3F0MzpnWDFmQmF0M2JW")
 """Of RFC 6749: printed in the documentation of half the web."""
 _CLAIMS = frozenset({"iss", "exp", "iat", "nbf", "aud", "jti", "sub", "scope"})
 _REFERENCE = re.compile(
-    r"\$|\{|%\(|%[A-Z_]+%|<|\[|@|os\.|env|!(?:secret|vault|ref|sub)|vault:|\w+\(|[\w.]+\[|None\b|null\b|true\b|false\b|self\.|secrets\.", re.IGNORECASE
+    r"\$|\{|%\(|%[A-Z_]+%|<|\[|@|os\.|env|!(?:secret|vault|ref|sub)|vault:|\w+\(|[\w.]+\[|None\b|null\b|true\b|false\b|self\.|secrets\.",
+    re.IGNORECASE,
 )
 """How what stands for a value begins: a variable, a template's field, an expression."""
 _WORDS = re.compile(
@@ -286,7 +298,10 @@ def _has_no_words(value: str) -> bool:
 
 def is_uuid(value: str) -> bool:
     """Whether this is a UUID of random bits."""
-    return re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", value) is not None and len(set(value)) > _DISTINCT
+    return (
+        re.fullmatch(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", value) is not None
+        and len(set(value)) > _DISTINCT
+    )
 
 
 def is_password(value: str) -> bool:
@@ -306,7 +321,8 @@ def is_password(value: str) -> bool:
         and not _WORDS.search(value)
         and not _CODE.match(value)
         and not any(one.isspace() for one in value)
-        and re.fullmatch(r"[A-Z][A-Za-z]*[0-9]{1,2}|[\d.:TZ+-]+|v?\d+(?:\.\w+)+|[\w-]+(?:[._/:-][\w-]+){3,}|[A-Z0-9_]+", value) is None
+        and re.fullmatch(r"[A-Z][A-Za-z]*[0-9]{1,2}|[\d.:TZ+-]+|v?\d+(?:\.\w+)+|[\w-]+(?:[._/:-][\w-]+){3,}|[A-Z0-9_]+", value)
+        is None
     )
 
 

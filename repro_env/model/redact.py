@@ -33,14 +33,18 @@ _TOKEN_PATH = re.compile(r"(?:basic/)?(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9_
 _TOKEN_HOSTS = re.compile(r"(?:.+\.)?(?:cloudsmith\.io|fury\.io|packagecloud\.io|fury\.site|repoflow\.io)(?::\d+)?")
 _KINDS = (credentials.PRIVATE_KEY, credentials.ENCODED_KEY, *credentials.TOKENS, credentials.AWS_ID)
 _BROAD = tuple((kind.needles, re.compile(kind.pattern)) for kind in _KINDS)
-_BEARER = re.compile(r"(?i)\b(authorization[\"']?\s*[:=,]\s*[\"']?(?:bearer|basic|token|apikey)|bearer)(\s+)([A-Za-z0-9._~+/=-]{8,})")
-_NAME = rf"(?:{credentials.PASSWORD}|pass|pw|token|auth)"
+_BEARER = re.compile(
+    r"(?i)\b(authorization[\"']?\s*[:=,]\s*[\"']?(?:bearer|basic|token|apikey)|bearer)(\s+)([A-Za-z0-9._~+/=-]{8,})"
+)
+_NAME = rf"(?:{credentials.NAMES}|pass|pw|token|auth)"
 _NAMED = re.compile(
     # A name, its sign and a value; the value of an option may follow a space.
     rf"(?i)((?<![A-Za-z])(--?[\w-]{{0,40}}?(?<!not-))?({_NAME})s?\d?\\?[\"'\]]{{0,2}}(\s?=>?\s?|\s?:\s?|\s+(?=[^\s=:])|[\"'],\s?(?=[\"']))(?:[rbu]?\\?[\"'])?)"
     r"(?!<redacted>)([^\s\"'<>&,;`]{6,})"
 )
-_KEYED = re.compile(rf"(?i)((?<![A-Za-z])[\w-]{{0,40}}{credentials.VALUE_OF_NAME}[\"']?\s?[=:]\s?[\"']?|--?[\w-]{{0,40}}{credentials.VALUE_OF_NAME}\s+)(?!<redacted>)([A-Za-z0-9._~+/=-]{{16,}})")
+_KEYED = re.compile(
+    rf"(?i)((?<![A-Za-z])[\w-]{{0,40}}{credentials.VALUE_OF_NAME}[\"']?\s?[=:]\s?[\"']?|--?[\w-]{{0,40}}{credentials.VALUE_OF_NAME}\s+)(?!<redacted>)([A-Za-z0-9._~+/=-]{{16,}})"
+)
 _HINTS = ("pass", "pw", "secret", "token", "auth", "key", "credential")
 """In every name of a secret, in small letters."""
 _LONG = re.compile(r"[A-Za-z0-9_=+/-]{15}|PRIVATE KEY")
@@ -99,6 +103,11 @@ def line(text: str, hidden: Iterable[str] = ()) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 1] + "…"
 
 
+def printable(text: str) -> bool:
+    """Whether text can be written in one line as it is: no control characters, no undecodable bytes."""
+    return len(text) <= LONGEST and not _NOT_TEXT.search(text) and not _SURROGATE.search(text)
+
+
 def secretless(text: str, hidden: Iterable[str] = ()) -> str:
     """Text without secrets, otherwise as it is: its lines and control characters stay."""
     for value in sorted(hidden, key=len, reverse=True):
@@ -133,10 +142,17 @@ def value(name: str, text: str) -> str:
     return REDACTED if _MAY_BE.search(name) and _is_drawn(text) else shown
 
 
-_IS_SECRET = re.compile(rf"(?i)(?:\A|[_-]|(?<=[a-z])(?=[A-Z])){credentials.PASSWORD}s?\d?\Z|(?:\A|[_-])(?:pass|pw|auth|auth[_-]?token|token)\Z|(?:passw|passphrase)\w{{0,8}}\Z")
-_IS_NONE = re.compile(r"(?i)(?:max|min|num|n|eos|bos|pad|unk|sep|cls|mask|special|stop|image|end|start|sort|cache|group|primary|partition)[_-]?(?:new[_-]?)?(?:tokens?|key)\Z|tokens\Z")
+_IS_SECRET = re.compile(
+    rf"(?i)(?:\A|[_-]|(?<=[a-z])(?=[A-Z])){credentials.NAMES}s?\d?\Z|(?:\A|[_-])(?:pass|pw|auth|auth[_-]?token|token)\Z|(?:passw|passphrase)\w{{0,8}}\Z"
+)
+_IS_NONE = re.compile(
+    r"(?i)(?:max|min|num|n|eos|bos|pad|unk|sep|cls|mask|special|stop|image|end|start|sort|cache|group|primary|partition)[_-]?(?:new[_-]?)?(?:tokens?|key)\Z|tokens\Z"
+)
 _MAY_BE = re.compile(r"(?i)key\Z|tokens?\Z|auth|credential|secret|wandb|\Ap\Z|\A-p\Z|\A-P\Z|\A-a\Z|\A-k\Z|\A-w\Z")
-_PLAIN = re.compile(r"[\d.,:eE+-]*|true|false|none|null|yes|no|\[.*\]|\{.*\}|[./~][^\s=:@]*|<.*>|\|.*\||.{0,5}|[\w-]+\.(?:json|ya?ml|txt|pem|key|toml|py|env|csv)", re.IGNORECASE | re.DOTALL)
+_PLAIN = re.compile(
+    r"[\d.,:eE+-]*|true|false|none|null|yes|no|\[.*\]|\{.*\}|[./~][^\s=:@]*|<.*>|\|.*\||.{0,5}|[\w-]+\.(?:json|ya?ml|txt|pem|key|toml|py|env|csv)",
+    re.IGNORECASE | re.DOTALL,
+)
 
 
 def _is_plain(text: str) -> bool:

@@ -203,14 +203,14 @@ NAMED: dict[str, str] = {
     "pass-key.toml": "db_pass = '«p:12»'",
     "pw.py": "pw = '«p:14»'",
     "smtp.py": "server.login('ann@north.org', '«p:16»')",
-    "imap.py": "imap.login(\"ann\", \"«p:12»\")",
+    "imap.py": 'imap.login("ann", "«p:12»")',
     "ssh.py": "ssh.connect('h.north.org', username='ann', password='«p:12»')",
     "expect.sh": "sshpass -p '«p:12»' ssh ann@h.north.org",
     "curl-user.sh": "curl -u ann:«p:14» https://api.north.org/v1",
     "curl-user-long.sh": "curl --user 'ann:«p:14»' https://api.north.org/v1",
     "curl-bearer.sh": "curl -H 'Authorization: Bearer «a:40»' https://api.north.org/v1",
     "bearer.py": "headers = {'Authorization': 'Bearer «a:32»'}",
-    "bearer-token.py": "headers={\"Authorization\": \"Token «h:40»\"}",
+    "bearer-token.py": 'headers={"Authorization": "Token «h:40»"}',
     "basic.py": "headers = {'Authorization': 'Basic «b:32»'}",
     "header-key.py": "requests.get(url, headers={'X-API-Key': '«a:32»'})",
     "header-gitlab.sh": "curl --header 'PRIVATE-TOKEN: «a:20»' https://git.north.org",
@@ -375,7 +375,9 @@ BUILT: dict[str, Callable[[Mint, str], bytes]] = {
     "outputs.ipynb": _notebook,
     "state.pkl": lambda mint, name: pickle.dumps({"token": _github(mint, name)}),
     "weights.pt": lambda mint, name: _noise(mint, _hf(mint, name)),
-    "module.pyc": lambda mint, name: b"\xa7\r\r\n\0\0\0\0" + b"\xfa" + struct.pack("<B", 40) + _github(mint, name).encode() + b"\0",
+    "module.pyc": lambda mint, name: (
+        b"\xa7\r\r\n\0\0\0\0" + b"\xfa" + struct.pack("<B", 40) + _github(mint, name).encode() + b"\0"
+    ),
     "library.so": lambda mint, name: b"\x7fELF\2\1\1\0" + _noise(mint, _github(mint, name)),
     "picture.png": lambda mint, name: b"\x89PNG\r\n\x1a\n\0\0\0\x40tEXtComment\0" + _github(mint, name).encode() + b"\x12\x99",
     "document.pdf": lambda mint, name: b"%PDF-1.4\n%\xe2\xe3\n(" + _hf(mint, name).encode() + b") Tj\n\0",
@@ -389,7 +391,9 @@ BUILT: dict[str, Callable[[Mint, str], bytes]] = {
     "latin.txt": lambda mint, name: b"caf\xe9 " + _hf(mint, name).encode(),
     "log.gz": lambda mint, name: gzip.compress(f"token {_hf(mint, name)}\n".encode()),
     "events.out.tfevents.1": lambda mint, name: struct.pack("<Q", 60) + b"\x0a\x2d" + _hf(mint, name).encode() + b"\0\1",
-    "arrow.arrow": lambda mint, name: b"ARROW1\0\0" + struct.pack("<II", 0, 40) + b"name" + _github(mint, name).encode() + b"\0" * 8,
+    "arrow.arrow": lambda mint, name: (
+        b"ARROW1\0\0" + struct.pack("<II", 0, 40) + b"name" + _github(mint, name).encode() + b"\0" * 8
+    ),
     "parquet.parquet": lambda mint, name: b"PAR1\x15\x00" + struct.pack("<I", 37) + _hf(mint, name).encode() + b"PAR1",
     "array.npy": lambda mint, name: b"\x93NUMPY\x01\0v\0" + "".join(f"{one}" for one in _hf(mint, name)).encode("utf-32-le"),
     "store.jks": lambda mint, name: bytes.fromhex("feedfeed00000002") + bytes(60) + mint.draw(name, "{a:12}").encode(),
@@ -403,11 +407,15 @@ BUILT: dict[str, Callable[[Mint, str], bytes]] = {
     "url-encoded.txt": lambda mint, name: b"x%3D" + _github(mint, name).encode() + b"%26y",
     "base64.txt": lambda mint, name: base64.b64encode(f"token {_github(mint, name)}".encode()),
     "reversed.txt": lambda mint, name: _github(mint, name)[::-1].encode(),
-    "archive.tar.xz": lambda mint, name: __import__("lzma").compress(_github(mint, name).encode()),
-    "split.py": lambda mint, name: (lambda t: f"a = '{t[:12]}' + '{t[12:]}'".encode())(_github(mint, name)),
+    "split.py": lambda mint, name: b"a = 'ghp_' + '" + mint.draw(name, "{a:36}").encode() + b"'",
 }
 
-NAMES: tuple[str, ...] = ("notes-ghp_«a:36».txt", "runs/hf_«a:34»/log.txt", "sk-ant-api03-«a:93».json", "xoxb-«d:12»-«d:13»-«a:24»")
+NAMES: tuple[str, ...] = (
+    "notes-ghp_«a:36».txt",
+    "runs/hf_«a:34»/log.txt",
+    "sk-ant-api03-«a:93».json",
+    "xoxb-«d:12»-«d:13»-«a:24»",
+)
 """Files and directories that are called by a secret."""
 
 CLEAN: dict[str, str] = {
@@ -437,8 +445,19 @@ CLEAN: dict[str, str] = {
 }  # fmt: skip
 """Nothing of these is a secret: references to variables, placeholders, public keys, words."""
 
-OUT_OF_REACH = frozenset({"base64.txt", "reversed.txt", "archive.tar.xz", "split.py", "csv.csv"})
-"""Encoded, compressed by something else than gzip, put together at run time, or named in another row: SECURITY.md says so."""
+OUT_OF_REACH = frozenset(
+    {
+        "built/base64.txt",
+        "built/reversed.txt",
+        "built/split.py",
+        "named/csv.csv",
+        "named/cloudinary.py",
+        "named/terraform-variable.tf",
+        "named/word-password.yaml",
+    }
+)
+"""Encoded, compressed by something else than gzip, put together at run time, named in another row or line, at a host of one
+word, or a password that is a word: the reference says so."""
 
 _FIELD = re.compile(r"«(\w):(\d+)»")
 
