@@ -154,6 +154,7 @@ _PUBLIC = re.compile(
 )
 """Near keys that everybody may have: they stand in every page that uses them."""
 _FILES = [(kind, re.compile(rf"(?:.*/)?(?:{name})", re.IGNORECASE), _bytes(pattern)) for kind, name, pattern in credentials.FILES]
+_KNOWN = re.compile("(?:.*/)?(?:" + "|".join(name for _, name, _ in credentials.FILES) + ")", re.IGNORECASE)
 
 _NAMES = (b"pass", b"pw", b"secret", b"credential", b"login")
 """Marks before values of any characters, in small letters. Other names are those of long runs."""
@@ -321,7 +322,7 @@ def _in_known_file(path: str, head: bytes, *, text: bool) -> Iterator[tuple[int,
             yield 0, kind
     if path.lower().endswith((".p12", ".pfx")) and _PKCS12.match(head):
         yield 0, "key store (PKCS #12)"
-    if text and path:
+    if text and _KNOWN.fullmatch(path):
         for kind, name, pattern in _FILES:
             if name.fullmatch(path):
                 for match in pattern.finditer(head):
@@ -426,10 +427,10 @@ def _is_public(data: bytes, at: int, value: str) -> bool:
 def _runs(data: bytes) -> Iterator[tuple[int, int]]:
     """Where the long runs are that have a digit (a path: two), or are of letters as a Hugging Face token is."""
     table = data.translate(_IN_RUN)
-    long = b"a" * _RUN
+    long, find = b"a" * _RUN, table.find
     last = repeated = end = 0
-    while (start := table.find(long, end)) >= 0:
-        end = table.find(b" ", start + _RUN)
+    while (start := find(long, end)) >= 0:
+        end = find(b" ", start + _RUN)
         if end < 0:
             end = len(table)
         length = end - start

@@ -5,9 +5,10 @@ What capture, or an earlier look, found clean by the same rules is known by its 
 
 from __future__ import annotations
 
+import re
 import zipfile
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 from repro_env.capture import secrets
@@ -34,11 +35,12 @@ def check(spec: Spec, folder: Path, *, store: Store) -> None:
 
     Files that the capture's user declared to hold none (`--not-secret`) are not refused: the spec says which.
     """
-    declared = [note for note in spec.observed.notes if "looks like a secret" in note]
+    notes = (note.partition(" looks like a secret") for note in spec.observed.notes)
+    declared = [re.sub(r", line \d+\Z", "", path) for path, told, _ in notes if told]
     refused = []
     for digest, found in (*_files(folder), *_trees(spec, folder), *_artifacts(spec, folder, store)):
         if store.facts.get("secrets", _key(digest)) is None:
-            here = [one for one in found if not any(one.path.rpartition(": ")[2] in note for note in declared)]
+            here = [one for one in found if not _is_declared(one.path.partition(": ")[2] or one.path, declared)]
             refused += here
             if not here:
                 store.facts.put("secrets", _key(digest), b"none")
@@ -50,6 +52,11 @@ def check(spec: Spec, folder: Path, *, store: Store) -> None:
             hint="remove the secrets and capture again; a capture with --not-secret accepts files that hold none:\n"
             f"     {secrets.report(refused, '--not-secret')}",
         )
+
+
+def _is_declared(path: str, declared: Sequence[str]) -> bool:
+    """Notes name paths as people know them: those of the environment are absolute, in blobs they are not."""
+    return any(one == path or one.endswith(f"/{path}") for one in declared)
 
 
 def _key(digest: str) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
+from functools import cache
 
 from repro_env.model import credentials
 from repro_env.model.credentials import is_made_up, is_random, is_reference
@@ -32,7 +33,6 @@ _TOKEN_PATH = re.compile(r"(?:basic/)?(?=[^/]*[0-9])(?=[^/]*[A-Za-z])[A-Za-z0-9_
 """A part of an index's path that is a token: of Cloudsmith, Gemfury, Packagecloud."""
 _TOKEN_HOSTS = re.compile(r"(?:.+\.)?(?:cloudsmith\.io|fury\.io|packagecloud\.io|fury\.site|repoflow\.io)(?::\d+)?")
 _KINDS = (credentials.PRIVATE_KEY, credentials.ENCODED_KEY, *credentials.TOKENS, credentials.AWS_ID)
-_BROAD = tuple((kind.needles, re.compile(kind.pattern)) for kind in _KINDS)
 _BEARER = re.compile(
     r"(?i)\b(authorization[\"']?\s*[:=,]\s*[\"']?(?:bearer|basic|token|apikey)|bearer)(\s+)([A-Za-z0-9._~+/=-]{8,})"
 )
@@ -200,10 +200,16 @@ def _of_key(match: re.Match[str]) -> str:
 
 def _without_tokens(text: str) -> str:
     if _LONG.search(text):
-        for needles, pattern in _BROAD:
-            if any(needle in text for needle in needles):
-                text = pattern.sub(REDACTED, text)
+        for kind in _KINDS:
+            if any(needle in text for needle in kind.needles):
+                text = _compiled(kind.pattern).sub(REDACTED, text)
     return text
+
+
+@cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """Compiled when one is needed: all of them take 40 ms, and most commands need none."""
+    return re.compile(pattern)
 
 
 def gives_access(name: str) -> bool:

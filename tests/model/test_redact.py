@@ -184,7 +184,7 @@ def test_no_plain_word_of_a_text_is_taken_out() -> None:
     assert len(lines) > 3000
     for line in lines:
         cleaned = redact.secretless(line)
-        if cleaned != line:
+        if redact.REDACTED in cleaned and redact.REDACTED not in line:
             before, after = cleaned.split(redact.REDACTED, 1)[0], cleaned.rsplit(redact.REDACTED, 1)[-1]
             taken = line[len(before) : len(line) - len(after)]
             assert not re.fullmatch(r"[A-Za-z]?[a-z]*[.,:]?", taken), line
