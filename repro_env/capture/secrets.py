@@ -66,6 +66,8 @@ for _kind in (*credentials.SHAPES, credentials.ENCODED_KEY):
     for _needle in _kind.needles:
         _TOKENS.setdefault(_needle.encode()[:3], []).append((_needle.encode(), _kind.name, _bytes(_kind.pattern)))
 _HEADS = frozenset(_TOKENS)
+_NAME = re.compile(rb"[A-Z][a-z]{4,}|[a-z]{6,}")
+"""Words within a name of a program: with two of them it is no token."""
 _WORD = re.compile(rb"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))(?=(...))", re.DOTALL)
 _ANYWHERE = re.compile(rb"(?=(...))", re.DOTALL)
 _WITHIN = [
@@ -267,11 +269,12 @@ def in_chunks(chunks: Iterable[bytes], path: str = "") -> list[tuple[int, str]]:
         chunks = _inflated(chain([first], chunks))
         first = next(chunks, b"")
     text = first.count(b"\0", 0, 8192) * 100 <= min(len(first), 8192)
+    program = first.startswith((b"\x7fELF", b"!<arch>"))
     found = dict.fromkeys(_in_known_file(path, first[:_HEAD], text=text))
     before, lines = b"", 0
     for chunk in chain([first], chunks):
         piece = before + chunk
-        for offset, kind in in_bytes(piece, text=text):
+        for offset, kind in in_bytes(piece, text=text, program=program):
             found[(piece.count(b"\n", 0, offset) + 1 + lines if text else 0), kind] = None
         if len(found) >= MOST:
             break
@@ -286,9 +289,9 @@ def in_text(text: str) -> list[tuple[int, str]]:
     return in_chunks([text.encode("utf-8", "replace")])
 
 
-def in_bytes(data: bytes, *, text: bool) -> Iterator[tuple[int, str]]:
-    """(offset, kind) of secrets, in no order. `text`: names before values tell too."""
-    yield from _tokens(data, text=text)
+def in_bytes(data: bytes, *, text: bool, program: bool = False) -> Iterator[tuple[int, str]]:
+    """(offset, kind) of secrets, in no order. `text`: names before values tell too. `program`: a binary full of symbols."""
+    yield from _tokens(data, text=text, program=program)
     yield from _keys(data)
     yield from _at_signs(data)
     if text:
@@ -338,19 +341,21 @@ _PLAIN_SETTING = re.compile(
 """Values that are no secret in a file of secrets: addresses, paths, plain words."""
 
 
-def _tokens(data: bytes, *, text: bool) -> Iterator[tuple[int, str]]:
+def _tokens(data: bytes, *, text: bool, program: bool = False) -> Iterator[tuple[int, str]]:
     """What is a token by its own form; in text also drawn values with a telling name. In binary data any byte may stand
-    before a token, so it is looked for in the middle of words too."""
+    before a token, so it is looked for in the middle of words too; not in programs, which are full of long names."""
+    words = text or program
     for start, end in _runs(data):
         lead = max(0, start - _LEAD)
         region = data[lead:end]
         if not _HEADS.isdisjoint(
-            _WORD.findall(region) if text else map(bytes, zip(region, region[1:], region[2:], strict=False))
+            _WORD.findall(region) if words else map(bytes, zip(region, region[1:], region[2:], strict=False))
         ):
-            for word in (_WORD if text else _ANYWHERE).finditer(region):
+            for word in (_WORD if words else _ANYWHERE).finditer(region):
                 for needle, kind, pattern in _TOKENS.get(word[1], ()):
                     at = lead + word.start(1)
-                    if data.startswith(needle, at) and (match := pattern.match(data, at)) and not _made_up(match[0]):
+                    match = pattern.match(data, at) if data.startswith(needle, at) else None
+                    if match and not _made_up(match[0]) and not (program and len(_NAME.findall(match[0])) > 1):
                         yield at, kind
         sides = data[end : end + 1] + data[start - 1 : start]
         around = data[max(0, start - _NEAR) : end + _NEAR] if end - start > 31 or any(map(sides.__contains__, b".~:$")) else b""
