@@ -131,3 +131,12 @@ def test_what_the_user_declares() -> None:
     assert is_declared(secret, globs(["/env/pkg/tests/key.pem"]), "/env")
     assert is_declared(secret, globs(["pkg/tests"]))
     assert not is_declared(secret, globs(["*.txt", "other/key.pem"]))
+
+
+def test_names_of_symbols_in_a_library_are_no_tokens(tmp_path: Path) -> None:
+    symbols = b"_RNvNtCskHulEq4gyu8_6hf_xet14PyXetTaskStateEE10initializeNCINvNtNtBU_4sync\0_Z34highs_getBasisTransposeSolveSparseP5HighsN8pybind\0"
+    token = b"ghp_" + b"0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R"
+    (tmp_path / "x.so").write_bytes(b"\x7fELF\2\1\1" + bytes(500) + symbols)
+    assert not list(in_file(tmp_path, "x.so"))
+    (tmp_path / "x.so").write_bytes(b"\x7fELF\2\1\1" + bytes(500) + symbols + token + b"\0")
+    assert list(in_file(tmp_path, "x.so")) == [Secret("x.so", 0, "GitHub token")]
