@@ -19,7 +19,7 @@ from packaging.utils import canonicalize_name
 
 from repro_env.model import redact
 from repro_env.model.environment import Distribution, Layout
-from repro_env.model.text import Name, RelPath, Version
+from repro_env.model.text import Line, Name, RelPath, Version
 
 SMALL = 1 << 20
 """Bytes read of METADATA (its head, the rest is a readme); most that any other file but RECORD may have."""
@@ -161,7 +161,9 @@ def _tags(wheel: bytes) -> tuple[str, ...]:
 
 
 def _origin(text: bytes | None) -> tuple[str, bool]:
-    """(redacted URL, editable) of direct_url.json (PEP 610); a VCS origin as pip writes it: `git+URL@COMMIT#subdirectory=DIR`."""
+    """(URL, editable) of direct_url.json (PEP 610); a VCS origin as pip writes it: `git+URL@COMMIT#subdirectory=DIR`.
+
+    The URL is as it stands there, since it is used: a path is opened, a wheel fetched."""
     if text is None:
         return "", False
     try:
@@ -170,13 +172,15 @@ def _origin(text: bytes | None) -> tuple[str, bool]:
         said = None
     if not isinstance(said, dict) or not isinstance(said.get("url"), str):
         raise _Bad("its direct_url.json cannot be read")
-    origin = redact.url(said["url"])
+    origin = said["url"]
     vcs, folder = said.get("vcs_info"), said.get("dir_info")
     if isinstance(vcs, dict):
         origin = f"{vcs.get('vcs', 'vcs')}+{origin}@{vcs.get('commit_id', '')}"
     if isinstance(said.get("subdirectory"), str):
         origin += f"#subdirectory={said['subdirectory']}"
-    return redact.line(origin), isinstance(folder, dict) and folder.get("editable") is True
+    if not _fits(origin, Line):
+        raise _Bad("its direct_url.json cannot be read")
+    return origin, isinstance(folder, dict) and folder.get("editable") is True
 
 
 def _bytes(path: Path, most: int, *, head: bool = False) -> bytes | None:

@@ -161,5 +161,5 @@ def _read(path: Path) -> tuple[bytes, str]:
         return b"", f"it cannot be read ({error.strerror})"
     if len(data) > LARGEST:
         return b"", f"it has more than {LARGEST // 10**6} MB"
-    secret = secrets.in_chunks([data])
-    return (b"", f"line {secret[0]} looks like a secret ({secret[1]})") if secret is not None else (data, "")
+    found = secrets.in_chunks([data], str(path))
+    return (b"", f"line {found[0][0]} looks like a secret ({found[0][1]})") if found else (data, "")

@@ -103,11 +103,11 @@ def start_up(facts: Interpretation, environ: Mapping[str, str]) -> Startup:
     return Startup(
         problem=_problem(done, said),
         printed=redact.line(printed).strip()[:PRINTED],
-        sys_path=tuple(redact.line(entry.replace(str(folder), _SCRATCH)) for entry in said.get("sys_path", ())),
+        sys_path=tuple(entry.replace(str(folder), _SCRATCH) for entry in said.get("sys_path", ())),
         flags=redact.line(said.get("flags", "")),
-        mapped=tuple(sorted(path for path in said.get("mapped", ()) if redact.line(path) == path)),
+        mapped=tuple(sorted(path for path in said.get("mapped", ()) if redact.printable(path))),
         locale=redact.line(said.get("locale", "")),
-        user_base=redact.line(said.get("user_base", "")),
+        user_base=said.get("user_base", ""),
     )
 
 

@@ -1,19 +1,20 @@
-"""Secrets in files: found before the files are copied anywhere. Few recognisers, each precise.
+"""Secrets in files: found before the files are copied anywhere. What they look like is in `model.credentials`.
 
-Whole files are searched, in pieces. What makes that fast: nearly every secret is an unbroken run of letters and
-digits, and text has few long ones. A table maps each byte to "may stand in a run" or not, so that `bytes.find` jumps
-from run to run; only those that look random, and the lines with a mark of another kind, meet a pattern.
-Binary files, and what is packed within others, are not looked at.
+Whole files are searched, in pieces, whatever their names. What makes that fast: nearly every secret is an unbroken run of
+letters and digits, and text has few long ones. A table maps each byte to "may stand in a run" or not, so that `bytes.find`
+jumps from run to run; only those that begin like a token or have a telling name before them, and the places with a mark of
+another kind (`password`, `://`, `curl `), meet a pattern. In binary files tokens, keys and URLs are found, and no names.
+What is compressed with gzip is searched as it is unpacked; other archives are not unpacked.
 """
 
 from __future__ import annotations
 
-import base64
-import json
 import os
 import re
 import stat
-from collections.abc import Iterable, Iterator
+import zlib
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Protocol
 
@@ -21,19 +22,21 @@ import msgspec
 
 from repro_env.capture.globs import Glob
 from repro_env.io.files import Found
-from repro_env.model import codec, redact
+from repro_env.model import codec, credentials, redact
+from repro_env.model.credentials import RULE, is_made_up, is_password, is_random, is_reference, is_uuid
 
 PIECE = 4 << 20
 """Bytes searched at once."""
 _OVERLAP = 1 << 16
 """Bytes that a piece shares with the next: a secret may lie across the cut."""
-RULE = 1
-"""Part of the cache's key; a change of what counts as a secret needs the next number."""
-_BINARY = re.compile(
-    r"\.(?:so|so\.[0-9.]+|a|o|pyc|png|jpe?g|gif|webp|bmp|tiff?|ico|mp[34]|wav|flac|ogg|avi|mov|webm|npy|npz|pt|ckpt|safetensors|onnx"
-    r"|pb|h5|hdf5|parquet|arrow|feather|tfrecords?|zip|gz|bz2|xz|zst|tar|tgz|whl|7z|pdf|woff2?|ttf|otf|sqlite3?|db)",
-    re.IGNORECASE,
-)
+_INFLATED = 1 << 30
+"""Bytes of a gzip file that are unpacked."""
+_HEAD = 1 << 20
+"""Bytes of a well-known file that are looked at as such."""
+_SHOWN = 100
+"""Findings that are named before the rest is counted."""
+MOST = 20
+"""Findings of one file."""
 _RUN = 20
 """Characters of the shortest run that is looked at."""
 _DATA = 16384
@@ -43,77 +46,102 @@ _COLUMN = 57
 _COLUMNS = 8
 """… when there are so many after each other."""
 _AROUND = 300
-"""Bytes shown to the patterns on each side of a run."""
+"""Bytes on each side of a mark that a pattern is shown."""
 _NEAR = 60
 """Bytes before a run in which its name stands."""
+_LEAD = 28
+"""Bytes before a run in which a token may begin that has a dot or the like in it (`hooks.slack.com/...`)."""
 _IN_RUN = bytes(97 if (chr(byte).isalnum() and byte < 128) or byte in b"_-+/=" else 32 for byte in range(256))
+_WIDE = bytes(97 if 32 < byte < 127 else 48 if byte == 0 else 32 for byte in range(256))
 _DIGITS = b"0123456789"
-_HEADS = frozenset(
-    head.encode()
-    for head in [
-        "hf_",
-        "api",
-        "ghp",
-        "gho",
-        "ghu",
-        "ghs",
-        "ghr",
-        "git",
-        "glp",
-        "gld",
-        "glr",
-        "glc",
-        "glf",
-        "gls",
-        "gla",
-        "xox",
-        "xap",
-        "nva",
-        "pyp",
-        "npm",
-        "dck",
-        "AIz",
-        "GOC",
-        "sk_",
-        "rk_",
-        "sk-",
-        "wan",
-        "eyJ",
-        "dap",
-        "gsk",
-        "r8_",
-        "xai",
-        "ppl",
-        "lsv",
-        "pcs",
-        "dop",
-        "doo",
-        "dor",
-        "ATA",
-        "AKC",
-        "AGE",
-        "IQo",
-        "Fwo",
-        "FQo",
-        "AKI",
-        "ASI",
-        "LS0",
-    ]
-)
-"""How the tokens of `model.redact` begin, those apart that a name or a dot gives away."""
-_MARKS = (b"PRIVATE KEY", b"@", b"machine ", b"password ")
-"""What stands in a secret that is no long run."""
-_CLAIMS = frozenset({"iss", "exp", "iat", "nbf", "aud", "jti", "sub", "scope"})
-_SAMPLES = ("2YotnFZFEjr1zCsicMWpAA", "czZCaGRSa3F0MzpnWDFmQmF0M2JW")
-"""Of RFC 6749: printed in the documentation of half the web."""
-_DISTINCT = 10
-"""Different characters in a real token; `hf_xxxxxxxx` has fewer."""
-_MADE_UP = re.compile(r"example|dummy|fake|your|xxxx|1234567890|placeholder|redacted", re.IGNORECASE)
-_AWS_SECRET = re.compile(
+_IGNORE = re.IGNORECASE | re.DOTALL
+
+
+def _bytes(pattern: str, flags: int = 0) -> re.Pattern[bytes]:
+    return re.compile(pattern.encode(), flags)
+
+
+_TOKENS: dict[bytes, list[tuple[bytes, str, re.Pattern[bytes]]]] = {}
+for _kind in (*credentials.SHAPES, credentials.ENCODED_KEY):
+    for _needle in _kind.needles:
+        _TOKENS.setdefault(_needle.encode()[:3], []).append((_needle.encode(), _kind.name, _bytes(_kind.pattern)))
+_HEADS = frozenset(_TOKENS)
+_NAME = re.compile(rb"[A-Z][a-z]{4,}|[a-z]{6,}")
+"""Words within a name of a program: with two of them it is no token."""
+_WORD = re.compile(rb"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))(?=(...))", re.DOTALL)
+_ANYWHERE = re.compile(rb"(?=(...))", re.DOTALL)
+_WITHIN = [
+    (needle.encode(), kind.name, _bytes(kind.pattern)) for kind in credentials.WITHIN for needle in kind.needles if needle != "."
+]
+_DISCORD = _bytes(credentials.WITHIN[0].pattern)
+_KEY = _bytes(credentials.PRIVATE_KEY.pattern)
+_AWS = _bytes(credentials.AWS_ID.pattern)
+_AWS_SECRET = _bytes(
     r"(?<![A-Za-z0-9/+=_-])(?=[^\s]{0,39}[a-z])(?=[^\s]{0,39}[A-Z])(?=[^\s]{0,39}[0-9])[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+=_-])"
 )
+
+_QUOTE = r"[rbfu]{0,2}\\?[\"'`]"
+_BETWEEN = (
+    # What stands between a name and its value: `x`, `x"`, `x")`, then the sign, `: str =`, `default=`, `value=`, a new line.
+    r"[\"'`)\]\\]{0,4}(?:"
+    r"[ \t]{0,20}(?:=>|:=|:\s{0,4}[\w.\[\], |]{1,40}=(?!=)|[=:](?!=)|,(?=\s{0,4}[\"']))\s{0,40}\(?\s{0,40}(?:SecretStr\()?"
+    r"|[\"'][^\n]{0,80}?(?:default|value)\s{0,4}=\s{0,4}|\n\s{0,20}value:[ \t]|[\"']?>|[ \t]is[ \t]|[ \t]{1,8}(?=[^\s=:]))"
+)
+_VALUE = rf"(?:{_QUOTE}([^\"'`\\\n]{{8,200}})\\?[\"'`]|([^\s\"'`,;&<>(){{}}\[\]|\\]{{8,200}}))"
+_NAMED = _bytes(
+    rf"(?:{credentials.NAMES}s?\d{{0,2}}{_BETWEEN}|{credentials.SHORT}\\?[\"'\]]{{0,2}}[ \t]{{0,20}}(?:=>|:=|[=:](?!=))[ \t]{{0,20}}){_VALUE}",
+    _IGNORE,
+)
+_KEYED = _bytes(
+    rf"(?:({credentials.NAMES})|{credentials.VALUE_OF_NAME})"
+    + _BETWEEN
+    + r"(?:[rbu]?\\?[\"'`])?([A-Za-z0-9+/_.-]{16,200}={0,2})(?![A-Za-z0-9_(\[*])",
+    _IGNORE,
+)
+_BEARER = _bytes(
+    r"(?:\bbearer|authorization[\"']?\s{0,4}[:=,]\s{0,4}[\"']?(?:basic|token|apikey))\s{1,4}([A-Za-z0-9._~+/=-]{16,200})", _IGNORE
+)
+_OPTION = _bytes(r" -(?:[upPakw]|-user|-proxy-user|-pass\w*)[ =]{0,2}[\"']?(?:[\w.@-]{1,60}:)?([^\s\"'`$:]{8,200})")
+_TOOL = _bytes(r"\b(?:curl|wget|sshpass|mysql\w*|redis-cli|mongo\w*|docker login|openssl|zip|psql|smbclient|twine)\b")
+_LOGIN = _bytes(
+    r"login\([^)\n]{0,80}?[\"']([0-9a-f]{40})[\"']|login\(\s{0,20}[\"'][^\"'\n]{1,80}[\"'],\s{0,20}[\"']([^\"'\n]{8,100})[\"']|login ([0-9a-f]{40})\b"
+)
+_ORACLE = _bytes(r"jdbc:oracle:\w+:[\w.-]{1,60}/([^\s@\"'/]{6,100})@")
+_LONG = tuple(
+    (mark.encode(), kind, _bytes(pattern))
+    for marks, kind, pattern in (
+        (("cloudsmith.io/",), "package index token", r"cloudsmith\.io/(?:basic/)?([A-Za-z0-9]{16})/"),
+        (("/t/",), "conda channel token", r"://[^\s\"'<>]{1,200}/t/([A-Za-z]{2}-[0-9a-f-]{20,})/"),
+        (
+            ("signature=", "sig="),
+            "signed URL",
+            (
+                r"[?&](?:X-Amz-Signature|X-Goog-Signature)=([0-9A-Fa-f]{32,})|[?&;]sig=((?:[A-Za-z0-9+/]|%[0-9A-F]{2}){40,})"
+                r"|[?&]Signature=([A-Za-z0-9_~%+/-]{20,}).{0,40}?Key-Pair-Id="
+            ),
+        ),
+        (
+            ('"key"',),
+            "Kaggle key",
+            r"\"username\"\s*:\s*\"[^\"\n]{1,100}\"\s*,\s*\"key\"\s*:\s*\"([0-9a-f]{32})\"|\"key\"\s*:\s*\"([0-9a-f]{32})\"\s*,\s*\"username\"",
+        ),
+        (
+            ("auth", "_password"),
+            "registry credentials",
+            r"\"auth\"\s*:\s*\"([A-Za-z0-9+/]{16,}={0,2})\"|\b_(?:auth|password)\s*=\s*\"?([A-Za-z0-9+/]{16,}={0,2})",
+        ),
+        (("rivate-lines: ",), "private key (PuTTY)", r"Private-Lines: \d+\s+([A-Za-z0-9+/=]{20,})"),
+    )
+    for mark in marks
+)
+"""Long values with another mark near them."""
+_PART_OF_JWK = re.compile(rb"\"[dk]\\?\"\s*:\s*\\?\"\Z")
+_KUBERNETES = _bytes(r"Secret\b.{0,1900}?\b(?:data|stringData):\s*\n\s+[\w.-]+:\s*[\"']?([^\s\"'{}$<>]{8,})", re.DOTALL)
 _PART = r"(?:[^\s/:@'\"`<>{}$%()\[\]*\\,;|&#?]|%[0-9A-Fa-f]{2})"
-_PASSWORD_URL = re.compile(rf"\b[A-Za-z][A-Za-z0-9+.-]{{1,30}}://({_PART}{{1,100}}):({_PART}{{3,200}})@([A-Za-z0-9.-]+)")
+_PASSWORD_URL = _bytes(rf"\b[A-Za-z][A-Za-z0-9+.-]{{1,30}}://({_PART}{{0,100}}):({_PART}{{3,200}})@([A-Za-z0-9.-]+)")
+_TOKEN_URL = _bytes(r"://([A-Za-z0-9_-]{16,100})@[A-Za-z0-9-]+\.")
+_NETRC = _bytes(r"(?:machine\s+([A-Za-z0-9.-]+)|^default)\s+(?:login\s+\S+\s+)?password\s+(\S{6,})", re.MULTILINE)
+_PKCS12 = re.compile(rb"\x30[\x80-\x84].{0,4}\x02\x01\x03\x30", re.DOTALL)
 _NO_PASSWORD = re.compile(
     r"pass\w*|pwd|pw|psw|secret\w*|token|admin|root|test\w*|guest|changeme|user\w*|postgres|mysql|foo|bar|baz|hunter2|minioadmin|key"
     r"|api_?key|credentials?|x+|\.+|\*+|-+|_+|abc|123\d*|my\w*|the\w*|some\w*",
@@ -122,25 +150,17 @@ _NO_PASSWORD = re.compile(
 _LOCAL = re.compile(
     r"localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|(?:.*\.)?(?:example(?:\.\w+)?|test|invalid|localdomain|local)|\w+", re.IGNORECASE
 )
-_NETRC = re.compile(r"(?:machine\s+([A-Za-z0-9.-]+)|^default)\s+(?:login\s+\S+\s+)?password\s+(\S{6,})", re.MULTILINE)
-_SIGNED = re.compile(
-    r"[?&](?:X-Amz-Signature|X-Goog-Signature)=([0-9A-Fa-f]{32,})|[?&;]sig=((?:[A-Za-z0-9+/]|%[0-9A-F]{2}){40,})"
-    r"|[?&]Signature=([A-Za-z0-9_~%+/-]{20,}).{0,40}?Key-Pair-Id="
+_PUBLIC = re.compile(
+    rb"algolia|docsearch|indexname|badge|shields\.io|codecov\.io|csrf|authenticity_token|search[_-]?(?:only[_-]?)?(?:api[_-]?)?key|publishable|public[_-]?key|write[_-]?key",
+    re.IGNORECASE,
 )
-_CHANNEL = re.compile(r"://[^\s\"'<>]{1,200}/t/([A-Za-z]{2}-[0-9a-f-]{20,})/")
-_BASIC = re.compile(r"(?i)authorization[\"']?\s*[:=]\s*[\"']?basic\s+([A-Za-z0-9+/]{16,}={0,2})")
-_VALUE = re.compile(r"(?:[=:]|[\"'],)[ \t]{0,20}(?:[rbu]?[\"'])?([A-Za-z0-9+/_.-]{20,200}={0,2})(?![A-Za-z0-9_(\[.*])")
-_NAME = re.compile(
-    # A name that says what it is. Names of what is public (`token_id`, `keyword`) do not end so.
-    r"(?i)(?:api|access|secret|auth|account|private|service|_|client)[_-]?(?:key|token|secret|password|passwd)[\"']?\]?[ \t]{0,20}\Z"
-)
-_LOGIN = re.compile(r"login\([^)\n]{0,80}?[\"']([0-9a-f]{40})[\"']")
-_KAGGLE = re.compile(r"\"username\"\s*:\s*\"[^\"\n]{1,100}\"\s*,\s*\"key\"\s*:\s*\"([0-9a-f]{32})\"")
-_DOCKER = re.compile(r"\"auth\"\s*:\s*\"([A-Za-z0-9+/]{16,}={0,2})\"|\b_(?:auth|password)\s*=\s*\"?([A-Za-z0-9+/]{16,}={0,2})")
-_TOKENS = tuple((kind.name, kind.needles, re.compile(kind.pattern)) for kind in (redact.ENCODED_KEY, *redact.TOKENS))
-_NEEDLES = re.compile("|".join(re.escape(needle) for _, needles, _ in _TOKENS for needle in needles if needle != "."))
-_KEY = re.compile(redact.PRIVATE_KEY.pattern)
-_AWS = re.compile(redact.AWS_ID.pattern)
+"""Near keys that everybody may have: they stand in every page that uses them."""
+_FILES = [(kind, re.compile(rf"(?:.*/)?(?:{name})", re.IGNORECASE), _bytes(pattern)) for kind, name, pattern in credentials.FILES]
+_KNOWN = re.compile("(?:.*/)?(?:" + "|".join(name for _, name, _ in credentials.FILES) + ")", re.IGNORECASE)
+
+_NAMES = (b"pass", b"pw", b"secret", b"credential", b"login")
+"""Marks before values of any characters, in small letters. Other names are those of long runs."""
+_SETTING = "key or password in a setting"
 
 
 class Secret(msgspec.Struct, frozen=True):
@@ -148,7 +168,7 @@ class Secret(msgspec.Struct, frozen=True):
 
     path: str
     line: int
-    """From 1."""
+    """From 1; 0 when it is in the path itself or in a file that is no text."""
     kind: str
 
 
@@ -160,23 +180,23 @@ class Cache(Protocol):
 
 
 def among(root: Path, found: Iterable[Found], *, cache: Cache | None = None) -> Iterator[Secret]:
-    """The first secret of each file that holds one, in the order of `found`; paths relative to `root`.
+    """The secrets of all files and in their names, in the order of `found`; paths relative to `root`.
 
     Files seen before, and as they were then, are not read again when none of them held any.
     Raises `OSError`, with the file's name, for one that cannot be read.
     """
-    files = [one for one in found if one.kind == "file" and one.size and may_be_text(one.path)]
-    if not files:
+    found = list(found)
+    if not found:
         return
-    key = codec.digest([RULE, str(root), [(one.path, one.key) for one in files]])
+    key = codec.digest([RULE, str(root), [(one.path, one.key) for one in found]])
     if cache is not None and cache.get("secrets", key) is not None:
         return
     clean = True
-    for one in files:
-        secret = in_file(root, one.path)
-        if secret is not None:
-            clean = False
-            yield secret
+    for secret in chain(
+        in_names(one.path for one in found), *(in_file(root, one.path) for one in found if one.kind == "file" and one.size)
+    ):
+        clean = False
+        yield secret
     if clean and cache is not None:
         cache.put("secrets", key, b"none")
 
@@ -192,88 +212,230 @@ def is_declared(secret: Secret, declared: Iterable[Glob], root: str = "") -> boo
 def declaration(secret: Secret, root: str = "") -> str:
     """What is written down when it is so."""
     path = f"{root}/{secret.path}" if root else secret.path
-    return f"{path}, line {secret.line} looks like a secret ({secret.kind}), carried since --not-secret says that it is none"
+    line = f", line {secret.line}" if secret.line else ""
+    return f"{path}{line} looks like a secret ({secret.kind}), carried since --not-secret says that it is none"
 
 
-def in_file(root: Path, path: str) -> Secret | None:
-    """The first secret of a file under `root`. A binary file has none. Raises `OSError` when it cannot be read."""
-    if not may_be_text(path):
-        return None
+def report(found: Sequence[Secret], options: str) -> str:
+    """A line for each file with secrets: where they are, of what kind, and the options that take the file all the same or
+    leave it out. `options`: such as `--not-secret` alone, separated by spaces."""
+    files: dict[str, list[Secret]] = {}
+    for one in found:
+        files.setdefault(one.path, []).append(one)
+    lines = []
+    for path, secrets in files.items():
+        kinds = dict.fromkeys(f"{one.kind}{f' (line {one.line})' if one.line else ''}" for one in secrets)
+        shown = redact.secretless(path)
+        choices = " or ".join(f"{option} '{shown}'" for option in options.split())
+        lines.append(f"{shown}: {', '.join(kinds)}; {choices}")
+    more = [f"and {len(lines) - _SHOWN} more files"] if len(lines) > _SHOWN else []
+    return "\n     ".join((*lines[:_SHOWN], *more))
+
+
+def in_names(paths: Iterable[str]) -> Iterator[Secret]:
+    """Tokens in names of files and directories; one that is in a directory's name is told once."""
+    seen = set()
+    for path in paths:
+        if len(path) >= _RUN:
+            data = os.fsencode(path)
+            for start, kind in _tokens(data, text=True):
+                name = data[start : data.find(b"/", start) if b"/" in data[start:] else None]
+                if name not in seen and kind != _SETTING:
+                    seen.add(name)
+                    yield Secret(path, 0, f"{kind} in its name")
+
+
+def in_file(root: Path, path: str) -> Iterator[Secret]:
+    """The secrets of a file under `root`. Raises `OSError` when it cannot be read."""
     fd = os.open(root / path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     try:
         facts = os.fstat(fd)
         if not stat.S_ISREG(facts.st_mode):
-            return None
-        found = in_chunks(iter(lambda: os.read(fd, min(PIECE, facts.st_size + 1)), b""))
+            return
+        found = in_chunks(iter(lambda: os.read(fd, min(PIECE, facts.st_size + 1)), b""), path)
     finally:
         os.close(fd)
-    return None if found is None else Secret(path, *found)
+    yield from (Secret(path, *one) for one in found)
 
 
-def may_be_text(path: str) -> bool:
-    """Judged by the name alone."""
-    return not _BINARY.fullmatch(os.path.splitext(path)[1])  # noqa: PTH122
-
-
-def in_chunks(chunks: Iterable[bytes]) -> tuple[int, str] | None:
-    """(line, kind) of the first secret in a file's bytes; None for a binary file."""
-    before, lines, first = b"", 0, True
-    for chunk in chunks:
-        if first and chunk[:2] in (b"\xff\xfe", b"\xfe\xff"):
-            # UTF-16, in one byte a character: what is searched for is ASCII.
-            return in_bytes(b"".join((chunk, *chunks)).decode("utf-16", "replace").encode("latin-1", "replace"))
-        if b"\0" in chunk[:8192]:
-            return None
-        first = False
+def in_chunks(chunks: Iterable[bytes], path: str = "") -> list[tuple[int, str]]:
+    """(line, kind) of the secrets in a file's bytes, at most `MOST`; the line is 0 where there are none. `path`: its name."""
+    chunks = iter(chunks)
+    first = next(chunks, b"")
+    if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        # UTF-16, in one byte a character: what is searched for is ASCII.
+        chunks, first = iter(()), b"".join((first, *chunks)).decode("utf-16", "replace").encode("latin-1", "replace")
+    elif first[:3] == b"\x1f\x8b\x08":
+        chunks = _inflated(chain([first], chunks))
+        first = next(chunks, b"")
+    text = first.count(b"\0", 0, 8192) * 100 <= min(len(first), 8192)
+    program = first.startswith((b"\x7fELF", b"!<arch>"))
+    found = dict.fromkeys(_in_known_file(path, first[:_HEAD], text=text))
+    before, lines = b"", 0
+    for chunk in chain([first], chunks):
         piece = before + chunk
-        if (found := in_bytes(piece)) is not None:
-            return found[0] + lines, found[1]
+        for offset, kind in in_bytes(piece, text=text, program=program):
+            found[(piece.count(b"\n", 0, offset) + 1 + lines if text else 0), kind] = None
+        if len(found) >= MOST:
+            break
         before = piece[-_OVERLAP:]
         lines += piece.count(b"\n") - before.count(b"\n")
-    return None
+    lines_found = {line for line, kind in found if kind != _SETTING}
+    return sorted(one for one in found if one[1] != _SETTING or one[0] not in lines_found)[:MOST]
 
 
-def in_text(text: str) -> tuple[int, str] | None:
-    """(line, kind) of the first secret found."""
-    return in_bytes(text.encode("utf-8", "replace"))
+def in_text(text: str) -> list[tuple[int, str]]:
+    """(line, kind) of the secrets found."""
+    return in_chunks([text.encode("utf-8", "replace")])
 
 
-def in_bytes(data: bytes) -> tuple[int, str] | None:
-    """(line, kind) of a secret: the line from 1."""
-    for start, end in _windows(data):
-        shown = data[start:end].decode("latin-1")
-        found = _in_window(shown)
-        if found is not None:
-            return data.count(b"\n", 0, start + found[0]) + 1, found[1]
-    return None
+def in_bytes(data: bytes, *, text: bool, program: bool = False) -> Iterator[tuple[int, str]]:
+    """(offset, kind) of secrets, in no order. `text`: names before values tell too. `program`: a binary full of symbols."""
+    yield from _tokens(data, text=text, program=program)
+    yield from _keys(data)
+    yield from _at_signs(data)
+    if text:
+        yield from _named(data)
+        yield from _commands(data)
+    else:
+        yield from _wide(data)
 
 
-def _windows(data: bytes) -> list[tuple[int, int]]:
-    """Parts of the data that a pattern should see, in order, not overlapping."""
-    spots = [(start - _AROUND, end + _AROUND) for start, end in _runs(data)]
-    for mark in _MARKS:
-        here = data.find(mark)
-        while here >= 0:
-            if mark != b"@" or data.find(b"://", max(0, here - _AROUND), here) >= 0:
-                spots.append((here - _AROUND, here + (20_000 if mark == _MARKS[0] else _AROUND)))
-            here = data.find(mark, here + len(mark))
-    merged: list[tuple[int, int]] = []
-    for start, end in sorted(spots):
-        start, end = max(0, start), min(len(data), end)
-        if merged and start <= merged[-1][1]:
-            merged[-1] = (merged[-1][0], max(end, merged[-1][1]))
-        else:
-            merged.append((start, end))
-    return merged
+def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """What a gzip file holds, up to a bound; what is damaged ends it."""
+    inflater, total = zlib.decompressobj(31), 0
+    for chunk in chunks:
+        data = chunk
+        while data and total < _INFLATED:
+            try:
+                piece = inflater.decompress(data, PIECE)
+            except zlib.error:
+                return
+            total += len(piece)
+            yield piece
+            data = inflater.unconsumed_tail
+            if inflater.eof:
+                data, inflater = inflater.unused_data, zlib.decompressobj(31)
+
+
+def _in_known_file(path: str, head: bytes, *, text: bool) -> Iterator[tuple[int, str]]:
+    """Secrets of a file that is known by its name, or by how it begins."""
+    for kind, magic in credentials.MAGIC:
+        if head.startswith(magic):
+            yield 0, kind
+    if path.lower().endswith((".p12", ".pfx")) and _PKCS12.match(head):
+        yield 0, "key store (PKCS #12)"
+    if text and _KNOWN.fullmatch(path):
+        for kind, name, pattern in _FILES:
+            if name.fullmatch(path):
+                for match in pattern.finditer(head):
+                    value = match[1].decode("latin-1").rstrip(",;\"'")
+                    if not is_reference(value) and not _NO_PASSWORD.fullmatch(value) and not _PLAIN_SETTING.fullmatch(value):
+                        yield head.count(b"\n", 0, match.start(1)) + 1, kind
+
+
+_PLAIN_SETTING = re.compile(
+    r"https?://[^@]*|[\w.-]+@[\w.-]+|[\w.-]+\.(?:org|com|net|io|dev)(?::\d+)?|[A-Za-z_ -]+|[\d.:-]+|[./~].*|.*(?:your|xxxx|example|changeme|\.\.\.|\*\*\*).*",
+    re.IGNORECASE,
+)
+"""Values that are no secret in a file of secrets: addresses, paths, plain words."""
+
+
+def _tokens(data: bytes, *, text: bool, program: bool = False) -> Iterator[tuple[int, str]]:
+    """What is a token by its own form; in text also drawn values with a telling name. In binary data any byte may stand
+    before a token, so it is looked for in the middle of words too; not in programs, which are full of long names."""
+    words = text or program
+    for start, end in _runs(data):
+        lead = max(0, start - _LEAD)
+        region = data[lead:end]
+        if not _HEADS.isdisjoint(
+            _WORD.findall(region) if words else map(bytes, zip(region, region[1:], region[2:], strict=False))
+        ):
+            for word in (_WORD if words else _ANYWHERE).finditer(region):
+                for needle, kind, pattern in _TOKENS.get(word[1], ()):
+                    at = lead + word.start(1)
+                    match = pattern.match(data, at) if data.startswith(needle, at) else None
+                    if match and not _made_up(match[0]) and not (program and len(_NAME.findall(match[0])) > 1):
+                        yield at, kind
+        sides = data[end : end + 1] + data[start - 1 : start]
+        around = data[max(0, start - _NEAR) : end + _NEAR] if end - start > 31 or any(map(sides.__contains__, b".~:$")) else b""
+        for needle, kind, pattern in _WITHIN if around else ():
+            if needle in around:
+                for match in pattern.finditer(data, max(0, start - 100), end + 100):
+                    if not _made_up(match[0]):
+                        yield match.start(), kind
+        if data[end : end + 1] == b"." and data[start] in b"MNO":
+            match = _DISCORD.match(data, start, end + 60)
+            if match and is_random(match[0].decode("latin-1")):
+                yield start, "Discord token"
+        if b"AKIA" in region or b"ASIA" in region:
+            yield from _aws(data, start, end)
+        if text:
+            yield from _keyed(data, start, end)
+
+
+def _aws(data: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
+    match = _AWS.search(data, start, end + 1)
+    if match is None or _made_up(match[0]):
+        return
+    for secret in _AWS_SECRET.finditer(data, max(0, start - _AROUND), end + _AROUND):
+        if not _made_up(secret[0]):
+            yield secret.start(), "AWS secret key"
+
+
+def _made_up(value: bytes) -> bool:
+    return is_made_up(value.decode("latin-1"))
+
+
+def _keyed(data: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
+    """Long values after a name that says secret."""
+    begin = max(0, start - _NEAR)
+    near = data[begin:end].lower()
+    if b"key" in near or b"token" in near or b"secret" in near or b"auth" in near or b"pass" in near or b"bearer" in near:
+        for match in _KEYED.finditer(data, begin, end + 3):
+            value = match[2].decode("latin-1")
+            if not match[1] and b"," in data[match.start() : match.start(2)]:
+                continue  # `assertEqual(key, "...")`
+            named = match[1] or data[match.start() : match.start() + 3].isupper()
+            if (is_random(value) or (named and is_uuid(value))) and not _is_public(data, match.start(), value):
+                yield match.start(2), _SETTING
+        for match in _BEARER.finditer(data, begin, end + 1):
+            value = match[1].decode("latin-1")
+            if is_random(value) and not value.startswith("eyJ"):  # else a JSON web token, and judged as such
+                yield match.start(1), "HTTP credentials"
+    if (
+        data[start - 1 : start] == b'"'
+        and _PART_OF_JWK.search(data, begin, start)
+        and b'"kty' in data[max(0, start - 4000) : end + 4000]
+    ):
+        yield start, "private key (JWK)"
+    for mark, kind, pattern in _LONG:
+        if mark in near:
+            for match in pattern.finditer(data, max(0, start - _AROUND), end + _AROUND):
+                value = next(group for group in match.groups() if group).decode("latin-1")
+                if match.end() > start and (
+                    is_random(value)
+                    or mark in (b"rivate-lines: ", b"/t/")
+                    or (len(value) == 16 and not is_made_up(value) and any(map(str.isdigit, value)))
+                ):
+                    yield match.start(), kind
+
+
+def _is_public(data: bytes, at: int, value: str) -> bool:
+    """A search key of a site (Algolia), a badge's token, a key to write events: said to be so near by."""
+    return (
+        re.fullmatch("[0-9A-Za-z]{32,88}={0,2}", value) is not None
+        and _PUBLIC.search(data, max(0, at - _AROUND), at + _AROUND) is not None
+    )
 
 
 def _runs(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where the long runs are that have a digit, or are of letters as a Hugging Face token is, and that look like a secret's."""
+    """Where the long runs are that have a digit (a path: two), or are of letters as a Hugging Face token is."""
     table = data.translate(_IN_RUN)
-    long = b"a" * _RUN
+    long, find = b"a" * _RUN, table.find
     last = repeated = end = 0
-    while (start := table.find(long, end)) >= 0:
-        end = table.find(b" ", start + _RUN)
+    while (start := find(long, end)) >= 0:
+        end = find(b" ", start + _RUN)
         if end < 0:
             end = len(table)
         length = end - start
@@ -282,114 +444,96 @@ def _runs(data: bytes) -> Iterator[tuple[int, int]]:
         if length > _DATA or repeated >= _COLUMNS:
             continue
         run = data[start:end]
-        if len(run.translate(None, _DIGITS)) == length and b"hf_" not in run:
-            continue
-        if _is_hinted(data, run, start, end):
-            yield start, end
+        digits = length - len(run.translate(None, _DIGITS))
+        if digits < 2 and (not digits or b"/" in run) and b"hf_" not in run:
+            continue  # a name or a path
+        yield start, end
 
 
-def _is_hinted(data: bytes, run: bytes, start: int, end: int) -> bool:
-    """Whether a run begins as a token does, or has a name that says what it is; a line of plain hashes has neither."""
-    before = data[max(0, start - _NEAR) : start]
-    if data[end : end + 1] == b"." or before.endswith((b".", b":")):
-        return True  # tokens in parts: `eyJ….eyJ….…`, `123456789:AA…`
-    if before.endswith(b"\\") and run[:1] in b"nrt":
-        run = run[1:]  # `\n` within a string
-    if run[:3] in _HEADS or (b"=" in run and any(part[:3] in _HEADS for part in run.split(b"="))):
-        return True
-    near = (before + run).lower()
-    return (
-        b"key" in near
-        or b"token" in near
-        or b"secret" in near
-        or b"pass" in near
-        or b"auth" in near
-        or b"sig" in near
-        or b"login" in near
-        or b"hooks" in near
-        or b"basic" in near
-        or b"/t/" in near
-    )
+def _keys(data: bytes) -> Iterator[tuple[int, str]]:
+    """Private keys, from their first line."""
+    here, done = data.find(b"PRIVATE KEY"), 0
+    while here >= 0:
+        match = _KEY.search(data, max(done, here - 40), here + 22_000)
+        if match is not None and match.start() < here:
+            yield match.start(), credentials.PRIVATE_KEY.name
+            done = match.end()
+        here = data.find(b"PRIVATE KEY", max(done, here + 1))
 
 
-def _in_window(text: str) -> tuple[int, str] | None:
-    """(offset, kind) of the first secret of each kind's order: keys, tokens, AWS, URLs, named values."""
-    if "PRIVATE KEY" in text and (match := _KEY.search(text)):
-        return match.start(), redact.PRIVATE_KEY.name
-    there = {*_NEEDLES.findall(text), "."}
-    for kind, needles, pattern in _TOKENS:
-        if not there.isdisjoint(needles):
-            for match in pattern.finditer(text):
-                if len(set(match[0])) >= _DISTINCT and not _MADE_UP.search(match[0]) and not _is_sample(match[0]):
-                    return match.start(), kind
-    if ("AKIA" in text or "ASIA" in text) and (match := _AWS.search(text)) and not _MADE_UP.search(match[0]):
-        secret = next((one for one in _AWS_SECRET.finditer(text) if not _MADE_UP.search(one[0])), None)
-        if secret is not None:
-            return secret.start(), "AWS secret key"
-    if "://" in text and "@" in text:
-        for match in _PASSWORD_URL.finditer(text):
-            if _is_password(*match.groups()):
-                return match.start(), "password in a URL"
-    if "password" in text:
-        for match in _NETRC.finditer(text):
-            if not _NO_PASSWORD.fullmatch(match[2]) and not _MADE_UP.search(match[0]) and not _LOCAL.fullmatch(match[1] or "x.y"):
-                return match.start(), "password of a .netrc"
-    for kind, needles, pattern in _SETTINGS:
-        if any(needle in text for needle in needles):
-            for match in pattern.finditer(text):
-                if _is_random(next(filter(None, match.groups()))):
-                    return match.start(), kind
-    for match in _VALUE.finditer(text):
-        if _NAME.search(text, max(0, match.start() - _NEAR), match.start()) and _is_random(match[1]):
-            return match.start(), "key or password in a setting"
-    return None
+def _at_signs(data: bytes) -> Iterator[tuple[int, str]]:
+    """Passwords and tokens before the host of a URL."""
+    here, done = data.find(b"@"), 0
+    while here >= 0:
+        scheme = data.rfind(b"://", max(done, here - _AROUND), here)
+        if scheme >= 0:
+            for match in _PASSWORD_URL.finditer(data, max(0, scheme - 32), here + 100):
+                user, password, host = (part.decode("latin-1") for part in match.groups())
+                if match.end() > here and _is_password_of_url(user, password, host):
+                    yield match.start(), "password in a URL"
+            token = _TOKEN_URL.match(data, scheme, here + 100)
+            if token and is_random(token[1].decode("latin-1")):
+                yield token.start(), "token in a URL"
+            done = here
+        elif data.startswith(b"@//", here) and (oracle := _ORACLE.search(data, max(0, here - _AROUND), here + 1)):
+            yield oracle.start(), "password in a JDBC address"
+        here = data.find(b"@", here + 1)
 
 
-_SETTINGS = (
-    ("signed URL", ("ignature=", "sig="), _SIGNED),
-    ("conda channel token", ("/t/",), _CHANNEL),
-    ("HTTP credentials", ("asic ",), _BASIC),
-    ("key given to a login", ("login(",), _LOGIN),
-    ("Kaggle key", ('"username"',), _KAGGLE),
-    ("registry credentials", ('"auth"', "_auth", "_password"), _DOCKER),
-)
+def _named(data: bytes) -> Iterator[tuple[int, str]]:
+    """Passwords and the like by the name before them."""
+    small = data.lower()
+    for mark in _NAMES:
+        here = small.find(mark)
+        while here >= 0:
+            match = (_LOGIN if mark == b"login" else _NAMED).match(data, here)
+            if match is not None:
+                value = next(group for group in match.groups() if group).decode("latin-1")
+                if (is_password(value) or is_random(value)) and not _is_public(data, here, value):
+                    yield match.start(), _SETTING
+            elif small.startswith(b"kind: ", here - 6) and (secret := _KUBERNETES.match(data, here, here + 2000)):
+                value = secret[1].decode("latin-1")
+                if not is_reference(value) and not _NO_PASSWORD.fullmatch(value):
+                    yield secret.start(), "secret of Kubernetes"
+            elif small.startswith(b"password ", here) and (login := _NETRC.search(data, max(0, here - 200), here + 200)):
+                password, host = login[2].decode("latin-1"), (login[1] or b"x.y").decode("latin-1")
+                if not _NO_PASSWORD.fullmatch(password) and not _MADE_UP_NETRC.search(login[0]) and not _LOCAL.fullmatch(host):
+                    yield login.start(), "password of a .netrc"
+            here = small.find(mark, here + len(mark))
 
 
-def _is_random(value: str) -> bool:
-    """Whether this was drawn and not written: letters and digits mixed, hardly one twice, no words."""
-    plain = re.sub(r"[^A-Za-z0-9]", "", value)
-    digits = sum(one.isdigit() for one in plain)
-    hexadecimal = re.fullmatch(r"[0-9a-f]+|[0-9A-F]+", plain) is not None
-    return (
-        len(plain) >= 12
-        and digits >= 2
-        and len(plain) - digits >= 2
-        and len(set(plain)) >= (_DISTINCT if hexadecimal else min(14, len(plain) - 2))
-        and max(map(len, re.split(r"[^A-Za-z0-9]", value))) >= 16  # a UUID is a name, and so are words with underscores
-        and not _MADE_UP.search(value)
-        and value not in _SAMPLES
-        and not re.search(r"0123456789|abcdef|(.)\1{4}", value)
-        and (hexadecimal or not re.search(r"[A-Z]?[a-z]{7}|[A-Z]{8}", value))
-    )
+def _commands(data: bytes) -> Iterator[tuple[int, str]]:
+    """Passwords in options of well-known commands: `curl -u ann:...`, `mysql -p...`."""
+    for match in _OPTION.finditer(data):
+        if is_password(match[1].decode("latin-1")) and _TOOL.search(
+            data[data.rfind(b"\n", 0, match.start()) + 1 : match.start()][-200:]
+        ):
+            yield match.start(), "password in a command"
 
 
-def _is_sample(token: str) -> bool:
-    """A JSON web token that says nothing of anybody, as those in documentation."""
-    if not token.startswith("eyJ") or token.count(".") != 2:
-        return False
-    payload = token.split(".")[1]
-    try:
-        claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))
-    except ValueError:
-        return False
-    return not isinstance(claims, dict) or not claims.keys() & _CLAIMS or claims.get("sub") == "1234567890"
+_MADE_UP_NETRC = re.compile(rb"example|dummy|fake|your|xxxx|placeholder|redacted|[<$]", re.IGNORECASE)
 
 
-def _is_password(user: str, password: str, host: str) -> bool:
+def _wide(data: bytes) -> Iterator[tuple[int, str]]:
+    """Tokens in text of two or four bytes a character, as programs for Windows and numpy keep it."""
+    table = data.translate(_WIDE)
+    for unit in (b"a0", b"a000"):
+        here = table.find(unit * 16)
+        while here >= 0:
+            end = here
+            while table.startswith(unit, end):
+                end += len(unit)
+            for start, kind in _tokens(data[here : end : len(unit)], text=True):
+                yield here + start * len(unit), kind
+            here = table.find(unit * 16, end)
+
+
+def _is_password_of_url(user: str, password: str, host: str) -> bool:
     return (
         user.lower() != password.lower()
         and len(set(password)) > 3
         and not _NO_PASSWORD.fullmatch(password)
-        and not _MADE_UP.search(password)
+        and (len(password) > 7 if not user else not re.fullmatch(r"user\w*", user))
+        and not re.search(r"example|dummy|fake|your|xxxx|1234567890|placeholder|redacted|\bpass|passw", password, re.IGNORECASE)
         and not _LOCAL.fullmatch(host)
     )

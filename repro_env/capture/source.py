@@ -77,7 +77,7 @@ def look(
     out by rule, but no `.env`, no `.git` and nothing of `never` (folders that this tool writes; listed without size).
     `facts=False` leaves out the git facts, the search for secrets and the sizes of what is left out; the snapshot is
     the same. Files that match `not_secret` are taken whatever stands in them; `cache` remembers which files hold no secret. `unmeasured` is a folder that the caller will measure (`measured`).
-    Raises `SourceError`: no folder, unreadable, over `cap` bytes, or a secret in a file.
+    Raises `SourceError`: no folder, unreadable, over `cap` bytes, or secrets in files (all of them are named).
     """
     root = Path(os.path.abspath(root))  # noqa: PTH100 - `resolve` would move the source to another path
     if not root.is_dir():
@@ -178,18 +178,14 @@ def _walk(root: Path, rules: Rules, *, far: int) -> tuple[Found, ...]:
 
 
 def _no_secrets(root: Path, found: Sequence[Found], declared: Sequence[Glob], cache: secrets.Cache | None) -> list[str]:
-    """Raises `SourceError` for the first file with a secret. Returns what is taken because the user says it is none."""
-    told = []
+    """Raises `SourceError` with all secrets in files and their names. Returns what is taken because the user says it is none."""
+    told, refused = [], []
     try:
         for secret in secrets.among(root, found, cache=cache):
-            if not secrets.is_declared(secret, declared):
-                raise SourceError(
-                    f"line {secret.line} holds a secret ({secret.kind})",
-                    where=str(root / secret.path),
-                    hint=f"take it out of the code, or leave the file out: {_leave_out(secret.path)}; "
-                    f"if it is none: --not-secret '{secret.path}'",
-                )
-            told.append(secrets.declaration(secret))
+            if secrets.is_declared(secret, declared):
+                told.append(secrets.declaration(secret))
+            else:
+                refused.append(secret)
     except PermissionError as error:
         raise _unreadable(str(error.filename or root), root) from None
     except FileNotFoundError as error:
@@ -199,6 +195,14 @@ def _no_secrets(root: Path, found: Sequence[Found], declared: Sequence[Glob], ca
     except OSError as error:
         path = os.path.relpath(str(error.filename or root), root)
         raise SourceError(f"cannot be read: {error.strerror}", where=str(root / path), hint=_leave_out(path)) from None
+    if refused:
+        files = len(dict.fromkeys(one.path for one in refused))
+        raise SourceError(
+            f"{files} file{' of the source holds' if files == 1 else 's of the source hold'} a secret",
+            where=str(root),
+            hint="remove the secrets from the code and pass them to runs with `exec --env NAME`, or leave the files out with --exclude;\n"
+            f"     --not-secret accepts a file that holds none:\n     {secrets.report(refused, '--exclude --not-secret')}",
+        )
     return told
 
 

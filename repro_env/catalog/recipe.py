@@ -132,7 +132,7 @@ def of_yaml(text: str, *, references: bool) -> dict[str, str]:
         raise _UnreadError("nested too deep") from None
     if references:
         values = {name: _resolved(name, value, values) for name, value in values.items()}
-    return {redact.line(name): _redacted(name, value) for name, value in values.items()}
+    return {redact.line(name): redact.value(name, value) for name, value in values.items()}
 
 
 def _flat(node: Any, name: str, depth: int, left: list[int]) -> Iterator[tuple[str, str]]:
@@ -192,10 +192,3 @@ def _resolved(name: str, value: str, values: dict[str, str]) -> str:
             break
         value = made
     return value
-
-
-def _redacted(name: str, value: str) -> str:
-    """Without secrets, also where only the name says that it is one."""
-    key = name.rpartition(".")[2]
-    shown = redact.line(f"{key}={value}")
-    return shown.removeprefix(f"{key}=") if shown.startswith(f"{key}=") else redact.line(value)

@@ -99,5 +99,10 @@ def shown(command: tuple[str, ...], hidden: frozenset[str] = frozenset()) -> tup
             before = redact.line(command[number - 1])
             if redact.REDACTED not in line and redact.line(f"{command[number - 1]} {word}") != f"{before} {line}":
                 line = redact.REDACTED
+            if command[number - 1].startswith("-") and "=" not in command[number - 1] and not word.startswith("-"):
+                line = redact.value(command[number - 1], line)
+        name, sign, value = line.partition("=")
+        if sign and " " not in name and redact.REDACTED not in line:
+            line = f"{name}={redact.value(name, value)}"
         shown.append(line)
     return tuple(shown)

@@ -18,6 +18,7 @@ from repro_env.build.packing import Sent
 from repro_env.build.remote import SPEC_TYPE, TITLE, Copy
 from repro_env.build.sources import Artifact, Finder, Search
 from repro_env.build.trees import Trees
+from repro_env.flows import leaving
 from repro_env.flows.rebuild import check_platform
 from repro_env.image.entry import CHUNK
 from repro_env.io.files import open_regular, read_regular, sha256_of
@@ -72,9 +73,11 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
 def push(spec: Spec, folder: Path, to: Reference, *, store: Store, tell: Tell) -> Pushed:
     """Send a spec's image and all that its folder holds, and note in `remote.json` where they are.
 
-    Raises `UsageError` for a reference with a digest, `PlatformError`, `ArtifactError`, `NetworkError`, `BuildError`.
+    Raises `UsageError` for a reference with a digest, `PlatformError`, `ArtifactError`, `NetworkError`, `BuildError`, and
+    `CaptureError` for a secret in what would be sent.
     """
     check_platform(spec)
+    leaving.check(spec, folder, store=store)
     others = [one.repository.partition("/")[2] for one in remote.read(folder).copies if one.repository.startswith(f"{to.host}/")]
     with store.temp.folder() as held, Registry(to.host, folder=held) as registry:
         tag = registry.head(to.repository, to.tag)

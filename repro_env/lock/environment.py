@@ -76,7 +76,7 @@ def lock(
     `base`: the pulled one that it is to stand on; else the base is cut from this machine. `added`: variables to replay
     although no list has them.
 
-    `searching` looks through all that a capture would carry, and raises for a secret in it.
+    `searching` looks through all that a capture would carry; secrets in it raise `CaptureError`, which names them all.
     """
     facts = python.interpret(python_name, environ)
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
@@ -100,6 +100,7 @@ def lock(
     if searching is not None:
         carried(searching, live, identified, installed, rest, store)
         conda.search(searching, packages, linked, first.prefix, store)
+        searching.refuse()
     unread = unread and (rest is None or layers.known_blob(rest.entries, facts=store.facts) is not None)
     return Locked(
         facts=facts,

@@ -97,7 +97,7 @@ def identify(
 
     Left out are those that no wheel can hold: without RECORD, installed outside the install scheme, or
     contradicting themselves. Their files are then plain files of the environment; `talk` says so.
-    `search` looks through what has to be repacked, and raises for a secret in it.
+    `search` looks through what has to be repacked; what holds a secret is not.
     Raises `NetworkError` when an index that may have the wheel cannot be asked, `LockError` when it answers with
     something else than an index page.
     """
@@ -177,7 +177,7 @@ class _Search:
             return None, "it has no RECORD"
         direct = facts.direct_url if _is_wheel_url(facts.direct_url) and not facts.editable else ""
         if facts.direct_url and not direct:
-            return None, f"{'an editable install of' if facts.editable else 'installed from'} {facts.direct_url}"
+            return None, f"{'an editable install of' if facts.editable else 'installed from'} {redact.url(facts.direct_url)}"
         key = self._key(dist)
         known = self._known(key)
         if known is not None:
@@ -211,7 +211,9 @@ class _Search:
 
     def _key(self, dist: InstalledDistribution) -> str:
         digests = [hashlib.sha256(data).hexdigest() for data in (dist.record, dist.wheel, dist.entry_points)]
-        return codec.digest((_RULE, dist.facts, digests, self._layout, self._session.shown))
+        # By its redacted URL: a hash of one with a password could be searched for it.
+        facts = msgspec.structs.replace(dist.facts, direct_url=redact.url(dist.facts.direct_url))
+        return codec.digest((_RULE, facts, digests, self._layout, self._session.shown))
 
     def _known(self, key: str) -> Identified | None:
         proof = self._store.facts.recall("proof", key, _Proof)

@@ -9,7 +9,8 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import frameworks
 from repro_env.lock.locked import Locked
-from repro_env.model.environment import Carried, Excluded
+from repro_env.model import redact
+from repro_env.model.environment import Carried, Excluded, Startup
 from repro_env.model.spec import Data, InstalledFrom, Observed, Source
 
 _NAMED = 20
@@ -33,7 +34,7 @@ def observed(
         tool=f"repro-env {__version__}",
         kind=locked.facts.kind,
         interpreter=locked.facts.interpreter,
-        startup=live.startup,
+        startup=_written(live.startup),
         host=live.host,
         accelerators=live.accelerators,
         frameworks=live.frameworks,
@@ -47,7 +48,7 @@ def observed(
                 installer=one.facts.installer,
                 requested=one.facts.requested,
                 editable=one.facts.editable,
-                direct_url=one.facts.direct_url,
+                direct_url=redact.line(redact.url(one.facts.direct_url)),
                 site=f"{place.layout.prefix}/{one.facts.site}",
             )
             for place, one in locked.installed
@@ -61,6 +62,16 @@ def observed(
         source=source,
         data=tuple(data),
         home=tuple(one.name for one in locked.home),
+    )
+
+
+def _written(startup: Startup) -> Startup:
+    """What a start reported, without secrets: within the program its paths are used, and stay as they are."""
+    return msgspec.structs.replace(
+        startup,
+        sys_path=tuple(map(redact.line, startup.sys_path)),
+        mapped=tuple(map(redact.line, startup.mapped)),
+        user_base=redact.line(startup.user_base),
     )
 
 

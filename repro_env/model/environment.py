@@ -112,7 +112,8 @@ class Distribution(Frozen, frozen=True, kw_only=True):
     """`Build:` of WHEEL, or empty."""
     requested: bool
     direct_url: Line
-    """The redacted URL of `direct_url.json` (PEP 610), or empty: pip keeps no origin of what an index gave."""
+    """The URL of `direct_url.json` (PEP 610) as it stands there, or empty: pip keeps no origin of what an index gave.
+    It may hold credentials, and is written only through `redact.url`."""
     editable: bool
     has_record: bool
 

@@ -13,7 +13,7 @@ import pytest
 
 from repro_env.capture.distributions import InstalledDistribution, project, scan
 from repro_env.capture.python import interpret
-from repro_env.model import codec
+from repro_env.model import codec, redact
 from repro_env.model.environment import Distribution, Interpretation
 from tests.capture.test_python import PLAIN, site_of
 from tests.fakes import wheels
@@ -132,7 +132,7 @@ def test_what_pip_installs(facts: Interpretation, venv: Path, tmp_path: Path) ->
 def test_direct_urls(facts: Interpretation, venv: Path, said: dict[str, object], shown: str, editable: bool) -> None:
     install(venv, direct_url_json=json.dumps(said))
     found = one(facts)
-    assert (found.facts.direct_url, found.facts.editable) == (shown, editable)
+    assert (redact.line(redact.url(found.facts.direct_url)), found.facts.editable) == (shown, editable)
     assert project(found) == ("/home/ann/my project" if editable else "")
 
 

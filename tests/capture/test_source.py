@@ -306,7 +306,7 @@ def test_over_the_cap_names_where_the_bytes_are(src: Path) -> None:
 def test_a_secret_stops_the_capture(src: Path) -> None:
     put(src, "train.py", text=f"import os\n\nTOKEN = '{HF}'\n")
     said = refusal(src)
-    assert "train.py: line 3 holds a secret (Hugging Face token)" in said
+    assert "train.py: Hugging Face token (line 3); --exclude 'train.py' or --not-secret 'train.py'" in said
     assert "--exclude 'train.py'" in said
     assert HF not in said
     assert files(look(src, exclude=["train.py"])) == []

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import re
+import sysconfig
+from pathlib import Path
+
 import msgspec
 import pytest
 from hypothesis import given
@@ -56,7 +60,7 @@ def test_a_private_key_goes_as_a_whole() -> None:
         ("https://[::1]:80/@s", "https://[::1]:80/@s"),
         ("https://example.org/f.whl?X-Amz-Signature=abc&X-Amz-Date=1", "https://example.org/f.whl"),
         ("https://example.org/f.whl?sv=2020&sig=abc", "https://example.org/f.whl"),
-        ("https://example.org/f.whl?a=1&access_token=b#sha256=00ff", "https://example.org/f.whl#sha256=00ff"),
+        ("https://example.org/f.whl?a=1&access_token=b#sha256=00f", "https://example.org/f.whl#sha256=00f"),
         ("https://example.org/f.whl?t=abcdefghij0123456789", "https://example.org/f.whl"),
         ("https://example.org/f.whl?download=1", "https://example.org/f.whl?download=1"),
         ("https://example.org/f.whl#access_token=abc", "https://example.org/f.whl"),
@@ -103,6 +107,97 @@ def test_what_is_no_secret_stays(text: str) -> None:
 )
 def test_what_is_named_as_a_secret_goes(text: str, secret: str) -> None:
     assert secret not in redact.line(text)
+
+
+DRAWN = "k9Q2" + "vT7xLm4Zp8Rw"
+CLOUDSMITH, FURY = "dl.cloudsmith" + ".io", "index.fury" + ".io"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("--wandb_key", "7e1f0b5d" * 2 + "9c3a8d2b4e6f1a0c7b5d9e8f"),
+        ("--auth", DRAWN),
+        ("-p", DRAWN),
+        ("credentials", DRAWN),
+        ("logger.wandb.key", "7e1f0b5d" + "9c3a8d2b4e6f1a0c7b5d9e8f12ab34cd"),
+        ("--api-key", "sunflower"),
+        ("db.password", "correct"),
+        ("hf_token", DRAWN),
+        ("--neptune_token", DRAWN),
+        ("aws_secret_access_key", DRAWN * 2),
+    ],
+)
+def test_the_value_of_a_secret_option_goes(name: str, text: str) -> None:
+    assert redact.value(name, text) == redact.REDACTED
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("-p", "8080"),
+        ("-p", "conf/model-2024b.yaml"),
+        ("--max-tokens", "512"),
+        ("--pad_token", "<|endoftext|>"),
+        ("--sort_key", "created_at"),
+        ("optimizer.key", "adamw"),
+        ("--auth", "none"),
+        ("password", "$DB_PASSWORD"),
+        ("token", "${oc.env:HF_TOKEN}"),
+        ("--key-file", "keys/server.pem"),
+        ("num_tokens", "131072"),
+        ("tokenizer", "bert-base-uncased"),
+        ("key", "resnet50_imagenet_v2"),
+    ],
+)
+def test_the_value_of_another_option_stays(name: str, text: str) -> None:
+    assert redact.value(name, text) == text
+
+
+@pytest.mark.parametrize(
+    ("given", "expected"),
+    [
+        ("file:///home/ann/t/abcdefgh1234/proj", "file:///home/ann/t/abcdefgh1234/proj"),
+        (
+            f"https://{CLOUDSMITH}/{DRAWN}/lab/private/python/simple/",
+            f"https://{CLOUDSMITH}/{redact.REDACTED}/lab/private/python/simple/",
+        ),
+        (
+            f"https://{CLOUDSMITH}/basic/lab/private/python/simple/",
+            f"https://{CLOUDSMITH}/basic/lab/private/python/simple/",
+        ),
+        (f"https://{DRAWN}@{FURY}/lab/", f"https://{FURY}/lab/"),
+        (f"https://{FURY}/{DRAWN}/lab/", f"https://{FURY}/{redact.REDACTED}/lab/"),
+    ],
+)
+def test_tokens_in_the_paths_of_indexes(given: str, expected: str) -> None:
+    assert redact.url(given) == expected
+    assert redact.line(f"at {given} it is") == f"at {expected} it is"
+
+
+def test_no_plain_word_of_a_text_is_taken_out() -> None:
+    """Our own documents and errors, and all of the standard library that speaks of passwords, tokens and keys."""
+    root = Path(redact.__file__).parents[2]
+    library = Path(sysconfig.get_paths()["stdlib"])
+    files = [*root.glob("docs/**/*.md"), *root.glob("repro_env/**/*.py"), *library.glob("*.py"), *library.glob("[ehlu]*/*.py")]
+    lines = {line for file in files for line in file.read_text("utf-8", "replace").splitlines() if WORDS.search(line)}
+    assert len(lines) > 3000
+    for line in lines:
+        cleaned = redact.secretless(line)
+        if redact.REDACTED in cleaned and redact.REDACTED not in line:
+            before, after = cleaned.split(redact.REDACTED, 1)[0], cleaned.rsplit(redact.REDACTED, 1)[-1]
+            taken = line[len(before) : len(line) - len(after)]
+            assert not re.fullmatch(r"[A-Za-z]?[a-z]*[.,:]?", taken), line
+    said = [
+        "the password cannot be empty",
+        "no password: cannot log in",
+        "KeyError: no such token here",
+        "the secret is required",
+    ]
+    assert list(map(redact.line, said)) == said
+
+
+WORDS = re.compile(r"pass|token|secret|key|auth|credential|bearer|://|@", re.IGNORECASE)
 
 
 def test_one_line_of_text() -> None:

@@ -12,6 +12,17 @@ import string
 
 ALNUM = string.ascii_letters + string.digits
 HEX = "0123456789abcdef"
+ALPHABETS = {
+    "a": ALNUM,
+    "A": string.ascii_uppercase + "234567",
+    "C": string.ascii_uppercase + string.digits,
+    "l": string.ascii_lowercase + string.digits,
+    "h": HEX,
+    "d": string.digits,
+    "u": ALNUM + "-_",
+    "b": ALNUM + "+/",
+    "p": ALNUM + "!#%^*~",
+}
 MARK, HEXMARK = "Qz7Xk", "7e1f0b5d"
 """In every secret: the one, or (where only hexadecimal digits may stand) the other."""
 
@@ -25,7 +36,8 @@ class Mint:
 
     def draw(self, name: str, text: str) -> str:
         """`{a:36}` stands for 36 letters and digits, `{A:16}` for capitals and 2 to 7, `{h:40}` for hexadecimal digits,
-        `{d:9}` for digits."""
+        `{d:9}` for digits, `{C:9}` for capitals and digits, `{l:9}` for small letters and digits, `{u:9}` and `{b:9}` for
+        base64 (of URLs, and plain), `{p:9}` for a password, `{w:9}` for a word with two digits."""
         made = ""
         while text:
             before, brace, rest = text.partition("{")
@@ -41,10 +53,13 @@ class Mint:
         return made
 
     def _chars(self, kind: str, count: int, *, marked: bool) -> str:
-        alphabet = {"a": ALNUM, "A": string.ascii_uppercase + "234567", "h": HEX, "d": string.digits}[kind]
-        drawn = "".join(self._random.choices(alphabet, k=count))
-        mark = {"a": MARK, "h": HEXMARK}.get(kind, "")
-        at = count // 2
+        if kind == "w":
+            return "".join(self._random.choice(("bdfklmnprst", "aeiou")[place % 2]) for place in range(count - 2)) + "".join(
+                self._random.choices(string.digits, k=2)
+            )
+        drawn = "".join(self._random.choices(ALPHABETS[kind], k=count))
+        mark = {"h": HEXMARK, "l": HEXMARK}.get(kind, MARK if kind in "aubp" else "")
+        at = (count - len(mark)) // 2
         return drawn[:at] + mark + drawn[at + len(mark) :] if marked and mark and count >= len(mark) + 4 else drawn
 
     def key(self, name: str, kind: str, lines: int = 20) -> str:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 import json
+import re
+import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +14,7 @@ import pytest
 from tests.fakes import wheels
 from tests.fakes.index import Index
 from tests.secrets import ground as grounds
+from tests.secrets import habits
 from tests.secrets.ground import Echo, Ground, leaks
 from tests.secrets.planted import HEXMARK, MARK, Mint, jwt, search, service_account
 
@@ -220,19 +223,32 @@ SOURCES: dict[str, Plant] = {
 }
 
 
-@pytest.mark.parametrize("path", SOURCES)
-def test_a_secret_in_the_source_is_refused(ground: Ground, path: str) -> None:
-    file = ground.project / path
-    file.parent.mkdir(parents=True, exist_ok=True)
-    text = SOURCES[path](ground, ground.mint, f"source {path}")
-    file.write_text(text, encoding="utf-16" if path == "windows.txt" else "utf-8")
+def test_every_secret_in_the_source_is_named_at_once(ground: Ground) -> None:
+    """One capture: each file with its kind and the options that leave it out or accept it, and nothing of the secrets."""
+    texts = {path: plant(ground, ground.mint, f"source {path}") for path, plant in SOURCES.items()}
+    made = {path: text.encode("utf-16" if path == "windows.txt" else "utf-8") for path, text in texts.items()}
+    more = {f"zz-planted/{path}": data for path, data in habits.planted(ground.mint).items()}
+    clean = {f"clean/{path}": data for path, data in habits.clean(ground.mint).items()}
     try:
+        for path, data in {**made, **more, **clean}.items():
+            file = ground.project / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_bytes(data)
         said = ground.capture("--output", "never", code=8)
     finally:
-        file.unlink()
-    assert str(file) in said
-    assert "holds a secret" in said
-    assert f"--exclude '{path}'" in said
+        for path in made:
+            (ground.project / path).unlink(missing_ok=True)
+        shutil.rmtree(ground.project / "zz-planted")
+        shutil.rmtree(ground.project / "clean")
+    for path in SOURCES:
+        assert re.search(
+            rf"^ +{re.escape(path)}: .*; --exclude '{re.escape(path)}' or --not-secret '{re.escape(path)}'$", said, re.MULTILINE
+        )
+    assert "settings.py: API key (line 1);" in said
+    count = re.search(r"(\d+) files of the source hold a secret", said)
+    assert count is not None
+    assert int(count[1]) > len(made) + len(more) - 10
+    assert "clean/" not in said
     assert not search(said.encode())
     assert not (ground.project / "never").exists()
 
@@ -263,23 +279,24 @@ ENVIRONMENT: dict[str, tuple[Callable[[Ground], Path], Plant]] = {
 }
 
 
-@pytest.mark.parametrize("place", ENVIRONMENT)
-def test_a_secret_in_what_the_environment_carries_is_refused(ground: Ground, place: str) -> None:
-    where, plant = ENVIRONMENT[place]
-    file = where(ground)
-    before = file.read_bytes() if file.exists() else None
-    file.parent.mkdir(exist_ok=True)
-    file.write_text(plant(ground, ground.mint, f"environment {place}"))
+def test_every_secret_in_what_the_environment_bundles_is_named_at_once(ground: Ground) -> None:
+    files = {place: where(ground) for place, (where, _) in ENVIRONMENT.items()}
+    before = {place: file.read_bytes() if file.exists() else None for place, file in files.items()}
+    for place, (_, plant) in ENVIRONMENT.items():
+        files[place].parent.mkdir(exist_ok=True)
+        files[place].write_text(plant(ground, ground.mint, f"environment {place}"))
     try:
         said = ground.capture("--output", "never", code=7)
     finally:
-        if before is None:
-            file.unlink()
-        else:
-            file.write_bytes(before)
-    assert str(file) in said
-    assert "holds a secret" in said
-    assert "--not-secret" in said
+        for place, file in files.items():
+            data = before[place]
+            if data is None:
+                file.unlink()
+            else:
+                file.write_bytes(data)
+    for file in files.values():
+        assert f"{file}: " in said
+        assert f"--not-secret '{file}'" in said
     assert not search(said.encode())
     assert not leaks(written(ground), [("capture", said)], ground.mint)
 

@@ -1,0 +1,85 @@
+"""The search for secrets, measured: how many planted ones are found, what it finds in real public projects, and how fast.
+
+`python benchmarks/secrets.py [NAME...]` downloads the source distributions of the projects with pip (from whatever index
+pip is configured for) and prints every finding, for a person to judge, and a JSON summary as the last line.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tarfile
+import tempfile
+import time
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+
+from repro_env.capture import secrets
+from repro_env.io.files import walk
+from tests.secrets import habits
+from tests.secrets.planted import Mint
+
+PROJECTS = (
+    "accelerate",
+    "boto3",
+    "celery",
+    "datasets",
+    "django",
+    "fastapi",
+    "flask",
+    "hydra-core",
+    "keras",
+    "lightning",
+    "mlflow",
+    "optuna",
+    "requests",
+    "scrapy",
+    "transformers",
+)
+
+
+def planted(folder: Path) -> tuple[int, list[str]]:
+    """How many were planted, and the paths of those that are missed."""
+    made = habits.planted(Mint(5))
+    for path, data in made.items():
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_bytes(data)
+    found = {one.path for one in secrets.among(folder, list(walk(folder)))}
+    return len(made), sorted(path for path in made if not any(path == one or path.startswith(f"{one}/") for one in found))
+
+
+def project(name: str, folder: Path) -> tuple[list[secrets.Secret], int, float]:
+    """The findings in a project's source distribution, its bytes, and the seconds of processor time that it took."""
+    pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--no-binary", ":all:", "--dest", str(folder), name]
+    subprocess.run(pip, check=True)
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as packed:
+        packed.extractall(folder / "src", filter="data")
+    found = list(walk(folder / "src"))
+    start = time.process_time()
+    hits = list(secrets.among(folder / "src", found))
+    return hits, sum(one.size for one in found), time.process_time() - start
+
+
+def main(names: list[str]) -> None:
+    size, seconds, files = 0, 0.0, {}
+    with tempfile.TemporaryDirectory() as scratch:
+        count, missed = planted(Path(scratch, "planted"))
+        print(f"{count} planted, {len(missed)} missed: {', '.join(missed)}")
+        for name in names or PROJECTS:
+            folder = Path(scratch, name)
+            folder.mkdir()
+            hits, read, spent = project(name, folder)
+            size, seconds = size + read, seconds + spent
+            files[name] = len({one.path for one in hits})
+            print(f"{name}: {files[name]} files with findings")
+            for one in hits:
+                print(f"  {one.path}, line {one.line}: {one.kind}")
+    summary = {"planted": count, "missed": len(missed), "files": files, "bytes": size, "seconds": round(seconds, 2)}
+    print(json.dumps(summary))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
