@@ -62,6 +62,9 @@ def command(
     env_file: Annotated[
         Path | None, typer.Option("--env-file", help="As `exec --env-file`.", metavar="FILE", show_default=False)
     ] = None,
+    network: Annotated[
+        bool, typer.Option("--network", help="Let the run reach the network again, as it could before.")
+    ] = False,
     spec: Annotated[
         str | None,
         typer.Option(
@@ -89,6 +92,7 @@ def command(
         globs=Globs(results=tuple(result or ()), ignored=tuple(ignore or ())),
         env=tuple(variable(text) for text in env or ()),
         env_file=None if env_file is None else env_file.absolute(),
+        network=network,
         keep=keep,
     )
     done = verify(wanted, store=Store.open(), tell=Marked())

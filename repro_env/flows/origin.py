@@ -79,28 +79,29 @@ def spec_of(run: Run, name: str | None, *, here: Path, runs: Path, store: Store,
     return there.spec, there.folder
 
 
-def given(
-    run: Run, env: Sequence[tuple[str, str | None]], env_file: Path | None, environ: Mapping[str, str]
-) -> tuple[tuple[str, str | None], ...]:
-    """Variables that the run was given: the record holds names alone, so values have to come again."""
+def check_given(run: Run, env: Sequence[tuple[str, str | None]], env_file: Path | None, *, network: bool) -> None:
+    """Refuse a run that was given variables or the network, unless they are given again.
+
+    A record may be a stranger's: that it names a variable or the network does not give its command the caller's.
+    Raises `UsageError`.
+    """
+    if run.start.network and run.start.runner != "host" and not network:
+        raise UsageError(
+            "the run could reach the network, and so will its command now", where=run.folder.name, hint="allow it: --network"
+        )
     known = {name for name, _ in env}
     if env_file is not None:
         from repro_env.flows.asked import read_env_file
 
         known |= {name for name, _ in read_env_file(env_file)}
-    again: list[tuple[str, str | None]] = []
     for one in run.start.given:
-        if one.name in known:
-            continue
-        if one.how == "host" and one.name in environ:
-            again.append((one.name, None))
-            continue
-        raise UsageError(
-            f"{one.name} was given to the run, and a record holds no values",
-            where=run.folder.name,
-            hint=f"give it again: --env {one.name}=VALUE",
-        )
-    return (*again, *env)
+        if one.name not in known:
+            value = "" if one.how == "host" else "=VALUE"
+            raise UsageError(
+                f"{one.name} was given to the run, and a record holds no values",
+                where=run.folder.name,
+                hint=f"give it again: --env {one.name}{value}",
+            )
 
 
 def source(run: Run, spec: Spec, folder: Path, *, here: Path, runs: Path, store: Store, tell: Tell) -> Spec:

@@ -45,6 +45,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     globs: Globs = Globs()
     env: tuple[tuple[str, str | None], ...] = ()
     env_file: Path | None = None
+    network: bool = False
+    """Whether a run that could reach the network may do so again."""
     keep: bool = False
 
 
@@ -80,10 +82,10 @@ def verify(
     left = results.side(run.folder, end, origin.mounts(run))
     wanted.globs.check(end, left.digests)
     spec, folder = origin.spec_of(run, wanted.spec, here=wanted.here, runs=runs, store=store, tell=tell)
-    env = origin.given(run, wanted.env, wanted.env_file, wanted.environ)
+    origin.check_given(run, wanted.env, wanted.env_file, network=wanted.network)
     spec = origin.source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell)
     note = f"verifies {run.short}" if wanted.keep else ""
-    asked = origin.asked(run, end, env, wanted.env_file, wanted.environ, note=note)
+    asked = origin.asked(run, end, wanted.env, wanted.env_file, wanted.environ, note=note)
     promise = judging.promised(run.start, end, _here(run, end, spec, asked, store))
     tell(promise.sentence)
     problems = origin.data(run, store, tell)

@@ -154,10 +154,24 @@ def test_variables_have_to_come_again(place: Place) -> None:
     with pytest.raises(UsageError, match="LR was given to the run") as caught:
         verified(place, trained())
     assert caught.value.hint == "give it again: --env LR=VALUE"
+    with pytest.raises(UsageError, match="NAME was given to the run") as caught:
+        verified(place, trained(), env=(("LR", "1"),))
+    assert caught.value.hint == "give it again: --env NAME", "a stranger's record does not get the caller's variables"
     again = Fake(trained())
-    assert verified(place, None, again, env=(("LR", "1"),)).verdict.same
+    assert verified(place, None, again, env=(("LR", "1"), ("NAME", None))).verdict.same
     assert again.launch is not None
     assert {Variable(name="LR", value="1"), Variable(name="NAME", value="value")} <= set(again.launch.env)
+
+
+def test_the_network_has_to_be_allowed_again(place: Place) -> None:
+    place.run(backend=Fake(trained()), network=True)
+    with pytest.raises(UsageError, match="could reach the network") as caught:
+        verified(place, trained())
+    assert caught.value.hint == "allow it: --network"
+    again = Fake(trained())
+    verified(place, None, again, network=True)
+    assert again.launch is not None
+    assert again.launch.network
 
 
 def data(place: Place) -> Path:
