@@ -8,7 +8,6 @@ sees it where the library looks without any variable. Files that only an interac
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from repro_env.capture import secrets
+from repro_env.io.files import read_regular
 from repro_env.model import redact
 
 LARGEST = 1_000_000
@@ -153,13 +153,8 @@ def _files(folder: Path, names: list[str]) -> list[Path]:
 def _read(path: Path) -> tuple[bytes, str]:
     """The bytes, and why they cannot be held; a symlink of the user's own is followed."""
     try:
-        with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
-            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-                return b"", "it is no plain file"
-            data = file.read(LARGEST + 1)
+        data = read_regular(Path(os.path.realpath(path)), LARGEST)
     except OSError as error:
-        return b"", f"it cannot be read ({error.strerror})"
-    if len(data) > LARGEST:
-        return b"", f"it has more than {LARGEST // 10**6} MB"
+        return b"", f"it cannot be read: {error.strerror}"
     found = secrets.in_chunks([data], str(path))
     return (b"", f"line {found[0][0]} looks like a secret ({found[0][1]})") if found else (data, "")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -21,7 +20,7 @@ from repro_env.flows import snapshot
 from repro_env.flows.snapshot import Snapshot
 from repro_env.image import tar
 from repro_env.image.entry import Entry, ordered
-from repro_env.io.files import walk
+from repro_env.io.files import read_regular, walk
 from repro_env.model.run import Mount
 from repro_env.model.spec import Spec
 from repro_env.store.store import Store
@@ -149,18 +148,13 @@ def _is_directory(path: Path) -> bool:
 
 
 def _read(path: Path) -> bytes:
-    """A plain file's bytes; none where there is none. A clone may come from a stranger: no link is followed, no pipe waited for."""
+    """The bytes of a regular file; none where there is none. A clone may come from a stranger."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        return read_regular(path, _LARGEST)
     except (FileNotFoundError, NotADirectoryError):
         return b""
     except OSError as error:
         raise _RefusedError(f"{path} cannot be read: {error.strerror}") from None
-    with os.fdopen(handle, "rb") as file:
-        facts = os.fstat(handle)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size > _LARGEST:
-            raise _RefusedError(f"{path} is not a file that git writes")
-        return file.read(_LARGEST)
 
 
 class _Bytes:

@@ -214,6 +214,8 @@ def _settle(upper: Path, snapshot: Path, folder: str, removed: set[str], *, alon
                 removed.update(_files_of(there / name, path))
             if stat.S_ISREG(facts.st_mode):
                 _clean(here / name)
+                if facts.st_mode & (stat.S_ISUID | stat.S_ISGID):  # whoever started it would be this user, or in this group
+                    (here / name).chmod(stat.S_IMODE(facts.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
             if _same(here / name, there / name):
                 (here / name).unlink()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 from pathlib import Path
 
@@ -93,6 +94,12 @@ def _kinds(root: Path) -> set[str]:
 def _attributes(root: Path) -> list[str]:
     paths = [root, *root.rglob("*")]
     return [name for path in paths for name in os.listxattr(path, follow_symlinks=False) if "overlay" in name]
+
+
+def test_an_output_gives_nobody_the_callers_rights(either: Place) -> None:
+    ran = either.sh("echo x > program; chmod 2755 program; chmod 4755 program || echo refused")
+    assert ran.stdout == "refused\n"
+    assert stat.S_IMODE((ran.folder / "files/program").stat().st_mode) == 0o755
 
 
 def test_an_environment_inside_the_workspace_is_no_output(either: Place) -> None:
