@@ -96,7 +96,7 @@ def _attributes(root: Path) -> list[str]:
     return [name for path in paths for name in os.listxattr(path, follow_symlinks=False) if "overlay" in name]
 
 
-def test_an_output_gives_nobody_the_callers_rights(either: Place) -> None:
+def test_an_output_has_no_set_group_id_bit(either: Place) -> None:
     ran = either.sh("echo x > program; chmod 2755 program; chmod 4755 program || echo refused")
     assert ran.stdout == "refused\n"
     assert stat.S_IMODE((ran.folder / "files/program").stat().st_mode) == 0o755
