@@ -199,7 +199,7 @@ def test_no_namespaces(small: parts.Project) -> None:
     )
     done = in_namespace(script, small, user=True)
     assert done.code == 15, done.err
-    refused(done, "name space")
+    refused(done, "namespace")
 
 
 def test_a_store_that_cannot_be_written(small: parts.Project, tmp_path: Path) -> None:

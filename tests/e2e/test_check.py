@@ -86,6 +86,7 @@ def test_each_touched_file_is_named_with_its_distribution(project: parts.Project
     with (folder / "mdurl" / "_parse.py").open("a") as file:
         file.write("EDITED = True\n")
     (folder / "packaging" / "tags.py").unlink()
+    (compiled,) = (folder / "packaging" / "__pycache__").glob("tags.*.pyc")
     (folder / "pygments" / "util.py").chmod(0o755)
     (folder / "sitecustomize.py").write_text("import os\n")
     (folder / "stray.pth").write_text("import sys\n")
@@ -94,6 +95,7 @@ def test_each_touched_file_is_named_with_its_distribution(project: parts.Project
     assert rows(found) == {
         "mdurl/_parse.py": ("distributions", "~", "mdurl"),
         "packaging/tags.py": ("distributions", "~", "packaging"),
+        f"packaging/__pycache__/{compiled.name}": ("files", "+", ""),  # bytecode of no source is a file like any other
         "pygments/util.py": ("distributions", "~", "pygments"),
         "sitecustomize.py": ("files", "+", ""),
         "stray.pth": ("files", "+", ""),
@@ -111,7 +113,7 @@ def test_each_touched_file_is_named_with_its_distribution(project: parts.Project
     found = check(project)
     assert rows(found)["mdurl/_parse.py"] == ("distributions", "~", "mdurl")
     assert rows(found)["stray.pth"] == ("files", "-", "")
-    assert len(rows(found)) == 6
+    assert len(rows(found)) == 7
     assert {one["what"].rpartition("/")[2]: one["right"] for one in found["differences"]}["tags.py"] == "as packaging has it"
 
 

@@ -570,11 +570,11 @@ def test_a_containers_first_process_fixes_addresses_for_what_it_starts(script: S
     import os, sys
     sys.path.insert(0, INSIDE)
     import init
-    print(init.fix_addresses(), flush=True)
+    print(init.tried(init.fix_addresses), flush=True)
     os.execv(sys.executable, [sys.executable, "-c", "print(open('/proc/self/personality').read())"])
     """
     refusal, personality = script.run(code.replace("INSIDE", repr(str(SEEDS.parent)))).out.split("\n")[:2]
-    assert bool(int(personality, 16) & 0x0040000) != bool(refusal)
+    assert bool(int(personality, 16) & 0x0040000) != (refusal != "[]")
 
 
 # --- the real libraries
