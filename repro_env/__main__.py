@@ -54,7 +54,7 @@ def _failed(error: Exception) -> int:
     from repro_env.model.errors import DiskError
 
     if isinstance(error, OSError) and error.filename is not None:
-        hint = "make it a plain file or directory that you may use, or name another one"
+        hint = "make it a file or directory that you can read and write, or name another path"
         failure = DiskError(f"cannot be used: {error.strerror}", where=str(error.filename), hint=hint)
         say.error(failure)
         return failure.exit_code

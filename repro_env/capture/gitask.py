@@ -152,7 +152,7 @@ def run(repo: Repo, *args: str, stdin: bytes = b"", index: Path | None = None) -
     if not done.timed_out:
         return done
     if pipe := gitdir.pipe(repo.top):
-        raise GitError(f"{pipe} is a named pipe, and git waits for it: remove it")
+        raise GitError(f"{pipe} is a named pipe, and git would wait for it forever: remove it")
     return _git("-C", str(repo.root), *args, stdin=stdin, env=env)
 
 
@@ -171,8 +171,8 @@ def _prepare(place: gitdir.Place, private: Path) -> tuple[tuple[str, str], ...]:
     users = _users_settings()
     if not gitdir.owned(place) and not _is_trusted(place.top, users):
         raise GitError(
-            "the repository belongs to another user, and git does not read it;"
-            f" if you trust it: git config --global --add safe.directory {place.top}"
+            "the repository belongs to another user, so git does not read it;"
+            f" if you trust it, run git config --global --add safe.directory {place.top}"
         )
     shared, own = map(_parsed, gitdir.configurations(place))
     _refuse(place, shared, own)
@@ -245,7 +245,7 @@ def _refuse(place: gitdir.Place, shared: Settings, own: Settings) -> None:
         raise GitError("this operation must be run in a work tree")
     named = about.get("core.worktree")
     if named is not None and os.path.realpath(place.own / named) != str(place.top):
-        raise GitError(f"its configuration names another folder as the working tree: {NOT_TEXT.sub('?', named)}")
+        raise GitError(f"its configuration sets another directory as the working tree: {NOT_TEXT.sub('?', named)}")
 
 
 def _patterns(top: Path, private: Path, named: str | None, default: str) -> str:

@@ -123,7 +123,7 @@ def look(installed: AbstractSet[str], environ: Mapping[str, str], *, without: Pa
             if why or redact.line(target) != target:
                 option = f"--data {path}:{home / target}"
                 problems.append(
-                    redact.line(f"{path}, which {one.library} reads, is not held: {why or 'its name'} (exec {option})")
+                    redact.line(f"{path}, which {one.library} reads, is not held: {why or 'its name looks like a secret or is not printable'} (exec {option})")
                 )
             else:
                 held.setdefault(target, Held(one.library, data))

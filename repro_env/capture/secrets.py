@@ -213,7 +213,7 @@ def declaration(secret: Secret, root: str = "") -> str:
     """What is written down when it is so."""
     path = f"{root}/{secret.path}" if root else secret.path
     line = f", line {secret.line}" if secret.line else ""
-    return f"{path}{line} looks like a secret ({secret.kind}), carried since --not-secret says that it is none"
+    return f"{path}{line} looks like a secret ({secret.kind}), carried because --not-secret accepts it"
 
 
 def report(found: Sequence[Secret], options: str) -> str:

@@ -96,8 +96,8 @@ def check_added(names: Iterable[str], environ: Mapping[str, str]) -> None:
     for name in names:
         where = f"--env {name}"
         if not _NAME.fullmatch(name):
-            hint = "give the name alone: its present value is captured" if "=" in name else "names have letters, digits and _"
-            raise UsageError("this is not the name of a variable", where=where, hint=hint)
+            hint = "give the name alone: its present value is captured" if "=" in name else "a name consists of letters, digits and _"
+            raise UsageError("it is not a valid name of a variable", where=where, hint=hint)
         if name not in environ:
             raise UsageError("this variable is not set here", where=where, hint="export it first")
         if effect(name) == "ours" or name in _FIXED or name.startswith("REPRO_ENV_"):
@@ -106,9 +106,9 @@ def check_added(names: Iterable[str], environ: Mapping[str, str]) -> None:
             )
         if is_secret(name) or redact.line(environ[name]) != environ[name]:
             raise UsageError(
-                "its name or value looks like a secret, and a spec holds none (or the value is not one line of text)",
+                "its name or value looks like a secret, or its value is not one line of text: a spec holds neither",
                 where=where,
-                hint=f"give it to each run instead: repro-env exec {where}",
+                hint=f"pass it to each run instead: repro-env exec {where}",
             )
 
 

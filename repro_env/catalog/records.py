@@ -197,7 +197,7 @@ def folders(runs: Path) -> list[Path]:
 
 def impostors(runs: Path) -> list[Unreadable]:
     """What has the name of a run and is no directory: it is not read, and named beside the runs."""
-    why = "is a symbolic link or no directory, and a run is a directory"
+    why = "is not a directory, or is a symbolic link; a run must be a directory"
     hint = "remove it, or copy the run here with all its files"
     return [
         Unreadable(path, RecordError(why, where=str(path), hint=hint))
@@ -214,7 +214,7 @@ def _named_as_runs(runs: Path) -> list[Path]:
         return []
     except OSError as error:
         raise RecordError(
-            f"is no directory that can be read: {error.strerror}",
+            f"cannot be read as a directory: {error.strerror}",
             where=str(runs),
             hint="name the directory of the runs with --runs DIR",
         ) from None
@@ -235,7 +235,7 @@ def read(folder: Path) -> Run:
         raise _unreadable(error, started) from None
     start = _decoded(data, Start, "repro-env/run-start", started)
     if not _ID.fullmatch(start.id):
-        raise SpecError("has an id that is no UUID", where=str(started), hint=_RESTORE)
+        raise SpecError("has an id that is not a UUID", where=str(started), hint=_RESTORE)
     ended = folder / "end.json"
     try:
         data = read_regular(ended, LARGEST)

@@ -141,9 +141,9 @@ def _unheld(found: Variables, mentioned: Collection[str]) -> Iterator[str]:
     plain = [name for name in names if not variables.is_secret(name)]
     secret = [name for name in names if variables.is_secret(name)]
     if plain:
-        yield f"set here and not in the spec: {_some(plain)} (capture --env NAME adds one)"
+        yield f"set here but not in the spec: {_some(plain)} (capture --env NAME adds one)"
     if secret:
-        yield f"set here and kept out as secrets: {_some(secret)} (exec --env NAME gives one to a run)"
+        yield f"set here but left out as secrets: {_some(secret)} (exec --env NAME passes one to a run)"
 
 
 def _some(names: Sequence[str]) -> str:

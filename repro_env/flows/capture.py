@@ -176,7 +176,7 @@ def _with(request: Request, opened: dlopen.Opened) -> tuple[tuple[str, ...], tup
     libraries = [path for path in opened.libraries if path.isprintable()]
     if request.base:  # a registry's image takes nothing from this machine
         more = [
-            f"the source opens {redact.line(path)} when it runs; whether {request.base} has it is not known" for path in libraries
+            f"the source opens {redact.line(path)} at run time; it is not known whether {request.base} contains it" for path in libraries
         ]
         return request.programs, (*lines, *more)
     return tuple(dict.fromkeys((*request.programs, *libraries))), tuple(lines)
@@ -251,7 +251,7 @@ def _holds_git(locked: Locked) -> bool:
 
 def _without_git(places: Sequence[str]) -> str:
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-    return f"{places[0]}{more}: the code asks git, and a run has neither git nor the repository without --with git"
+    return f"{places[0]}{more}: this code calls git, and without --with git a run has neither git nor the repository"
 
 
 def _source(

@@ -59,27 +59,27 @@ def show(
         if top != live:
             raise _RefusedError(f"its top level is {top}, above the source")
         if any(f"{mount.target}/".startswith(f"{workspace}/.git/") for mount in others):
-            raise _RefusedError("something else is mounted there")
+            raise _RefusedError("another mount is at or below its .git directory")
         if not repeats and source.fact.frozen:
-            raise _RefusedError("the captured source is run, not that directory")
+            raise _RefusedError("the run uses the captured source, not the live directory")
         own, common = _directories(live / ".git")
         objects = common / "objects"
         if not _is_directory(objects):
             raise _RefusedError(f"{objects} is not a directory")
         if _read(objects / "info" / "alternates"):
-            raise _RefusedError("a part of its objects is in another repository (objects/info/alternates)")
+            raise _RefusedError("some of its objects are in another repository (objects/info/alternates)")
         digest = again or _made(own, common, live, source, store)
     except _RefusedError as error:
-        return Shown(text=f"git inside does not see the repository: {error}")
+        return Shown(text=f"git in the run does not see the repository: {error}")
     tree = store.layers.path(digest)
     if tree is None:
-        return Shown(text="git inside does not see the repository: what the first run saw of it is no longer in the store")
+        return Shown(text="git in the run does not see the repository: the copy that the first run saw is no longer in the store")
     target = f"{workspace}/.git"
     mounts = (
         Mount(kind="git", source=str(tree), target=target),
         Mount(kind="git", source=str(objects), target=f"{target}/objects"),
     )
-    return Shown(mounts, digest, "git inside sees the repository with its history, read-only and without its configuration")
+    return Shown(mounts, digest, "git in the run sees the repository with its history, read-only and without its configuration")
 
 
 def _has_git(spec: Spec, store: Store) -> bool:
@@ -94,7 +94,7 @@ def _directories(git: Path) -> tuple[Path, Path]:
         return git, git
     named = _read(git)
     if not named.startswith(b"gitdir: "):
-        raise _RefusedError(f"{git} is neither a directory nor a file that names one")
+        raise _RefusedError(f"{git} is neither a directory nor a file that names a directory")
     own = Path(os.path.realpath(git.parent / os.fsdecode(named[8:].rstrip(b"\n"))))
     # Anybody can write a file that names a repository. Only `git worktree add` writes a name the other way round.
     back = os.fsdecode(_read(own / "gitdir").rstrip(b"\n"))

@@ -119,7 +119,7 @@ def filter_calls(program: str) -> None:
         _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
     if not rows:
-        raise OSError(errno.ENOSYS, "there is none for this machine")
+        raise OSError(errno.ENOSYS, "there is no filter for this machine")
     rules = Program(len(rows) // 8, ctypes.addressof(text))
     call("prctl", PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), *[ctypes.c_ulong(0)] * 3)
     call("prctl", PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(rules), *[ctypes.c_ulong(0)] * 2)

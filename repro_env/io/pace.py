@@ -90,9 +90,9 @@ class _Waiting(io.RawIOBase):
         self._count += count or 0
         if self._waited > PATIENCE + self._count / LEAST:
             what = f"is too slow: {self._count:,} bytes in {self._waited:.0f} s"
-            raise NetworkError(what, where=self._where, hint="try again; if it stays so, ask who runs that server")
+            raise NetworkError(what, where=self._where, hint="try again; if it stays slow, contact the operator of that server")
         if self.in_headers and self._count > _MOST_HEADERS:
-            raise NetworkError("sends headers without an end", where=self._where, hint="ask who runs that server")
+            raise NetworkError("sends endless headers", where=self._where, hint="contact the operator of that server")
         return count
 
     def close(self) -> None:

@@ -118,13 +118,13 @@ def _resolve(
             found += libraries
             if call.search and not libraries and (there := _by_linker(name, path)):
                 unknown.append(
-                    f"{place} looks for a library called {name}: here a compiler or linker may find {there}, and a run has neither"
+                    f"{place} searches for the library {name}: on this machine a compiler or linker may find {there}, and a run has neither"
                 )
     if computed:
         more = f" and {len(computed) - _SHOWN} more" if len(computed) > _SHOWN else ""
         unknown.append(
-            f"{', '.join(computed[:_SHOWN])}{more}: which library is opened there is known only when the code runs; "
-            "one outside the environment is held when it is named with --with"
+            f"{', '.join(computed[:_SHOWN])}{more}: the library that this code opens is known only when the code runs; "
+            "to hold a library outside the environment, capture with --with LIBRARY"
         )
     return found, unknown
 

@@ -249,7 +249,7 @@ def _asking_git(beside: Sequence[Outside]) -> Iterator[str]:
     places = [f"{one.root}/{place}" for one in beside for place in mentions.look(one.root, one.found, ()).git]
     if places:
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        yield f"{places[0]}{more}: the code asks git, and no run sees the repository of a project outside the source"
+        yield f"{places[0]}{more}: this code calls git, and runs do not see the repository of a project outside the source"
 
 
 def _carried(one: Outside) -> Carried:

@@ -250,7 +250,7 @@ def _lacking(pulled: Base, libraries: Sequence[str], found: Sequence[Place], bes
     names = {path.rpartition("/")[2] for path in pulled.entries}
     held = [os.path.realpath(one) for one in (*(place.prefix for place in found), *(one.root for one in beside))]
     return [
-        f"the environment's code opens {one} when it runs, and {pulled.hint.reference} has no library of that name"
+        f"code of the environment opens {one} at run time, and {pulled.hint.reference} has no library of that name"
         for one in libraries
         if one.rpartition("/")[2] not in names and not frameworks.is_driver(one) and not within(os.path.realpath(one), held)
     ]

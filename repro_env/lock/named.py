@@ -41,8 +41,8 @@ def folders(rest: Tree | None, live: Live, workspace: Path, store: Store) -> Ite
         files = sorted(set(naming[path]))
         more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
         yield redact.line(
-            f"{', '.join(files[:_SHOWN])}{more} names {path}, which is on this machine and not in the image: "
-            f"runs have it when it is given with --data {path}"
+            f"{', '.join(files[:_SHOWN])}{more} names {path}, which is on this machine but not in the image: "
+            f"give it to runs with --data {path}"
         )
 
 
@@ -92,5 +92,5 @@ def programs(live: Live) -> Iterator[str]:
         more = f" and {len(scripts) - _SHOWN} more" if len(scripts) > _SHOWN else ""
         verb = "starts" if len(scripts) == 1 else "start"
         yield redact.line(
-            f"{', '.join(sorted(scripts)[:_SHOWN])}{more} {verb} {program}, which the image has not: capture with --with {program}"
+            f"{', '.join(sorted(scripts)[:_SHOWN])}{more} {verb} {program}, which is not in the image: capture with --with {program}"
         )

@@ -141,17 +141,17 @@ def linked(
         size += real.stat().st_size
         if size > CAP or count > MOST:
             what = (
-                f"is a symlink to {entry.target}, outside the environment, and what is there is more than "
+                f"is a symlink to {entry.target}, outside the environment, and has more than "
                 f"{CAP // 10**6} MB or {MOST:,} files"
             )
             if own or left is None:
-                hint = "replace the link by what is needed of it, or give it to runs as data: --data"
+                hint = "replace the symlink with the files that are needed, or give them to runs with --data"
                 raise CaptureError(what, where=str(here), hint=hint)
-            left.append(redact.line(f"{here} {what}: not held; runs have it when it is given with --data {real}"))
+            left.append(redact.line(f"{here} {what}: not held; give it to runs with --data {real}"))
             size, count = before
             continue
         if tree.follow(str(target)) is None:
-            what = f"is a symlink to {entry.target}, which is no file or folder that can be held"
+            what = f"is a symlink to {entry.target}, which is not a file or directory that can be held"
             if own or left is None:
                 raise CaptureError(what, where=str(here), hint="remove it from the environment and capture again")
             left.append(redact.line(f"{here} {what}"))

@@ -96,7 +96,7 @@ def repack(dist: InstalledDistribution, layout: Layout, *, store: Store, search:
     if search is not None:
         files = [Entry(one.path, "file", one.executable, one.size, hashes[one.path]) for one in taken]
         if not search.tree(files, FileContents(prefix), lambda path: f"{prefix}/{path}"):
-            raise ArtifactError("a secret is in its files", where=dist.facts.dist_info)
+            raise ArtifactError("its files hold a secret", where=dist.facts.dist_info)
     members = _members(taken, hashes, dist)
     literal = {} if dist.wheel else {f"{_info(dist)}/WHEEL": _NO_WHEEL}
     filename = _filename(dist)

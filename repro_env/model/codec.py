@@ -81,7 +81,7 @@ def decode(data: bytes, into: type[T], *, where: str) -> T:
             msgspec.msgpack.encode(value)  # JSON takes them
     except OverflowError:
         hint = "the file was edited or damaged; restore it from a copy"
-        raise SpecError("holds a number of more than 64 bits", where=where, hint=hint) from None
+        raise SpecError("holds a number that needs more than 64 bits", where=where, hint=hint) from None
     return value
 
 

@@ -390,7 +390,7 @@ def test_a_pipe_among_the_files_is_named(stranger: Stranger, name: str, monkeypa
         ("[core]\nrepositoryformatversion = 2\n", "Expected git repo version <= 1, found 2"),
         ("[core]\nrepositoryformatversion = 1\n[extensions]\nrefStorage = reftable\n", "does not know: refstorage"),
         ("[extensions]\nsomething = x\n", "does not know: something"),
-        ("[core]\nworktree = /\n", "names another folder as the working tree: /"),
+        ("[core]\nworktree = /\n", "sets another directory as the working tree: /"),
         ("[core]\nbare = true\n", "must be run in a work tree"),
         ("[core\n", "its configuration cannot be read"),
     ],

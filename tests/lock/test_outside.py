@@ -77,7 +77,7 @@ def test_what_another_layer_or_the_run_shows_is_not_carried(place: Place, tmp_pa
 
 def test_a_pipe_is_refused(place: Place, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(CaptureError, match="no file or folder that can be held") as caught:
+    with pytest.raises(CaptureError, match="not a file or directory that can be held") as caught:
         linked(place, tmp_path / "pipe")
     assert caught.value.where.endswith("env/lib/link")
 
