@@ -196,7 +196,7 @@ def folders(runs: Path) -> list[Path]:
 
 
 def impostors(runs: Path) -> list[Unreadable]:
-    """What has the name of a run and is no directory: it is not read, and named beside the runs."""
+    """Entries that are named like a run but are not directories. They are not read, and `runs list` names them."""
     why = "is not a directory, or is a symbolic link; a run must be a directory"
     hint = "remove it, or copy the run here with all its files"
     return [
@@ -247,7 +247,7 @@ def read(folder: Path) -> Run:
 
 
 def digest(path: Path) -> str:
-    """`sha256:<hex>` of a file of a record; empty where there is none that can be read."""
+    """`sha256:<hex>` of a file of a record; empty if it cannot be read."""
     try:
         return f"sha256:{hashlib.sha256(read_regular(path, LARGEST)).hexdigest()}"
     except OSError:
@@ -255,7 +255,7 @@ def digest(path: Path) -> str:
 
 
 def _check_directories(folder: Path) -> None:
-    """Raises `OSError` where the run's directory, or one in it, is a symlink or no directory: it would lead elsewhere."""
+    """Raises `OSError` where the run's directory, or one in it, is a symlink or not a directory."""
     for path in (folder, *(folder / name for name in _DIRECTORIES)):
         if os.path.lexists(path):
             expect(path.lstat().st_mode, stat.S_IFDIR, str(path))

@@ -65,7 +65,7 @@ class Captured(msgspec.Struct, frozen=True):
     proven: int
     """Distributions whose wheel is proven: linked, or carried as the original file."""
     mentioned: frozenset[str]
-    """Variables that are kept by name alone, and that the project's code names."""
+    """Variables that the spec holds only by name, and that the project's code names."""
     holds_us: bool
     """repro-env itself is installed in the environment that was captured."""
 
@@ -171,12 +171,13 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
 
 
 def _with(request: Request, opened: dlopen.Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the base has to have: what was asked for, and the libraries that the source opens; and lines on what it has not."""
+    """(programs and libraries that the base must have: requested ones and those that the source opens, lines on missing ones)."""
     lines = [redact.line(line) for line in opened.unknown]
     libraries = [path for path in opened.libraries if path.isprintable()]
     if request.base:  # a registry's image takes nothing from this machine
         more = [
-            f"the source opens {redact.line(path)} at run time; it is not known whether {request.base} contains it" for path in libraries
+            f"the source opens {redact.line(path)} at run time; it is not known whether {request.base} contains it"
+            for path in libraries
         ]
         return request.programs, (*lines, *more)
     return tuple(dict.fromkeys((*request.programs, *libraries))), tuple(lines)

@@ -52,7 +52,7 @@ def opening(
 
 
 def _variables(asked: Asked, spec: Spec, start: Start, launch: Launch) -> Iterator[str]:
-    """What of the caller's variables the run has not, and what a run in the image would not have."""
+    """Lines on the caller's variables that the run does not have, or that a run in the image would not have."""
     if not asked.repeats:
         unused = variables.unused(asked.environ, {one.name: one.value for one in launch.env}, spec.observed.variables.added)
         given = {one.name for one in start.given}

@@ -162,7 +162,7 @@ def _leads_out(link: Found) -> bool:
 
 
 def _changed(run: Run, found: Found, output: Output) -> str:
-    """Why an output is not the recorded one; empty where it is."""
+    """Why an output differs from the recorded one; empty if it does not."""
     if found.kind == "file" and found.size != output.size:
         return "it was changed since"
     try:

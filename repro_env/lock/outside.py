@@ -141,8 +141,7 @@ def linked(
         size += real.stat().st_size
         if size > CAP or count > MOST:
             what = (
-                f"is a symlink to {entry.target}, outside the environment, and has more than "
-                f"{CAP // 10**6} MB or {MOST:,} files"
+                f"is a symlink to {entry.target}, outside the environment, and has more than {CAP // 10**6} MB or {MOST:,} files"
             )
             if own or left is None:
                 hint = "replace the symlink with the files that are needed, or give them to runs with --data"

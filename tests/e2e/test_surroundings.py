@@ -111,7 +111,10 @@ def test_a_run_has_what_was_captured_of_its_surroundings(made: parts.Project, ca
     other = {"HOME": str(tmp_path), "KERAS_BACKEND": "jax", "MY_FLAG": "no", "TORCH_LOGS": "dynamo", "OMP_NUM_THREADS": "3"}
     found, said = asked(made, env=other)
     assert found["variables"] == CAPTURED
-    assert "set here but not used, because the run uses the spec's values: KERAS_BACKEND, MY_FLAG, OMP_NUM_THREADS, TORCH_LOGS (" in said
+    assert (
+        "set here but not used, because the run uses the spec's values: KERAS_BACKEND, MY_FLAG, OMP_NUM_THREADS, TORCH_LOGS ("
+        in said
+    )
     assert found["home"] == {".keras/keras.json": KERAS}
     assert "~/.keras/keras.json" in captured["out"]
     assert found["head"] == git(made.folder, "rev-parse", "HEAD").strip()

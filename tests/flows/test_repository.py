@@ -168,4 +168,4 @@ def test_a_run_that_is_run_again_sees_the_repository_as_the_first_did(place: Pla
     assert again.start.git == first.start.git
     assert place.run(frozen=True, repeats=True).start.git is None
     place.run(frozen=True)
-    assert "the captured source is run" in place.talk
+    assert "the run uses the captured source" in place.talk
