@@ -74,9 +74,9 @@ def lock(
     """Observe the environment of a python and lock it. `workspace` is the source folder: runs show it at its own path.
 
     `base`: the pulled one that it is to stand on; else the base is cut from this machine. `added`: variables to replay
-    although no list has them.
+    although they are not on the list.
 
-    `searching` looks through all that a capture would carry; secrets in it raise `CaptureError`, which names them all.
+    `searching` searches all that a capture would bundle; secrets in it raise `CaptureError`, which lists them all.
     """
     facts = python.interpret(python_name, environ)
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())

@@ -86,7 +86,7 @@ def root_of(metadata: bytes, layout: Layout) -> str:
 def repack(dist: InstalledDistribution, layout: Layout, *, store: Store, search: Search | None = None) -> Repacked:
     """Make the wheel and put it into the store. Raises `ArtifactError` when no wheel can hold the distribution.
 
-    `search` looks through the files first; with a secret in them nothing is made, and `Search.refuse` ends the capture.
+    `search` searches the files first; if they hold a secret, no wheel is made and `Search.refuse` ends the capture.
     """
     if root_of(dist.wheel, layout) != dist.facts.site:
         raise ArtifactError("is installed where no wheel installs to", where=dist.facts.dist_info)

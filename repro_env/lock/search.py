@@ -46,9 +46,12 @@ class Search:
         return clean
 
     def tree(self, entries: Iterable[Entry], contents: Contents, shown: Callable[[str], str]) -> bool:
-        """Search the files of a tree and their names; `shown` says how people know a path. Returns whether it may be carried."""
+        """Search the files of a tree and their names. Returns whether the tree may be bundled.
+
+        `shown` maps a path to the form that messages use.
+        """
         listed = list(entries)
-        digest = hashlib.sha256(msgspec.msgpack.encode(listed)).hexdigest()  # of all: to pick the files takes longer
+        digest = hashlib.sha256(msgspec.msgpack.encode(listed)).hexdigest()  # of all entries: picking the files takes longer
         refused = len(self._refused)
         return self.clean(digest) or self.whole(digest, listed, contents, shown) or len(self._refused) == refused
 
