@@ -52,5 +52,5 @@ def test_git_takes_marked_files_as_they_were_committed(tmp_path: Path, format_: 
 
 
 @pytest.mark.parametrize("damaged", [b"", b"DIRC", b"DIRC\0\0\0\2\xff\xff\xff\xff", b"DIRC\0\0\0\4\0\0\0\1" + b"x" * 99])
-def test_an_index_that_is_not_understood_stays(damaged: bytes) -> None:
+def test_an_unsupported_index_is_returned_unchanged(damaged: bytes) -> None:
     assert of_snapshot(damaged, lambda path: True, name=20, time=TIME) == damaged

@@ -129,7 +129,7 @@ def test_a_run_has_what_was_captured_of_its_surroundings(made: parts.Project, ca
     assert [path.name for path in (run / "files").iterdir()] == ["result.txt"]
 
 
-def test_an_edit_makes_git_inside_say_dirty_and_a_frozen_run_names_what_is_missing(
+def test_git_in_a_run_reports_an_edit_as_dirty_and_a_frozen_run_names_what_is_missing(
     made: parts.Project, captured: dict[str, Any], tmp_path: Path
 ) -> None:
     assert captured

@@ -141,7 +141,7 @@ def test_a_repository_that_cannot_be_shown_is_named(place: Place, spoil: Callabl
     assert backend.launch.mounts == ()
 
 
-def test_a_refs_symlink_brings_no_file_of_this_machine(place: Place, tmp_path: Path) -> None:
+def test_a_symlink_in_refs_does_not_expose_a_host_file(place: Place, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("secret")
     (place.project / ".git" / "refs" / "heads" / "x").symlink_to(tmp_path / "key")
     assert "refs/heads/x" not in shown(place, place.run())
@@ -158,7 +158,7 @@ def test_nothing_is_shown_without_git_in_the_image_or_a_repository(place: Place)
     assert "git in the run" not in place.talk
 
 
-def test_a_run_that_is_run_again_sees_the_repository_as_the_first_did(place: Place) -> None:
+def test_a_repeated_run_sees_the_repository_of_the_first_run(place: Place) -> None:
     first = place.run()
     (place.project / "more").write_text("x")
     git(place.project, "add", "more")

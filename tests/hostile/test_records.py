@@ -514,7 +514,7 @@ INSTALLED: dict[str, Change] = {
 }
 
 
-def test_the_installed_command_says_what_is_wrong_and_goes_on(runs: Path, outside: Path, tmp_path: Path) -> None:
+def test_the_installed_command_reports_bad_runs_and_continues(runs: Path, outside: Path, tmp_path: Path) -> None:
     need(COMMAND.is_file(), f"{COMMAND} is missing: run the tests by `make test`, which installs the command")
     made = {}
     for number, (case, change) in enumerate(INSTALLED.items(), 1):
@@ -583,7 +583,7 @@ def test_runs_with_one_id_and_parents_in_a_circle_are_shown(runs: Path, outside:
 
 
 @pytest.mark.parametrize("change", [link("latest", "{outside}/record"), pipe("latest"), link("specs", "{outside}/specs")])
-def test_what_stands_beside_the_runs_leads_nowhere(runs: Path, outside: Path, change: Change) -> None:
+def test_links_and_pipes_named_latest_or_specs_are_not_followed(runs: Path, outside: Path, change: Change) -> None:
     folder = honest(runs, 1)
     kept = outside / "specs" / f"sha256-{'0' * 64}"
     kept.mkdir(parents=True)
@@ -609,7 +609,7 @@ HOSTILE_SCHEMA = (
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "directory", "schema", "device"])
-def test_an_index_that_is_none_costs_nothing_but_time(runs: Path, outside: Path, kind: str) -> None:
+def test_a_bad_run_index_is_ignored(runs: Path, outside: Path, kind: str) -> None:
     honest(runs, 1)
     place = Store.open().runs
     said = Said()
@@ -637,7 +637,7 @@ def test_an_index_that_is_none_costs_nothing_but_time(runs: Path, outside: Path,
     assert not said.wrong, said.wrong
 
 
-def test_data_without_a_digest_are_a_reason_not_to_run(runs: Path, outside: Path) -> None:
+def test_verify_refuses_data_without_a_digest(runs: Path, outside: Path) -> None:
     """Anything of this machine could be named there, and the run of a stranger would be shown it."""
     run = records.read(honest(runs, 1))
     fact = DataFact(source=str(outside), target="/t", kind="data", digest=None)

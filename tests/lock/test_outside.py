@@ -114,7 +114,7 @@ def test_the_root_of_the_machine_is_refused(place: Place, monkeypatch: pytest.Mo
         linked(place, "/")
 
 
-def test_a_folder_in_a_zip_file_brings_the_file(tmp_path: Path) -> None:
+def test_a_directory_in_a_zip_file_holds_the_zip_file(tmp_path: Path) -> None:
     (tmp_path / "libs.zip").write_text("x")
     assert outside._archive(tmp_path / "libs.zip/lib/deep") == tmp_path / "libs.zip"
     assert outside._archive(tmp_path / "not-there/lib") == tmp_path / "not-there/lib"
