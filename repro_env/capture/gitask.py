@@ -232,8 +232,8 @@ def _is_trusted(top: Path, users: Settings) -> bool:
 
 def _refuse(place: gitdir.Place, shared: Settings, own: Settings) -> None:
     """Raise `GitError` for a repository in a format that cannot be copied, or with a working tree elsewhere."""
-    told = dict(shared)
-    version = told.get("core.repositoryformatversion", "0")
+    settings = dict(shared)
+    version = settings.get("core.repositoryformatversion", "0")
     if version not in ("0", "1"):
         raise GitError(f"Expected git repo version <= 1, found {NOT_TEXT.sub('?', version)}")
     names = {name.partition(".")[2]: value for name, value in shared if name.startswith("extensions.")}

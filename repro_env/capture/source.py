@@ -180,11 +180,11 @@ def _walk(root: Path, rules: Rules, *, far: int) -> tuple[Found, ...]:
 
 def _no_secrets(root: Path, found: Sequence[Found], declared: Sequence[Glob], cache: secrets.Cache | None) -> list[str]:
     """Raises `SourceError` with all secrets in files and their names. Returns notes on files that the user declared clean."""
-    told, refused = [], []
+    notes, refused = [], []
     try:
         for secret in secrets.among(root, found, cache=cache):
             if secrets.is_declared(secret, declared):
-                told.append(secrets.declaration(secret))
+                notes.append(secrets.declaration(secret))
             else:
                 refused.append(secret)
     except PermissionError as error:
@@ -204,7 +204,7 @@ def _no_secrets(root: Path, found: Sequence[Found], declared: Sequence[Glob], ca
             hint="remove the secrets from the code and pass them to runs with `exec --env NAME`, or leave the files out with --exclude;\n"
             f"     --not-secret accepts a file that holds none:\n     {secrets.report(refused, '--exclude --not-secret')}",
         )
-    return told
+    return notes
 
 
 def _unreadable(path: str, root: Path) -> SourceError:

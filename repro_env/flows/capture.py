@@ -147,7 +147,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
             excluded=tree.excluded,
             notes=(
                 *tree.notes,
-                *search.told,
+                *search.notes,
                 *(f"{one.lstrip('/')} is ignored by git and imported from: in the source" for one in more),
             ),
             unknown=(*problems, *asked, *(line for one in mounted for line in one.problems)),

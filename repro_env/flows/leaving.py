@@ -36,7 +36,7 @@ def check(spec: Spec, folder: Path, *, store: Store) -> None:
     Files that were declared at capture to hold none (`--not-secret`) are accepted: the spec lists them.
     """
     notes = (note.partition(" looks like a secret") for note in spec.observed.notes)
-    declared = [re.sub(r", line \d+\Z", "", path) for path, told, _ in notes if told]
+    declared = [re.sub(r", line \d+\Z", "", path) for path, mark, _ in notes if mark]
     refused = []
     for digest, found in (*_files(folder), *_trees(spec, folder), *_artifacts(spec, folder, store)):
         if store.facts.get("secrets", _key(digest)) is None:

@@ -77,16 +77,16 @@ def _calls(root: Path, found: Sequence[Found], store: Store) -> list[Call]:
         if one.path.endswith(".py"):
             groups.setdefault("/".join(one.path.split("/")[:_DEEP]), []).append(one)
     known = store.facts.recall("dlopen", str(root), dict[str, tuple[Call, ...]]) or {}
-    told: dict[str, tuple[Call, ...]] = {}
+    calls: dict[str, tuple[Call, ...]] = {}
     fresh: dict[str, tuple[Call, ...]] = {}
     for group in groups.values():
         key = fingerprint(group)
-        told[key] = known[key] if key in known else dlopen.calls(root, group)
+        calls[key] = known[key] if key in known else dlopen.calls(root, group)
         if key in known or settled(group):
-            fresh[key] = told[key]
+            fresh[key] = calls[key]
     if fresh.keys() != known.keys():
         store.facts.put("dlopen", str(root), codec.canonical(fresh))
-    return [call for one in told.values() for call in one]
+    return [call for one in calls.values() for call in one]
 
 
 def _nothing(path: str) -> bool:  # noqa: ARG001

@@ -126,7 +126,7 @@ def lock(
         unknown=(
             *meta.problems,
             *home.problems,
-            *_asking_git(beside),
+            *_git_calls(beside),
             *untold(facts, live, environ, store),
             *(one.left for one in beside if one.left),
             *left,
@@ -245,7 +245,7 @@ def _upon(base: Base, places: Sequence[Place], rest: Tree | None) -> Tree | None
     return msgspec.structs.replace(rest, entries=tuple(ordered([*gone, *rest.entries])))
 
 
-def _asking_git(beside: Sequence[Outside]) -> Iterator[str]:
+def _git_calls(beside: Sequence[Outside]) -> Iterator[str]:
     places = [f"{one.root}/{place}" for one in beside for place in mentions.look(one.root, one.found, ()).git]
     if places:
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""

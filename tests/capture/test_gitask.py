@@ -1,4 +1,4 @@
-"""Git on its private copy says what git says in the repository, whatever form that has."""
+"""Git gives the same answers on its private copy as in the repository, whatever the repository's format."""
 
 from __future__ import annotations
 

@@ -138,7 +138,7 @@ def gone(path: Path) -> Path:
 
 
 def moved_out(name: str) -> Change:
-    """A directory of the run lies outside, and a link leads there."""
+    """A directory of the run is outside, and a link leads there."""
 
     def make(run: Path, outside: Path) -> None:
         there = outside / f"{run.name}-{name.replace('/', '-')}"
@@ -223,7 +223,7 @@ def evil_everywhere(run: Path, outside: Path) -> None:
 
 
 def marker(data: bytes) -> Change:
-    """What says that the workspace was copied, in a run that was interrupted before it was settled."""
+    """The mark that the workspace was copied, in a run that was interrupted before it was settled."""
     return unsettled(holding(".copied", data))
 
 
@@ -232,7 +232,7 @@ def unsettled(*changes: Change) -> Change:
 
 
 def with_checkpoints(*changes: Change, target: str = "/ck") -> Change:
-    """A run that says to have left a checkpoint in a directory of the user's."""
+    """A run whose record claims a checkpoint in a directory of the user."""
 
     def make(run: Path, outside: Path) -> None:
         held = Held(target=target, path="w.pt", sha256=DIGEST, size=3)
@@ -396,7 +396,7 @@ class Said:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """What is the user's own, beside the stranger's project."""
+    """The user's own files, outside the untrusted project."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "secret.txt").write_text(CANARY)
