@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from repro_env.base.tree import Tree
 from repro_env.capture import data, distributions, mentions, notebook, python, requirements, source, variables
-from repro_env.flows import dockerfile, files, leaving, snapshot
+from repro_env.flows import dockerfile, egress, files, snapshot
 from repro_env.flows.locate import ours
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
@@ -165,7 +165,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     files.write(request.output, spec, store.facts)
     carried.keep_only(spec.carried)  # away with blobs of an earlier capture
     snapshot.remember(spec, store)
-    leaving.remember(spec, store)
+    egress.remember(spec, store)
     proven = sum(one.hint.origin != "repacked" for one in locked.identified)
     return Captured(request.output / "spec.json", spec, proven, mentioned.variables, python.holds_us(locked.facts))
 

@@ -19,7 +19,7 @@ from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Entry, ordered
 from repro_env.image.layout import HOME
-from repro_env.lock import compared, compose, conda, identify, layers, named
+from repro_env.lock import compared, compose, conda, hostpaths, identify, layers
 from repro_env.lock.compared import Compared
 from repro_env.lock.installed import Installed, layers_of
 from repro_env.lock.live import Live, look
@@ -130,8 +130,8 @@ def lock(
             *untold(facts, live, environ, store),
             *(one.left for one in beside if one.left),
             *left,
-            *named.folders(rest, live, workspace, store),
-            *named.programs(live),
+            *hostpaths.folders(rest, live, workspace, store),
+            *hostpaths.programs(live),
         ),
     )
 
