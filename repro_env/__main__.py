@@ -40,13 +40,13 @@ def main() -> None:
         # Whoever read our output went away (`| head`): nothing left to say, and nobody to say it to.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 141
-    except Exception as error:  # noqa: BLE001 - a bug: its report goes through the door that every text goes through
+    except Exception as error:  # noqa: BLE001 - a bug: its report is redacted and escaped like any other text
         code = _failed(error)
     raise SystemExit(code)
 
 
 def _failed(error: Exception) -> int:
-    """Report a failure that nothing foresaw; returns the exit code."""
+    """Report an unexpected exception. Returns the exit code."""
     import traceback
 
     from repro_env.cli import say
@@ -54,7 +54,7 @@ def _failed(error: Exception) -> int:
     from repro_env.model.errors import DiskError
 
     if isinstance(error, OSError) and error.filename is not None:
-        hint = "make it a plain file or directory that you may use, or name another one"
+        hint = "make it a file or directory that you can read and write, or name another path"
         failure = DiskError(f"cannot be used: {error.strerror}", where=str(error.filename), hint=hint)
         say.error(failure)
         return failure.exit_code
@@ -64,9 +64,9 @@ def _failed(error: Exception) -> int:
 
 
 def in_utf8() -> None:
-    """Start again in UTF-8 mode where the locale's character set is another one (ISO-8859-1, or C with PYTHONUTF8=0).
+    """Start again in UTF-8 mode if the locale uses a different character set (ISO-8859-1, or C with PYTHONUTF8=0).
 
-    Names of files are UTF-8 in every image, whatever the terminal shows; the captured Python keeps the user's locale.
+    File names are UTF-8 in every image, whatever the terminal uses; the captured Python keeps the user's locale.
     """
     if sys.getfilesystemencoding() != "utf-8" and sys.executable:
         os.execv(sys.executable, [sys.executable, "-X", "utf8", *sys.orig_argv[1:]])  # noqa: S606
@@ -96,7 +96,7 @@ def uncoerced() -> None:
 
 
 def restrict_path() -> None:
-    """Look for programs in absolute directories only: with `.` on PATH, a cloned repository could bring a `git` of its own."""
+    """Keep only absolute directories on PATH: with `.` on it, a `git` program in a cloned repository would be started."""
     if "PATH" in os.environ:
         os.environ["PATH"] = ":".join(entry for entry in os.environ["PATH"].split(":") if entry.startswith("/"))
 

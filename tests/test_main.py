@@ -41,7 +41,7 @@ def test_streams_that_are_closed_are_not_taken_by_files() -> None:
     assert (done.stdout, done.returncode) == ("1", 0)
 
 
-def test_a_bug_is_reported_with_nothing_that_a_terminal_obeys() -> None:
+def test_the_report_of_a_bug_escapes_control_characters() -> None:
     code = "import sys, repro_env.cli.quick as q; q.run = lambda w: 1 / 0 if w[0] == 'a' else open('/nowhere/\\x9bx'); "
     code += "from repro_env.__main__ import main; main()"
     bug = subprocess.run([sys.executable, "-c", code, "a"], capture_output=True, text=True, check=False)

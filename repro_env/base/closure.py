@@ -91,7 +91,7 @@ class Loader:
         return []
 
     def search(self, name: str, program: str) -> list[str]:
-        """What `ctypes.util.find_library` takes for a name such as `gmp`: the first line of the cache for the program's ABI."""
+        """The library that `ctypes.util.find_library` returns for a name such as `gmp`: the first one of the program's ABI."""
         facts = self.facts(program)
         flags = ldcache.FLAGS.get((facts.bits, facts.machine)) if facts else None
         start = f"lib{name}."

@@ -163,7 +163,7 @@ def _tags(wheel: bytes) -> tuple[str, ...]:
 def _origin(text: bytes | None) -> tuple[str, bool]:
     """(URL, editable) of direct_url.json (PEP 610); a VCS origin as pip writes it: `git+URL@COMMIT#subdirectory=DIR`.
 
-    The URL is as it stands there, since it is used: a path is opened, a wheel fetched."""
+    The URL is not redacted, because it is used to open a path or fetch a wheel."""
     if text is None:
         return "", False
     try:

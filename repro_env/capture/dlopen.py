@@ -1,4 +1,4 @@
-"""Libraries that Python code opens by name or path when it runs (`ctypes.CDLL("libgmp.so.10")` and its kin), read from its text."""
+"""Libraries that Python code opens by name or path when it runs (`ctypes.CDLL("libgmp.so.10")` and others)."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ import msgspec
 from repro_env.io.files import Found
 
 NEEDLES = (b"DLL(", b"cdll", b"library(", b"dlopen(")
-"""One of these is in every file that opens a library by a call that is understood here."""
+"""Every file with a call that this module recognizes contains at least one of these."""
 OPENERS = dict.fromkeys(("CDLL", "PyDLL", "LoadLibrary", "dlopen", "find_library", "load_library", "load_op_library"), 0)
 """Functions of ctypes, cffi, NumPy, PyTorch and TensorFlow -> the position of the library's name."""
 SEARCH = "find_library"
 _TABLES = ("cdll", "pydll")
 """`ctypes.cdll["libgmp.so.10"]`."""
 _LARGE = 4 << 20
-"""Bytes: a larger file of Python is data."""
+"""Bytes: a larger Python file counts as data."""
 _MOST = 64
-"""Values that one expression may have; with more it counts as computed."""
+"""The most values of one expression; with more of them it counts as computed."""
 _DEEP = 30
 
 
@@ -37,13 +37,13 @@ class Call(msgspec.Struct, frozen=True):
     search: bool
     """The name is one for `find_library`: `gmp`, not `libgmp.so.10`."""
     names: tuple[str, ...]
-    """What it may be, as far as it stands in the code; absolute paths for what is beside the code."""
+    """The possible names that can be read from the code; paths relative to `__file__` are made absolute."""
     is_computed: bool
-    """It may be something else too, which only the running code knows."""
+    """Other names are possible, which are known only at run time."""
 
 
 def calls(root: Path, found: Sequence[Found]) -> tuple[Call, ...]:
-    """Every call in the Python files among `found`, which are below `root`. What cannot be read or parsed has none."""
+    """Every call in the Python files among `found`, which are below `root`. Files that cannot be read or parsed are skipped."""
     answer: list[Call] = []
     for one in found:
         if one.kind == "file" and one.path.endswith(".py") and one.size <= _LARGE:
@@ -78,7 +78,7 @@ _COMPUTED = _Values(frozenset(), False)
 
 
 class _File:
-    """The calls of one module. Names are those of the whole file: neither scopes nor the order of statements count."""
+    """The calls of one module. Names are resolved for the whole file, without regard to scopes and the order of statements."""
 
     def __init__(self, tree: ast.Module, file: str, path: str) -> None:
         self._file, self._path = file, path
@@ -89,7 +89,7 @@ class _File:
         self._modules = {"util"}
         """Names of ctypes.util in this file, and of its function."""
         self._named: dict[str, _Values] = {}
-        """What each name may be, as far as it was asked for."""
+        """Cache of the values of each name that was looked up."""
         for node in self._nodes:
             self._bind(node)
         self._forwarders()
@@ -150,7 +150,7 @@ class _File:
             self._assigned[target.id].append(value)
 
     def _forwarders(self) -> None:
-        """Functions of this file that open what they are given: their calls say what."""
+        """Find functions of this file that open the library named by a parameter, so that calls of them count too."""
         functions = [node for node in self._nodes if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef))]
         for function in functions:
             names = [one.arg for one in _positional(function.args)]
@@ -164,7 +164,7 @@ class _File:
         return isinstance(node, ast.Name) and node.id in self._parameters
 
     def _values(self, node: ast.expr, depth: int) -> _Values:
-        """What an expression may be, without running it."""
+        """The possible values of an expression, without running it."""
         if depth > _DEEP:
             return _COMPUTED
         again: Callable[[ast.expr], _Values] = lambda inner: self._values(inner, depth + 1)  # noqa: E731
@@ -174,7 +174,7 @@ class _File:
             if node.id == "__file__":
                 return _Values(frozenset([self._file]), True)
             if node.id not in self._named:
-                self._named[node.id] = _COMPUTED  # for a name that is made of itself
+                self._named[node.id] = _COMPUTED  # for a name that is defined by itself
                 found = _union(map(again, self._assigned[node.id])) if node.id in self._assigned else _COMPUTED
                 self._named[node.id] = _Values(found.texts, found.is_whole and node.id not in self._parameters)
             return self._named[node.id]
@@ -200,11 +200,11 @@ class _File:
         return self._result(node, again) if isinstance(node, ast.Call) else _COMPUTED
 
     def _result(self, node: ast.Call, again: Callable[[ast.expr], _Values]) -> _Values:
-        """Of a call: functions of paths, and those that give their argument back."""
+        """The possible values of a call: of functions on paths, and functions that return their argument."""
         name = _last(node.func)
         inner = node.func.value if isinstance(node.func, ast.Attribute) else None
         if name == SEARCH:
-            return _NOTHING  # it is a call of its own
+            return _NOTHING  # this call is reported separately
         if name in ("str", "fspath", "abspath", "realpath", "Path", "PurePath", "expanduser") and len(node.args) == 1:
             return again(node.args[0])
         if name in ("resolve", "absolute", "as_posix") and inner is not None and not node.args:
@@ -225,7 +225,7 @@ def _positional(arguments: ast.arguments) -> list[ast.arg]:
 
 
 def _last(node: ast.expr | None) -> str:
-    """The last name of `a.b.c`; empty for what is no name."""
+    """The last name of `a.b.c`; empty for any other expression."""
     return node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
 
 

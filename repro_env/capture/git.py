@@ -80,7 +80,7 @@ def _ignored(repo: Repo) -> Ignored:
     try:
         raw = ask(repo, "ls-files", "--others", "--ignored", "--exclude-standard", "--directory", "-z")
     except GitError:
-        if _is_ignored(repo):  # deep in an ignored folder git does not list, it stops
+        if _is_ignored(repo):  # git fails to list files deep in an ignored directory
             return Ignored(frozenset(), "")
         raise
     listed = paths(raw)

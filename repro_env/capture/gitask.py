@@ -1,7 +1,8 @@
-"""The only way to git: it is asked, and never runs anything of a repository or writes there.
+"""Start git. Only this module does. It runs no program of a repository and writes nothing there.
 
-It gets a private copy of what it has to know (`gitdir`), with a configuration of ours: of the user's and the repository's
-only values that name no program are in it. Nothing is fetched. A repository of another user is refused, as git does.
+Git gets a private copy of what it needs (`gitdir`), with a configuration written here. Of the user's and the repository's
+settings it contains only those that cannot name a program. Nothing is fetched. Like git, this module refuses a repository
+of another user.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ __all__ = ["NOT_TEXT", "GitError", "NoRepositoryError", "Repo", "ask", "line", "
 TIMEOUT = 600.0
 """Seconds for one question: a diff of large binary files takes long."""
 PATIENCE = 10.0
-"""Seconds after which a look is taken whether git waits for something that will never come."""
+"""Seconds until a check whether git waits for a named pipe."""
 _USERS = re.compile(r"GIT_CONFIG_(?:GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)")
-"""Variables by which the caller says what the user's own configuration is."""
+"""Variables by which the caller sets the user's configuration."""
 _SET = {
     "GIT_ALLOW_PROTOCOL": "none",
     "GIT_NO_LAZY_FETCH": "1",
@@ -53,37 +54,37 @@ _WORDS = frozenset(
         "index.sparse", "sparse.expectfilesoutsideofpatterns",
     }
 )  # fmt: skip
-"""Settings that answers depend on, and that no program can be named by. Their value is a word."""
+"""Settings that change answers and cannot name a program. Their value is one word."""
 _WORD = re.compile(r"[A-Za-z0-9]{1,16}")
 _PATTERNS = (("core.excludesfile", "ignore"), ("core.attributesfile", "attributes"))
 """Settings that name a file of patterns, and its name in the user's own directory for git."""
 _EXTENSIONS = frozenset(
     {"noop", "noop-v1", "objectformat", "partialclone", "preciousobjects", "relativeworktrees", "worktreeconfig"}
 )
-"""Of the repository format. Another one could change what a file in it means."""
+"""Supported extensions of the repository format. Any other could change the meaning of a file."""
 
 Settings = Sequence[tuple[str, str]]
 
 
 class Repo(msgspec.Struct, frozen=True):
-    """A repository, as git is asked about it."""
+    """An open repository that git can be asked about."""
 
     root: Path
-    """The folder in it that is asked about: paths in answers are relative to it."""
+    """The directory in it that queries are about: paths in answers are relative to it."""
     top: Path
     """Of the working tree."""
     own: Path
-    """Its directory, of a linked working tree that one's own. Git does not get to see it."""
+    """The repository's directory; for a linked working tree, the one of that tree. Git does not see it."""
     common: Path
     private: Path
     """The copy that git works with, for as long as the repository is open."""
     objects: Path
     """The repository's own directory of objects, in which git only reads."""
     settings: tuple[tuple[str, str], ...]
-    """(name, value) of all that the user and the repository configure, the weightiest last."""
+    """(name, value) of all settings of the user and the repository; the last one wins."""
 
     def at(self, root: Path) -> Repo:
-        """The same repository, asked about another folder of it."""
+        """The same repository, for queries about a different directory in it."""
         return msgspec.structs.replace(self, root=root)
 
 
@@ -152,7 +153,7 @@ def run(repo: Repo, *args: str, stdin: bytes = b"", index: Path | None = None) -
     if not done.timed_out:
         return done
     if pipe := gitdir.pipe(repo.top):
-        raise GitError(f"{pipe} is a named pipe, and git waits for it: remove it")
+        raise GitError(f"{pipe} is a named pipe, and git would wait for it forever: remove it")
     return _git("-C", str(repo.root), *args, stdin=stdin, env=env)
 
 
@@ -167,12 +168,12 @@ def _git(*args: str, stdin: bytes, env: Mapping[str, str], timeout: float = TIME
 
 
 def _prepare(place: gitdir.Place, private: Path) -> tuple[tuple[str, str], ...]:
-    """Make the private copy, and give what the user and the repository configure."""
+    """Make the private copy. Returns the settings of the user and the repository."""
     users = _users_settings()
     if not gitdir.owned(place) and not _is_trusted(place.top, users):
         raise GitError(
-            "the repository belongs to another user, and git does not read it;"
-            f" if you trust it: git config --global --add safe.directory {place.top}"
+            "the repository belongs to another user, so git does not read it;"
+            f" if you trust it, run git config --global --add safe.directory {place.top}"
         )
     shared, own = map(_parsed, gitdir.configurations(place))
     _refuse(place, shared, own)
@@ -189,7 +190,7 @@ def _prepare(place: gitdir.Place, private: Path) -> tuple[tuple[str, str], ...]:
 
 
 def _users_settings() -> Settings:
-    """What the user's and the system's files configure, and the variables of the caller."""
+    """The settings from the user's and the system's files, and from the caller's variables."""
     kept = {name: value for name, value in os.environ.items() if _USERS.fullmatch(name)}
     done = _git("-C", "/", "config", "--list", "-z", stdin=b"", env={**kept, "GIT_DIR": os.devnull})
     if done.code or done.timed_out:
@@ -198,7 +199,7 @@ def _users_settings() -> Settings:
 
 
 def _parsed(text: bytes) -> Settings:
-    """What the text of a repository's configuration says; what it includes is not read."""
+    """The settings in the text of a repository's configuration; included files are not read."""
     if not text.strip():
         return ()
     words = ("config", "--file", "-", "--no-includes", "--list", "-z")
@@ -216,7 +217,7 @@ def _rows(listed: bytes) -> Settings:
 
 
 def _is_trusted(top: Path, users: Settings) -> bool:
-    """Whether the user named the working tree in `safe.directory`. The repository's own configuration has no say in that."""
+    """Whether the user named the working tree in `safe.directory`. The repository's own configuration does not count."""
     trusted = False
     for value in (value for name, value in users if name == "safe.directory"):
         path = os.path.expanduser(value)  # noqa: PTH111
@@ -230,9 +231,9 @@ def _is_trusted(top: Path, users: Settings) -> bool:
 
 
 def _refuse(place: gitdir.Place, shared: Settings, own: Settings) -> None:
-    """Raise for a repository of another format than we can copy, or with a working tree elsewhere."""
-    told = dict(shared)
-    version = told.get("core.repositoryformatversion", "0")
+    """Raise `GitError` for a repository in a format that cannot be copied, or with a working tree elsewhere."""
+    settings = dict(shared)
+    version = settings.get("core.repositoryformatversion", "0")
     if version not in ("0", "1"):
         raise GitError(f"Expected git repo version <= 1, found {NOT_TEXT.sub('?', version)}")
     names = {name.partition(".")[2]: value for name, value in shared if name.startswith("extensions.")}
@@ -245,7 +246,7 @@ def _refuse(place: gitdir.Place, shared: Settings, own: Settings) -> None:
         raise GitError("this operation must be run in a work tree")
     named = about.get("core.worktree")
     if named is not None and os.path.realpath(place.own / named) != str(place.top):
-        raise GitError(f"its configuration names another folder as the working tree: {NOT_TEXT.sub('?', named)}")
+        raise GitError(f"its configuration sets another directory as the working tree: {NOT_TEXT.sub('?', named)}")
 
 
 def _patterns(top: Path, private: Path, named: str | None, default: str) -> str:

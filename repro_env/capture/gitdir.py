@@ -1,8 +1,8 @@
-"""Where a repository is, and a private copy of what git has to know of it.
+"""Where a repository is, and a private copy of the files that git needs.
 
 Git starts programs that a configuration names: filters, monitors, hooks, pagers, transports. So it never reads a
 repository's own configuration. It works in a directory of ours that holds copies of HEAD, the references and the index,
-and reads the objects where they are. All of it is looked at here first, so that git waits for no named pipe.
+and reads the objects where they are. All files are checked here first, so that git never waits for a named pipe.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import msgspec
 from repro_env.io.files import open_regular
 
 NOT_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
-"""What no stored path or line may hold."""
+"""Characters that no stored path or line may hold."""
 _SMALL = 1 << 20
 """Bytes of a HEAD, a reference, a configuration or a file of patterns."""
 _LARGE = 1 << 30
@@ -30,17 +30,17 @@ _REFERENCE = re.compile(rb"refs(?:/(?!\.)(?:(?!\.\.|@\{|\.lock(?:/|$))[^\x00-\x2
 _PACKED = re.compile(rb"([0-9a-f]{40}|[0-9a-f]{64}) (\S+)")
 _PATTERNS = frozenset({".gitattributes", ".gitignore", ".gitmodules"})
 _LINKS = 5
-"""References that may point one to the next: git's own limit."""
+"""Length of a chain of symbolic references: git's own limit."""
 _BORROWED = 32
 """Object directories of one repository."""
 
 
 class GitError(Exception):
-    """Why there is no answer, as a rule in git's own words."""
+    """Why git gives no answer, usually in git's own words."""
 
 
 class NoRepositoryError(GitError):
-    """There is a `.git`, and it leads to no repository."""
+    """There is a `.git`, but it does not lead to a repository."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -51,9 +51,9 @@ class Place(msgspec.Struct, frozen=True):
     mark: Path
     """Its `.git`: a directory, or a file that names one."""
     own: Path
-    """Its directory; of a linked working tree the one that this tree has for itself."""
+    """The repository's directory; for a linked working tree, the one of that tree."""
     common: Path
-    """What all linked working trees share."""
+    """The directory that all linked working trees share."""
 
 
 def find(root: Path) -> Place | None:
@@ -74,7 +74,7 @@ def find(root: Path) -> Place | None:
         marked = True
         own = _directory(mark)
         if own is None:
-            continue  # as git does: an empty `.git` directory is none
+            continue  # as in git: an empty `.git` directory does not count
         if real.is_relative_to(own):
             raise GitError("this operation must be run in a work tree")
         return Place(top, mark, own, _common(own))
@@ -92,12 +92,12 @@ def owned(place: Place) -> bool:
 
 
 def configurations(place: Place) -> tuple[bytes, bytes]:
-    """The text of the shared configuration, and of the one that a working tree can have for itself."""
+    """The text of the shared configuration, and of the configuration of the working tree."""
     return read(place.common / "config") or b"", read(place.own / "config.worktree") or b""
 
 
 def copy_to(folder: Path, place: Place) -> None:
-    """Put into an empty directory what git needs of a repository, but no configuration and no objects.
+    """Copy into an empty directory what git needs of a repository, except configuration and objects.
 
     Raises `GitError`, `OSError`.
     """
@@ -162,7 +162,7 @@ def read(path: Path, limit: int = _SMALL) -> bytes | None:
 
 
 def copy(source: Path, target: Path, limit: int = _SMALL) -> None:
-    """Copy a regular file with its time, which git goes by to see what it has to read again. Raises as `read` does."""
+    """Copy a regular file with its time, by which git decides what it reads again. Raises as `read` does."""
     file = _open(source, limit)
     if file is None:
         return
@@ -192,7 +192,7 @@ def _named(path: Path) -> str:
 
 
 def _directory(mark: Path) -> Path | None:
-    """The repository's directory that a `.git` is or names; None for a directory that is none."""
+    """The repository's directory that a `.git` is or names; None for a directory that is not a repository."""
     if mark.is_dir():
         real = Path(os.path.realpath(mark))
         return real if _is_repository(real) else None

@@ -1,4 +1,4 @@
-"""Configuration in the home directory that changes what libraries do: the list of it as data, and what of it is there.
+"""Configuration files in the home directory that change what libraries do: a list of them, and those that exist.
 
 A run has a home directory of its own. What is found here is held in the image below `image.layout.HOME`, and every run
 sees it where the library looks without any variable. Files that only an interactive session reads (`.pdbrc`,
@@ -28,7 +28,7 @@ class Configuration(NamedTuple):
 
     library: str
     distributions: str
-    """It is read where one of these is installed."""
+    """The files are read if one of these is installed."""
     files: str
     """Names or globs, relative to the folder."""
     folders: str
@@ -91,7 +91,7 @@ CONFIGURATIONS = (
 
 
 class Held(msgspec.Struct, frozen=True):
-    """One file, and whose it is."""
+    """One file, and the library that reads it."""
 
     library: str
     data: bytes
@@ -101,11 +101,11 @@ class HomeFiles(msgspec.Struct, frozen=True):
     held: Mapping[str, Held]
     """By the path below a run's home directory."""
     problems: tuple[str, ...]
-    """What a library reads here and a run will not have: one line each."""
+    """One line for each file that a library reads here but a run will not have."""
 
 
 def look(installed: AbstractSet[str], environ: Mapping[str, str], *, without: Path) -> HomeFiles:
-    """The files on the list for these distributions. Those below `without`, the source, come with the source."""
+    """The files on the list for these distributions. Files below `without`, the source, are skipped: the source brings them."""
     held: dict[str, Held] = {}
     problems: list[str] = []
     home = Path(environ.get("HOME") or "/nonexistent")
@@ -122,16 +122,15 @@ def look(installed: AbstractSet[str], environ: Mapping[str, str], *, without: Pa
             data, why = _read(path)
             if why or redact.line(target) != target:
                 option = f"--data {path}:{home / target}"
-                problems.append(
-                    redact.line(f"{path}, which {one.library} reads, is not held: {why or 'its name'} (exec {option})")
-                )
+                why = why or "its name looks like a secret or is not printable"
+                problems.append(redact.line(f"{path}, which {one.library} reads, is not held: {why} (exec {option})"))
             else:
                 held.setdefault(target, Held(one.library, data))
     return HomeFiles(held, tuple(problems))
 
 
 def _folder(one: Configuration, home: Path, environ: Mapping[str, str]) -> Path | None:
-    """Where the library looks here: a folder, or a file that a variable names."""
+    """Where the library looks on this machine: a directory, or a file that a variable names."""
     for text in one.folders.split():
         first, _, rest = text.partition("/")
         base = str(home) if first == "~" else environ.get(first[1:], "")

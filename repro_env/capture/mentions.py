@@ -1,4 +1,4 @@
-"""What the project's own code asks of its surroundings: git, and variables by name. Found in its text; nothing is run."""
+"""Places in the project's own code that call git or name a variable. The code is searched, never run."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ import msgspec
 from repro_env.io.files import Found
 
 _LARGEST = 2_000_000
-"""Bytes of a file of code that is read for this."""
+"""Bytes: larger files are not searched."""
 _NEEDLE = re.compile(rb"git|setuptools_scm|versioneer|dulwich")
 _MODULES = frozenset({"git", "pygit2", "dulwich", "setuptools_scm", "versioneer"})
-"""Modules that ask git, or read a repository themselves."""
+"""Modules that call git, or read a repository themselves."""
 _BUILDS = frozenset({"setup.py", "versioneer.py", "noxfile.py"})
 """They run when the project is built, not when it is used."""
 
 
 class Mentions(msgspec.Struct, frozen=True):
     git: tuple[str, ...] = ()
-    """`path:line` of the first place in each file that asks git; sorted."""
+    """`path:line` of the first place in each file that calls git; sorted."""
     variables: frozenset[str] = frozenset()
-    """Those of the names that stand in the code as a string."""
+    """The names that are in the code as a string."""
 
 
 def look(root: Path, found: Sequence[Found], names: Iterable[str]) -> Mentions:
-    """Search the Python files of a source tree. What cannot be read or parsed mentions nothing."""
+    """Search the Python files of a source tree. Files that cannot be read or parsed are skipped."""
     names = sorted(names)
     pattern = re.compile(b"[\"'](" + b"|".join(re.escape(name.encode()) for name in names) + b")[\"']") if names else None
     places: list[str] = []
@@ -48,7 +48,7 @@ def look(root: Path, found: Sequence[Found], names: Iterable[str]) -> Mentions:
 
 
 def _asks_git(text: bytes) -> int:
-    """The first line that asks git; 0 for none."""
+    """The first line that calls git; 0 if there is none."""
     try:
         return min((node.lineno for node in _askers(ast.parse(text))), default=0)
     except (SyntaxError, ValueError, RecursionError, MemoryError):

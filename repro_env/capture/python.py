@@ -121,10 +121,10 @@ def _choose(python: str | None, environ: Mapping[str, str]) -> tuple[Path, str]:
     """The file to start, and how to call it in a message."""
     if python is not None:
         if "/" not in python and (not Path(python).is_dir() or python.startswith("python")):
-            # As in a shell: `python3` is never a file or folder of that name which came with the code in this folder.
+            # As in a shell: `python3` never means a file or directory of that name in the working directory.
             found = shutil.which(python, path=environ.get("PATH"))
             if found is None:
-                hint = f"for the one in this folder: --python ./{python}" if Path(python).exists() else ""
+                hint = f"to use the file in this directory: --python ./{python}" if Path(python).exists() else ""
                 raise InterpreterError("no program of this name is on PATH", where=f"--python {python}", hint=hint)
             return Path(found), f"--python {python}"
         return _existing(Path(python), f"--python {python}"), f"--python {python}"

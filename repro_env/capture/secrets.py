@@ -2,9 +2,9 @@
 
 Whole files are searched, in pieces, whatever their names. What makes that fast: nearly every secret is an unbroken run of
 letters and digits, and text has few long ones. A table maps each byte to "may stand in a run" or not, so that `bytes.find`
-jumps from run to run; only those that begin like a token or have a telling name before them, and the places with a mark of
-another kind (`password`, `://`, `curl `), meet a pattern. In binary files tokens, keys and URLs are found, and no names.
-What is compressed with gzip is searched as it is unpacked; other archives are not unpacked.
+jumps from run to run. Patterns are tried only on runs that begin like a token or follow a name such as `token`, and near other
+marks (`password`, `://`, `curl `). In binary files tokens, keys and URLs are found, but no named values.
+Contents of gzip files are searched too; other archives are not unpacked.
 """
 
 from __future__ import annotations
@@ -32,9 +32,9 @@ _OVERLAP = 1 << 16
 _INFLATED = 1 << 30
 """Bytes of a gzip file that are unpacked."""
 _HEAD = 1 << 20
-"""Bytes of a well-known file that are looked at as such."""
+"""Bytes of a well-known file that are searched by the rules for that file."""
 _SHOWN = 100
-"""Findings that are named before the rest is counted."""
+"""Findings that are listed; further ones are only counted."""
 MOST = 20
 """Findings of one file."""
 _RUN = 20
@@ -46,7 +46,7 @@ _COLUMN = 57
 _COLUMNS = 8
 """… when there are so many after each other."""
 _AROUND = 300
-"""Bytes on each side of a mark that a pattern is shown."""
+"""Bytes on each side of a mark in which a pattern is searched."""
 _NEAR = 60
 """Bytes before a run in which its name stands."""
 _LEAD = 28
@@ -67,7 +67,7 @@ for _kind in (*credentials.SHAPES, credentials.ENCODED_KEY):
         _TOKENS.setdefault(_needle.encode()[:3], []).append((_needle.encode(), _kind.name, _bytes(_kind.pattern)))
 _HEADS = frozenset(_TOKENS)
 _NAME = re.compile(rb"[A-Z][a-z]{4,}|[a-z]{6,}")
-"""Words within a name of a program: with two of them it is no token."""
+"""Words within a symbol name of a program: with two of them it is not a token."""
 _WORD = re.compile(rb"(?:(?<![A-Za-z0-9])|(?<=\\[nrt])|(?<=%[0-9A-F]{2}))(?=(...))", re.DOTALL)
 _ANYWHERE = re.compile(rb"(?=(...))", re.DOTALL)
 _WITHIN = [
@@ -82,7 +82,7 @@ _AWS_SECRET = _bytes(
 
 _QUOTE = r"[rbfu]{0,2}\\?[\"'`]"
 _BETWEEN = (
-    # What stands between a name and its value: `x`, `x"`, `x")`, then the sign, `: str =`, `default=`, `value=`, a new line.
+    # What is between a name and its value: `x`, `x"`, `x")`, then the sign, `: str =`, `default=`, `value=`, a new line.
     r"[\"'`)\]\\]{0,4}(?:"
     r"[ \t]{0,20}(?:=>|:=|:\s{0,4}[\w.\[\], |]{1,40}=(?!=)|[=:](?!=)|,(?=\s{0,4}[\"']))\s{0,40}\(?\s{0,40}(?:SecretStr\()?"
     r"|[\"'][^\n]{0,80}?(?:default|value)\s{0,4}=\s{0,4}|\n\s{0,20}value:[ \t]|[\"']?>|[ \t]is[ \t]|[ \t]{1,8}(?=[^\s=:]))"
@@ -154,12 +154,12 @@ _PUBLIC = re.compile(
     rb"algolia|docsearch|indexname|badge|shields\.io|codecov\.io|csrf|authenticity_token|search[_-]?(?:only[_-]?)?(?:api[_-]?)?key|publishable|public[_-]?key|write[_-]?key",
     re.IGNORECASE,
 )
-"""Near keys that everybody may have: they stand in every page that uses them."""
+"""Marks near public keys, which are in every web page that uses them."""
 _FILES = [(kind, re.compile(rf"(?:.*/)?(?:{name})", re.IGNORECASE), _bytes(pattern)) for kind, name, pattern in credentials.FILES]
 _KNOWN = re.compile("(?:.*/)?(?:" + "|".join(name for _, name, _ in credentials.FILES) + ")", re.IGNORECASE)
 
 _NAMES = (b"pass", b"pw", b"secret", b"credential", b"login")
-"""Marks before values of any characters, in small letters. Other names are those of long runs."""
+"""Marks before values of any characters, in lower case. Other names are searched only before long runs."""
 _SETTING = "key or password in a setting"
 
 
@@ -168,7 +168,7 @@ class Secret(msgspec.Struct, frozen=True):
 
     path: str
     line: int
-    """From 1; 0 when it is in the path itself or in a file that is no text."""
+    """From 1; 0 if the secret is in the path itself or in a binary file."""
     kind: str
 
 
@@ -182,7 +182,7 @@ class Cache(Protocol):
 def among(root: Path, found: Iterable[Found], *, cache: Cache | None = None) -> Iterator[Secret]:
     """The secrets of all files and in their names, in the order of `found`; paths relative to `root`.
 
-    Files seen before, and as they were then, are not read again when none of them held any.
+    Files that did not change since an earlier search are not read again if none of them held a secret.
     Raises `OSError`, with the file's name, for one that cannot be read.
     """
     found = list(found)
@@ -202,7 +202,7 @@ def among(root: Path, found: Iterable[Found], *, cache: Cache | None = None) -> 
 
 
 def is_declared(secret: Secret, declared: Iterable[Glob], root: str = "") -> bool:
-    """Whether the user says that this is none (`--not-secret GLOB`, of a path as it is shown)."""
+    """Whether the user declared this a false alarm (`--not-secret GLOB`, of a path as it is shown)."""
     hits = [one for one in declared if one.matches(f"{root}/{secret.path}".lstrip("/"))]
     for one in hits:
         one.hit = True
@@ -210,14 +210,14 @@ def is_declared(secret: Secret, declared: Iterable[Glob], root: str = "") -> boo
 
 
 def declaration(secret: Secret, root: str = "") -> str:
-    """What is written down when it is so."""
+    """The note that the spec holds about a declared false alarm."""
     path = f"{root}/{secret.path}" if root else secret.path
     line = f", line {secret.line}" if secret.line else ""
-    return f"{path}{line} looks like a secret ({secret.kind}), carried since --not-secret says that it is none"
+    return f"{path}{line} looks like a secret ({secret.kind}), carried because --not-secret accepts it"
 
 
 def report(found: Sequence[Secret], options: str) -> str:
-    """A line for each file with secrets: where they are, of what kind, and the options that take the file all the same or
+    """A line for each file with secrets: where they are, of what kind, and the options that accept the file or
     leave it out. `options`: such as `--not-secret` alone, separated by spaces."""
     files: dict[str, list[Secret]] = {}
     for one in found:
@@ -233,7 +233,7 @@ def report(found: Sequence[Secret], options: str) -> str:
 
 
 def in_names(paths: Iterable[str]) -> Iterator[Secret]:
-    """Tokens in names of files and directories; one that is in a directory's name is told once."""
+    """Tokens in names of files and directories; a token in a directory's name is reported once."""
     seen = set()
     for path in paths:
         if len(path) >= _RUN:
@@ -259,11 +259,11 @@ def in_file(root: Path, path: str) -> Iterator[Secret]:
 
 
 def in_chunks(chunks: Iterable[bytes], path: str = "") -> list[tuple[int, str]]:
-    """(line, kind) of the secrets in a file's bytes, at most `MOST`; the line is 0 where there are none. `path`: its name."""
+    """(line, kind) of the secrets in a file's bytes, at most `MOST`; the line is 0 in binary files. `path`: its name."""
     chunks = iter(chunks)
     first = next(chunks, b"")
     if first[:2] in (b"\xff\xfe", b"\xfe\xff"):
-        # UTF-16, in one byte a character: what is searched for is ASCII.
+        # UTF-16, reduced to one byte a character: all patterns are ASCII.
         chunks, first = iter(()), b"".join((first, *chunks)).decode("utf-16", "replace").encode("latin-1", "replace")
     elif first[:3] == b"\x1f\x8b\x08":
         chunks = _inflated(chain([first], chunks))
@@ -290,7 +290,7 @@ def in_text(text: str) -> list[tuple[int, str]]:
 
 
 def in_bytes(data: bytes, *, text: bool, program: bool = False) -> Iterator[tuple[int, str]]:
-    """(offset, kind) of secrets, in no order. `text`: names before values tell too. `program`: a binary full of symbols."""
+    """(offset, kind) of secrets, in no order. `text`: named values count too. `program`: a binary with symbol names."""
     yield from _tokens(data, text=text, program=program)
     yield from _keys(data)
     yield from _at_signs(data)
@@ -302,7 +302,7 @@ def in_bytes(data: bytes, *, text: bool, program: bool = False) -> Iterator[tupl
 
 
 def _inflated(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """What a gzip file holds, up to a bound; what is damaged ends it."""
+    """The content of a gzip file, up to a limit or to the first damage."""
     inflater, total = zlib.decompressobj(31), 0
     for chunk in chunks:
         data = chunk
@@ -338,12 +338,12 @@ _PLAIN_SETTING = re.compile(
     r"https?://[^@]*|[\w.-]+@[\w.-]+|[\w.-]+\.(?:org|com|net|io|dev)(?::\d+)?|[A-Za-z_ -]+|[\d.:-]+|[./~].*|.*(?:your|xxxx|example|changeme|\.\.\.|\*\*\*).*",
     re.IGNORECASE,
 )
-"""Values that are no secret in a file of secrets: addresses, paths, plain words."""
+"""Values in a file of secrets that do not count as one: addresses, paths, plain words."""
 
 
 def _tokens(data: bytes, *, text: bool, program: bool = False) -> Iterator[tuple[int, str]]:
-    """What is a token by its own form; in text also drawn values with a telling name. In binary data any byte may stand
-    before a token, so it is looked for in the middle of words too; not in programs, which are full of long names."""
+    """Tokens by their form; in text also random values after a name such as `token`. In binary data any byte may precede
+    a token, so the middle of words is searched too, but not in programs, which are full of long names."""
     words = text or program
     for start, end in _runs(data):
         lead = max(0, start - _LEAD)
@@ -388,7 +388,7 @@ def _made_up(value: bytes) -> bool:
 
 
 def _keyed(data: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
-    """Long values after a name that says secret."""
+    """Long values after a name such as `secret` or `token`."""
     begin = max(0, start - _NEAR)
     near = data[begin:end].lower()
     if b"key" in near or b"token" in near or b"secret" in near or b"auth" in near or b"pass" in near or b"bearer" in near:
@@ -401,7 +401,7 @@ def _keyed(data: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
                 yield match.start(2), _SETTING
         for match in _BEARER.finditer(data, begin, end + 1):
             value = match[1].decode("latin-1")
-            if is_random(value) and not value.startswith("eyJ"):  # else a JSON web token, and judged as such
+            if is_random(value) and not value.startswith("eyJ"):  # a JSON web token has its own rule
                 yield match.start(1), "HTTP credentials"
     if (
         data[start - 1 : start] == b'"'
@@ -422,7 +422,7 @@ def _keyed(data: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
 
 
 def _is_public(data: bytes, at: int, value: str) -> bool:
-    """A search key of a site (Algolia), a badge's token, a key to write events: said to be so near by."""
+    """A search key of a site (Algolia), a badge's token, or a key to write events: words near it say so."""
     return (
         re.fullmatch("[0-9A-Za-z]{32,88}={0,2}", value) is not None
         and _PUBLIC.search(data, max(0, at - _AROUND), at + _AROUND) is not None
@@ -430,7 +430,7 @@ def _is_public(data: bytes, at: int, value: str) -> bool:
 
 
 def _runs(data: bytes) -> Iterator[tuple[int, int]]:
-    """Where the long runs are that have a digit (a path: two), or are of letters as a Hugging Face token is."""
+    """(start, end) of the long runs that have a digit (paths: two digits), or only letters, as a Hugging Face token has."""
     table = data.translate(_IN_RUN)
     long, find = b"a" * _RUN, table.find
     last = repeated = end = 0
@@ -481,7 +481,7 @@ def _at_signs(data: bytes) -> Iterator[tuple[int, str]]:
 
 
 def _named(data: bytes) -> Iterator[tuple[int, str]]:
-    """Passwords and the like by the name before them."""
+    """Passwords and other secrets, found by the name before them."""
     small = data.lower()
     for mark in _NAMES:
         here = small.find(mark)
@@ -515,7 +515,7 @@ _MADE_UP_NETRC = re.compile(rb"example|dummy|fake|your|xxxx|placeholder|redacted
 
 
 def _wide(data: bytes) -> Iterator[tuple[int, str]]:
-    """Tokens in text of two or four bytes a character, as programs for Windows and numpy keep it."""
+    """Tokens in text of two or four bytes a character, as programs for Windows and numpy store it."""
     table = data.translate(_WIDE)
     for unit in (b"a0", b"a000"):
         here = table.find(unit * 16)

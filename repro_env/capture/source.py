@@ -76,7 +76,8 @@ def look(
     does not; a folder's match is that of all in it. `exclude` wins over `include`. `include` brings back what is left
     out by rule, but no `.env`, no `.git` and nothing of `never` (folders that this tool writes; listed without size).
     `facts=False` leaves out the git facts, the search for secrets and the sizes of what is left out; the snapshot is
-    the same. Files that match `not_secret` are taken whatever stands in them; `cache` remembers which files hold no secret. `unmeasured` is a folder that the caller will measure (`measured`).
+    the same. Files that match `not_secret` are included even with secrets; `cache` remembers which files hold no secret.
+    `unmeasured` is a folder that the caller will measure (`measured`).
     Raises `SourceError`: no folder, unreadable, over `cap` bytes, or secrets in files (all of them are named).
     """
     root = Path(os.path.abspath(root))  # noqa: PTH100 - `resolve` would move the source to another path
@@ -178,12 +179,12 @@ def _walk(root: Path, rules: Rules, *, far: int) -> tuple[Found, ...]:
 
 
 def _no_secrets(root: Path, found: Sequence[Found], declared: Sequence[Glob], cache: secrets.Cache | None) -> list[str]:
-    """Raises `SourceError` with all secrets in files and their names. Returns what is taken because the user says it is none."""
-    told, refused = [], []
+    """Raises `SourceError` with all secrets in files and their names. Returns notes on files that the user declared clean."""
+    notes, refused = [], []
     try:
         for secret in secrets.among(root, found, cache=cache):
             if secrets.is_declared(secret, declared):
-                told.append(secrets.declaration(secret))
+                notes.append(secrets.declaration(secret))
             else:
                 refused.append(secret)
     except PermissionError as error:
@@ -203,7 +204,7 @@ def _no_secrets(root: Path, found: Sequence[Found], declared: Sequence[Glob], ca
             hint="remove the secrets from the code and pass them to runs with `exec --env NAME`, or leave the files out with --exclude;\n"
             f"     --not-secret accepts a file that holds none:\n     {secrets.report(refused, '--exclude --not-secret')}",
         )
-    return told
+    return notes
 
 
 def _unreadable(path: str, root: Path) -> SourceError:

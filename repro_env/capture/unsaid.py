@@ -40,8 +40,7 @@ def unsaid(layout: Layout, found: Sequence[Found], cache_tag: str) -> tuple[str,
             "(unchecked hash); the image runs the source"
         )
     lines += [
-        f"{path} builds the project again whenever it is imported, and a run has no build tools: "
-        "install the project without --editable"
+        f"{path} builds the project again at every import, and a run has no build tools: install the project without --editable"
         for path in sorted(
             one.path for one in found if one.kind == "file" and _LOADER.fullmatch(one.path) and _builds(prefix, one.path)
         )

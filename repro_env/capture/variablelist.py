@@ -1,9 +1,9 @@
 """The list of environment variables that libraries read, as data: by library, and what is done with each.
 
-`VERSION` stands in every spec (`observed.variables.version`). It goes up with every change of the list, since the same
-shell then gives another spec. A name that ends with `*` is a prefix that belongs to that library alone; the most
+Every spec has `VERSION` (`observed.variables.version`). It is raised with every change of the list, since the same
+shell then gives a different spec. A name that ends with `*` is a prefix that belongs to that library alone; the most
 specific entry decides. Terraform's `TF_VAR_*`, for example, matches no entry: TensorFlow has no prefix `TF_`.
-What is on no list is kept by name only, and `capture` names it.
+Of any other variable the spec holds only the name, and `capture` prints it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The caller's environment variables, sorted into what may be written down.
 
-An allow-list (`variablelist`) and no scanner: scanners miss most secrets in variables. Whatever is on no list is kept
-by name only, and `capture` says so.
+An allow-list (`variablelist`) instead of a scanner: scanners miss most secrets in variables. Of a variable that is not on
+the list the spec holds only the name, and `capture` prints it.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from repro_env.model.environment import Variable, Variables
 from repro_env.model.errors import UsageError
 
 Effect = Literal["replayed", "recorded", "ours", "session", "unlisted"]
-"""`ours`: recorded, and every run has its own. `session`: of the shell, no library's. `unlisted`: on no list."""
+"""`ours`: recorded; every run has its own value. `session`: of the shell, not of a library. `unlisted`: not on the list."""
 
 _PLACE = re.compile(r"_(?:DIR|HOME|ROOT|FOLDER|FILE|FILENAME|PATH|LOGPATH|HOST|PORT|URL|ADDR)\Z")
-"""Below a library's prefix such a variable names a place, which is recorded only."""
+"""With a library's prefix such a variable names a path or address, which is only recorded."""
 _NEVER = re.compile(r"TOKEN|SECRET|PASS|KEY|CRED|AUTH|COOKIE|SESSION|PRIVATE", re.IGNORECASE)
 _FIXED = frozenset({"HOME", "USER", "LOGNAME", "TERM"})
-"""Of the shell's own those that every run has anyway."""
+"""Variables of the session that every run has anyway."""
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SHORT = 6
 _PLAIN = re.compile(r"[/~.][^\s=:@]*|[\d.,:-]+|\s*")
@@ -87,7 +87,7 @@ def sort(environ: Mapping[str, str], added: Collection[str] = ()) -> Variables:
 
 
 def is_secret(name: str) -> bool:
-    """Whether a name says that its value is a secret. Names that the list has in full are known to be none."""
+    """Whether a name says that its value is a secret. Exact names on the list are exempt."""
     return _NEVER.search(name) is not None and name not in _index()[0]
 
 
@@ -96,8 +96,12 @@ def check_added(names: Iterable[str], environ: Mapping[str, str]) -> None:
     for name in names:
         where = f"--env {name}"
         if not _NAME.fullmatch(name):
-            hint = "give the name alone: its present value is captured" if "=" in name else "names have letters, digits and _"
-            raise UsageError("this is not the name of a variable", where=where, hint=hint)
+            hint = (
+                "give the name alone: its present value is captured"
+                if "=" in name
+                else "a name consists of letters, digits and _"
+            )
+            raise UsageError("it is not a valid name of a variable", where=where, hint=hint)
         if name not in environ:
             raise UsageError("this variable is not set here", where=where, hint="export it first")
         if effect(name) == "ours" or name in _FIXED or name.startswith("REPRO_ENV_"):
@@ -106,14 +110,14 @@ def check_added(names: Iterable[str], environ: Mapping[str, str]) -> None:
             )
         if is_secret(name) or redact.line(environ[name]) != environ[name]:
             raise UsageError(
-                "its name or value looks like a secret, and a spec holds none (or the value is not one line of text)",
+                "its name or value looks like a secret, or its value is not one line of text: a spec holds neither",
                 where=where,
-                hint=f"give it to each run instead: repro-env exec {where}",
+                hint=f"pass it to each run instead: repro-env exec {where}",
             )
 
 
 def unlisted(names: Iterable[str]) -> tuple[str, ...]:
-    """Of the variables that are kept by name only, those that no list explains: a program may read them."""
+    """Of the variables that are kept by name only, those that the list does not explain: a program may read them."""
     return tuple(name for name in names if effect(name) != "session" and name not in _FIXED)
 
 

@@ -90,7 +90,7 @@ def of(folder: Path) -> tuple[Annotation, ...]:
         raise RecordError(
             f"cannot be read: {error.strerror}",
             where=str(error.filename or folder / FOLDER),
-            hint="remove it, or make it readable for you; `runs list` and `runs show` work without notes and tags",
+            hint="remove it, or give yourself permission to read it; `runs list` and `runs show` work without notes and tags",
         ) from None
 
 

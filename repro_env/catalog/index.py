@@ -32,7 +32,7 @@ _VERSION = zlib.crc32(f"4 {__version__}".encode()) & 0x7FFFFFFF
 _SETTLED = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT). What is younger may be written again under the same key."""
 _MOST = 2**63 - 1
-"""The largest number that a row holds: a record may claim sizes without measure."""
+"""The largest number that a row holds: a record may claim sizes of any length."""
 _PATIENCE = 3.0
 """Seconds that another process may hold the index: longer than to read ten thousand records, and who holds it may hang."""
 _FOLDERS = "create table folder (id integer primary key, path blob unique not null)"
@@ -211,7 +211,7 @@ class Index:
 
         try:
             if self._database.is_symlink() or (self._database.exists() and not self._database.is_file()):
-                raise OSError("is not a regular file")  # it would be written where a link leads, or waited for
+                raise OSError("is not a regular file")  # SQLite would follow a link or wait for a pipe
             with contextlib.closing(sqlite3.connect(self._database, timeout=_PATIENCE)) as db:
                 db.execute("pragma synchronous = normal")
                 _prepare(db)
@@ -239,7 +239,7 @@ def _prepare(db: sqlite3.Connection) -> None:
 
 
 def _check(db: sqlite3.Connection) -> None:
-    """Raises `sqlite3.DatabaseError` for tables that are not ours: a view or a trigger can do anything, for ever."""
+    """Raises `sqlite3.DatabaseError` for tables that are not ours: a view or trigger could run arbitrary SQL without end."""
     import sqlite3
 
     found = db.execute("select type, substr(sql, length('create table') + 1) from sqlite_master where sql is not null")

@@ -196,8 +196,8 @@ def folders(runs: Path) -> list[Path]:
 
 
 def impostors(runs: Path) -> list[Unreadable]:
-    """What has the name of a run and is no directory: it is not read, and named beside the runs."""
-    why = "is a symbolic link or no directory, and a run is a directory"
+    """Entries that are named like a run but are not directories. They are not read, and `runs list` names them."""
+    why = "is not a directory, or is a symbolic link; a run must be a directory"
     hint = "remove it, or copy the run here with all its files"
     return [
         Unreadable(path, RecordError(why, where=str(path), hint=hint))
@@ -214,7 +214,7 @@ def _named_as_runs(runs: Path) -> list[Path]:
         return []
     except OSError as error:
         raise RecordError(
-            f"is no directory that can be read: {error.strerror}",
+            f"cannot be read as a directory: {error.strerror}",
             where=str(runs),
             hint="name the directory of the runs with --runs DIR",
         ) from None
@@ -235,7 +235,7 @@ def read(folder: Path) -> Run:
         raise _unreadable(error, started) from None
     start = _decoded(data, Start, "repro-env/run-start", started)
     if not _ID.fullmatch(start.id):
-        raise SpecError("has an id that is no UUID", where=str(started), hint=_RESTORE)
+        raise SpecError("has an id that is not a UUID", where=str(started), hint=_RESTORE)
     ended = folder / "end.json"
     try:
         data = read_regular(ended, LARGEST)
@@ -247,7 +247,7 @@ def read(folder: Path) -> Run:
 
 
 def digest(path: Path) -> str:
-    """`sha256:<hex>` of a file of a record; empty where there is none that can be read."""
+    """`sha256:<hex>` of a file of a record; empty if it cannot be read."""
     try:
         return f"sha256:{hashlib.sha256(read_regular(path, LARGEST)).hexdigest()}"
     except OSError:
@@ -255,7 +255,7 @@ def digest(path: Path) -> str:
 
 
 def _check_directories(folder: Path) -> None:
-    """Raises `OSError` where the run's directory, or one in it, is a symlink or no directory: it would lead elsewhere."""
+    """Raises `OSError` where the run's directory, or one in it, is a symlink or not a directory."""
     for path in (folder, *(folder / name for name in _DIRECTORIES)):
         if os.path.lexists(path):
             expect(path.lstat().st_mode, stat.S_IFDIR, str(path))

@@ -139,7 +139,7 @@ def small(path: str) -> bytes:
 
 
 def _pieces(path: str) -> Iterator[bytes]:
-    with opened(path, follow=True) as file:  # what another program saved may hold links
+    with opened(path, follow=True) as file:  # files of another program may be symlinks
         while True:
             piece = file.read(_PIECE)
             if not piece:

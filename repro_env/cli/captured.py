@@ -17,7 +17,7 @@ _GARBAGE = 100_000
 """New values before a search for cycles: there are hundreds of thousands, and nearly all live to the end."""
 
 _NAMED = 8
-"""How many variables a line names before it counts the rest."""
+"""How many variables a line names; further ones are counted."""
 
 
 def run(
@@ -136,14 +136,14 @@ def _tell(path: Path, spec: Spec, proven: int, mentioned: Collection[str], *, ho
 
 
 def _unheld(found: Variables, mentioned: Collection[str]) -> Iterator[str]:
-    """What is set here, explained by no list, and in no spec: by name, those first that the project's code names."""
+    """Lines on variables that are set here but not on the list or in the spec; names in the project's code come first."""
     names = sorted(variables.unlisted(found.named), key=lambda name: (name not in mentioned, name))
     plain = [name for name in names if not variables.is_secret(name)]
     secret = [name for name in names if variables.is_secret(name)]
     if plain:
-        yield f"set here and not in the spec: {_some(plain)} (capture --env NAME adds one)"
+        yield f"set here but not in the spec: {_some(plain)} (capture --env NAME adds one)"
     if secret:
-        yield f"set here and kept out as secrets: {_some(secret)} (exec --env NAME gives one to a run)"
+        yield f"set here but left out as secrets: {_some(secret)} (exec --env NAME passes one to a run)"
 
 
 def _some(names: Sequence[str]) -> str:

@@ -62,9 +62,7 @@ def command(
     env_file: Annotated[
         Path | None, typer.Option("--env-file", help="As `exec --env-file`.", metavar="FILE", show_default=False)
     ] = None,
-    network: Annotated[
-        bool, typer.Option("--network", help="Let the run reach the network again, as it could before.")
-    ] = False,
+    network: Annotated[bool, typer.Option("--network", help="Let the run reach the network again, as it could before.")] = False,
     spec: Annotated[
         str | None,
         typer.Option(

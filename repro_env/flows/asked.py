@@ -232,14 +232,14 @@ def caller_of(asked: Asked) -> tuple[Variable, ...]:
         return (Variable(name="TERM", value=term),) if term else ()
     from repro_env.capture import variables
 
-    # What changes numbers was held at capture; what was not set then is not set now, as in the image.
+    # Listed variables get their value at capture, or stay unset, as in the image.
     return tuple(
         Variable(name=name, value=value) for name, value in sorted(asked.environ.items()) if variables.effect(name) != "replayed"
     )
 
 
 def passed_of(asked: Asked, spec: Spec, launch: Launch, given: Sequence[GivenVariable]) -> tuple[str, ...]:
-    """Names of the caller's variables that reach the command by the host runner alone: a run in the image has none of them."""
+    """Names of the caller's variables that reach the command only in the host runner; a run in the image has none of them."""
     if asked.runner != "host":
         return ()
     from repro_env.capture import variables

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from repro_env.base.tree import Tree
 from repro_env.capture import data, distributions, mentions, notebook, python, requirements, source, variables
-from repro_env.flows import dockerfile, files, leaving, snapshot
+from repro_env.flows import dockerfile, egress, files, snapshot
 from repro_env.flows.locate import ours
 from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
 from repro_env.io import machine
@@ -65,7 +65,7 @@ class Captured(msgspec.Struct, frozen=True):
     proven: int
     """Distributions whose wheel is proven: linked, or carried as the original file."""
     mentioned: frozenset[str]
-    """Variables that are kept by name alone, and that the project's code names."""
+    """Variables that the spec holds only by name, and that the project's code names."""
     holds_us: bool
     """repro-env itself is installed in the environment that was captured."""
 
@@ -147,7 +147,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
             excluded=tree.excluded,
             notes=(
                 *tree.notes,
-                *search.told,
+                *search.notes,
                 *(f"{one.lstrip('/')} is ignored by git and imported from: in the source" for one in more),
             ),
             unknown=(*problems, *asked, *(line for one in mounted for line in one.problems)),
@@ -165,18 +165,19 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     files.write(request.output, spec, store.facts)
     carried.keep_only(spec.carried)  # away with blobs of an earlier capture
     snapshot.remember(spec, store)
-    leaving.remember(spec, store)
+    egress.remember(spec, store)
     proven = sum(one.hint.origin != "repacked" for one in locked.identified)
     return Captured(request.output / "spec.json", spec, proven, mentioned.variables, python.holds_us(locked.facts))
 
 
 def _with(request: Request, opened: dlopen.Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """What the base has to have: what was asked for, and the libraries that the source opens; and lines on what it has not."""
+    """(programs and libraries that the base must have: requested ones and those that the source opens, lines on missing ones)."""
     lines = [redact.line(line) for line in opened.unknown]
     libraries = [path for path in opened.libraries if path.isprintable()]
     if request.base:  # a registry's image takes nothing from this machine
         more = [
-            f"the source opens {redact.line(path)} when it runs; whether {request.base} has it is not known" for path in libraries
+            f"the source opens {redact.line(path)} at run time; it is not known whether {request.base} contains it"
+            for path in libraries
         ]
         return request.programs, (*lines, *more)
     return tuple(dict.fromkeys((*request.programs, *libraries))), tuple(lines)
@@ -251,7 +252,7 @@ def _holds_git(locked: Locked) -> bool:
 
 def _without_git(places: Sequence[str]) -> str:
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-    return f"{places[0]}{more}: the code asks git, and a run has neither git nor the repository without --with git"
+    return f"{places[0]}{more}: this code calls git, and without --with git a run has neither git nor the repository"
 
 
 def _source(

@@ -52,14 +52,14 @@ def opening(
 
 
 def _variables(asked: Asked, spec: Spec, start: Start, launch: Launch) -> Iterator[str]:
-    """What of the caller's variables the run has not, and what a run in the image would not have."""
+    """Lines on the caller's variables that the run does not have, or that a run in the image would not have."""
     if not asked.repeats:
         unused = variables.unused(asked.environ, {one.name: one.value for one in launch.env}, spec.observed.variables.added)
         given = {one.name for one in start.given}
         if names := [name for name in unused if name not in given]:
-            yield f"set here and not used, the run has what the spec says: {some(names, ', ')} (--env NAME passes yours)"
+            yield f"set here but not used, because the run uses the spec's values: {some(names, ', ')} (--env NAME passes your value)"
     if start.passed:
-        yield f"passed on from here, and in no image: {some(start.passed, ', ')}"
+        yield f"passed on to the command by the host runner, and absent from runs in the image: {some(start.passed, ', ')}"
 
 
 def is_inside(path: str, launch: Launch, source: Snapshot, store: Store) -> bool:

@@ -45,7 +45,7 @@ def operand(word: str, start: Path, store: Store) -> Operand:
     if word == LIVE:
         return LiveOperand(LIVE, None)
     path = Path(os.path.normpath(start / word))
-    live = str(path) if "/" in word else word  # a bare word can be a program on PATH: whoever starts it decides
+    live = str(path) if "/" in word else word  # a bare word may be a program on PATH, which is looked up when it is started
     if path.is_dir():
         if not (path / FILE).is_file() and not (path / FOLDER / FILE).is_file() and _holds_python(path):
             return LiveOperand(word, live)

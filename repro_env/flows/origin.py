@@ -80,14 +80,16 @@ def spec_of(run: Run, name: str | None, *, here: Path, runs: Path, store: Store,
 
 
 def check_given(run: Run, env: Sequence[tuple[str, str | None]], env_file: Path | None, *, network: bool) -> None:
-    """Refuse a run that was given variables or the network, unless they are given again.
+    """Refuse a run that was given variables or the network, unless the caller passes them again.
 
-    A record may be a stranger's: that it names a variable or the network does not give its command the caller's.
+    A record is not trusted: its command must not get the caller's variables or network only because the record names them.
     Raises `UsageError`.
     """
     if run.start.network and run.start.runner != "host" and not network:
         raise UsageError(
-            "the run could reach the network, and so will its command now", where=run.folder.name, hint="allow it: --network"
+            "the recorded run had access to the network, and `verify` grants it only on request",
+            where=run.folder.name,
+            hint="allow access to the network: --network",
         )
     known = {name for name, _ in env}
     if env_file is not None:
@@ -98,7 +100,7 @@ def check_given(run: Run, env: Sequence[tuple[str, str | None]], env_file: Path 
         if one.name not in known:
             value = "" if one.how == "host" else "=VALUE"
             raise UsageError(
-                f"{one.name} was given to the run, and a record holds no values",
+                f"{one.name} was given to the run, and records do not hold values",
                 where=run.folder.name,
                 hint=f"give it again: --env {one.name}{value}",
             )
@@ -218,8 +220,8 @@ def data(run: Run, store: Store, tell: Tell) -> list[str]:
     for fact in run.start.data:
         if fact.kind != "data":
             continue
-        if fact.digest is None:  # a record of ours has one: without it, any directory of this machine would be shown to the run
-            problems.append(f"data {fact.source}: the record has no digest of them, so nothing says that they are the same")
+        if fact.digest is None:  # without this check a forged record could mount any directory of this machine
+            problems.append(f"data {fact.source}: the record has no digest of these data, so they cannot be compared")
             continue
         try:
             now = look(Path(fact.source), fact.target, store.hashes, tell).data

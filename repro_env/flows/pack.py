@@ -17,7 +17,7 @@ import msgspec
 
 from repro_env.build.sources import Artifact, Finder, Search
 from repro_env.build.trees import Trees
-from repro_env.flows import leaving
+from repro_env.flows import egress
 from repro_env.image import tar
 from repro_env.image.entry import CHUNK, Entry, Members
 from repro_env.io.files import atomic_stream, open_regular
@@ -58,7 +58,7 @@ def pack(spec: Spec, folder: Path, target: Path, *, everything: bool, store: Sto
         raise UsageError("is a folder", where=str(target), hint="name the file to write, such as repro.tar")
     if not target.parent.is_dir():
         raise UsageError("is not there", where=str(target.parent), hint="make the folder first")
-    leaving.check(spec, folder, store=store)
+    egress.check(spec, folder, store=store)
     trees = Trees(spec, folder, store)
     finder = Finder(spec, folder, store, trees.givers)
     with closing(finder), closing(trees.givers):

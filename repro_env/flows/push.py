@@ -18,7 +18,7 @@ from repro_env.build.packing import Sent
 from repro_env.build.remote import SPEC_TYPE, TITLE, Copy
 from repro_env.build.sources import Artifact, Finder, Search
 from repro_env.build.trees import Trees
-from repro_env.flows import leaving
+from repro_env.flows import egress
 from repro_env.flows.rebuild import check_platform
 from repro_env.image.entry import CHUNK
 from repro_env.io.files import open_regular, read_regular, sha256_of
@@ -77,7 +77,7 @@ def push(spec: Spec, folder: Path, to: Reference, *, store: Store, tell: Tell) -
     `CaptureError` for a secret in what would be sent.
     """
     check_platform(spec)
-    leaving.check(spec, folder, store=store)
+    egress.check(spec, folder, store=store)
     others = [one.repository.partition("/")[2] for one in remote.read(folder).copies if one.repository.startswith(f"{to.host}/")]
     with store.temp.folder() as held, Registry(to.host, folder=held) as registry:
         tag = registry.head(to.repository, to.tag)

@@ -1,4 +1,4 @@
-"""The git repository of the source, as a run is shown it: git inside answers as it does here.
+"""The git repository of the source in a run, where git gives the same answers as on the host.
 
 Only where the image has a git program. A run sees a directory made for it: `HEAD`, refs, tags and index as they are now,
 a configuration of format keys alone, no hooks, no logs, no remotes; and the repository's objects, read-only. No git
@@ -38,9 +38,9 @@ _EXTENSIONS = ("objectformat", "refstorage")
 class Shown(msgspec.Struct, frozen=True):
     mounts: tuple[Mount, ...] = ()
     digest: str | None = None
-    """Of the directory that was made, without the objects (`Start.git`)."""
+    """Diff ID of the directory that was made, without the objects (`Start.git`)."""
     text: str = ""
-    """What the user is told; empty where there is nothing to tell."""
+    """The line for the user; empty if there is nothing to report."""
 
 
 class _RefusedError(Exception):
@@ -50,7 +50,7 @@ class _RefusedError(Exception):
 def show(
     spec: Spec, source: Snapshot, workspace: str, others: tuple[Mount, ...], store: Store, *, again: str | None, repeats: bool
 ) -> Shown:
-    """What of the repository a run is shown. `others` are the user's mounts; `again` is the digest of a recorded run's (`repeats`)."""
+    """The parts of the repository that a run sees. `others`: the user's mounts; `again`: digest in a recorded run (`repeats`)."""
     live = Path(workspace)
     top = next((folder for folder in (live, *live.parents) if os.path.lexists(folder / ".git")), None)
     if top is None or not _has_git(spec, store) or (repeats and again is None):
@@ -59,27 +59,27 @@ def show(
         if top != live:
             raise _RefusedError(f"its top level is {top}, above the source")
         if any(f"{mount.target}/".startswith(f"{workspace}/.git/") for mount in others):
-            raise _RefusedError("something else is mounted there")
+            raise _RefusedError("another mount is at or below its .git directory")
         if not repeats and source.fact.frozen:
-            raise _RefusedError("the captured source is run, not that directory")
+            raise _RefusedError("the run uses the captured source, not the live directory")
         own, common = _directories(live / ".git")
         objects = common / "objects"
         if not _is_directory(objects):
             raise _RefusedError(f"{objects} is not a directory")
         if _read(objects / "info" / "alternates"):
-            raise _RefusedError("a part of its objects is in another repository (objects/info/alternates)")
+            raise _RefusedError("some of its objects are in another repository (objects/info/alternates)")
         digest = again or _made(own, common, live, source, store)
     except _RefusedError as error:
-        return Shown(text=f"git inside does not see the repository: {error}")
+        return Shown(text=f"git in the run does not see the repository: {error}")
     tree = store.layers.path(digest)
     if tree is None:
-        return Shown(text="git inside does not see the repository: what the first run saw of it is no longer in the store")
+        return Shown(text="git in the run does not see the repository: the copy that the first run saw is no longer in the store")
     target = f"{workspace}/.git"
     mounts = (
         Mount(kind="git", source=str(tree), target=target),
         Mount(kind="git", source=str(objects), target=f"{target}/objects"),
     )
-    return Shown(mounts, digest, "git inside sees the repository with its history, read-only and without its configuration")
+    return Shown(mounts, digest, "git in the run sees the repository with its history, read-only and without its configuration")
 
 
 def _has_git(spec: Spec, store: Store) -> bool:
@@ -89,14 +89,14 @@ def _has_git(spec: Spec, store: Store) -> bool:
 
 
 def _directories(git: Path) -> tuple[Path, Path]:
-    """The working tree's own directory and the repository's; another one only for a linked working tree."""
+    """(directory of the working tree, directory of the repository); they differ only for a linked working tree."""
     if _is_directory(git):
         return git, git
     named = _read(git)
     if not named.startswith(b"gitdir: "):
-        raise _RefusedError(f"{git} is neither a directory nor a file that names one")
+        raise _RefusedError(f"{git} is neither a directory nor a file that names a directory")
     own = Path(os.path.realpath(git.parent / os.fsdecode(named[8:].rstrip(b"\n"))))
-    # Anybody can write a file that names a repository. Only `git worktree add` writes a name the other way round.
+    # A forged `.git` file can name any repository. Only `git worktree add` also writes the name of the working tree there.
     back = os.fsdecode(_read(own / "gitdir").rstrip(b"\n"))
     if not back or os.path.realpath(own / back) != os.path.realpath(git):
         raise _RefusedError(f"{own} does not name it as its working tree")
@@ -148,7 +148,7 @@ def _is_directory(path: Path) -> bool:
 
 
 def _read(path: Path) -> bytes:
-    """The bytes of a regular file; none where there is none. A clone may come from a stranger."""
+    """The bytes of a regular file; empty if there is none. A clone is untrusted: no symlink is followed and no pipe opened."""
     try:
         return read_regular(path, _LARGEST)
     except (FileNotFoundError, NotADirectoryError):

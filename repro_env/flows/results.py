@@ -80,7 +80,7 @@ def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
         for shown, held in before.changed(old, new).items():
             if held.target not in sources:
                 raise RecordError(
-                    f"names {held.target}, which is no directory of the run's checkpoints",
+                    f"names {held.target}, which is not a checkpoint directory of the run",
                     where=str(folder / before.AFTER),
                     hint="its record was changed: restore it from a copy",
                 )

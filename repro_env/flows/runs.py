@@ -71,7 +71,7 @@ def chosen(run: Run, glob: str | None) -> tuple[Found, ...]:
     Raises `RecordError` when there is none.
     """
     if run.files.is_symlink():
-        raise RecordError("is a symbolic link, and outputs are in a directory", where=str(run.files), hint="restore the run")
+        raise RecordError("is a symbolic link, and must be a directory", where=str(run.files), hint="restore the run from a copy")
     recorded = _recorded(run)
     there = [one for one in walk(run.files) if one.kind in ("file", "link") or one.path in recorded] if run.files.is_dir() else []
     if glob is None:
@@ -110,7 +110,7 @@ def get(run: Run, glob: str | None, target: Path, *, force: bool, tell: Tell) ->
         else:
             picked.append(found)
     if not picked:
-        raise RecordError("has no output that can be copied", where=run.folder.name, hint=f"look into {run.files}")
+        raise RecordError("has no output that can be copied", where=run.folder.name, hint=f"inspect {run.files}")
     for found in picked:
         here = target / found.path
         for above in here.relative_to(target).parents:
@@ -162,7 +162,7 @@ def _leads_out(link: Found) -> bool:
 
 
 def _changed(run: Run, found: Found, output: Output) -> str:
-    """Why an output is not the recorded one; empty where it is."""
+    """Why an output differs from the recorded one; empty if it does not."""
     if found.kind == "file" and found.size != output.size:
         return "it was changed since"
     try:

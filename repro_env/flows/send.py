@@ -9,7 +9,7 @@ import msgspec
 
 from repro_env.build.interface import Plan
 from repro_env.build.proven import Sent, recall
-from repro_env.flows import leaving, outputs
+from repro_env.flows import egress, outputs
 from repro_env.flows.outputs import Target
 from repro_env.flows.rebuild import Rebuilt, rebuild
 from repro_env.image.output import Output
@@ -65,7 +65,7 @@ def send(
             spec, folder, target, store=store, tell=tell, here=here, dry_run=dry_run, more=source or bool(provenance)
         )
     if target.kind == "registry":
-        leaving.check(spec, folder, store=store)
+        egress.check(spec, folder, store=store)
     layers = tuple(one.diff_id for one in spec.expected.layers)
     done = Delivery(
         image_id=spec.expected.image_id,

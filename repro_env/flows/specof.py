@@ -128,7 +128,7 @@ class Specs:
             with opened(root) as repo:
                 commits = gittree.commits(repo, most=_VERSIONS, path=path)
             for commit in commits:
-                with opened(root) as repo:  # not for longer: whoever asks for specs may stop in the middle
+                with opened(root) as repo:  # closed before each yield, because the caller may stop iterating
                     blobs = [one for one in gittree.files(repo, commit, path) if one.name not in seen and one.size <= MAX_SIZE]
                     contents = gittree.contents(repo, [one.name for one in blobs])
                 for name, data in contents.items():

@@ -32,11 +32,11 @@ COUNTERS = ("/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_co
 
 OF_THE_TERMINAL = {signal.SIGHUP: signal.SIGHUP, signal.SIGINT: signal.SIGINT, signal.SIGQUIT: signal.SIGQUIT}
 OF_THE_TERMINAL.update({signal.SIGTSTP: signal.SIGSTOP, signal.SIGCONT: signal.SIGCONT})
-"""What a terminal sends goes to the command's process group, and stops it for sure: the kernel ignores SIGTSTP there."""
+"""Signals of a terminal go to the command's process group. SIGSTOP replaces SIGTSTP, which the kernel ignores there."""
 
 
 def wait_for(child: int, report: int) -> None:
-    """Attend a command that is there, or already over; `WATCHED` is blocked."""
+    """Wait for a command that runs or has already ended, and report its status; `WATCHED` is blocked."""
     status = attend(child)
     end_the_others()
     os.write(report, b"%d\n" % status)
@@ -75,7 +75,7 @@ def start(folder: str) -> None:
 
 
 def tried(what: "Callable[..., None]", *arguments: str) -> "list[str]":
-    """Why it could not be done; nothing when it was done."""
+    """Call a function. Returns why it failed, or an empty list."""
     try:
         what(*arguments)
     except Exception as error:  # an image's Python may lack ctypes, or libffi
@@ -84,7 +84,7 @@ def tried(what: "Callable[..., None]", *arguments: str) -> "list[str]":
 
 
 def call(name: str, *arguments: "Any") -> int:
-    """A function of the C library that returns -1 and sets errno when it fails."""
+    """Call a function of the C library that returns -1 and sets errno when it fails. Raises `OSError`."""
     import ctypes
 
     result = getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments)
@@ -94,7 +94,7 @@ def call(name: str, *arguments: "Any") -> int:
 
 
 def fix_addresses() -> None:
-    """Ask for the same addresses each time, for programs started from here."""
+    """Switch off address randomization for programs that are started from here."""
     import ctypes
 
     before = call("personality", ctypes.c_ulong(0xFFFFFFFF))
@@ -119,7 +119,7 @@ def filter_calls(program: str) -> None:
         _fields_ = [("length", ctypes.c_ushort), ("filter", ctypes.c_void_p)]
 
     if not rows:
-        raise OSError(errno.ENOSYS, "there is none for this machine")
+        raise OSError(errno.ENOSYS, "there is no filter for this machine")
     rules = Program(len(rows) // 8, ctypes.addressof(text))
     call("prctl", PR_SET_NO_NEW_PRIVS, ctypes.c_ulong(1), *[ctypes.c_ulong(0)] * 3)
     call("prctl", PR_SET_SECCOMP, ctypes.c_ulong(SECCOMP_MODE_FILTER), ctypes.byref(rules), *[ctypes.c_ulong(0)] * 2)

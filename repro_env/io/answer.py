@@ -21,7 +21,7 @@ _PART = 1 << 14
 
 
 def whole_body(response: Any, url: str) -> bytes | None:
-    """None when the transfer was cut. Raises `NetworkError` for a page that is too large."""
+    """The body of a response; None if the transfer was cut. Raises `NetworkError` for a page that is too large."""
     body = bytearray()
     told = length(response)
     try:

@@ -212,17 +212,17 @@ def sync_folder(folder: Path) -> None:
 
 
 def open_regular(path: Path, *, below: Path | None = None) -> int:
-    """Open a regular file for reading; the caller closes the descriptor. Nothing else is opened, so nothing can hang.
+    """Open a regular file for reading; the caller closes the descriptor. Other kinds are never opened, so the call cannot hang.
 
-    No symlink is followed: neither `path` itself, nor a directory between it and `below`, the directory above it that
-    is trusted (unless given, the file's own). Raises `OSError`, whose `strerror` names what is there instead.
+    No symlink is followed: neither `path` itself, nor a directory between it and `below`, a trusted directory above it
+    (default: the file's own directory). Raises `OSError`, whose `strerror` names what is there instead.
     """
     parts = (path.name,) if below is None else path.relative_to(below).parts
     handle = os.open(path.parent if below is None else below, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         for number, part in enumerate(parts, 1):
             kind = stat.S_IFREG if number == len(parts) else stat.S_IFDIR
-            # Looked at first: to open a device can already have an effect.
+            # Checked before opening, since opening a device can have side effects.
             expect(os.stat(part, dir_fd=handle, follow_symlinks=False).st_mode, kind)
             more = os.O_RDONLY | os.O_NONBLOCK if kind == stat.S_IFREG else os.O_PATH | os.O_DIRECTORY
             opened = os.open(part, os.O_NOFOLLOW | os.O_CLOEXEC | more, dir_fd=handle)
@@ -258,7 +258,7 @@ _KINDS = {
 
 
 def read_regular(path: Path, most: int, *, below: Path | None = None) -> bytes:
-    """The content of a file that a stranger may have written; at most `most` bytes. Raises `OSError` as `open_regular`."""
+    """The content of an untrusted file; at most `most` bytes. Raises `OSError` as `open_regular`."""
     with os.fdopen(open_regular(path, below=below), "rb", buffering=0) as file:
         data = bytearray()
         if os.fstat(file.fileno()).st_size <= most:

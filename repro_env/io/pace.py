@@ -1,4 +1,4 @@
-"""The least pace of a server. Time limits of single reads are kept by one that sends a byte now and then, for ever."""
+"""A minimum transfer rate for servers. A time limit on single reads does not stop a server that sends a byte now and then."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import Any
 from repro_env.model.errors import NetworkError
 
 PATIENCE = 30.0
-"""Seconds that may be waited for the bytes of an answer, after the first one, whatever comes."""
+"""Seconds of waiting that are always allowed for a response, after its first byte."""
 LEAST = 1000
-"""Bytes for each second that is waited longer."""
+"""Bytes that must arrive for each further second of waiting."""
 _MOST_HEADERS = 4 << 20
-"""Bytes of an answer's headers, those that say "continue" included."""
+"""Bytes of a response's headers, including those of "100 Continue"."""
 
 
 def keep(session: Any) -> None:
-    """Hold every server that a session of `requests`, pip's own too, talks to from now on to the least pace.
+    """Enforce the minimum transfer rate in a session of `requests` (also pip's), for every later response.
 
-    An answer that comes slower raises `NetworkError`. Counted is the time spent waiting, not what is done with the bytes.
+    A slower response raises `NetworkError`. Only the time spent waiting counts, not the time spent processing the bytes.
     """
     for adapter in session.adapters.values():
         for name in ("get_connection", "get_connection_with_tls_context"):
@@ -42,7 +42,7 @@ def _paced(kind: Any) -> Any:
 
 
 class _Paced:
-    """Of a connection: what `http.client` calls for each answer."""
+    """Mixin of a connection: `http.client` calls `response_class` for each response."""
 
     host: str
     port: int | None
@@ -69,7 +69,7 @@ def _response() -> Any:
 
 
 class _Waiting(io.RawIOBase):
-    """What a socket gives, and how long it is waited for."""
+    """The bytes of a socket; measures how long the reader waits for them."""
 
     def __init__(self, raw: Any, where: str) -> None:
         super().__init__()
@@ -85,14 +85,14 @@ class _Waiting(io.RawIOBase):
     def readinto(self, buffer: Any) -> Any:
         began = time.monotonic()
         count = self._raw.readinto(buffer)
-        if self._count:  # to the first byte, the time limit of the read itself
+        if self._count:  # until the first byte, the time limit of the read itself applies
             self._waited += time.monotonic() - began
         self._count += count or 0
         if self._waited > PATIENCE + self._count / LEAST:
             what = f"is too slow: {self._count:,} bytes in {self._waited:.0f} s"
-            raise NetworkError(what, where=self._where, hint="try again; if it stays so, ask who runs that server")
+            raise NetworkError(what, where=self._where, hint="try again; if it stays slow, contact the operator of that server")
         if self.in_headers and self._count > _MOST_HEADERS:
-            raise NetworkError("sends headers without an end", where=self._where, hint="ask who runs that server")
+            raise NetworkError("sends endless headers", where=self._where, hint="contact the operator of that server")
         return count
 
     def close(self) -> None:

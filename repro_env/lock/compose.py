@@ -19,7 +19,7 @@ from repro_env.image.wheel import Installed
 from repro_env.io.files import Found
 
 _CACHES = ("nbi", "nbc")
-"""Of Numba: valid for the times of the sources here only, and made again by themselves."""
+"""Numba's caches: valid only for the times of the sources here, and Numba makes them again."""
 
 
 class Composition(msgspec.Struct, frozen=True):
@@ -115,7 +115,7 @@ def compose(
 
 
 class Bytecode:
-    """What a walk of `root` skips: bytecode of a source that is there is not identity (design, section 5).
+    """Decide what a walk of `root` skips: bytecode whose source exists is not identity (design, section 5).
 
     Everything else in a `__pycache__` is a file like any other: data that a package keeps there, a module without source.
     """
@@ -133,7 +133,7 @@ class Bytecode:
         return last == "__pycache__" and self._is_bytecode(parent, name)
 
     def _is_bytecode(self, folder: str, name: str) -> bool:
-        """Of a name in the `__pycache__` of a folder."""
+        """Whether a name in the `__pycache__` of a folder is bytecode of an existing source."""
         parts = name.split(".")
         if parts[-1] in _CACHES:
             return True

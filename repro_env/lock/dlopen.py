@@ -1,4 +1,4 @@
-"""Which libraries of this machine the Python code opens when it runs (`capture.dlopen`), by the loader's and ctypes' own rules."""
+"""Libraries of this machine that Python code opens at run time (`capture.dlopen`), by the rules of the loader and ctypes."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ from repro_env.store.store import Store
 
 _SHOWN = 5
 _DEEP = 4
-"""Folders of a path that are read, and remembered, as one: `lib/python3.11/site-packages/torch`."""
+"""Leading parts of a path that make one cached unit: `lib/python3.11/site-packages/torch`."""
 
 
 class Opened(msgspec.Struct, frozen=True):
     libraries: tuple[str, ...] = ()
     """Absolute paths as the loader spells them, sorted."""
     unknown: tuple[str, ...] = ()
-    """One line each for what cannot be told or held."""
+    """One line for each library that cannot be determined or held."""
 
 
 def of_environment(
     program: str, places: Sequence[Place], beside: Sequence[Outside], environ: Mapping[str, str], store: Store
 ) -> Opened:
-    """What the code of the environment opens; `program` is the binary that runs it. What is beside it belongs to no package."""
+    """The libraries that the code of the environment opens; `program` is the binary that runs it."""
     path = libpath.read(environ)
     loader = closure.host(path.folders)
     found: set[str] = set()
@@ -71,22 +71,22 @@ def of_source(root: Path, files: Sequence[Found], environ: Mapping[str, str], st
 
 
 def _calls(root: Path, found: Sequence[Found], store: Store) -> list[Call]:
-    """Remembered by folders, since one changed file is no reason to read all of PyTorch again."""
+    """The calls, cached by directory, so that one changed file does not require reading all of PyTorch again."""
     groups: dict[str, list[Found]] = {}
     for one in found:
         if one.path.endswith(".py"):
             groups.setdefault("/".join(one.path.split("/")[:_DEEP]), []).append(one)
     known = store.facts.recall("dlopen", str(root), dict[str, tuple[Call, ...]]) or {}
-    told: dict[str, tuple[Call, ...]] = {}
+    calls: dict[str, tuple[Call, ...]] = {}
     fresh: dict[str, tuple[Call, ...]] = {}
     for group in groups.values():
         key = fingerprint(group)
-        told[key] = known[key] if key in known else dlopen.calls(root, group)
+        calls[key] = known[key] if key in known else dlopen.calls(root, group)
         if key in known or settled(group):
-            fresh[key] = told[key]
+            fresh[key] = calls[key]
     if fresh.keys() != known.keys():
         store.facts.put("dlopen", str(root), codec.canonical(fresh))
-    return [call for one in told.values() for call in one]
+    return [call for one in calls.values() for call in one]
 
 
 def _nothing(path: str) -> bool:  # noqa: ARG001
@@ -102,9 +102,9 @@ def _packaged(place: Place) -> Callable[[str], bool]:
 def _resolve(
     calls: Sequence[Call], root: Path, loader: Loader, program: str, path: LibPath, is_packaged: Callable[[str], bool]
 ) -> tuple[list[str], list[str]]:
-    """(the libraries that the calls find here, a line for each thing that cannot be told).
+    """(the libraries that the calls find here, a line for each one that cannot be determined).
 
-    A name that is found nowhere is not missed: the code does without it here too.
+    A name that is found nowhere is ignored: the code works without it on this machine too.
     """
     found: list[str] = []
     computed: list[str] = []
@@ -118,13 +118,13 @@ def _resolve(
             found += libraries
             if call.search and not libraries and (there := _by_linker(name, path)):
                 unknown.append(
-                    f"{place} looks for a library called {name}: here a compiler or linker may find {there}, and a run has neither"
+                    f"{place} searches for the library {name}: on this machine a compiler or linker may find {there}, and a run has neither"
                 )
     if computed:
         more = f" and {len(computed) - _SHOWN} more" if len(computed) > _SHOWN else ""
         unknown.append(
-            f"{', '.join(computed[:_SHOWN])}{more}: which library is opened there is known only when the code runs; "
-            "one outside the environment is held when it is named with --with"
+            f"{', '.join(computed[:_SHOWN])}{more}: the library that this code opens is known only when the code runs; "
+            "to hold a library outside the environment, capture with --with LIBRARY"
         )
     return found, unknown
 
@@ -134,12 +134,12 @@ def _found(call: Call, name: str, root: Path, loader: Loader, program: str) -> l
         return loader.search(name, program)
     if "/" not in name:
         return loader.find(name, program, ())
-    # A relative path depends on the working directory, which is the project's folder if it is any that is known.
+    # A relative path depends on the working directory; the project's is the most likely one.
     path = name if name.startswith("/") else str(root / name)
     return [path] if "\0" not in path and loader.facts(path) is not None else []
 
 
 def _by_linker(name: str, path: LibPath) -> str:
-    """What the last resort of `find_library`, `ld -l`, finds in LD_LIBRARY_PATH."""
+    """The path that `ld -l`, the last method of `find_library`, finds in LD_LIBRARY_PATH; empty for none."""
     places = (f"{folder}/lib{name}.so" for folder in path.folders)
     return next((place for place in places if Path(place).is_file()), "")

@@ -19,7 +19,7 @@ from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Entry, ordered
 from repro_env.image.layout import HOME
-from repro_env.lock import compared, compose, conda, identify, layers, named
+from repro_env.lock import compared, compose, conda, hostpaths, identify, layers
 from repro_env.lock.compared import Compared
 from repro_env.lock.installed import Installed, layers_of
 from repro_env.lock.live import Live, look
@@ -74,9 +74,9 @@ def lock(
     """Observe the environment of a python and lock it. `workspace` is the source folder: runs show it at its own path.
 
     `base`: the pulled one that it is to stand on; else the base is cut from this machine. `added`: variables to replay
-    although no list has them.
+    although they are not on the list.
 
-    `searching` looks through all that a capture would carry; secrets in it raise `CaptureError`, which names them all.
+    `searching` searches all that a capture would bundle; secrets in it raise `CaptureError`, which lists them all.
     """
     facts = python.interpret(python_name, environ)
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
@@ -126,12 +126,12 @@ def lock(
         unknown=(
             *meta.problems,
             *home.problems,
-            *_asking_git(beside),
+            *_git_calls(beside),
             *untold(facts, live, environ, store),
             *(one.left for one in beside if one.left),
             *left,
-            *named.folders(rest, live, workspace, store),
-            *named.programs(live),
+            *hostpaths.folders(rest, live, workspace, store),
+            *hostpaths.programs(live),
         ),
     )
 
@@ -245,11 +245,11 @@ def _upon(base: Base, places: Sequence[Place], rest: Tree | None) -> Tree | None
     return msgspec.structs.replace(rest, entries=tuple(ordered([*gone, *rest.entries])))
 
 
-def _asking_git(beside: Sequence[Outside]) -> Iterator[str]:
+def _git_calls(beside: Sequence[Outside]) -> Iterator[str]:
     places = [f"{one.root}/{place}" for one in beside for place in mentions.look(one.root, one.found, ()).git]
     if places:
         more = f" and {len(places) - 1} more" if len(places) > 1 else ""
-        yield f"{places[0]}{more}: the code asks git, and no run sees the repository of a project outside the source"
+        yield f"{places[0]}{more}: this code calls git, and runs do not see the repository of a project outside the source"
 
 
 def _carried(one: Outside) -> Carried:

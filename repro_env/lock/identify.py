@@ -211,7 +211,7 @@ class _Search:
 
     def _key(self, dist: InstalledDistribution) -> str:
         digests = [hashlib.sha256(data).hexdigest() for data in (dist.record, dist.wheel, dist.entry_points)]
-        # By its redacted URL: a hash of one with a password could be searched for it.
+        # By its redacted URL: a password could be recovered from the hash of a URL that holds it.
         facts = msgspec.structs.replace(dist.facts, direct_url=redact.url(dist.facts.direct_url))
         return codec.digest((_RULE, facts, digests, self._layout, self._session.shown))
 

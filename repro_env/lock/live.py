@@ -48,7 +48,7 @@ class Live(msgspec.Struct, frozen=True, kw_only=True):
     outside: tuple[Outside, ...]
     """What Python imports from elsewhere."""
     unknown: tuple[str, ...] = ()
-    """Of the libraries that the code opens: one line for what cannot be told."""
+    """One line for each library that the code opens and that cannot be determined."""
 
     @property
     def trees(self) -> tuple[Tree, ...]:
@@ -231,7 +231,7 @@ def _outside(loaded: frameworks.Report, found: Sequence[Place]) -> list[str]:
 
 
 def _libraries(places: Sequence[Place], beside: Sequence[Outside]) -> list[Path]:
-    """Of the environment and of what Python imports beside it."""
+    """The libraries of the environment, and of directories outside it that Python imports from."""
     return [
         root / one.path
         for root, found in (*((one.prefix, one.found) for one in places), *((one.root, one.found) for one in beside))
@@ -241,16 +241,16 @@ def _libraries(places: Sequence[Place], beside: Sequence[Outside]) -> list[Path]
 
 
 def _is_whole(one: Outside) -> bool:
-    """Whether all of the folder travels, not one archive in it."""
+    """Whether the whole directory is bundled, not only an archive in it."""
     return one.named.is_dir()
 
 
 def _lacking(pulled: Base, libraries: Sequence[str], found: Sequence[Place], beside: Sequence[Outside]) -> list[str]:
-    """A line for each library that the code opens and that a pulled base has nowhere."""
+    """A line for each library that the code opens and that a pulled base does not have."""
     names = {path.rpartition("/")[2] for path in pulled.entries}
     held = [os.path.realpath(one) for one in (*(place.prefix for place in found), *(one.root for one in beside))]
     return [
-        f"the environment's code opens {one} when it runs, and {pulled.hint.reference} has no library of that name"
+        f"code of the environment opens {one} at run time, and {pulled.hint.reference} has no library of that name"
         for one in libraries
         if one.rpartition("/")[2] not in names and not frameworks.is_driver(one) and not within(os.path.realpath(one), held)
     ]

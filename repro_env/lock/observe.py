@@ -66,7 +66,7 @@ def observed(
 
 
 def _written(startup: Startup) -> Startup:
-    """What a start reported, without secrets: within the program its paths are used, and stay as they are."""
+    """The report of a start without secrets, to be written down. The program itself uses the unredacted paths."""
     return msgspec.structs.replace(
         startup,
         sys_path=tuple(map(redact.line, startup.sys_path)),

@@ -68,7 +68,7 @@ def outside(facts: Interpretation, startup: Startup, places: Sequence[Place], wo
 
 
 def _archive(named: Path) -> Path:
-    """The zip file that a folder on `sys.path` is in (`libs.zip/lib`); every other path as it is."""
+    """The zip file that a `sys.path` entry is in (`libs.zip/lib`); any other path unchanged."""
     return next((parent for parent in named.parents if parent.is_file()), named)
 
 
@@ -109,11 +109,11 @@ def linked(
     roots: Sequence[Path],
     left: list[str] | None = None,
 ) -> LiveTree:
-    """What symlinks of the environment lead to and nothing else holds: carried at its own path.
+    """Targets of symlinks of the environment that nothing else holds. They are bundled at their own paths.
 
     `held` are the paths of the layers below, relative to `/`; `roots` are folders that a run shows at their own path.
-    Raises `CaptureError` for a link to more than `CAP` bytes or `MOST` files; of a link in none of the places, `left` gets a
-    line instead, since a project may well link to data.
+    Raises `CaptureError` for a link to more than `CAP` bytes or `MOST` files; for a link outside of the places, `left` gets a
+    line instead, because a project may link to data.
     """
     tree = LiveTree()
     prefixes = [(prefix, place) for place in places for prefix in {str(place.prefix), os.path.realpath(place.prefix)}]
@@ -141,17 +141,16 @@ def linked(
         size += real.stat().st_size
         if size > CAP or count > MOST:
             what = (
-                f"is a symlink to {entry.target}, outside the environment, and what is there is more than "
-                f"{CAP // 10**6} MB or {MOST:,} files"
+                f"is a symlink to {entry.target}, outside the environment, and has more than {CAP // 10**6} MB or {MOST:,} files"
             )
             if own or left is None:
-                hint = "replace the link by what is needed of it, or give it to runs as data: --data"
+                hint = "replace the symlink with the files that are needed, or give them to runs with --data"
                 raise CaptureError(what, where=str(here), hint=hint)
-            left.append(redact.line(f"{here} {what}: not held; runs have it when it is given with --data {real}"))
+            left.append(redact.line(f"{here} {what}: not held; give it to runs with --data {real}"))
             size, count = before
             continue
         if tree.follow(str(target)) is None:
-            what = f"is a symlink to {entry.target}, which is no file or folder that can be held"
+            what = f"is a symlink to {entry.target}, which is not a file or directory that can be held"
             if own or left is None:
                 raise CaptureError(what, where=str(here), hint="remove it from the environment and capture again")
             left.append(redact.line(f"{here} {what}"))

@@ -73,7 +73,7 @@ def _by_real_name(place: Place, startup: Startup) -> list[Entry]:
 class _Contents:
     """Overlay entries below the environment's place come from its prefix, all others from their own path.
 
-    `keys`: of those others, by path from the root; `made`: what is in no file here, or another there, by the same path.
+    `keys`: of those others, by path from the root; `made`: contents that are not those of a file here, by the same path.
     """
 
     def __init__(self, place: Place, keys: Mapping[str, Key], made: Mapping[str, bytes]) -> None:

@@ -86,7 +86,7 @@ def root_of(metadata: bytes, layout: Layout) -> str:
 def repack(dist: InstalledDistribution, layout: Layout, *, store: Store, search: Search | None = None) -> Repacked:
     """Make the wheel and put it into the store. Raises `ArtifactError` when no wheel can hold the distribution.
 
-    `search` looks through the files first; with a secret in them nothing is made, and `Search.refuse` ends the capture.
+    `search` searches the files first; if they hold a secret, no wheel is made and `Search.refuse` ends the capture.
     """
     if root_of(dist.wheel, layout) != dist.facts.site:
         raise ArtifactError("is installed where no wheel installs to", where=dist.facts.dist_info)
@@ -96,7 +96,7 @@ def repack(dist: InstalledDistribution, layout: Layout, *, store: Store, search:
     if search is not None:
         files = [Entry(one.path, "file", one.executable, one.size, hashes[one.path]) for one in taken]
         if not search.tree(files, FileContents(prefix), lambda path: f"{prefix}/{path}"):
-            raise ArtifactError("a secret is in its files", where=dist.facts.dist_info)
+            raise ArtifactError("its files hold a secret", where=dist.facts.dist_info)
     members = _members(taken, hashes, dist)
     literal = {} if dist.wheel else {f"{_info(dist)}/WHEEL": _NO_WHEEL}
     filename = _filename(dist)

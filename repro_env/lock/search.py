@@ -29,8 +29,8 @@ class Search:
         self._declared = globs(declared)
         self._facts = facts
         self._refused: dict[Secret, None] = {}
-        self.told: list[str] = []
-        """A line for each file that looks as if it held a secret, and is carried since the user declared it."""
+        self.notes: list[str] = []
+        """A line for each file that seems to hold a secret and is bundled because the user declared it."""
 
     def clean(self, sha256: str) -> bool:
         """Whether all files of the wheel or archive with this digest were searched before, and none held a secret."""
@@ -38,17 +38,20 @@ class Search:
 
     def whole(self, sha256: str, entries: Iterable[Entry], contents: Contents, shown: Callable[[str], str]) -> bool:
         """`tree`, of all files of a wheel or archive: `clean` knows it from then on."""
-        found = len(self.told) + len(self._refused)
+        found = len(self.notes) + len(self._refused)
         self._tree(list(entries), contents, shown)
-        clean = len(self.told) + len(self._refused) == found
+        clean = len(self.notes) + len(self._refused) == found
         if clean:
             self._facts.put("secrets", codec.digest([RULE, "whole", sha256]), b"none")
         return clean
 
     def tree(self, entries: Iterable[Entry], contents: Contents, shown: Callable[[str], str]) -> bool:
-        """Search the files of a tree and their names; `shown` says how people know a path. Returns whether it may be carried."""
+        """Search the files of a tree and their names. Returns whether the tree may be bundled.
+
+        `shown` maps a path to the form that messages use.
+        """
         listed = list(entries)
-        digest = hashlib.sha256(msgspec.msgpack.encode(listed)).hexdigest()  # of all: to pick the files takes longer
+        digest = hashlib.sha256(msgspec.msgpack.encode(listed)).hexdigest()  # of all entries: picking the files takes longer
         refused = len(self._refused)
         return self.clean(digest) or self.whole(digest, listed, contents, shown) or len(self._refused) == refused
 
@@ -77,7 +80,7 @@ class Search:
 
     def _add(self, secret: Secret) -> None:
         if secrets.is_declared(secret, self._declared):
-            self.told.append(secrets.declaration(secret))
+            self.notes.append(secrets.declaration(secret))
         else:
             self._refused[secret] = None
 

@@ -42,7 +42,7 @@ def digest(value: Any) -> str:
 
 
 _LONG_NUMBER = re.compile(rb"[\s:,\[-][0-9]{19}")
-"""There may be a number that can be decoded, and not be written again."""
+"""Finds text that may hold a number too large to be encoded again."""
 _lock = threading.Lock()
 _decoders: dict[Any, Any] = {}
 
@@ -78,10 +78,10 @@ def decode(data: bytes, into: type[T], *, where: str) -> T:
         ) from None
     try:
         if _LONG_NUMBER.search(data):
-            msgspec.msgpack.encode(value)  # JSON takes them
+            msgspec.msgpack.encode(value)  # JSON accepts numbers of any size, MessagePack does not
     except OverflowError:
         hint = "the file was edited or damaged; restore it from a copy"
-        raise SpecError("holds a number of more than 64 bits", where=where, hint=hint) from None
+        raise SpecError("holds a number that needs more than 64 bits", where=where, hint=hint) from None
     return value
 
 

@@ -1,9 +1,9 @@
 """What secrets look like: one table for the redaction of what is written (`model.redact`) and for the search of files.
 
-Three kinds of rule. TOKENS are known by their own form, wherever they stand. NAMED values are known by the name before
-them (`password: ...`), and only as far as the value looks drawn and not written (`is_random`, `is_password`). FILES are
-known by their own names. All patterns are ASCII, so that they can be compiled for bytes too. A change of anything here
-needs the next RULE: what was searched before is then searched again.
+There are three kinds of rule. TOKENS are recognized by their form, anywhere. NAMED values are recognized by the name before
+them (`password: ...`), if the value looks random (`is_random`, `is_password`). FILES are recognized by their
+names. All patterns are ASCII, so that they can be compiled for bytes too. Any change here
+must raise RULE, so that files are searched again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import re
 from typing import NamedTuple
 
 RULE = 2
-"""Part of the keys under which it is remembered that something holds no secret."""
+"""Version of the rules; part of the cache keys of files that hold no secret."""
 
 
 class Kind(NamedTuple):
@@ -42,7 +42,7 @@ def _token(name: str, heads: str, tail: str) -> Kind:
 PRIVATE_KEY = Kind(
     "private key",
     ("PRIVATE KEY",),
-    # Up to the end mark where there is one; a header alone, as code that looks for keys has it, is no key.
+    # Up to the end mark if there is one; a header alone, as in code that searches for keys, does not count.
     r"-----BEGIN [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----(?:\s|\\r|\\n|[\"',]){1,30}[A-Za-z0-9+/=:., -]{16}"
     r"(?:(?s:.){0,20000}?-----END [A-Z0-9 ]*PRIVATE KEY(?: BLOCK)?-----|[A-Za-z0-9+/=\s\\\"',]*)",
 )
@@ -171,7 +171,7 @@ WITHIN = (
 """Known by a needle in their middle."""
 TOKENS = tuple(Kind(kind.name, kind.needles, _BEFORE + kind.pattern) for kind in SHAPES) + WITHIN
 AWS_ID = Kind("AWS key id", ("AKIA", "ASIA"), _BEFORE + r"(?:AKIA|ASIA)[A-Z2-7]{16}" + _AFTER)
-"""No secret by itself; the secret key stands near it."""
+"""Not a secret by itself; the secret key is near it."""
 
 NAMES = (
     r"(?:pass(?:word|wd|wort|phrase|code)|pwd|secret(?:[_-]?(?:key|token|access[_-]?key))?|credentials?"
@@ -180,12 +180,12 @@ NAMES = (
 )
 """Names whose values are secrets."""
 SHORT = r"(?<![A-Za-z])(?:pass|pw)"
-"""Words of another meaning too: they name a value only right before its sign."""
+"""Words with other meanings too: they name a value only directly before the sign."""
 VALUE_OF_NAME = r"(?:token|key|auth|authorization)"
-"""Names of secrets, and of many other things: a value counts only when it was clearly drawn."""
+"""Names of secrets, and of many other things: a value counts only if it is clearly random."""
 
 FILES: tuple[tuple[str, str, str], ...] = (
-    # (kind, pattern of the name or path, pattern of what stands in such a file; its first group is the secret)
+    # (kind, pattern of the name or path, pattern of the content of such a file; its first group is the secret)
     ("password of a .pgpass", r"(?:\.pgpass|pgpass\.conf)", r"(?m)^[^#:\n]+:[^:\n]*:[^:\n]*:[^:\n]+:(\S+)"),
     (
         "password of a .netrc",
@@ -234,46 +234,46 @@ MAGIC = (
     ("key store (Java)", bytes.fromhex("feedfeed00000002")),
     ("key store (Java)", bytes.fromhex("cececece00000002")),
 )
-"""What some files that are nothing but a secret begin with. A PKCS #12 file is found by its name and its form."""
+"""The first bytes of files that consist of a secret. A PKCS #12 file is found by its name and its form."""
 
 _DISTINCT = 10
 """Different characters in a real token; `hf_xxxxxxxx` has fewer."""
 _HASHED = re.compile(r"pbkdf2|\$argon2|argon2|bcrypt|scrypt|sha1\$|md5\$|sha256:|sha512:")
-"""What is kept in place of a password."""
+"""Marks of password hashes."""
 _MADE_UP = re.compile(
     r"example|sample|dummy|fake|your|xxxx|1234567890|placeholder|redacted|changeme|change_me|replace|insert|\bmy[_-]|\.\.\.|\*\*\*",
     re.IGNORECASE,
 )
 _SAMPLES = ("2YotnFZFEjr1zCsicMWpAA", "czZCaGRSa3F0MzpnWDFmQmF0M2JW")
-"""Of RFC 6749: printed in the documentation of half the web."""
+"""Examples of RFC 6749, which many documents copy."""
 _CLAIMS = frozenset({"iss", "exp", "iat", "nbf", "aud", "jti", "sub", "scope"})
 _REFERENCE = re.compile(
     r"\$|\{|%\(|%[A-Z_]+%|<|\[|@|os\.|env|!(?:secret|vault|ref|sub)|vault:|\w+\(|[\w.]+\[|None\b|null\b|true\b|false\b|self\.|secrets\.",
     re.IGNORECASE,
 )
-"""How what stands for a value begins: a variable, a template's field, an expression."""
+"""The beginning of a placeholder for a value: a variable, a template field, an expression."""
 _WORDS = re.compile(
     r"pass|pwd|s[e3]cret|token|key|admin|root|test|guest|user|login|demo|default|hunter2|foo|bar|baz|qux|abc|hello|world|letmein|qwerty|monkey"
     r"|some|wrong|invalid|correct|valid|new|old|raw|value|string|text|name|type|auth|cred|django|postgres|mysql|redis|rabbit|minio|mock|temp"
     r"|field|hash|salt|crypt|sha\d|md5|pbkdf|scram|utf|base64|random|unused|dev|prod|1234|0123|http|mail|null|none|true|false|bytes|char|attr|model",
     re.IGNORECASE,
 )
-"""Words in what people write in place of a password."""
+"""Words in placeholders for passwords."""
 _CODE = re.compile(r"[A-Za-z_][\w.]*(?:\(|\[|\.[A-Za-z_]\w*\b)|.*(?:\(\)|->|::|=>|==|\\[a-z]|\\u)|/\w+/|\.{0,2}/")
 
 
 def is_made_up(value: str) -> bool:
-    """Whether a value says of itself that it is none: few different characters, `example`, `your`, `xxxx`."""
+    """Whether a value is obviously a placeholder: few different characters, `example`, `your`, `xxxx`."""
     return len(set(value)) < _DISTINCT or _MADE_UP.search(value) is not None or value in _SAMPLES or _is_sample_token(value)
 
 
 def is_reference(value: str) -> bool:
-    """Whether this stands for a value that is elsewhere: `$TOKEN`, `${{ secrets.X }}`, `os.environ["X"]`, `<your key>`."""
+    """Whether this refers to a value that is elsewhere: `$TOKEN`, `${{ secrets.X }}`, `os.environ["X"]`, `<your key>`."""
     return _REFERENCE.match(value) is not None
 
 
 def is_random(value: str) -> bool:
-    """Whether this was drawn and not written: letters and digits mixed, hardly one twice, no words."""
+    """Whether a value looks randomly generated: mixed letters and digits, few repetitions, no words."""
     plain = re.sub(r"[^A-Za-z0-9]", "", value)
     digits = sum(one.isdigit() for one in plain)
     hexadecimal = re.fullmatch(r"[0-9a-f]+|[0-9A-F]+", plain) is not None
@@ -282,7 +282,7 @@ def is_random(value: str) -> bool:
         and digits >= 2
         and len(plain) - digits >= 2
         and len(set(plain)) >= (_DISTINCT if hexadecimal else min(14, len(plain) - 2))
-        and max(map(len, re.split(r"[^A-Za-z0-9]", value))) >= 16  # a UUID is a name, and so are words with underscores
+        and max(map(len, re.split(r"[^A-Za-z0-9]", value))) >= 16  # UUIDs and words with underscores are names
         and not _MADE_UP.search(value)
         and value not in _SAMPLES
         and not _HASHED.match(value)
@@ -292,7 +292,7 @@ def is_random(value: str) -> bool:
 
 
 def _has_no_words(value: str) -> bool:
-    """Whether digits are strewn all over a value, as in none that has words."""
+    """Whether digits are spread over a value, so that it has no words."""
     return len(re.findall(r"[0-9]+", value)) >= 4 and not re.search(r"[A-Za-z]{14}|[a-z]{10}|[.]", value)
 
 
@@ -305,9 +305,9 @@ def is_uuid(value: str) -> bool:
 
 
 def is_password(value: str) -> bool:
-    """Whether a value after `password:` looks chosen as one: three of four classes of characters, and no word that tells.
+    """Whether a value after `password:` looks like a password: three of four classes of characters, and no common word.
 
-    Passwords of plain words are not told from other words by this.
+    This does not recognize passwords that consist of plain words.
     """
     kinds = sum(re.search(kind, value) is not None for kind in ("[a-z]", "[A-Z]", "[0-9]", r"[^A-Za-z0-9\s]"))
     return (
@@ -327,7 +327,7 @@ def is_password(value: str) -> bool:
 
 
 def _is_sample_token(token: str) -> bool:
-    """A JSON web token that says nothing of anybody, as those in documentation."""
+    """Whether a JSON web token is a sample, as in documentation: it has no claims about a user or service."""
     if not token.startswith("eyJ") or token.count(".") != 2:
         return False
     payload = token.split(".")[1]

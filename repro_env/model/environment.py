@@ -112,7 +112,7 @@ class Distribution(Frozen, frozen=True, kw_only=True):
     """`Build:` of WHEEL, or empty."""
     requested: bool
     direct_url: Line
-    """The URL of `direct_url.json` (PEP 610) as it stands there, or empty: pip keeps no origin of what an index gave.
+    """The URL of `direct_url.json` (PEP 610) unchanged, or empty: pip does not record the origin of files from an index.
     It may hold credentials, and is written only through `redact.url`."""
     editable: bool
     has_record: bool
@@ -135,7 +135,7 @@ class Variables(Frozen, frozen=True, kw_only=True):
     named: tuple[EnvName, ...]
     """All others, by name alone."""
     added: tuple[EnvName, ...] = ()
-    """Those of `replayed` that were asked for by name (`capture --env`)."""
+    """Those of `replayed` that were requested by name (`capture --env`)."""
     version: int = 1
     """Version of the list that sorted them (`capture.variablelist`)."""
 

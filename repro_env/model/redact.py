@@ -1,9 +1,9 @@
-"""Secrets out of strings: every string that is written down or printed passes through `url`, `line` or `value`.
+"""Take secrets out of strings: every string that is written down or printed passes through `url`, `line` or `value`.
 
-What is used (a path that is opened, a URL that is fetched) stays as it is, and is redacted where it is written. What secrets
-look like is in `model.credentials`, shared with the search of files, which asks more of a match. What is taken out leaves
-`<redacted>` behind, never a hash of it: a hash of a short secret can be searched. Words of plain letters stay, unless they
-follow an option that says that they are a secret: text must stay readable.
+Values in use (a path that is opened, a URL that is fetched) are not changed; they are redacted where they are written. The
+patterns of secrets are in `model.credentials`, shared with the search of files, which has stricter rules. A secret becomes
+`<redacted>`, never a hash: the hash of a short secret can be reversed by trying. Plain words are kept, unless they
+follow an option for a secret, so that text stays readable.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ _KEYED = re.compile(
     rf"(?i)((?<![A-Za-z])[\w-]{{0,40}}{credentials.VALUE_OF_NAME}[\"']?\s?[=:]\s?[\"']?|--?[\w-]{{0,40}}{credentials.VALUE_OF_NAME}\s+)(?!<redacted>)([A-Za-z0-9._~+/=-]{{16,}})"
 )
 _HINTS = ("pass", "pw", "secret", "token", "auth", "key", "credential")
-"""In every name of a secret, in small letters."""
+"""Every name of a secret contains one of these, in lower case."""
 _LONG = re.compile(r"[A-Za-z0-9_=+/-]{15}|PRIVATE KEY")
-"""In every token."""
+"""Every token contains a match of this."""
 _WORD = re.compile(r"[A-Za-z]?[a-z]*(?:[-_'][a-z]+)*[.:!?)]*")
-"""A plain word: no secret that could be told from text."""
+"""A plain word, which cannot be distinguished from text."""
 _NO_SCHEME = re.compile(
     # `user:password@proxy:3128`; an image's `name:tag@sha256:...` and a URL with its scheme are not meant.
     r"(?<![\w/.%+@:-])(?!mailto:)([\w.%+-]{1,100}):(?!//)[^\s:@/\"'<>]{3,200}@(?!sha\d+:)(?=[A-Za-z0-9][\w-]*(?:\.[\w-]+|:[0-9]))"
@@ -63,7 +63,7 @@ _SURROGATE = re.compile("[\ud800-\udfff]")
 def url(text: str) -> str:
     """A URL without credentials: no userinfo (ssh keeps the user's name), no signed query, no token in the path.
 
-    The path of a file's URL is a path, whatever its directories are called.
+    The path of a `file:` URL is kept, whatever its directories are called.
     """
     scheme, separator, rest = text.partition("://")
     if not separator:
@@ -129,7 +129,7 @@ def secretless(text: str, hidden: Iterable[str] = ()) -> str:
 
 
 def value(name: str, text: str) -> str:
-    """A value without secrets, also where only its name says that it is one: of a configuration, or the word after an option.
+    """A value of a setting or option without secrets; the name alone can mark it as a secret.
 
     `name` may be dotted (`logger.wandb.key`).
     """
@@ -156,12 +156,12 @@ _PLAIN = re.compile(
 
 
 def _is_plain(text: str) -> bool:
-    """A number, a switch, a path, a model's special token: no secret whatever it is called."""
+    """A number, a switch, a path, a model's special token: never a secret, whatever its name."""
     return _PLAIN.fullmatch(text) is not None
 
 
 def _is_drawn(text: str) -> bool:
-    """Whether a value may be a secret: letters and digits mixed, long enough, and no path or version."""
+    """Whether a value may be a secret: letters and digits mixed, long enough, and not a path or version."""
     return (
         len(text) >= 8
         and any(map(str.isdigit, text))
@@ -208,7 +208,7 @@ def _without_tokens(text: str) -> str:
 
 @cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """Compiled when one is needed: all of them take 40 ms, and most commands need none."""
+    """Compile a pattern on first use: all of them take 40 ms, and most commands need none."""
     return re.compile(pattern)
 
 

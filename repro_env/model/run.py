@@ -204,7 +204,7 @@ class Start(Frozen, frozen=True, kw_only=True):
     data: tuple[DataFact, ...]
     given: tuple[GivenVariable, ...]
     git: Digest | None = None
-    """Of the directory in which git found the repository of the source, without its objects; None where it found none."""
+    """Diff ID of the directory in which git found the repository of the source, without its objects; None if it found none."""
     passed: tuple[EnvName, ...] = ()
     """The caller's own variables that reached the command in the live environment (host runner) and are neither in the
     spec nor the session's; sorted."""

@@ -15,16 +15,16 @@ from repro_env.run.stage import Stage
 
 
 def main(launch: Launch, stage: Stage, out: Writer, end: int, came: Heard, *, supervisor: int, mask: set[int]) -> NoReturn:
-    """Become it, in a child of the supervisor that was just forked, with `inner.WATCHED` blocked.
+    """Run this process, in a newly forked child of the supervisor, with `inner.WATCHED` blocked.
 
-    `end` is where the first process reports how the command ended. `came` is the supervisor's, and is forgotten here.
+    `end` is where the first process reports how the command ended. `came` belongs to the supervisor; this process drops it.
     `mask`: the caller's own, for the command.
     """
     try:
         came.forget()
-        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # ignored as it may have been, no child could be waited for
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # if it were still ignored, no child could be waited for
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)
-        os.setsid()  # what a terminal sends to the caller's process group is the supervisor's to pass on
+        os.setsid()  # the supervisor passes on what a terminal sends to the caller's process group
         umask = os.umask(0o022)
         stage.between()
         kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGKILL)  # again: new credentials clear it

@@ -1,6 +1,6 @@
 """What the processes of a run report to their supervisor while it is set up: one line of JSON each, through a pipe.
 
-Only code of ours writes there: every writer ends, or closes the pipe, when it starts a program of the image.
+Only code of this package writes there: every writer ends, or closes the pipe, when it starts a program of the image.
 """
 
 from __future__ import annotations

@@ -69,7 +69,7 @@ def _user(seen: Observations, tried: dict[Step, int]) -> Finding:
             name=name,
             state="fallback",
             text=f"root inside is root outside: idmapped mounts are refused in {seen.store.path} or {seen.runs.path} ({_name(number)})",
-            fix="use Linux 5.12 or later and a file system that has them (ext4, xfs, btrfs), or run as a plain user",
+            fix="use Linux 5.12 or later and a file system that supports them (ext4, xfs, btrfs), or run as a plain user",
         )
     if seen.admin:
         return _ok(name, "not needed: this process may mount by itself")

@@ -31,9 +31,9 @@ from repro_env.run.interface import Runner, check
 from repro_env.run.pycache import Pycache
 
 _NOTES = 8
-"""As many of them are kept: the command could write the file too."""
+"""The most notes that are kept: the command could write the file too."""
 _LONGEST = 1 << 16
-"""Bytes of what `init.py` says."""
+"""Bytes of the report of `init.py`."""
 _LATE = 0.5
 """Seconds that an engine may take to tell that memory was short, after the end."""
 
@@ -45,7 +45,7 @@ class _Ended(msgspec.Struct):
     starved: bool | None = None
     refused: tuple[str, list[tuple[str, int]]] | None = None
     notes: tuple[str, ...] = ()
-    """What could not be done, for the record."""
+    """What could not be set up, for the record."""
 
 
 class DockerRunner:

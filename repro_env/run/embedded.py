@@ -2,12 +2,12 @@
 
     supervisor (this process)      waits; passes signals and keys on; never changes its own namespaces
       `- between                   enters user, process, IPC, host name and network namespaces
-           `- inner (PID 1)        makes the root, then becomes `inside/init.py`, which reaps; all inside dies with it
+           `- inner (PID 1)        makes the root, then becomes `inside/init.py`, which reaps; the whole run dies with it
                 `- the command
 
-Each dies with the one above it (PR_SET_PDEATHSIG), so nothing survives a killed supervisor. When the inner one
-reports the end, nothing else of the run lives; taking down its mounts, which flushes the disk that the workspace
-lies on, is not waited for.
+Each dies with the one above it (PR_SET_PDEATHSIG), so nothing survives a killed supervisor. When the inner process
+reports the end, no other process of the run is alive. Nothing waits for the removal of its mounts, which flushes the disk of
+the workspace.
 """
 
 from __future__ import annotations

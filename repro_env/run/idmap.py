@@ -1,8 +1,8 @@
-"""A run of root's as a user of its own: uid 0 inside, an unprivileged uid outside, files with the owners that root sees.
+"""Run as a separate user when started by root: uid 0 inside, an unprivileged uid outside, files with the owners that root sees.
 
 The run gets a user namespace in which uid 0 is `UID` outside, and idmapped mounts (mount_setattr(2), MOUNT_ATTR_IDMAP)
 of just the paths that it needs, through which the files of root belong to that uid. Everything after that is done as a
-plain user does it. Where the kernel or a file system refuses, `open_view` raises, and the caller has to say so.
+plain user does it. If the kernel or a file system refuses, `open_view` raises, and the caller has to report it.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from pathlib import Path
 from repro_env.run import kernel, rootfs
 
 UID = 2_100_000_000
-"""Outside, for users and for groups: above every range that systemd, SSSD and subordinate IDs hand out by default."""
+"""The uid and gid outside: above every range that systemd, SSSD and subordinate IDs use by default."""
 _SHOWN = ("/proc", "/sys", "/dev")
-"""Of the host, until the run has its own."""
+"""File systems of the host that are visible until the run has its own."""
 
 
 class View:
-    """The paths of the host that a run needs, as another user sees them. Made as root, before any namespace is entered."""
+    """The paths of the host that a run needs, with owners mapped for its user. Made as root, before any namespace is entered."""
 
     def __init__(self, namespace: int, trees: tuple[tuple[str, int], ...]) -> None:
         self._namespace = namespace
@@ -32,9 +32,9 @@ class View:
             os.close(handle)
 
     def enter(self, target: Path) -> None:
-        """In a child: see nothing of the host's files but the paths of the view, and become uid 0 of the namespace.
+        """In a child: keep only the paths of the view of the host's files, and become uid 0 of the namespace.
 
-        `target` is an empty directory. From here on no module can be imported that was not before. Raises `OSError`.
+        `target` is an empty directory. After this call, no further module can be imported. Raises `OSError`.
         """
         kernel.unshare(kernel.CLONE_NEWNS)
         kernel.mount("", "/", flags=kernel.MS_REC | kernel.MS_PRIVATE)
@@ -53,7 +53,7 @@ class View:
 
 
 def open_view(paths: Iterable[str]) -> View:
-    """A view of `paths`, which are absolute and hold no symlink; what is below one of them is seen through it. Raises `OSError`."""
+    """A view of `paths`, which are absolute and hold no symlink; paths below them are visible too. Raises `OSError`."""
     namespace = _make_namespace()
     trees: list[tuple[str, int]] = []
     view = None

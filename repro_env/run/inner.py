@@ -1,7 +1,7 @@
 """The processes of a run before they become programs of the image: the first one, which reaps, and the command.
 
-Both are forked from this package's own Python, which knows the caller's variables and files, and neither runs anything of
-the image before it has started a new program: the command waits until the first process has.
+Both are forked from this package's own Python, which knows the caller's variables and files, and neither runs code of
+the image before it has started a new program. The command waits until the first process has done so.
 """
 
 from __future__ import annotations
@@ -68,16 +68,16 @@ def main(launch: Launch, stage: Stage, *, out: Writer, end: int, mask: set[int],
 
 
 def _become_init(launch: Launch, interpreter: str, command: int, end: int) -> SandboxError:
-    """Turn into the program that waits for the command: nothing of the caller's is in its memory, variables or descriptors.
+    """Replace this process with the program that waits for the command, without the caller's memory, variables and descriptors.
 
-    Returns only when that cannot be done: with the error that says why.
+    Returns only on failure, with the error.
     """
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)
     mark_all_but({0, 1, 2, end})
     os.set_inheritable(end, True)
-    # Some interpreters find their own libraries by this variable alone.
+    # Some interpreters find their own libraries only through this variable.
     env = {one.name: one.value for one in launch.env if one.name == "LD_LIBRARY_PATH"}
     try:
         os.execve(interpreter, [interpreter, "-I", "-S", "-B", _INIT, "attend", str(command), str(end)], env)  # noqa: S606
@@ -90,7 +90,7 @@ def _become_init(launch: Launch, interpreter: str, command: int, end: int) -> Sa
 
 
 def _filter_calls() -> list[str]:
-    """Install the filter of system calls. Returns why not, for the record."""
+    """Install the system call filter. Returns why this failed, for the record."""
     machine = os.uname().machine
     program = seccomp.program(machine)
     if program is None:
@@ -103,7 +103,7 @@ def _filter_calls() -> list[str]:
 
 
 def _become_command(launch: Launch, stage: Stage, ready: int, *, out: Writer, mask: set[int], umask: int) -> NoReturn:
-    """Turn into the command, once the first process has become a program of its own."""
+    """Replace this process with the command, after the first process has started its program."""
     try:
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores them, and what is ignored stays so in a new program
             signal.signal(number, signal.SIG_DFL)
@@ -135,7 +135,7 @@ def mark_all_but(kept: Iterable[int]) -> None:
 
 
 def close_all_but(kept: Iterable[int]) -> None:
-    """Hold nothing of the caller's open: whoever reads its output waits for the last process that could write there."""
+    """Close every other descriptor: a reader of the caller's output waits for the last process that could write there."""
     nothing = os.open(os.devnull, os.O_RDWR)
     for standard in (0, 1, 2):
         os.dup2(nothing, standard)

@@ -146,12 +146,12 @@ def unshare(flags: int) -> None:
 
 
 def enter_user(namespace: int) -> None:
-    """setns(2) into the user namespace that the descriptor stands for."""
+    """Enter the user namespace of a descriptor (setns(2))."""
     _checked(_libc.setns(ctypes.c_int(namespace), ctypes.c_int(CLONE_NEWUSER)))
 
 
 def new_session_keyring() -> None:
-    """Leave the caller's session keyring for an empty one of our own (keyctl(2)). A kernel without keyrings has none to leave."""
+    """Replace the caller's session keyring with an empty one (keyctl(2)). Does nothing on a kernel without keyrings."""
     number = _SYS_KEYCTL.get(os.uname().machine)
     if number is not None:
         _libc.syscall(ctypes.c_long(number), ctypes.c_int(_KEYCTL_JOIN_SESSION_KEYRING), None)
@@ -188,7 +188,7 @@ def personality(persona: int = _ASK) -> int:
 
 
 def capset(mask: int) -> None:
-    """Permitted, effective and inheritable capabilities become `mask` (capset(2))."""
+    """Set permitted, effective and inheritable capabilities to `mask` (capset(2))."""
     header = struct.pack("=Ii", _CAPABILITY_VERSION_3, 0)
     low, high = mask & 0xFFFFFFFF, mask >> 32
     _checked(_libc.capset(header, struct.pack("=6I", low, low, low, high, high, high)))

@@ -1,4 +1,4 @@
-"""Entering namespaces, and giving up what the command must not have."""
+"""Enter namespaces, and drop privileges that the command must not have."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from repro_env.run import kernel
 
 CAP_SYS_ADMIN = 21
 _HARMLESS = (36, 35, 28)
-"""BLOCK_SUSPEND WAKE_ALARM LEASE. In a user namespace the first two give nothing, the last one no more than to the owner of a file."""
+"""BLOCK_SUSPEND WAKE_ALARM LEASE. In a user namespace the first two have no effect; LEASE adds nothing for a file's owner."""
 
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 
@@ -62,15 +62,15 @@ def loopback_up() -> None:
 
 
 def drop_privileges() -> None:
-    """No capability is left, not for uid 0 either, and no program started from here on gains one."""
+    """Drop every capability, also for uid 0, so that no program started from here on gains one."""
     _keep(None)
 
 
 def keep_one() -> bool:
-    """As `drop_privileges`, but for one capability that gives nothing. Returns False where there is none to keep.
+    """Drop every capability except a harmless one. Returns False if this process has no harmless one to keep.
 
-    The kernel lets nobody trace a process, or look into it through /proc, that has a capability which the asking process
-    lacks (`cap_ptrace_access_check`): so a run's command cannot touch its first process, although both have one uid.
+    A process cannot trace another one, or inspect it through /proc, that has a capability which the tracer
+    lacks (`cap_ptrace_access_check`). So a run's command cannot access its first process, although both have the same uid.
     """
     held = _capabilities("CapPrm") & _capabilities("CapBnd")
     kept = next((capability for capability in _HARMLESS if held >> capability & 1), None)
@@ -85,7 +85,7 @@ def _keep(kept: int | None) -> None:
         if capability != kept and held >> capability & 1:
             kernel.prctl(kernel.PR_CAPBSET_DROP, capability)
     kernel.capset(0 if kept is None else 1 << kept)
-    if kept is not None:  # a program that is started keeps what is ambient
+    if kept is not None:  # a started program keeps ambient capabilities
         kernel.prctl(kernel.PR_CAP_AMBIENT, kernel.PR_CAP_AMBIENT_RAISE, kept)
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
 

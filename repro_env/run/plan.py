@@ -150,7 +150,7 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
     if not request.network:
         values |= {variable.name: variable.value for variable in OFFLINE}
     if any(mount.kind == "git" for mount in request.mounts):
-        # A repository may belong to another user than git runs as; that it is shown is the user's own word.
+        # The repository may belong to a different user than git runs as; the user of this tool chose to show it.
         values |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": workspace_of(spec)}
     values |= {variable.name: variable.value for variable in request.given}
     values["PYTHONPATH"] = ":".join(filter(None, (f"{tools}/{layout.HOOKS}", values.get("PYTHONPATH"))))

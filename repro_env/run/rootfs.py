@@ -157,7 +157,7 @@ def _make(path: str) -> None:
 
 
 def seal(target: str, *, read_only: bool = True) -> None:
-    """Take devices and set-user-ID programs from the mount at `target` and all mounts below it, and writing unless told otherwise.
+    """Make the mount at `target` and all below it nodev, nosuid and (unless `read_only` is false) read-only.
 
     Raises `OSError`.
     """
@@ -214,7 +214,7 @@ def leave(old: int) -> None:
 
 
 def system(root: Root, old: int, *, console: str = "") -> list[str]:
-    """`/proc`, `/sys` and `/dev`. Returns what had to be done in another way, for the record.
+    """`/proc`, `/sys` and `/dev`. Returns deviations, for the record.
 
     `console`: the host's path of the run's own terminal, which programs find by its number as `/dev/console`.
     """
@@ -222,7 +222,7 @@ def system(root: Root, old: int, *, console: str = "") -> list[str]:
     for path in ("/proc", "/sys", "/dev"):
         root.folder(path)
     try:
-        # A process that may not be traced is not there: the first one, whose uid is the command's.
+        # hidepid hides processes that cannot be traced: the first one, which has the command's uid.
         kernel.mount("proc", "/proc", "proc", _QUIET, "hidepid=2")
     except OSError:  # masked places in the host's own /proc: a container that may not mount another one
         os.fchdir(old)
@@ -246,7 +246,7 @@ def system(root: Root, old: int, *, console: str = "") -> list[str]:
 
 
 def _hide(path: str) -> None:
-    """Cover a file or directory with nothing."""
+    """Cover a file or directory with an empty one."""
     if os.path.isdir(path):  # noqa: PTH112
         kernel.mount("tmpfs", path, "tmpfs", _QUIET | kernel.MS_RDONLY)
     elif os.path.lexists(path):

@@ -1,9 +1,9 @@
 """The system calls that a run may not make, as a seccomp filter (seccomp(2)). Pure: the filter is bytes.
 
-A deny list, so that a training finds the kernel it finds outside. On it is what reaches something that namespaces do not
-separate (keyrings, the virtual machine's sockets, the kernel's log, its modules), what builds a second sandbox with more
-rights inside than outside (user namespaces, mounts), what writes into a terminal's input, and what leaves a set-user-ID
-program behind. Calls whose argument lies in memory, where no filter can read it, are reported as not implemented
+A deny list, so that a training sees the same kernel as outside. It has calls that reach something that namespaces do not
+separate (keyrings, the virtual machine's sockets, the kernel's log, its modules), calls that make a second sandbox with more
+rights inside than outside (user namespaces, mounts), that write into a terminal's input, and that leave a set-user-ID
+program behind. Calls whose argument is in memory, where no filter can read it, are reported as not implemented
 (`clone3`, `openat2`, io_uring): the C library then uses the older call, which is filtered.
 """
 
@@ -18,11 +18,11 @@ from repro_env.model.codec import Frozen
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}
 """AUDIT_ARCH of `uname -m` (linux/audit.h)."""
 _X32 = 0x40000000
-"""From here on numbers are those of the x32 ABI, whose calls would pass a filter for x86-64."""
+"""Numbers from here on belong to the x32 ABI, whose calls would pass a filter for x86-64."""
 _NEWUSER = 0x10000000
 _SETUID = 0o4000
 _CREATES = os.O_CREAT | 0o20000000
-"""Flags of open(2) with which its mode counts: O_CREAT, and the bit of O_TMPFILE that is no other flag's."""
+"""Flags of open(2) with which its mode counts: O_CREAT, and the bit that only O_TMPFILE has."""
 _TERMINAL_INPUT = (0x5412, 0x541C)
 """ioctl(2): TIOCSTI puts bytes into a terminal's input, TIOCLINUX pastes into the console's."""
 _FAMILIES = (1, 2, 10, 16)
@@ -30,7 +30,7 @@ _FAMILIES = (1, 2, 10, 16)
 
 
 class _Call(Frozen, frozen=True):
-    """One system call by its number on x86-64 and on 64-bit Arm; None where there is none."""
+    """One system call by its number on x86-64 and on 64-bit Arm; None if there is none."""
 
     name: str
     x86_64: int | None
@@ -98,7 +98,7 @@ _OF_A_PROCESS = (
     _Call("sched_setaffinity", 203, 122),
     _Call("sched_setattr", 314, 274),
 )
-"""Their first argument is a process: not the first one of the run, which has the command's uid, and some kernels ask no more."""
+"""Their first argument is a process. The first process of the run is refused: on some kernels its equal uid would be enough."""
 _NAMESPACES = (_Call("clone", 56, 220), _Call("unshare", 272, 97))
 """Their first argument says which namespaces are made."""
 _MODES = (
@@ -119,7 +119,7 @@ _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 
 
 def program(machine: str) -> bytes | None:
-    """The filter as an array of `struct sock_filter`, for a machine as `uname -m` names it; None where there is none for it."""
+    """The filter as an array of `struct sock_filter`, for a machine as `uname -m` names it; None for an unsupported machine."""
     architecture = _ARCHITECTURES.get(machine)
     if architecture is None:
         return None
@@ -165,5 +165,5 @@ def _fail(number: int) -> bytes:
 
 
 def _row(code: int, value: int, *, over_if: int = 0, over_if_not: int = 0) -> bytes:
-    """One instruction; a jump skips so many rows when its condition holds, or does not."""
+    """One instruction; a jump skips `over_if` rows if its condition holds, else `over_if_not`."""
     return struct.pack("=HBBI", code, over_if, over_if_not, value)

@@ -1,4 +1,4 @@
-"""What one attempt at a run stands on: the root, the workspace and all that is shown in them.
+"""The root and the workspace of one attempt at a run, and all that is mounted in them.
 
 The directories are made by the caller's process before any namespace is entered; the mounts are made by the first
 process of the run, inside.
@@ -89,7 +89,7 @@ class Stage:
         return view
 
     def between(self) -> None:
-        """Enter every namespace but that of mounts. Raises `SandboxError`."""
+        """Enter every namespace except the mount namespace. Raises `SandboxError`."""
         try:
             if self._view is not None:
                 self._view.enter(self._points["root"])

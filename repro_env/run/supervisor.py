@@ -93,7 +93,7 @@ class _Waiting:
         """The command's, as waitpid(2) gives it; None when its first process did not report it."""
 
     def wait(self) -> list[channel.Message]:
-        """Pass on what this process gets. Returns what the others said, once the command is over or they are gone."""
+        """Pass signals and keys on. Returns the messages of the other processes, after the command or they have ended."""
         if self._terminal is not None:
             self._terminal.take_over()
         try:
@@ -125,7 +125,7 @@ class _Waiting:
             if self._terminal is not None:
                 self._terminal.pass_on(ready)
             self._target = next((message.pid for message in self._messages if isinstance(message, Inner)), None)
-            if self._target is not None:  # until then there is no process to have them
+            if self._target is not None:  # until then no process can receive them
                 for number in pending:
                     self._pass_on(number)
                 self.signals += pending
@@ -160,7 +160,7 @@ class _Waiting:
 
 
 def _status(report: bytes) -> int | None:
-    """What the first process of the run says of the command's end. It is a program of the image: it may say anything."""
+    """The command's status from the report of the first process. That is a program of the image, so the report is not trusted."""
     text = report.decode("ascii", "replace").strip()
     return int(text) if text.isdecimal() and int(text) < 1 << 16 else None
 

@@ -1,7 +1,7 @@
-"""A terminal of the run's own, in place of the caller's: what is typed and printed is passed on, and nothing else.
+"""A separate terminal for the run in place of the caller's. Only typed keys and printed output are passed on.
 
 The command has no descriptor of the caller's terminal, so it can neither put keys into its input nor change its settings.
-Streams that are no terminal stay what they are.
+Streams that are not a terminal are not changed.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _STREAMS = (0, 1, 2)
 
 
 class Terminal:
-    """A pseudo-terminal that stands for those of the standard streams which are a terminal."""
+    """A pseudo-terminal that replaces the standard streams which are a terminal."""
 
     def __init__(self, streams: tuple[int, ...]) -> None:
         self.streams = streams
-        self.main, self.side = os.openpty()  # our `side` stays open, so that reading `main` never fails for want of one
+        self.main, self.side = os.openpty()  # `side` stays open here, so that reading `main` does not fail
         self.name = os.ttyname(self.side)
         self._output = next(stream for stream in (1, 2, 0) if stream in streams)
         self._before = termios.tcgetattr(streams[0])
@@ -40,13 +40,13 @@ class Terminal:
         os.set_blocking(self.main, False)
 
     def resize(self) -> None:
-        """Give it the size of the caller's."""
+        """Copy the size of the caller's terminal."""
         with contextlib.suppress(OSError):
             size = fcntl.ioctl(self.streams[0], termios.TIOCGWINSZ, bytes(8))
             fcntl.ioctl(self.main, termios.TIOCSWINSZ, size)
 
     def take_over(self) -> None:
-        """Let the caller's terminal pass every key on, while this process is in its foreground."""
+        """Make the caller's terminal raw, if this process is in its foreground."""
         if self._is_raw or not (self._has_input and in_foreground()):
             return
         if self.streams == _STREAMS:
@@ -58,14 +58,14 @@ class Terminal:
         self._is_raw = True
 
     def give_back(self) -> None:
-        """Set the caller's terminal as it was."""
+        """Restore the settings of the caller's terminal."""
         if self._is_raw:
             with contextlib.suppress(OSError, termios.error):
                 termios.tcsetattr(0, termios.TCSADRAIN, self._before)
             self._is_raw = False
 
     def watch(self, poll: select.poll) -> None:
-        """Register what can be passed on."""
+        """Register the descriptors whose bytes can be passed on."""
         poll.register(self.main, select.POLLIN | (select.POLLOUT if self._typed else 0))
         if self._has_input and len(self._typed) < _TYPED and in_foreground():
             poll.register(0, select.POLLIN)
@@ -77,7 +77,7 @@ class Terminal:
                 typed = os.read(0, _READ)
             except OSError:
                 typed = b""
-            self._has_input = bool(typed)  # else the caller's terminal is gone: SIGHUP says so
+            self._has_input = bool(typed)  # without input the caller's terminal is gone, and SIGHUP follows
             if self._suspends(typed):
                 os.killpg(0, signal.SIGTSTP)
             else:
@@ -133,7 +133,7 @@ _SESSION = 0x5429
 
 
 def open_terminal() -> Terminal | None:
-    """One when any standard stream is a terminal."""
+    """A `Terminal` if any standard stream is a terminal, else None."""
     streams = tuple(stream for stream in _STREAMS if is_terminal(stream))
     return Terminal(streams) if streams else None
 
@@ -154,7 +154,7 @@ def in_foreground() -> bool:
 
 
 def write_all(stream: int, data: bytes) -> None:
-    """Write everything, also where whoever started us made the stream non-blocking. Raises `OSError`."""
+    """Write everything, even if the caller made the stream non-blocking. Raises `OSError`."""
     view = memoryview(data)
     while view:
         try:

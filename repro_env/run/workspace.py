@@ -25,7 +25,7 @@ _FICLONE = 0x40049409
 _COPIED = ".copied"
 """Beside `files`: it started as a copy of the snapshot. Holds the mount points made in it."""
 _MOST_POINTS = 16 << 20
-"""Bytes of that list."""
+"""Bytes of the list of mount points."""
 _CHUNK = 1 << 20
 
 
@@ -129,7 +129,7 @@ def copy_tree(source: Path, target: Path) -> None:
 
 
 def copy_file(source: Path, target: Path, *, below: Path | None = None) -> None:
-    """Copy one regular file with its mode and times: by reference (FICLONE), else inside the kernel, else through here.
+    """Copy one regular file with its mode and times: by reference (FICLONE), else in the kernel, else through this process.
 
     `below`: as of `io.files.open_regular`. Raises `OSError`.
     """
@@ -178,7 +178,7 @@ def harvest(upper: Path, snapshot: Path) -> tuple[str, ...]:
 
 
 def _points(marker: Path) -> list[RelPath]:
-    """Mount points that were made in a copied workspace. Raises `OSError`: what lies in a run's directory may be a stranger's."""
+    """Mount points that were made in a copied workspace. Raises `OSError`; the list is not trusted."""
     try:
         return msgspec.json.decode(files.read_regular(marker, _MOST_POINTS), type=list[RelPath])
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -214,7 +214,7 @@ def _settle(upper: Path, snapshot: Path, folder: str, removed: set[str], *, alon
                 removed.update(_files_of(there / name, path))
             if stat.S_ISREG(facts.st_mode):
                 _clean(here / name)
-                if facts.st_mode & (stat.S_ISUID | stat.S_ISGID):  # whoever started it would be this user, or in this group
+                if facts.st_mode & (stat.S_ISUID | stat.S_ISGID):  # a program that runs it would get this user or group
                     (here / name).chmod(stat.S_IMODE(facts.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
             if _same(here / name, there / name):
                 (here / name).unlink()

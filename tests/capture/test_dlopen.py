@@ -35,7 +35,7 @@ def read(code: str) -> list[tuple[int, bool, tuple[str, ...], bool]]:
         ('class A:\n    def load(self, name):\n        return CDLL(name)\nA().load("liba.so")', ["liba.so"]),
     ],
 )
-def test_a_name_that_stands_in_the_code_is_read(code: str, names: list[str]) -> None:
+def test_a_constant_name_in_the_code_is_read(code: str, names: list[str]) -> None:
     calls = read(code)
     assert [name for _, _, found, _ in calls for name in found] == names
     assert not any(computed for *_, computed in calls)
@@ -51,19 +51,19 @@ def test_a_name_that_stands_in_the_code_is_read(code: str, names: list[str]) -> 
         'CDLL("%s.so" % name)',
     ],
 )
-def test_a_name_that_only_the_running_code_knows_is_computed(code: str) -> None:
+def test_a_name_known_only_at_run_time_is_computed(code: str) -> None:
     ((_, _, names, computed),) = read(code)
     assert (names, computed) == ((), True)
 
 
-def test_find_library_is_the_one_of_ctypes() -> None:
+def test_only_find_library_of_ctypes_counts() -> None:
     assert read('from ctypes.util import find_library\nfind_library("gmp")') == [(2, True, ("gmp",), False)]
     assert read('import ctypes.util\nctypes.util.find_library("gmp")') == [(2, True, ("gmp",), False)]
     assert read('compiler.find_library("gmp")') == []
 
 
 @pytest.mark.parametrize("code", ["CDLL(", "ctypes.CDLL(None)", "x = (" * 300 + "CDLL(1)", "CDLL()", "CDLL(*names)", "\0CDLL("])
-def test_what_opens_nothing_or_is_no_python_has_no_calls(code: str) -> None:
+def test_code_that_opens_nothing_or_cannot_be_parsed_has_no_calls(code: str) -> None:
     assert read(code) == []
 
 

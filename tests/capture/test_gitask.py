@@ -1,4 +1,4 @@
-"""Git on its private copy says what git says in the repository, whatever form that has."""
+"""Git gives the same answers on its private copy as in the repository, whatever the repository's format."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_the_facts_are_those_of_git_itself(tmp_path: Path, git: Git, form: Callable[[Path, Git], Path]) -> None:
+def test_facts_match_git(tmp_path: Path, git: Git, form: Callable[[Path, Git], Path]) -> None:
     repo = form(tmp_path / "made", git)
     (repo / "x.log").write_text("")
     clean = asked.look(repo)
@@ -138,7 +138,7 @@ def test_the_facts_are_those_of_git_itself(tmp_path: Path, git: Git, form: Calla
     assert (edited.dirty, edited.untracked, asked.look(repo).git) == (True, (), edited.__replace__(untracked=("new.py",)))
 
 
-def test_references_are_those_of_git_itself(tmp_path: Path, git: Git) -> None:
+def test_references_match_git(tmp_path: Path, git: Git) -> None:
     repo = packed(tmp_path, git)
     git(repo, "branch", "deep/branch")
     git(repo, "commit", "--allow-empty", "-m", "second")
@@ -161,7 +161,7 @@ def test_a_search_ends_where_the_user_says(tmp_path: Path, git: Git, monkeypatch
         assert there.top == repo
 
 
-def test_what_names_no_repository_is_said(tmp_path: Path, git: Git) -> None:
+def test_a_gitfile_that_names_no_repository_is_reported(tmp_path: Path, git: Git) -> None:
     for text, said in (("gitdir: gone\n", "not a git repository"), ("what\n", "invalid gitfile format")):
         (tmp_path / ".git").write_text(text)
         with pytest.raises(NoRepositoryError, match=said), opened(tmp_path):
@@ -169,7 +169,7 @@ def test_what_names_no_repository_is_said(tmp_path: Path, git: Git) -> None:
     assert "is not a git" not in asked.look(tmp_path).problems[0]
 
 
-def test_nothing_is_left_and_no_object_is_written(tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_git_leaves_no_temporary_files_and_writes_no_object(tmp_path: Path, git: Git, monkeypatch: pytest.MonkeyPatch) -> None:
     repo = plain(tmp_path, git)
     scratch = tmp_path / "scratch"
     scratch.mkdir()

@@ -1,4 +1,4 @@
-"""Held against git itself: what it says of an index that was changed here."""
+"""Compared with git itself: its answers about an index that was changed here."""
 
 from __future__ import annotations
 
@@ -45,12 +45,12 @@ def test_git_takes_marked_files_as_they_were_committed(tmp_path: Path, format_: 
         os.utime(path, (TIME, TIME))
     same = "diff-index", "--name-only", "HEAD"  # it compares times, and does not look again
     assert git(tmp_path, *same) == ""
-    (tmp_path / ("a" * 15)).write_text("XX")  # of the same length and time: told by its content
+    (tmp_path / ("a" * 15)).write_text("XX")  # same length and time: only the content differs
     os.utime(tmp_path / ("a" * 15), (TIME, TIME))
     assert git(tmp_path, *same) == "a" * 15 + "\n"
     git(tmp_path, "fsck")
 
 
 @pytest.mark.parametrize("damaged", [b"", b"DIRC", b"DIRC\0\0\0\2\xff\xff\xff\xff", b"DIRC\0\0\0\4\0\0\0\1" + b"x" * 99])
-def test_an_index_that_is_not_understood_stays(damaged: bytes) -> None:
+def test_an_unsupported_index_is_returned_unchanged(damaged: bytes) -> None:
     assert of_snapshot(damaged, lambda path: True, name=20, time=TIME) == damaged

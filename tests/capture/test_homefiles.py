@@ -41,7 +41,7 @@ def test_files_of_installed_libraries_are_found_where_these_look(tmp_path: Path)
     assert found(tmp_path, without=str(tmp_path)) == {}
 
 
-def test_a_variable_that_is_set_decides_and_a_run_has_the_file_where_it_looks_without(tmp_path: Path) -> None:
+def test_a_set_variable_decides_and_a_run_has_the_file_at_the_default_path(tmp_path: Path) -> None:
     put(tmp_path, **{"h/.keras/keras.json": "no", "k/keras.json": "yes", "rc": "file", "x/matplotlib/matplotlibrc": "xdg"})
     home = tmp_path / "h"
     assert found(home, KERAS_HOME=str(tmp_path / "k")) == {".keras/keras.json": "yes"}

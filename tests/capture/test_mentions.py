@@ -33,7 +33,7 @@ def mentions(folder: Path, texts: Mapping[str, str], names: tuple[str, ...] = ()
         "run(f'git log -{n}', shell=True)",
     ],
 )
-def test_code_that_asks_git_is_found(tmp_path: Path, code: str) -> None:
+def test_code_that_calls_git_is_found(tmp_path: Path, code: str) -> None:
     assert mentions(tmp_path, {"a": code}).git == (f"a.py:{1 + code.count(chr(10))}",)
 
 
@@ -48,15 +48,15 @@ def test_code_that_asks_git_is_found(tmp_path: Path, code: str) -> None:
         "def broken(:\n  import git",
     ],
 )
-def test_words_about_git_are_no_question(tmp_path: Path, code: str) -> None:
+def test_text_about_git_does_not_count_as_a_call(tmp_path: Path, code: str) -> None:
     assert mentions(tmp_path, {"a": code}).git == ()
 
 
-def test_what_runs_at_a_build_is_not_meant_and_files_are_sorted(tmp_path: Path) -> None:
+def test_build_files_are_skipped_and_places_are_sorted(tmp_path: Path) -> None:
     found = mentions(tmp_path, {"setup": "import git", "b": "x = 1\nimport git", "a/c.py": "import git", "d.txt": "import git"})
     assert found.git == ("a/c.py:1", "b.py:2")
 
 
-def test_variables_that_the_code_names(tmp_path: Path) -> None:
+def test_variables_in_the_code_are_found(tmp_path: Path) -> None:
     found = mentions(tmp_path, {"a": "os.environ['DATA']", "b": 'getenv("MORE") or XOTHER'}, ("DATA", "OTHER", "MORE"))
     assert found.variables == {"DATA", "MORE"}

@@ -133,7 +133,7 @@ def test_what_the_user_declares() -> None:
     assert not is_declared(secret, globs(["*.txt", "other/key.pem"]))
 
 
-def test_names_of_symbols_in_a_library_are_no_tokens(tmp_path: Path) -> None:
+def test_symbol_names_in_a_library_are_not_tokens(tmp_path: Path) -> None:
     symbols = b"_RNvNtCskHulEq4gyu8_6hf_xet14PyXetTaskStateEE10initializeNCINvNtNtBU_4sync\0_Z34highs_getBasisTransposeSolveSparseP5HighsN8pybind\0"
     token = b"ghp_" + b"0a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R"
     (tmp_path / "x.so").write_bytes(b"\x7fELF\2\1\1" + bytes(500) + symbols)

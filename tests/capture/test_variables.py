@@ -104,7 +104,7 @@ def test_variables_of_numeric_libraries_are_replayed(name: str) -> None:
     "name",
     ["TF_VAR_region", "TF_LOG", "TF_CLI_ARGS", "TF_DATA_DIR", "TF_WORKSPACE", "KERASX", "ATENA", "OMPX_THREADS", "LC_TERMINAL", "DATASETS_PATH"],
 )  # fmt: skip
-def test_a_likeness_to_a_prefix_is_not_enough(name: str) -> None:
+def test_a_name_without_the_whole_prefix_is_unlisted(name: str) -> None:
     assert group(name) == "named"
 
 
@@ -126,14 +126,14 @@ def test_the_list_names_each_variable_once_and_prefixes_end_with_an_underscore()
     assert effect("NCCL_SOCKET_IFNAME") == "recorded"
 
 
-def test_what_no_list_explains_is_named() -> None:
+def test_unlisted_variables_are_named() -> None:
     names = ("DATA", "HOME", "GITHUB_SHA", "MY_FLAG", "SSH_AUTH_SOCK", "TERM", "XDG_RUNTIME_DIR", "_")
     assert unlisted(names) == ("DATA", "MY_FLAG")
     said = sort({"DATA": "1", "MY_FLAG": "2"}, ["DATA"])
     assert ([one.name for one in said.replayed], said.named, said.added) == (["DATA"], ("MY_FLAG",), ("DATA",))
 
 
-def test_variables_that_a_run_has_not() -> None:
+def test_unused_names_variables_that_a_run_does_not_have() -> None:
     here = {"OMP_NUM_THREADS": "3", "LANG": "C", "RANK": "1", "PATH": "/bin", "OTHER": "1", "DATA": "2"}
     assert unused(here, {"LANG": "C", "OMP_NUM_THREADS": "8", "DATA": "1"}, ("DATA",)) == ("DATA", "OMP_NUM_THREADS", "RANK")
 

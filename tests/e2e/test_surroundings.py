@@ -100,10 +100,10 @@ def test_variables_that_change_numbers_are_held_and_the_others_named(captured: d
     held = captured["spec"]["observed"]["variables"]
     assert {one["name"]: one["value"] for one in held["replayed"]}.items() >= CAPTURED.items()
     assert held["added"] == ["MY_FLAG"]
-    (line,) = [line for line in captured["out"].splitlines() if "set here and not in the spec" in line]
+    (line,) = [line for line in captured["out"].splitlines() if "set here but not in the spec" in line]
     assert "TF_VAR_dbpw" in captured["spec"]["observed"]["variables"]["named"]
-    assert line.index("CODE_READS") < len("note          set here and not in the spec:  ")  # the code names it: first
-    assert "kept out as secrets: SOME_SERVICE_KEY (exec --env NAME" in captured["out"]
+    assert line.index("CODE_READS") < len("note          set here but not in the spec:  ")  # the code names it: first
+    assert "left out as secrets: SOME_SERVICE_KEY (exec --env NAME" in captured["out"]
     assert "hunter2x" not in captured["out"] + json.dumps(captured["spec"])
 
 
@@ -111,7 +111,10 @@ def test_a_run_has_what_was_captured_of_its_surroundings(made: parts.Project, ca
     other = {"HOME": str(tmp_path), "KERAS_BACKEND": "jax", "MY_FLAG": "no", "TORCH_LOGS": "dynamo", "OMP_NUM_THREADS": "3"}
     found, said = asked(made, env=other)
     assert found["variables"] == CAPTURED
-    assert "set here and not used, the run has what the spec says: KERAS_BACKEND, MY_FLAG, OMP_NUM_THREADS, TORCH_LOGS (" in said
+    assert (
+        "set here but not used, because the run uses the spec's values: KERAS_BACKEND, MY_FLAG, OMP_NUM_THREADS, TORCH_LOGS ("
+        in said
+    )
     assert found["home"] == {".keras/keras.json": KERAS}
     assert "~/.keras/keras.json" in captured["out"]
     assert found["head"] == git(made.folder, "rev-parse", "HEAD").strip()
@@ -126,7 +129,7 @@ def test_a_run_has_what_was_captured_of_its_surroundings(made: parts.Project, ca
     assert [path.name for path in (run / "files").iterdir()] == ["result.txt"]
 
 
-def test_an_edit_makes_git_inside_say_dirty_and_a_frozen_run_names_what_is_missing(
+def test_git_in_a_run_reports_an_edit_as_dirty_and_a_frozen_run_names_what_is_missing(
     made: parts.Project, captured: dict[str, Any], tmp_path: Path
 ) -> None:
     assert captured
@@ -139,7 +142,7 @@ def test_an_edit_makes_git_inside_say_dirty_and_a_frozen_run_names_what_is_missi
         git(made.folder, "checkout", "--quiet", ".gitignore")
     found, said = asked(made, "--frozen", env={"HOME": str(tmp_path)})
     assert (found["describe"], found["visible"]) == ("fails", [])
-    assert "git inside does not see the repository: the captured source is run" in said
+    assert "git in the run does not see the repository: the run uses the captured source" in said
 
 
 def test_the_host_runner_has_the_same_variables_and_names_what_else_passes(made: parts.Project, captured: dict[str, Any]) -> None:
@@ -147,8 +150,8 @@ def test_the_host_runner_has_the_same_variables_and_names_what_else_passes(made:
     home = {"HOME": str(made.folder.parent / "home"), "PIP_NO_INDEX": "1"}
     found, said = asked(made, "--runner", "host", env={**home, "KERAS_BACKEND": "jax", "CODE_READS": "1"})
     assert found["variables"] == {**CAPTURED, "CODE_READS": "1"}
-    assert "not used, the run has what the spec says: KERAS_BACKEND (" in said
-    assert "passed on from here, and in no image: " in said
+    assert "not used, because the run uses the spec's values: KERAS_BACKEND (" in said
+    assert "passed on to the command by the host runner, and absent from runs in the image: " in said
     assert "CODE_READS" in json.loads(made.run("runs", "show", "latest", "--json").out)["start"]["passed"]
 
 

@@ -69,7 +69,7 @@ def test_a_run_sees_refs_and_index_and_no_configuration(place: Place) -> None:
     ]
     assert launch.mounts[1].source == f"{place.project}/.git/objects"
     assert {one.name: one.value for one in launch.env}["GIT_CONFIG_VALUE_0"] == str(place.project)
-    assert "git inside sees the repository" in place.talk
+    assert "git in the run sees the repository" in place.talk
 
 
 def test_a_linked_working_tree_is_shown_by_its_own_head(place: Place, tmp_path: Path) -> None:
@@ -136,12 +136,12 @@ def test_a_repository_that_cannot_be_shown_is_named(place: Place, spoil: Callabl
     backend = Fake()
     done = place.run(backend=backend)
     assert done.start.git is None
-    assert "git inside does not see the repository: " in place.talk
+    assert "git in the run does not see the repository: " in place.talk
     assert backend.launch is not None
     assert backend.launch.mounts == ()
 
 
-def test_a_refs_symlink_brings_no_file_of_this_machine(place: Place, tmp_path: Path) -> None:
+def test_a_symlink_in_refs_does_not_expose_a_host_file(place: Place, tmp_path: Path) -> None:
     (tmp_path / "key").write_text("secret")
     (place.project / ".git" / "refs" / "heads" / "x").symlink_to(tmp_path / "key")
     assert "refs/heads/x" not in shown(place, place.run())
@@ -155,10 +155,10 @@ def test_nothing_is_shown_without_git_in_the_image_or_a_repository(place: Place)
     specs.make(place.folder, {}, prefix=place.project / ".venv", overlay={"usr/bin/git": b"\x7fELF git"})
     shutil.rmtree(place.project / ".git")
     assert place.run().start.git is None
-    assert "git inside" not in place.talk
+    assert "git in the run" not in place.talk
 
 
-def test_a_run_that_is_run_again_sees_the_repository_as_the_first_did(place: Place) -> None:
+def test_a_repeated_run_sees_the_repository_of_the_first_run(place: Place) -> None:
     first = place.run()
     (place.project / "more").write_text("x")
     git(place.project, "add", "more")
@@ -168,4 +168,4 @@ def test_a_run_that_is_run_again_sees_the_repository_as_the_first_did(place: Pla
     assert again.start.git == first.start.git
     assert place.run(frozen=True, repeats=True).start.git is None
     place.run(frozen=True)
-    assert "the captured source is run" in place.talk
+    assert "the run uses the captured source" in place.talk

@@ -165,9 +165,9 @@ def test_variables_have_to_come_again(place: Place) -> None:
 
 def test_the_network_has_to_be_allowed_again(place: Place) -> None:
     place.run(backend=Fake(trained()), network=True)
-    with pytest.raises(UsageError, match="could reach the network") as caught:
+    with pytest.raises(UsageError, match="had access to the network") as caught:
         verified(place, trained())
-    assert caught.value.hint == "allow it: --network"
+    assert caught.value.hint == "allow access to the network: --network"
     again = Fake(trained())
     verified(place, None, again, network=True)
     assert again.launch is not None

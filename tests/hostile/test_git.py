@@ -217,7 +217,7 @@ def test_nothing_of_a_repository_runs(trusted: Ground, stranger: Stranger, way: 
 
 
 @pytest.mark.parametrize("kind", ["file", "environment"])
-def test_a_bare_word_is_no_program_of_the_clone(trusted: Ground, stranger: Stranger, kind: str) -> None:
+def test_a_bare_word_never_names_a_program_of_the_clone(trusted: Ground, stranger: Stranger, kind: str) -> None:
     """`python3` means the one on PATH, whatever files and directories of that name are here."""
     clone = stranger.folder / "clone"
     binary = clone / "python3" / ("bin/python" if kind == "environment" else "")
@@ -323,7 +323,7 @@ def test_nothing_runs_whatever_leads_to_the_configuration(stranger: Stranger, pl
     assert stranger.ran, "git itself runs something here"
 
 
-def test_an_embedded_bare_repository_is_just_files(stranger: Stranger) -> None:
+def test_an_embedded_bare_repository_is_treated_as_files(stranger: Stranger) -> None:
     made = stranger.repository("case")
     stranger.configure(made / ".git")
     outer = stranger.repository("outer")
@@ -390,12 +390,12 @@ def test_a_pipe_among_the_files_is_named(stranger: Stranger, name: str, monkeypa
         ("[core]\nrepositoryformatversion = 2\n", "Expected git repo version <= 1, found 2"),
         ("[core]\nrepositoryformatversion = 1\n[extensions]\nrefStorage = reftable\n", "does not know: refstorage"),
         ("[extensions]\nsomething = x\n", "does not know: something"),
-        ("[core]\nworktree = /\n", "names another folder as the working tree: /"),
+        ("[core]\nworktree = /\n", "sets another directory as the working tree: /"),
         ("[core]\nbare = true\n", "must be run in a work tree"),
         ("[core\n", "its configuration cannot be read"),
     ],
 )
-def test_a_repository_of_an_unknown_form_is_named(stranger: Stranger, text: str, said: str) -> None:
+def test_a_repository_in_an_unknown_format_is_refused_by_name(stranger: Stranger, text: str, said: str) -> None:
     top = stranger.repository("case")
     with (top / ".git" / "config").open("a") as file:
         file.write(text)

@@ -138,7 +138,7 @@ def gone(path: Path) -> Path:
 
 
 def moved_out(name: str) -> Change:
-    """A directory of the run lies outside, and a link leads there."""
+    """A directory of the run is outside, and a link leads there."""
 
     def make(run: Path, outside: Path) -> None:
         there = outside / f"{run.name}-{name.replace('/', '-')}"
@@ -223,7 +223,7 @@ def evil_everywhere(run: Path, outside: Path) -> None:
 
 
 def marker(data: bytes) -> Change:
-    """What says that the workspace was copied, in a run that was interrupted before it was settled."""
+    """The mark that the workspace was copied, in a run that was interrupted before it was settled."""
     return unsettled(holding(".copied", data))
 
 
@@ -232,7 +232,7 @@ def unsettled(*changes: Change) -> Change:
 
 
 def with_checkpoints(*changes: Change, target: str = "/ck") -> Change:
-    """A run that says to have left a checkpoint in a directory of the user's."""
+    """A run whose record claims a checkpoint in a directory of the user."""
 
     def make(run: Path, outside: Path) -> None:
         held = Held(target=target, path="w.pt", sha256=DIGEST, size=3)
@@ -396,7 +396,7 @@ class Said:
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """What is the user's own, beside the stranger's project."""
+    """The user's own files, outside the untrusted project."""
     folder = tmp_path / "outside"
     folder.mkdir()
     (folder / "secret.txt").write_text(CANARY)
@@ -514,7 +514,7 @@ INSTALLED: dict[str, Change] = {
 }
 
 
-def test_the_installed_command_says_what_is_wrong_and_goes_on(runs: Path, outside: Path, tmp_path: Path) -> None:
+def test_the_installed_command_reports_bad_runs_and_continues(runs: Path, outside: Path, tmp_path: Path) -> None:
     need(COMMAND.is_file(), f"{COMMAND} is missing: run the tests by `make test`, which installs the command")
     made = {}
     for number, (case, change) in enumerate(INSTALLED.items(), 1):
@@ -583,7 +583,7 @@ def test_runs_with_one_id_and_parents_in_a_circle_are_shown(runs: Path, outside:
 
 
 @pytest.mark.parametrize("change", [link("latest", "{outside}/record"), pipe("latest"), link("specs", "{outside}/specs")])
-def test_what_stands_beside_the_runs_leads_nowhere(runs: Path, outside: Path, change: Change) -> None:
+def test_links_and_pipes_named_latest_or_specs_are_not_followed(runs: Path, outside: Path, change: Change) -> None:
     folder = honest(runs, 1)
     kept = outside / "specs" / f"sha256-{'0' * 64}"
     kept.mkdir(parents=True)
@@ -609,7 +609,7 @@ HOSTILE_SCHEMA = (
 
 
 @pytest.mark.parametrize("kind", ["pipe", "link", "directory", "schema", "device"])
-def test_an_index_that_is_none_costs_nothing_but_time(runs: Path, outside: Path, kind: str) -> None:
+def test_a_bad_run_index_is_ignored(runs: Path, outside: Path, kind: str) -> None:
     honest(runs, 1)
     place = Store.open().runs
     said = Said()
@@ -637,7 +637,7 @@ def test_an_index_that_is_none_costs_nothing_but_time(runs: Path, outside: Path,
     assert not said.wrong, said.wrong
 
 
-def test_data_without_a_digest_are_a_reason_not_to_run(runs: Path, outside: Path) -> None:
+def test_verify_refuses_data_without_a_digest(runs: Path, outside: Path) -> None:
     """Anything of this machine could be named there, and the run of a stranger would be shown it."""
     run = records.read(honest(runs, 1))
     fact = DataFact(source=str(outside), target="/t", kind="data", digest=None)

@@ -313,7 +313,7 @@ def test_many_threads_share_a_session(index: Index, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     "ask", [lambda url: Session().get_page(url), lambda url: list(Session().download(url))], ids=["page", "file"]
 )
-def test_an_index_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], object]) -> None:
+def test_a_slow_index_is_abandoned(monkeypatch: pytest.MonkeyPatch, ask: Callable[[str], object]) -> None:
     monkeypatch.setattr(pace, "PATIENCE", 0.2)
     gone = threading.Event()
 

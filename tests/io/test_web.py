@@ -104,7 +104,7 @@ HEAD = b"HTTP/1.1 200 x\r\nContent-Length: 100000\r\n\r\n"
 @pytest.mark.parametrize(
     "read", [lambda answer: answer.whole(100_000), lambda answer: list(answer.chunks())], ids=["whole", "chunks"]
 )
-def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch, sent: bytes, read: Callable[[Answer], object]) -> None:
+def test_a_slow_server_is_abandoned(monkeypatch: pytest.MonkeyPatch, sent: bytes, read: Callable[[Answer], object]) -> None:
     monkeypatch.setattr(pace, "PATIENCE", 0.2)
     gone = threading.Event()
 
@@ -121,7 +121,7 @@ def test_a_server_that_drips_is_given_up(monkeypatch: pytest.MonkeyPatch, sent: 
     assert caught.value.where in url
 
 
-def test_time_that_the_reader_takes_is_not_the_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_spent_by_the_reader_does_not_count(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pace, "PATIENCE", 0.2)
     body = bytes(1 << 20)
     with server(says("200 x", body)) as url, web.Web().send("GET", url) as answer:
@@ -132,13 +132,13 @@ def test_time_that_the_reader_takes_is_not_the_servers(monkeypatch: pytest.Monke
     assert taken == len(body)
 
 
-def test_headers_without_an_end_are_given_up() -> None:
+def test_endless_headers_are_refused() -> None:
     def endless(connection: socket.socket) -> None:
         with contextlib.suppress(OSError):
             while True:
                 connection.sendall(b"HTTP/1.1 100 Continue\r\n\r\n" * 1000)
 
-    with server(endless) as url, pytest.raises(NetworkError, match="headers without an end"):
+    with server(endless) as url, pytest.raises(NetworkError, match="endless headers"):
         get(url)
 
 

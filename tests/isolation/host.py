@@ -63,7 +63,7 @@ class Reached(NamedTuple):
 
 
 class Ground(NamedTuple):
-    """A captured project of a user, and where the rest of what is planted lies."""
+    """A captured project of a user, and the paths of the other planted objects."""
 
     folder: Path
     project: parts.Project
@@ -151,7 +151,7 @@ def ground() -> Iterator[Ground]:
 
 
 def for_user(place: Ground, uid: int) -> Ground | None:
-    """The same project in the hands of another user; None when there is no Python that he can start."""
+    """The same project as a different user; None if that user can start no Python."""
     python = _python_for(uid)
     if not python:
         return None
@@ -402,7 +402,7 @@ def data_of(work: Path) -> Path:
 
 
 def _judge(place: Ground, work: Path, nonce: str, hints: Mapping[str, Any], outcome: Outcome, plain_files: bool) -> Reached:
-    """Whether each call that went through had an effect out here; what cannot be told counts as reached."""
+    """Whether each successful call had an effect on the host; an unknown effect counts as reached."""
     code, short = place.project.folder, nonce[:8]
     data, checkpoints, outputs = work / "data", work / "checkpoints", outcome.record
     data_changed = (
@@ -517,7 +517,7 @@ def _facts() -> dict[str, str]:
 
 
 def _python_for(uid: int) -> str:
-    """An interpreter of this version that the user can start; "" when there is none."""
+    """An interpreter of this version that the user can start; "" if none is found."""
     for python in (getattr(sys, "_base_executable", sys.executable), "/usr/local/bin/python3", "/usr/bin/python3"):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
             said = subprocess.run(

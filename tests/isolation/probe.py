@@ -70,7 +70,7 @@ SHARED = {
 
 
 class Absent(Exception):
-    """There is nothing to try here; the message says what is missing."""
+    """The attempt cannot be made here; the message names what is missing."""
 
 
 class Sent(Exception):
@@ -135,7 +135,7 @@ def opened(path: str, flags: int = os.O_RDONLY) -> str:
 
 
 def any_of(calls: Iterator[Call]) -> Optional[str]:
-    """The first evidence of several ways; the first error when there is none."""
+    """The first evidence of several ways; the first error if none succeeds."""
     error: Optional[OSError] = None
     for call in calls:
         try:
@@ -151,7 +151,7 @@ def any_of(calls: Iterator[Call]) -> Optional[str]:
 
 
 def each(call: Callable[[Any], Optional[str]], words: Iterable[Any]) -> Optional[str]:
-    """The first evidence that `call` gives of a word; the first error when there is none."""
+    """The first evidence that `call` gives for a word; the first error if none succeeds."""
     return any_of(functools.partial(call, word) for word in words)
 
 
@@ -1128,7 +1128,7 @@ def redirect_the_console() -> Optional[str]:
 
 @attempt("terminal")
 def hang_up_the_callers_terminal() -> Optional[str]:
-    """TIOCVHANGUP needs CAP_SYS_ADMIN before it does anything; asked with the harmless TIOCGEXCL beside it."""
+    """TIOCVHANGUP needs CAP_SYS_ADMIN before it does anything; tried together with the harmless TIOCGEXCL."""
     found = any(struct.unpack("i", fcntl.ioctl(fd, 0x80045440, struct.pack("i", 0)))[0] for fd in own_terminals())
     with open("/proc/self/status") as file:
         effective = int(next(line for line in file if line.startswith("CapEff")).split()[1], 16)
@@ -1137,7 +1137,7 @@ def hang_up_the_callers_terminal() -> Optional[str]:
 
 @attempt("terminal")
 def lock_the_callers_terminal() -> Optional[str]:
-    """TIOCEXCL: nobody but root can open it again. Undone at once."""
+    """TIOCEXCL: only root can open it again. Undone at once."""
 
     def act(fd: int) -> None:
         there = os.fstat(fd)
@@ -1952,7 +1952,7 @@ def core_files_outside() -> Optional[str]:
     return f"a crash here calls {pattern} on the host" if pattern.startswith("|") and size else None
 
 
-# What tells about the host
+# Information about the host
 
 
 def same_as_host(name: str, call: Callable[[], str]) -> Optional[str]:

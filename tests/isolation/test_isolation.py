@@ -77,7 +77,7 @@ def test_a_plain_users_docker_run_reaches_only_what_is_listed(user: host.Ground)
         judged(host.planted_attack(user, "docker", env=env), "docker user")
 
 
-def test_the_probe_sees_what_is_planted_when_nothing_isolates_it(ground: host.Ground) -> None:
+def test_the_probe_finds_planted_objects_without_isolation(ground: host.Ground) -> None:
     """The positive control: the same attempts on the host itself."""
     found = host.planted_attack(ground, "control")
     assert not found.errors
@@ -103,6 +103,6 @@ def test_the_probe_sees_what_is_planted_when_nothing_isolates_it(ground: host.Gr
     assert set(planted) <= set(found.reached), set(planted) - set(found.reached)
 
 
-def test_security_md_lists_what_is_reached() -> None:
+def test_security_md_lists_every_allowed_attempt() -> None:
     text = " ".join((Path(__file__).parents[2] / "SECURITY.md").read_text().split())
     assert {reason.text for reason in ALLOWED.values() if reason.text not in text} == set()

@@ -291,7 +291,7 @@ def test_a_secret_in_a_package_that_was_built_here_is_found(tmp_path: Path, fres
     declared = Search(("*leaky.conf",), fresh.facts)
     lock.search(declared, list(done.values()), becomes, prefix, fresh)
     declared.refuse()
-    assert declared.told
+    assert declared.notes
 
 
 def test_a_damaged_archive_is_no_package(env: Path, store: Store, tmp_path: Path) -> None:

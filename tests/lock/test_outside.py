@@ -77,7 +77,7 @@ def test_what_another_layer_or_the_run_shows_is_not_carried(place: Place, tmp_pa
 
 def test_a_pipe_is_refused(place: Place, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(CaptureError, match="no file or folder that can be held") as caught:
+    with pytest.raises(CaptureError, match="not a file or directory that can be held") as caught:
         linked(place, tmp_path / "pipe")
     assert caught.value.where.endswith("env/lib/link")
 
@@ -114,7 +114,7 @@ def test_the_root_of_the_machine_is_refused(place: Place, monkeypatch: pytest.Mo
         linked(place, "/")
 
 
-def test_a_folder_in_a_zip_file_brings_the_file(tmp_path: Path) -> None:
+def test_a_directory_in_a_zip_file_holds_the_zip_file(tmp_path: Path) -> None:
     (tmp_path / "libs.zip").write_text("x")
     assert outside._archive(tmp_path / "libs.zip/lib/deep") == tmp_path / "libs.zip"
     assert outside._archive(tmp_path / "not-there/lib") == tmp_path / "not-there/lib"

@@ -128,7 +128,7 @@ CLOUDSMITH, FURY = "dl.cloudsmith" + ".io", "index.fury" + ".io"
         ("aws_secret_access_key", DRAWN * 2),
     ],
 )
-def test_the_value_of_a_secret_option_goes(name: str, text: str) -> None:
+def test_the_value_of_a_secret_option_is_redacted(name: str, text: str) -> None:
     assert redact.value(name, text) == redact.REDACTED
 
 
@@ -150,7 +150,7 @@ def test_the_value_of_a_secret_option_goes(name: str, text: str) -> None:
         ("key", "resnet50_imagenet_v2"),
     ],
 )
-def test_the_value_of_another_option_stays(name: str, text: str) -> None:
+def test_the_value_of_a_plain_option_is_kept(name: str, text: str) -> None:
     assert redact.value(name, text) == text
 
 
@@ -170,12 +170,12 @@ def test_the_value_of_another_option_stays(name: str, text: str) -> None:
         (f"https://{FURY}/{DRAWN}/lab/", f"https://{FURY}/{redact.REDACTED}/lab/"),
     ],
 )
-def test_tokens_in_the_paths_of_indexes(given: str, expected: str) -> None:
+def test_tokens_in_paths_of_indexes_are_redacted(given: str, expected: str) -> None:
     assert redact.url(given) == expected
     assert redact.line(f"at {given} it is") == f"at {expected} it is"
 
 
-def test_no_plain_word_of_a_text_is_taken_out() -> None:
+def test_plain_words_are_not_redacted() -> None:
     """Our own documents and errors, and all of the standard library that speaks of passwords, tokens and keys."""
     root = Path(redact.__file__).parents[2]
     library = Path(sysconfig.get_paths()["stdlib"])

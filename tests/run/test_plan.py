@@ -70,7 +70,7 @@ def test_a_launch_is_the_spec_and_the_request(spec: Spec) -> None:
     assert codec.decode(codec.canonical(launch), Launch, where="launch") == launch
 
 
-def test_held_configuration_is_shown_in_the_home_directory_of_whoever_runs(spec: Spec) -> None:
+def test_held_configuration_is_shown_in_the_home_directory_of_the_run(spec: Spec) -> None:
     held = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, home=(".keras/keras.json",)))
     (shown,) = set(plan.plan(held, request_()).trees) - set(plan.plan(spec, request_()).trees)
     assert (shown.root, shown.target) == (f"{layout.HOME}/.keras/keras.json", "/home/ann/.keras/keras.json")

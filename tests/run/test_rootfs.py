@@ -59,14 +59,14 @@ def test_home_and_temporary_folders_are_writable_private_and_gone_afterwards(any
     assert [path.name for path in ran.folder.iterdir()] == ["files"]
 
 
-def test_a_file_of_the_image_is_shown_in_home_beside_what_can_be_written(anyhow: Place) -> None:
+def test_a_file_of_the_image_is_shown_in_a_writable_home(anyhow: Place) -> None:
     shown = Shown(root="/opt/env/note", target="/home/ann/.keras/keras.json")
     ran = anyhow.sh("cd ~/.keras; cat keras.json; echo new > mine; cat mine", trees=(*anyhow.launch("sh").trees, shown), env=HOME)
     assert ran.stdout == "the environment\nnew\n"
     assert ran.files == {}
 
 
-def test_a_repository_is_shown_read_only_and_is_no_output(anyhow: Place) -> None:
+def test_a_repository_is_shown_read_only_and_is_not_an_output(anyhow: Place) -> None:
     made, objects = anyhow.root / "made", anyhow.root / "objects"
     (made / "objects").mkdir(parents=True)
     objects.mkdir()

@@ -430,7 +430,7 @@ def test_an_engine_that_is_killed(stores: Callable[[int], Path], image: Path) ->
         assert not (folder / ".scratch").exists()
 
 
-def test_a_file_of_the_image_in_home_and_a_repository_in_the_source(each: Place) -> None:
+def test_plan_shows_files_of_the_image_in_home_and_the_repository_in_the_source(each: Place) -> None:
     made = each.root / "made"
     (made / "objects").mkdir(parents=True)
     (made / "HEAD").write_text("ref: x\n")

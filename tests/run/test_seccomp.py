@@ -48,7 +48,7 @@ for name, attempt in tries.items():
 """
 
 
-def test_it_refuses_what_leads_outside_and_nothing_else(tmp_path: Path) -> None:
+def test_the_filter_refuses_only_calls_that_lead_outside(tmp_path: Path) -> None:
     need(seccomp.program(platform.machine()), "x86-64 or 64-bit Arm")
     done = subprocess.run(
         [sys.executable, "-c", TRIES], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
@@ -90,7 +90,7 @@ def _calls() -> Iterator[seccomp._Call]:
 
 
 @pytest.mark.parametrize("machine", HEADERS)
-def test_numbers_are_the_kernels(machine: str) -> None:
+def test_call_numbers_are_those_of_the_kernel(machine: str) -> None:
     header = HEADERS[machine]
     need(header.exists(), f"{header} (package linux-libc-dev on x86-64)")
     known = {
@@ -106,7 +106,7 @@ def test_numbers_are_the_kernels(machine: str) -> None:
 
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
-def test_every_jump_stays_inside(machine: str) -> None:
+def test_every_jump_stays_in_the_filter(machine: str) -> None:
     program = seccomp.program(machine)
     assert program is not None
     rows = list(struct.iter_unpack("=HBBI", program))
@@ -114,5 +114,5 @@ def test_every_jump_stays_inside(machine: str) -> None:
     assert all(place + 1 + max(over_if, over_if_not) < len(rows) for place, (_, over_if, over_if_not, _) in enumerate(rows[:-1]))
 
 
-def test_a_machine_without_numbers_has_no_filter() -> None:
+def test_an_unsupported_machine_has_no_filter() -> None:
     assert seccomp.program("riscv64") is None

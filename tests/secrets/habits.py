@@ -144,7 +144,7 @@ TOKENS: dict[str, str] = {
     "jwt-supabase.ts": "§jwt",
     "hashed-password.conf": "root:$6$«a:16»$«b:86»:19000:0:99999:7:::",
 }
-"""Tokens that say by their form whose they are."""
+"""Tokens that are recognized by their form."""
 
 NAMED: dict[str, str] = {
     "wandb.sh": "export WANDB_API_KEY=«h:40»",

@@ -29,5 +29,5 @@ def test_fewer_than_ten_of_the_planted_secrets_are_missed(tmp_path: Path, seed: 
     assert len(missed - habits.OUT_OF_REACH) <= 2, missed  # a drawn value may look like a word
 
 
-def test_references_placeholders_and_public_keys_are_no_secrets(tmp_path: Path) -> None:
+def test_references_placeholders_and_public_keys_are_not_secrets(tmp_path: Path) -> None:
     assert not found(tmp_path, habits.clean(Mint()))

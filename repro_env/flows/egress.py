@@ -1,6 +1,6 @@
-"""The last look for secrets at what leaves the machine: a spec's files, its bundled blobs and the code.
+"""The last search for secrets in what leaves the machine: a spec's files, its bundled blobs and the code.
 
-What capture, or an earlier look, found clean by the same rules is known by its digest and not searched again.
+Files that capture, or an earlier search, found clean by the same rules are recognized by digest and not searched again.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from repro_env.store.store import Store
 
 
 def remember(spec: Spec, store: Store) -> None:
-    """Keep in mind that the bundled blobs of a spec were searched by its capture."""
+    """Record in the store that capture searched the bundled blobs of a spec."""
     for digest in spec.carried:
         store.facts.put("secrets", _key(digest), b"none")
 
@@ -33,10 +33,10 @@ def remember(spec: Spec, store: Store) -> None:
 def check(spec: Spec, folder: Path, *, store: Store) -> None:
     """Raises `CaptureError` with every secret in what would leave the machine. `folder` holds the spec.
 
-    Files that the capture's user declared to hold none (`--not-secret`) are not refused: the spec says which.
+    Files that were declared at capture to hold none (`--not-secret`) are accepted: the spec lists them.
     """
     notes = (note.partition(" looks like a secret") for note in spec.observed.notes)
-    declared = [re.sub(r", line \d+\Z", "", path) for path, told, _ in notes if told]
+    declared = [re.sub(r", line \d+\Z", "", path) for path, mark, _ in notes if mark]
     refused = []
     for digest, found in (*_files(folder), *_trees(spec, folder), *_artifacts(spec, folder, store)):
         if store.facts.get("secrets", _key(digest)) is None:
@@ -55,7 +55,7 @@ def check(spec: Spec, folder: Path, *, store: Store) -> None:
 
 
 def _is_declared(path: str, declared: Sequence[str]) -> bool:
-    """Notes name paths as people know them: those of the environment are absolute, in blobs they are not."""
+    """Whether a note of the spec declares this path. Notes have absolute paths for the environment, blobs relative ones."""
     return any(one == path or one.endswith(f"/{path}") for one in declared)
 
 

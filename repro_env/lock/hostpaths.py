@@ -1,4 +1,4 @@
-"""What the environment names on this machine and no image holds: folders in its own code, programs that its scripts start."""
+"""Paths of this machine that the environment names but the image lacks: paths in its code, programs that its scripts start."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _SHOWN = 3
 
 
 def folders(rest: Tree | None, live: Live, workspace: Path, store: Store) -> Iterator[str]:
-    """A line for each absolute path that code of nobody's package names, that is here, and that a run would not have.
+    """A line for each absolute path that unpackaged code names, that exists here, and that a run would not have.
 
-    Code of packages is the same everywhere, and does without what is not there. `rest` is the overlay.
+    Packaged code is skipped: it is the same on every machine. `rest` is the overlay.
     """
     if rest is None:
         return
@@ -41,18 +41,18 @@ def folders(rest: Tree | None, live: Live, workspace: Path, store: Store) -> Ite
         files = sorted(set(naming[path]))
         more = f" and {len(files) - _SHOWN} more" if len(files) > _SHOWN else ""
         yield redact.line(
-            f"{', '.join(files[:_SHOWN])}{more} names {path}, which is on this machine and not in the image: "
-            f"runs have it when it is given with --data {path}"
+            f"{', '.join(files[:_SHOWN])}{more} names {path}, which is on this machine but not in the image: "
+            f"give it to runs with --data {path}"
         )
 
 
 def _is_far(path: str) -> bool:
-    """Whether something is there, and it is no folder that every machine has."""
+    """Whether the path exists and is not a directory that every machine has."""
     return path.count("/") > 1 and path != str(Path.home()) and os.path.exists(path)  # noqa: PTH110
 
 
 def _constants(rest: Tree, places: Sequence[Place], store: Store) -> list[tuple[str, str]]:
-    """(file on this machine, absolute path in quotes that stands in it); remembered while no file changes."""
+    """(file on this machine, absolute path in quotes in it); cached until a file changes."""
     code = [one for one in rest.entries if one.kind == "file" and one.path.endswith(".py") and one.size <= _LARGE]
     key = codec.digest([(one.path, one.sha256) for one in code])
     known = store.facts.recall("named", key, list[tuple[str, str]])
@@ -74,7 +74,7 @@ def _in(file: Path) -> Iterator[str]:
 
 
 def programs(live: Live) -> Iterator[str]:
-    """A line for each program that scripts of the environment start by their first line, and that the image has not."""
+    """A line for each program that scripts of the environment name in their first line and that the image does not have."""
     held = live.held
     own = [folder for place in live.places for folder in (str(place.prefix), real(str(place.prefix)))]
     starting: dict[str, list[str]] = {}
@@ -92,5 +92,5 @@ def programs(live: Live) -> Iterator[str]:
         more = f" and {len(scripts) - _SHOWN} more" if len(scripts) > _SHOWN else ""
         verb = "starts" if len(scripts) == 1 else "start"
         yield redact.line(
-            f"{', '.join(sorted(scripts)[:_SHOWN])}{more} {verb} {program}, which the image has not: capture with --with {program}"
+            f"{', '.join(sorted(scripts)[:_SHOWN])}{more} {verb} {program}, which is not in the image: capture with --with {program}"
         )
