@@ -92,7 +92,7 @@ def _become_init(launch: Launch, interpreter: str, command: int, end: int) -> Sa
 def _filter_calls() -> list[str]:
     """Install the system call filter. Returns why this failed, for the record."""
     machine = os.uname().machine
-    program = seccomp.program(machine)
+    program = seccomp.program(machine, root=os.geteuid() == 0)
     if program is None:
         return [f"system calls: not filtered (there is no filter for {machine})"]
     try:
@@ -110,8 +110,9 @@ def _become_command(launch: Launch, stage: Stage, ready: int, *, out: Writer, ma
         os.setsid()
         if stage.terminal is not None:
             fcntl.ioctl(stage.terminal.side, termios.TIOCSCTTY, 0)
-            for stream in stage.terminal.streams:
-                os.dup2(stage.terminal.side, stream)
+        for relay in stage.relays:
+            for stream in relay.streams:
+                os.dup2(relay.side, stream)
         os.umask(umask)
         try:
             os.chdir(launch.cwd)

@@ -140,5 +140,5 @@ def _tell(path: Path, launch: Launch) -> None:
     env = {variable.name: variable.value for variable in launch.env}
     # json, since a word of a command line may hold bytes that are not UTF-8
     told = {"argv": launch.argv, "env": env, "cwd": launch.cwd, "umask": umask, "fixed_addresses": launch.fixed_addresses}
-    told["filter"] = (seccomp.program(os.uname().machine) or b"").hex()
+    told["filter"] = (seccomp.program(os.uname().machine, root=launch.user.uid == 0) or b"").hex()
     path.write_text(json.dumps(told), encoding="ascii")

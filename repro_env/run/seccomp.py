@@ -111,6 +111,8 @@ _MODES = (
     (_Call("mknodat", 259, 33), 2),
 )
 """With the argument that is a file's mode."""
+_OWNERS = (_Call("chown", 92, None), _Call("fchown", 93, 55), _Call("lchown", 94, None), _Call("fchownat", 260, 54))
+"""Root inside has no right to give files away, and root's programs (tar, cp -a) take it for granted: nothing is done, and 0 returned."""
 _OPENS = ((_Call("open", 2, None), 1, 2), (_Call("openat", 257, 56), 2, 3))
 """With the arguments that are flags and mode."""
 
@@ -118,8 +120,11 @@ _LOAD, _JUMP_EQUAL, _JUMP_AT_LEAST, _JUMP_BITS, _RETURN = 0x20, 0x15, 0x35, 0x45
 _ALLOW, _ERROR = 0x7FFF0000, 0x00050000
 
 
-def program(machine: str) -> bytes | None:
-    """The filter as an array of `struct sock_filter`, for a machine as `uname -m` names it; None for an unsupported machine."""
+def program(machine: str, *, root: bool) -> bytes | None:
+    """The filter as an array of `struct sock_filter`, for a machine as `uname -m` names it; None for an unsupported machine.
+
+    `root`: the command's uid is 0 inside.
+    """
     architecture = _ARCHITECTURES.get(machine)
     if architecture is None:
         return None
@@ -136,6 +141,8 @@ def program(machine: str) -> bytes | None:
         rule(call, [_fail(errno.ENOSYS)])
     for call in _REFUSED:
         rule(call, [_fail(errno.EPERM)])
+    for call in _OWNERS if root else ():
+        rule(call, [_fail(0)])
     for call in _NAMESPACES:
         rule(call, [_argument(0), *_fail_with_bits(_NEWUSER)])
     for call, mode in _MODES:

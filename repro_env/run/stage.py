@@ -17,8 +17,9 @@ from repro_env.model.run import Launch
 from repro_env.run import idmap, kernel, merged, namespaces, rootfs, scratch, workspace
 from repro_env.run.channel import Refused, Writer
 from repro_env.run.pycache import Pycache
+from repro_env.run.redirection import open_redirections, own_pipes
 from repro_env.run.strategy import Strategy
-from repro_env.run.terminal import open_terminal
+from repro_env.run.terminal import Relay, open_terminal
 
 
 class Stage:
@@ -40,8 +41,10 @@ class Stage:
         self._launch = launch
         self.interpreter = interpreter
         self.terminal = open_terminal()
-        if self.terminal is not None:
-            stack.callback(self.terminal.close)
+        self.relays: list[Relay] = [*open_redirections(), *([] if self.terminal is None else [self.terminal])]
+        """What stands for streams of the caller's."""
+        for relay in self.relays:
+            stack.callback(relay.close)
         upper = folder / "files"
         upper.mkdir(mode=0o755, exist_ok=True)
         own = scratch.beside(folder)
@@ -83,8 +86,9 @@ class Stage:
             self.user = f"user: uid 0 inside is uid 0 outside ({error.filename or 'idmapped mounts'}: {error.strerror})"
             return None
         stack.callback(view.close)
-        if self.terminal is not None:
-            os.fchown(self.terminal.side, idmap.UID, idmap.UID)
+        for relay in self.relays:
+            os.fchown(relay.side, idmap.UID, idmap.UID)
+        own_pipes(idmap.UID)
         self.user = f"user: namespace, uid 0 inside is uid {idmap.UID} outside"
         return view
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import select
 import signal
+from collections.abc import Sequence
 
 from repro_env.model.codec import Frozen
 from repro_env.model.errors import SandboxError
@@ -14,7 +15,7 @@ from repro_env.run import between, channel, inner
 from repro_env.run.channel import Failed, Inner, Left, Reader, Refused, Started, Writer
 from repro_env.run.signals import Heard, heard
 from repro_env.run.stage import Stage
-from repro_env.run.terminal import Terminal
+from repro_env.run.terminal import Relay, Terminal
 
 _LONGEST = 64
 """Bytes of the report of the command's end."""
@@ -45,7 +46,7 @@ def supervise(launch: Launch, stage: Stage) -> Supervised | list[Refused]:
                 os.close(write)
                 os.close(end)
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, inner.WATCHED)
-                waiting = _Waiting(child, Reader(read), ended, came, stage.terminal)
+                waiting = _Waiting(child, Reader(read), ended, came, stage.terminal, stage.relays)
                 messages = waiting.wait()
             finally:
                 signal.pthread_sigmask(signal.SIG_SETMASK, mask)
@@ -79,12 +80,15 @@ def supervise(launch: Launch, stage: Stage) -> Supervised | list[Refused]:
 class _Waiting:
     """For the end of a run, in the process that started it."""
 
-    def __init__(self, child: int, reader: Reader, ended: int, came: Heard, terminal: Terminal | None) -> None:
+    def __init__(
+        self, child: int, reader: Reader, ended: int, came: Heard, terminal: Terminal | None, relays: Sequence[Relay]
+    ) -> None:
         self._child = child
         self._reader = reader
         self._ended = ended
         self._came = came
         self._terminal = terminal
+        self._relays = relays
         self._messages: list[channel.Message] = []
         self._target: int | None = None
         self.signals: list[int] = []
@@ -99,8 +103,9 @@ class _Waiting:
         try:
             self._wait()
         finally:
+            for relay in self._relays:
+                relay.drain()
             if self._terminal is not None:
-                self._terminal.drain()
                 self._terminal.give_back()
         return self._messages
 
@@ -113,8 +118,8 @@ class _Waiting:
             for handle in (reader, report, self._came.handle):
                 if handle is not None:
                     poll.register(handle, select.POLLIN)
-            if self._terminal is not None:
-                self._terminal.watch(poll)
+            for relay in self._relays:
+                relay.watch(poll)
             ready = dict(poll.poll())
             # Before the messages: the end that a signal made is not taken for one that came before it.
             numbers = self._came.take()
@@ -122,8 +127,8 @@ class _Waiting:
             self._messages += self._reader.receive()
             if ready.get(self._reader.handle, 0) & select.POLLHUP:
                 reader = None
-            if self._terminal is not None:
-                self._terminal.pass_on(ready)
+            for relay in self._relays:
+                relay.pass_on(ready)
             self._target = next((message.pid for message in self._messages if isinstance(message, Inner)), None)
             if self._target is not None:  # until then no process can receive them
                 for number in pending:

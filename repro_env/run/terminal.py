@@ -16,11 +16,25 @@ import struct
 import termios
 import tty
 from pathlib import Path
+from typing import Protocol
 
 _READ = 1 << 16
 _TYPED = 1 << 16
 """Bytes of input that wait for the command to take them."""
 _STREAMS = (0, 1, 2)
+
+
+class Relay(Protocol):
+    """What stands for streams of the caller's, and passes their bytes on."""
+
+    streams: tuple[int, ...]
+    side: int
+    """The command's end."""
+
+    def watch(self, poll: select.poll) -> None: ...
+    def pass_on(self, ready: dict[int, int]) -> None: ...
+    def drain(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Terminal:

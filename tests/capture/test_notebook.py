@@ -159,7 +159,9 @@ def test_a_huge_one_is_not_read_and_others_are_no_notebooks(tmp_path: Path) -> N
     (tmp_path / "link.ipynb").symlink_to("notes.json")
     looked = look(tmp_path, tuple(walk(tmp_path)))
     assert looked.notebooks == ()
-    assert looked.problems == ("huge.ipynb is compared as a plain file, not as a notebook: it cannot be read: it is larger than 67,108,864 bytes",)
+    assert looked.problems == (
+        "huge.ipynb is compared as a plain file, not as a notebook: it cannot be read: it is larger than 67,108,864 bytes",
+    )
 
 
 def test_one_that_vanished_or_became_a_pipe(tmp_path: Path) -> None:
@@ -170,7 +172,10 @@ def test_one_that_vanished_or_became_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "pipe.ipynb").unlink()
     os.mkfifo(tmp_path / "pipe.ipynb")
     looked = look(tmp_path, found)
-    assert [line.rpartition(": ")[2] for line in looked.problems] == ["No such file or directory", "it is a named pipe, not a regular file"]
+    assert [line.rpartition(": ")[2] for line in looked.problems] == [
+        "No such file or directory",
+        "it is a named pipe, not a regular file",
+    ]
 
 
 def test_same_code_is_of_all_notebooks(tmp_path: Path) -> None:

@@ -32,16 +32,9 @@ ALLOWED = {
     "leave_a_named_pipe_in_outputs": Reason(
         "Outputs hold whatever a run writes; repro-env follows no link in them and opens plain files only."
     ),
-    **{
-        attempt: Reason("A file that a standard stream is redirected to can be read and, if its mode allows, rewritten.")
-        for attempt in (
-            "stdin_is_a_file_or_terminal_of_the_caller",
-            "stdout_is_a_file_or_terminal_of_the_caller",
-            "stderr_is_a_file_or_terminal_of_the_caller",
-            "read_what_stderr_held_before",
-            "overwrite_what_stderr_held_before",
-        )
-    },
+    "stdin_is_a_file_or_terminal_of_the_caller": Reason(
+        "A file that standard input is redirected from can be read and, if its mode allows, rewritten.", EMBEDDED
+    ),
     "be_in_the_cgroup_namespace_of_the_host": Reason(
         "Control groups are shown read-only, by their names on the machine.", EMBEDDED
     ),

@@ -144,3 +144,40 @@ def _remove_group(group: Path) -> None:
             group.rmdir()
         time.sleep(0.05)
     assert not group.exists()
+
+
+def test_streams_can_be_opened_by_name_and_a_file_keeps_what_it_held(place: Place) -> None:
+    """`tee /dev/stderr` is usual in scripts; a run must not read what a log had in it before."""
+    log = place.runs / "log"
+    log.write_text("before\n")
+    place.own(log)
+    kinds = "import os, stat; print([stat.S_ISREG(os.fstat(stream).st_mode) for stream in (1, 2)])"
+    script = f"echo one; echo two > /dev/stderr; python -c '{kinds}'; echo three > /dev/stdout"
+    ran = place.sh(script, before=["sh", "-c", f'exec "$@" >> "{log}" 2>&1', "sh"])
+    assert ran.outcome.exit_code == 0
+    assert log.read_text().splitlines() == ["before", "one", "two", "[False, False]", "three"]
+    ran = place.sh("echo out > /dev/stdout; echo error > /dev/stderr", before=["sh", "-c", '"$@" 2>&1 | cat', "sh"])
+    assert ran.stdout == "out\nerror\n"
+
+
+def test_root_inside_unpacks_archives_of_other_owners(place: Place) -> None:
+    ran = place.python("import os; open('file', 'w').close(); os.chown('file', 12345, 12345)")
+    assert (ran.outcome.exit_code == 0) == (place.uid == 0), "as outside: only root may"
+
+
+def test_what_root_could_not_use_inside_is_named_before_the_run(stores: Callable[[int], Path]) -> None:
+    need(os.getuid() == 0, "uid 0, to run as root")
+    with open_place(stores(0), 0) as place:
+        folder = place.runs / "data"
+        folder.mkdir()
+        (folder / "private").write_text("numbers\n")
+        (folder / "private").chmod(0o600)
+        assert (
+            place.sh("cat /data/private", mounts=[Mount(kind="data", source=str(folder), target="/data")]).stdout == "numbers\n"
+        )
+        os.chown(folder / "private", 12345, 12345)
+        for kind in ("data", "checkpoints"):
+            ran = place.sh("cat /data/private", mounts=[Mount(kind=kind, source=str(folder), target="/data")])
+            assert ran.answer.error == "DataError"
+            assert "private: cannot be" in ran.answer.message
+            assert "uid 12345" in ran.answer.message

@@ -19,7 +19,7 @@ TRIES = """
 import ctypes, errno, fcntl, os, platform, socket, subprocess, threading
 from repro_env.run import kernel, seccomp
 kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-kernel.filter_calls(seccomp.program(platform.machine()))
+kernel.filter_calls(seccomp.program(platform.machine(), root=True))
 open("file", "w").close()
 def call(name, *arguments):
     libc = ctypes.CDLL(None, use_errno=True)
@@ -28,6 +28,7 @@ tries = {
     "a mode": lambda: os.chmod("file", 0o755),
     "set-group-ID": lambda: os.chmod("file", 0o2755),
     "set-user-ID": lambda: os.chmod("file", 0o4755),
+    "another owner": lambda: os.chown("file", 12345, 12345),
     "a new file": lambda: os.close(os.open("new", os.O_CREAT | os.O_WRONLY, 0o644)),
     "a new set-user-ID file": lambda: os.close(os.open("bad", os.O_CREAT | os.O_WRONLY, 0o4755)),
     "a set-user-ID node": lambda: os.mknod("node", 0o104755),
@@ -49,7 +50,7 @@ for name, attempt in tries.items():
 
 
 def test_the_filter_refuses_only_calls_that_lead_outside(tmp_path: Path) -> None:
-    need(seccomp.program(platform.machine()), "x86-64 or 64-bit Arm")
+    need(seccomp.program(platform.machine(), root=True), "x86-64 or 64-bit Arm")
     done = subprocess.run(
         [sys.executable, "-c", TRIES], cwd=tmp_path, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
@@ -57,6 +58,7 @@ def test_the_filter_refuses_only_calls_that_lead_outside(tmp_path: Path) -> None
         "a mode works",
         "set-group-ID works",
         "set-user-ID EPERM",
+        "another owner works",
         "a new file works",
         "a new set-user-ID file EPERM",
         "a set-user-ID node EPERM",
@@ -107,7 +109,7 @@ def test_call_numbers_are_those_of_the_kernel(machine: str) -> None:
 
 @pytest.mark.parametrize("machine", ["x86_64", "aarch64"])
 def test_every_jump_stays_in_the_filter(machine: str) -> None:
-    program = seccomp.program(machine)
+    program = seccomp.program(machine, root=True)
     assert program is not None
     rows = list(struct.iter_unpack("=HBBI", program))
     assert rows[-1][0] == 0x06
@@ -115,4 +117,4 @@ def test_every_jump_stays_in_the_filter(machine: str) -> None:
 
 
 def test_an_unsupported_machine_has_no_filter() -> None:
-    assert seccomp.program("riscv64") is None
+    assert seccomp.program("riscv64", root=True) is None
