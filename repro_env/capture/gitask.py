@@ -121,17 +121,20 @@ def line(repo: Repo, *args: str) -> str:
     return run(repo, *args).stdout.decode("utf-8", "replace").strip()
 
 
-def head(repo: Repo) -> str:
-    """Name of the current commit; empty on a branch without one. Raises `GitError` when that cannot be read."""
+def head(repo: Repo, submodule: str = "") -> str:
+    """Name of the current commit; empty on a branch without one. Raises `GitError` when that cannot be read.
+
+    `submodule`: what the error calls the repository, if it is one.
+    """
     verify = ("rev-parse", "-q", "--verify")
     if commit := line(repo, *verify, "HEAD^{commit}"):
         return commit
     if gitdir.is_unborn(repo.own, repo.common, target := (repo.private / "HEAD").read_bytes()):
         return ""
     named = line(repo, *verify, "HEAD")[:12] or NOT_TEXT.sub("?", os.fsdecode(target).removeprefix("ref: "))
+    whose = f"HEAD of {submodule}" if submodule else "HEAD"
     raise GitError(
-        f"{repo.top}: the commit that HEAD names ({named}) cannot be read:"
-        " the repository is damaged or incomplete; git fsck shows more"
+        f"the commit that {whose} names ({named}) cannot be read: the repository is damaged or incomplete; git fsck shows more"
     )
 
 
@@ -196,7 +199,6 @@ def _prepare(place: gitdir.Place, private: Path) -> tuple[tuple[str, str], ...]:
         )
     shared, own = map(_parsed, gitdir.configurations(place))
     _refuse(place, shared, own)
-    gitdir.refuse_pipe(place.top, deep=False)
     gitdir.copy_to(private, place)
     settings = (*users, *shared, *own)
     rows = dict(_OURS)

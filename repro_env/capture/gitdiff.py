@@ -80,7 +80,7 @@ def submodules(repo: Repo, index: Index, below: str = "") -> list[Submodule]:
             found.append(Submodule(below + path, recorded, there=False))
             continue
         with opened(folder) as inner:
-            found.append(Submodule(below + path, head(inner) or recorded, there=True))
+            found.append(Submodule(below + path, head(inner, below + path) or recorded, there=True))
             found += submodules(inner, index_of(inner), f"{below}{path}/")
     return sorted(found, key=lambda one: one.path)
 

@@ -232,6 +232,19 @@ def test_a_bare_word_never_names_a_program_of_the_clone(trusted: Ground, strange
         assert stranger.ran == [], words
 
 
+def test_capture_says_that_a_commit_cannot_be_read(trusted: Ground, stranger: Stranger) -> None:
+    top = stranger.repository("case")
+    name = git(top, "rev-parse", "HEAD")
+    commit_of(top).write_bytes(b"junk")
+    words = ("capture", "--python", str(trusted.venv), "--output", str(trusted.project / "repro"))
+    env = trusted.variables()
+    done = subprocess.run([COMMAND, *words], cwd=top, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "none yet" not in done.stdout
+    assert ", no git facts" in done.stdout
+    assert f"the commit that HEAD names ({name[:12]}) cannot be read" in " ".join(done.stdout.split())
+
+
 # -- one by one ---------------------------------------------------------------------------------------------------
 
 
@@ -487,7 +500,7 @@ def test_a_damaged_submodule_is_not_at_the_commit_that_is_recorded(stranger: Str
     (top / ".git" / "modules" / "sub" / "HEAD").write_text("ref: refs/heads/../../x\n")
     answer = asked.look(top)
     assert answer.git is None
-    assert f"{top}/sub: the commit that HEAD names" in answer.problems[0]
+    assert "the commit that HEAD of sub names (refs/heads/../../x) cannot be read" in answer.problems[0]
 
 
 @pytest.mark.parametrize("way", ["orphan", "packed", "with a folder of that name", "by a symbolic reference"])
