@@ -13,8 +13,8 @@ from typing import Literal
 
 import msgspec
 
-from repro_env.capture import gitdiff
-from repro_env.capture.gitask import NOT_TEXT, GitError, Repo, ask, line, opened, paths, reason, run
+from repro_env.capture import gitdiff, gitdir
+from repro_env.capture.gitask import NOT_TEXT, GitError, Repo, ask, head, line, opened, paths, reason, run
 from repro_env.model import redact
 from repro_env.model.environment import Git
 
@@ -60,6 +60,7 @@ def look(root: Path, *, never: Sequence[Path] = (), held: AbstractSet[str] | Non
         return Answer(None)
     try:
         with opened(root) as repo:
+            gitdir.refuse_pipe(repo.top, deep=False)
             return Answer(None) if _is_ignored(repo) else _answer(repo, never, held)
     except GitError as error:
         return Answer(None, (redact.line(f"git facts of the source: {error}"),))
@@ -96,7 +97,7 @@ def _answer(repo: Repo, never: Sequence[Path], held: AbstractSet[str] | None) ->
     root, top = repo.root, repo.at(repo.top)
     filtered = gitdiff.filtered(repo)
     large = filtered.get("lfs", [])
-    commit = line(repo, "rev-parse", "-q", "--verify", "HEAD^{commit}")
+    commit = head(repo)
     branch = line(repo, "symbolic-ref", "-q", "--short", "HEAD")
     shallow = (repo.private / "shallow").exists()
     index = gitdiff.index_of(top)

@@ -21,12 +21,14 @@ from repro_env.capture.gitdir import NOT_TEXT, GitError, NoRepositoryError
 from repro_env.io import process
 from repro_env.model.errors import SourceError
 
-__all__ = ["NOT_TEXT", "GitError", "NoRepositoryError", "Repo", "ask", "line", "listing", "opened", "paths", "reason", "run"]
+__all__ = [
+    "NOT_TEXT", "GitError", "NoRepositoryError", "Repo", "ask", "head", "line", "listing", "opened", "paths", "reason", "run",
+]  # fmt: skip
 
 TIMEOUT = 600.0
 """Seconds for one question: a diff of large binary files takes long."""
-PATIENCE = 10.0
-"""Seconds until a check whether git waits for a named pipe."""
+PATIENCE = 1.0
+"""Seconds until the working tree is searched for a named pipe that git waits for."""
 _USERS = re.compile(r"GIT_CONFIG_(?:GLOBAL|SYSTEM|NOSYSTEM|COUNT|KEY_\d+|VALUE_\d+)")
 """Variables by which the caller sets the user's configuration."""
 _SET = {
@@ -82,6 +84,8 @@ class Repo(msgspec.Struct, frozen=True):
     """The repository's own directory of objects, in which git only reads."""
     settings: tuple[tuple[str, str], ...]
     """(name, value) of all settings of the user and the repository; the last one wins."""
+    searched: set[Path]
+    """Working trees that were searched for named pipes, and have none."""
 
     def at(self, root: Path) -> Repo:
         """The same repository, for queries about a different directory in it."""
@@ -101,7 +105,7 @@ def opened(root: Path) -> Iterator[Repo]:
             objects = gitdir.objects(place.common)
         except OSError as error:
             raise GitError(f"{error.filename}: {error.strerror}") from None
-        yield Repo(root, place.top, place.own, place.common, private, objects, settings)
+        yield Repo(root, place.top, place.own, place.common, private, objects, settings, set())
 
 
 def ask(repo: Repo, *args: str, stdin: bytes = b"", index: Path | None = None) -> bytes:
@@ -115,6 +119,23 @@ def ask(repo: Repo, *args: str, stdin: bytes = b"", index: Path | None = None) -
 def line(repo: Repo, *args: str) -> str:
     """The answer of a question that may have none."""
     return run(repo, *args).stdout.decode("utf-8", "replace").strip()
+
+
+def head(repo: Repo, submodule: str = "") -> str:
+    """Name of the current commit; empty on a branch without one. Raises `GitError` when that cannot be read.
+
+    `submodule`: what the error calls the repository, if it is one.
+    """
+    verify = ("rev-parse", "-q", "--verify")
+    if commit := line(repo, *verify, "HEAD^{commit}"):
+        return commit
+    if gitdir.is_unborn(repo.own, repo.common, target := (repo.private / "HEAD").read_bytes()):
+        return ""
+    named = line(repo, *verify, "HEAD")[:12] or NOT_TEXT.sub("?", os.fsdecode(target).removeprefix("ref: "))
+    whose = f"HEAD of {submodule}" if submodule else "HEAD"
+    raise GitError(
+        f"the commit that {whose} names ({named}) cannot be read: the repository is damaged or incomplete; git fsck shows more"
+    )
 
 
 def paths(listed: bytes) -> list[str]:
@@ -149,11 +170,12 @@ def run(repo: Repo, *args: str, stdin: bytes = b"", index: Path | None = None) -
         "HOME": str(repo.private),
         "XDG_CONFIG_HOME": str(repo.private),
     }
-    done = _git("-C", str(repo.root), *args, stdin=stdin, env=env, timeout=PATIENCE)
-    if not done.timed_out:
-        return done
-    if pipe := gitdir.pipe(repo.top):
-        raise GitError(f"{pipe} is a named pipe, and git would wait for it forever: remove it")
+    if repo.top not in repo.searched:
+        done = _git("-C", str(repo.root), *args, stdin=stdin, env=env, timeout=PATIENCE)
+        if not done.timed_out:
+            return done
+        gitdir.refuse_pipe(repo.top, deep=True)
+        repo.searched.add(repo.top)
     return _git("-C", str(repo.root), *args, stdin=stdin, env=env)
 
 

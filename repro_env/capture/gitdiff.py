@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.capture import gitdir
-from repro_env.capture.gitask import GitError, NoRepositoryError, Repo, ask, line, listing, opened, paths
+from repro_env.capture.gitask import GitError, NoRepositoryError, Repo, ask, head, line, listing, opened, paths
 from repro_env.capture.gittree import NAME
 from repro_env.io.files import sha256_of
 from repro_env.model import codec
@@ -80,8 +80,7 @@ def submodules(repo: Repo, index: Index, below: str = "") -> list[Submodule]:
             found.append(Submodule(below + path, recorded, there=False))
             continue
         with opened(folder) as inner:
-            used = line(inner, "rev-parse", "-q", "--verify", "HEAD^{commit}")
-            found.append(Submodule(below + path, used or recorded, there=True))
+            found.append(Submodule(below + path, head(inner, below + path) or recorded, there=True))
             found += submodules(inner, index_of(inner), f"{below}{path}/")
     return sorted(found, key=lambda one: one.path)
 

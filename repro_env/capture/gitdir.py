@@ -139,14 +139,32 @@ def objects(common: Path) -> Path:
     return own
 
 
-def pipe(top: Path) -> str:
-    """A named pipe in a working tree that git reads whenever it lists files; empty when there is none."""
+def is_unborn(own: Path, common: Path, head: bytes) -> bool:
+    """Whether HEAD (its text in the private copy) is on a branch that does not exist yet, neither as a file nor packed.
+
+    A branch that exists and cannot be read is not unborn, nor is anything when the packed references cannot be read.
+    """
+    target = head.removeprefix(b"ref: ")
+    if target == head or not _REFERENCE.fullmatch(target):
+        return False
+    loose = [folder / os.fsdecode(target) for folder in (own, common)]
+    if any(os.path.lexists(path) and not path.is_dir() for path in loose):
+        return False
+    rows = (read(common / "packed-refs", _LARGE) or b"").splitlines()
+    packed = [_PACKED.fullmatch(row) for row in rows if row[:1] not in (b"#", b"^")]
+    return all(match is not None and match[2] != target for match in packed)
+
+
+def refuse_pipe(top: Path, *, deep: bool) -> None:
+    """Raise `GitError` for a named pipe in a working tree that git reads when it lists files. Not `deep`: in its top only."""
     for below, _, names in os.walk(top):
         for name in names:
             path = Path(below, name)
             if (name in _PATTERNS or ".git" in path.parts) and path.is_fifo():
-                return NOT_TEXT.sub("?", str(path.relative_to(top)))
-    return ""
+                name = _named(path.relative_to(top))
+                raise GitError(f"{name} is a named pipe, and git would wait for it forever: remove it")
+        if not deep:
+            return
 
 
 def read(path: Path, limit: int = _SMALL) -> bytes | None:

@@ -165,5 +165,5 @@ def _largest(excluded: tuple[Excluded, ...]) -> list[Excluded]:
 def _state(spec: Spec) -> str:
     git = spec.observed.source.git if spec.observed.source else None
     if git is None:
-        return ", no git"
+        return ", no git facts"
     return f", commit {git.commit[:12] or '(none yet)'}{' with changes' if git.dirty or git.untracked else ''}"

@@ -253,7 +253,7 @@ def _place(number: int, facts: Facts) -> str:
 
 def _git(git: Git | None) -> str:
     if git is None:
-        return "no repository"
+        return "no repository that could be read"
     parts = [f"commit {git.commit[:12]}" if git.commit else "no commit yet", f"on {git.branch}" if git.branch else "detached"]
     parts.append("with uncommitted changes" if git.diff or git.untracked or git.dirty else "clean")
     parts.append({"yes": "pushed", "no": "not pushed", "unknown": "not known whether it is pushed"}[git.pushed])

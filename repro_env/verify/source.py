@@ -13,7 +13,8 @@ def commits(left: Git | None, right: Git | None, *, same: bool) -> Iterator[Diff
     """State of the repository. `same`: the files are equal; another commit around the same files changes nothing."""
     if left is None or right is None:
         if left is not right:
-            yield _seen("git", "a repository" if left else "none", "a repository" if right else "none", same=same)
+            sides = ("a repository" if one else "none that could be read" for one in (left, right))
+            yield _seen("git", *sides, same=same)
         return
     about = "the files are the same" if same else ""
     yield from _other("commit", left.commit or "none yet", right.commit or "none yet", about)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import time
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.capture import git as asked
-from repro_env.capture import gitask
+from repro_env.capture import gitask, gitdir
 from tests.e2e.parts import COMMAND, lay
 from tests.hostile.ground import Ground
 
@@ -231,6 +232,19 @@ def test_a_bare_word_never_names_a_program_of_the_clone(trusted: Ground, strange
         assert stranger.ran == [], words
 
 
+def test_capture_says_that_a_commit_cannot_be_read(trusted: Ground, stranger: Stranger) -> None:
+    top = stranger.repository("case")
+    name = git(top, "rev-parse", "HEAD")
+    commit_of(top).write_bytes(b"junk")
+    words = ("capture", "--python", str(trusted.venv), "--output", str(trusted.project / "repro"))
+    env = trusted.variables()
+    done = subprocess.run([COMMAND, *words], cwd=top, env=env, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "none yet" not in done.stdout
+    assert ", no git facts" in done.stdout
+    assert f"the commit that HEAD names ({name[:12]}) cannot be read" in " ".join(done.stdout.split())
+
+
 # -- one by one ---------------------------------------------------------------------------------------------------
 
 
@@ -370,18 +384,139 @@ def test_no_pipe_is_waited_for_and_no_endless_file_is_read(stranger: Stranger, w
         shutil.copytree(stranger.folder / "kept", top / ".git")
 
 
-@pytest.mark.parametrize("name", ["sub/.gitignore", ".gitattributes", "nested/.git/HEAD"])
+TOP = (".gitattributes", ".gitignore", ".gitmodules")
+
+
+@pytest.mark.parametrize("name", ["sub/.gitignore", "sub/.gitattributes", "nested/.git/HEAD", *TOP])
 def test_a_pipe_among_the_files_is_named(stranger: Stranger, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Git opens these whenever it lists files."""
-    monkeypatch.setattr(gitask, "PATIENCE", 0.5)
+    """Git opens these whenever it lists files. Those in the top are named without asking it."""
+    monkeypatch.setattr(gitask, "PATIENCE", 8 if name in TOP else 0.5)
     top = stranger.repository("case")
     path = top / name
     shutil.copytree(top / ".git", top / "nested" / ".git")
     path.parent.mkdir(exist_ok=True)
     (path.parent / "new.py").touch()
+    if path.parent.name == "sub":
+        git(top, "add", "sub")
     path.unlink(missing_ok=True)
     os.mkfifo(path)
+    began = time.monotonic()
     assert f"{name} is a named pipe" in asked.look(top).problems[0]
+    assert time.monotonic() - began < 8
+
+
+def test_a_slow_git_makes_one_search_for_pipes(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
+    top = stranger.repository("case")
+    expected = asked.look(top)
+    searched = []
+    refuse = gitdir.refuse_pipe
+
+    def count(top: Path, *, deep: bool) -> None:
+        searched.append(deep)
+        refuse(top, deep=deep)
+
+    monkeypatch.setattr(gitdir, "refuse_pipe", count)
+    monkeypatch.setattr(gitask, "PATIENCE", 0.0)
+    assert asked.look(top) == expected
+    assert searched == [False, True]
+
+
+def commit_of(top: Path) -> Path:
+    name = git(top, "rev-parse", "HEAD")
+    path = top / ".git" / "objects" / name[:2] / name[2:]
+    path.chmod(0o644)
+    return path
+
+
+def a_commit_of_junk(top: Path) -> None:
+    commit_of(top).write_bytes(b"junk")
+
+
+def a_commit_larger_than_it_says(top: Path) -> None:
+    commit_of(top).write_bytes(zlib.compress(b"commit 10\0" + bytes(50_000_000)))
+
+
+def a_commit_that_is_gone(top: Path) -> None:
+    commit_of(top).unlink()
+
+
+def a_detached_head_whose_commit_is_gone(top: Path) -> None:
+    git(top, "checkout", "-q", "--detach")
+    commit_of(top).unlink()
+
+
+def a_packed_branch_whose_commit_is_gone(top: Path) -> None:
+    git(top, "pack-refs", "--all")
+    commit_of(top).unlink()
+
+
+def a_branch_that_names_a_file(top: Path) -> None:
+    (top / ".git" / "refs" / "heads" / "main").write_text(git(top, "rev-parse", "HEAD:a.py"))
+
+
+def a_head_that_climbs_out(top: Path) -> None:
+    (top / ".git" / "HEAD").write_text("ref: refs/heads/../../x\n")
+
+
+def a_branch_with_nothing_in_it(top: Path) -> None:
+    (top / ".git" / "refs" / "heads" / "main").write_bytes(b"")
+
+
+def a_branch_that_names_itself(top: Path) -> None:
+    (top / ".git" / "refs" / "heads" / "main").write_text("ref: refs/heads/main\n")
+
+
+def packed_branches_of_junk(top: Path) -> None:
+    git(top, "pack-refs", "--all")
+    (top / ".git" / "packed-refs").write_text("junk\n")
+
+
+NAMED_BY_HASH = (
+    a_commit_of_junk, a_commit_larger_than_it_says, a_commit_that_is_gone, a_detached_head_whose_commit_is_gone,
+    a_packed_branch_whose_commit_is_gone, a_branch_that_names_a_file,
+)  # fmt: skip
+NAMED_BY_REFERENCE = (a_head_that_climbs_out, a_branch_with_nothing_in_it, a_branch_that_names_itself, packed_branches_of_junk)
+
+
+@pytest.mark.parametrize("damage", [*NAMED_BY_HASH, *NAMED_BY_REFERENCE])
+def test_a_damaged_repository_is_never_one_without_commits(stranger: Stranger, damage: Callable[[Path], None]) -> None:
+    top = stranger.repository("case")
+    name = git(top, "rev-parse", "HEAD")
+    damage(top)
+    if damage is a_branch_that_names_a_file:
+        name = (top / ".git" / "refs" / "heads" / "main").read_text()
+    elif damage in NAMED_BY_REFERENCE:
+        name = "refs/heads/../../x" if damage is a_head_that_climbs_out else "refs/heads/main"
+    answer = asked.look(top)
+    assert answer.git is None
+    shown = name if name.startswith("refs/") else name[:12]
+    assert f"the commit that HEAD names ({shown}) cannot be read: the repository is damaged" in answer.problems[0]
+
+
+def test_a_damaged_submodule_is_not_at_the_commit_that_is_recorded(stranger: Stranger) -> None:
+    top, inner = stranger.repository("case"), stranger.repository("inner")
+    git(top, "submodule", "add", "-q", str(inner), "sub")
+    git(top, "commit", "-qm", "with a submodule")
+    (top / ".git" / "modules" / "sub" / "HEAD").write_text("ref: refs/heads/../../x\n")
+    answer = asked.look(top)
+    assert answer.git is None
+    assert "the commit that HEAD of sub names (refs/heads/../../x) cannot be read" in answer.problems[0]
+
+
+@pytest.mark.parametrize("way", ["orphan", "packed", "with a folder of that name", "by a symbolic reference"])
+def test_a_branch_that_is_new_has_no_commit(stranger: Stranger, way: str) -> None:
+    top = stranger.repository("case")
+    if way == "packed":
+        git(top, "pack-refs", "--all")
+    git(top, "checkout", "-q", "--orphan", "new")
+    if way == "with a folder of that name":
+        (top / ".git" / "refs" / "heads" / "new" / "empty").mkdir(parents=True)
+    elif way == "by a symbolic reference":
+        (top / ".git" / "refs" / "heads" / "new").write_text("ref: refs/heads/other\n")
+    answer = asked.look(top)
+    assert answer.problems == ()
+    assert answer.git is not None
+    assert answer.git.commit == ""
 
 
 @pytest.mark.parametrize(
