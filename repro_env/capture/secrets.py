@@ -158,6 +158,17 @@ _PUBLIC = re.compile(
 _FILES = [(kind, re.compile(rf"(?:.*/)?(?:{name})", re.IGNORECASE), _bytes(pattern)) for kind, name, pattern in credentials.FILES]
 _KNOWN = re.compile("(?:.*/)?(?:" + "|".join(name for _, name, _ in credentials.FILES) + ")", re.IGNORECASE)
 
+_PROGRAM = re.compile(
+    r".*\.(?:py[ixw]?|ipynb|[cm]?[jt]sx?|go|rs|c|h|cc|cpp|hpp|cu|cuh|java|kt|scala|swift|cs|php|rb|pl|lua|jl|r|vue)",
+    re.IGNORECASE,
+)
+"""Names of files of program text."""
+_IDENTIFIER = re.compile(rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::)[A-Za-z_$][\w$]*)*")
+_FIELD = re.compile(rb"\{[^{}\s\"']{1,80}\}")
+_F_STRING = re.compile(rb"(?i:\b(?:f|rf|fr))\\?[\"']\Z")
+_QUOTES = (b'"""', b"'''", b"`")
+"""Marks of strings of several lines."""
+
 _NAMES = (b"pass", b"pw", b"secret", b"credential", b"login")
 """Marks before values of any characters, in lower case. Other names are searched only before long runs."""
 _SETTING = "key or password in a setting"
@@ -271,10 +282,11 @@ def in_chunks(chunks: Iterable[bytes], path: str = "") -> list[tuple[int, str]]:
     text = first.count(b"\0", 0, 8192) * 100 <= min(len(first), 8192)
     program = first.startswith((b"\x7fELF", b"!<arch>"))
     found = dict.fromkeys(_in_known_file(path, first[:_HEAD], text=text))
+    code = _PROGRAM.fullmatch(path) is not None
     before, lines = b"", 0
     for chunk in chain([first], chunks):
         piece = before + chunk
-        for offset, kind in in_bytes(piece, text=text, program=program):
+        for offset, kind in in_bytes(piece, text=text, program=program, code=code):
             found[(piece.count(b"\n", 0, offset) + 1 + lines if text else 0), kind] = None
         if len(found) >= MOST:
             break
@@ -289,13 +301,14 @@ def in_text(text: str) -> list[tuple[int, str]]:
     return in_chunks([text.encode("utf-8", "replace")])
 
 
-def in_bytes(data: bytes, *, text: bool, program: bool = False) -> Iterator[tuple[int, str]]:
-    """(offset, kind) of secrets, in no order. `text`: named values count too. `program`: a binary with symbol names."""
-    yield from _tokens(data, text=text, program=program)
+def in_bytes(data: bytes, *, text: bool, program: bool = False, code: bool = False) -> Iterator[tuple[int, str]]:
+    """(offset, kind) of secrets, in no order. `text`: named values count too. `program`: a binary with symbol names.
+    `code`: the text of a program, in which an unquoted value is an expression."""
+    yield from _tokens(data, text=text, program=program, code=code)
     yield from _keys(data)
     yield from _at_signs(data)
     if text:
-        yield from _named(data)
+        yield from _named(data, code=code)
         yield from _commands(data)
     else:
         yield from _wide(data)
@@ -341,7 +354,7 @@ _PLAIN_SETTING = re.compile(
 """Values in a file of secrets that do not count as one: addresses, paths, plain words."""
 
 
-def _tokens(data: bytes, *, text: bool, program: bool = False) -> Iterator[tuple[int, str]]:
+def _tokens(data: bytes, *, text: bool, program: bool = False, code: bool = False) -> Iterator[tuple[int, str]]:
     """Tokens by their form; in text also random values after a name such as `token`. In binary data any byte may precede
     a token, so the middle of words is searched too, but not in programs, which are full of long names."""
     words = text or program
@@ -371,7 +384,7 @@ def _tokens(data: bytes, *, text: bool, program: bool = False) -> Iterator[tuple
         if b"AKIA" in region or b"ASIA" in region:
             yield from _aws(data, start, end)
         if text:
-            yield from _keyed(data, start, end)
+            yield from _keyed(data, start, end, code=code)
 
 
 def _aws(data: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
@@ -387,7 +400,7 @@ def _made_up(value: bytes) -> bool:
     return is_made_up(value.decode("latin-1"))
 
 
-def _keyed(data: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
+def _keyed(data: bytes, start: int, end: int, *, code: bool) -> Iterator[tuple[int, str]]:
     """Long values after a name such as `secret` or `token`."""
     begin = max(0, start - _NEAR)
     near = data[begin:end].lower()
@@ -397,7 +410,11 @@ def _keyed(data: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
             if not match[1] and b"," in data[match.start() : match.start(2)]:
                 continue  # `assertEqual(key, "...")`
             named = match[1] or data[match.start() : match.start() + 3].isupper()
-            if (is_random(value) or (named and is_uuid(value))) and not _is_public(data, match.start(), value):
+            if (
+                (is_random(value) or (named and is_uuid(value)))
+                and not _is_public(data, match.start(), value)
+                and not _is_expression(data, *match.span(2), code=code)
+            ):
                 yield match.start(2), _SETTING
         for match in _BEARER.finditer(data, begin, end + 1):
             value = match[1].decode("latin-1")
@@ -480,16 +497,39 @@ def _at_signs(data: bytes) -> Iterator[tuple[int, str]]:
         here = data.find(b"@", here + 1)
 
 
-def _named(data: bytes) -> Iterator[tuple[int, str]]:
-    """Passwords and other secrets, found by the name before them."""
+def _is_expression(data: bytes, start: int, end: int, *, code: bool) -> bool:
+    """Whether the value from `start` to `end` is computed by a program: a call, a name or an f-string with names, and not a
+    literal. In strings and comments of a program, as in other text, an unquoted word is taken for a literal."""
+    if data[start - 1 : start] in (b'"', b"'", b"`"):
+        return _F_STRING.search(data, max(0, start - 5), start) is not None and _FIELD.search(data, start, end) is not None
+    if _IDENTIFIER.fullmatch(data, start, end) is None:
+        return False
+    if data[end : end + 1] == b"(" and not is_random(data[start:end].decode("latin-1")):
+        return True
+    line = data[data.rfind(b"\n", 0, start) + 1 : start]
+    return (
+        code
+        and not any(mark in line for mark in (b"#", b"//", b"/*"))
+        and not any(line.count(quote) % 2 for quote in (b'"', b"'"))
+        and not any(data.count(mark, 0, start) % 2 for mark in _QUOTES)
+    )
+
+
+def _named(data: bytes, *, code: bool) -> Iterator[tuple[int, str]]:
+    """Passwords and other secrets, found by the name before them. `code`: the text of a program."""
     small = data.lower()
     for mark in _NAMES:
         here = small.find(mark)
         while here >= 0:
             match = (_LOGIN if mark == b"login" else _NAMED).match(data, here)
             if match is not None:
-                value = next(group for group in match.groups() if group).decode("latin-1")
-                if (is_password(value) or is_random(value)) and not _is_public(data, here, value):
+                start, end = next(match.span(group) for group in range(1, len(match.groups()) + 1) if match[group])
+                value = data[start:end].decode("latin-1")
+                if (
+                    (is_password(value) or is_random(value))
+                    and not _is_public(data, here, value)
+                    and not _is_expression(data, start, end, code=code)
+                ):
                     yield match.start(), _SETTING
             elif small.startswith(b"kind: ", here - 6) and (secret := _KUBERNETES.match(data, here, here + 2000)):
                 value = secret[1].decode("latin-1")

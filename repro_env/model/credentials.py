@@ -13,7 +13,7 @@ import json
 import re
 from typing import NamedTuple
 
-RULE = 2
+RULE = 3
 """Version of the rules; part of the cache keys of files that hold no secret."""
 
 
@@ -244,7 +244,7 @@ _MADE_UP = re.compile(
     r"example|sample|dummy|fake|your|xxxx|1234567890|placeholder|redacted|changeme|change_me|replace|insert|\bmy[_-]|\.\.\.|\*\*\*",
     re.IGNORECASE,
 )
-_SAMPLES = ("2YotnFZFEjr1zCsicMWpAA", "czZCaGRSa3F0MzpnWDFmQmF0M2JW")
+_SAMPLES = ("2YotnFZFEjr1zCsicMWpAA", "tGzv3JOkF0XG5Qx2TlKWIA", "czZCaGRSa3F0MzpnWDFmQmF0M2JW")
 """Examples of RFC 6749, which many documents copy."""
 _CLAIMS = frozenset({"iss", "exp", "iat", "nbf", "aud", "jti", "sub", "scope"})
 _REFERENCE = re.compile(
