@@ -23,7 +23,7 @@ import msgspec
 from repro_env.capture.globs import Glob
 from repro_env.io.files import Found
 from repro_env.model import codec, credentials, redact
-from repro_env.model.credentials import RULE, is_made_up, is_password, is_random, is_reference, is_uuid
+from repro_env.model.credentials import RULE, is_app_password, is_made_up, is_password, is_random, is_reference, is_uuid
 
 PIECE = 4 << 20
 """Bytes searched at once."""
@@ -82,9 +82,11 @@ _AWS_SECRET = _bytes(
 
 _QUOTE = r"[rbfu]{0,2}\\?[\"'`]"
 _BETWEEN = (
-    # What is between a name and its value: `x`, `x"`, `x")`, then the sign, `: str =`, `default=`, `value=`, a new line.
+    # What is between a name and its value: `x`, `x"`, `x")`, then the sign, `: str =`, `default=`, `value=`, a new line,
+    # `|` or `>` of YAML and a new line.
     r"[\"'`)\]\\]{0,4}(?:"
     r"[ \t]{0,20}(?:=>|:=|:\s{0,4}[\w.\[\], |]{1,40}=(?!=)|[=:](?!=)|,(?=\s{0,4}[\"']))\s{0,40}\(?\s{0,40}(?:SecretStr\()?"
+    r"|[\"']?:[ \t]{1,8}[|>][-+1-9]{0,2}[ \t]{0,8}\r?\n[ \t]{1,40}"
     r"|[\"'][^\n]{0,80}?(?:default|value)\s{0,4}=\s{0,4}|\n\s{0,20}value:[ \t]|[\"']?>|[ \t]is[ \t]|[ \t]{1,8}(?=[^\s=:]))"
 )
 _VALUE = rf"(?:{_QUOTE}([^\"'`\\\n]{{8,200}})\\?[\"'`]|([^\s\"'`,;&<>(){{}}\[\]|\\]{{8,200}}))"
@@ -103,14 +105,21 @@ _BEARER = _bytes(
 )
 _OPTION = _bytes(r" -(?:[upPakw]|-user|-proxy-user|-pass\w*)[ =]{0,2}[\"']?(?:[\w.@-]{1,60}:)?([^\s\"'`$:]{8,200})")
 _TOOL = _bytes(r"\b(?:curl|wget|sshpass|mysql\w*|redis-cli|mongo\w*|docker login|openssl|zip|psql|smbclient|twine)\b")
-_LOGIN = _bytes(
-    r"login\([^)\n]{0,80}?[\"']([0-9a-f]{40})[\"']|login\(\s{0,20}[\"'][^\"'\n]{1,80}[\"'],\s{0,20}[\"']([^\"'\n]{8,100})[\"']|login ([0-9a-f]{40})\b"
-)
+_PAIR = rf"\(\s{{0,20}}{_QUOTE}[^\"'\\\n]{{1,80}}\\?[\"'],\s{{0,20}}(?:password\s?=\s?)?{_QUOTE}([^\"'\\\n]{{8,100}})\\?[\"']"
+"""`("ann", "...")`: a user's name and the password."""
+_LOGIN = _bytes(rf"login\([^)\n]{{0,80}}?[\"']([0-9a-f]{{40}})\\?[\"']|login{_PAIR}|login ([0-9a-f]{{40}})\b")
+_AUTH = _bytes(rf"auth(?:\s{{0,4}}=\s{{0,4}}|[\"']\s{{0,4}}:\s{{0,4}})?{_PAIR}", _IGNORE)
 _ORACLE = _bytes(r"jdbc:oracle:\w+:[\w.-]{1,60}/([^\s@\"'/]{6,100})@")
 _LONG = tuple(
     (mark.encode(), kind, _bytes(pattern))
     for marks, kind, pattern in (
         (("cloudsmith.io/",), "package index token", r"cloudsmith\.io/(?:basic/)?([A-Za-z0-9]{16})/"),
+        (("wandb",), "Weights & Biases key", r"(?i:wandb)[\"']?\s{0,4}[=:]\s{0,4}[\"']?([0-9a-f]{40})(?![0-9A-Za-z])"),
+        (
+            ("experiment(", "comet"),
+            "Comet key",
+            r"(?:Experiment|comet_ml\.\w{1,20}|API)\(\s{0,20}\\?[\"']([A-Za-z0-9]{25})\\?[\"']",
+        ),
         (("/t/",), "conda channel token", r"://[^\s\"'<>]{1,200}/t/([A-Za-z]{2}-[0-9a-f-]{20,})/"),
         (
             ("signature=", "sig="),
@@ -169,7 +178,7 @@ _F_STRING = re.compile(rb"(?i:\b(?:f|rf|fr))\\?[\"']\Z")
 _QUOTES = (b'"""', b"'''", b"`")
 """Marks of strings of several lines."""
 
-_NAMES = (b"pass", b"pw", b"secret", b"credential", b"login")
+_NAMES = {b"pass": _NAMED, b"pw": _NAMED, b"secret": _NAMED, b"credential": _NAMED, b"login": _LOGIN, b"auth": _AUTH}
 """Marks before values of any characters, in lower case. Other names are searched only before long runs."""
 _SETTING = "key or password in a setting"
 
@@ -518,15 +527,15 @@ def _is_expression(data: bytes, start: int, end: int, *, code: bool) -> bool:
 def _named(data: bytes, *, code: bool) -> Iterator[tuple[int, str]]:
     """Passwords and other secrets, found by the name before them. `code`: the text of a program."""
     small = data.lower()
-    for mark in _NAMES:
+    for mark, pattern in _NAMES.items():
         here = small.find(mark)
         while here >= 0:
-            match = (_LOGIN if mark == b"login" else _NAMED).match(data, here)
+            match = pattern.match(data, here)
             if match is not None:
                 start, end = next(match.span(group) for group in range(1, len(match.groups()) + 1) if match[group])
                 value = data[start:end].decode("latin-1")
                 if (
-                    (is_password(value) or is_random(value))
+                    (is_password(value) or is_random(value) or (pattern is _LOGIN and is_app_password(value)))
                     and not _is_public(data, here, value)
                     and not _is_expression(data, start, end, code=code)
                 ):
