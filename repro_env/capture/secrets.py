@@ -9,6 +9,7 @@ Contents of gzip files are searched too; other archives are not unpacked.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import stat
@@ -23,7 +24,16 @@ import msgspec
 from repro_env.capture.globs import Glob
 from repro_env.io.files import Found
 from repro_env.model import codec, credentials, redact
-from repro_env.model.credentials import RULE, is_app_password, is_made_up, is_password, is_random, is_reference, is_uuid
+from repro_env.model.credentials import (
+    RULE,
+    is_app_password,
+    is_made_up,
+    is_password,
+    is_placeholder,
+    is_random,
+    is_reference,
+    is_uuid,
+)
 
 PIECE = 4 << 20
 """Bytes searched at once."""
@@ -145,7 +155,9 @@ _LONG = tuple(
 )
 """Long values with another mark near them."""
 _PART_OF_JWK = re.compile(rb"\"[dk]\\?\"\s*:\s*\\?\"\Z")
-_KUBERNETES = _bytes(r"Secret\b.{0,1900}?\b(?:data|stringData):\s*\n\s+[\w.-]+:\s*[\"']?([^\s\"'{}$<>]{8,})", re.DOTALL)
+_KUBERNETES = _bytes(r"Secret\b(?:(?!\n---).){0,1900}?\b(?:data|stringData):[ \t\r]*((?:\n(?:[ \t][^\n]*)?)+)", re.DOTALL)
+"""A Secret, up to the end of its data."""
+_ENTRY = _bytes(r"^\s+[\w.-]+:[ \t]*(?:[|>][-+1-9]{0,2}[ \t\r]*\n[ \t]*)?[\"']?([^\s\"'{}$<>]{8,})", re.MULTILINE)
 _PART = r"(?:[^\s/:@'\"`<>{}$%()\[\]*\\,;|&#?]|%[0-9A-Fa-f]{2})"
 _PASSWORD_URL = _bytes(rf"\b[A-Za-z][A-Za-z0-9+.-]{{1,30}}://({_PART}{{0,100}}):({_PART}{{3,200}})@([A-Za-z0-9.-]+)")
 _TOKEN_URL = _bytes(r"://([A-Za-z0-9_-]{16,100})@[A-Za-z0-9-]+\.")
@@ -498,7 +510,8 @@ def _at_signs(data: bytes) -> Iterator[tuple[int, str]]:
                 if match.end() > here and _is_password_of_url(user, password, host):
                     yield match.start(), "password in a URL"
             token = _TOKEN_URL.match(data, scheme, here + 100)
-            if token and is_random(token[1].decode("latin-1")):
+            # The user of ssh is a name, as in the redaction.
+            if token and not data.endswith(b"ssh", 0, scheme) and is_random(token[1].decode("latin-1")):
                 yield token.start(), "token in a URL"
             done = here
         elif data.startswith(b"@//", here) and (oracle := _ORACLE.search(data, max(0, here - _AROUND), here + 1)):
@@ -541,14 +554,22 @@ def _named(data: bytes, *, code: bool) -> Iterator[tuple[int, str]]:
                 ):
                     yield match.start(), _SETTING
             elif small.startswith(b"kind: ", here - 6) and (secret := _KUBERNETES.match(data, here, here + 2000)):
-                value = secret[1].decode("latin-1")
-                if not is_reference(value) and not _NO_PASSWORD.fullmatch(value):
+                if not all(_is_no_value(entry[1].decode("latin-1")) for entry in _ENTRY.finditer(secret[1])):
                     yield secret.start(), "secret of Kubernetes"
             elif small.startswith(b"password ", here) and (login := _NETRC.search(data, max(0, here - 200), here + 200)):
                 password, host = login[2].decode("latin-1"), (login[1] or b"x.y").decode("latin-1")
                 if not _NO_PASSWORD.fullmatch(password) and not _MADE_UP_NETRC.search(login[0]) and not _LOCAL.fullmatch(host):
                     yield login.start(), "password of a .netrc"
             here = small.find(mark, here + len(mark))
+
+
+def _is_no_value(value: str) -> bool:
+    """Whether a value of a Kubernetes Secret, or what it is the base64 of, is a reference or a placeholder."""
+    try:
+        plain = base64.b64decode(value, validate=True).decode("ascii").strip()
+    except ValueError:
+        plain = value
+    return any(is_reference(one) or is_placeholder(one) or _NO_PASSWORD.fullmatch(one) for one in (value, plain))
 
 
 def _commands(data: bytes) -> Iterator[tuple[int, str]]:

@@ -85,7 +85,7 @@ SHAPES = (
     _token("LangSmith key", "lsv2_pt_ lsv2_sk_", r"[0-9a-f]{32}_[0-9a-f]{10}"),
     _token("LangSmith key", "ls__", r"[0-9a-f]{32}"),
     _token("Together key", "tgp_v1_", _DIGIT + r"[A-Za-z0-9_-]{40,}"),
-    _token("Tailscale key", "tskey-", r"(?:auth|api|client|scim|webhook)-[A-Za-z0-9]{6,}-" + _DIGIT + r"[A-Za-z0-9]{20,}"),
+    _token("Tailscale key", "tskey-", r"(?:auth|api|client|scim|webhook)-(?:[A-Za-z0-9]{6,}-)?" + _DIGIT + r"[A-Za-z0-9]{20,}"),
     _token("Pinecone key", "pcsk_", r"[A-Za-z0-9_]{40,}"),
     _token("Vault token", "hvs. hvb. hvr.", r"[A-Za-z0-9_-]{24,}"),
     _token("DigitalOcean token", "dop_v1_ doo_v1_ dor_v1_", r"[0-9a-f]{64}"),
