@@ -285,7 +285,8 @@ def is_placeholder(value: str) -> bool:
 def _random_part(value: str) -> str:
     """The longest part with a letter in it: the other parts of `xoxb-123456789012-...` are numbers that are no secret."""
     parts = [part for part in re.split(r"[^A-Za-z0-9]", value) if not part.isdigit()]
-    return max(parts, key=len, default="") or value
+    longest = max(parts, key=len, default="")
+    return longest if len(longest) >= 8 else value
 
 
 def is_reference(value: str) -> bool:

@@ -444,7 +444,7 @@ CLEAN: dict[str, str] = {
     "expression.py": "credentials = standard_b64encode(credentials).decode('ascii')\npassword = Zq7Rk2LmTx + suffix\nsecret = Zq7Rk2LmTx.Wd5Hs9\npassword = f'{user}-{Zq7Rk2LmTx}'\npassword=f\"Zq7-Rk2.{suffix}!\"\n",
     "expression.ts": "const password = base64Url2(x);\nconnect({secret: Zq7Rk2LmTx, password: Zq7Rk2LmTx4}); // why\n",
     "expression.ipynb": '{"cells": [{"cell_type": "code", "source": ["credentials = standard_b64encode(password)\\n"]}]}',
-    "slack.md": "SLACK=xoxb-123456789012-1234567890123-" + "a" * 24 + "\nxoxb-123456789012-1234567890123-" + "1234567890AbCdEfGhIjKlMn" + "\n",
+    "slack.md": "xoxb-123456789012-1234567890123-<token>\nSLACK=xoxb-123456789012-1234567890123-" + "a" * 24 + "\nxoxb-123456789012-1234567890123-" + "1234567890AbCdEfGhIjKlMn" + "\n",
     "pair.py": "auth=('user', 'password')\nauth = (name, Zq7Rk2LmTx)\nsmtp.login('ann', 'your pass word here')\nauth('read', 'runs/2024-01-02')\n",
     "block.yaml": "password: |\n  ${DB_PASSWORD}\nsecret: >\n  <your secret>\ndescription: |\n  Zq7Rk2LmTx\n",
     "wandb.txt": "wandb==0.17.5\nwandb: Run data is saved locally in wandb/run-20240101_120000-1a2b3c4d\nexperiment('baseline')\n",
