@@ -9,6 +9,7 @@ Contents of gzip files are searched too; other archives are not unpacked.
 
 from __future__ import annotations
 
+import base64
 import os
 import re
 import stat
@@ -23,7 +24,16 @@ import msgspec
 from repro_env.capture.globs import Glob
 from repro_env.io.files import Found
 from repro_env.model import codec, credentials, redact
-from repro_env.model.credentials import RULE, is_made_up, is_password, is_random, is_reference, is_uuid
+from repro_env.model.credentials import (
+    RULE,
+    is_app_password,
+    is_made_up,
+    is_password,
+    is_placeholder,
+    is_random,
+    is_reference,
+    is_uuid,
+)
 
 PIECE = 4 << 20
 """Bytes searched at once."""
@@ -82,9 +92,11 @@ _AWS_SECRET = _bytes(
 
 _QUOTE = r"[rbfu]{0,2}\\?[\"'`]"
 _BETWEEN = (
-    # What is between a name and its value: `x`, `x"`, `x")`, then the sign, `: str =`, `default=`, `value=`, a new line.
+    # What is between a name and its value: `x`, `x"`, `x")`, then the sign, `: str =`, `default=`, `value=`, a new line,
+    # `|` or `>` of YAML and a new line.
     r"[\"'`)\]\\]{0,4}(?:"
     r"[ \t]{0,20}(?:=>|:=|:\s{0,4}[\w.\[\], |]{1,40}=(?!=)|[=:](?!=)|,(?=\s{0,4}[\"']))\s{0,40}\(?\s{0,40}(?:SecretStr\()?"
+    r"|[\"']?:[ \t]{1,8}[|>][-+1-9]{0,2}[ \t]{0,8}\r?\n[ \t]{1,40}"
     r"|[\"'][^\n]{0,80}?(?:default|value)\s{0,4}=\s{0,4}|\n\s{0,20}value:[ \t]|[\"']?>|[ \t]is[ \t]|[ \t]{1,8}(?=[^\s=:]))"
 )
 _VALUE = rf"(?:{_QUOTE}([^\"'`\\\n]{{8,200}})\\?[\"'`]|([^\s\"'`,;&<>(){{}}\[\]|\\]{{8,200}}))"
@@ -103,14 +115,21 @@ _BEARER = _bytes(
 )
 _OPTION = _bytes(r" -(?:[upPakw]|-user|-proxy-user|-pass\w*)[ =]{0,2}[\"']?(?:[\w.@-]{1,60}:)?([^\s\"'`$:]{8,200})")
 _TOOL = _bytes(r"\b(?:curl|wget|sshpass|mysql\w*|redis-cli|mongo\w*|docker login|openssl|zip|psql|smbclient|twine)\b")
-_LOGIN = _bytes(
-    r"login\([^)\n]{0,80}?[\"']([0-9a-f]{40})[\"']|login\(\s{0,20}[\"'][^\"'\n]{1,80}[\"'],\s{0,20}[\"']([^\"'\n]{8,100})[\"']|login ([0-9a-f]{40})\b"
-)
+_PAIR = rf"\(\s{{0,20}}{_QUOTE}[^\"'\\\n]{{1,80}}\\?[\"'],\s{{0,20}}(?:password\s?=\s?)?{_QUOTE}([^\"'\\\n]{{8,100}})\\?[\"']"
+"""`("ann", "...")`: a user's name and the password."""
+_LOGIN = _bytes(rf"login\([^)\n]{{0,80}}?[\"']([0-9a-f]{{40}})\\?[\"']|login{_PAIR}|login ([0-9a-f]{{40}})\b")
+_AUTH = _bytes(rf"auth(?:\s{{0,4}}=\s{{0,4}}|[\"']\s{{0,4}}:\s{{0,4}})?{_PAIR}", _IGNORE)
 _ORACLE = _bytes(r"jdbc:oracle:\w+:[\w.-]{1,60}/([^\s@\"'/]{6,100})@")
 _LONG = tuple(
     (mark.encode(), kind, _bytes(pattern))
     for marks, kind, pattern in (
         (("cloudsmith.io/",), "package index token", r"cloudsmith\.io/(?:basic/)?([A-Za-z0-9]{16})/"),
+        (("wandb",), "Weights & Biases key", r"(?i:wandb)[\"']?\s{0,4}[=:]\s{0,4}[\"']?([0-9a-f]{40})(?![0-9A-Za-z])"),
+        (
+            ("experiment(", "comet"),
+            "Comet key",
+            r"(?:Experiment|comet_ml\.\w{1,20}|API)\(\s{0,20}\\?[\"']([A-Za-z0-9]{25})\\?[\"']",
+        ),
         (("/t/",), "conda channel token", r"://[^\s\"'<>]{1,200}/t/([A-Za-z]{2}-[0-9a-f-]{20,})/"),
         (
             ("signature=", "sig="),
@@ -136,7 +155,9 @@ _LONG = tuple(
 )
 """Long values with another mark near them."""
 _PART_OF_JWK = re.compile(rb"\"[dk]\\?\"\s*:\s*\\?\"\Z")
-_KUBERNETES = _bytes(r"Secret\b.{0,1900}?\b(?:data|stringData):\s*\n\s+[\w.-]+:\s*[\"']?([^\s\"'{}$<>]{8,})", re.DOTALL)
+_KUBERNETES = _bytes(r"Secret\b(?:(?!\n---).){0,1900}?\b(?:data|stringData):[ \t\r]*((?:\n(?:[ \t][^\n]*)?)+)", re.DOTALL)
+"""A Secret, up to the end of its data."""
+_ENTRY = _bytes(r"^\s+[\w.-]+:[ \t]*(?:[|>][-+1-9]{0,2}[ \t\r]*\n[ \t]*)?[\"']?([^\s\"'{}$<>]{8,})", re.MULTILINE)
 _PART = r"(?:[^\s/:@'\"`<>{}$%()\[\]*\\,;|&#?]|%[0-9A-Fa-f]{2})"
 _PASSWORD_URL = _bytes(rf"\b[A-Za-z][A-Za-z0-9+.-]{{1,30}}://({_PART}{{0,100}}):({_PART}{{3,200}})@([A-Za-z0-9.-]+)")
 _TOKEN_URL = _bytes(r"://([A-Za-z0-9_-]{16,100})@[A-Za-z0-9-]+\.")
@@ -158,7 +179,18 @@ _PUBLIC = re.compile(
 _FILES = [(kind, re.compile(rf"(?:.*/)?(?:{name})", re.IGNORECASE), _bytes(pattern)) for kind, name, pattern in credentials.FILES]
 _KNOWN = re.compile("(?:.*/)?(?:" + "|".join(name for _, name, _ in credentials.FILES) + ")", re.IGNORECASE)
 
-_NAMES = (b"pass", b"pw", b"secret", b"credential", b"login")
+_PROGRAM = re.compile(
+    r".*\.(?:py[ixw]?|ipynb|[cm]?[jt]sx?|go|rs|c|h|cc|cpp|hpp|cu|cuh|java|kt|scala|swift|cs|php|rb|pl|lua|jl|r|vue)",
+    re.IGNORECASE,
+)
+"""Names of files of program text."""
+_IDENTIFIER = re.compile(rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::)[A-Za-z_$][\w$]*)*")
+_FIELD = re.compile(rb"\{[^{}\s\"']{1,80}\}")
+_F_STRING = re.compile(rb"(?i:\b(?:f|rf|fr))\\?[\"']\Z")
+_QUOTES = (b'"""', b"'''", b"`")
+"""Marks of strings of several lines."""
+
+_NAMES = {b"pass": _NAMED, b"pw": _NAMED, b"secret": _NAMED, b"credential": _NAMED, b"login": _LOGIN, b"auth": _AUTH}
 """Marks before values of any characters, in lower case. Other names are searched only before long runs."""
 _SETTING = "key or password in a setting"
 
@@ -271,10 +303,11 @@ def in_chunks(chunks: Iterable[bytes], path: str = "") -> list[tuple[int, str]]:
     text = first.count(b"\0", 0, 8192) * 100 <= min(len(first), 8192)
     program = first.startswith((b"\x7fELF", b"!<arch>"))
     found = dict.fromkeys(_in_known_file(path, first[:_HEAD], text=text))
+    code = _PROGRAM.fullmatch(path) is not None
     before, lines = b"", 0
     for chunk in chain([first], chunks):
         piece = before + chunk
-        for offset, kind in in_bytes(piece, text=text, program=program):
+        for offset, kind in in_bytes(piece, text=text, program=program, code=code):
             found[(piece.count(b"\n", 0, offset) + 1 + lines if text else 0), kind] = None
         if len(found) >= MOST:
             break
@@ -289,13 +322,14 @@ def in_text(text: str) -> list[tuple[int, str]]:
     return in_chunks([text.encode("utf-8", "replace")])
 
 
-def in_bytes(data: bytes, *, text: bool, program: bool = False) -> Iterator[tuple[int, str]]:
-    """(offset, kind) of secrets, in no order. `text`: named values count too. `program`: a binary with symbol names."""
-    yield from _tokens(data, text=text, program=program)
+def in_bytes(data: bytes, *, text: bool, program: bool = False, code: bool = False) -> Iterator[tuple[int, str]]:
+    """(offset, kind) of secrets, in no order. `text`: named values count too. `program`: a binary with symbol names.
+    `code`: the text of a program, in which an unquoted value is an expression."""
+    yield from _tokens(data, text=text, program=program, code=code)
     yield from _keys(data)
     yield from _at_signs(data)
     if text:
-        yield from _named(data)
+        yield from _named(data, code=code)
         yield from _commands(data)
     else:
         yield from _wide(data)
@@ -341,7 +375,7 @@ _PLAIN_SETTING = re.compile(
 """Values in a file of secrets that do not count as one: addresses, paths, plain words."""
 
 
-def _tokens(data: bytes, *, text: bool, program: bool = False) -> Iterator[tuple[int, str]]:
+def _tokens(data: bytes, *, text: bool, program: bool = False, code: bool = False) -> Iterator[tuple[int, str]]:
     """Tokens by their form; in text also random values after a name such as `token`. In binary data any byte may precede
     a token, so the middle of words is searched too, but not in programs, which are full of long names."""
     words = text or program
@@ -371,7 +405,7 @@ def _tokens(data: bytes, *, text: bool, program: bool = False) -> Iterator[tuple
         if b"AKIA" in region or b"ASIA" in region:
             yield from _aws(data, start, end)
         if text:
-            yield from _keyed(data, start, end)
+            yield from _keyed(data, start, end, code=code)
 
 
 def _aws(data: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
@@ -387,7 +421,7 @@ def _made_up(value: bytes) -> bool:
     return is_made_up(value.decode("latin-1"))
 
 
-def _keyed(data: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
+def _keyed(data: bytes, start: int, end: int, *, code: bool) -> Iterator[tuple[int, str]]:
     """Long values after a name such as `secret` or `token`."""
     begin = max(0, start - _NEAR)
     near = data[begin:end].lower()
@@ -397,7 +431,11 @@ def _keyed(data: bytes, start: int, end: int) -> Iterator[tuple[int, str]]:
             if not match[1] and b"," in data[match.start() : match.start(2)]:
                 continue  # `assertEqual(key, "...")`
             named = match[1] or data[match.start() : match.start() + 3].isupper()
-            if (is_random(value) or (named and is_uuid(value))) and not _is_public(data, match.start(), value):
+            if (
+                (is_random(value) or (named and is_uuid(value)))
+                and not _is_public(data, match.start(), value)
+                and not _is_expression(data, *match.span(2), code=code)
+            ):
                 yield match.start(2), _SETTING
         for match in _BEARER.finditer(data, begin, end + 1):
             value = match[1].decode("latin-1")
@@ -472,7 +510,8 @@ def _at_signs(data: bytes) -> Iterator[tuple[int, str]]:
                 if match.end() > here and _is_password_of_url(user, password, host):
                     yield match.start(), "password in a URL"
             token = _TOKEN_URL.match(data, scheme, here + 100)
-            if token and is_random(token[1].decode("latin-1")):
+            # The user of ssh is a name, as in the redaction.
+            if token and not data.endswith(b"ssh", 0, scheme) and is_random(token[1].decode("latin-1")):
                 yield token.start(), "token in a URL"
             done = here
         elif data.startswith(b"@//", here) and (oracle := _ORACLE.search(data, max(0, here - _AROUND), here + 1)):
@@ -480,26 +519,57 @@ def _at_signs(data: bytes) -> Iterator[tuple[int, str]]:
         here = data.find(b"@", here + 1)
 
 
-def _named(data: bytes) -> Iterator[tuple[int, str]]:
-    """Passwords and other secrets, found by the name before them."""
+def _is_expression(data: bytes, start: int, end: int, *, code: bool) -> bool:
+    """Whether the value from `start` to `end` is computed by a program: a call, a name or an f-string with names, and not a
+    literal. In strings and comments of a program, as in other text, an unquoted word is taken for a literal."""
+    if data[start - 1 : start] in (b'"', b"'", b"`"):
+        return _F_STRING.search(data, max(0, start - 5), start) is not None and _FIELD.search(data, start, end) is not None
+    if _IDENTIFIER.fullmatch(data, start, end) is None:
+        return False
+    if data[end : end + 1] == b"(" and not is_random(data[start:end].decode("latin-1")):
+        return True
+    line = data[data.rfind(b"\n", 0, start) + 1 : start]
+    return (
+        code
+        and not any(mark in line for mark in (b"#", b"//", b"/*"))
+        and not any(line.count(quote) % 2 for quote in (b'"', b"'"))
+        and not any(data.count(mark, 0, start) % 2 for mark in _QUOTES)
+    )
+
+
+def _named(data: bytes, *, code: bool) -> Iterator[tuple[int, str]]:
+    """Passwords and other secrets, found by the name before them. `code`: the text of a program."""
     small = data.lower()
-    for mark in _NAMES:
+    for mark, pattern in _NAMES.items():
         here = small.find(mark)
         while here >= 0:
-            match = (_LOGIN if mark == b"login" else _NAMED).match(data, here)
+            match = pattern.match(data, here)
             if match is not None:
-                value = next(group for group in match.groups() if group).decode("latin-1")
-                if (is_password(value) or is_random(value)) and not _is_public(data, here, value):
+                start, end = next(match.span(group) for group in range(1, len(match.groups()) + 1) if match[group])
+                value = data[start:end].decode("latin-1")
+                if (
+                    (is_password(value) or is_random(value) or (pattern is _LOGIN and is_app_password(value)))
+                    and not _is_public(data, here, value)
+                    and not _is_expression(data, start, end, code=code)
+                ):
                     yield match.start(), _SETTING
             elif small.startswith(b"kind: ", here - 6) and (secret := _KUBERNETES.match(data, here, here + 2000)):
-                value = secret[1].decode("latin-1")
-                if not is_reference(value) and not _NO_PASSWORD.fullmatch(value):
+                if not all(_is_no_value(entry[1].decode("latin-1")) for entry in _ENTRY.finditer(secret[1])):
                     yield secret.start(), "secret of Kubernetes"
             elif small.startswith(b"password ", here) and (login := _NETRC.search(data, max(0, here - 200), here + 200)):
                 password, host = login[2].decode("latin-1"), (login[1] or b"x.y").decode("latin-1")
                 if not _NO_PASSWORD.fullmatch(password) and not _MADE_UP_NETRC.search(login[0]) and not _LOCAL.fullmatch(host):
                     yield login.start(), "password of a .netrc"
             here = small.find(mark, here + len(mark))
+
+
+def _is_no_value(value: str) -> bool:
+    """Whether a value of a Kubernetes Secret, or what it is the base64 of, is a reference or a placeholder."""
+    try:
+        plain = base64.b64decode(value, validate=True).decode("ascii").strip()
+    except ValueError:
+        plain = value
+    return any(is_reference(one) or is_placeholder(one) or _NO_PASSWORD.fullmatch(one) for one in (value, plain))
 
 
 def _commands(data: bytes) -> Iterator[tuple[int, str]]:

@@ -13,7 +13,7 @@ import json
 import re
 from typing import NamedTuple
 
-RULE = 2
+RULE = 3
 """Version of the rules; part of the cache keys of files that hold no secret."""
 
 
@@ -83,6 +83,9 @@ SHAPES = (
     _token("xAI key", "xai-", r"[A-Za-z0-9]{60,}"),
     _token("Perplexity key", "pplx-", r"[A-Za-z0-9]{40,}"),
     _token("LangSmith key", "lsv2_pt_ lsv2_sk_", r"[0-9a-f]{32}_[0-9a-f]{10}"),
+    _token("LangSmith key", "ls__", r"[0-9a-f]{32}"),
+    _token("Together key", "tgp_v1_", _DIGIT + r"[A-Za-z0-9_-]{40,}"),
+    _token("Tailscale key", "tskey-", r"(?:auth|api|client|scim|webhook)-(?:[A-Za-z0-9]{6,}-)?" + _DIGIT + r"[A-Za-z0-9]{20,}"),
     _token("Pinecone key", "pcsk_", r"[A-Za-z0-9_]{40,}"),
     _token("Vault token", "hvs. hvb. hvr.", r"[A-Za-z0-9_-]{24,}"),
     _token("DigitalOcean token", "dop_v1_ doo_v1_ dor_v1_", r"[0-9a-f]{64}"),
@@ -241,10 +244,10 @@ _DISTINCT = 10
 _HASHED = re.compile(r"pbkdf2|\$argon2|argon2|bcrypt|scrypt|sha1\$|md5\$|sha256:|sha512:")
 """Marks of password hashes."""
 _MADE_UP = re.compile(
-    r"example|sample|dummy|fake|your|xxxx|1234567890|placeholder|redacted|changeme|change_me|replace|insert|\bmy[_-]|\.\.\.|\*\*\*",
+    r"example|sample|dummy|fake|your|xxxx|placeholder|redacted|changeme|change_me|replace|insert|\bmy[_-]|\.\.\.|\*\*\*",
     re.IGNORECASE,
 )
-_SAMPLES = ("2YotnFZFEjr1zCsicMWpAA", "czZCaGRSa3F0MzpnWDFmQmF0M2JW")
+_SAMPLES = ("2YotnFZFEjr1zCsicMWpAA", "tGzv3JOkF0XG5Qx2TlKWIA", "czZCaGRSa3F0MzpnWDFmQmF0M2JW")
 """Examples of RFC 6749, which many documents copy."""
 _CLAIMS = frozenset({"iss", "exp", "iat", "nbf", "aud", "jti", "sub", "scope"})
 _REFERENCE = re.compile(
@@ -264,7 +267,26 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*(?:\(|\[|\.[A-Za-z_]\w*\b)|.*(?:\(\)|->|::|=
 
 def is_made_up(value: str) -> bool:
     """Whether a value is obviously a placeholder: few different characters, `example`, `your`, `xxxx`."""
-    return len(set(value)) < _DISTINCT or _MADE_UP.search(value) is not None or value in _SAMPLES or _is_sample_token(value)
+    part = _random_part(value)
+    return (
+        len(set(value)) < _DISTINCT
+        or len(set(part)) < min(_DISTINCT, len(part) // 3)
+        or is_placeholder(value)
+        or value in _SAMPLES
+        or _is_sample_token(value)
+    )
+
+
+def is_placeholder(value: str) -> bool:
+    """Whether a value holds a word of placeholders, or 1234567890 in its random part."""
+    return _MADE_UP.search(value) is not None or "1234567890" in _random_part(value)
+
+
+def _random_part(value: str) -> str:
+    """The longest part with a letter in it: the other parts of `xoxb-123456789012-...` are numbers that are no secret."""
+    parts = [part for part in re.split(r"[^A-Za-z0-9]", value) if not part.isdigit()]
+    longest = max(parts, key=len, default="")
+    return longest if len(longest) >= 8 else value
 
 
 def is_reference(value: str) -> bool:
@@ -283,7 +305,7 @@ def is_random(value: str) -> bool:
         and len(plain) - digits >= 2
         and len(set(plain)) >= (_DISTINCT if hexadecimal else min(14, len(plain) - 2))
         and max(map(len, re.split(r"[^A-Za-z0-9]", value))) >= 16  # UUIDs and words with underscores are names
-        and not _MADE_UP.search(value)
+        and not is_placeholder(value)
         and value not in _SAMPLES
         and not _HASHED.match(value)
         and not re.search(r"0123456789|abcdef|(.)\1{4}", value)
@@ -317,12 +339,22 @@ def is_password(value: str) -> bool:
         and len(set(value)) >= 6
         and not is_reference(value)
         and not _HASHED.match(value)
-        and not _MADE_UP.search(value)
+        and not is_placeholder(value)
         and not _WORDS.search(value)
         and not _CODE.match(value)
         and not any(one.isspace() for one in value)
         and re.fullmatch(r"[A-Z][A-Za-z]*[0-9]{1,2}|[\d.:TZ+-]+|v?\d+(?:\.\w+)+|[\w-]+(?:[._/:-][\w-]+){3,}|[A-Z0-9_]+", value)
         is None
+    )
+
+
+def is_app_password(value: str) -> bool:
+    """Whether this is a password of Google for one program: 16 small letters in four groups."""
+    return (
+        re.fullmatch(r"[a-z]{4}(?: [a-z]{4}){3}", value) is not None
+        and len(set(value)) >= 8
+        and not _MADE_UP.search(value)
+        and not re.search(r"pass|word|pswd", value)
     )
 
 

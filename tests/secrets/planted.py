@@ -19,6 +19,7 @@ ALPHABETS = {
     "l": string.ascii_lowercase + string.digits,
     "h": HEX,
     "d": string.digits,
+    "s": string.ascii_lowercase,
     "u": ALNUM + "-_",
     "b": ALNUM + "+/",
     "p": ALNUM + "!#%^*~",
@@ -36,7 +37,7 @@ class Mint:
 
     def draw(self, name: str, text: str) -> str:
         """`{a:36}` stands for 36 letters and digits, `{A:16}` for capitals and 2 to 7, `{h:40}` for hexadecimal digits,
-        `{d:9}` for digits, `{C:9}` for capitals and digits, `{l:9}` for small letters and digits, `{u:9}` and `{b:9}` for
+        `{d:9}` for digits, `{s:9}` for small letters, `{C:9}` for capitals and digits, `{l:9}` for small letters and digits, `{u:9}` and `{b:9}` for
         base64 (of URLs, and plain), `{p:9}` for a password, `{w:9}` for a word with two digits."""
         made = ""
         while text:
