@@ -179,11 +179,8 @@ _PUBLIC = re.compile(
 _FILES = [(kind, re.compile(rf"(?:.*/)?(?:{name})", re.IGNORECASE), _bytes(pattern)) for kind, name, pattern in credentials.FILES]
 _KNOWN = re.compile("(?:.*/)?(?:" + "|".join(name for _, name, _ in credentials.FILES) + ")", re.IGNORECASE)
 
-_PROGRAM = re.compile(
-    r".*\.(?:py[ixw]?|ipynb|[cm]?[jt]sx?|go|rs|c|h|cc|cpp|hpp|cu|cuh|java|kt|scala|swift|cs|php|rb|pl|lua|jl|r|vue)",
-    re.IGNORECASE,
-)
-"""Names of files of program text."""
+_PROGRAM = re.compile(r".*\.(?:py[ixw]?|ipynb|[cm]?[jt]s|go|c|h|cc|cpp|hpp|cu|cuh|java|kt|scala|swift|jl|r)", re.IGNORECASE)
+"""Names of program text in which strings and comments can be recognized; not of such with markup or texts without quotes."""
 _IDENTIFIER = re.compile(rb"[A-Za-z_$][\w$]*(?:(?:\.|->|::)[A-Za-z_$][\w$]*)*")
 _FIELD = re.compile(rb"\{[^{}\s\"']{1,80}\}")
 _F_STRING = re.compile(rb"(?i:\b(?:f|rf|fr))\\?[\"']\Z")
@@ -531,9 +528,10 @@ def _is_expression(data: bytes, start: int, end: int, *, code: bool) -> bool:
     line = data[data.rfind(b"\n", 0, start) + 1 : start]
     return (
         code
-        and not any(mark in line for mark in (b"#", b"//", b"/*"))
+        and not any(mark in line for mark in (b"#", b"//"))
         and not any(line.count(quote) % 2 for quote in (b'"', b"'"))
         and not any(data.count(mark, 0, start) % 2 for mark in _QUOTES)
+        and data.rfind(b"/*", 0, start) <= data.rfind(b"*/", 0, start)
     )
 
 

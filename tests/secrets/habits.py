@@ -268,6 +268,8 @@ NAMED: dict[str, str] = {
     "conda.yml": "channels:\n  - https://conda.north.org/t/ch-«h:8»-«h:4»-«h:12»/lab",
     "docstring.py": '"""\n\nThe database:\n    password = «a:14»\n"""\n',
     "template.js": "const env = `\nDB_PASSWORD=«a:14»\n`;",
+    "Comment.java": "/*\n * The database:\n * password: «a:14»\n */",
+    "text.jsx": "const page = <p>\n  password: «a:14»\n</p>;",
     "comment.py": "# the password is «p:14»\nx = 1",
     "readme.md": "Log in with user ann and password `«p:14»`.",
     "log.txt": "2026-01-02 INFO using api key «a:40»",
