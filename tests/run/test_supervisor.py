@@ -80,7 +80,8 @@ COUNTING = """
 import os, signal, sys, time
 got = []
 def handle(number, frame):
-    got.append(number); print("got", signal.Signals(number).name)
+    got.append(number)
+    os.write(1, b"got %s\\n" % signal.Signals(number).name.encode())  # at once: the next signal may come meanwhile
 for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH):
     signal.signal(number, handle)
 print("ready")
