@@ -263,5 +263,5 @@ def test_what_went_in_and_came_out_is_kept(tmp_path: Path) -> None:
 def test_a_file_is_no_folder_of_runs(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert Index(None).listing(tmp_path / "none").runs == ()
-    with pytest.raises(RecordError, match="no directory"):
+    with pytest.raises(RecordError, match="as a directory"):
         Index(None).listing(tmp_path / "file")

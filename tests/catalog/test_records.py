@@ -195,7 +195,7 @@ def test_the_newest_comes_first_within_one_second_too(tmp_path: Path) -> None:
 def test_no_runs_folder_is_an_empty_list_and_a_file_is_refused(tmp_path: Path) -> None:
     assert records.listing(tmp_path / "none") == ([], [])
     (tmp_path / "file").touch()
-    with pytest.raises(RecordError, match="no directory"):
+    with pytest.raises(RecordError, match="as a directory"):
         records.listing(tmp_path / "file")
     with pytest.raises(RecordError, match="cannot be made"):
         records.begin(tmp_path / "file", "20260701T101530Z-train-00000001")
