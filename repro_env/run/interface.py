@@ -59,7 +59,10 @@ def _check_access(mount: Mount) -> None:
         (root / found.path for found in islice(walk(root), _LOOKED_AT) if found.kind in ("file", "dir")) if root.is_dir() else ()
     )
     for path in (root, *below):
-        facts = path.lstat()
+        try:
+            facts = path.lstat()
+        except FileNotFoundError:  # another process has removed it since
+            continue
         shift = 6 if facts.st_uid == 0 else 3 if facts.st_gid == 0 else 0
         wanted = (0o5 if stat.S_ISDIR(facts.st_mode) else 0o4) | (0 if mount.read_only or path != root else 0o2)
         if not stat.S_ISSOCK(facts.st_mode) and facts.st_mode >> shift & wanted != wanted:
