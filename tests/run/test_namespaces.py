@@ -34,10 +34,10 @@ def test_root_inside_is_an_unprivileged_user_outside_or_it_is_recorded(place: Pl
         return
     assert ran.stdout == f"['0', '{idmap.UID}', '1'] 0 0\n"
     assert f"user: namespace, uid 0 inside is uid {idmap.UID} outside" in ran.outcome.means
-    # sysfs has no idmapped mounts.
-    refused = place.python(script, mounts=[Mount(kind="data", source="/sys/kernel", target="/data")])
+    # procfs has no idmapped mounts.
+    refused = place.python(script, mounts=[Mount(kind="data", source="/proc/sys/kernel/random", target="/data")])
     assert refused.stdout == "['0', '0', '4294967295'] 0 0\n"
-    assert "user: uid 0 inside is uid 0 outside (/sys/kernel: Invalid argument)" in refused.outcome.means
+    assert "user: uid 0 inside is uid 0 outside (/proc/sys/kernel/random: Invalid argument)" in refused.outcome.means
 
 
 def test_only_its_own_processes_are_there(place: Place) -> None:
