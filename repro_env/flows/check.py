@@ -62,7 +62,7 @@ def check(spec: Spec, folder: Path, asked: Asked, *, store: Store, tell: Tell) -
         chosen = sourcedir.choose(spec, folder, store=store, given=asked.source)
         root = chosen.path
         if root is None:
-            missing.append(NotCompared(what="source", why=f"no directory with the captured files was found: {chosen.why}"))
+            missing.append(NotCompared(what="source", why=f"{chosen.why}; name the directory of the code with --source"))
         else:
             found += code.different(then, code.live(source, root, folder, store))
     if asked.project and not asked.environment and then is None:

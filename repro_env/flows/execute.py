@@ -80,9 +80,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     runs = runs_of(folder, asked.runs)
     given, facts_given = given_of(asked)
     chosen = sourcedir.choose(spec, folder, store=store, given=asked.source, frozen=asked.frozen)
-    if asked.runner == "host":
-        check_host(asked, spec, chosen)
-    workspace = str(chosen.path) if asked.runner == "host" else plan.workspace_of(spec)
+    workspace = str(chosen.root) if asked.runner == "host" else plan.workspace_of(spec)
     here = asked.here if asked.repeats else chosen.inside(asked.here, workspace)
     mounts = mounts_of(asked, spec, here, tell)
     check_save(asked)
@@ -97,6 +95,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().load(asked, spec, store, tell)
     written = [Path(one.source) for one in mounts if one.kind == "checkpoints"]
+    if asked.runner == "host":
+        check_host(asked, spec, chosen)
     source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written)
     git = repository.Shown()
     if asked.runner != "host":

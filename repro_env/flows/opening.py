@@ -40,14 +40,15 @@ def opening(
     if start.determinism != "warn" or asked.threads is not None:
         threads = f", {asked.threads} thread{'s' * (asked.threads > 1)}" if asked.threads is not None else ""
         said.append(f"  determinism {start.determinism}{threads}")
-    said.append(f"  source {_source(asked, start, chosen)}")
+    said.append(f"  source {_source(asked, spec, start, chosen)}")
     said += [f"  {git.text}"] if git.text else []
     for one in start.data:
         how = "read-only" if one.kind == "data" else "writable"
         said.append(f"  {one.kind} {one.source}" + (f" at {one.target}" if one.target != one.source else "") + f" ({how})")
     here = asked.here if asked.repeats else chosen.inside(asked.here, launch.workspace)
     if launch.cwd != str(here):
-        said.append(f"  working folder {launch.cwd}: {asked.here} is not part of the source{_own_code(asked, spec, chosen)}")
+        hint = _own_code(asked, spec, chosen) if start.source.directory is not None else ""
+        said.append(f"  working folder {launch.cwd}: {asked.here} is not part of the source{hint}")
     said += [f"  {text}" for text in _variables(asked, spec, start, launch)]
     if not asked.network:
         text = "no network" if asked.runner != "host" else "the network is this machine's"
@@ -56,7 +57,7 @@ def opening(
         missing = plan.named_paths(
             asked.command,
             here=str(asked.here),
-            seen=str(here),
+            seen=launch.cwd,
             exists=os.path.exists,
             inside=lambda path: is_inside(path, launch, source, store),
         )
@@ -66,13 +67,14 @@ def opening(
     return said
 
 
-def _source(asked: Asked, start: Start, chosen: SourceDirectory) -> str:
+def _source(asked: Asked, spec: Spec, start: Start, chosen: SourceDirectory) -> str:
     """Which code is used, and what of it differs from the capture."""
     fact = start.source
     if asked.repeats:
         return f"{fact.path} (the run's)"
     if fact.directory is None:
-        return f"{fact.path} (the captured files: {chosen.why})"
+        hint = "" if asked.frozen else _own_code(asked, spec, chosen) or "; to run the code in a directory: --source DIR"
+        return f"{fact.path} (captured: {chosen.why}{hint})"
     state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"
     moved = "" if start.runner == "host" or fact.directory == fact.path else f", seen by the run at {fact.path}"
     return f"{fact.directory} (live, {state}{moved})"
@@ -81,7 +83,7 @@ def _source(asked: Asked, start: Start, chosen: SourceDirectory) -> str:
 def _own_code(asked: Asked, spec: Spec, chosen: SourceDirectory) -> str:
     """A hint for who stands in another copy of the code than the one that is used."""
     source = spec.observed.source
-    if source is None or asked.source is not None or asked.here == chosen.root or not sourcedir.holds(source, asked.here):
+    if source is None or asked.source is not None or asked.here == chosen.path or not sourcedir.holds(source, asked.here):
         return ""
     return f"; to run the code here: --source {shlex.quote(str(asked.here))}"
 
