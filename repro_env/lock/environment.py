@@ -15,6 +15,7 @@ from repro_env.base import fit
 from repro_env.base.tree import Tree
 from repro_env.capture import conda as records
 from repro_env.capture import distributions, homefiles, mentions, python, variables
+from repro_env.capture.target import Target
 from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Entry, ordered
@@ -60,7 +61,7 @@ def _readable() -> Iterator[None]:
 
 @_readable()
 def lock(
-    python_name: str | None,
+    target: Target | str,
     environ: Mapping[str, str],
     *,
     workspace: Path,
@@ -71,14 +72,14 @@ def lock(
     base: Base | None = None,
     added: Sequence[str] = (),
 ) -> Locked:
-    """Observe the environment of a python and lock it. `workspace` is the source folder: runs show it at its own path.
+    """Observe the environment of a Python and lock it. `workspace` is the source folder: runs show it at its own path.
 
     `base`: the pulled one that it is to stand on; else the base is cut from this machine. `added`: variables to replay
     although they are not on the list.
 
     `searching` searches all that a capture would bundle; secrets in it raise `CaptureError`, which lists them all.
     """
-    facts = python.interpret(python_name, environ)
+    facts = python.interpret(target, environ)
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
     scanned = records.without(distributions.scan(facts.layout), meta)
     tell(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
