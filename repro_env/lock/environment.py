@@ -14,7 +14,7 @@ import msgspec
 from repro_env.base import fit
 from repro_env.base.tree import Tree
 from repro_env.capture import conda as records
-from repro_env.capture import distributions, homefiles, mentions, python, variables
+from repro_env.capture import distributions, homefiles, mentions, packagemanagers, python, variables
 from repro_env.capture.target import Target
 from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
@@ -151,10 +151,13 @@ def _seen(
 ) -> tuple[Live, tuple[identify.Identified, ...], tuple[str, ...]]:
     """What there is; every distribution of every place as a wheel; the indexes that were asked."""
     calm = Event()
+    sources = packagemanagers.look(workspace, environ)
+    for problem in sources.problems:
+        tell(f"note: {problem}")
 
     def ask() -> tuple[tuple[identify.Identified, ...], tuple[str, ...]]:
         calm.wait()
-        return identify.identify(scanned.distributions, facts.layout, store=store, talk=tell, search=searching)
+        return identify.identify(scanned.distributions, facts.layout, store=store, talk=tell, search=searching, sources=sources)
 
     with ThreadPoolExecutor(1) as pool:
         # The indexes are asked while the files are read, but not while PyTorch is loaded: both take much memory.
@@ -177,7 +180,9 @@ def _seen(
     for place in live.places[1:]:
         if found := place.scanned.distributions:
             tell(f"{len(found)} distributions in {place.layout.prefix}")
-            more, _ = identify.identify(found, place.layout, place=place.number, store=store, talk=tell, search=searching)
+            more, _ = identify.identify(
+                found, place.layout, place=place.number, store=store, talk=tell, search=searching, sources=sources
+            )
             identified = (*identified, *more)
     return live, identified, indexes
 

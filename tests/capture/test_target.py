@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -47,7 +46,10 @@ def test_the_first_environment_in_the_order_is_the_target_and_others_are_named(p
         (name, path), *others = variables.items()
         found = chosen(project, CONDA_DEFAULT_ENV="training", **variables)
         assert (found.why, found.path, found.explicit, found.venv) == (f"${name}", path / "bin/python", True, path)
-        assert [note.partition(" (")[0] for note in found.notes] == [*(f"${other}" for other, _ in others), ".venv of the project"]
+        assert [note.partition(" (")[0] for note in found.notes] == [
+            *(f"${other}" for other, _ in others),
+            ".venv of the project",
+        ]
         del variables[name]
     found = chosen(project)
     assert (found.why, found.path, found.explicit, found.notes) == (".venv of the project", venv / "bin/python", False, ())
@@ -80,14 +82,15 @@ def test_without_git_the_project_ends_at_its_outermost_pyproject(project: Path, 
 
 def test_conda_base_gives_way_to_the_projects_venv_and_is_named(project: Path, tmp_path: Path) -> None:
     base = environment(tmp_path / "conda")
-    variables = {"CONDA_PREFIX": base, "CONDA_DEFAULT_ENV": "base"}
+    variables: dict[str, str | Path] = {"CONDA_PREFIX": base, "CONDA_DEFAULT_ENV": "base"}
     path = f"{base}/bin:{tmp_path}/system/bin"
     assert chosen(project, PATH=path, **variables).why == "conda's base environment"
     venv = environment(project / ".venv")
     found = chosen(project, PATH=path, **variables)
     assert found.path == venv / "bin/python"
     (note,) = found.notes
-    assert note.startswith(f"conda's base environment ({base}) is active") and note.endswith(f"--python {base}")
+    assert note.startswith(f"conda's base environment ({base}) is active")
+    assert note.endswith(f"--python {base}")
     activated = f"{venv}/bin:{path}"
     assert chosen(project, PATH=activated, VIRTUAL_ENV=venv, **variables).notes == ()
 
