@@ -125,7 +125,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     )
     launch = plan.plan(spec, request)
     if asked.runner == "host":
-        check_drift(spec, folder, launch, store, tell)
+        check_drift(asked, spec, folder, launch, store, tell)
     held = before.take(mounts, store)
     start = Start(
         schema="repro-env/run-start/1",
