@@ -21,7 +21,7 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, parents, recipe, records
-from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot
+from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot, streams
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, passed_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.locate import runs_beside
@@ -193,7 +193,8 @@ def _run(
             annotation.add(recording.folder, kind=kind, text=text)
         before.write(recording.folder, before.BEFORE, held)
         began = time.monotonic()
-        outcome = backend.run(launch, folder=recording.folder)
+        with contextlib.nullcontext() if asked.output else streams.silent((1, 2)):
+            outcome = backend.run(launch, folder=recording.folder)
     except ReproEnvError:
         if backend.began:
             _interrupted(launch, source, recording, backend)
