@@ -97,7 +97,8 @@ def verify(
     tell(promise.sentence)
     problems = origin.data(run, store, tell)
     with store.temp.folder() as temporary:
-        mounts, changed = origin.checkpoints(run, temporary / "checkpoints")
+        with tell.progress(0, "copying checkpoints"):
+            mounts, changed = origin.checkpoints(run, temporary / "checkpoints")
         if problems or changed:
             return Verified(run=run, verdict=_cannot_start((*problems, *changed), promise))
         asked = msgspec.structs.replace(
