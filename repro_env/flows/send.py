@@ -218,5 +218,6 @@ def _squashed(spec: Spec, folder: Path, target: Target, *, store: Store, tell: T
     if dry_run:
         return done
     trees = [tree for diff_id in built.layers if (tree := store.layers.path(diff_id)) is not None]
-    where = squashfs.write(trees, path)
+    with tell.progress(0, f"writing {path.name}"):
+        where = squashfs.write(trees, path)
     return msgspec.structs.replace(done, where=where, made=built.layers)
