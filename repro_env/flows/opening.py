@@ -46,17 +46,6 @@ def announce(
         tell(f"{asked.here} is not the source of this run{hint}")
     for text in _unused(asked, spec, start, launch):
         tell(text)
-    if asked.runner != "host":
-        missing = plan.named_paths(
-            asked.command,
-            here=str(asked.here),
-            seen=launch.cwd,
-            exists=os.path.exists,
-            inside=lambda path: is_inside(path, launch, source, store),
-        )
-        for path, seen in missing:
-            option = path if path == seen else f"{path}:{seen}"
-            tell(f"{path} is named in the command and not in the run; to bring it: --data {option}")
     for text in _details(asked, start, where, chosen, git, launch):
         tell.detail(f"  {text}")
 
@@ -113,26 +102,6 @@ def _unused(asked: Asked, spec: Spec, start: Start, launch: Launch) -> Iterator[
         given = {one.name for one in start.given}
         if names := [name for name in unused if name not in given]:
             yield f"set here but not used, because the run uses the spec's values: {some(names, ', ')} (--env NAME passes your value)"
-
-
-def is_inside(path: str, launch: Launch, source: Snapshot, store: Store) -> bool:
-    """Whether an absolute path of the host will be there in the run: by mount, source, image, or made by the runner."""
-    if path in ("/", "/tmp", "/var/tmp", launch.user.home, launch.workspace) or _below(path, "/dev", "/proc", "/sys"):  # noqa: S108
-        return True
-    if any(_below(path, mount.target) for mount in launch.mounts):
-        return True
-    if _below(path, launch.prefix):
-        return True
-    if _below(path, launch.workspace):
-        return path[len(launch.workspace) + 1 :] in source.paths
-    if launch.workspace.startswith(path + "/") or any(mount.target.startswith(path + "/") for mount in launch.mounts):
-        return True
-    trees = (store.layers.path(diff_id) for diff_id in launch.layers)
-    return any(tree is not None and os.path.lexists(f"{tree}{path}") for tree in trees)
-
-
-def _below(path: str, *folders: str) -> bool:
-    return any(path == folder or path.startswith(folder + "/") for folder in folders)
 
 
 def some(items: tuple[str, ...] | list[str], between: str, most: int = _NAMED) -> str:
