@@ -110,7 +110,9 @@ def test_the_folder_alone_makes_the_captured_image(folder: Folder, small: parts.
     source = folder.spec.observed.source
     assert source is not None
     root = source.path.lstrip("/")
-    wanted = ordered([*(below(entry, root) for entry in Carried(folder.path / "blobs").entries(source.tree)), *wanted])
+    wanted = ordered(
+        [*(below(entry, root) for entry in Carried(folder.path / "blobs").entries(source.tree, folder.store.facts)), *wanted]
+    )
     settings = msgspec.to_builtins(config.settings(folder.spec.identity, source))
     assert saved.differences(made, wanted, settings) == []
     code = "import sys, mdurl, packaging, pygments; print(sys.prefix, mdurl.EDITED, mdurl.__file__)"
