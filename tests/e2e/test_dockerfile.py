@@ -241,5 +241,6 @@ def test_captures_of_one_environment_give_one_dockerfile(small: parts.Project, t
     source = tmp_path / "project"
     source.mkdir()
     (source / "other.py").write_text("print(2)\n")
-    parts.Project(source, small.python, small.store).capture("--output", tmp_path / "out")
-    assert made(tmp_path / "out") == made(small.folder / "repro")
+    parts.lay(parts.large_blobs(small.folder), source)
+    parts.Project(source, small.python, small.store).capture()
+    assert made(source / "repro") == made(small.folder / "repro")
