@@ -162,7 +162,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
         tool=__version__,
     )
-    announce(asked, spec, start, where, source, chosen, git, launch, store, tell)
+    announce(asked, spec, start, where, chosen, git, launch, tell)
     backend = backend or _backend(asked, spec, folder, runs, store)
     store.seen.see(runs)
     with store.lease.only(

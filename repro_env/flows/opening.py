@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +11,12 @@ from repro_env.catalog.ids import short
 from repro_env.flows import sourcedir
 from repro_env.flows.asked import Asked
 from repro_env.flows.repository import Shown
-from repro_env.flows.snapshot import Snapshot
 from repro_env.flows.sourcedir import SourceDirectory
 from repro_env.model import redact
 from repro_env.model.run import Launch, Start
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import plan
-from repro_env.store.store import Store
 
 _NAMED = 10
 """How many things are named before the rest is counted."""
@@ -32,14 +29,12 @@ def announce(
     spec: Spec,
     start: Start,
     where: Path,
-    source: Snapshot,
     chosen: SourceDirectory,
     git: Shown,
     launch: Launch,
-    store: Store,
     tell: Tell,
 ) -> None:
-    """Report what is about to run: a line, another for variables without effect, a hint for each missing path, and details."""
+    """Report what is about to run: a line, another for variables without effect, and details."""
     how = " on the host, without isolation" if asked.runner == "host" else f", image {start.image.removeprefix('sha256:')[:12]}"
     tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(asked, spec, start, chosen)}")
     if start.source.directory is not None and (hint := _own_code(asked, spec, chosen)):
