@@ -121,7 +121,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         tree = _look(request, store, never, venv, include)
     if venv is not None:
         tree = source.measured(tree, venv, _size(locked, venv))
-    tell("writing what has to be carried")
+    tell.detail("writing what has to be carried")
     carried = Carried(request.output / "blobs")
     code, problems = _source(tree, include, request, store, carried)
     mentioned = mentions.look(tree.root, tree.found, locked.variables.named)

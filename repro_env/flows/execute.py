@@ -21,11 +21,11 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, parents, recipe, records
-from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot
+from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot, streams
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, passed_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.locate import runs_beside
-from repro_env.flows.opening import opening, shown
+from repro_env.flows.opening import announce, shown
 from repro_env.flows.snapshot import Snapshot
 from repro_env.io.files import atomic_write, remove_tree, room
 from repro_env.model import codec, redact
@@ -92,7 +92,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().load(asked, spec, store, tell)
     written = [Path(one.source) for one in mounts if one.kind == "checkpoints"]
-    source = snapshot.take(spec, folder, runs=runs, frozen=asked.frozen, store=store, tell=tell, without=written)
+    with tell.progress(0, "reading the source"):
+        source = snapshot.take(spec, folder, runs=runs, frozen=asked.frozen, store=store, tell=tell, without=written)
     if asked.runner == "host":
         check_host(asked, spec, source)
     workspace = plan.workspace_of(spec)
@@ -126,7 +127,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     launch = plan.plan(spec, request)
     if asked.runner == "host":
         check_drift(asked, spec, folder, launch, store, tell)
-    held = before.take(mounts, store)
+    with tell.progress(0, "reading checkpoints"):
+        held = before.take(mounts, store)
     start = Start(
         schema="repro-env/run-start/1",
         id=run_id,
@@ -157,8 +159,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
         tool=__version__,
     )
-    for text in opening(asked, spec, start, where, source, git, launch, store):
-        tell(text)
+    announce(asked, spec, start, where, source, git, launch, store, tell)
     backend = backend or _backend(asked, spec, folder, runs, store)
     store.seen.see(runs)
     with store.lease.only(
@@ -194,7 +195,8 @@ def _run(
             annotation.add(recording.folder, kind=kind, text=text)
         before.write(recording.folder, before.BEFORE, held)
         began = time.monotonic()
-        outcome = backend.run(launch, folder=recording.folder)
+        with contextlib.nullcontext() if asked.output else streams.silent((1, 2)):
+            outcome = backend.run(launch, folder=recording.folder)
     except ReproEnvError:
         if backend.began:
             _interrupted(launch, source, recording, backend)
@@ -202,7 +204,7 @@ def _run(
             recording.discard()
         raise
     seconds = time.monotonic() - began
-    with undisturbed():
+    with undisturbed(), tell.progress(0, "recording outputs"):
         files = recording.folder / "files"
         removed: tuple[str, ...] = ()
         problems: list[str] = []
@@ -210,7 +212,7 @@ def _run(
             removed = backend.collect(Path(launch.workspace), source.tree, files)
         except (OSError, ReproEnvError) as error:
             problems.append(redact.line(f"(the outputs are not complete: {error})"))
-            tell(f"the outputs are not complete: {error}")
+            tell.warn(f"the outputs are not complete: {error}")
         after = before.take(launch.mounts, store)
         end = ended.end_of(
             launch,
@@ -230,7 +232,7 @@ def _run(
         try:
             before.write(recording.folder, before.AFTER, after)
         except ReproEnvError as error:
-            tell(f"what the run left in its checkpoints could not be written down: {error}")
+            tell.warn(f"what the run left in its checkpoints could not be written down: {error}")
         done = Done(recording.folder, start, end)
         _finish(asked, recording, done, tell)
     return done
@@ -252,7 +254,7 @@ def _finish(asked: Asked, recording: records.Recording, done: Done, tell: Tell) 
         recording.finish(done.end)
     except ReproEnvError as error:
         problem = error
-        tell(f"the run is over and its end could not be recorded: {error}")
+        tell.warn(f"the run is over and its end could not be recorded: {error}")
         recording.close()
     try:
         if asked.record is not None:
@@ -270,7 +272,7 @@ def _finish(asked: Asked, recording: records.Recording, done: Done, tell: Tell) 
     if problem is not None:
         if done.end.outcome.exit_code == 0:
             raise problem
-        tell(f"error: {problem}")
+        tell.warn(f"error: {problem}")
 
 
 def save(files: Path, target: Path) -> None:
@@ -346,7 +348,7 @@ def _ensure(spec: Spec, folder: Path, store: Store, tell: Tell) -> None:
     rebuild.check_platform(spec)
     if rebuild.present(spec, folder, store):
         return
-    tell("the image is not on this machine yet: rebuilding it first")
+    tell.detail("the image is not on this machine yet: rebuilding it first")
     rebuild.rebuild(spec, folder, store=store, dry_run=False, tell=tell)
 
 

@@ -103,7 +103,8 @@ def identify(
     Raises `NetworkError` when an index that may have the wheel cannot be asked, `LockError` when it answers with
     something else than an index page.
     """
-    with Session(prefix=layout.prefix, cache=store.facts, sources=sources) as session:
+    label = f"identifying {len(distributions):,} distributions"
+    with talk.progress(0, label), Session(prefix=layout.prefix, cache=store.facts, sources=sources) as session:
         finder = _Search(session, layout, store)
         with ThreadPoolExecutor(THREADS, thread_name_prefix="identify") as pool:
             try:
@@ -269,12 +270,12 @@ def _repacked(
 ) -> Identified | None:
     name = f"{dist.facts.name} {dist.facts.version}"
     if not dist.facts.has_record:
-        talk(f"{name} has no RECORD: its files are held as plain files")
+        talk.detail(f"{name} has no RECORD: its files are held as plain files")
         return None
     try:
         made = repacking.repack(dist, layout, store=store, search=search)
     except ArtifactError as error:
-        talk(f"{name} cannot be made a wheel ({error}): its files are held as plain files")
+        talk.detail(f"{name} cannot be made a wheel ({error}): its files are held as plain files")
         return None
     if made.problems:
         more = f" and {len(made.problems) - 1} more" if len(made.problems) > 1 else ""
