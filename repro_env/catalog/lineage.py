@@ -89,8 +89,13 @@ def edges(runs: Mapping[str, Summary], outputs: Mapping[str, bytes]) -> tuple[Ed
         for each in child.data:
             if each.role != "data" or not each.digest:
                 continue
-            # Ids sort by time. Runs that were repeated bit for bit made the same file: the first one counts.
-            earlier = [one for one in made.get(bytes.fromhex(each.digest[7:]), ()) if one < child.id]
+            # Ids sort by time. Runs that were repeated bit for bit made the same file: the first one counts. One that had the
+            # file as its data only copied it.
+            earlier = [
+                one
+                for one in made.get(bytes.fromhex(each.digest[7:]), ())
+                if one < child.id and all(datum.digest != each.digest for datum in runs[one].data)
+            ]
             if earlier and not any((one, child.id) in named for one in earlier):
                 found.add(Edge(min(earlier), child.id, SAME_BYTES))
     return tuple(sorted(found))
