@@ -101,7 +101,12 @@ def test_what_is_no_secret_stays(text: str) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["outputs/password=x1y2z3w4/m.pt", "password: Tr0ub4dor/x.y", "--api-key a1b2c3d4/e5f6a7b8.c9d0", "secret=a9/b8c7+d6.e5f4"],
+    [
+        "outputs/password=x1y2z3w4/m.pt",
+        "password: Tr0ub4dor/x.y",
+        "--api-key a1b2c3d4/e5f6a7b8.c9d0",
+        "secret=a9/b8c7+d6.e5f4g7h8",
+    ],
 )
 def test_a_secret_in_a_path_is_redacted(text: str) -> None:
     assert redact.REDACTED in redact.line(text)
