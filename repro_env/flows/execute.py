@@ -27,10 +27,10 @@ from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.locate import runs_beside
 from repro_env.flows.opening import announce, shown
 from repro_env.flows.snapshot import Snapshot
-from repro_env.io.files import atomic_write, remove_tree, room
+from repro_env.io.files import atomic_write, remove_tree, room, walk
 from repro_env.model import codec, redact
 from repro_env.model.errors import RecordError, ReproEnvError
-from repro_env.model.run import End, Launch, Outcome, Request, Start
+from repro_env.model.run import DataFact, End, Launch, Mount, Outcome, Parent, Request, Start
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import bytecode, plan
@@ -159,7 +159,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         exact=command == asked.command,
         term=None if asked.runner == "host" else term_of(asked.environ),
         recipe=recipe.files(asked.recipe, asked.here),
-        parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
+        parents=(*parents.named(asked.parents, runs, asked.here), *_parents(data, mounts, runs, store)),
         tool=__version__,
     )
     announce(asked, spec, start, where, source, chosen, git, launch, store, tell)
@@ -170,6 +170,20 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     ):  # a run may take days: all else may be removed meanwhile
         done = _run(asked, launch, start, source, runs, backend, tell, held, store)
     return msgspec.structs.replace(done, compiled=backend.compiled)
+
+
+def _parents(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path, store: Store) -> Iterator[Parent]:
+    """The runs whose outputs are mounted: by their place, or by the bytes of a copy elsewhere."""
+    yield from parents.mounted(mounts)
+    copies = [fact for fact in data if fact.kind == "data" and parents.run_above(Path(fact.source)) is None]
+    if copies:
+        from repro_env.flows.known import known
+
+        there = known([runs], store)
+        for fact in copies if there.outputs else ():
+            root = Path(fact.source)
+            files = store.hashes.of(root, list(walk(root))) if root.is_dir() else {root.name: (fact.digest or "")[7:]}
+            yield from parents.copied(fact, files, there.runs, there.outputs)
 
 
 def _needed(launch: Launch, folder: Path, store: Store) -> list[str]:

@@ -163,11 +163,11 @@ class Parent(Frozen, frozen=True, kw_only=True):
     record: Digest | None
     """sha256 of the parent's `end.json`; None where it has none, or is not here."""
     how: Literal["named", "data", "checkpoints", "resumed"]
-    """`--parent`; outputs of it are mounted; `repro_env.checkpoint` went on from one of its checkpoints."""
+    """`--parent`; outputs of it, or copies of them, are mounted; `repro_env.checkpoint` went on from one of its checkpoints."""
     path: Line = ""
     """What of it: below its files where it is mounted (empty: all), as the checkpoint's reader named it where it resumed."""
     sha256: Digest | None = None
-    """Of the checkpoint's manifest."""
+    """Of the checkpoint's manifest; of the file at `path`, where a copy of it is mounted."""
     step: int | None = None
     """Of the checkpoint."""
 
