@@ -143,7 +143,10 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
             locked,
             programs=programs,
             source=code,
-            data=tuple(one.data for one in mounted),
+            data=tuple(
+                replace(one.data, source=str(path)) if str(path) != target else one.data
+                for one, (path, target) in zip(mounted, request.data, strict=True)
+            ),
             excluded=tree.excluded,
             notes=(
                 *tree.notes,

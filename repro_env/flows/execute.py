@@ -21,8 +21,8 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, parents, recipe, records
-from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot
-from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, passed_of, seed_of, term_of, user_of
+from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot
+from repro_env.flows.asked import Asked, caller_of, check_save, given_of, mounts_of, passed_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.locate import runs_beside
 from repro_env.flows.opening import opening, shown
@@ -86,7 +86,10 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().check(asked)
     seed = seed_of(asked, spec)
-    data = data_of(asked, spec, mounts, store, tell)
+    shown_data = data.show(
+        asked, spec, mounts, root=Path(plan.workspace_of(spec)), known=snapshot.is_known(spec, folder, store), store=store, tell=tell
+    )
+    mounts = shown_data.mounts
     if asked.runner != "host":
         _ensure(spec, folder, store, tell)
     if asked.runner == "docker":
@@ -138,7 +141,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         cwd=launch.cwd,
         seed=seed,
         source=source.fact,
-        data=data,
+        data=shown_data.facts,
         given=facts_given,
         git=git.digest,
         passed=passed_of(asked, spec, launch, facts_given),

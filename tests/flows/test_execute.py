@@ -364,24 +364,55 @@ def expecting(place: Place, path: Path) -> None:
     place.spec = place.at(place.spec, data=(Data(path=str(path), digest=found.digest, files=found.files, size=found.size),))
 
 
-def test_data_of_the_capture_are_expected(place: Place, tmp_path: Path) -> None:
+def test_data_of_the_capture_is_mounted_where_it_was_and_unchanged(place: Place, tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()
     (images / "a").write_text("a")
     expecting(place, images)
-    with pytest.raises(DataError) as caught:
-        place.run()
-    assert caught.value.hint == f"add --data {images}"
-    assert place.run(data=((str(images), ""),)).start.data[0].digest is not None
-    (images / "a").write_text("b")
-    with pytest.raises(DataError, match="not what it was") as caught:
+    backend = Fake()
+    done = place.run(backend=backend)
+    assert [(one.source, one.target, one.kind) for one in done.start.data] == [(str(images), str(images), "data")]
+    assert done.start.data[0].digest is not None
+    assert backend.launch is not None
+    assert [(one.kind, one.source, one.target) for one in backend.launch.mounts] == [("data", str(images), str(images))]
+    for other, said in (("b", "other names or contents"), ("bb", "had 1 files with 1 bytes"), ("", "is empty")):
+        (images / "a").write_text(other)
+        with pytest.raises(DataError, match=said) as caught:
+            place.run()
+        assert f"--data PATH:{images}" in caught.value.hint
+    with pytest.raises(DataError, match="differs from the capture"):
         place.run(data=((str(images), ""),))
-    assert "--data-changed" in caught.value.hint
-    place.run(data=((str(images), ""),), data_changed=True)
-    images.rename(tmp_path / "moved")
-    with pytest.raises(DataError) as caught:
+    assert place.run(data=((str(images), ""),), data_changed=True).start.data
+    assert not place.run(data_changed=True).start.data, "changed data is mounted only when it is named"
+    moved = images.rename(tmp_path / "moved")
+    with pytest.raises(DataError, match="is not there"):
         place.run()
-    assert caught.value.hint == f"add --data SRC:{images}"
+    (moved / "a").write_text("a")
+    done = place.run(data=((str(moved), str(images)),))
+    assert [(one.source, one.target) for one in done.start.data] == [(str(moved), str(images))]
+
+
+def test_data_of_a_spec_is_mounted_only_by_who_captured_it_and_only_when_its_digest_proves_something(
+    place: Place, tmp_path: Path
+) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "a").write_text("a")
+    expecting(place, images)
+    os.mkfifo(images / "pipe")
+    with pytest.raises(DataError, match="a pipe, a socket or a device"):
+        place.run()
+    (images / "pipe").unlink()
+    (images / "a").unlink()
+    expecting(place, images)
+    with pytest.raises(DataError, match="is empty"):
+        place.run()
+    (images / "a").write_text("a")
+    expecting(place, images)
+    assert place.run().start.data
+    place.folder = place.folder.rename(tmp_path / "repro")  # beside no source, and not captured here
+    with pytest.raises(DataError, match="is not there"):
+        place.run(runs=tmp_path / "runs")
 
 
 def test_host_paths_in_the_arguments_are_named_with_their_mount(place: Place, tmp_path: Path) -> None:
