@@ -347,7 +347,7 @@ def closing(done: Done, *, runs: str = "") -> list[str]:
         ended = f"ended by {name}" + (", out of memory" if outcome.out_of_memory else "")
     else:
         ended = f"exit code {outcome.exit_code}" + (", something in it ran out of memory" if outcome.out_of_memory else "")
-    said = [f"{ended} after {end.seconds:.1f} s"]
+    said = [f"{ended} after {end.seconds:.1f} s", *(f"hint: {text}" for text in done.advice)]
     if end.outputs:
         largest = sorted(end.outputs, key=lambda one: (-one.size, one.path))[:3]
         names = ", ".join(f"{one.path} ({size(one.size)})" for one in largest)

@@ -20,8 +20,10 @@ import msgspec
 
 from repro_env import __version__
 from repro_env.capture import variables
-from repro_env.catalog import annotation, ids, parents, recipe, records
+from repro_env.catalog import annotation, ids, noted, parents, recipe, records
+from repro_env.catalog.noted import Failure
 from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot
+from repro_env.flows.advice import Advisor
 from repro_env.flows.asked import Asked, caller_of, check_save, given_of, mounts_of, passed_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.locate import runs_beside
@@ -47,6 +49,10 @@ class Done(msgspec.Struct, frozen=True):
     end: End
     compiled: tuple[Module, ...] = ()
     """Modules of the image that the command had to compile (`flows.bytecode.keep`)."""
+    failures: tuple[Failure, ...] = ()
+    """What a command that failed missed."""
+    advice: tuple[str, ...] = ()
+    """What the user may do about it: one line each."""
 
 
 class Backend(Protocol):
@@ -168,7 +174,11 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         [*_needed(launch, folder, store), *filter(None, [git.digest])]
     ):  # a run may take days: all else may be removed meanwhile
         done = _run(asked, launch, start, source, runs, backend, tell, held, store)
-    return msgspec.structs.replace(done, compiled=backend.compiled)
+    advice: tuple[str, ...] = ()
+    if done.end.outcome.exit_code and asked.runner != "host":
+        advisor = Advisor(asked, spec, launch, source, root=Path(launch.workspace), runs=runs, store=store)
+        advice = advisor.lines(done.failures)
+    return msgspec.structs.replace(done, compiled=backend.compiled, advice=advice)
 
 
 def _needed(launch: Launch, folder: Path, store: Store) -> list[str]:
@@ -228,13 +238,14 @@ def _run(
             compiled=backend.compiled,
             store=store,
         )
+        failures = noted.read(Path(launch.notes) / plan.NOTES).failures if outcome.exit_code else ()
         with contextlib.suppress(OSError):
             remove_tree(Path(launch.notes))
         try:
             before.write(recording.folder, before.AFTER, after)
         except ReproEnvError as error:
             tell(f"what the run left in its checkpoints could not be written down: {error}")
-        done = Done(recording.folder, start, end)
+        done = Done(recording.folder, start, end, failures=failures)
         _finish(asked, recording, done, tell)
     return done
 

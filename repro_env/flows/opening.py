@@ -43,11 +43,6 @@ def opening(
     if not asked.network:
         text = "no network" if asked.runner != "host" else "the network is this machine's"
         said.append(f"  {text}; W&B and Hugging Face are set to offline (--network)")
-    if asked.runner != "host":
-        missing = plan.named_paths(
-            asked.command, here=str(asked.here), exists=os.path.exists, inside=lambda path: is_inside(path, launch, source, store)
-        )
-        said += [f"  {path} is named in the command and not in the run; to bring it: --data {path}" for path in missing]
     return said
 
 
@@ -60,26 +55,6 @@ def _variables(asked: Asked, spec: Spec, start: Start, launch: Launch) -> Iterat
             yield f"set here but not used, because the run uses the spec's values: {some(names, ', ')} (--env NAME passes your value)"
     if start.passed:
         yield f"passed on to the command by the host runner, and absent from runs in the image: {some(start.passed, ', ')}"
-
-
-def is_inside(path: str, launch: Launch, source: Snapshot, store: Store) -> bool:
-    """Whether an absolute path of the host will be there in the run: by mount, source, image, or made by the runner."""
-    if path in ("/", "/tmp", "/var/tmp", launch.user.home, launch.workspace) or _below(path, "/dev", "/proc", "/sys"):  # noqa: S108
-        return True
-    if any(_below(path, mount.target) for mount in launch.mounts):
-        return True
-    if _below(path, launch.prefix):
-        return True
-    if _below(path, launch.workspace):
-        return path[len(launch.workspace) + 1 :] in source.paths
-    if launch.workspace.startswith(path + "/") or any(mount.target.startswith(path + "/") for mount in launch.mounts):
-        return True
-    trees = (store.layers.path(diff_id) for diff_id in launch.layers)
-    return any(tree is not None and os.path.lexists(f"{tree}{path}") for tree in trees)
-
-
-def _below(path: str, *folders: str) -> bool:
-    return any(path == folder or path.startswith(folder + "/") for folder in folders)
 
 
 def some(items: tuple[str, ...] | list[str], between: str) -> str:

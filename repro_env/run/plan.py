@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from repro_env.image import layout
 from repro_env.model.environment import Variable
@@ -225,19 +225,10 @@ def working_folder(here: str, source: str, folders: Container[str]) -> str:
     return source
 
 
-def named_paths(
-    command: Sequence[str], *, here: str, exists: Callable[[str], bool], inside: Callable[[str], bool]
-) -> tuple[str, ...]:
-    """Absolute paths that the arguments name, also as the right side of `key=value`, that are on the host and not inside."""
-    missing: dict[str, None] = {}
-    for word in command:
-        for candidate in _candidates(word):
-            path = posixpath.normpath(posixpath.join(here, candidate))
-            if path.startswith("//"):
-                path = path[1:]
-            if exists(path) and not inside(path):
-                missing[path] = None
-    return tuple(missing)
+def named_paths(command: Sequence[str], *, here: str) -> tuple[str, ...]:
+    """Absolute paths that the words of a command name, also as the right side of `key=value`. `here`: the working directory."""
+    paths = (posixpath.normpath(posixpath.join(here, candidate)) for word in command for candidate in _candidates(word))
+    return tuple(dict.fromkeys(path[1:] if path.startswith("//") else path for path in paths))
 
 
 def _candidates(word: str) -> Iterator[str]:
