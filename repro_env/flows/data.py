@@ -64,9 +64,12 @@ def show(
         if there is None:
             tell(f"data {data.path}, named at capture, is not in this run")
             continue
-        facts.append(DataFact(source=there, target=data.path, kind="data", digest=data.digest))
-        if asked.runner != "host":  # there it needs no mount
-            found.append(Mount(kind="data", source=there, target=data.path))
+        target = data.path
+        if asked.runner == "host":
+            target = there  # the command sees it where it is, and it needs no mount
+        else:
+            found.append(Mount(kind="data", source=there, target=target))
+        facts.append(DataFact(source=there, target=target, kind="data", digest=data.digest))
     return Shown((*mounts, *found), tuple(sorted(facts, key=lambda fact: fact.target)))
 
 
@@ -74,8 +77,6 @@ def _find(data: Data, candidates: Sequence[Path], asked: Asked, store: Store, te
     """The resolved path of data that was captured and is unchanged; None where the user said that the run may lack it."""
     from repro_env.capture.data import look
 
-    if asked.runner == "host":
-        candidates = [path for path in candidates if str(path) == data.path]
     problem = DataError("was named at capture and is not there", where=data.path, hint=_options(data))
     for path in candidates:
         if not os.path.lexists(path):

@@ -22,7 +22,7 @@ from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, noted, parents, recipe, records
 from repro_env.catalog.noted import Failure
-from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot
+from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot, sourcedir
 from repro_env.flows.advice import Advisor
 from repro_env.flows.asked import Asked, caller_of, check_save, given_of, mounts_of, passed_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host
@@ -85,7 +85,12 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     """
     runs = runs_of(folder, asked.runs)
     given, facts_given = given_of(asked)
-    mounts = mounts_of(asked, spec, tell)
+    chosen = sourcedir.choose(spec, folder, store=store, given=asked.source, frozen=asked.frozen)
+    if asked.runner == "host":
+        check_host(asked, spec, chosen)
+    workspace = str(chosen.path) if asked.runner == "host" else plan.workspace_of(spec)
+    here = asked.here if asked.repeats else chosen.inside(asked.here, workspace)
+    mounts = mounts_of(asked, spec, here, tell)
     check_save(asked)
     for tag in asked.tags:
         annotation.check_tag(tag)
@@ -93,7 +98,13 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         _engine().check(asked)
     seed = seed_of(asked, spec)
     shown_data = data.show(
-        asked, spec, mounts, root=Path(plan.workspace_of(spec)), known=snapshot.is_known(spec, folder, store), store=store, tell=tell
+        asked,
+        spec,
+        mounts,
+        root=chosen.root,
+        known=chosen.path is not None or sourcedir.is_known(spec, folder, store),
+        store=store,
+        tell=tell,
     )
     mounts = shown_data.mounts
     if asked.runner != "host":
@@ -101,13 +112,10 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().load(asked, spec, store, tell)
     written = [Path(one.source) for one in mounts if one.kind == "checkpoints"]
-    source = snapshot.take(spec, folder, runs=runs, frozen=asked.frozen, store=store, tell=tell, without=written)
-    if asked.runner == "host":
-        check_host(asked, spec, source)
-    workspace = plan.workspace_of(spec)
+    source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written)
     git = repository.Shown()
     if asked.runner != "host":
-        git = repository.show(spec, source, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
+        git = repository.show(spec, source, chosen.root, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
     run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
     started = datetime.now(timezone.utc)
     command = shown(asked.command, variables.secret({**asked.environ, **{one.name: one.value for one in given}}))
@@ -116,7 +124,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         run_id=run_id,
         runner=asked.runner,
         command=asked.command,
-        cwd=plan.working_folder(str(asked.here), workspace, source.folders),
+        cwd=plan.working_folder(str(here), workspace, source.folders),
+        workspace=workspace,
         snapshot=source.fact.digest,
         mounts=(*mounts, *git.mounts),
         given=given,
@@ -166,7 +175,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
         tool=__version__,
     )
-    for text in opening(asked, spec, start, where, source, git, launch, store):
+    for text in opening(asked, spec, start, where, chosen, git, launch):
         tell(text)
     backend = backend or _backend(asked, spec, folder, runs, store)
     store.seen.see(runs)
@@ -176,7 +185,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         done = _run(asked, launch, start, source, runs, backend, tell, held, store)
     advice: tuple[str, ...] = ()
     if done.end.outcome.exit_code and asked.runner != "host":
-        advisor = Advisor(asked, spec, launch, source, root=Path(launch.workspace), runs=runs, store=store)
+        advisor = Advisor(asked, spec, launch, source, root=chosen.root, runs=runs, store=store)
         advice = advisor.lines(done.failures)
     return msgspec.structs.replace(done, compiled=backend.compiled, advice=advice)
 
