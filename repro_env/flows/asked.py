@@ -63,6 +63,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded run is run again: its source stands for the captured one, and `here` is a path as the run saw it."""
     hidden: tuple[RelPath, ...] | Literal["all"] = ()
     """Kept bytecode that the run is not shown (`store.bytecode`): it compiles what a run that it repeats had to compile."""
+    ignored: tuple[str, tuple[str, ...]] | None = None
+    """Of a run that is run again: `SourceFact.with_ignored` and `.ignored`, where that tree is in the store."""
     git: str | None = None
     """Of a run that is run again: `Start.git`."""
     kept: bool = True

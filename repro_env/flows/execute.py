@@ -112,7 +112,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().load(asked, spec, store, tell)
     written = [Path(one.source) for one in mounts if one.kind == "checkpoints"]
-    source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written)
+    source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written, again=asked.ignored)
     git = repository.Shown()
     if asked.runner != "host":
         git = repository.show(spec, source, chosen.root, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
@@ -126,7 +126,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         command=asked.command,
         cwd=plan.working_folder(str(here), workspace, source.folders),
         workspace=workspace,
-        snapshot=source.fact.digest,
+        snapshot=source.fact.seen,
+        code=source.fact.digest,
         mounts=(*mounts, *git.mounts),
         given=given,
         caller=caller_of(asked),

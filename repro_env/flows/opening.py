@@ -57,6 +57,8 @@ def _source(asked: Asked, start: Start, chosen: SourceDirectory) -> str:
     if fact.directory is None:
         return f"{fact.path} (the captured files: {chosen.why})"
     state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"
+    if fact.ignored:
+        state += f", with {some(fact.ignored, ', ')} (git-ignored)"
     moved = "" if start.runner == "host" or fact.directory == fact.path else f", seen by the run at {fact.path}"
     return f"{fact.directory} (live, {state}{moved})"
 
