@@ -88,6 +88,9 @@ class Advisor(msgspec.Struct, frozen=True):
         """A path that the run did not have: where it is on this machine, or which earlier run wrote it."""
         here = self._here(path)
         if os.path.lexists(here):
+            real = os.path.realpath(here)
+            if _below(here, str(self.root)) and not _below(real, os.path.realpath(self.root)):
+                path = real  # a link of the project leads out of it: inside the run, it leads to the same absolute path
             if self._is_inside(path):
                 return
             parent = os.path.dirname(path)  # noqa: PTH120
