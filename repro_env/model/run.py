@@ -56,8 +56,8 @@ class Request(Frozen, frozen=True, kw_only=True):
     """Where the run sees the source: the captured path, and for the host runner the directory itself."""
     snapshot: Digest
     """What the run sees: the code, perhaps with git-ignored data."""
-    code: Digest
-    """The code alone."""
+    code: Digest | None = None
+    """The code alone; None where that is what the run sees."""
     mounts: tuple[Mount, ...]
     given: tuple[Variable, ...]
     """Variables of `--env` and `--env-file`, the last of a name counts."""

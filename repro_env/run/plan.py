@@ -136,7 +136,7 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
         "REPRO_ENV_RUN": request.run_id,
         "REPRO_ENV_SPEC": spec.digest,
         "REPRO_ENV_IMAGE": spec.expected.image_id,
-        "REPRO_ENV_CODE": request.code,
+        "REPRO_ENV_CODE": request.code or request.snapshot,
     }
     if request.determinism != "off":
         values.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)
