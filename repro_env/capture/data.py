@@ -96,7 +96,9 @@ def _alike(found: Iterable[Found], source: Path, like: Data) -> Iterator[Found]:
     files = size = 0
     for path in found:
         if path.kind == "other":
-            raise DataError("is a pipe, a socket or a device, which is shown only in data that you name", where=str(source / path.path))
+            raise DataError(
+                "is a pipe, a socket or a device, which is shown only in data that you name", where=str(source / path.path)
+            )
         files += path.kind == "file"
         size += path.size
         if files > like.files or size > like.size:

@@ -33,9 +33,7 @@ def places(data: Data, captured: str, root: Path) -> tuple[Path, ...]:
     return tuple(dict.fromkeys((Path(near), Path(then))))
 
 
-def show(
-    asked: Asked, spec: Spec, mounts: Sequence[Mount], *, root: Path, known: bool, store: Store, tell: Tell
-) -> Shown:
+def show(asked: Asked, spec: Spec, mounts: Sequence[Mount], *, root: Path, known: bool, store: Store, tell: Tell) -> Shown:
     """Add the data that were named at capture to the user's `mounts`, and compute the digests of all data.
 
     Data that the user does not name are mounted only from a place where they are equal to the captured ones, and only with
@@ -54,7 +52,9 @@ def show(
             if now.digest != then.digest and not asked.data_changed:
                 raise _changed(then, now, mount.source)
             digest = now.digest
-        facts.append(DataFact(source=mount.source, target=mount.target, kind="checkpoints" if digest is None else "data", digest=digest))
+        facts.append(
+            DataFact(source=mount.source, target=mount.target, kind="checkpoints" if digest is None else "data", digest=digest)
+        )
     found = []
     captured = spec.observed.source.path if spec.observed.source is not None else str(root)
     for data in spec.observed.data:

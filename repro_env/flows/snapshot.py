@@ -62,7 +62,8 @@ def take(
         _bring(spec, source, folder, store)
         tree = _captured(source, folder, store)
         with_ignored, ignored = again or (None, ())
-        tree = store.layers.path(with_ignored or "") or tree
+        if with_ignored is not None:
+            tree = store.layers.path(with_ignored) or tree
         return _snapshot(source, source.tree.sha256, tree, _listed(tree, store), None, ignored=ignored, with_ignored=with_ignored)
     never = (*ours(directory, folder), runs, *(path for path in without if directory in path.parents))
     live, diff_id = _seen(source, directory, never, store)

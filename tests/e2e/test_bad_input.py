@@ -250,14 +250,6 @@ def test_data_that_is_changed_or_missing(small: parts.Project, tmp_path: Path) -
     assert made.run("exec", "--data", f"../other:{tmp_path / 'data'}", "cat", "../data/x").out == "1"
 
 
-def test_a_host_path_that_is_not_inside_is_named_before_the_start(small: parts.Project, tmp_path: Path) -> None:
-    (tmp_path / "images").mkdir()
-    for word in (str(tmp_path / "images"), f"--root={tmp_path / 'images'}"):
-        done = small.run("exec", "python", "-c", "print('ran')", word, code=None)
-        assert str(tmp_path / "images") in done.err
-        assert "--data" in done.err
-
-
 def test_drift_is_refused_on_the_host(small: parts.Project, ground: Path, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     python = parts.venv(folder / ".venv", "mdurl==0.1.2", own_pip=False)

@@ -418,7 +418,7 @@ def test_data_of_a_spec_is_mounted_only_by_who_captured_it_and_only_when_its_dig
 def fails(*missed: tuple[str, str]) -> Work:
     """A command that failed, and what its exceptions missed."""
 
-    def work(launch: Launch, folder: Path) -> int:  # noqa: ARG001
+    def work(launch: Launch, folder: Path) -> int:
         lines = [json.dumps({"failure": kind, "what": what}) + "\n" for kind, what in missed]
         Path(launch.notes, "notes.jsonl").write_text("".join(lines))
         return 1
@@ -446,14 +446,18 @@ def test_a_failed_command_is_told_which_option_brings_what_it_missed(place: Plac
     (tmp_path / "data" / "train" / "1.npy").touch()
     missed = ("path", f"{tmp_path}/data/train/1.npy")
     assert advice(missed) == (f"{tmp_path}/data is not in the run; to show it there: --data ../data",)
-    assert advice(missed, here=tmp_path) == (f"{tmp_path}/data is not in the run; to show it there: --data {tmp_path}/data",)
-    assert advice(("path", f"{tmp_path}/x y.csv")) == (f"{tmp_path}/x y.csv is not in the run; to show it there: --data '../x y.csv'",)
+    assert advice(missed, here=tmp_path) == (f"{tmp_path}/data is not in the run; to show it there: --data data",)
+    assert advice(("path", f"{tmp_path}/x y.csv")) == (
+        f"{tmp_path}/x y.csv is not in the run; to show it there: --data '../x y.csv'",
+    )
     assert advice(missed, data=(("../data", ""),)) == ()
     assert advice(("module", "newer"), ("module", "single"), ("module", "nowhere")) == tuple(
         f"{name} is installed in {place.project}/.venv now, but is not in the image; to add it: repro-env capture"
         for name in ("newer", "single")
     )
-    assert advice(("program", "gitx"), ("program", "no-such")) == ("gitx is not in the image; to add it, capture again with --with gitx",)
+    assert advice(("program", "gitx"), ("program", "no-such")) == (
+        "gitx is not in the image; to add it, capture again with --with gitx",
+    )
     assert advice(("host", "")) == ("the run has no network; to allow it: --network",)
     assert advice(("host", ""), network=True) == ()
     assert advice(("path", f"{root}/gen/m.bin")) == (
@@ -470,7 +474,12 @@ def test_a_failed_command_is_told_which_option_brings_what_it_missed(place: Plac
 
 def test_what_a_failed_command_says_of_itself_is_not_trusted(place: Place, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
-    hostile = [("path", "relative"), ("path", "/" + "a/" * 3000), ("path", f"{tmp_path}/data\x1b[31m"), ("path", f"{tmp_path}/a/../data")]
+    hostile = [
+        ("path", "relative"),
+        ("path", "/" + "a/" * 3000),
+        ("path", f"{tmp_path}/data\x1b[31m"),
+        ("path", f"{tmp_path}/a/../data"),
+    ]
     hostile += [("module", "../../etc"), ("module", ""), ("program", "../x"), ("program", ""), ("path", "/\0"), ("read-only", "")]
     found = place.run(backend=Fake(fails(*hostile))).advice
     assert found == (f"{tmp_path}/data is not in the run; to show it there: --data ../data",)

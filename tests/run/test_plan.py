@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import os
-from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -232,7 +230,19 @@ def test_the_working_folder_is_the_callers_when_it_is_there_inside(here: str, th
 
 
 def test_paths_in_the_words_of_a_command() -> None:
-    command = ["train.py", "config.yaml", "--data=/d", "data.path=data/x", "/out.txt", "//out.txt", "./a/../b", "x", "--flag=", "bad\0byte/", "/"]
+    command = [
+        "train.py",
+        "config.yaml",
+        "--data=/d",
+        "data.path=data/x",
+        "/out.txt",
+        "//out.txt",
+        "./a/../b",
+        "x",
+        "--flag=",
+        "bad\0byte/",
+        "/",
+    ]
     found = plan.named_paths(command, here="/p")
     assert found == ("/p/train.py", "/p/config.yaml", "/d", "/p/data.path=data/x", "/p/data/x", "/out.txt", "/p/b", "/")
     assert plan.named_paths(["adam"], here="/p") == (), "a bare name may be anything"

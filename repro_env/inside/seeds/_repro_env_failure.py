@@ -28,7 +28,7 @@ _MOST = 16
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _OFFLINE = ("OfflineModeIsEnabled", "LocalEntryNotFoundError")
 """Exceptions of huggingface_hub without network."""
-_PATHS = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`\n]+)`|((?:\.{0,2}/)[^\s'\",:;()\[\]<>]+)")
+_PATHS = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`\n]+)`|(?<![\w:/.])((?:\.{0,2}/)[^\s'\",:;()\[\]<>]+)")
 _seen: dict[tuple[str, str], None] = {}
 
 
@@ -81,7 +81,7 @@ def _facts(error: BaseException) -> Iterator[tuple[str, str]]:
     else:
         for groups in _PATHS.findall(str(error)[:_TEXT]):
             name = "".join(groups)
-            if "/" in name or "." in name:
+            if ("/" in name or "." in name) and name.isprintable():
                 yield from _missing(name)
 
 
