@@ -69,6 +69,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Of a run that is run again: `Start.git`."""
     kept: bool = True
     """The run's folder stays; where it does not, it is not spoken of."""
+    output: bool = True
+    """What the command prints reaches our own stdout and stderr."""
 
 
 def given_of(asked: Asked) -> tuple[tuple[Variable, ...], tuple[GivenVariable, ...]]:
@@ -133,7 +135,7 @@ def mounts_of(asked: Asked, spec: Spec, here: Path, tell: Tell) -> tuple[Mount, 
                     raise DataError(
                         f"cannot be made: {error.strerror}", where=f"--checkpoints {source}", hint="name another place"
                     ) from None
-                tell(f"made {absolute} for the checkpoints")
+                tell.detail(f"made {absolute} for the checkpoints")
             mounts.append(
                 Mount(kind=kind, source=str(absolute.resolve()), target=target.rstrip("/") or os.path.normpath(here / source))
             )

@@ -16,6 +16,8 @@ from msgspec.structs import replace
 
 from repro_env.base.tree import Tree
 from repro_env.capture import data, distributions, mentions, notebook, python, requirements, source, variables
+from repro_env.capture import target as targets
+from repro_env.capture.target import Target
 from repro_env.flows import dockerfile, egress, files, snapshot, sourcedir
 from repro_env.flows.locate import ours
 from repro_env.image.entry import Contents, Entry, entries_of, members, notes, ordered
@@ -65,6 +67,8 @@ class Captured(msgspec.Struct, frozen=True):
     spec: Spec
     offers: tuple[str, ...]
     """Data that runs may need and that nobody named: one line each."""
+    target: Target
+    """The Python that was captured, and why it was that one."""
     proven: int
     """Distributions whose wheel is proven: linked, or carried as the original file."""
     mentioned: frozenset[str]
@@ -81,7 +85,11 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     platform = machine.platform()  # first of all: nothing is read on a machine that no image can be for
     variables.check_added(request.env, request.environ)
     never = ours(request.source, request.output)
-    venv = python.venv(request.python, request.environ)
+    target = targets.choose(request.python, request.environ, request.source)
+    tell(f"python  {target.path} ({target.why})")
+    for note in target.notes:
+        tell(f"note: {note}")
+    venv = target.venv
     tree = _look(request, store, never, venv, request.include)
     data.check(request.data)
     mounted = tuple(data.look(path, target, store.hashes, tell) for path, target in request.data)
@@ -94,7 +102,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     programs, asked = _with(request, opened)
     search = Search(request.not_secret, store.facts)
     locked = environment.lock(
-        request.python,
+        target,
         request.environ,
         workspace=request.source,
         programs=programs,
@@ -116,7 +124,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         tree = _look(request, store, never, venv, include)
     if venv is not None:
         tree = source.measured(tree, venv, _size(locked, venv))
-    tell("writing what has to be carried")
+    tell.detail("writing what has to be carried")
     carried = Carried(request.output / "blobs")
     code, problems = _source(tree, include, request, store, carried)
     mentioned = mentions.look(tree.root, tree.found, locked.variables.named)
@@ -174,7 +182,8 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     egress.remember(spec, store)
     proven = sum(one.hint.origin != "repacked" for one in locked.identified)
     offers = tuple(_offers(request, tree, mentioned.paths))
-    return Captured(request.output / "spec.json", spec, offers, proven, mentioned.variables, python.holds_us(locked.facts))
+    holds_us = python.holds_us(locked.facts)
+    return Captured(request.output / "spec.json", spec, offers, target, proven, mentioned.variables, holds_us)
 
 
 def _with(request: Request, opened: dlopen.Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -274,9 +283,9 @@ def _offers(request: Request, tree: source.SourceTree, mentioned: Collection[str
             yield f"{row.path} ({row.size / 1e6:,.1f} MB, git-ignored) is not in the spec; if runs need it: --data {shlex.quote(row.path)}"
     for name in sorted(name for name in mentioned if name.startswith("../")):
         path = Path(os.path.normpath(tree.root / name))
-        if path.is_dir() and not tree.root.is_relative_to(path) and not path.is_relative_to(tree.root):
-            if not any(path.is_relative_to(data) or data.is_relative_to(path) for data in named):
-                yield f"{name} is outside the source and not in the spec; if runs need it: --data {shlex.quote(name)}"
+        near = any(path.is_relative_to(other) or other.is_relative_to(path) for other in (tree.root, *named))
+        if path.is_dir() and not near:
+            yield f"{name} is outside the source and not in the spec; if runs need it: --data {shlex.quote(name)}"
 
 
 def _source(

@@ -22,12 +22,12 @@ from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, noted, parents, recipe, records
 from repro_env.catalog.noted import Failure
-from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot, sourcedir
+from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
 from repro_env.flows.advice import Advisor
 from repro_env.flows.asked import Asked, caller_of, check_save, given_of, mounts_of, passed_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.locate import runs_beside
-from repro_env.flows.opening import opening, shown
+from repro_env.flows.opening import announce, shown
 from repro_env.flows.snapshot import Snapshot
 from repro_env.io.files import atomic_write, remove_tree, room
 from repro_env.model import codec, redact
@@ -86,9 +86,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     runs = runs_of(folder, asked.runs)
     given, facts_given = given_of(asked)
     chosen = sourcedir.choose(spec, folder, store=store, given=asked.source, frozen=asked.frozen)
-    if asked.runner == "host":
-        check_host(asked, spec, chosen)
-    workspace = str(chosen.path) if asked.runner == "host" else plan.workspace_of(spec)
+    workspace = str(chosen.root) if asked.runner == "host" else plan.workspace_of(spec)
     here = asked.here if asked.repeats else chosen.inside(asked.here, workspace)
     mounts = mounts_of(asked, spec, here, tell)
     check_save(asked)
@@ -112,7 +110,10 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().load(asked, spec, store, tell)
     written = [Path(one.source) for one in mounts if one.kind == "checkpoints"]
-    source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written, again=asked.ignored)
+    if asked.runner == "host":
+        check_host(asked, spec, chosen)
+    with tell.progress(0, "reading the source"):
+        source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written, again=asked.ignored)
     git = repository.Shown()
     if asked.runner != "host":
         git = repository.show(spec, source, chosen.root, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
@@ -144,8 +145,9 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     )
     launch = plan.plan(spec, request)
     if asked.runner == "host":
-        check_drift(spec, folder, launch, store, tell)
-    held = before.take(mounts, store)
+        check_drift(asked, spec, folder, launch, store, tell)
+    with tell.progress(0, "reading checkpoints"):
+        held = before.take(mounts, store)
     start = Start(
         schema="repro-env/run-start/1",
         id=run_id,
@@ -176,8 +178,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
         tool=__version__,
     )
-    for text in opening(asked, spec, start, where, chosen, git, launch):
-        tell(text)
+    announce(asked, spec, start, where, chosen, git, launch, tell)
     backend = backend or _backend(asked, spec, folder, runs, store)
     store.seen.see(runs)
     with store.lease.only(
@@ -217,7 +218,8 @@ def _run(
             annotation.add(recording.folder, kind=kind, text=text)
         before.write(recording.folder, before.BEFORE, held)
         began = time.monotonic()
-        outcome = backend.run(launch, folder=recording.folder)
+        with contextlib.nullcontext() if asked.output else streams.silent((1, 2)):
+            outcome = backend.run(launch, folder=recording.folder)
     except ReproEnvError:
         if backend.began:
             _interrupted(launch, source, recording, backend)
@@ -225,7 +227,7 @@ def _run(
             recording.discard()
         raise
     seconds = time.monotonic() - began
-    with undisturbed():
+    with undisturbed(), tell.progress(0, "recording outputs"):
         files = recording.folder / "files"
         removed: tuple[str, ...] = ()
         problems: list[str] = []
@@ -233,7 +235,7 @@ def _run(
             removed = backend.collect(Path(launch.workspace), source.tree, files)
         except (OSError, ReproEnvError) as error:
             problems.append(redact.line(f"(the outputs are not complete: {error})"))
-            tell(f"the outputs are not complete: {error}")
+            tell.warn(f"the outputs are not complete: {error}")
         after = before.take(launch.mounts, store)
         end = ended.end_of(
             launch,
@@ -254,7 +256,7 @@ def _run(
         try:
             before.write(recording.folder, before.AFTER, after)
         except ReproEnvError as error:
-            tell(f"what the run left in its checkpoints could not be written down: {error}")
+            tell.warn(f"what the run left in its checkpoints could not be written down: {error}")
         done = Done(recording.folder, start, end, failures=failures)
         _finish(asked, recording, done, tell)
     return done
@@ -276,7 +278,7 @@ def _finish(asked: Asked, recording: records.Recording, done: Done, tell: Tell) 
         recording.finish(done.end)
     except ReproEnvError as error:
         problem = error
-        tell(f"the run is over and its end could not be recorded: {error}")
+        tell.warn(f"the run is over and its end could not be recorded: {error}")
         recording.close()
     try:
         if asked.record is not None:
@@ -294,7 +296,7 @@ def _finish(asked: Asked, recording: records.Recording, done: Done, tell: Tell) 
     if problem is not None:
         if done.end.outcome.exit_code == 0:
             raise problem
-        tell(f"error: {problem}")
+        tell.warn(f"error: {problem}")
 
 
 def save(files: Path, target: Path) -> None:
@@ -370,7 +372,7 @@ def _ensure(spec: Spec, folder: Path, store: Store, tell: Tell) -> None:
     rebuild.check_platform(spec)
     if rebuild.present(spec, folder, store):
         return
-    tell("the image is not on this machine yet: rebuilding it first")
+    tell.detail("the image is not on this machine yet: rebuilding it first")
     rebuild.rebuild(spec, folder, store=store, dry_run=False, tell=tell)
 
 

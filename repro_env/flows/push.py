@@ -20,6 +20,7 @@ from repro_env.build.sources import Artifact, Finder, Search
 from repro_env.build.trees import Trees
 from repro_env.flows import code, egress
 from repro_env.flows.rebuild import check_platform
+from repro_env.flows.send import notes
 from repro_env.image.entry import CHUNK
 from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.model.errors import ArtifactError
@@ -80,6 +81,8 @@ def push(spec: Spec, folder: Path, to: Reference, *, frozen: bool = False, store
     check_platform(spec)
     code.check_left_out(spec, folder, frozen=frozen, store=store)
     egress.check(spec, folder, store=store)
+    for note in notes(spec):
+        tell(note)
     others = [one.repository.partition("/")[2] for one in remote.read(folder).copies if one.repository.startswith(f"{to.host}/")]
     with store.temp.folder() as held, Registry(to.host, folder=held) as registry:
         tag = registry.head(to.repository, to.tag)
@@ -98,7 +101,9 @@ def push(spec: Spec, folder: Path, to: Reference, *, frozen: bool = False, store
     try:
         remote.add(folder, copy)
     except PermissionError as error:
-        tell(f"note: {folder / parts.REMOTE} cannot be written ({error.strerror}): the spec does not know where it was pushed to")
+        tell.warn(
+            f"note: {folder / parts.REMOTE} cannot be written ({error.strerror}): the spec does not know where it was pushed to"
+        )
     return Pushed(
         reference=f"{to.name}:{to.tag}",
         image=f"{to.name}@{subject.digest}",
@@ -161,7 +166,7 @@ def _blobs(spec: Spec, folder: Path, image: Sent, sending: _Sending, *, store: S
             except ArtifactError:
                 if what != "source":
                     raise
-                tell("note: the captured source is not beside the spec, so it is not pushed")
+                tell.warn("note: the captured source is not beside the spec, so it is not pushed")
                 continue
             if not carried.has(tree.sha256, store.facts):
                 if trees.givers.offer(tree.sha256) is None:

@@ -32,6 +32,7 @@ def request_(**changes: Any) -> Request:
         runner="embedded",
         command=("train.py",),
         cwd=PROJECT,
+        workspace=PROJECT,
         snapshot=DIGEST,
         mounts=(),
         given=(),
