@@ -16,7 +16,7 @@ from repro_env.build.interface import Origin
 from repro_env.model.errors import ArtifactError, NetworkError, ReproEnvError
 from repro_env.store.carried import Carried
 
-HINT = "copy the blobs/ folder of the capture beside the spec, or capture again"
+HINT = "copy the blobs/ directory of the capture beside the spec, commit the remote.json that `repro-env push` writes there, or capture again"
 
 
 class Offer(msgspec.Struct, frozen=True):
