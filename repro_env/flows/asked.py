@@ -129,7 +129,7 @@ def mounts_of(asked: Asked, spec: Spec, tell: Tell) -> tuple[Mount, ...]:
                     raise DataError(
                         f"cannot be made: {error.strerror}", where=f"--checkpoints {source}", hint="name another place"
                     ) from None
-                tell(f"made {absolute} for the checkpoints")
+                tell.detail(f"made {absolute} for the checkpoints")
             mounts.append(Mount(kind=kind, source=str(absolute.resolve()), target=target.rstrip("/") or str(absolute)))
     if asked.runner == "host":
         for mount in mounts:

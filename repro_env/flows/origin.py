@@ -147,7 +147,7 @@ def _brought(run: Run, spec: Spec, folder: Path, here: Path, runs: Path, store: 
         commit = committed.of_run(run, source, folder, root=root)
         if commit is not None:
             store.layers.unpack(fact.digest, commit.members())
-            tell(f"its code is that of commit {commit.name[:12]}" + (f" of {root}" if root != own else ""))
+            tell.detail(f"its code is that of commit {commit.name[:12]}" + (f" of {root}" if root != own else ""))
             return True
     return False
 
