@@ -111,16 +111,22 @@ def command(
     ] = False,
     json: JsonOption = False,
 ) -> None:
+    from repro_env.registry.reference import parse
+
     report = _Report()
     with github.commands_paused(os.environ):
         try:
             words = _words(exec_, verify=verify)
+            if push:
+                parse(push)  # before the work, not after it
             _identify(report, spec)
             code = 0 if dry_run else _job(report, spec, exec_, words, check=check, verify=verify, push=push)
         except ReproEnvError as error:
             say.error(error)
             report.conclude("error", str(error), error.hint)
             code = error.exit_code
+        if not (dry_run or json):
+            _print(report)
     if not dry_run or code:
         _publish(report, code)
     if path := os.environ.get("GITHUB_OUTPUT"):
@@ -247,6 +253,8 @@ def _compared(report: _Report, answer: dict[str, Any]) -> None:
     report.steps.append(("check", "as captured" if answer["same"] else differs))
     if not answer["same"]:
         after = "Run `repro-env capture` and commit repro/, or switch the comparison off (check: false, or --no-check)."
+        if any(what == "files of the source" for what, *_ in report.rows):
+            after += " With the complete history (fetch-depth: 0 of actions/checkout) the files can be named."
         report.conclude("drifted", f"The code is not the captured one: {differs}.", after)
 
 
@@ -261,12 +269,15 @@ def _verified(report: _Report, answer: dict[str, Any]) -> None:
     report.conclude(level, f"The command was run twice. {answer['sentence']}", after)
 
 
-def _publish(report: _Report, code: int) -> None:
-    """Print the result, and write it where GitHub Actions reads it."""
-    report.outputs["verdict"] = report.verdict
+def _print(report: _Report) -> None:
     if report.rows:
-        say.say(say.table(report.rows, header=("what", "captured", "now", "why")))
-    say.say(f"{report.verdict}: {report.sentence}")
+        say.result(say.table(report.rows, header=("what", "captured", "now", "why")))
+    say.result(f"{report.verdict}: {report.sentence}")
+
+
+def _publish(report: _Report, code: int) -> None:
+    """Write the result where GitHub Actions reads it."""
+    report.outputs["verdict"] = report.verdict
     if os.environ.get("GITHUB_ACTIONS") == "true" and code:
         title = f"repro-env: {report.verdict}"
         found = [
