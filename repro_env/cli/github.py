@@ -18,8 +18,9 @@ from repro_env.model import redact
 ANNOTATIONS = 10
 """GitHub shows no more of one step."""
 _ROWS = 100
-_LONGEST = 200
-"""Characters of a cell. With `_ROWS` this keeps a summary below GitHub's limit of 1 MiB, whatever has to be escaped."""
+_CELL = 200
+"""Characters. With `_ROWS` this keeps a summary below GitHub's limit of 1 MiB, whatever has to be escaped."""
+_SENTENCE = 1000
 
 
 @contextlib.contextmanager
@@ -43,7 +44,7 @@ def annotation(message: str, *, title: str, file: str = "") -> str:
     """The workflow command that shows an error, at a file where one is named (relative to the repository)."""
     properties = {"file": file, "title": title}
     listed = ",".join(f"{name}={_escaped(value, more=':,')}" for name, value in properties.items() if value)
-    return f"::error {listed}::{_escaped(_short(message))}"
+    return f"::error {listed}::{_escaped(_short(message, _SENTENCE))}"
 
 
 def outputs(values: Mapping[str, str]) -> str:
@@ -60,7 +61,7 @@ def summary(title: str, sentence: str, tables: Iterable[tuple[Sequence[str], Seq
 
     Markdown is not read inside an HTML block, and such a block goes on until an empty line: there is none.
     """
-    lines = [f"<h3>{_text(title)}</h3>", f"<p>{_text(sentence)}</p>"]
+    lines = [f"<h3>{_text(title)}</h3>", f"<p>{_text(sentence, _SENTENCE)}</p>"]
     for header, rows in tables:
         if not rows:
             continue
@@ -70,7 +71,7 @@ def summary(title: str, sentence: str, tables: Iterable[tuple[Sequence[str], Seq
         if len(rows) > _ROWS:
             lines.append(f"<p>and {len(rows) - _ROWS:,} more</p>")
     if after:
-        lines.append(f"<p>{_text(after)}</p>")
+        lines.append(f"<p>{_text(after, _SENTENCE)}</p>")
     return "\n" + "\n".join(lines) + "\n\n"
 
 
@@ -80,14 +81,14 @@ def append(path: str, text: str) -> None:
         file.write(text)
 
 
-def _short(text: str) -> str:
-    """One line without secrets or control characters, at most `_LONGEST` characters."""
+def _short(text: str, longest: int) -> str:
+    """One line without secrets or control characters, at most `longest` characters."""
     line = say.visible(redact.secretless(text)).replace("\n", "\\n").replace("\t", "\\t")
-    return line if len(line) <= _LONGEST else f"{line[: _LONGEST - 1]}…"
+    return line if len(line) <= longest else f"{line[: longest - 1]}…"
 
 
-def _text(text: str) -> str:
-    return html.escape(_short(text))
+def _text(text: str, longest: int = _CELL) -> str:
+    return html.escape(_short(text, longest))
 
 
 def _escaped(text: str, more: str = "") -> str:

@@ -21,7 +21,7 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, parents, recipe, records
-from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot
+from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot, streams
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, passed_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.locate import runs_beside
@@ -92,7 +92,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().load(asked, spec, store, tell)
     written = [Path(one.source) for one in mounts if one.kind == "checkpoints"]
-    source = snapshot.take(spec, folder, runs=runs, frozen=asked.frozen, store=store, tell=tell, without=written)
+    with tell.progress(0, "reading the source"):
+        source = snapshot.take(spec, folder, runs=runs, frozen=asked.frozen, store=store, tell=tell, without=written)
     if asked.runner == "host":
         check_host(asked, spec, source)
     workspace = plan.workspace_of(spec)
@@ -125,8 +126,9 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     )
     launch = plan.plan(spec, request)
     if asked.runner == "host":
-        check_drift(spec, folder, launch, store, tell)
-    held = before.take(mounts, store)
+        check_drift(asked, spec, folder, launch, store, tell)
+    with tell.progress(0, "reading checkpoints"):
+        held = before.take(mounts, store)
     start = Start(
         schema="repro-env/run-start/1",
         id=run_id,
@@ -193,7 +195,8 @@ def _run(
             annotation.add(recording.folder, kind=kind, text=text)
         before.write(recording.folder, before.BEFORE, held)
         began = time.monotonic()
-        outcome = backend.run(launch, folder=recording.folder)
+        with contextlib.nullcontext() if asked.output else streams.silent((1, 2)):
+            outcome = backend.run(launch, folder=recording.folder)
     except ReproEnvError:
         if backend.began:
             _interrupted(launch, source, recording, backend)
@@ -201,7 +204,7 @@ def _run(
             recording.discard()
         raise
     seconds = time.monotonic() - began
-    with undisturbed():
+    with undisturbed(), tell.progress(0, "recording outputs"):
         files = recording.folder / "files"
         removed: tuple[str, ...] = ()
         problems: list[str] = []

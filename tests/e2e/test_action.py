@@ -213,21 +213,21 @@ def test_hostile_inputs_are_refused_as_values(runner: Runner) -> None:
         assert sorted(runner.workspace.iterdir()) == before
 
 
+def through(index: Index, authority: Authority, runner: Runner) -> dict[str, str]:
+    """The job's variables: pip configured for this index alone, and nothing of this machine's certificates."""
+    kept = {name: value for name, value in runner.environ.items() if not name.startswith(("PIP_", "SSL_", "REQUESTS_"))}
+    return {**kept, "PIP_INDEX_URL": index.url, "PIP_CERT": str(authority.file), "PIP_CONFIG_FILE": os.devnull}
+
+
 def test_an_index_with_a_password_and_its_own_authority_gives_the_wheels(
     captured: Captured, runner: Runner, tmp_path: Path
 ) -> None:
     """The registry is not needed where repro/blobs is committed."""
     (runner.workspace / "repro" / "remote.json").unlink()
-    (runner.workspace / "repro" / "blobs").symlink_to(captured.blobs)
+    shutil.copytree(captured.blobs, runner.workspace / "repro" / "blobs", copy_function=os.link)
     authority = Authority(tmp_path / "authority")
     with Index(captured.wheels, tls=authority.issue("IP:127.0.0.1"), auth=("ann", "s3cret-pass")) as index:
-        runner.environ = {
-            **runner.environ,
-            "PIP_INDEX_URL": index.url,
-            "PIP_CERT": str(authority.file),
-            "PIP_CONFIG_FILE": os.devnull,
-        }
-        del runner.environ["PIP_NO_INDEX"]
+        runner.environ = through(index, authority, runner)
         job = runner.run(cache="false")
     assert job.good, job.log
     assert job.outputs["verdict"] == "rebuilt"
@@ -244,13 +244,7 @@ def test_the_action_installs_itself_through_such_an_index(captured: Captured, ru
     shutil.rmtree(runner.temp)
     authority = Authority(tmp_path / "authority")
     with Index(wheels, tls=authority.issue("IP:127.0.0.1"), auth=("ann", "s3cret-pass"), yanked=False) as index:
-        runner.environ = {
-            **runner.environ,
-            "PIP_INDEX_URL": index.url,
-            "PIP_CERT": str(authority.file),
-            "PIP_CONFIG_FILE": os.devnull,
-        }
-        del runner.environ["PIP_NO_INDEX"]
+        runner.environ = through(index, authority, runner)
         job = runner.run(cache="false")
     assert job.good, job.log
     assert job.steps["Install repro-env"] == "success"

@@ -130,7 +130,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client may go when it likes
+        if not isinstance(sys.exc_info()[1], ConnectionError | ssl.SSLError):  # a client may go when it likes
             super().handle_error(request, client_address)
 
 
