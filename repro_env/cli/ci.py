@@ -125,7 +125,7 @@ def command(
             say.error(error)
             report.conclude("error", str(error), error.hint)
             code = error.exit_code
-        if not (dry_run or json):
+        if not (dry_run or json or report.verdict == "error"):
             _print(report)
     if not dry_run or code:
         _publish(report, code)
@@ -284,7 +284,7 @@ def _publish(report: _Report, code: int) -> None:
             github.annotation(f"{name}: {why or f'{left} -> {right}'}", title=title, file=report.files.get(name, ""))
             for name, left, right, why in report.rows
         ]
-        found.append(github.annotation(f"{report.sentence} {report.after}".strip(), title=title))
+        found.append(github.annotation(f"{report.sentence.rstrip('.')}. {report.after}".strip(), title=title))
         for line in [*found[: github.ANNOTATIONS - 1], found[-1]] if len(found) > github.ANNOTATIONS else found:
             say.result(line)
     if path := os.environ.get("GITHUB_STEP_SUMMARY"):
