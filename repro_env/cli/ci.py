@@ -19,6 +19,7 @@ from repro_env.model.errors import ReproEnvError, SandboxError, UsageError
 
 if TYPE_CHECKING:
     from repro_env.cli.exec import Words
+    from repro_env.flows.doctor import Diagnosis
 
 _HELP = """\
 Compare the checked-out code with the spec, rebuild the image, and, if asked, run a command, verify the run and push the image.
@@ -180,9 +181,9 @@ def _job(report: _Report, spec: str, exec_: str, words: Words, *, check: bool, v
     if words.command:
         from repro_env.cli import exec as one_run
 
-        runner = [] if words.last("--runner") else _runner()
+        chosen = [] if words.last("--runner") else runner(_diagnosis())
         # Ours stand first: the user's words end with the command.
-        code = one_run.main([*named, *runner, *shlex.split(exec_)])
+        code = one_run.main([*named, *chosen, *shlex.split(exec_)])
         report.steps.append(("exec", f"exit code {code}: {shlex.join(words.command)}"))
         report.conclude("ran" if not code else "failed", f"The command ended with exit code {code}.")
         if code:
@@ -220,19 +221,22 @@ def _again(words: Words) -> list[str]:
     return [*given, "--network"] if words.has("--network") else given
 
 
-def _runner() -> list[str]:
-    """The option for `exec`: none where our own runner works, else the Docker runner if an engine answers."""
+def _diagnosis() -> Diagnosis:
     from repro_env.flows.doctor import examine
     from repro_env.store.store import Store
 
-    answer = examine(Store.open().root, Path.cwd())
-    if answer.works:
+    return examine(Store.open().root, Path.cwd())
+
+
+def runner(found: Diagnosis) -> list[str]:
+    """The option for `exec`: none where our own runner works, else the Docker runner if an engine answers. Raises `SandboxError`."""
+    if found.works:
         return []
-    finding = next(finding for finding in answer.findings if finding.state == "blocked")
-    if any(not engine.problem for engine in answer.engines):
-        say.say(f"using --runner docker: {finding.name}: {finding.text}")
+    finding = next(finding for finding in found.findings if finding.state == "blocked")
+    if any(not engine.problem for engine in found.engines):
+        say.say.warn(f"using --runner docker: {finding.name}: {finding.text}")
         return ["--runner", "docker"]
-    raise SandboxError(f"{finding.name}: {finding.text}", where="this runner", hint=finding.fix)
+    raise SandboxError(f"{finding.name}: {finding.text}", where="this machine", hint=finding.fix)
 
 
 def _compared(report: _Report, answer: dict[str, Any]) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import sys
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -236,4 +237,5 @@ def environ(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]
     """What a job starts with: a home of its own and the pip settings of this machine."""
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "REQUESTS_"))}
     home.mkdir(parents=True, exist_ok=True)
-    return {**kept, "HOME": str(home), "PATH": os.environ["PATH"], "LANG": "C.UTF-8", **(more or {})}
+    python = Path(getattr(sys, "_base_executable", sys.executable)).parent
+    return {**kept, "HOME": str(home), "PATH": f"{python}:{os.environ['PATH']}", "LANG": "C.UTF-8", **(more or {})}
