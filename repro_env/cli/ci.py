@@ -120,8 +120,8 @@ def command(
             words = _words(exec_, verify=verify)
             if push:
                 parse(push)  # before the work, not after it
-            _identify(report, spec)
-            code = 0 if dry_run else _job(report, spec, exec_, words, check=check, verify=verify, push=push)
+            source = _identify(report, spec)
+            code = 0 if dry_run else _job(report, spec, source, exec_, words, check=check, verify=verify, push=push)
         except ReproEnvError as error:
             say.error(error)
             report.conclude("error", str(error), error.hint)
@@ -151,26 +151,30 @@ def _words(text: str, *, verify: bool) -> Words:
     return words
 
 
-def _identify(report: _Report, spec: str) -> None:
-    """Read the spec, and say what it describes and what a cache needs."""
+def _identify(report: _Report, spec: str) -> list[str]:
+    """Read the spec: what it describes, and what a cache needs.
+
+    Returns the option that names the checked-out code, where no such code is beside the spec: a bundle file, or one in a registry.
+    """
     from repro_env.flows.opened import opened
     from repro_env.store.store import Store
 
     store = Store.open()
-    found = opened(spec or None, Path.cwd(), store, say.say).spec
-    image = found.expected.image_id
+    found = opened(spec or None, Path.cwd(), store, say.say)
+    image = found.spec.expected.image_id
     report.outputs |= {
-        "spec-digest": found.digest,
+        "spec-digest": found.spec.digest,
         "image-id": image,
         "store": str(store.root),
         "cache-key": f"repro-env-{image.removeprefix('sha256:')}",
     }
+    return ["--source=."] if found.folder.is_relative_to(store.root) else []
 
 
-def _job(report: _Report, spec: str, exec_: str, words: Words, *, check: bool, verify: bool, push: str) -> int:
+def _job(report: _Report, spec: str, source: list[str], exec_: str, words: Words, *, check: bool, verify: bool, push: str) -> int:
     named = [f"--spec={spec}"] if spec else []
     if check:
-        code, answer = _answer("check", "--project", "--json", *_source(spec), "--", *([spec] if spec else []))
+        code, answer = _answer("check", "--project", "--json", *source, "--", *([spec] if spec else []))
         _compared(report, answer)
         if code:
             return code
@@ -182,8 +186,9 @@ def _job(report: _Report, spec: str, exec_: str, words: Words, *, check: bool, v
         from repro_env.cli import exec as one_run
 
         chosen = [] if words.last("--runner") else runner(_diagnosis())
+        code_of = [] if words.last("--source") or words.has("--frozen") else source
         # Ours stand first: the user's words end with the command.
-        code = one_run.main([*named, *chosen, *shlex.split(exec_)])
+        code = one_run.main([*named, *chosen, *code_of, *shlex.split(exec_)])
         report.steps.append(("exec", f"exit code {code}: {shlex.join(words.command)}"))
         report.conclude("ran" if not code else "failed", f"The command ended with exit code {code}.")
         if code:
@@ -208,11 +213,6 @@ def _answer(*words: str) -> tuple[int, dict[str, Any]]:
     if not answer.getvalue():
         raise UsageError("was refused; the lines above say why", where=f"repro-env {shlex.join(words)}")
     return code, msgspec.json.decode(answer.getvalue(), type=dict[str, Any])
-
-
-def _source(spec: str) -> list[str]:
-    """The code of a spec that is not in the checkout, but a bundle or in a registry: the current directory."""
-    return ["--source=."] if spec and not Path(spec).is_dir() and Path(spec).name != "spec.json" else []
 
 
 def _again(words: Words) -> list[str]:

@@ -21,7 +21,7 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, parents, recipe, records
-from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot, streams
+from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, passed_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.locate import runs_beside
@@ -79,7 +79,10 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     """
     runs = runs_of(folder, asked.runs)
     given, facts_given = given_of(asked)
-    mounts = mounts_of(asked, spec, tell)
+    chosen = sourcedir.choose(spec, folder, store=store, given=asked.source, frozen=asked.frozen)
+    workspace = str(chosen.root) if asked.runner == "host" else plan.workspace_of(spec)
+    here = asked.here if asked.repeats else chosen.inside(asked.here, workspace)
+    mounts = mounts_of(asked, spec, here, tell)
     check_save(asked)
     for tag in asked.tags:
         annotation.check_tag(tag)
@@ -92,14 +95,13 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().load(asked, spec, store, tell)
     written = [Path(one.source) for one in mounts if one.kind == "checkpoints"]
-    with tell.progress(0, "reading the source"):
-        source = snapshot.take(spec, folder, runs=runs, frozen=asked.frozen, store=store, tell=tell, without=written)
     if asked.runner == "host":
-        check_host(asked, spec, source)
-    workspace = plan.workspace_of(spec)
+        check_host(asked, spec, chosen)
+    with tell.progress(0, "reading the source"):
+        source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written)
     git = repository.Shown()
     if asked.runner != "host":
-        git = repository.show(spec, source, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
+        git = repository.show(spec, source, chosen.root, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
     run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
     started = datetime.now(timezone.utc)
     command = shown(asked.command, variables.secret({**asked.environ, **{one.name: one.value for one in given}}))
@@ -108,7 +110,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         run_id=run_id,
         runner=asked.runner,
         command=asked.command,
-        cwd=plan.working_folder(str(asked.here), workspace, source.folders),
+        cwd=plan.working_folder(str(here), workspace, source.folders),
+        workspace=workspace,
         snapshot=source.fact.digest,
         mounts=(*mounts, *git.mounts),
         given=given,
@@ -159,7 +162,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
         tool=__version__,
     )
-    announce(asked, spec, start, where, source, git, launch, store, tell)
+    announce(asked, spec, start, where, source, chosen, git, launch, store, tell)
     backend = backend or _backend(asked, spec, folder, runs, store)
     store.seen.see(runs)
     with store.lease.only(

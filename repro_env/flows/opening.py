@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from repro_env.capture import variables
 from repro_env.catalog.ids import short
+from repro_env.flows import sourcedir
 from repro_env.flows.asked import Asked
 from repro_env.flows.repository import Shown
 from repro_env.flows.snapshot import Snapshot
+from repro_env.flows.sourcedir import SourceDirectory
 from repro_env.model import redact
 from repro_env.model.run import Launch, Start
 from repro_env.model.spec import Spec
@@ -25,41 +28,76 @@ _FEW = 3
 
 
 def announce(
-    asked: Asked, spec: Spec, start: Start, where: Path, source: Snapshot, git: Shown, launch: Launch, store: Store, tell: Tell
+    asked: Asked,
+    spec: Spec,
+    start: Start,
+    where: Path,
+    source: Snapshot,
+    chosen: SourceDirectory,
+    git: Shown,
+    launch: Launch,
+    store: Store,
+    tell: Tell,
 ) -> None:
     """Report what is about to run: a line, another for variables without effect, a hint for each missing path, and details."""
-    fact = start.source
     how = " on the host, without isolation" if asked.runner == "host" else f", image {start.image.removeprefix('sha256:')[:12]}"
-    state = "source as captured" if not fact.differs else f"changed since capture: {some(fact.differs, ', ', _FEW)}"
-    tell(f"run {short(start.id)}{how}, seed {start.seed}; {'source of the run' if asked.repeats else state}")
+    tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(asked, spec, start, chosen)}")
+    if start.source.directory is not None and (hint := _own_code(asked, spec, chosen)):
+        tell(f"{asked.here} is not the source of this run{hint}")
     for text in _unused(asked, spec, start, launch):
         tell(text)
     if asked.runner != "host":
         missing = plan.named_paths(
-            asked.command, here=str(asked.here), exists=os.path.exists, inside=lambda path: is_inside(path, launch, source, store)
+            asked.command,
+            here=str(asked.here),
+            seen=launch.cwd,
+            exists=os.path.exists,
+            inside=lambda path: is_inside(path, launch, source, store),
         )
-        for path in missing:
-            tell(f"{path} is named in the command and not in the run; to bring it: --data {path}")
-    for text in _details(asked, start, where, git, launch):
+        for path, seen in missing:
+            option = path if path == seen else f"{path}:{seen}"
+            tell(f"{path} is named in the command and not in the run; to bring it: --data {option}")
+    for text in _details(asked, start, where, chosen, git, launch):
         tell.detail(f"  {text}")
 
 
-def _details(asked: Asked, start: Start, where: Path, git: Shown, launch: Launch) -> Iterator[str]:
+def _source(asked: Asked, spec: Spec, start: Start, chosen: SourceDirectory) -> str:
+    """Which code is used, and what of it differs from the capture."""
+    fact = start.source
+    if asked.repeats:
+        return "source of the run"
+    if fact.directory is None:
+        hint = "" if asked.frozen else _own_code(asked, spec, chosen) or "; to run the code in a directory: --source DIR"
+        return f"captured source ({chosen.why}{hint})"
+    moved = "" if fact.directory == plan.workspace_of(spec) else f"{fact.directory} "
+    if not fact.differs:
+        return f"source {moved}as captured"
+    return f"{f'source {moved}' if moved else ''}changed since capture: {some(fact.differs, ', ', _FEW)}"
+
+
+def _own_code(asked: Asked, spec: Spec, chosen: SourceDirectory) -> str:
+    """A hint for who stands in another copy of the code than the one that is used."""
+    source, used = spec.observed.source, asked.source is not None or asked.repeats
+    if source is None or used or asked.here == chosen.path or not sourcedir.holds(source, asked.here):
+        return ""
+    return f"; to run the code here: --source {shlex.quote(str(asked.here))}"
+
+
+def _details(asked: Asked, start: Start, where: Path, chosen: SourceDirectory, git: Shown, launch: Launch) -> Iterator[str]:
     if asked.kept:
         yield f"directory {where}"
     if start.determinism != "warn" or asked.threads is not None:
         threads = f", {asked.threads} thread{'s' * (asked.threads > 1)}" if asked.threads is not None else ""
         yield f"determinism {start.determinism}{threads}"
     fact = start.source
-    state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"
-    whose = "the run's" if asked.repeats else "captured" if fact.frozen else f"live, {state}"
-    yield f"source {fact.path} ({whose})"
+    yield f"source {fact.directory or 'as captured'}" + (f" at {fact.path}" if fact.directory != fact.path else "")
+    yield from (f"  {line}" for line in fact.differs)
     if git.text:
         yield git.text
     for mount in start.data:
         access = "read-only" if mount.kind == "data" else "writable"
         yield f"{mount.kind} {mount.source}" + (f" at {mount.target}" if mount.target != mount.source else "") + f" ({access})"
-    if launch.cwd != str(asked.here):
+    if launch.cwd != str(asked.here if asked.repeats else chosen.inside(asked.here, launch.workspace)):
         yield f"working folder {launch.cwd}: {asked.here} is not part of the source"
     if start.passed:
         yield f"passed on to the command by the host runner, and absent from runs in the image: {some(start.passed, ', ')}"

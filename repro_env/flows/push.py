@@ -18,7 +18,7 @@ from repro_env.build.packing import Sent
 from repro_env.build.remote import SPEC_TYPE, TITLE, Copy
 from repro_env.build.sources import Artifact, Finder, Search
 from repro_env.build.trees import Trees
-from repro_env.flows import egress
+from repro_env.flows import code, egress
 from repro_env.flows.rebuild import check_platform
 from repro_env.flows.send import notes
 from repro_env.image.entry import CHUNK
@@ -71,13 +71,15 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     """False when all of it was there, the tag too."""
 
 
-def push(spec: Spec, folder: Path, to: Reference, *, store: Store, tell: Tell) -> Pushed:
+def push(spec: Spec, folder: Path, to: Reference, *, frozen: bool = False, store: Store, tell: Tell) -> Pushed:
     """Send a spec's image and all that its folder holds, and note in `remote.json` where they are.
 
     Raises `UsageError` for a reference with a digest, `PlatformError`, `ArtifactError`, `NetworkError`, `BuildError`, and
-    `CaptureError` for a secret in what would be sent.
+    `CaptureError` for a secret in what would be sent, `SourceError` where the code beside the spec differs from the
+    captured code, unless `frozen`.
     """
     check_platform(spec)
+    code.check_left_out(spec, folder, frozen=frozen, store=store)
     egress.check(spec, folder, store=store)
     for note in notes(spec):
         tell(note)

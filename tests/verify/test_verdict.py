@@ -24,7 +24,7 @@ START = Start(
     command=("train.py",),
     cwd="/p",
     seed=0,
-    source=SourceFact(path="/p", digest=DIGEST, frozen=False, differs=()),
+    source=SourceFact(path="/p", digest=DIGEST, directory="/p", differs=()),
     data=(),
     given=(),
     network=False,
