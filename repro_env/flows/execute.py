@@ -175,7 +175,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         exact=command == asked.command,
         term=None if asked.runner == "host" else term_of(asked.environ),
         recipe=recipe.files(asked.recipe, asked.here),
-        parents=(*parents.named(asked.parents, runs, asked.here), *_parents(data, mounts, runs, store)),
+        parents=(*parents.named(asked.parents, runs, asked.here), *_parents(shown_data.facts, mounts, runs, store)),
         tool=__version__,
     )
     announce(asked, spec, start, where, chosen, git, launch, tell)
