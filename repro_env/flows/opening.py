@@ -54,9 +54,10 @@ def _source(asked: Asked, spec: Spec, start: Start, chosen: SourceDirectory) -> 
         hint = "" if asked.frozen else _own_code(asked, spec, chosen) or "; to run the code in a directory: --source DIR"
         return f"captured source ({chosen.why}{hint})"
     moved = "" if fact.directory == plan.workspace_of(spec) else f"{fact.directory} "
+    ignored = f", and {some(fact.ignored, ', ', _FEW)} (git-ignored)" if fact.ignored else ""
     if not fact.differs:
-        return f"source {moved}as captured"
-    return f"{f'source {moved}' if moved else ''}changed since capture: {some(fact.differs, ', ', _FEW)}"
+        return f"source {moved}as captured{ignored}"
+    return f"{f'source {moved}' if moved else ''}changed since capture: {some(fact.differs, ', ', _FEW)}{ignored}"
 
 
 def _own_code(asked: Asked, spec: Spec, chosen: SourceDirectory) -> str:
@@ -76,6 +77,7 @@ def _details(asked: Asked, start: Start, where: Path, chosen: SourceDirectory, g
     fact = start.source
     yield f"source {fact.directory or 'as captured'}" + (f" at {fact.path}" if fact.directory != fact.path else "")
     yield from (f"  {line}" for line in fact.differs)
+    yield from (f"  git-ignored, seen as data: {path}" for path in fact.ignored)
     if git.text:
         yield git.text
     for mount in start.data:
