@@ -39,9 +39,10 @@ of the run, runs/<UTC>-<script>-<id>/files, and `repro-env runs get latest` copi
 Options:
   --spec SPEC                  Use this spec: a file, its directory, a packed FILE, or a registry's REF. Default: the nearest
                                repro/spec.json upwards.
-  --data SRC[:DST]             Mount a file or directory read-only; DST defaults to the same absolute path. Repeatable.
+  --data SRC[:DST]             Mount a file or directory read-only; DST defaults to the same absolute path. Repeatable. Data named
+                               at capture is mounted by itself when it is unchanged and where it was.
   --checkpoints SRC[:DST]      Mount a persistent, writable directory; created if missing. Repeatable.
-  --data-changed               Run even if the data changed since capture.
+  --data-changed               Run even if data named at capture is missing or changed; changed data needs --data as well.
   --seed N|random              Set the master seed, 0 to 4294967295. Default: the seed of the capture.
   --ranks each|same            Give each rank of a distributed run its own random streams (default), or rank 0's.
   --determinism MODE           warn (default): use deterministic implementations where libraries have them, and record where
@@ -292,7 +293,9 @@ def _seed(text: str | None) -> Any:
     if text is None or text == "random":
         return text
     if not (text.isascii() and text.isdigit() and int(text) < 2**32):
-        raise UsageError(f'must be an integer between 0 and 4294967295, or "random" (got "{text}")', where="--seed")
+        raise UsageError(
+            f'must be an integer between 0 and 4294967295, or "random" (got "{text}")', where="--seed", hint="such as --seed 7"
+        )
     return int(text)
 
 
@@ -308,7 +311,9 @@ def _threads(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= _CORES):
-        raise UsageError(f'must be an integer between 1 and {_CORES} (got "{text}")', where="--threads")
+        raise UsageError(
+            f'must be an integer between 1 and {_CORES} (got "{text}")', where="--threads", hint="such as --threads 8"
+        )
     return int(text)
 
 
@@ -355,6 +360,8 @@ def close(done: Done, tell: Tell, *, runs: str = "") -> None:
 
     end = done.end
     tell(ending(done))
+    for text in done.advice:
+        tell(f"hint: {text}")
     if end.outputs:
         largest = sorted(end.outputs, key=lambda output: (-output.size, output.path))[:3]
         tell.detail("largest outputs: " + ", ".join(f"{output.path} ({say.size(output.size)})" for output in largest))
