@@ -102,7 +102,9 @@ def test_a_copy_a_working_tree_and_a_moved_project_run_their_own_code(project: p
     shutil.rmtree(project.folder / "runs")
 
 
-def test_the_host_runner_does_not_import_the_original_in_a_copy(project: parts.Project, small: parts.Project, tmp_path: Path) -> None:
+def test_the_host_runner_does_not_import_the_original_in_a_copy(
+    project: parts.Project, small: parts.Project, tmp_path: Path
+) -> None:
     shutil.copytree(project.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(".venv"))
     copy = edited(project, tmp_path / "copy", "copied")
     said = parts.one_sentence(copy.run("exec", "--runner", "host", "train.py", code=18))
