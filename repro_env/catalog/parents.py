@@ -76,7 +76,7 @@ def run_above(path: Path) -> Path | None:
     if (path / "start.json").is_file() and (path / "files").is_dir():
         return path
     for files in (path, *path.parents):
-        if files.name == "files" and (files.parent / "start.json").is_file():
+        if files.name in ("files", OUTSIDE) and (files.parent / "start.json").is_file():
             return files.parent
     return None
 

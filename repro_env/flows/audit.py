@@ -87,7 +87,7 @@ def _own(run: Run) -> tuple[list[Finding], dict[str, int]]:
         found.append(_said(run, "changed", error))
     if run.end is None:
         return found, {}
-    found += rule.outputs(run, outputs.collect(run.files, run.end.outputs))
+    found += rule.outputs(run, outputs.of_run(run.folder, run.end.outputs))
     for name, digest in ((before.BEFORE, run.start.before), (before.AFTER, run.end.after)):
         now = records.digest(run.folder / name)
         if digest is not None and now != digest:

@@ -36,7 +36,7 @@ def end_of(
     `compiled`: modules of the image that the command had to compile.
     """
     files, notes = folder / "files", Path(launch.notes)
-    left = outputs.collect(files)
+    left = outputs.of_run(folder)
     said = noted.read(notes / plan.NOTES)
     numbers, values = metrics.collect(files, left.outputs), recipe.parameters(files, left.outputs)
     return End(

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.catalog import records
+from repro_env.catalog.outputs import place
 from repro_env.flows import before, traces
 from repro_env.flows.looker import Look
 from repro_env.io.files import open_regular, read_regular, sha256_of
@@ -72,7 +73,7 @@ class Globs(msgspec.Struct, frozen=True, kw_only=True):
 def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
     """What the run in `folder` left. `mounts`: the folders that its checkpoints are in now."""
     digests = {one.path: one.sha256 for one in end.outputs}
-    places = {one.path: folder / "files" / one.path for one in end.outputs}
+    places = {one.path: place(folder / "files", one.path) for one in end.outputs}
     if mounts:
         start = records.read(folder).start
         old, new = before.read(folder, before.BEFORE, start.before), before.read(folder, before.AFTER, end.after)
