@@ -73,6 +73,12 @@ def place(files: Path, path: str) -> Path:
     return files.with_name(OUTSIDE) / path[1:] if path.startswith("/") else files / path
 
 
+def name_of(folder: Path, path: Path) -> str:
+    """The path of an output, by that of its file below a run's `folder`."""
+    place, _, name = path.relative_to(folder).as_posix().partition("/")
+    return f"/{name}" if place == OUTSIDE else name
+
+
 def digest(path: Path) -> str | None:
     """`sha256:<hex>` of a plain file, through symlinks; None where there is none. A record may name a pipe or a device: none is opened."""
     try:

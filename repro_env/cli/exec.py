@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
-from repro_env.model.errors import UsageError
+from repro_env.model.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
     from repro_env.flows.asked import Asked
     from repro_env.flows.execute import Done
-    from repro_env.model.run import Mode, Ranks, RunnerName
+    from repro_env.model.run import Lost, Mode, Ranks, RunnerName
+    from repro_env.run.outside import Bound
 
 HELP = """\
 Usage: repro-env exec [OPTIONS] [--] COMMAND [ARGS]...
@@ -59,6 +60,8 @@ Options:
   --tag TAG                    Tag the run. Repeatable; `repro-env runs tag` does so later.
   --note TEXT                  Say something about the run; `repro-env runs note` does so later.
   --runs DIR                   Where runs are recorded. Default: runs/ beside the spec's folder.
+  --keep-outside SIZE|all      How much to keep of what the command writes outside the project (not of temporary files and
+                               caches), such as 20G. Default: 16G and 100,000 files. More than that fails the run.
   --save DIR                   Copy the outputs there afterwards; it has to be new or empty.
   --record FILE                Write the whole record there too, as one JSON file (replaced when it is there).
   --json                       Print the end of the record as one line on stdout, after the command's own output.
@@ -85,6 +88,7 @@ _VALUES = frozenset(
         "--env",
         "--env-file",
         "--runs",
+        "--keep-outside",
         "--save",
         "--record",
     }
@@ -189,7 +193,25 @@ def main(words: Sequence[str]) -> int:
         from repro_env.flows import bytecode
 
         bytecode.keep(done.compiled, found.spec, store=store, tell=tell, asked=asked)
-    return done.end.outcome.exit_code
+    code = done.end.outcome.exit_code
+    if done.end.lost is not None:
+        problem = loss(done.end.lost)
+        if not code:
+            raise problem
+        say.error(problem)
+    return code
+
+
+def loss(lost: Lost) -> RecordError:
+    """The error for results of the command that were not kept."""
+    from repro_env.cli.say import size
+
+    count = f"{lost.files:,} file{'s' * (lost.files != 1)}"
+    return RecordError(
+        f"{count} ({size(lost.size)}) that the command wrote outside the project were not kept: {', '.join(lost.largest[:3])}",
+        where="--keep-outside",
+        hint="run it again with --keep-outside all, or with --checkpoints DIR for a directory that stays where it is",
+    )
 
 
 def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
@@ -231,6 +253,7 @@ def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
         frozen=words.has("--frozen"),
         data_changed=words.has("--data-changed"),
         runs=path("--runs"),
+        keep_outside=_bound(words.last("--keep-outside")),
         save=path("--save"),
         record=path("--record"),
     )
@@ -308,6 +331,16 @@ def _steps(text: str | None) -> int | None:
     return int(text)
 
 
+def _bound(text: str | None) -> Bound:
+    from repro_env.run.outside import ALL, Bound
+
+    if text is None or text == "all":
+        return Bound() if text is None else ALL
+    from repro_env.cli.store import parsed
+
+    return Bound(size=parsed(text, "--keep-outside"))
+
+
 def _here() -> Path:
     try:
         return Path.cwd()
@@ -348,14 +381,17 @@ def closing(done: Done, *, runs: str = "") -> list[str]:
     else:
         ended = f"exit code {outcome.exit_code}" + (", something in it ran out of memory" if outcome.out_of_memory else "")
     said = [f"{ended} after {end.seconds:.1f} s"]
-    if end.outputs:
-        largest = sorted(end.outputs, key=lambda one: (-one.size, one.path))[:3]
+    inside = [output for output in end.outputs if not output.path.startswith("/")]
+    outside = [output for output in end.outputs if output.path.startswith("/")]
+    if inside:
+        largest = sorted(inside, key=lambda one: (-one.size, one.path))[:3]
         names = ", ".join(f"{one.path} ({size(one.size)})" for one in largest)
-        said.append(
-            f"{len(end.outputs)} output{'s' * (len(end.outputs) > 1)}, {size(sum(one.size for one in end.outputs))}: {names}"
-        )
-    else:
+        said.append(f"{len(inside)} output{'s' * (len(inside) > 1)}, {size(sum(one.size for one in inside))}: {names}")
+    elif not outside:
         said.append("no outputs")
+    if outside:
+        count = f"{len(outside):,} file{'s' * (len(outside) > 1)} ({size(sum(output.size for output in outside))})"
+        said.append(f"kept outside the project: {count} in {done.folder / 'outside'}")
     if unheld := [one for one in end.others if " -> " not in one]:
         more = f" and {len(unheld) - 1} more" if len(unheld) > 1 else ""
         said.append(f"in no record, only in the folder of the run: {unheld[0]}{more}")

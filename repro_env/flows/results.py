@@ -60,7 +60,7 @@ class Globs(msgspec.Struct, frozen=True, kw_only=True):
 
         One that is ignored may be missing: nothing is hidden by that.
         """
-        there = sorted({*paths, *(line.partition(" -> ")[0] for line in end.others)})
+        there = sorted({*paths, *(one.path for one in end.console), *(line.partition(" -> ")[0] for line in end.others)})
         for glob in self.results:
             if not glob or not any(outputs.matches(path, (glob,)) for path in there):
                 more = f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else ""
@@ -94,6 +94,7 @@ def compare(left: Side, right: Side, globs: Globs, look: Look) -> tuple[File, ..
     """Everything that two runs left: pairs by digest, then by what is in them."""
     paired = pair(left.digests, right.digests)
     found = [*_unpaired(paired, globs), *_removed(left.end, right.end, globs)]
+    found += _consoles(left, right, globs)
     found += outputs.of_links(left.end.others, right.end.others, globs.results, globs.ignored)
     inside: list[tuple[str, str, outputs.Kind]] = []
     for one in paired.pairs:
@@ -132,6 +133,24 @@ def _unpaired(paired: Paired, globs: Globs) -> Iterator[File]:
             yield File(
                 path="", now=path, kind=globs.of(path), level=None, by="nothing", why=f"it could be paired with any of {others}"
             )
+
+
+def _consoles(left: Side, right: Side, globs: Globs) -> Iterator[File]:
+    """What both commands printed, where it is of the same streams: on a terminal, two are one."""
+    sides = []
+    for side in (left, right):
+        digests = {one.path: one.sha256 for one in side.end.console}
+        sides.append(Side(digests, {name: side.folder / name for name in digests}, side.end, side.folder))
+    then, now = sides
+    sizes = {one.path: one.size for end in (left.end, right.end) for one in end.console if one.size}
+    for name in sorted(sizes) if then.digests.keys() == now.digests.keys() else ():
+        kind = globs.of(name)
+        if then.digests[name] == now.digests[name]:
+            yield outputs.equal(name, name, kind)
+        elif why := _changed(then, name) or _changed(now, name):
+            yield File(path=name, now=name, kind=kind, level="different", why=f"its bytes differ, and {why}")
+        else:
+            yield _by_content(name, name, kind, then, now, globs)
 
 
 def _removed(left: End, right: End, globs: Globs) -> Iterator[File]:

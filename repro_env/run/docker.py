@@ -27,8 +27,8 @@ from repro_env.model import redact
 from repro_env.model.errors import CaptureError, EngineError, ReproEnvError, StoreError
 from repro_env.model.run import Launch, Lost, Outcome
 from repro_env.run import attached, container, inner, layer, outside, place, scratch, watch
-from repro_env.run.container import Bind, Place
 from repro_env.run.console import Log
+from repro_env.run.container import Bind, Place
 from repro_env.run.interface import Runner, check
 from repro_env.run.outside import Bound, Source, Unkept, Written
 from repro_env.run.pycache import Pycache
@@ -63,7 +63,7 @@ class DockerRunner:
         interpreter: str,
         merged: Path,
         bytecode: Path | None = None,
-        bound: Bound = Bound(),
+        bound: Bound = outside.DEFAULT,
         hidden: Collection[str] | None = None,
     ) -> None:
         """`layers`, `merged`, `bytecode`, `bound`, `hidden`: as the embedded runner's. `interpreter`: the image's Python, by its path inside.

@@ -39,7 +39,7 @@ class EmbeddedRunner:
         interpreter: str,
         strategy: Strategy | None = None,
         bytecode: Path | None = None,
-        bound: Bound = Bound(),
+        bound: Bound = outside.DEFAULT,
         hidden: Collection[str] | None = None,
     ) -> None:
         """`layers` gives the unpacked tree of a diff ID. `merged` is where trees of links are kept, on the same disk.

@@ -16,7 +16,7 @@ from typing import NoReturn
 
 from repro_env.io.files import Found, room, walk
 from repro_env.model.errors import CommandMissingError, RunError
-from repro_env.model.run import Launch, Outcome
+from repro_env.model.run import Launch, Lost, Outcome
 from repro_env.run import addresses, kernel, memory
 from repro_env.run.bytecode import Module
 from repro_env.run.interface import Runner
@@ -37,6 +37,7 @@ class HostRunner:
         """`skip`: folders whose changes are no outputs (environment, spec, runs)."""
         self._skip = frozenset(str(path) for path in skip)
         self.began = False
+        self.lost: Lost | None = None  # what it writes elsewhere lies there
         self.compiled: tuple[Module, ...] = ()  # what it compiles lies beside its source, and is nobody else's
         self._before: dict[str, Found] = {}
 

@@ -45,6 +45,9 @@ class Bound(Frozen, frozen=True):
     files: int = 100_000
 
 
+DEFAULT, ALL = Bound(), Bound(1 << 62, 1 << 62)
+
+
 class Source(msgspec.Struct, frozen=True):
     """A directory of this machine that held what the run wrote below a path."""
 
@@ -148,9 +151,7 @@ def keep(
     return _summary(lost)
 
 
-def _keep(
-    folder: Path, sources: Sequence[Source], rules: Rules, image: Sequence[Path], bound: Bound, lost: list[Unkept]
-) -> None:
+def _keep(folder: Path, sources: Sequence[Source], rules: Rules, image: Sequence[Path], bound: Bound, lost: list[Unkept]) -> None:
     target, old = folder / OUTSIDE, folder / _OLD
     if any(source.folder == target for source in sources):
         remove_tree(old)
@@ -182,9 +183,7 @@ def _summary(lost: Sequence[Unkept]) -> Lost | None:
     )
 
 
-def _written(
-    source: Source, rules: Rules, image: Sequence[Path], lost: list[Unkept]
-) -> Iterator[Written]:
+def _written(source: Source, rules: Rules, image: Sequence[Path], lost: list[Unkept]) -> Iterator[Written]:
     """The files and symlinks below a source that are the run's own; what cannot be looked at goes to `lost`."""
     folders = [(str(source.folder), source.at.rstrip("/"))]
     device = -1
@@ -215,9 +214,10 @@ def _written(
             kind = stat.S_IFMT(facts.st_mode)
             if kind == stat.S_IFDIR:
                 folders.append((item.path, path))
-            elif kind in (stat.S_IFREG, stat.S_IFLNK):
-                if facts.st_dev == device and not _is_of_image(Path(item.path), path, image, source):
-                    yield Written(path, item.path, facts.st_size if kind == stat.S_IFREG else 0)
+            elif kind not in (stat.S_IFREG, stat.S_IFLNK) or facts.st_dev != device:
+                continue
+            elif not _is_of_image(Path(item.path), path, image, source):
+                yield Written(path, item.path, facts.st_size if kind == stat.S_IFREG else 0)
 
 
 def _is_below(path: str, folder: str) -> bool:

@@ -56,7 +56,8 @@ def make(
         open_to_all = path in ("/tmp", "/var/tmp")  # noqa: S108
         return disk.folder(f"root{path.replace('/', '-')}", 0o1777 if open_to_all else 0o755)
 
-    for bind in list(cover(container.covered(launch, links, _missing(launch, image)), image, targets, private)):  # before there are points in it
+    writable = container.covered(launch, links, _missing(launch, image))
+    for bind in list(cover(writable, image, targets, private)):  # before there are points in it
         binds.append(bind)
         if not bind.read_only:
             below = [target for target in targets if target.startswith(bind.target + "/")]

@@ -14,7 +14,7 @@ from collections.abc import Collection
 from pathlib import Path
 
 from repro_env.run.console import BOTH, STDERR, STDOUT, Log
-from repro_env.run.terminal import Relay, is_terminal, write_all
+from repro_env.run.terminal import is_terminal, write_all
 
 _READ = 1 << 16
 
@@ -142,7 +142,8 @@ def open_logs(folder: Path, hidden: Collection[str]) -> dict[int, Log]:
     """Stream -> its log in the run's folder; the same one for streams that are one. Raises `OSError`."""
     found: dict[int, Log] = {}
     for both in streams():
-        log = Log(folder / {(1,): STDOUT, (2,): STDERR}.get(both, BOTH), hidden)
+        name = BOTH if len(both) > 1 else STDOUT if both == (1,) else STDERR
+        log = Log(folder / name, hidden)
         found |= dict.fromkeys(both, log)
     return found
 

@@ -68,7 +68,7 @@ class OverlayRoot:
         """Without `upper` and `work` the upper side lies in memory."""
         self._layers = layers
         self._sides = (upper, work)
-        self.memory = []
+        self.memory: list[tuple[str, int]] = []
         self.on_disk = upper is not None
         self.means = "overlay" if upper else "overlay, upper side in memory"
 
@@ -98,7 +98,7 @@ class LinkedRoot:
 
     def __init__(self, tree: Path) -> None:
         self._tree = tree
-        self.memory = []
+        self.memory: list[tuple[str, int]] = []
 
     def stack(self, target: Path) -> None:
         kernel.bind(str(self._tree), str(target), recursive=False)

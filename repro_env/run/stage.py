@@ -24,7 +24,6 @@ from repro_env.run.redirection import open_logs, open_redirections, own_pipe
 from repro_env.run.strategy import Strategy
 from repro_env.run.terminal import Relay, open_terminal
 
-
 _LONGEST = 1 << 18
 """Bytes of the message with the paths of a root in memory."""
 _HANDLES = 253

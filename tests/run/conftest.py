@@ -114,7 +114,9 @@ class Place:
             self.own(folder)
         answer = self.root / f"answer-{self.count}"
         plan = self.root / f"plan-{self.count}"
-        plan.write_bytes(msgspec.json.encode(Plan(str(self.store), str(folder), launch, self.strategy, str(answer), self.engine, self.bound)))
+        plan.write_bytes(
+            msgspec.json.encode(Plan(str(self.store), str(folder), launch, self.strategy, str(answer), self.engine, self.bound))
+        )
         answer.touch()
         self.own(answer)
         return [*self.identity(), *before, python(self.uid), "-m", "tests.run.driver", str(plan)], folder, answer

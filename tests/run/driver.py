@@ -16,7 +16,6 @@ from repro_env.run.outside import Bound
 from repro_env.run.strategy import Strategy
 from repro_env.run.workspace import harvest
 
-
 HIDDEN = ("of-this-very-run",)
 """Values that no log may hold."""
 

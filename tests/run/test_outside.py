@@ -2,16 +2,9 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Iterator
-from pathlib import Path
-
-import msgspec
 import pytest
 
 from repro_env.model.environment import Variable
-from repro_env.run import layer, outside
-from repro_env.run.outside import Bound, Rules, Source
 from repro_env.run.strategy import Strategy
 from tests.run.conftest import Place
 from tests.run.test_runners import contained, docker  # noqa: F401
