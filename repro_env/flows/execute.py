@@ -349,7 +349,8 @@ def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, store: Store) -
         return docker
     from repro_env.run.host import HostRunner
 
-    return HostRunner(skip=(Path(spec.identity.layout.prefix), folder, runs, runs_of(folder)))
+    skip = (Path(spec.identity.layout.prefix), folder, runs, runs_of(folder))
+    return HostRunner(skip=skip, hidden=secrets_of(asked))
 
 
 def _engine() -> ModuleType:

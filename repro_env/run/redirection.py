@@ -6,6 +6,7 @@ So the command holds no descriptor of the caller's file, and can neither read no
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import select
 import socket
@@ -16,7 +17,9 @@ from pathlib import Path
 from repro_env.run.console import BOTH, STDERR, STDOUT, Log
 from repro_env.run.terminal import is_terminal, write_all
 
-_READ = 1 << 16
+_READ = 1 << 20
+_HELD = 1 << 20
+"""Bytes that the pipe holds where the system allows it: who prints much waits less often."""
 
 
 class Redirection:
@@ -26,6 +29,8 @@ class Redirection:
         self.streams = streams
         self.log: Log | None = None
         self.main, self.side = os.pipe2(os.O_CLOEXEC)
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self.main, fcntl.F_SETPIPE_SZ, _HELD)
         self._is_open = True
         self._unsent = b""
         """Bytes that the caller's end does not take yet."""
