@@ -186,15 +186,22 @@ def _to_session(child: int, number: int, terminal: Terminal) -> None:
     if number == signal.SIGWINCH:
         terminal.resize()
     elif number == signal.SIGTSTP:
-        os.killpg(child, signal.SIGSTOP)  # the kernel ignores SIGTSTP there
+        _to_group(child, signal.SIGSTOP)  # the kernel ignores SIGTSTP there
         terminal.give_back()
         os.kill(os.getpid(), signal.SIGSTOP)
     elif number == signal.SIGCONT:
         terminal.take_over()
-        os.killpg(child, number)
+        _to_group(child, number)
     elif number in _SHARED:
-        os.killpg(child, number)
+        _to_group(child, number)
     elif number in _PASSED:
+        os.kill(child, number)
+
+
+def _to_group(child: int, number: int) -> None:
+    try:
+        os.killpg(child, number)
+    except ProcessLookupError:  # it has not made its own group yet
         os.kill(child, number)
 
 
