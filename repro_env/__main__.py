@@ -20,13 +20,7 @@ def main() -> None:
 
             code = run.main(sys.argv[2:])
         else:
-            from repro_env.cli import quick
-
-            code = 0
-            if not quick.run(sys.argv[1:]):
-                from repro_env.cli import app
-
-                code = app.run(sys.argv[1:])
+            code = _run(sys.argv[1:])
         if sys.stdout is not None:
             sys.stdout.flush()
     except ReproEnvError as error:
@@ -45,6 +39,22 @@ def main() -> None:
     raise SystemExit(code)
 
 
+def _run(words: list[str]) -> int:
+    """Run any command but `exec`. Returns the exit code."""
+    import contextlib
+
+    from repro_env.cli import quick, say
+
+    name = words[0] if words else ""
+    # What the user's own command prints would mix with the line of a task.
+    with contextlib.nullcontext() if name in ("sensitivity", "shell", "verify") else say.say.command(name):
+        if quick.run(words):
+            return 0
+        from repro_env.cli import app
+
+        return app.run(words)
+
+
 def _failed(error: Exception) -> int:
     """Report an unexpected exception. Returns the exit code."""
     import traceback
@@ -58,8 +68,8 @@ def _failed(error: Exception) -> int:
         failure = DiskError(f"cannot be used: {error.strerror}", where=str(error.filename), hint=hint)
         say.error(failure)
         return failure.exit_code
-    say.say(redact.secretless("".join(traceback.format_exception(error)).rstrip()))
-    say.say("repro-env: error: this is a bug in repro-env: please report it with the lines above")
+    say.say.warn(redact.secretless("".join(traceback.format_exception(error)).rstrip()))
+    say.say.warn("repro-env: error: this is a bug in repro-env: please report it with the lines above")
     return 70
 
 

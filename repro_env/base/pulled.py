@@ -63,7 +63,7 @@ def pull(text: str, platform: Platform, *, kept: bool, store: Store, tell: Tell)
     registry = Registry(ref.host)
     try:
         manifest, _, digest = registry.image(ref.repository, ref.named, architecture=platform.architecture)
-        tell(f"{ref} is {ref.name}@{digest}")
+        tell.detail(f"{ref} is {ref.name}@{digest}")
         hint = BaseHint(
             reference=str(ref), digest=digest, platform=platform, layers=tuple(one.blob for one in manifest.layers), kept=kept
         )
@@ -136,9 +136,9 @@ def _made(
         if problems:
             more = f", and {len(problems) - 1:,} more" if len(problems) > 1 else ""
             raise ArtifactError(f"cannot be a base: it {problems[0]}{more}", where=where, hint=_HINT)
-        tell(f"unpacking {ref}")
-        entries = canonical(tree)
-        blob = _add(entries, tree, cast("list[BinaryIO]", files), store)
+        with tell.progress(0, f"unpacking {ref}"):
+            entries = canonical(tree)
+            blob = _add(entries, tree, cast("list[BinaryIO]", files), store)
     store.facts.put(FACTS, f"{hint.digest} {RULE}", codec.canonical(blob))
     return blob
 

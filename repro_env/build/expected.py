@@ -9,7 +9,7 @@ import msgspec
 
 from repro_env.build import conda
 from repro_env.image import conda as linking
-from repro_env.image import config, stack
+from repro_env.image import config, stack, tar
 from repro_env.image import wheel as rule
 from repro_env.image.entry import Entry
 from repro_env.image.flat import flatten
@@ -59,7 +59,7 @@ def node(entry: Entry) -> Node:
     return Node(
         path=entry.path,
         kind=entry.kind,
-        mode=0o777 if entry.kind == "link" else 0o755 if entry.executable or entry.kind == "dir" else 0o644,
+        mode=tar.mode(entry),
         size=entry.size,
         sha256=entry.sha256,
         target=entry.target,
@@ -89,7 +89,7 @@ def _facts(one: Wheel, folder: Path, store: Store, known: Known | None) -> rule.
     found = store.facts.recall(FACTS, one.sha256, rule.Facts)
     if found is not None:
         return found if found.filename == one.filename else msgspec.structs.replace(found, filename=one.filename)
-    path = store.blobs.path(one.sha256) or Carried(folder / "blobs").file(one.sha256)
+    path = store.blobs.path(one.sha256) or Carried(folder / "blobs").file(one.sha256, one.size, store.blobs)
     if path is None and known is not None:
         return known(one)
     if path is None:

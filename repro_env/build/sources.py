@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from repro_env.build.giver import HINT
 from repro_env.build.interface import Origin
 from repro_env.image import wheel as rule
 from repro_env.image.entry import Contents, Entry
@@ -98,7 +99,7 @@ class Finder:
             yield Place("blob", str(held))
         if facts is not None and isinstance(one, Wheel):
             yield from self._unpacked(one, facts)
-        carried = self._carried.file(one.sha256)
+        carried = self._carried.path(one.sha256)
         if carried is not None:
             yield Place("carried", str(carried))
         if self._givers is not None and one.sha256 in self._only:
@@ -131,11 +132,16 @@ class Finder:
         """Bring a place's bytes to this machine and check them. Raises `ArtifactError` or `NetworkError`."""
         if place.origin == "registry" and place.remote and self._givers is not None:
             self._givers.give(one.sha256, self._carried, size=one.size)
-            return Place(place.origin, str(self._carried.file(one.sha256)))
+            return Place(place.origin, str(self._carried.file(one.sha256, one.size, self._store.blobs)))
         if place.remote:
             with self._answering(urlsplit(place.where).netloc, str(place)):
                 path = self._store.blobs.put(self._bounded(place, one), one.sha256, where=str(place))
             return Place(place.origin, str(path))
+        if place.origin == "carried":
+            file = self._carried.file(one.sha256, one.size, self._store.blobs)
+            if file is None:
+                raise ArtifactError("is no plain file", where=place.where, hint=_ELSEWHERE)
+            place = Place(place.origin, str(file))
         if place.origin in ("carried", "index"):
             _is(Path(place.where), one)
         return place
@@ -151,6 +157,10 @@ class Finder:
             if self._givers is not None and self._givers.layers and "(status " not in error.what:
                 self._silent.add(host)
             raise
+
+    def packed(self, one: Artifact) -> Path | None:
+        """The blob beside the spec, where it is kept as gzip and is whole."""
+        return self._carried.packed_file(one.sha256, self._store.facts)
 
     def ask(self, place: Place, one: Artifact) -> Place:
         """As `take`, but without bringing anything: a server is asked whether it would give the file."""
@@ -200,9 +210,12 @@ class Finder:
         """Opened when the first server is asked: pip's insides take long to import."""
         with self._lock:
             if self._opened is None:
+                from repro_env.capture import packagemanagers
                 from repro_env.io.http import Session
 
-                self._opened = Session(prefix=self._spec.identity.layout.prefix, cache=self._store.facts)
+                # The user's own settings of uv count, and not those of a project, which may be a stranger's.
+                own = packagemanagers.look(None, os.environ)
+                self._opened = Session(prefix=self._spec.identity.layout.prefix, cache=self._store.facts, sources=own)
             return self._opened
 
     def _on_indexes(self, one: Wheel, failures: list[ReproEnvError]) -> Iterator[Place]:
@@ -301,7 +314,7 @@ class Search:
             return ArtifactError(
                 f"{self._wheel.filename} is nowhere to be had: not on this machine, not carried, at no URL, on no configured index",
                 where=where,
-                hint="copy the blobs/ folder of the capture beside the spec, or configure the index that has it in pip",
+                hint=f"configure the index that has it in pip, {HINT}",
             )
         tried = "; ".join(dict.fromkeys(str(error) for error in self._failures))
         silent = all(isinstance(error, NetworkError) and not error.what.endswith(_GONE) for error in self._failures)
@@ -310,7 +323,7 @@ class Search:
         return ArtifactError(
             f"{self._wheel.filename} could not be had: {tried}",
             where=where,
-            hint="configure an index that has this very file in pip, or copy the blobs/ folder of the capture beside the spec",
+            hint=f"configure an index that has this very file in pip, {HINT}",
         )
 
 
@@ -398,3 +411,4 @@ def _is(path: Path, one: Artifact) -> None:
 _GONE = ("(status 404)", "(status 410)")
 """How `io.http` ends its sentence when a server answered that it does not have the file: an answer, and no silence."""
 _OTHER = "the server has other bytes now than when it was captured"
+_ELSEWHERE = "copy the blobs/ folder of the capture beside the spec, or capture again"

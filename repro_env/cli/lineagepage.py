@@ -49,8 +49,8 @@ def tell(found: Answer, *, whole: bool) -> None:
         page.heading("used by", f"{len(found.uses)}")
         page.table([(*_columns(use.run), _use(use)) for use in found.uses], "--all")
     if found.family is not None:
-        _relatives(page, "parents", found.family.parents, "it started from no other run")
-        _relatives(page, "children", found.family.children, "no run is known that started from it")
+        _relatives(page, "parents", found.family.parents, "no known parent")
+        _relatives(page, "children", found.family.children, "no known child")
         if found.family.cut:
             page.text("and more: a family this large is not shown whole")
     page.print()
@@ -104,7 +104,7 @@ def _run(found: Answer, page: Page) -> None:
     page.row("image", start.image)
     page.row("spec", start.spec)
     page.row("", _where_spec(found))
-    page.row("code", f"{source.path} ({'captured' if source.frozen else 'live'})")
+    page.row("code", f"{source.directory or source.path} ({'captured' if source.directory is None else 'live'})")
     page.row("", source.digest)
     page.row("", commit(found))
     page.listing(
@@ -174,7 +174,7 @@ def _after(found: Answer) -> None:
     for note in found.notes:
         say.say(f"note: {note}")
     for one in found.unreadable:
-        say.say(f"cannot be read: {one.why}")
+        say.say.warn(f"cannot be read: {one.why}")
     if found.run is not None:
         say.say(f"next: repro-env runs show {found.run.short} --runs {shlex.quote(str(found.run.folder.parent))}")
     elif not found.known:

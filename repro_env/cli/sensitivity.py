@@ -41,6 +41,8 @@ Options:
                                one of that name, say FILE:NAME. Default: a table of the last values of all.
   --seed N                     The first seed; the others follow it. Default: the one of the capture.
   --json                       Print the result as one line on stdout, after the command's own output.
+  -q, --quiet                  Print only the result, warnings and errors.
+  -v, --verbose                Print details too.
 
 All other options are those of `repro-env exec`, except --checkpoints, --save and --record, which are for a single run.
 
@@ -60,6 +62,7 @@ def main(words: Sequence[str]) -> int:
 
         untouched.show(HELP)
         return 0
+    one_run.set_level(parsed)
     from repro_env.flows.sensitivity import over_seeds, wanted
 
     if not parsed.command:
@@ -75,6 +78,7 @@ def main(words: Sequence[str]) -> int:
     from repro_env.flows.asked import seed_of
     from repro_env.flows.execute import execute
     from repro_env.flows.opened import opened
+    from repro_env.model.talk import Details
     from repro_env.store.store import Store
 
     tell = one_run.Marked()
@@ -84,9 +88,8 @@ def main(words: Sequence[str]) -> int:
     store = Store.open()
 
     def run(asked: Asked) -> Done:
-        done = execute(asked, found.spec, found.folder, store=store, tell=tell)
-        for text in one_run.closing(done)[:1]:
-            tell(text)
+        done = execute(asked, found.spec, found.folder, store=store, tell=Details(tell))
+        tell.detail(one_run.ending(done))
         if done.compiled:
             from repro_env.flows import bytecode
 

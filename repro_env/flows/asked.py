@@ -56,6 +56,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     gpus: int | Literal["all"] = 0
     frozen: bool = False
+    source: Path | None = None
+    """The directory whose code is used, where the user names one."""
     data_changed: bool = False
     runs: Path | None = None
     save: Path | None = None
@@ -63,13 +65,15 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     keep_outside: Bound = Bound()
     """How much is kept of what the command writes outside the project."""
     repeats: bool = False
-    """A recorded run is run again: its source stands for the captured one."""
+    """A recorded run is run again: its source stands for the captured one, and `here` is a path as the run saw it."""
     hidden: tuple[RelPath, ...] | Literal["all"] = ()
     """Kept bytecode that the run is not shown (`store.bytecode`): it compiles what a run that it repeats had to compile."""
     git: str | None = None
     """Of a run that is run again: `Start.git`."""
     kept: bool = True
     """The run's folder stays; where it does not, it is not spoken of."""
+    output: bool = True
+    """What the command prints reaches our own stdout and stderr."""
 
 
 def given_of(asked: Asked) -> tuple[tuple[Variable, ...], tuple[GivenVariable, ...]]:
@@ -123,7 +127,8 @@ def read_env_file(path: Path) -> list[tuple[str, str | None]]:
     return found
 
 
-def mounts_of(asked: Asked, spec: Spec, tell: Tell) -> tuple[Mount, ...]:
+def mounts_of(asked: Asked, spec: Spec, here: Path, tell: Tell) -> tuple[Mount, ...]:
+    """The user's mounts. `here`: the caller's directory as the run sees it; a relative SRC is found at the same place from there."""
     mounts = []
     kinds: tuple[tuple[Literal["data", "checkpoints"], tuple[tuple[str, str], ...]], ...] = (
         ("data", asked.data),
@@ -141,8 +146,10 @@ def mounts_of(asked: Asked, spec: Spec, tell: Tell) -> tuple[Mount, ...]:
                     raise DataError(
                         f"cannot be made: {error.strerror}", where=f"--checkpoints {source}", hint="name another place"
                     ) from None
-                tell(f"made {absolute} for the checkpoints")
-            mounts.append(Mount(kind=kind, source=str(absolute.resolve()), target=target.rstrip("/") or str(absolute)))
+                tell.detail(f"made {absolute} for the checkpoints")
+            mounts.append(
+                Mount(kind=kind, source=str(absolute.resolve()), target=target.rstrip("/") or os.path.normpath(here / source))
+            )
     if asked.runner == "host":
         for mount in mounts:
             if os.path.realpath(mount.target) != mount.source:

@@ -21,7 +21,7 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, parents, recipe, records
-from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot
+from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
 from repro_env.flows.asked import (
     Asked,
     caller_of,
@@ -37,12 +37,12 @@ from repro_env.flows.asked import (
 )
 from repro_env.flows.drift import check_drift, check_host
 from repro_env.flows.locate import runs_beside
-from repro_env.flows.opening import opening, shown
+from repro_env.flows.opening import announce, shown
 from repro_env.flows.snapshot import Snapshot
-from repro_env.io.files import atomic_write, remove_tree, room
+from repro_env.io.files import atomic_write, remove_tree, room, walk
 from repro_env.model import codec, redact
 from repro_env.model.errors import RecordError, ReproEnvError
-from repro_env.model.run import End, Launch, Lost, Outcome, Request, Start
+from repro_env.model.run import DataFact, End, Launch, Lost, Mount, Outcome, Parent, Request, Start
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import bytecode, plan
@@ -93,7 +93,10 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     """
     runs = runs_of(folder, asked.runs)
     given, facts_given = given_of(asked)
-    mounts = mounts_of(asked, spec, tell)
+    chosen = sourcedir.choose(spec, folder, store=store, given=asked.source, frozen=asked.frozen)
+    workspace = str(chosen.root) if asked.runner == "host" else plan.workspace_of(spec)
+    here = asked.here if asked.repeats else chosen.inside(asked.here, workspace)
+    mounts = mounts_of(asked, spec, here, tell)
     check_save(asked)
     for tag in asked.tags:
         annotation.check_tag(tag)
@@ -106,13 +109,13 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().load(asked, spec, store, tell)
     written = [Path(one.source) for one in mounts if one.kind == "checkpoints"]
-    source = snapshot.take(spec, folder, runs=runs, frozen=asked.frozen, store=store, tell=tell, without=written)
     if asked.runner == "host":
-        check_host(asked, spec, source)
-    workspace = plan.workspace_of(spec)
+        check_host(asked, spec, chosen)
+    with tell.progress(0, "reading the source"):
+        source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written)
     git = repository.Shown()
     if asked.runner != "host":
-        git = repository.show(spec, source, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
+        git = repository.show(spec, source, chosen.root, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
     run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
     started = datetime.now(timezone.utc)
     command = shown(asked.command, variables.secret({**asked.environ, **{one.name: one.value for one in given}}))
@@ -121,7 +124,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         run_id=run_id,
         runner=asked.runner,
         command=asked.command,
-        cwd=plan.working_folder(str(asked.here), workspace, source.folders),
+        cwd=plan.working_folder(str(here), workspace, source.folders),
+        workspace=workspace,
         snapshot=source.fact.digest,
         mounts=(*mounts, *git.mounts),
         given=given,
@@ -139,8 +143,9 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     )
     launch = plan.plan(spec, request)
     if asked.runner == "host":
-        check_drift(spec, folder, launch, store, tell)
-    held = before.take(mounts, store)
+        check_drift(asked, spec, folder, launch, store, tell)
+    with tell.progress(0, "reading checkpoints"):
+        held = before.take(mounts, store)
     start = Start(
         schema="repro-env/run-start/1",
         id=run_id,
@@ -168,11 +173,10 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         exact=command == asked.command,
         term=None if asked.runner == "host" else term_of(asked.environ),
         recipe=recipe.files(asked.recipe, asked.here),
-        parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
+        parents=(*parents.named(asked.parents, runs, asked.here), *_parents(data, mounts, runs, store)),
         tool=__version__,
     )
-    for text in opening(asked, spec, start, where, source, git, launch, store):
-        tell(text)
+    announce(asked, spec, start, where, source, chosen, git, launch, store, tell)
     backend = backend or _backend(asked, spec, folder, runs, store)
     store.seen.see(runs)
     with store.lease.only(
@@ -180,6 +184,20 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     ):  # a run may take days: all else may be removed meanwhile
         done = _run(asked, launch, start, source, runs, backend, tell, held, store)
     return msgspec.structs.replace(done, compiled=backend.compiled)
+
+
+def _parents(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path, store: Store) -> Iterator[Parent]:
+    """The runs whose outputs are mounted: by their place, or by the bytes of a copy elsewhere."""
+    yield from parents.mounted(mounts)
+    copies = [fact for fact in data if fact.kind == "data" and parents.run_above(Path(fact.source)) is None]
+    if copies:
+        from repro_env.flows.known import known
+
+        there = known([runs], store)
+        for fact in copies if there.outputs else ():
+            root = Path(fact.source)
+            files = store.hashes.of(root, list(walk(root))) if root.is_dir() else {root.name: (fact.digest or "")[7:]}
+            yield from parents.copied(fact, files, there.runs, there.outputs)
 
 
 def _needed(launch: Launch, folder: Path, store: Store) -> list[str]:
@@ -208,7 +226,8 @@ def _run(
             annotation.add(recording.folder, kind=kind, text=text)
         before.write(recording.folder, before.BEFORE, held)
         began = time.monotonic()
-        outcome = backend.run(launch, folder=recording.folder)
+        with contextlib.nullcontext() if asked.output else streams.silent((1, 2)):
+            outcome = backend.run(launch, folder=recording.folder)
     except ReproEnvError:
         if backend.began:
             _interrupted(launch, source, recording, backend)
@@ -216,7 +235,7 @@ def _run(
             recording.discard()
         raise
     seconds = time.monotonic() - began
-    with undisturbed():
+    with undisturbed(), tell.progress(0, "recording outputs"):
         files = recording.folder / "files"
         removed: tuple[str, ...] = ()
         problems: list[str] = []
@@ -224,7 +243,7 @@ def _run(
             removed = backend.collect(Path(launch.workspace), source.tree, files)
         except (OSError, ReproEnvError) as error:
             problems.append(redact.line(f"(the outputs are not complete: {error})"))
-            tell(f"the outputs are not complete: {error}")
+            tell.warn(f"the outputs are not complete: {error}")
         after = before.take(launch.mounts, store)
         end = ended.end_of(
             launch,
@@ -245,7 +264,7 @@ def _run(
         try:
             before.write(recording.folder, before.AFTER, after)
         except ReproEnvError as error:
-            tell(f"what the run left in its checkpoints could not be written down: {error}")
+            tell.warn(f"what the run left in its checkpoints could not be written down: {error}")
         done = Done(recording.folder, start, end)
         _finish(asked, recording, done, tell)
     return done
@@ -267,7 +286,7 @@ def _finish(asked: Asked, recording: records.Recording, done: Done, tell: Tell) 
         recording.finish(done.end)
     except ReproEnvError as error:
         problem = error
-        tell(f"the run is over and its end could not be recorded: {error}")
+        tell.warn(f"the run is over and its end could not be recorded: {error}")
         recording.close()
     try:
         if asked.record is not None:
@@ -285,7 +304,7 @@ def _finish(asked: Asked, recording: records.Recording, done: Done, tell: Tell) 
     if problem is not None:
         if done.end.outcome.exit_code == 0:
             raise problem
-        tell(f"error: {problem}")
+        tell.warn(f"error: {problem}")
 
 
 def save(files: Path, target: Path) -> None:
@@ -365,7 +384,7 @@ def _ensure(spec: Spec, folder: Path, store: Store, tell: Tell) -> None:
     rebuild.check_platform(spec)
     if rebuild.present(spec, folder, store):
         return
-    tell("the image is not on this machine yet: rebuilding it first")
+    tell.detail("the image is not on this machine yet: rebuilding it first")
     rebuild.rebuild(spec, folder, store=store, dry_run=False, tell=tell)
 
 

@@ -50,8 +50,13 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prefix(self) -> str:
-        """Where the environment lies, as its variables say; empty when they do not."""
-        return self.env.get("VIRTUAL_ENV", "")
+        """Where a moved environment was captured: the marker has a symlink there. Empty for one that is in place."""
+        marker = self.tree(self.layers[-1]) if self.layers else None
+        try:
+            entries = marker.entries().values() if marker is not None else ()
+        except ArtifactError:
+            return ""
+        return next((f"/{entry.path}" for entry in entries if entry.target == layout.ENVIRONMENT), "")
 
 
 def of_store(image_id: str, name: str, store: Store) -> Image:
@@ -81,7 +86,7 @@ def of_side(side: Side, store: Store) -> Image:
         image_id=side.image_id,
         digest=side.digest,
         architecture=side.identity.platform.architecture,
-        env={one.name: one.value for one in side.identity.config.env},
+        env=config.variables(side.identity),
         layers=tuple(kinds),
         tree=lambda diff_id: _stored(diff_id, store) or _told(kinds[diff_id], side, store),
         holds={one.diff_id: one.holds for one in side.layers},

@@ -1,90 +1,111 @@
-"""What `exec` says before the command starts."""
+"""What `exec` reports before the command starts."""
 
 from __future__ import annotations
 
-import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from repro_env.capture import variables
+from repro_env.catalog.ids import short
+from repro_env.flows import sourcedir
 from repro_env.flows.asked import Asked
 from repro_env.flows.repository import Shown
 from repro_env.flows.snapshot import Snapshot
+from repro_env.flows.sourcedir import SourceDirectory
 from repro_env.model import redact
 from repro_env.model.run import Launch, Start
 from repro_env.model.spec import Spec
+from repro_env.model.talk import Tell
 from repro_env.run import plan
 from repro_env.store.store import Store
 
 _NAMED = 10
 """How many things are named before the rest is counted."""
+_FEW = 3
+"""The same, in the line that everybody sees."""
 
 
-def opening(
-    asked: Asked, spec: Spec, start: Start, where: Path, source: Snapshot, git: Shown, launch: Launch, store: Store
-) -> list[str]:
-    said = [f"run {where}"] if asked.kept else []
-    isolation = ", isolation none: the live environment on this machine" if asked.runner == "host" else ""
-    said.append(f"  seed {start.seed}, image {start.image.removeprefix('sha256:')[:12]}{isolation}")
+def announce(
+    asked: Asked,
+    spec: Spec,
+    start: Start,
+    where: Path,
+    source: Snapshot,
+    chosen: SourceDirectory,
+    git: Shown,
+    launch: Launch,
+    store: Store,
+    tell: Tell,
+) -> None:
+    """Report what is about to run: a line, another for variables without effect, a hint for each missing path, and details."""
+    how = " on the host, without isolation" if asked.runner == "host" else f", image {start.image.removeprefix('sha256:')[:12]}"
+    tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(asked, spec, start, chosen)}")
+    if start.source.directory is not None and (hint := _own_code(asked, spec, chosen)):
+        tell(f"{asked.here} is not the source of this run{hint}")
+    for text in _unused(asked, spec, start, launch):
+        tell(text)
+    for text in _details(asked, start, where, chosen, git, launch):
+        tell.detail(f"  {text}")
+
+
+def _source(asked: Asked, spec: Spec, start: Start, chosen: SourceDirectory) -> str:
+    """Which code is used, and what of it differs from the capture."""
+    fact = start.source
+    if asked.repeats:
+        return "source of the run"
+    if fact.directory is None:
+        hint = "" if asked.frozen else _own_code(asked, spec, chosen) or "; to run the code in a directory: --source DIR"
+        return f"captured source ({chosen.why}{hint})"
+    moved = "" if fact.directory == plan.workspace_of(spec) else f"{fact.directory} "
+    if not fact.differs:
+        return f"source {moved}as captured"
+    return f"{f'source {moved}' if moved else ''}changed since capture: {some(fact.differs, ', ', _FEW)}"
+
+
+def _own_code(asked: Asked, spec: Spec, chosen: SourceDirectory) -> str:
+    """A hint for who stands in another copy of the code than the one that is used."""
+    source, used = spec.observed.source, asked.source is not None or asked.repeats
+    if source is None or used or asked.here == chosen.path or not sourcedir.holds(source, asked.here):
+        return ""
+    return f"; to run the code here: --source {shlex.quote(str(asked.here))}"
+
+
+def _details(asked: Asked, start: Start, where: Path, chosen: SourceDirectory, git: Shown, launch: Launch) -> Iterator[str]:
+    if asked.kept:
+        yield f"directory {where}"
     if start.determinism != "warn" or asked.threads is not None:
         threads = f", {asked.threads} thread{'s' * (asked.threads > 1)}" if asked.threads is not None else ""
-        said.append(f"  determinism {start.determinism}{threads}")
+        yield f"determinism {start.determinism}{threads}"
     fact = start.source
-    state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"
-    whose = "the run's" if asked.repeats else "captured" if fact.frozen else f"live, {state}"
-    said.append(f"  source {fact.path} ({whose})")
-    said += [f"  {git.text}"] if git.text else []
-    for one in start.data:
-        how = "read-only" if one.kind == "data" else "writable"
-        said.append(f"  {one.kind} {one.source}" + (f" at {one.target}" if one.target != one.source else "") + f" ({how})")
-    if launch.cwd != str(asked.here):
-        said.append(f"  working folder {launch.cwd}: {asked.here} is not part of the source")
-    said += [f"  {text}" for text in _variables(asked, spec, start, launch)]
+    yield f"source {fact.directory or 'as captured'}" + (f" at {fact.path}" if fact.directory != fact.path else "")
+    yield from (f"  {line}" for line in fact.differs)
+    if git.text:
+        yield git.text
+    for mount in start.data:
+        access = "read-only" if mount.kind == "data" else "writable"
+        yield f"{mount.kind} {mount.source}" + (f" at {mount.target}" if mount.target != mount.source else "") + f" ({access})"
+    if launch.cwd != str(asked.here if asked.repeats else chosen.inside(asked.here, launch.workspace)):
+        yield f"working folder {launch.cwd}: {asked.here} is not part of the source"
+    if start.passed:
+        yield f"passed on to the command by the host runner, and absent from runs in the image: {some(start.passed, ', ')}"
     if not asked.network:
-        text = "no network" if asked.runner != "host" else "the network is this machine's"
-        said.append(f"  {text}; W&B and Hugging Face are set to offline (--network)")
-    if asked.runner != "host":
-        missing = plan.named_paths(
-            asked.command, here=str(asked.here), exists=os.path.exists, inside=lambda path: is_inside(path, launch, source, store)
-        )
-        said += [f"  {path} is named in the command and not in the run; to bring it: --data {path}" for path in missing]
-    return said
+        network = "no network" if asked.runner != "host" else "the network is this machine's"
+        yield f"{network}; W&B and Hugging Face are set to offline (--network)"
 
 
-def _variables(asked: Asked, spec: Spec, start: Start, launch: Launch) -> Iterator[str]:
-    """Lines on the caller's variables that the run does not have, or that a run in the image would not have."""
+def _unused(asked: Asked, spec: Spec, start: Start, launch: Launch) -> Iterator[str]:
+    """A line on the caller's variables whose values the run does not use."""
     if not asked.repeats:
         unused = variables.unused(asked.environ, {one.name: one.value for one in launch.env}, spec.observed.variables.added)
         given = {one.name for one in start.given}
         if names := [name for name in unused if name not in given]:
             yield f"set here but not used, because the run uses the spec's values: {some(names, ', ')} (--env NAME passes your value)"
-    if start.passed:
-        yield f"passed on to the command by the host runner, and absent from runs in the image: {some(start.passed, ', ')}"
 
 
-def is_inside(path: str, launch: Launch, source: Snapshot, store: Store) -> bool:
-    """Whether an absolute path of the host will be there in the run: by mount, source, image, or made by the runner."""
-    if path in ("/", "/tmp", "/var/tmp", launch.user.home, launch.workspace) or _below(path, "/dev", "/proc", "/sys"):  # noqa: S108
-        return True
-    if any(_below(path, mount.target) for mount in launch.mounts):
-        return True
-    if _below(path, launch.prefix):
-        return True
-    if _below(path, launch.workspace):
-        return path[len(launch.workspace) + 1 :] in source.paths
-    if launch.workspace.startswith(path + "/") or any(mount.target.startswith(path + "/") for mount in launch.mounts):
-        return True
-    trees = (store.layers.path(diff_id) for diff_id in launch.layers)
-    return any(tree is not None and os.path.lexists(f"{tree}{path}") for tree in trees)
-
-
-def _below(path: str, *folders: str) -> bool:
-    return any(path == folder or path.startswith(folder + "/") for folder in folders)
-
-
-def some(items: tuple[str, ...] | list[str], between: str) -> str:
-    shown = between.join(items[:_NAMED])
-    return shown if len(items) <= _NAMED else f"{shown}{between}and {len(items) - _NAMED} more"
+def some(items: tuple[str, ...] | list[str], between: str, most: int = _NAMED) -> str:
+    shown = between.join(items[:most])
+    return shown if len(items) <= most else f"{shown}{between}and {len(items) - most} more"
 
 
 def shown(command: tuple[str, ...], hidden: frozenset[str] = frozenset()) -> tuple[str, ...]:

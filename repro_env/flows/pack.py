@@ -1,6 +1,6 @@
 """The story of `repro-env pack`: a spec's folder, and with it all that it needs, as one file.
 
-The file is a tar by layer rule 1 (`image.tar`), so the same folder gives the same bytes, and `flows.packed` reads it
+The file is a tar by layer rule 2 (`image.tar`), so the same folder gives the same bytes, and `flows.packed` reads it
 as strictly as a layer.
 """
 
@@ -17,7 +17,7 @@ import msgspec
 
 from repro_env.build.sources import Artifact, Finder, Search
 from repro_env.build.trees import Trees
-from repro_env.flows import egress
+from repro_env.flows import code, egress
 from repro_env.image import tar
 from repro_env.image.entry import CHUNK, Entry, Members
 from repro_env.io.files import atomic_stream, open_regular
@@ -48,16 +48,18 @@ class Pack(msgspec.Struct, frozen=True, kw_only=True):
     fetched: int
 
 
-def pack(spec: Spec, folder: Path, target: Path, *, everything: bool, store: Store, tell: Tell) -> Pack:
+def pack(spec: Spec, folder: Path, target: Path, *, everything: bool, frozen: bool = False, store: Store, tell: Tell) -> Pack:
     """Write `target` at once or not at all. `everything`: with each wheel and conda package, fetched where they are missing.
 
     `folder` holds the spec. Raises `ArtifactError` for what is nowhere to be had or damaged, `NetworkError`,
-    `DiskError`, `UsageError` for a target that cannot be written, `CaptureError` for a secret in what would be packed.
+    `DiskError`, `UsageError` for a target that cannot be written, `CaptureError` for a secret in what would be packed,
+    `SourceError` where the code beside the spec differs from the captured code, unless `frozen`.
     """
     if target.is_dir():
         raise UsageError("is a folder", where=str(target), hint="name the file to write, such as repro.tar")
     if not target.parent.is_dir():
         raise UsageError("is not there", where=str(target.parent), hint="make the folder first")
+    code.check_left_out(spec, folder, frozen=frozen, store=store)
     egress.check(spec, folder, store=store)
     trees = Trees(spec, folder, store)
     finder = Finder(spec, folder, store, trees.givers)
@@ -116,7 +118,7 @@ def _trees(spec: Spec, trees: Trees, *, everything: bool, tell: Tell) -> dict[st
         except ArtifactError:
             if what != "source":
                 raise
-            tell("note: the captured source is not beside the spec, so it is not in the pack")
+            tell.warn("note: the captured source is not beside the spec, so it is not in the pack")
             continue
         found[path.name] = path
     return found
@@ -130,7 +132,7 @@ def _artifacts(spec: Spec, finder: Finder, *, everything: bool, tell: Tell) -> d
     with tell.progress(total, "collecting wheels and packages") as advance, ThreadPoolExecutor(FETCHES) as pool:
         try:
             for one, path in zip(wanted, pool.map(lambda one: _whole(one, finder), wanted), strict=True):
-                found[hex_of(one.sha256)] = path
+                found[path.name if path.suffix == ".gz" else hex_of(one.sha256)] = path
                 advance(one.size)
         except BaseException:
             finder.stop()
@@ -140,8 +142,8 @@ def _artifacts(spec: Spec, finder: Finder, *, everything: bool, tell: Tell) -> d
 
 
 def _whole(one: Artifact, finder: Finder) -> Path:
-    """A wheel or package as a file on this machine, checked."""
-    return Path(Search(finder, one, None).take(finder.take).where)
+    """A wheel or package as a file on this machine, or its gzip, checked."""
+    return finder.packed(one) or Path(Search(finder, one, None).take(finder.take).where)
 
 
 def _check(trees: Trees, carried: Carried) -> None:

@@ -18,8 +18,9 @@ from repro_env.build.packing import Sent
 from repro_env.build.remote import SPEC_TYPE, TITLE, Copy
 from repro_env.build.sources import Artifact, Finder, Search
 from repro_env.build.trees import Trees
-from repro_env.flows import egress
+from repro_env.flows import code, egress
 from repro_env.flows.rebuild import check_platform
+from repro_env.flows.send import notes
 from repro_env.image.entry import CHUNK
 from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.model.errors import ArtifactError
@@ -70,14 +71,18 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     """False when all of it was there, the tag too."""
 
 
-def push(spec: Spec, folder: Path, to: Reference, *, store: Store, tell: Tell) -> Pushed:
+def push(spec: Spec, folder: Path, to: Reference, *, frozen: bool = False, store: Store, tell: Tell) -> Pushed:
     """Send a spec's image and all that its folder holds, and note in `remote.json` where they are.
 
     Raises `UsageError` for a reference with a digest, `PlatformError`, `ArtifactError`, `NetworkError`, `BuildError`, and
-    `CaptureError` for a secret in what would be sent.
+    `CaptureError` for a secret in what would be sent, `SourceError` where the code beside the spec differs from the
+    captured code, unless `frozen`.
     """
     check_platform(spec)
+    code.check_left_out(spec, folder, frozen=frozen, store=store)
     egress.check(spec, folder, store=store)
+    for note in notes(spec):
+        tell(note)
     others = [one.repository.partition("/")[2] for one in remote.read(folder).copies if one.repository.startswith(f"{to.host}/")]
     with store.temp.folder() as held, Registry(to.host, folder=held) as registry:
         tag = registry.head(to.repository, to.tag)
@@ -96,7 +101,9 @@ def push(spec: Spec, folder: Path, to: Reference, *, store: Store, tell: Tell) -
     try:
         remote.add(folder, copy)
     except PermissionError as error:
-        tell(f"note: {folder / parts.REMOTE} cannot be written ({error.strerror}): the spec does not know where it was pushed to")
+        tell.warn(
+            f"note: {folder / parts.REMOTE} cannot be written ({error.strerror}): the spec does not know where it was pushed to"
+        )
     return Pushed(
         reference=f"{to.name}:{to.tag}",
         image=f"{to.name}@{subject.digest}",
@@ -159,7 +166,7 @@ def _blobs(spec: Spec, folder: Path, image: Sent, sending: _Sending, *, store: S
             except ArtifactError:
                 if what != "source":
                     raise
-                tell("note: the captured source is not beside the spec, so it is not pushed")
+                tell.warn("note: the captured source is not beside the spec, so it is not pushed")
                 continue
             if not carried.has(tree.sha256, store.facts):
                 if trees.givers.offer(tree.sha256) is None:
@@ -168,7 +175,9 @@ def _blobs(spec: Spec, folder: Path, image: Sent, sending: _Sending, *, store: S
             found[f"{parts.BLOBS}/{path.name}"] = sending.file(path, f"sha256:{sha256_of(path)}", GZIP)
         artifacts: tuple[Artifact, ...] = (*spec.identity.packages, *spec.identity.distributions)
         for one in artifacts:
-            if one.sha256 in spec.carried:
+            if one.sha256 in spec.carried and (packed := finder.packed(one)) is not None:
+                found[f"{parts.BLOBS}/{packed.name}"] = sending.file(packed, f"sha256:{sha256_of(packed)}", GZIP)
+            elif one.sha256 in spec.carried:
                 place = Search(finder, one, None).take(finder.take)
                 found[f"{parts.BLOBS}/{hex_of(one.sha256)}"] = sending.file(Path(place.where), one.sha256, BYTES)
     return found

@@ -15,6 +15,7 @@ from repro_env.flows.looker import Look
 from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.model.errors import RecordError, UsageError
 from repro_env.model.run import End, Mount
+from repro_env.run import console
 from repro_env.verify import divergence, outputs
 from repro_env.verify.outputs import File
 from repro_env.verify.pairing import Paired, pair
@@ -90,6 +91,12 @@ def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
     return Side(digests, places, end, folder)
 
 
+def kinds(side: Side, globs: Globs) -> set[outputs.Kind]:
+    """The kinds of all that a run left: outputs, links, and files of the source that it deleted."""
+    links = [line.partition(" -> ")[0] for line in side.end.others if " -> " in line]
+    return {globs.of(path) for path in (*side.digests, *side.end.removed, *links)}
+
+
 def compare(left: Side, right: Side, globs: Globs, look: Look) -> tuple[File, ...]:
     """Everything that two runs left: pairs by digest, then by what is in them."""
     paired = pair(left.digests, right.digests)
@@ -143,7 +150,12 @@ def _consoles(left: Side, right: Side, globs: Globs) -> Iterator[File]:
         sides.append(Side(digests, {name: side.folder / name for name in digests}, side.end, side.folder))
     then, now = sides
     sizes = {one.path: one.size for end in (left.end, right.end) for one in end.console if one.size}
-    for name in sorted(sizes) if then.digests.keys() == now.digests.keys() else ():
+    if sizes and then.digests.keys() != now.digests.keys():
+        name = console.BOTH
+        if globs.of(name) == "log":  # as far as the order of two streams does not matter
+            yield outputs.of_bytes(name, name, "log", *(_lines(side) for side in sides))
+        return
+    for name in sorted(sizes):
         kind = globs.of(name)
         if then.digests[name] == now.digests[name]:
             yield outputs.equal(name, name, kind)
@@ -151,6 +163,12 @@ def _consoles(left: Side, right: Side, globs: Globs) -> Iterator[File]:
             yield File(path=name, now=name, kind=kind, level="different", why=f"its bytes differ, and {why}")
         else:
             yield _by_content(name, name, kind, then, now, globs)
+
+
+def _lines(side: Side) -> bytes:
+    """The lines of all logs, sorted."""
+    texts = [read_regular(path, outputs.LARGEST, below=side.folder) for path in side.places.values()]
+    return b"".join(sorted(b"".join(texts).splitlines(keepends=True)))
 
 
 def _removed(left: End, right: End, globs: Globs) -> Iterator[File]:

@@ -38,6 +38,8 @@ from typing import Any, Iterable, Iterator
 
 ENVIRONMENT = "/opt/env"
 MARKER = ".repro-env/image.json"
+SHARED = ("tmp", "var/tmp")
+RULES = {"base": 1, "conda": 1, "canonical": 1, "grouping": 1, "layer": 2}
 BUILD = ".repro-env/build"
 LISTING = "image-files.txt.gz"
 MTIME = 315532800
@@ -419,6 +421,8 @@ def bring(one: dict[str, Any], hints: dict[str, list[str]], folder: str, temp: s
         if sha256_of(held) != name:
             raise Refused("blobs/%s is not %s as captured: it was damaged or changed" % (name, one["filename"]))
         return held
+    if os.path.isfile(held + ".gz"):
+        return inflate(one, folder, temp)[0]
     to = os.path.join(temp, "wheel")
     problems: list[str] = []
     for url in hints.get(one["sha256"], ()):
@@ -462,11 +466,11 @@ def fetch(url: str, to: str, one: dict[str, Any]) -> None:
         raise Refused("%s gives other bytes than the captured %s" % (url, one["filename"]))
 
 
-def tree(blob: dict[str, Any], folder: str, temp: str) -> tuple[str, str]:
-    """The tar of a carried tree, inflated and checked."""
+def inflate(blob: dict[str, Any], folder: str, temp: str) -> tuple[str, str]:
+    """The bytes of a blob as a file of its own, checked; and how messages name it."""
     name = hex_of(blob["sha256"])
     where = "blobs/%s" % name
-    to = os.path.join(temp, "tree")
+    to = os.path.join(temp, "blob")
     hasher, size = hashlib.sha256(), 0
     path = os.path.join(folder, "blobs", name)
     try:
@@ -482,7 +486,7 @@ def tree(blob: dict[str, Any], folder: str, temp: str) -> tuple[str, str]:
     except (OSError, EOFError, zlib.error) as error:
         raise Refused("%s cannot be read: %s" % (where, shown(str(error)))) from None
     if size != blob["size"] or hasher.hexdigest() != name:
-        raise Refused("%s is not the tree that spec.json names: it was damaged or changed" % where)
+        raise Refused("%s is not the blob that spec.json names: it was damaged or changed" % where)
     return to, where
 
 
@@ -509,7 +513,7 @@ def load(folder: str, digest: str) -> dict[str, Any]:
     """The spec. Raises `Refused` unless its identity is the one that this Dockerfile was made for."""
     with open(os.path.join(folder, "spec.json"), "rb") as file:
         spec: dict[str, Any] = json.loads(file.read(MAX_JSON).decode())
-    if spec["schema"] != "repro-env/spec/1" or set(spec["identity"]["rules"].values()) != {1}:
+    if spec["schema"] != "repro-env/spec/1" or spec["identity"]["rules"] != RULES:
         raise Refused("spec.json is of a version that this install.py does not know: capture again, or use a newer repro-env")
     text = json.dumps(spec["identity"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     found = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
@@ -539,7 +543,7 @@ def install(folder: str, digest: str, into: str) -> None:
         say(name)
         files += install_wheel(bring(one, hints, folder, temp), one, layouts[one["place"]], into)
     if identity["overlay"] is not None:
-        path, where = tree(identity["overlay"], folder, temp)
+        path, where = inflate(identity["overlay"], folder, temp)
         files += install_overlay(path, where, into)
     shutil.rmtree(temp)
     say("%d files of %d distributions are in place" % (files, len(order)))
@@ -551,8 +555,11 @@ def label(one: dict[str, Any]) -> str:
 
 
 def mark(identity: dict[str, Any], digest: str, into: str) -> None:
-    """The marker that says what the image is, and a symlink where the captured prefix was."""
+    """The marker that says what the image is, directories for temporary files, a symlink where the captured prefix was."""
     layout = identity["layout"]
+    for name in SHARED:
+        make_folder(joined(into, name))
+        os.chmod(joined(into, name), 0o1777)
     path = joined(into, MARKER)
     make_folder(os.path.dirname(path))
     text = json.dumps({"schema": "repro-env/image/1", "spec": digest}, sort_keys=True, separators=(",", ":")) + "\n"

@@ -52,6 +52,8 @@ class Request(Frozen, frozen=True, kw_only=True):
     """As typed, at least one word."""
     cwd: AbsPath
     """The working folder; it is there inside."""
+    workspace: AbsPath
+    """Where the run sees the source: the captured path, and for the host runner the directory itself."""
     snapshot: Digest
     mounts: tuple[Mount, ...]
     given: tuple[Variable, ...]
@@ -98,7 +100,7 @@ class Launch(Frozen, frozen=True, kw_only=True):
     env: tuple[Variable, ...]
     cwd: AbsPath
     workspace: AbsPath
-    """The captured absolute path of the source; writable, its lower side is the snapshot."""
+    """Where the run sees the source; writable, its lower side is the snapshot."""
     snapshot: Digest
     """diff ID of the source tree, unpacked in the store."""
     mounts: tuple[Mount, ...]
@@ -138,9 +140,10 @@ class GivenVariable(Frozen, frozen=True, kw_only=True):
 
 class SourceFact(Frozen, frozen=True, kw_only=True):
     path: AbsPath
+    """Where the run saw it."""
     digest: Digest
-    frozen: bool
-    """The captured source was used (`--frozen`), not the live tree."""
+    directory: AbsPath | None
+    """Where it was on the host; None for the captured files, as with `--frozen`."""
     differs: tuple[Line, ...]
     """`+ path`, `- path`, `~ path` against the capture, sorted by path."""
 
@@ -160,11 +163,11 @@ class Parent(Frozen, frozen=True, kw_only=True):
     record: Digest | None
     """sha256 of the parent's `end.json`; None where it has none, or is not here."""
     how: Literal["named", "data", "checkpoints", "resumed"]
-    """`--parent`; outputs of it are mounted; `repro_env.checkpoint` went on from one of its checkpoints."""
+    """`--parent`; outputs of it, or copies of them, are mounted; `repro_env.checkpoint` went on from one of its checkpoints."""
     path: Line = ""
     """What of it: below its files where it is mounted (empty: all), as the checkpoint's reader named it where it resumed."""
     sha256: Digest | None = None
-    """Of the checkpoint's manifest."""
+    """Of the checkpoint's manifest; of the file at `path`, where a copy of it is mounted."""
     step: int | None = None
     """Of the checkpoint."""
 

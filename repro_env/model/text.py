@@ -37,11 +37,28 @@ RelPath = Annotated[str, Meta(pattern=r"\A(?!/)(?:(?:\A|/)(?!\.{1,2}(?:/|\Z))[^/
 FilePath = Annotated[str, Meta(pattern=r"\A(?:(?:\A|/)(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)+\Z", max_length=4000)]
 """A path of one of the two kinds above."""
 
+FromHere = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(?:\.|(?:\.\./)*(?:\.\.|(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+(?:/(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)*))\Z",
+        max_length=4000,
+    ),
+]
+"""A relative, normal path that may lead upwards first: `.`, `..`, `../../src`."""
+
+FileNote = Annotated[
+    str, Meta(pattern=r"\A(?:(?:file|program) [0-9]{1,15} [0-9a-f]{64}|link [^\x00-\x1f\x7f]*)\Z", max_length=20_000)
+]
+"""What is at a path of a tree: `file SIZE SHA256`, `program SIZE SHA256` for an executable file, `link TARGET`."""
+
 EnvName = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", max_length=200)]
 """The name of an environment variable."""
 
 Line = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f]*\Z", max_length=20_000)]
 """One line of text without control characters."""
+
+Timestamp = Annotated[str, Meta(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z\Z")]
+"""A date and time in UTC (RFC 3339), to the second."""
 
 Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^/@\s\x00-\x1f\x7f]+(?:/[^\s\x00-\x1f\x7f]*)?\Z", max_length=4000)]
 """An http(s) URL without userinfo or white space."""

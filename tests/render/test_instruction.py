@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from repro_env.model.errors import SpecError
 from repro_env.render import instruction
-from repro_env.render.instruction import Copy, From, Instruction, Run, Set, Workdir
+from repro_env.render.instruction import Command, Copy, From, Instruction, Run, Set, Workdir
 
 NASTY = {
     "double quote": 'a"b',
@@ -102,6 +102,7 @@ def test_what_no_line_can_say(value: str) -> None:
         Set("ENV", "NAME", value),
         Set("LABEL", "name", value),
         Run(("/bin/x", value)),
+        Command(("/bin/x", value)),
         Copy((value,), "/"),
         Workdir(value),
     ):
@@ -178,7 +179,7 @@ def test_any_text_comes_back_or_is_refused(words: list[str]) -> None:
         "#escape=`",
         "ARG A",
         "ENTRYPOINT []",
-        'CMD ["x"]',
+        "CMD x",
         "USER root",
         "FROM scratch AS a b",
         "FROM --platform=linux/arm64 scratch",

@@ -24,7 +24,7 @@ START = Start(
     command=("train.py",),
     cwd="/p",
     seed=0,
-    source=SourceFact(path="/p", digest=DIGEST, frozen=False, differs=()),
+    source=SourceFact(path="/p", digest=DIGEST, directory="/p", differs=()),
     data=(),
     given=(),
     network=False,
@@ -39,7 +39,7 @@ HERE = Here(host=HOST, threads={"OMP_NUM_THREADS": "4"})
 def test_the_same_machine_promises_every_bit() -> None:
     found = promised(START, END, HERE)
     assert found.level == "bitwise"
-    assert found.sentence == "promised is bitwise: the same image, code, data, seed, threads and kind of CPU"
+    assert found.sentence == "expected: bitwise identical (same image, code, data, seed, threads and CPU type)"
 
 
 @pytest.mark.parametrize(
