@@ -10,7 +10,7 @@ import contextlib
 import secrets
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType

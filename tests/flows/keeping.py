@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.flows import bytecode, execute
+from repro_env.flows.asked import Asked
 from repro_env.model import codec
 from repro_env.model.run import Launch
 from repro_env.model.spec import Spec

@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+import os
+from pathlib import Path
+
+import msgspec
 import pytest
 
+from repro_env.catalog import outputs
 from repro_env.model.environment import Variable
+from repro_env.model.run import Lost
+from repro_env.run import layer, outside
+from repro_env.run.outside import Bound, Rules, Source
 from repro_env.run.strategy import Strategy
 from tests.run.conftest import Place
-from tests.run.test_runners import contained, docker  # noqa: F401
+from tests.run.test_runners import contained, docker
+
+__all__ = ["contained", "docker"]
 
 WRITE = """
 import os, socket
@@ -77,3 +87,102 @@ def test_what_can_be_written_without_overlay_is_kept(place: Place) -> None:
     place.strategy = Strategy(root="links", workspace="copy")
     ran = place.sh("mkdir /home/ann/results; echo text >/home/ann/results/x; ! mkdir /scratch")
     assert ran.outside == {"home/ann/results/x": "text\n"}
+
+
+RULES = Rules(mounted=("/srv/project", "/etc/passwd"), project="/srv", caches=("/home/ann/.cache",))
+
+
+def kept(folder: Path, *, bound: Bound = outside.DEFAULT, image: Path | None = None) -> tuple[set[str], Lost | None]:
+    """What is kept of an upper side that is the run's `outside` itself."""
+    lost = outside.keep(folder, [Source("/", folder / "outside")], RULES, [image] if image else [], bound)
+    below = folder / "outside"
+    return {str(path.relative_to(below)) for path in below.rglob("*") if path.is_symlink() or not path.is_dir()}, lost
+
+
+def test_the_smallest_files_are_kept_up_to_the_bound_and_the_others_are_named(tmp_path: Path) -> None:
+    for number in range(4):
+        path = tmp_path / f"outside/data/{number}"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(b"x" * 10 ** (4 - number))
+    with (tmp_path / "outside/sparse").open("wb") as file:
+        file.truncate(1 << 40)
+    found, lost = kept(tmp_path, bound=Bound(size=1200))
+    assert found == {"data/3", "data/2", "data/1"}
+    assert lost is not None
+    assert (lost.files, lost.size) == (2, 10_000 + (1 << 40))
+    assert lost.largest == ("/sparse (1099511627776 bytes, over the bound)", "/data/0 (10000 bytes, over the bound)")
+    found, lost = kept(tmp_path, bound=Bound(files=1))
+    assert found == {"data/3"}
+    assert lost is not None
+    assert lost.files == 2
+
+
+def test_what_a_hostile_run_leaves_is_never_followed_or_opened(tmp_path: Path) -> None:
+    secret = tmp_path / "host"
+    secret.mkdir()
+    (secret / "key").write_text("of the host")
+    root = tmp_path / "run/outside"
+    root.mkdir(parents=True)
+    (root / "away").symlink_to(secret)
+    (root / "file").symlink_to(secret / "key")
+    os.mkfifo(root / "pipe")
+    (root / "set-uid").touch()
+    (root / "set-uid").chmod(0o6755)
+    (root / "etc").mkdir()
+    (root / "etc/passwd").write_text("ours")
+    (root / "closed/deep").mkdir(parents=True)
+    (root / "closed/deep/file").touch()
+    (root / "closed").chmod(0)
+    (root / "line\nend").touch()
+    os.close(os.open(os.fsencode(root) + b"/\xff", os.O_CREAT))
+    found, lost = kept(tmp_path / "run")
+    assert found == {"away", "file", "set-uid", "closed/deep/file", "line\nend", "\udcff"}
+    assert lost is None
+    assert (root / "away").is_symlink()
+    assert (root / "set-uid").stat().st_mode & 0o7777 == 0o755
+    assert (secret / "key").read_text() == "of the host"
+    left = outputs.of_run(tmp_path / "run")
+    assert {output.path for output in left.outputs} == {"/set-uid", "/closed/deep/file"}
+    assert len(left.others) == 4
+
+
+def test_temporary_files_are_kept_only_beside_a_project_that_is_one() -> None:
+    def skipped(project: str) -> list[str]:
+        rules = msgspec.structs.replace(RULES, project=project)
+        paths = ("/tmp", "/tmp/x", "/tmp/work", "/tmp/work/out", "/var/tmp/x", "/home/ann/.cache", "/home/ann/x")
+        return [path for path in paths if rules.skip(path)]
+
+    assert skipped("/srv") == ["/tmp/x", "/tmp/work", "/tmp/work/out", "/var/tmp/x", "/home/ann/.cache"]
+    assert skipped("/tmp/work") == ["/tmp/x", "/var/tmp/x", "/home/ann/.cache"]
+    assert skipped("/tmp") == ["/var/tmp/x", "/home/ann/.cache"]
+
+
+def test_the_engine_is_asked_for_few_archives_and_none_with_a_mount_in_it() -> None:
+    changes = {
+        "/srv": 1,
+        "/srv/project": 1,
+        "/srv/out": 1,
+        "/srv/out/deep": 1,
+        "/srv/out/deep/w.pt": 1,
+        "/opt": 0,
+        "/opt/x": 1,
+        "/opt/emptied": 0,
+        "/etc": 0,
+        "/etc/passwd": 0,
+        "/home": 0,
+        "/home/ann": 0,
+        "/home/ann/.cache": 1,
+        "/home/ann/.cache/hub": 1,
+        "/tmp/left": 1,
+    }
+    assert list(layer.trees(changes, RULES)) == ["/opt/emptied", "/opt/x", "/srv/out"]
+
+
+def test_a_bound_of_a_container_is_kept_too(contained: Place) -> None:
+    contained.bound = Bound(size=100)
+    ran = contained.sh("mkdir /scratch; echo small >/scratch/a; echo >/scratch/b; cp /bin/sh /scratch/large")
+    assert ran.outcome.exit_code == 0, ran.stderr
+    assert ran.outside == {"scratch/a": "small\n", "scratch/b": "\n"}
+    assert ran.answer.lost is not None
+    assert ran.answer.lost.files == 1
+    assert ran.answer.lost.largest[0].startswith("/scratch/large (")
