@@ -229,6 +229,7 @@ def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
         env_file=path("--env-file"),
         network=words.has("--network"),
         frozen=words.has("--frozen"),
+        private=words.has("--frozen"),
         data_changed=words.has("--data-changed"),
         runs=path("--runs"),
         save=path("--save"),

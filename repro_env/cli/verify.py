@@ -71,12 +71,21 @@ def command(
             show_default=False,
         ),
     ] = None,
+    runner: Annotated[
+        str | None,
+        typer.Option(
+            help="embedded, docker, or host: the live environment and a private copy of the source, without isolation. "
+            "Default: the recorded runner; the image for a run on the host.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the new run among the others.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Show every file, however many there are.")] = False,
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.cli.exec import Marked, variable
+    from repro_env.cli.exec import Marked, runner_of, variable
     from repro_env.flows.results import Globs
     from repro_env.flows.verify import Wanted, verify
     from repro_env.store.store import Store
@@ -91,6 +100,7 @@ def command(
         env=tuple(variable(text) for text in env or ()),
         env_file=None if env_file is None else env_file.absolute(),
         network=network,
+        runner=None if runner is None else runner_of(runner),
         keep=keep,
     )
     done = verify(wanted, store=Store.open(), tell=Marked())

@@ -54,6 +54,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     gpus: int | Literal["all"] = 0
     frozen: bool = False
+    private: bool = False
+    """The host runner runs in a private copy of the source (`run.hostcopy`), not in the live directory."""
     data_changed: bool = False
     runs: Path | None = None
     save: Path | None = None
@@ -132,10 +134,11 @@ def mounts_of(asked: Asked, spec: Spec, tell: Tell) -> tuple[Mount, ...]:
                 tell(f"made {absolute} for the checkpoints")
             mounts.append(Mount(kind=kind, source=str(absolute.resolve()), target=target.rstrip("/") or str(absolute)))
     if asked.runner == "host":
+        copied = (f"{plan.workspace_of(spec)}/", f"{user_of(asked.environ).home}/") if asked.private else ()
         for mount in mounts:
-            if os.path.realpath(mount.target) != mount.source:
+            if os.path.realpath(mount.target) != mount.source and not mount.target.startswith(copied):
                 raise UsageError(
-                    "the host runner cannot show it at another place",
+                    "the host runner cannot show it at another path",
                     where=f"--{mount.kind} {mount.source}:{mount.target}",
                     hint="leave out DST, or leave out --runner host",
                 )

@@ -92,9 +92,13 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().load(asked, spec, store, tell)
     written = [Path(one.source) for one in mounts if one.kind == "checkpoints"]
-    source = snapshot.take(spec, folder, runs=runs, frozen=asked.frozen, store=store, tell=tell, without=written)
+
+    def look(*, frozen: bool) -> Snapshot:
+        return snapshot.take(spec, folder, runs=runs, frozen=frozen, store=store, tell=tell, without=written)
+
+    source = look(frozen=asked.frozen)
     if asked.runner == "host":
-        check_host(asked, spec, source)
+        check_host(asked, spec, source, lambda: look(frozen=False))
     workspace = plan.workspace_of(spec)
     git = repository.Shown()
     if asked.runner != "host":
@@ -159,7 +163,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     )
     for text in opening(asked, spec, start, where, source, git, launch, store):
         tell(text)
-    backend = backend or _backend(asked, spec, folder, runs, store)
+    backend = backend or _backend(asked, spec, folder, runs, source.tree, store)
     store.seen.see(runs)
     with store.lease.only(
         [*_needed(launch, folder, store), *filter(None, [git.digest])]
@@ -323,12 +327,17 @@ class _Embedded:
         return harvest(files, snapshot)
 
 
-def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, store: Store) -> Backend:
+def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, tree: Path, store: Store) -> Backend:
+    """`tree`: the source of the run, in the store."""
     if asked.runner == "embedded":
         return _Embedded(store, spec, asked.hidden)
     if asked.runner == "docker":
         docker: Backend = _engine().Docker(asked, spec, store)
         return docker
+    if asked.private:
+        from repro_env.run.hostcopy import HostCopyRunner
+
+        return HostCopyRunner(tree)
     from repro_env.run.host import HostRunner
 
     return HostRunner(skip=(Path(spec.identity.layout.prefix), folder, runs, runs_of(folder)))

@@ -168,13 +168,20 @@ def expecting(spec: Spec, run: Run) -> Spec:
 
 
 def asked(
-    run: Run, end: End, env: tuple[tuple[str, str | None], ...], env_file: Path | None, environ: Mapping[str, str], *, note: str
+    run: Run,
+    end: End,
+    env: tuple[tuple[str, str | None], ...],
+    env_file: Path | None,
+    environ: Mapping[str, str],
+    *,
+    note: str,
+    runner: RunnerName | None = None,
 ) -> Asked:
-    """The recorded request. A run on the host is run again in its image."""
+    """The recorded request. `runner`: None for the recorded one; but a run on the host is run again in its image."""
     start = run.start
     if start.term is not None:
         environ = {**environ, "TERM": start.term}
-    runner: RunnerName = "docker" if start.runner == "docker" else "embedded"
+    runner = runner or ("docker" if start.runner == "docker" else "embedded")
     return Asked(
         command=start.command,
         here=Path(start.cwd),
@@ -192,6 +199,7 @@ def asked(
         network=start.network and start.runner != "host",
         note=note,
         frozen=True,
+        private=True,
         repeats=True,
         hidden=hidden(end),
         git=start.git,

@@ -20,7 +20,7 @@ from repro_env.flows.execute import Backend, Done, execute, host_facts
 from repro_env.flows.looker import Look, looker
 from repro_env.flows.results import Globs
 from repro_env.flows.runs import where
-from repro_env.model.run import End
+from repro_env.model.run import End, RunnerName
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import plan, pycache
@@ -47,6 +47,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     env_file: Path | None = None
     network: bool = False
     """Whether a run that could reach the network may do so again."""
+    runner: RunnerName | None = None
+    """Of the new run; None for the recorded one, and the image for a run on the host."""
     keep: bool = False
 
 
@@ -85,7 +87,7 @@ def verify(
     origin.check_given(run, wanted.env, wanted.env_file, network=wanted.network)
     spec = origin.source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell)
     note = f"verifies {run.short}" if wanted.keep else ""
-    asked = origin.asked(run, end, wanted.env, wanted.env_file, wanted.environ, note=note)
+    asked = origin.asked(run, end, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
     promise = judging.promised(run.start, end, _here(run, end, spec, asked, store))
     tell(promise.sentence)
     problems = origin.data(run, store, tell)
@@ -111,6 +113,8 @@ def verify(
             found = judging.verdict((), promise, problem=f"the new run was ended by {_name(outcome.signal)}{memory}")
             stopped = outcome.signal if outcome.signal in _STOPS else 0
             return Verified(run=run, verdict=found, folder=kept, stopped=stopped)
+        if problem := _unheld(run, end, done):
+            return Verified(run=run, verdict=judging.verdict((), promise, problem=problem), folder=kept)
         tell(f"comparing with {run.folder.name}")
         right = results.side(done.folder, done.end, mounts)
         more = _newly_compiled(end, done)
@@ -139,13 +143,14 @@ def _here(run: Run, end: End, spec: Spec, asked: Asked, store: Store) -> Here:
     if asked.gpus:
         devices = tuple(one.name for one in gpu.accelerators().devices)
     with store.bytecode.shown(spec.expected.image_id) as kept:
-        compiles = kept is None and pycache.KEPT in end.outcome.means
+        compiles = pycache.KEPT in end.outcome.means and (kept is None or asked.runner == "host")
     return Here(
         host=host_facts(),
         threads={one.name: one.value for one in plan.threads(spec, asked.determinism, asked.threads)},
         devices=devices,
         given=tuple(one.name for one in run.start.given),
         compiles=compiles,
+        runner=asked.runner,
     )
 
 
@@ -172,6 +177,14 @@ def _cannot_start(problems: tuple[str, ...], promise: Promise) -> Verdict:
     more = f" and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
     problem = f"it cannot start from the same: {'; '.join(problems[:_NAMED])}{more}"
     return judging.verdict((), promise, problem=problem)
+
+
+def _unheld(run: Run, end: End, done: Done) -> str:
+    """Why a failed repetition says nothing: only the host had all that the recorded run could read. Empty otherwise."""
+    failed = _exit(end, done.end) if done.end.outcome.exit_code and run.start.runner == "host" != done.start.runner else ""
+    return failed and (
+        f"{failed}, on the host, where it could read every file; name its data (`exec --runner host --data DIR`), or use --runner host"
+    )
 
 
 def _exit(then: End, now: End) -> str:

@@ -17,7 +17,7 @@ from typing import NoReturn
 from repro_env.io.files import Found, room, walk
 from repro_env.model.errors import CommandMissingError, RunError
 from repro_env.model.run import Launch, Outcome
-from repro_env.run import addresses, kernel, memory
+from repro_env.run import addresses, kernel, landlock, memory
 from repro_env.run.bytecode import Module
 from repro_env.run.interface import Runner
 from repro_env.run.signals import Heard, heard
@@ -45,7 +45,7 @@ class HostRunner:
         self._before = self._list(Path(launch.workspace))
         killed = memory.kills()
         notes: list[str] = []
-        code = _child(launch, notes)
+        code = start(launch, notes)
         now = memory.kills()
         return Outcome(
             exit_code=code if code >= 0 else 128 - code,
@@ -85,9 +85,10 @@ def _copy(path: Path, target: Path, found: Found) -> None:
         copy_file(path, target)
 
 
-def _child(launch: Launch, notes: list[str]) -> int:
+def start(launch: Launch, notes: list[str], *, writable: Sequence[str] | None = None) -> int:
     """Start the command and wait for its end. Returns its code, or minus its signal; adds to the `notes` for the record.
 
+    `writable`: where alone it may write; None for no limit. Raises `CommandMissingError`, `RunError`.
     Meanwhile Ctrl-C is the command's own (the terminal sends it to both), the rest is passed on.
     """
     read, write = os.pipe2(os.O_CLOEXEC)
@@ -97,7 +98,7 @@ def _child(launch: Launch, notes: list[str]) -> int:
         before = addresses.fix(launch, notes)
         child = os.fork()
         if child == 0:
-            _become(launch, write, came, set(mask))
+            _become(launch, write, came, set(mask), writable)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if before is not None:
             kernel.personality(before)
@@ -120,7 +121,7 @@ def _waited(child: int, came: Heard) -> int:
     return ended[1]
 
 
-def _become(launch: Launch, report: int, came: Heard, mask: set[int]) -> NoReturn:
+def _become(launch: Launch, report: int, came: Heard, mask: set[int], writable: Sequence[str] | None) -> NoReturn:
     """In the child: become the command, or say why not (`<errno> <what>`)."""
     what = launch.cwd
     try:
@@ -129,6 +130,8 @@ def _become(launch: Launch, report: int, came: Heard, mask: set[int]) -> NoRetur
         for number in (signal.SIGPIPE, signal.SIGXFSZ):  # Python ignores these two, and ignored ones are inherited
             signal.signal(number, signal.SIG_DFL)
         os.chdir(launch.cwd)
+        if writable is not None:
+            landlock.hold_writes(writable)
         what = launch.argv[0]
         os.execvpe(what, launch.argv, {variable.name: variable.value for variable in launch.env})  # noqa: S606
     except OSError as error:

@@ -1,0 +1,162 @@
+"""The host runner on a private copy of the source: the live environment, with nothing of the user's in the way of its writes.
+
+For machines that refuse namespaces. The source is copied into the run's own folder, and the command starts there, with a
+home and a temporary directory of its own. Where the kernel has Landlock, it can write nowhere else. It can read all that
+its user can, and reach the network.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from repro_env.image import layout
+from repro_env.io.files import remove_tree
+from repro_env.model.environment import Variable
+from repro_env.model.errors import DataError
+from repro_env.model.run import Launch, Outcome
+from repro_env.run import landlock, memory, scratch
+from repro_env.run.bytecode import Module
+from repro_env.run.host import MEANS, start
+from repro_env.run.interface import Runner
+from repro_env.run.workspace import CopiedWorkspace, copy_file, harvest
+
+COPIED = "workspace: private copy"
+"""Of `Outcome.means`."""
+_HELD = "writes: only in the copy, its home and temporary directory, by Landlock"
+_FREE = "writes: anywhere, this kernel has no Landlock to hold them"
+_OWN = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
+"""They name directories of the user's; without them programs use the home directory."""
+
+
+class HostCopyRunner:
+    """Runs launches in a private copy of a source tree. One object a run."""
+
+    def __init__(self, snapshot: Path) -> None:
+        """`snapshot`: the tree that is copied."""
+        self._snapshot = snapshot
+        self.began = False
+        self.compiled: tuple[Module, ...] = ()  # it uses the environment's own bytecode
+        self._links: tuple[str, ...] = ()
+
+    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+        """See `interface.Runner`."""
+        files = folder / "files"
+        files.mkdir(exist_ok=True)
+        CopiedWorkspace(self._snapshot, files, needed=()).prepare()
+        own = scratch.temporary()
+        try:
+            home, temporary = own.folder("home", 0o700), own.folder("tmp", 0o700)
+            _bring_home(launch, home)
+            self._links = tuple(_linked(launch, {launch.workspace: files, launch.user.home: home}))
+            killed = memory.kills()
+            notes: list[str] = []
+            writable = [str(files), str(own.path), launch.notes, *(one.source for one in launch.mounts if not one.read_only)]
+            held = landlock.is_available()
+            code = start(moved(launch, files, home, temporary), notes, writable=writable if held else None)
+            now = memory.kills()
+        finally:
+            own.remove()
+            for path in self._links:
+                if (files / path).is_symlink() and _is_direct(files, path):
+                    (files / path).unlink()
+        return Outcome(
+            exit_code=code if code >= 0 else 128 - code,
+            signal=max(0, -code),
+            out_of_memory=code != 0 and killed is not None and now is not None and now > killed,
+            isolation="none",
+            means=(MEANS, COPIED, _HELD if held else _FREE, *notes),
+        )
+
+    def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:  # noqa: ARG002
+        """Leave only outputs in `files`; return the source files that are gone. Raises `OSError`."""
+        covered = tuple(f"{link}/" for link in self._links)
+        return tuple(path for path in harvest(files, snapshot) if not f"{path}/".startswith(covered))
+
+
+_: type[Runner] = HostCopyRunner
+
+
+def moved(launch: Launch, files: Path, home: Path, temporary: Path) -> Launch:
+    """The launch, with the paths of the source in its words and variables replaced by those of the copy. Pure."""
+    keep = (launch.prefix, *(tree.target for tree in launch.trees), launch.tools, launch.notes, str(files.parent))
+    workspace = _pattern(launch.workspace, keep)
+    names = {layout.SEEDS: launch.tools, layout.NOTES: launch.notes}
+
+    def here(text: str) -> str:
+        for name, path in names.items():
+            text = text.replace(name, path)
+        return workspace.sub(lambda _: str(files), text)
+
+    values = {one.name: here(one.value) for one in launch.env if one.name not in _OWN}
+    # Packages of the user's own site directory are a part of the live environment.
+    values.setdefault("PYTHONUSERBASE", f"{launch.user.home}/.local")
+    cwd = here(launch.cwd)
+    values |= {"HOME": str(home), "TMPDIR": str(temporary), "PWD": cwd}
+    return msgspec.structs.replace(
+        launch,
+        argv=tuple(here(word) for word in launch.argv),
+        env=tuple(Variable(name=name, value=values[name]) for name in sorted(values)),
+        cwd=cwd,
+        workspace=str(files),
+    )
+
+
+def _pattern(workspace: str, keep: tuple[str, ...]) -> re.Pattern[str]:
+    """Finds the path of the workspace where it begins a word, a value or an item of a list, but not in a path of `keep`."""
+    ends = r"(?=[/:,;]|\Z)"
+    below = "|".join(re.escape(path[len(workspace) :]) for path in keep if path.startswith(workspace + "/"))
+    return re.compile(rf"(?:(?<=[=:,;])|\A){re.escape(workspace)}{ends}" + (rf"(?!(?:{below}){ends})" if below else ""))
+
+
+def _linked(launch: Launch, bases: Mapping[str, Path]) -> list[str]:
+    """Show what is mounted below the source or the home directory by symbolic links. Returns those in the copy of the source.
+
+    Raises `DataError` when a link cannot be made.
+    """
+    links = []
+    for mount in launch.mounts:
+        base = next((base for base in bases if mount.target.startswith(base + "/")), None)
+        if base is None:
+            continue
+        path = mount.target[len(base) + 1 :]
+        link = bases[base] / path
+        if not _is_direct(bases[base], path):
+            raise DataError(
+                "is behind a symbolic link of the source, which the private copy must not follow",
+                where=mount.target,
+                hint="leave out --runner host, or name the data by the path that the link leads to",
+            )
+        try:
+            if link.is_dir() and not link.is_symlink():
+                remove_tree(link)
+            else:
+                link.unlink(missing_ok=True)
+            link.parent.mkdir(parents=True, exist_ok=True)
+            link.symlink_to(mount.source)
+        except OSError as error:
+            raise DataError(
+                f"cannot be shown in the private copy of the source: {error.strerror}", where=mount.target, hint="check --data"
+            ) from None
+        if base == launch.workspace:
+            links.append(path)
+    return links
+
+
+def _is_direct(base: Path, path: str) -> bool:
+    """Whether no symbolic link is on the way from a directory to a path in it."""
+    return not any((base / above).is_symlink() for above in Path(path).parents)
+
+
+def _bring_home(launch: Launch, home: Path) -> None:
+    """Copy the configuration of libraries that the spec holds into the home directory."""
+    for tree in launch.trees:
+        if tree.root.startswith(layout.HOME + "/"):
+            target = home / tree.root[len(layout.HOME) + 1 :]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                copy_file(Path(tree.target), target)
