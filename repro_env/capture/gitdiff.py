@@ -12,8 +12,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.capture import gitdir
-from repro_env.capture.gitask import GitError, NoRepositoryError, Repo, ask, head, line, listing, opened, paths
-from repro_env.capture.gittree import NAME
+from repro_env.capture.gitask import NoRepositoryError, Repo, ask, head, line, listing, opened
 from repro_env.io.files import sha256_of
 from repro_env.model import codec
 
@@ -140,16 +139,6 @@ def write(
         if same:
             ask(repo, "update-index", "--assume-unchanged", "-z", "--stdin", stdin=listing(same), index=own)
     ask(repo, *OPTIONS, f"--output={output}", base, "--", *specs, index=own)
-
-
-def between(root: Path, old: str, new: str) -> list[tuple[str, str]]:
-    """(`A`, `D`, `M` or `T`, path) of what differs below `root` between two commits. Raises `GitError` when one is not there."""
-    if not (NAME.fullmatch(old) and NAME.fullmatch(new)):
-        raise GitError("that is no name of a commit")  # a stranger's spec could name `--output=FILE`, which git would write to
-    names = ("diff", "--name-status", "-z", "--no-renames", "--no-ext-diff", "--no-textconv", "--relative", "-O/dev/null")
-    with opened(root) as repo:
-        words = paths(ask(repo, *names, old, new, "--", "."))
-    return list(zip(words[::2], words[1::2], strict=True))
 
 
 def filters(configured: Sequence[tuple[str, str]]) -> list[str]:

@@ -303,7 +303,7 @@ def summary(run: Run) -> Summary:
         spec=start.spec,
         image=start.image,
         source=start.source.digest,
-        source_path=start.source.path,
+        source_path=start.source.directory or start.source.path,
         seed=start.seed,
         data=tuple(data),
         parents=(*start.parents, *(end.resumed if end is not None else ())),

@@ -57,7 +57,7 @@ def command(
     source: Annotated[
         Path | None,
         typer.Option(
-            help="The code to compare. Default: the captured folder; with --project the folder that holds repro/.",
+            help="The code to compare. Default: the directory that holds the spec's directory.",
             metavar="DIR",
             show_default=False,
         ),

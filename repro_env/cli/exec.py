@@ -50,7 +50,8 @@ Options:
   --env NAME[=VALUE]           Set a variable; NAME alone passes yours. The record keeps the name only. Repeatable.
   --env-file FILE              Set variables from lines of NAME=VALUE.
   --network                    Let the run reach the network.
-  --frozen                     Run the captured source, not the files as they are now.
+  --source DIR                 Run the code in this directory. Default: the directory that holds the spec's directory.
+  --frozen                     Run the captured files, not the code as it is now.
   --runner NAME                embedded (default); docker: in a container of Docker or Podman; host: in the live
                                environment, without isolation.
   --gpus N|all|none            How many GPUs the docker runner asks the engine for. Default: none.
@@ -70,6 +71,7 @@ The exit code is the command's own (128 + N when signal N ended it); failures of
 _VALUES = frozenset(
     {
         "--spec",
+        "--source",
         "--runner",
         "--gpus",
         "--data",
@@ -230,6 +232,7 @@ def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
         network=words.has("--network"),
         frozen=words.has("--frozen"),
         private=words.has("--frozen"),
+        source=path("--source"),
         data_changed=words.has("--data-changed"),
         runs=path("--runs"),
         save=path("--save"),

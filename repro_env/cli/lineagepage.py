@@ -104,7 +104,7 @@ def _run(found: Answer, page: Page) -> None:
     page.row("image", start.image)
     page.row("spec", start.spec)
     page.row("", _where_spec(found))
-    page.row("code", f"{source.path} ({'captured' if source.frozen else 'live'})")
+    page.row("code", f"{source.directory or source.path} ({'captured' if source.directory is None else 'live'})")
     page.row("", source.digest)
     page.row("", commit(found))
     page.listing(

@@ -35,6 +35,9 @@ def command(
         Path, typer.Argument(help="The file to write; replaced when it is there.", metavar="FILE", show_default=False)
     ],
     all_: Annotated[bool, typer.Option("--all", help="Every wheel and conda package too, fetched where it is missing.")] = False,
+    frozen: Annotated[
+        bool, typer.Option("--frozen", help="Pack the captured code even if the code beside the spec differs from it.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     from repro_env.flows.opened import opened
@@ -43,7 +46,7 @@ def command(
 
     store, here = Store.open(), Path.cwd()
     found = opened(spec, here, store, say.say)
-    done = pack(found.spec, found.folder, here / file, everything=all_, store=store, tell=say.say)
+    done = pack(found.spec, found.folder, here / file, everything=all_, frozen=frozen, store=store, tell=say.say)
     if json:
         say.json_result(
             {

@@ -40,6 +40,9 @@ def command(
             show_default=False,
         ),
     ] = None,
+    frozen: Annotated[
+        bool, typer.Option("--frozen", help="Send the captured code even if the code beside the spec differs from it.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     from repro_env.flows.opened import opened
@@ -50,7 +53,7 @@ def command(
     to = parse(reference)
     store = Store.open()
     found = opened(spec, Path.cwd(), store, say.say)
-    done = push(found.spec, found.folder, to, store=store, tell=say.say)
+    done = push(found.spec, found.folder, to, frozen=frozen, store=store, tell=say.say)
     if json:
         say.json_result(
             {

@@ -63,11 +63,11 @@ def _kept(run: Run) -> Iterator[str]:
 def _began(run: Run) -> Iterator[str]:
     start = run.start
     source = start.source
-    kind = "captured" if source.frozen else "live"
+    kind = "captured" if source.directory is None else "live"
     yield f"image     {start.image}"
     yield f"spec      {start.spec}"
     yield from (f"  kept in {path}" for path in _kept(run))
-    yield f"source    {source.path} ({kind}, {source.digest})"
+    yield f"source    {source.directory or source.path} ({kind}, {source.digest})"
     yield from (f"  differs {line}" for line in source.differs)
     yield f"seed      {start.seed}" + (", the same on all ranks" if start.ranks == "same" else "")
     yield f"mode      deterministic: {start.determinism}" + ("" if start.trace is None else ", traced")

@@ -33,7 +33,15 @@ def command(
     data_changed: Annotated[
         bool, typer.Option("--data-changed", help="Go on although data are not what they were at capture.")
     ] = False,
-    frozen: Annotated[bool, typer.Option("--frozen", help="Show the captured source, not the files as they are now.")] = False,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            help="Show the code in this directory. Default: the directory that holds the spec's directory.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
+    frozen: Annotated[bool, typer.Option("--frozen", help="Show the captured files, not the code as it is now.")] = False,
 ) -> int:
     from repro_env.cli import exec as run
     from repro_env.flows.asked import Asked
@@ -59,6 +67,7 @@ def command(
             env=tuple(run.variable(text) for text in env or ()),
             network=network,
             frozen=frozen,
+            source=None if source is None else here / source,
             data_changed=data_changed,
             runs=temporary / "runs",
             kept=False,

@@ -56,12 +56,14 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     frozen: bool = False
     private: bool = False
     """The host runner runs in a private copy of the source (`run.hostcopy`), not in the live directory."""
+    source: Path | None = None
+    """The directory whose code is used, where the user names one."""
     data_changed: bool = False
     runs: Path | None = None
     save: Path | None = None
     record: Path | None = None
     repeats: bool = False
-    """A recorded run is run again: its source stands for the captured one."""
+    """A recorded run is run again: its source stands for the captured one, and `here` is a path as the run saw it."""
     hidden: tuple[RelPath, ...] | Literal["all"] = ()
     """Kept bytecode that the run is not shown (`store.bytecode`): it compiles what a run that it repeats had to compile."""
     git: str | None = None
@@ -113,7 +115,8 @@ def read_env_file(path: Path) -> list[tuple[str, str | None]]:
     return found
 
 
-def mounts_of(asked: Asked, spec: Spec, tell: Tell) -> tuple[Mount, ...]:
+def mounts_of(asked: Asked, spec: Spec, here: Path, tell: Tell) -> tuple[Mount, ...]:
+    """The user's mounts. `here`: the caller's directory as the run sees it; a relative SRC is found at the same place from there."""
     mounts = []
     kinds: tuple[tuple[Literal["data", "checkpoints"], tuple[tuple[str, str], ...]], ...] = (
         ("data", asked.data),
@@ -132,7 +135,9 @@ def mounts_of(asked: Asked, spec: Spec, tell: Tell) -> tuple[Mount, ...]:
                         f"cannot be made: {error.strerror}", where=f"--checkpoints {source}", hint="name another place"
                     ) from None
                 tell(f"made {absolute} for the checkpoints")
-            mounts.append(Mount(kind=kind, source=str(absolute.resolve()), target=target.rstrip("/") or str(absolute)))
+            mounts.append(
+                Mount(kind=kind, source=str(absolute.resolve()), target=target.rstrip("/") or os.path.normpath(here / source))
+            )
     if asked.runner == "host":
         copied = (f"{plan.workspace_of(spec)}/", f"{user_of(asked.environ).home}/") if asked.private else ()
         for mount in mounts:

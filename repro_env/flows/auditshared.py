@@ -13,8 +13,8 @@ from repro_env.catalog import outputs
 from repro_env.catalog.audit import Answer, Shared, State
 from repro_env.catalog.records import Run
 from repro_env.catalog.retention import when
-from repro_env.flows import snapshot
-from repro_env.flows.committed import History, likely, written
+from repro_env.flows import sourcedir
+from repro_env.flows.committed import History, likely, place, written
 from repro_env.flows.locate import ours
 from repro_env.flows.specof import Found, Specs
 from repro_env.model.errors import DataError, NetworkError, PlatformError, ReproEnvError
@@ -37,7 +37,7 @@ class World:
         self._ask = ask
         self._tell = tell
         self._specs = Specs(runs, here, store)
-        self._histories: dict[tuple[str, tuple[Path, ...]], History] = {}
+        self._histories: dict[tuple[Path, tuple[Path, ...]], History] = {}
         self._data: dict[str, str | DataError] = {}
 
     def shared(self, chosen: Sequence[Run]) -> tuple[Shared[Any], ...]:
@@ -113,8 +113,8 @@ class World:
         folders = {one.folder for one in (*self._specs.all(), *([found] if found else []))}
         if any(Carried(folder / parts.BLOBS).has(fact.digest, self._store.facts) for folder in sorted(folders)):
             return None
-        root = Path(fact.path)
-        own = self._runs.is_relative_to(root) or (found is not None and snapshot.is_known(found.spec, found.folder, self._store))
+        root = place(fact)
+        own = self._runs.is_relative_to(root) or (found is not None and sourcedir.is_known(found.spec, found.folder, self._store))
         if own and root.is_dir() and (self._is_live(fact, found, run) or self._is_committed(fact, found, run)):
             return None
         where = "the store, the spec's blobs, the folder as it is now, or git's newest commits before the run"
@@ -125,7 +125,6 @@ class World:
     def _is_live(self, fact: SourceFact, found: Found | None, run: Run) -> bool:
         """Whether the folder is that very tree now."""
         from repro_env.flows.code import live
-        from repro_env.image.entry import Entry
         from repro_env.io.files import FileContents
         from repro_env.lock import layers
 
@@ -134,20 +133,20 @@ class World:
             return False
         try:
             never = (self._runs, *written(run.start))
-            code = live(source, Path(fact.path), found.folder, self._store, without=never)
-            entries = sorted(code.tree.entries().values(), key=lambda one: one.key) if code.tree is not None else list[Entry]()
-            return layers.tree_blob(entries, FileContents(Path(fact.path)), facts=self._store.facts).sha256 == fact.digest
+            code = live(source, place(fact), found.folder, self._store, without=never)
+            entries = sorted(code.entries.values(), key=lambda one: one.key)
+            return layers.tree_blob(entries, FileContents(place(fact)), facts=self._store.facts).sha256 == fact.digest
         except ReproEnvError:
             return False
 
     def _is_committed(self, fact: SourceFact, found: Found | None, run: Run) -> bool:
         source = found.spec.observed.source if found is not None else None
-        root = Path(fact.path)
+        root = place(fact)
         never = (*ours(root, found.folder if found is not None else root / "repro"), self._runs, *written(run.start))
-        if (fact.path, never) not in self._histories:
-            self._histories[fact.path, never] = History(root, never=never, exclude=source.exclude if source is not None else ())
+        if (root, never) not in self._histories:
+            self._histories[root, never] = History(root, never=never, exclude=source.exclude if source is not None else ())
         named = likely(source) if source is not None else ()
-        return self._histories[fact.path, never].find(fact.digest, likely=named, before=when(run)) is not None
+        return self._histories[root, never].find(fact.digest, likely=named, before=when(run)) is not None
 
     def _is_pushed(self, fact: SourceFact, found: Found, where: str) -> Answer:
         from repro_env.build.trees import Trees
@@ -174,14 +173,15 @@ class World:
             return None
         state: State = "changed" if now else "gone"
         why = f"it was {digest[:19]}…, it is {now[:19]}…" if now else "nothing is there"
-        if not path.startswith(source.path + "/"):
+        root = place(source)
+        if not Path(path).is_relative_to(root):
             return state, why
         tree = self._store.layers.path(source.digest)
         if tree is None:
             return "unknown", f"{why}; the run's own source tree is not in the store, and may have it"
         return (
             None
-            if outputs.digest(tree / path[len(source.path) + 1 :]) == digest
+            if outputs.digest(tree / Path(path).relative_to(root)) == digest
             else (state, f"{why}; it is not in the run's source either")
         )
 

@@ -6,6 +6,7 @@ last: a capture that is killed leaves the earlier spec and all that it names.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,9 +15,9 @@ from msgspec.structs import replace
 
 from repro_env.base.tree import Tree
 from repro_env.capture import data, distributions, mentions, notebook, python, requirements, source, variables
-from repro_env.flows import dockerfile, egress, files, snapshot
+from repro_env.flows import dockerfile, egress, files, snapshot, sourcedir
 from repro_env.flows.locate import ours
-from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
+from repro_env.image.entry import Contents, Entry, entries_of, members, notes, ordered
 from repro_env.io import machine
 from repro_env.io.files import FileContents, keys_of, walk
 from repro_env.lock import assemble, compose, conda, dlopen, environment, identify, layers
@@ -32,7 +33,6 @@ from repro_env.model.talk import Tell
 from repro_env.store import sent
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
-from repro_env.verify.tree import content
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -164,7 +164,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         tell(f"no Dockerfile: {without}; `repro-env rebuild` makes the image")
     files.write(request.output, spec, store.facts)
     carried.keep_only(spec.carried)  # away with blobs of an earlier capture
-    snapshot.remember(spec, store)
+    sourcedir.remember(spec, store)
     egress.remember(spec, store)
     proven = sum(one.hint.origin != "repacked" for one in locked.identified)
     return Captured(request.output / "spec.json", spec, proven, mentioned.variables, python.holds_us(locked.facts))
@@ -266,7 +266,8 @@ def _source(
         path=str(tree.root),
         tree=blob,
         size=tree.size,
-        content=content(entries),
+        relative=os.path.relpath(tree.root, os.path.realpath(request.output)),
+        files=notes(entries),
         git=tree.git,
         notebooks=notebooks.notebooks,
         requirements=wanted.files,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.flows import code, compare, sides, snapshot
+from repro_env.flows import code, compare, sides, sourcedir
 from repro_env.flows.compare import Compared
 from repro_env.model.errors import DriftError, LockError, NetworkError
 from repro_env.model.spec import Spec
@@ -45,7 +45,7 @@ class Checked(msgspec.Struct, frozen=True, kw_only=True):
 
 def check(spec: Spec, folder: Path, asked: Asked, *, store: Store, tell: Tell) -> Checked:
     """`folder` holds the spec. Raises `DriftError` where there is nothing to compare, and what a capture raises."""
-    known = snapshot.is_known(spec, folder, store)
+    known = sourcedir.is_known(spec, folder, store)
     found: list[Difference] = []
     missing: list[NotCompared] = []
     command = ""
@@ -57,13 +57,12 @@ def check(spec: Spec, folder: Path, asked: Asked, *, store: Store, tell: Tell) -
         more, lacking = code.data(spec.observed.data, asked.data, store, anywhere=known) if asked.project else ([], [])
         found += more
         missing += lacking
-    root = _root(spec, folder, asked, known=known) if asked.project else None
-    then = code.captured(spec, folder, store)
-    if asked.project and then is not None:
-        source = spec.observed.source
-        if root is None or source is None:
-            why = "this spec was not captured here, or its folder is gone; say where the code is: --source DIR"
-            missing.append(NotCompared(what="source", why=why))
+    source, then, root = spec.observed.source, code.captured(spec), None
+    if asked.project and source is not None and then is not None:
+        chosen = sourcedir.choose(spec, folder, store=store, given=asked.source)
+        root = chosen.path
+        if root is None:
+            missing.append(NotCompared(what="source", why=f"no directory with the captured files was found: {chosen.why}"))
         else:
             found += code.different(then, code.live(source, root, folder, store))
     if asked.project and not asked.environment and then is None:
@@ -71,7 +70,7 @@ def check(spec: Spec, folder: Path, asked: Asked, *, store: Store, tell: Tell) -
     return Checked(
         compared=Compared(ordered(found), tuple(missing)),
         environment=command,
-        source=str(root) if root is not None and then is not None else "",
+        source="" if root is None else str(root),
     )
 
 
@@ -157,14 +156,3 @@ def _by_name(spec: Spec, command: str, environ: Mapping[str, str]) -> tuple[Diff
     seen = [one for one in spec.observed.distributions if one.site is None or one.site.startswith(prefix)]
     then = {one.name: one.version for one in seen}
     return tuple(environment.versions(then, there))
-
-
-def _root(spec: Spec, folder: Path, asked: Asked, *, known: bool) -> Path | None:
-    """The folder of the code now: the given one, else the captured one; without an environment the one that holds `repro/`."""
-    if asked.source is not None:
-        return asked.source
-    source = spec.observed.source
-    if not asked.environment:
-        inner = source is not None and source.path.startswith(f"{folder.parent}/") and Path(source.path).is_dir()
-        return Path(source.path) if source is not None and inner else folder.parent
-    return Path(source.path) if source is not None and known and Path(source.path).is_dir() else None

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from repro_env.flows import snapshot, trees
+from repro_env.flows import snapshot, sourcedir
 from repro_env.flows.locate import ours
-from repro_env.flows.trees import Held
-from repro_env.image.entry import Entry, entries_of, ordered
-from repro_env.io.files import FileContents
+from repro_env.flows.opening import some
+from repro_env.image.entry import Entry, entries_of, of_notes, ordered
 from repro_env.model.environment import Git
-from repro_env.model.errors import ArtifactError, DataError
+from repro_env.model.errors import DataError, SourceError
 from repro_env.model.spec import Data, FileDigest, Notebook, Source, Spec
 from repro_env.store.store import Store
 from repro_env.verify import source as verify
 from repro_env.verify.difference import Difference, NotCompared
-from repro_env.verify.tree import Change, changes, content, described
+from repro_env.verify.tree import changes, described
 
-_EMPTY = "nothing lies in it, and git cannot hold it"
 _OUTPUTS = "notebook: outputs only"
 """Run again, a notebook has other outputs; its code is the same."""
 
@@ -30,31 +27,21 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     """The source of one side."""
 
     name: str
-    digest: str
-    """Of its tree as a layer tar; empty where the content is enough."""
-    content: str | None
-    """Of its files alone, without folders; None in specs that do not say it."""
-    tree: Held | None
-    """None where its paths cannot be told."""
-    root: Path | None = None
-    """Where it lies, of a folder of this machine."""
-    never: tuple[Path, ...] = ()
-    """What is no part of it there."""
+    entries: Mapping[str, Entry]
+    """By path; directories only in what is on this machine."""
     git: Git | None
     notebooks: tuple[Notebook, ...]
     requirements: tuple[FileDigest, ...]
 
 
-def captured(spec: Spec, folder: Path, store: Store) -> Code | None:
+def captured(spec: Spec) -> Code | None:
     """The source as it was captured; None for a spec without one."""
     source = spec.observed.source
     if source is None:
         return None
     return Code(
         name="the capture",
-        digest=source.tree.sha256,
-        content=source.content,
-        tree=trees.captured(source.tree, folder, store),
+        entries=of_notes(source.files),
         git=source.git,
         notebooks=source.notebooks,
         requirements=source.requirements,
@@ -69,7 +56,6 @@ def live(source: Source, root: Path, folder: Path, store: Store, *, without: Seq
     """
     from repro_env.capture import git, notebook, requirements
     from repro_env.capture.source import look
-    from repro_env.lock import layers
 
     never = (*ours(root, folder), *without)
     own = snapshot.own_streams()
@@ -78,11 +64,7 @@ def live(source: Source, root: Path, folder: Path, store: Store, *, without: Seq
     entries = ordered(entries_of(found, store.hashes.of(root, found)))
     return Code(
         name=str(root),
-        digest="" if source.content else layers.tree_blob(entries, FileContents(root), facts=store.facts).sha256,
-        content=content(entries),
-        tree=trees.Listed(entries),
-        root=root,
-        never=never,
+        entries={entry.path: entry for entry in entries},
         git=git.look(root, never=never, held={one.path for one in found}).git,
         notebooks=notebook.look(root, found).notebooks,
         requirements=requirements.look(root, found).files,
@@ -91,84 +73,47 @@ def live(source: Source, root: Path, folder: Path, store: Store, *, without: Seq
 
 def different(left: Code, right: Code) -> tuple[Difference, ...]:
     """Files that differ, then what git says of the two."""
-    known = left.content is not None and right.content is not None
-    same = left.content == right.content if known else left.digest == right.digest
-    found = [] if same else _files(left, right)
-    return (*found, *verify.commits(left.git, right.git, same=not any(one.counts for one in found)))
-
-
-def _files(left: Code, right: Code) -> list[Difference]:
-    why = ""
-    try:
-        if left.tree is not None and right.tree is not None:
-            return _by_path(left, right, left.tree.entries(), right.tree.entries())
-        why = f"the files of {left.name if left.tree is None else right.name} are neither beside the spec nor in the store"
-    except ArtifactError as error:
-        why = str(error)
-    known = {one.what: one for one in (*_by_git(left, right), *_notebooks(left, right), *_requirements(left, right))}
-    if known and _is_clean(left.git) and _is_clean(right.git):
-        return list(known.values())
-    return [
-        *known.values(),
-        Difference(
-            level="source",
-            what="files of the source",
-            left=(left.content or left.digest).removeprefix("sha256:")[:12],
-            right=((right.content if left.content else None) or right.digest).removeprefix("sha256:")[:12],
-            why=f"which {'other ones' if known else 'ones'} cannot be told: {why}",
-        ),
-    ]
-
-
-def _by_git(left: Code, right: Code) -> list[Difference]:
-    """Paths that differ between the two commits, as far as the repository around the folder has both."""
-    from repro_env.capture import gitdiff
-    from repro_env.capture.gitask import GitError
-
-    if right.root is None or left.git is None or right.git is None or not (left.git.commit and right.git.commit):
-        return []
-    try:
-        names = gitdiff.between(right.root, left.git.commit, right.git.commit)
-    except GitError:
-        return []
-    apart = [os.path.relpath(path, right.root) for path in right.never]
-    entries = right.tree.entries() if right.tree is not None else {}
-    then = f"as in commit {left.git.commit[:12]}"
-    return [
-        Difference(
-            level="source",
-            what=name,
-            left="" if status == "A" else then,
-            right="" if status == "D" else described(entries.get(name)) or "there, and no part of the code by the rules",
-        )
-        for status, name in names
-        if not any(name == path or name.startswith(path + "/") for path in apart)
-    ]
-
-
-def _is_clean(git: Git | None) -> bool:
-    """Whether the files are those of the commit."""
-    return git is not None and bool(git.commit) and not git.dirty and git.diff is None and not git.untracked
-
-
-def _by_path(left: Code, right: Code, old: Mapping[str, Entry], new: Mapping[str, Entry]) -> list[Difference]:
     notes = {one.what: one.why for one in (*_requirements(left, right), *_notebooks(left, right))}
-    return [
+    found = [
         Difference(
             level="source",
             what=one.path,
             left=described(one.left),
             right=described(one.right),
-            why=_EMPTY if _is_folder(one) else notes.get(one.path, "mode" if one.how == "mode" else ""),
-            counts=not _is_folder(one) and notes.get(one.path) != _OUTPUTS,
+            why=notes.get(one.path, "mode" if one.how == "mode" else ""),
+            counts=notes.get(one.path) != _OUTPUTS,
         )
-        for one in changes(old, new)
+        for one in changes(_files(left), _files(right))
     ]
+    return (*found, *verify.commits(left.git, right.git, same=not any(one.counts for one in found)))
 
 
-def _is_folder(one: Change) -> bool:
-    """A folder with nothing in it on one side, and not there on the other."""
-    return {getattr(side, "kind", "dir") for side in (one.left, one.right)} == {"dir"}
+def check_left_out(spec: Spec, folder: Path, *, frozen: bool, store: Store) -> None:
+    """Raises `SourceError` with the files beside the spec that differ from the captured ones, which alone leave the machine.
+
+    With `frozen` they may differ. `folder` holds the spec.
+    """
+    source, then = spec.observed.source, captured(spec)
+    if source is None or then is None or frozen:
+        return
+    directory = sourcedir.choose(spec, folder, store=store).path
+    if directory is None:
+        return
+    now = live(source, directory, folder, store)
+    marks = {"new": "+", "gone": "-"}
+    changed = [f"{marks.get(change.how, '~')} {change.path}" for change in changes(_files(then), _files(now))]
+    if changed:
+        differ = "1 file differs" if len(changed) == 1 else f"{len(changed)} files differ"
+        raise SourceError(
+            f"{differ} from the captured code, which is what would be sent: {some(changed, ', ')}",
+            where=str(directory),
+            hint="capture again, or send the captured code as it is with --frozen",
+        )
+
+
+def _files(code: Code) -> dict[str, Entry]:
+    """Without directories: git holds no empty one, so a fresh clone has others."""
+    return {path: entry for path, entry in code.entries.items() if entry.kind != "dir"}
 
 
 def _requirements(left: Code, right: Code) -> list[Difference]:

@@ -19,7 +19,7 @@ from repro_env.catalog.retention import when
 from repro_env.flows.locate import ours
 from repro_env.image import layer
 from repro_env.image.entry import Entry, Members, members, ordered
-from repro_env.model.run import Start
+from repro_env.model.run import SourceFact, Start
 from repro_env.model.spec import Source
 
 MOST = 20
@@ -98,7 +98,7 @@ class History:
 
 def of_run(run: Run, source: Source, folder: Path, *, root: Path | None = None) -> Commit | None:
     """The commit that a run's code is. `source` and `folder`: of its spec. `root`: another place of the code than the run's own."""
-    root = root or Path(run.start.source.path)
+    root = root or place(run.start.source)
     never = (*ours(root, folder), run.folder.parent, *written(run.start, root))
     history = History(root, never=never, exclude=source.exclude)
     return history.find(run.start.source.digest, likely=likely(source), before=when(run))
@@ -106,9 +106,14 @@ def of_run(run: Run, source: Source, folder: Path, *, root: Path | None = None) 
 
 def written(start: Start, at: Path | None = None) -> tuple[Path, ...]:
     """Folders of the source that the run wrote checkpoints to: they are no code (`snapshot.take`). `at`: where the source is now."""
-    root = Path(start.source.path)
+    root = place(start.source)
     folders = (Path(one.source) for one in start.data if one.kind == "checkpoints")
     return tuple((at or root) / path.relative_to(root) for path in folders if root in path.parents)
+
+
+def place(source: SourceFact) -> Path:
+    """Where a run's code was on the machine that ran it, or was captured."""
+    return Path(source.directory or source.path)
 
 
 def likely(source: Source) -> tuple[str, ...]:

@@ -53,7 +53,7 @@ def diff(left: str, right: str, start: Path, environ: Mapping[str, str], *, stor
     two = _side(second, first, start, environ, store, tell)
     found = list(compare.environments(one, two, store).differences)
     if isinstance(first, SpecOperand) and isinstance(second, SpecOperand):
-        found += _specs(first, second, store)
+        found += _specs(first, second)
     return Diffed(
         left=_named(one),
         right=_named(two),
@@ -63,15 +63,15 @@ def diff(left: str, right: str, start: Path, environ: Mapping[str, str], *, stor
     )
 
 
-def _specs(left: SpecOperand, right: SpecOperand, store: Store) -> list[Difference]:
+def _specs(left: SpecOperand, right: SpecOperand) -> list[Difference]:
     """What only specs hold: code, data, hints."""
     found = list(machine.hints(left.spec.hints, right.spec.hints))
     found += source.data(left.spec.observed.data, right.spec.observed.data)
-    old, new = code.captured(left.spec, left.folder, store), code.captured(right.spec, right.folder, store)
+    old, new = code.captured(left.spec), code.captured(right.spec)
     if old is not None and new is not None:
         found += code.different(_called(old, left.name), _called(new, right.name))
     elif old is not None or new is not None:
-        sides = ("" if one is None else one.digest.removeprefix("sha256:")[:12] for one in (old, new))
+        sides = ("" if one is None else f"{len(one.entries)} files" for one in (old, new))
         found.append(Difference(level="source", what="source", left=next(sides), right=next(sides)))
     was, now = left.spec.observed.source, right.spec.observed.source
     if was is not None and now is not None and was.path != now.path:

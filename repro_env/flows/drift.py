@@ -2,50 +2,76 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from repro_env.flows.asked import Asked
 from repro_env.flows.opening import some
+from repro_env.flows import snapshot
 from repro_env.flows.snapshot import Snapshot
-from repro_env.model.errors import DriftError, SourceError
+from repro_env.flows.sourcedir import SourceDirectory
+from repro_env.model.errors import DriftError
 from repro_env.model.run import Launch
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Silent, Tell
+from repro_env.run import plan
 from repro_env.store.store import Store
 from repro_env.verify.difference import sentence
 
 
-def check_host(asked: Asked, spec: Spec, source: Snapshot, live: Callable[[], Snapshot]) -> None:
-    """Whether the host can run this source at all. `live`: looks at the source directory as it is now."""
-    if source.fact.frozen and not asked.private:
+def check_host(asked: Asked, spec: Spec, source: SourceDirectory) -> None:
+    """Raises `DriftError` where the live environment cannot run the code in a directory of this machine, or in a private copy."""
+    if source.path is None and not asked.private:
         raise DriftError(
-            "the source's folder is not on this machine, or this spec was not captured here",
-            where=source.fact.path,
-            hint="capture here, or leave out --runner host",
+            f"the host runner needs the code in a directory: {source.why}",
+            where="--runner host",
+            hint="name it with --source, or leave out --runner host",
+        )
+    captured = plan.workspace_of(spec)
+    if source.path is not None and str(source.path) != captured and (names := _imported_from(spec, captured)):
+        raise DriftError(
+            f"the captured environment imports {some(names, ', ')} from {captured}, so the command would run that code "
+            f"and not the code in {source.path}",
+            where=spec.identity.command,
+            hint="leave out --runner host, or install the project from its new place into an environment of its own and capture",
         )
     if not Path(spec.identity.command).exists():
         raise DriftError(
             "the captured environment is not on this machine", where=spec.identity.command, hint="leave out --runner host"
         )
-    editable = _editable(spec, source.fact.path)
-    if source.fact.frozen and editable and live().fact.digest != source.fact.digest:
-        raise SourceError(
-            "the environment imports the project from there (an editable install), and its files differ from those of this run",
-            where=editable,
+
+
+def check_imports(spec: Spec, source: Snapshot, folder: Path, *, runs: Path, store: Store) -> None:
+    """What the environment itself imports from the source directory has to be the code of the run. Raises `DriftError`."""
+    if source.fact.directory is not None or not (names := _imported_from(spec, captured := plan.workspace_of(spec))):
+        return
+    directory = Path(captured)
+    if (
+        not directory.is_dir()
+        or snapshot.take(spec, folder, directory=directory, runs=runs, store=store).fact.digest != source.fact.digest
+    ):
+        raise DriftError(
+            f"the environment imports {some(names, ', ')} from there, and its files differ from those of the run",
+            where=captured,
             hint="restore them (git checkout), or leave out --runner host",
         )
 
 
-def _editable(spec: Spec, source: str) -> str:
-    """The directory below the source that the environment itself imports from; empty where there is none."""
-    observed, identity = spec.observed, spec.identity
-    variable = next((one.value for one in identity.config.env if one.name == "PYTHONPATH"), "")
-    apart = tuple(f"{one.prefix}/" for one in (identity.layout, *identity.others))
-    named = [path for path in observed.startup.sys_path if path not in variable.split(":")]
-    named += [unquote(urlsplit(one.direct_url).path) for one in observed.distributions if one.editable]
-    return next((path for path in named if f"{path}/".startswith(f"{source}/") and not f"{path}/".startswith(apart)), "")
+def _imported_from(spec: Spec, directory: str) -> list[str]:
+    """What the environment itself leads to in a directory: editable distributions, else entries of `sys.path`."""
+    below = f"{directory}/"
+    editable = [
+        found.name
+        for found in spec.observed.distributions
+        if found.editable and f"{unquote(urlsplit(found.direct_url).path)}/".startswith(below)
+    ]
+    prefixes = tuple(f"{layout.prefix}/" for layout in (spec.identity.layout, *spec.identity.others))
+    python_path = next((variable.value for variable in spec.identity.config.env if variable.name == "PYTHONPATH"), "").split(":")
+    return editable or [
+        path
+        for path in spec.observed.startup.sys_path
+        if f"{path}/".startswith(below) and not path.startswith(prefixes) and path not in python_path
+    ]
 
 
 def check_drift(spec: Spec, folder: Path, launch: Launch, store: Store, tell: Tell) -> None:
@@ -61,7 +87,7 @@ def check_drift(spec: Spec, folder: Path, launch: Launch, store: Store, tell: Te
     live = sides.of_live(
         spec.identity.command,
         environ,
-        workspace=Path(launch.workspace),
+        workspace=Path(plan.workspace_of(spec)),  # what of the environment leads there is the code, wherever that is now
         programs=spec.observed.programs,
         seed=launch.seed,
         store=store,

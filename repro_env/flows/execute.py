@@ -21,9 +21,9 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, parents, recipe, records
-from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot
+from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot, sourcedir
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, passed_of, seed_of, term_of, user_of
-from repro_env.flows.drift import check_drift, check_host
+from repro_env.flows.drift import check_drift, check_host, check_imports
 from repro_env.flows.locate import runs_beside
 from repro_env.flows.opening import opening, shown
 from repro_env.flows.snapshot import Snapshot
@@ -79,7 +79,12 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     """
     runs = runs_of(folder, asked.runs)
     given, facts_given = given_of(asked)
-    mounts = mounts_of(asked, spec, tell)
+    chosen = sourcedir.choose(spec, folder, store=store, given=asked.source, frozen=asked.frozen)
+    if asked.runner == "host":
+        check_host(asked, spec, chosen)
+    workspace = str(chosen.path) if asked.runner == "host" and not asked.private else plan.workspace_of(spec)
+    here = asked.here if asked.repeats else chosen.inside(asked.here, workspace)
+    mounts = mounts_of(asked, spec, here, tell)
     check_save(asked)
     for tag in asked.tags:
         annotation.check_tag(tag)
@@ -92,17 +97,12 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().load(asked, spec, store, tell)
     written = [Path(one.source) for one in mounts if one.kind == "checkpoints"]
-
-    def look(*, frozen: bool) -> Snapshot:
-        return snapshot.take(spec, folder, runs=runs, frozen=frozen, store=store, tell=tell, without=written)
-
-    source = look(frozen=asked.frozen)
+    source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written)
     if asked.runner == "host":
-        check_host(asked, spec, source, lambda: look(frozen=False))
-    workspace = plan.workspace_of(spec)
+        check_imports(spec, source, folder, runs=runs, store=store)
     git = repository.Shown()
     if asked.runner != "host":
-        git = repository.show(spec, source, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
+        git = repository.show(spec, source, chosen.root, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
     run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
     started = datetime.now(timezone.utc)
     command = shown(asked.command, variables.secret({**asked.environ, **{one.name: one.value for one in given}}))
@@ -111,7 +111,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         run_id=run_id,
         runner=asked.runner,
         command=asked.command,
-        cwd=plan.working_folder(str(asked.here), workspace, source.folders),
+        cwd=plan.working_folder(str(here), workspace, source.folders),
+        workspace=workspace,
         snapshot=source.fact.digest,
         mounts=(*mounts, *git.mounts),
         given=given,
@@ -161,7 +162,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
         tool=__version__,
     )
-    for text in opening(asked, spec, start, where, source, git, launch, store):
+    for text in opening(asked, spec, start, where, source, chosen, git, launch, store):
         tell(text)
     backend = backend or _backend(asked, spec, folder, runs, source.tree, store)
     store.seen.see(runs)

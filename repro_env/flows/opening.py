@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 
 from repro_env.capture import variables
+from repro_env.flows import sourcedir
 from repro_env.flows.asked import Asked
 from repro_env.flows.repository import Shown
 from repro_env.flows.snapshot import Snapshot
+from repro_env.flows.sourcedir import SourceDirectory
 from repro_env.model import redact
 from repro_env.model.run import Launch, Start
 from repro_env.model.spec import Spec
@@ -21,7 +24,15 @@ _NAMED = 10
 
 
 def opening(
-    asked: Asked, spec: Spec, start: Start, where: Path, source: Snapshot, git: Shown, launch: Launch, store: Store
+    asked: Asked,
+    spec: Spec,
+    start: Start,
+    where: Path,
+    source: Snapshot,
+    chosen: SourceDirectory,
+    git: Shown,
+    launch: Launch,
+    store: Store,
 ) -> list[str]:
     said = [f"run {where}"] if asked.kept else []
     isolation = ", isolation none: the live environment on this machine" if asked.runner == "host" else ""
@@ -29,26 +40,50 @@ def opening(
     if start.determinism != "warn" or asked.threads is not None:
         threads = f", {asked.threads} thread{'s' * (asked.threads > 1)}" if asked.threads is not None else ""
         said.append(f"  determinism {start.determinism}{threads}")
-    fact = start.source
-    state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"
-    whose = "the run's" if asked.repeats else "captured" if fact.frozen else f"live, {state}"
-    said.append(f"  source {fact.path} ({whose})")
+    said.append(f"  source {_source(asked, start, chosen)}")
     said += [f"  {git.text}"] if git.text else []
     for one in start.data:
         how = "read-only" if one.kind == "data" else "writable"
         said.append(f"  {one.kind} {one.source}" + (f" at {one.target}" if one.target != one.source else "") + f" ({how})")
-    if launch.cwd != str(asked.here):
-        said.append(f"  working folder {launch.cwd}: {asked.here} is not part of the source")
+    here = asked.here if asked.repeats else chosen.inside(asked.here, launch.workspace)
+    if launch.cwd != str(here):
+        said.append(f"  working folder {launch.cwd}: {asked.here} is not part of the source{_own_code(asked, spec, chosen)}")
     said += [f"  {text}" for text in _variables(asked, spec, start, launch)]
     if not asked.network:
         text = "no network" if asked.runner != "host" else "the network is this machine's"
         said.append(f"  {text}; W&B and Hugging Face are set to offline (--network)")
     if asked.runner != "host":
         missing = plan.named_paths(
-            asked.command, here=str(asked.here), exists=os.path.exists, inside=lambda path: is_inside(path, launch, source, store)
+            asked.command,
+            here=str(asked.here),
+            seen=str(here),
+            exists=os.path.exists,
+            inside=lambda path: is_inside(path, launch, source, store),
         )
-        said += [f"  {path} is named in the command and not in the run; to bring it: --data {path}" for path in missing]
+        for path, seen in missing:
+            option = path if path == seen else f"{path}:{seen}"
+            said.append(f"  {path} is named in the command and not in the run; to bring it: --data {option}")
     return said
+
+
+def _source(asked: Asked, start: Start, chosen: SourceDirectory) -> str:
+    """Which code is used, and what of it differs from the capture."""
+    fact = start.source
+    if asked.repeats:
+        return f"{fact.path} (the run's)"
+    if fact.directory is None:
+        return f"{fact.path} (the captured files: {chosen.why})"
+    state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"
+    moved = "" if start.runner == "host" or fact.directory == fact.path else f", seen by the run at {fact.path}"
+    return f"{fact.directory} (live, {state}{moved})"
+
+
+def _own_code(asked: Asked, spec: Spec, chosen: SourceDirectory) -> str:
+    """A hint for who stands in another copy of the code than the one that is used."""
+    source = spec.observed.source
+    if source is None or asked.source is not None or asked.here == chosen.root or not sourcedir.holds(source, asked.here):
+        return ""
+    return f"; to run the code here: --source {shlex.quote(str(asked.here))}"
 
 
 def _variables(asked: Asked, spec: Spec, start: Start, launch: Launch) -> Iterator[str]:

@@ -10,16 +10,15 @@ from typing import Literal
 import msgspec
 
 from repro_env.catalog.records import Run
-from repro_env.flows import before, committed, snapshot
+from repro_env.flows import before, committed, snapshot, sourcedir
 from repro_env.flows.asked import Asked
-from repro_env.flows.locate import runs_beside
 from repro_env.io.files import sha256_of
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
 from repro_env.model.redact import REDACTED
 from repro_env.model.run import DataFact, End, Mount, RunnerName
-from repro_env.model.spec import Data, Source, Spec
-from repro_env.model.talk import Silent, Tell
+from repro_env.model.spec import Data, Spec
+from repro_env.model.talk import Tell
 from repro_env.run import plan, pycache
 from repro_env.store.store import Store
 
@@ -129,34 +128,26 @@ def _brought(run: Run, spec: Spec, folder: Path, here: Path, runs: Path, store: 
     fact, source = run.start.source, spec.observed.source
     if source is None:
         return False
-    own = Path(fact.path)
-    # A colleague's clone lies elsewhere, with the runs or the spec in it, or is where they are now.
-    around = (root for root in (runs_beside(folder).parent, runs.absolute().parent, here) if root.is_dir())
-    known = [*([own] if snapshot.is_known(spec, folder, store) else []), *around]
-    tries = [(own, True)] if source.tree.sha256 == fact.digest else []
-    for root, frozen in (*tries, *dict.fromkeys((root, False) for root in known)):
-        at = _at(spec, source, root)
-        if not frozen and not snapshot.is_known(at, folder, store):
-            continue
+    places = [runs.absolute().parent, here]
+    with contextlib.suppress(ReproEnvError):  # what another spec says of its place is not needed to find a run's code
+        places = [path for path in (sourcedir.choose(spec, folder, store=store).path,) if path] + places
+    if sourcedir.is_known(spec, folder, store):
+        places.insert(0, committed.place(fact))
+    directories = [path for path in dict.fromkeys(places) if sourcedir.holds(source, path)]
+    captured = [None] if source.tree.sha256 == fact.digest else []
+    for directory in (*captured, *directories):
         with contextlib.suppress(ReproEnvError, OSError):
-            without = committed.written(run.start, root)
-            taken = snapshot.take(at, folder, runs=runs, frozen=frozen, store=store, tell=Silent(), without=without)
+            without = () if directory is None else committed.written(run.start, directory)
+            taken = snapshot.take(spec, folder, directory=directory, runs=runs, store=store, without=without)
             if taken.fact.digest == fact.digest:
                 return True
-    for root in dict.fromkeys(known):
-        commit = committed.of_run(run, source, folder, root=root)
+    for directory in directories:
+        commit = committed.of_run(run, source, folder, root=directory)
         if commit is not None:
             store.layers.unpack(fact.digest, commit.members())
-            tell(f"its code is that of commit {commit.name[:12]}" + (f" of {root}" if root != own else ""))
+            tell(f"its code is that of commit {commit.name[:12]}" + ("" if str(directory) == fact.path else f" of {directory}"))
             return True
     return False
-
-
-def _at(spec: Spec, source: Source, root: Path) -> Spec:
-    """The spec, with its source in this folder."""
-    return msgspec.structs.replace(
-        spec, observed=msgspec.structs.replace(spec.observed, source=msgspec.structs.replace(source, path=str(root)))
-    )
 
 
 def expecting(spec: Spec, run: Run) -> Spec:

@@ -17,7 +17,7 @@ import msgspec
 
 from repro_env.build.sources import Artifact, Finder, Search
 from repro_env.build.trees import Trees
-from repro_env.flows import egress
+from repro_env.flows import code, egress
 from repro_env.image import tar
 from repro_env.image.entry import CHUNK, Entry, Members
 from repro_env.io.files import atomic_stream, open_regular
@@ -48,16 +48,18 @@ class Pack(msgspec.Struct, frozen=True, kw_only=True):
     fetched: int
 
 
-def pack(spec: Spec, folder: Path, target: Path, *, everything: bool, store: Store, tell: Tell) -> Pack:
+def pack(spec: Spec, folder: Path, target: Path, *, everything: bool, frozen: bool = False, store: Store, tell: Tell) -> Pack:
     """Write `target` at once or not at all. `everything`: with each wheel and conda package, fetched where they are missing.
 
     `folder` holds the spec. Raises `ArtifactError` for what is nowhere to be had or damaged, `NetworkError`,
-    `DiskError`, `UsageError` for a target that cannot be written, `CaptureError` for a secret in what would be packed.
+    `DiskError`, `UsageError` for a target that cannot be written, `CaptureError` for a secret in what would be packed,
+    `SourceError` where the code beside the spec differs from the captured code, unless `frozen`.
     """
     if target.is_dir():
         raise UsageError("is a folder", where=str(target), hint="name the file to write, such as repro.tar")
     if not target.parent.is_dir():
         raise UsageError("is not there", where=str(target.parent), hint="make the folder first")
+    code.check_left_out(spec, folder, frozen=frozen, store=store)
     egress.check(spec, folder, store=store)
     trees = Trees(spec, folder, store)
     finder = Finder(spec, folder, store, trees.givers)

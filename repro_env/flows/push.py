@@ -18,7 +18,7 @@ from repro_env.build.packing import Sent
 from repro_env.build.remote import SPEC_TYPE, TITLE, Copy
 from repro_env.build.sources import Artifact, Finder, Search
 from repro_env.build.trees import Trees
-from repro_env.flows import egress
+from repro_env.flows import code, egress
 from repro_env.flows.rebuild import check_platform
 from repro_env.image.entry import CHUNK
 from repro_env.io.files import open_regular, read_regular, sha256_of
@@ -70,13 +70,15 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     """False when all of it was there, the tag too."""
 
 
-def push(spec: Spec, folder: Path, to: Reference, *, store: Store, tell: Tell) -> Pushed:
+def push(spec: Spec, folder: Path, to: Reference, *, frozen: bool = False, store: Store, tell: Tell) -> Pushed:
     """Send a spec's image and all that its folder holds, and note in `remote.json` where they are.
 
     Raises `UsageError` for a reference with a digest, `PlatformError`, `ArtifactError`, `NetworkError`, `BuildError`, and
-    `CaptureError` for a secret in what would be sent.
+    `CaptureError` for a secret in what would be sent, `SourceError` where the code beside the spec differs from the
+    captured code, unless `frozen`.
     """
     check_platform(spec)
+    code.check_left_out(spec, folder, frozen=frozen, store=store)
     egress.check(spec, folder, store=store)
     others = [one.repository.partition("/")[2] for one in remote.read(folder).copies if one.repository.startswith(f"{to.host}/")]
     with store.temp.folder() as held, Registry(to.host, folder=held) as registry:

@@ -48,10 +48,17 @@ class _RefusedError(Exception):
 
 
 def show(
-    spec: Spec, source: Snapshot, workspace: str, others: tuple[Mount, ...], store: Store, *, again: str | None, repeats: bool
+    spec: Spec,
+    source: Snapshot,
+    live: Path,
+    workspace: str,
+    others: tuple[Mount, ...],
+    store: Store,
+    *,
+    again: str | None,
+    repeats: bool,
 ) -> Shown:
-    """The parts of the repository that a run sees. `others`: the user's mounts; `again`: digest in a recorded run (`repeats`)."""
-    live = Path(workspace)
+    """The parts of the repository in `live` that a run sees. `others`: the user's mounts; `again`: digest in a recorded run (`repeats`)."""
     top = next((folder for folder in (live, *live.parents) if os.path.lexists(folder / ".git")), None)
     if top is None or not _has_git(spec, store) or (repeats and again is None):
         return Shown()
@@ -60,7 +67,7 @@ def show(
             raise _RefusedError(f"its top level is {top}, above the source")
         if any(f"{mount.target}/".startswith(f"{workspace}/.git/") for mount in others):
             raise _RefusedError("another mount is at or below its .git directory")
-        if not repeats and source.fact.frozen:
+        if not repeats and source.fact.directory is None:
             raise _RefusedError("the run uses the captured source, not the live directory")
         own, common = _directories(live / ".git")
         objects = common / "objects"

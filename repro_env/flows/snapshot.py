@@ -1,4 +1,4 @@
-"""The source of one run: the live tree as it is now, or the captured one; in the store either way."""
+"""The source of one run: a directory as it is now, or the captured files; in the store either way."""
 
 from __future__ import annotations
 
@@ -10,20 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.flows.locate import ours, runs_beside
+from repro_env.flows.locate import ours
 from repro_env.image import layer
-from repro_env.image.entry import Contents, Entry, entries_of, members, ordered
+from repro_env.image.entry import Contents, Entry, entries_of, members, of_notes, ordered
 from repro_env.io.files import FileContents, walk
 from repro_env.model.errors import ArtifactError, CaptureError, SourceError
 from repro_env.model.run import SourceFact
 from repro_env.model.spec import Source, Spec
-from repro_env.model.talk import Tell
 from repro_env.store import parts
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
 
 _FACT = "source-tree"
-_CAPTURED = "captured-here"
 _TRIES = 2
 """Before the last one, whose failure is told."""
 
@@ -39,83 +37,58 @@ class Snapshot(msgspec.Struct, frozen=True):
     folders: frozenset[str]
 
 
-def take(
-    spec: Spec, folder: Path, *, runs: Path, frozen: bool, store: Store, tell: Tell, without: Sequence[Path] = ()
-) -> Snapshot:
-    """Look at the live tree by the rules of the capture; with `frozen`, or where there is none, take the captured tree.
+def take(spec: Spec, folder: Path, *, directory: Path | None, runs: Path, store: Store, without: Sequence[Path] = ()) -> Snapshot:
+    """Look at the code in a directory by the rules of the capture; without one, take the captured files.
 
-    `without`: folders of the live tree that are no code, such as those that the run writes checkpoints to.
+    `without`: directories in it that are no code, such as those that the run writes checkpoints to.
     `folder` holds the spec and its blobs. Raises `SourceError` and its neighbours, `ArtifactError` without the blob.
     """
     source = spec.observed.source
     if source is None:
         raise SourceError("the spec holds no source", where=str(folder), hint="capture again with --source DIR")
-    live = Path(source.path)
-    known = is_known(spec, folder, store)
-    if frozen or not known or not live.is_dir():
-        if not known:
-            tell(f"this spec was not captured here and does not lie in {live}: the captured source is used, not that folder")
-        elif not frozen:
-            tell(f"the source's folder {live} is not on this machine: the captured source is used")
+    if directory is None:
         _bring(spec, source, folder, store)
         tree = _captured(source, folder, store)
-        return _snapshot(source, source.tree.sha256, tree, _listed(tree, store), frozen=True, differs=())
-    never = (*ours(live, folder), runs, *(path for path in without if live in path.parents))
-    entries, diff_id = _seen(source, never, store)
-    differs: tuple[str, ...] = ()
+        return _snapshot(source, source.tree.sha256, tree, _listed(tree, store), None)
+    never = (*ours(directory, folder), runs, *(path for path in without if directory in path.parents))
+    entries, diff_id = _seen(source, directory, never, store)
     tree = store.layers.path(diff_id) or store.root  # it was put there just now
+    differs: tuple[str, ...] = ()
     if diff_id != source.tree.sha256:
-        differs = _explained(_differs(source, folder, entries, store), source, tree)
-    return _snapshot(source, diff_id, tree, entries, frozen=False, differs=differs)
-
-
-def is_known(spec: Spec, folder: Path, store: Store) -> bool:
-    """Whether the folder that a spec names as its source may be read: a spec from a stranger can name any.
-
-    It may when the spec lies in it, where the user has put it, or when this store's owner captured it.
-    """
-    source = spec.observed.source
-    if source is None:
-        return False
-    in_it = os.path.realpath(runs_beside(folder).parent) == os.path.realpath(source.path)
-    return in_it or store.facts.get(_CAPTURED, f"{spec.digest} {source.path}") is not None
-
-
-def remember(spec: Spec, store: Store) -> None:
-    """Note that this spec was captured here, so that its source's folder is known wherever the spec lies."""
-    if spec.observed.source is not None:
-        store.facts.put(_CAPTURED, f"{spec.digest} {spec.observed.source.path}", b"here")
+        differs = _explained(compare(of_notes(source.files), _by_path(entries)), source, tree)
+    return _snapshot(source, diff_id, tree, entries, directory, differs)
 
 
 def _snapshot(
-    source: Source, diff_id: str, tree: Path, entries: Sequence[Entry], *, frozen: bool, differs: tuple[str, ...]
+    source: Source, diff_id: str, tree: Path, entries: Sequence[Entry], directory: Path | None, differs: tuple[str, ...] = ()
 ) -> Snapshot:
     return Snapshot(
-        fact=SourceFact(path=source.path, digest=diff_id, frozen=frozen, differs=differs),
+        fact=SourceFact(
+            path=source.path, digest=diff_id, directory=None if directory is None else str(directory), differs=differs
+        ),
         tree=tree,
         paths=frozenset(entry.path for entry in entries),
         folders=frozenset(entry.path for entry in entries if entry.kind == "dir"),
     )
 
 
-def _seen(source: Source, never: Sequence[Path], store: Store) -> tuple[list[Entry], str]:
+def _seen(source: Source, directory: Path, never: Sequence[Path], store: Store) -> tuple[list[Entry], str]:
     """The live tree, in the store. Another run's log may grow while it is read: that is tried again."""
     for _ in range(_TRIES):
         with contextlib.suppress(CaptureError, ArtifactError):
-            entries = _live(source, never, store)
-            return entries, stored(entries, FileContents(Path(source.path)), store)
-    entries = _live(source, never, store)
-    return entries, stored(entries, FileContents(Path(source.path)), store)
+            entries = _live(source, directory, never, store)
+            return entries, stored(entries, FileContents(directory), store)
+    entries = _live(source, directory, never, store)
+    return entries, stored(entries, FileContents(directory), store)
 
 
-def _live(source: Source, never: Sequence[Path], store: Store) -> list[Entry]:
+def _live(source: Source, directory: Path, never: Sequence[Path], store: Store) -> list[Entry]:
     from repro_env.capture.source import look
 
-    root = Path(source.path)
-    tree = look(root, include=source.include, exclude=source.exclude, never=tuple(never), facts=False)
+    tree = look(directory, include=source.include, exclude=source.exclude, never=tuple(never), facts=False)
     own = own_streams()
     found = [one for one in tree.found if one.key[:2] not in own]
-    return ordered(entries_of(found, store.hashes.of(root, found)))
+    return ordered(entries_of(found, store.hashes.of(directory, found)))
 
 
 def own_streams() -> frozenset[tuple[int, int]]:
@@ -158,14 +131,6 @@ def _captured(source: Source, folder: Path, store: Store) -> Path:
     if there is not None:
         return there
     return store.layers.unpack(source.tree.sha256, Carried(folder / "blobs").tree(source.tree), size=source.tree.size)
-
-
-def _differs(source: Source, folder: Path, entries: Sequence[Entry], store: Store) -> tuple[str, ...]:
-    """`+ path`, `- path`, `~ path` against the capture, sorted by path."""
-    digest = source.tree.sha256
-    if store.layers.path(digest) is None and Carried(folder / "blobs").path(digest) is None:
-        return ("? the captured source is not beside the spec, so what differs cannot be told",)
-    return compare(_by_path(_listed(_captured(source, folder, store), store)), _by_path(entries))
 
 
 def _explained(differs: Sequence[str], source: Source, tree: Path) -> tuple[str, ...]:

@@ -6,8 +6,10 @@ a folder, a tar file): each entry in order, with its content in chunks. Nobody h
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, Protocol
+from urllib.parse import unquote
 
 import msgspec
 
@@ -56,6 +58,34 @@ def ordered(entries: Iterable[Entry]) -> list[Entry]:
         while (path := path.rpartition("/")[0]) and path not in by_path:
             by_path[path] = Entry(path, "dir")
     return sorted(by_path.values(), key=lambda entry: entry.key)
+
+
+def notes(entries: Iterable[Entry]) -> dict[str, str]:
+    """The files and symlinks of a tree as a spec lists them (`model.text.FileNote`), by path. `%` and control characters are escaped."""
+    found = {}
+    for entry in entries:
+        if entry.kind == "file":
+            found[_escaped(entry.path)] = f"{'program' if entry.executable else 'file'} {entry.size} {entry.sha256}"
+        elif entry.kind == "link":
+            found[_escaped(entry.path)] = f"link {_escaped(entry.target)}"
+    return found
+
+
+def of_notes(listed: Mapping[str, str]) -> dict[str, Entry]:
+    """The entries that `notes` wrote down, by path."""
+    found = {}
+    for name, note in listed.items():
+        path, (kind, _, rest) = unquote(name), note.partition(" ")
+        if kind == "link":
+            found[path] = Entry(path, "link", target=unquote(rest))
+        else:
+            size, _, sha256 = rest.partition(" ")
+            found[path] = Entry(path, "file", kind == "program", int(size), sha256)
+    return found
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[%\x00-\x1f\x7f]", lambda found: f"%{ord(found[0]):02X}", text)
 
 
 def misplaced(entries: Sequence[Entry]) -> str:

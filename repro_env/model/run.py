@@ -52,6 +52,8 @@ class Request(Frozen, frozen=True, kw_only=True):
     """As typed, at least one word."""
     cwd: AbsPath
     """The working folder; it is there inside."""
+    workspace: AbsPath
+    """Where the run sees the source: the captured path, and for the host runner the directory itself."""
     snapshot: Digest
     mounts: tuple[Mount, ...]
     given: tuple[Variable, ...]
@@ -98,7 +100,7 @@ class Launch(Frozen, frozen=True, kw_only=True):
     env: tuple[Variable, ...]
     cwd: AbsPath
     workspace: AbsPath
-    """The captured absolute path of the source; writable, its lower side is the snapshot."""
+    """Where the run sees the source; writable, its lower side is the snapshot."""
     snapshot: Digest
     """diff ID of the source tree, unpacked in the store."""
     mounts: tuple[Mount, ...]
@@ -138,9 +140,10 @@ class GivenVariable(Frozen, frozen=True, kw_only=True):
 
 class SourceFact(Frozen, frozen=True, kw_only=True):
     path: AbsPath
+    """Where the run saw it."""
     digest: Digest
-    frozen: bool
-    """The captured source was used (`--frozen`), not the live tree."""
+    directory: AbsPath | None
+    """Where it was on the host; None for the captured files, as with `--frozen`."""
     differs: tuple[Line, ...]
     """`+ path`, `- path`, `~ path` against the capture, sorted by path."""
 

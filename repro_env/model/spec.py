@@ -29,7 +29,7 @@ from repro_env.model.environment import (
 )
 from repro_env.model.errors import SpecError
 from repro_env.model.image import Blob, Config, Expected
-from repro_env.model.text import AbsPath, Digest, Line, RelPath, Url
+from repro_env.model.text import AbsPath, Digest, FileNote, FromHere, Line, RelPath, Url
 
 FAMILY = "repro-env/spec"
 NEWEST = 1
@@ -151,8 +151,10 @@ class Source(Frozen, frozen=True, kw_only=True):
     tree: TreeBlob
     size: Size
     """Of the files' contents, in bytes."""
-    content: Digest | None = None
-    """Of its files and symlinks by path, without folders: a fresh clone has the same, though git holds no empty folder."""
+    relative: FromHere = ".."
+    """Where it is from the spec's own directory: the code of a clone, of a worktree and of a moved project is there too."""
+    files: dict[RelPath, FileNote]
+    """Its files and symlinks by path (`image.entry.notes`), without directories: git holds no empty one."""
     git: Git | None
     notebooks: tuple[Notebook, ...] = ()
     """Sorted by path."""

@@ -34,6 +34,20 @@ AbsPath = Annotated[str, Meta(pattern=r"\A(?:/(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7
 RelPath = Annotated[str, Meta(pattern=r"\A(?!/)(?:(?:\A|/)(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)+\Z", max_length=4000)]
 """A relative, normal path that stays inside its folder."""
 
+FromHere = Annotated[
+    str,
+    Meta(
+        pattern=r"\A(?:\.|(?:\.\./)*(?:\.\.|(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+(?:/(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)*))\Z",
+        max_length=4000,
+    ),
+]
+"""A relative, normal path that may lead upwards first: `.`, `..`, `../../src`."""
+
+FileNote = Annotated[
+    str, Meta(pattern=r"\A(?:(?:file|program) [0-9]{1,15} [0-9a-f]{64}|link [^\x00-\x1f\x7f]*)\Z", max_length=20_000)
+]
+"""What is at a path of a tree: `file SIZE SHA256`, `program SIZE SHA256` for an executable file, `link TARGET`."""
+
 EnvName = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", max_length=200)]
 """The name of an environment variable."""
 

@@ -43,7 +43,7 @@ _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/var", "/run", "/
 def plan(spec: Spec, request: Request) -> Launch:
     """Decide the run. Raises `UsageError` for a command or mount that cannot be."""
     identity = spec.identity
-    workspace = workspace_of(spec)
+    workspace = request.workspace
     check_mounts(spec, request.mounts)
     return Launch(
         run_id=request.run_id,
@@ -119,6 +119,8 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
         values["PYTHONDONTWRITEBYTECODE"] = "1"
         if "PYTHONPATH" not in image:
             values.pop("PYTHONPATH", None)
+        elif spec.observed.source is not None:
+            values["PYTHONPATH"] = _moved(image["PYTHONPATH"], spec.observed.source.path, request.workspace)
     else:
         tools, notes = layout.SEEDS, layout.NOTES
         values |= image
@@ -151,10 +153,16 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
         values |= {variable.name: variable.value for variable in OFFLINE}
     if any(mount.kind == "git" for mount in request.mounts):
         # The repository may belong to a different user than git runs as; the user of this tool chose to show it.
-        values |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": workspace_of(spec)}
+        values |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": request.workspace}
     values |= {variable.name: variable.value for variable in request.given}
     values["PYTHONPATH"] = ":".join(filter(None, (f"{tools}/{layout.HOOKS}", values.get("PYTHONPATH"))))
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))
+
+
+def _moved(path: str, captured: str, workspace: str) -> str:
+    """A search path with the source where it is now."""
+    parts = path.split(":")
+    return ":".join(workspace + part[len(captured) :] if f"{part}/".startswith(f"{captured}/") else part for part in parts)
 
 
 def threads(spec: Spec, mode: Mode, asked: int | None) -> tuple[Variable, ...]:
@@ -219,25 +227,28 @@ def closed(identity: Identity) -> tuple[str, ...]:
 
 
 def working_folder(here: str, source: str, folders: Container[str]) -> str:
-    """The caller's folder when the run will have it, else the source's root. `folders`: of the snapshot, relative."""
+    """The caller's folder, as the run sees it, when the run will have it, else the source's root. `folders`: of the snapshot, relative."""
     if here == source or (here.startswith(source + "/") and here[len(source) + 1 :] in folders):
         return here
     return source
 
 
 def named_paths(
-    command: Sequence[str], *, here: str, exists: Callable[[str], bool], inside: Callable[[str], bool]
-) -> tuple[str, ...]:
-    """Absolute paths that the arguments name, also as the right side of `key=value`, that are on the host and not inside."""
-    missing: dict[str, None] = {}
+    command: Sequence[str], *, here: str, seen: str, exists: Callable[[str], bool], inside: Callable[[str], bool]
+) -> tuple[tuple[str, str], ...]:
+    """Absolute paths that the arguments name, also as the right side of `key=value`, that are on the host and not inside.
+
+    `here`: the caller's directory, `seen`: as the run sees it. Returns each path of the host, and where the run would see it.
+    """
+    missing: dict[str, str] = {}
     for word in command:
         for candidate in _candidates(word):
-            path = posixpath.normpath(posixpath.join(here, candidate))
+            path, wanted = (posixpath.normpath(posixpath.join(start, candidate)) for start in (here, seen))
             if path.startswith("//"):
-                path = path[1:]
-            if exists(path) and not inside(path):
-                missing[path] = None
-    return tuple(missing)
+                path, wanted = path[1:], wanted[1:]
+            if exists(path) and not inside(wanted):
+                missing[path] = wanted
+    return tuple(missing.items())
 
 
 def _candidates(word: str) -> Iterator[str]:

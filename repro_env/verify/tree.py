@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal, Protocol
 
 import msgspec
-
-from repro_env.model import codec
 
 
 class Listed(Protocol):
@@ -49,12 +47,6 @@ def changes(left: Mapping[str, Listed], right: Mapping[str, Listed]) -> tuple[Ch
         if how is not None:
             found.append(Change(path, how, old, new))
     return tuple(found)
-
-
-def content(listing: Iterable[Listed]) -> str:
-    """`sha256:<hex>` over all files and symlinks: their paths, what is in them, and whether they are programs."""
-    rows = [(one.path, one.kind, one.executable, one.sha256, one.target) for one in listing if one.kind != "dir"]
-    return codec.digest(sorted(rows))
 
 
 def described(one: Listed | None) -> str:

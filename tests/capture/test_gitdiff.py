@@ -242,15 +242,3 @@ def test_the_repository_is_left_as_it_was(repo: Path) -> None:
     before = {path: (path.lstat().st_mtime_ns, path.lstat().st_size) for path in (repo / ".git").rglob("*")}
     look(repo)
     assert {path: (path.lstat().st_mtime_ns, path.lstat().st_size) for path in (repo / ".git").rglob("*")} == before
-
-
-@pytest.mark.parametrize("word", ["--output={stolen}", "-O{stolen}", "HEAD", "HEAD^{{commit}}", ""])
-def test_a_commit_that_a_strangers_spec_names_is_never_an_option(repo: Path, git: Git, tmp_path: Path, word: str) -> None:
-    stolen = tmp_path / "stolen"
-    stolen.write_text("mine")
-    head = git(repo, "rev-parse", "HEAD")
-    for old, new in ((word.format(stolen=stolen), head), (head, word.format(stolen=stolen))):
-        with pytest.raises(GitError, match="no name of a commit"):
-            gitdiff.between(repo, old, new)
-    assert stolen.read_text() == "mine"
-    assert gitdiff.between(repo, head, head) == []
