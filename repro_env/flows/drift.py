@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from repro_env.flows import snapshot
 from repro_env.flows.asked import Asked
 from repro_env.flows.opening import some
-from repro_env.flows import snapshot
 from repro_env.flows.snapshot import Snapshot
 from repro_env.flows.sourcedir import SourceDirectory
 from repro_env.model.errors import DriftError

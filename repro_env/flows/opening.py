@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from repro_env.capture import variables
-from repro_env.flows import sourcedir
+from repro_env.flows import snapshot, sourcedir
 from repro_env.flows.asked import Asked
 from repro_env.flows.repository import Shown
 from repro_env.flows.snapshot import Snapshot
@@ -16,7 +16,7 @@ from repro_env.flows.sourcedir import SourceDirectory
 from repro_env.model import redact
 from repro_env.model.run import Launch, Start
 from repro_env.model.spec import Spec
-from repro_env.run import plan
+from repro_env.run import landlock, plan
 from repro_env.store.store import Store
 
 _NAMED = 10
@@ -35,15 +35,15 @@ def opening(
     store: Store,
 ) -> list[str]:
     said = [f"run {where}"] if asked.kept else []
-    isolation = ", isolation none: the live environment on this machine" if asked.runner == "host" else ""
-    said.append(f"  seed {start.seed}, image {start.image.removeprefix('sha256:')[:12]}{isolation}")
+    said.append(f"  seed {start.seed}, image {start.image.removeprefix('sha256:')[:12]}{_isolation(asked)}")
     if start.determinism != "warn" or asked.threads is not None:
         threads = f", {asked.threads} thread{'s' * (asked.threads > 1)}" if asked.threads is not None else ""
         said.append(f"  determinism {start.determinism}{threads}")
     said.append(f"  source {_source(asked, start, chosen)}")
     said += [f"  {git.text}"] if git.text else []
     for one in start.data:
-        how = "read-only" if one.kind == "data" else "writable"
+        how = "read-only" if _is_held(asked) else "not protected: the host runner can write there"
+        how = how if one.kind == "data" else "writable"
         said.append(f"  {one.kind} {one.source}" + (f" at {one.target}" if one.target != one.source else "") + f" ({how})")
     here = asked.here if asked.repeats else chosen.inside(asked.here, launch.workspace)
     if launch.cwd != str(here):
@@ -66,6 +66,21 @@ def opening(
     return said
 
 
+def _isolation(asked: Asked) -> str:
+    """What a run on the host is told apart by; empty for a run in the image."""
+    if asked.runner != "host":
+        return ""
+    if not asked.private:
+        return ", isolation none: the live environment on this machine"
+    writes = "it cannot write anywhere else" if _is_held(asked) else "this kernel cannot keep it from writing elsewhere"
+    return f", isolation none: the live environment, in a private copy of the source; {writes}"
+
+
+def _is_held(asked: Asked) -> bool:
+    """Whether the command is kept from writing to data."""
+    return asked.runner != "host" or (asked.private and landlock.is_available())
+
+
 def _source(asked: Asked, start: Start, chosen: SourceDirectory) -> str:
     """Which code is used, and what of it differs from the capture."""
     fact = start.source
@@ -73,7 +88,10 @@ def _source(asked: Asked, start: Start, chosen: SourceDirectory) -> str:
         return f"{fact.path} (the run's)"
     if fact.directory is None:
         return f"{fact.path} (the captured files: {chosen.why})"
-    state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"
+    changes = [line for line in fact.differs if not line.endswith(f"({snapshot.OUTPUT})")]
+    state = f"differs from the capture: {some(changes, ', ')}" if changes else "as captured"
+    if outputs := len(fact.differs) - len(changes):
+        state += f", with {outputs:,} output{'s' * (outputs > 1)} of earlier runs on the host"
     moved = "" if start.runner == "host" or fact.directory == fact.path else f", seen by the run at {fact.path}"
     return f"{fact.directory} (live, {state}{moved})"
 

@@ -69,7 +69,9 @@ def promised(start: Start, end: End, here: Here) -> Promise:
     if here.given:
         besides.append(f"another value of {', '.join(here.given)}, since no record holds values")
     if start.runner == "host":
-        besides.append("files that the recorded run read outside of its source, environment and --data, since a run on the host records none")
+        besides.append(
+            "files that the recorded run read outside of its source, environment and --data, since a run on the host records none"
+        )
     if here.runner == "host":
         besides.append("this machine's other files, its variables and network, since isolation is none on the host")
         besides.append("absolute paths in binary outputs, since the source is at another path (a private copy)")
