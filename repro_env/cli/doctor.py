@@ -47,11 +47,11 @@ def doctor(for_dir: Path | None, *, json: bool) -> int:
 
 
 def _fix(text: str) -> str:
-    """With who can do it."""
+    """With who can do it, where that is not the user."""
     from repro_env.run.diagnosis import ADMINISTRATOR
 
     plain = text.removeprefix(ADMINISTRATOR)
-    return f"fix, by you: {text}" if plain == text else f"fix, by an administrator: {plain}"
+    return f"fix: {text}" if plain == text else f"fix, by an administrator: {plain}"
 
 
 _WORDS = {"ok": "ok", "fallback": "falls back", "blocked": "blocked", "absent": "absent"}

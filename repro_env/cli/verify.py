@@ -62,6 +62,13 @@ def command(
     env_file: Annotated[
         Path | None, typer.Option("--env-file", help="As `exec --env-file`.", metavar="FILE", show_default=False)
     ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Where data of the run are now, or what a run on the host read and its record does not name. Repeatable.",
+            metavar="SRC[:DST]",
+        ),
+    ] = None,
     network: Annotated[bool, typer.Option("--network", help="Let the run reach the network again, as it could before.")] = False,
     spec: Annotated[
         str | None,
@@ -85,7 +92,7 @@ def command(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.cli.exec import Marked, runner_of, variable
+    from repro_env.cli.exec import Marked, mount, runner_of, variable
     from repro_env.flows.results import Globs
     from repro_env.flows.verify import Wanted, verify
     from repro_env.store.store import Store
@@ -99,6 +106,7 @@ def command(
         globs=Globs(results=tuple(result or ()), ignored=tuple(ignore or ())),
         env=tuple(variable(text) for text in env or ()),
         env_file=None if env_file is None else env_file.absolute(),
+        data=tuple(mount(text, "--data") for text in data or ()),
         network=network,
         runner=None if runner is None else runner_of(runner),
         keep=keep,

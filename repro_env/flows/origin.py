@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -148,6 +149,18 @@ def _brought(run: Run, spec: Spec, folder: Path, here: Path, runs: Path, store: 
             tell(f"its code is that of commit {commit.name[:12]}" + ("" if str(directory) == fact.path else f" of {directory}"))
             return True
     return False
+
+
+def given_data(run: Run, given: Sequence[tuple[str, str]], here: Path) -> tuple[Run, tuple[tuple[str, str], ...]]:
+    """The run with its data at the places that the user names now, and what of these (SRC, DST) its record does not name."""
+    places = {target or os.path.normpath(here / source): os.path.normpath(here / source) for source, target in given}
+    known = {fact.target for fact in run.start.data if fact.kind == "data"}
+    facts = tuple(
+        msgspec.structs.replace(fact, source=places[fact.target]) if fact.kind == "data" and fact.target in places else fact
+        for fact in run.start.data
+    )
+    more = tuple((source, target) for target, source in places.items() if target not in known)
+    return msgspec.structs.replace(run, start=msgspec.structs.replace(run.start, data=facts)), more
 
 
 def expecting(spec: Spec, run: Run) -> Spec:

@@ -91,7 +91,8 @@ def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
             places[shown] = Path(sources[held.target], held.path) if held.path else Path(sources[held.target])
     copy = None
     if hostcopy.COPIED in end.outcome.means:
-        copy = os.fsencode(folder / "files"), os.fsencode(records.read(folder).start.source.path)
+        source = records.read(folder).start.source.path
+        copy = os.fsencode(hostcopy.place(folder, source)), os.fsencode(source)
     return Side(digests, places, end, folder, copy)
 
 

@@ -7,7 +7,7 @@ lay in its `--checkpoints`. What it needs and is not there any more is a reason 
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -45,6 +45,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     globs: Globs = Globs()
     env: tuple[tuple[str, str | None], ...] = ()
     env_file: Path | None = None
+    data: tuple[tuple[str, str], ...] = ()
+    """(SRC, DST) as typed: where data of the run are now, or what a run on the host read and did not record; DST may be empty."""
     network: bool = False
     """Whether a run that could reach the network may do so again."""
     runner: RunnerName | None = None
@@ -81,6 +83,7 @@ def verify(
     runs = where(wanted.runs, wanted.here)
     run = records.read(records.find(runs, wanted.word))
     end = origin.over(run)
+    run, unrecorded = origin.given_data(run, wanted.data, wanted.here)
     left = results.side(run.folder, end, origin.mounts(run))
     wanted.globs.check(end, left.digests)
     spec, folder = origin.spec_of(run, wanted.spec, here=wanted.here, runs=runs, store=store, tell=tell)
@@ -88,7 +91,8 @@ def verify(
     spec = origin.source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell)
     note = f"verifies {run.short}" if wanted.keep else ""
     asked = origin.asked(run, end, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
-    promise = judging.promised(run.start, end, _here(run, end, spec, asked, store))
+    asked = msgspec.structs.replace(asked, data=(*asked.data, *unrecorded))
+    promise = judging.promised(run.start, end, _here(run, end, spec, asked, store, [target for _, target in unrecorded]))
     tell(promise.sentence)
     problems = origin.data(run, store, tell)
     with store.temp.folder() as temporary:
@@ -136,7 +140,7 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def _here(run: Run, end: End, spec: Spec, asked: Asked, store: Store) -> Here:
+def _here(run: Run, end: End, spec: Spec, asked: Asked, store: Store, unrecorded: Sequence[str]) -> Here:
     from repro_env.capture import gpu
 
     devices: tuple[str, ...] = ()
@@ -151,6 +155,7 @@ def _here(run: Run, end: End, spec: Spec, asked: Asked, store: Store) -> Here:
         given=tuple(one.name for one in run.start.given),
         compiles=compiles,
         runner=asked.runner,
+        unrecorded=tuple(unrecorded),
     )
 
 
@@ -180,11 +185,12 @@ def _cannot_start(problems: tuple[str, ...], promise: Promise) -> Verdict:
 
 
 def _unheld(run: Run, end: End, done: Done) -> str:
-    """Why a failed repetition says nothing: only the host had all that the recorded run could read. Empty otherwise."""
-    failed = _exit(end, done.end) if done.end.outcome.exit_code and run.start.runner == "host" != done.start.runner else ""
-    return failed and (
-        f"{failed}, on the host, where it could read every file; name its data (`exec --runner host --data DIR`), or use --runner host"
-    )
+    """Why a failed repetition of a run on the host says nothing: only that run had all that it could read. Empty otherwise."""
+    failed = _exit(end, done.end)
+    if not failed or run.start.runner != "host" or not done.end.outcome.exit_code:
+        return ""
+    host = "" if done.start.runner == "host" else " or use --runner host"
+    return f"{failed}; the recorded run was on the host, where it could read every file: name what it read with --data{',' if host else ''}{host}"
 
 
 def _exit(then: End, now: End) -> str:

@@ -1,7 +1,7 @@
 """The host runner on a private copy of the source: the live environment, with nothing of the user's in the way of its writes.
 
-For machines that refuse namespaces. The source is copied into the run's own folder, and the command starts there, with a
-home and a temporary directory of its own. Where the kernel has Landlock, it can write nowhere else. It can read all that
+For machines that refuse namespaces. The source is copied into the run's own folder, at its captured path below a directory
+that stands for `/`, and the command starts there, with a home and a temporary directory of its own. Where the kernel has Landlock, it can write nowhere else. It can read all that
 its user can, and reach the network.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -27,6 +27,8 @@ from repro_env.run.workspace import CopiedWorkspace, copy_file, harvest
 
 COPIED = "workspace: private copy"
 """Of `Outcome.means`."""
+_ROOT = "root"
+"""In the run's folder while the command runs: what `/` is for relative paths that lead out of the source."""
 _HELD = "writes: only in the copy, its home and temporary directory, by Landlock"
 _FREE = "writes: anywhere, this kernel has no Landlock to hold them"
 _OWN = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
@@ -45,25 +47,33 @@ class HostCopyRunner:
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         """See `interface.Runner`."""
-        files = folder / "files"
+        files, root = folder / "files", folder / _ROOT
         files.mkdir(exist_ok=True)
         CopiedWorkspace(self._snapshot, files, needed=()).prepare()
         own = scratch.temporary()
         try:
-            home, temporary = own.folder("home", 0o700), own.folder("tmp", 0o700)
+            # At its own depth, with its surroundings: `..` leads to what is mounted there, and to nothing of the user's.
+            copy, home = (Path(f"{root}{path}") for path in (launch.workspace, launch.user.home))
+            copy.parent.mkdir(parents=True)
+            files.rename(copy)
+            home.mkdir(parents=True, exist_ok=True)
             _bring_home(launch, home)
-            self._links = tuple(_linked(launch, {launch.workspace: files, launch.user.home: home}))
+            self._links = tuple(_linked(launch, root))
             killed = memory.kills()
             notes: list[str] = []
-            writable = [str(files), str(own.path), launch.notes, *(one.source for one in launch.mounts if not one.read_only)]
+            writable = [str(root), str(own.path), launch.notes, *(one.source for one in launch.mounts if not one.read_only)]
             held = landlock.is_available()
-            code = start(moved(launch, files, home, temporary), notes, writable=writable if held else None)
+            code = start(moved(launch, root, own.path), notes, writable=writable if held else None)
             now = memory.kills()
         finally:
             own.remove()
             for path in self._links:
-                if (files / path).is_symlink() and _is_direct(files, path):
-                    (files / path).unlink()
+                if (root / path).is_symlink() and _is_direct(root, path):
+                    (root / path).unlink()
+            if _is_direct(root, launch.workspace[1:]) and copy.is_dir() and not copy.is_symlink():
+                copy.rename(files)
+            files.mkdir(exist_ok=True)
+            remove_tree(root)
         return Outcome(
             exit_code=code if code >= 0 else 128 - code,
             signal=max(0, -code),
@@ -72,37 +82,42 @@ class HostCopyRunner:
             means=(MEANS, COPIED, _HELD if held else _FREE, *notes),
         )
 
-    def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:  # noqa: ARG002
+    def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:
         """Leave only outputs in `files`; return the source files that are gone. Raises `OSError`."""
-        covered = tuple(f"{link}/" for link in self._links)
-        return tuple(path for path in harvest(files, snapshot) if not f"{path}/".startswith(covered))
+        covered = tuple(f"/{link}/" for link in self._links)
+        return tuple(path for path in harvest(files, snapshot) if not f"{workspace}/{path}/".startswith(covered))
 
 
 _: type[Runner] = HostCopyRunner
 
 
-def moved(launch: Launch, files: Path, home: Path, temporary: Path) -> Launch:
+def place(folder: Path, workspace: str) -> str:
+    """Where the copy of a workspace was during the run in `folder`."""
+    return f"{folder / _ROOT}{workspace}"
+
+
+def moved(launch: Launch, root: Path, temporary: Path) -> Launch:
     """The launch, with the paths of the source in its words and variables replaced by those of the copy. Pure."""
-    keep = (launch.prefix, *(tree.target for tree in launch.trees), launch.tools, launch.notes, str(files.parent))
+    keep = (launch.prefix, *(tree.target for tree in launch.trees), launch.tools, launch.notes, str(root))
     workspace = _pattern(launch.workspace, keep)
     names = {layout.SEEDS: launch.tools, layout.NOTES: launch.notes}
 
     def here(text: str) -> str:
         for name, path in names.items():
             text = text.replace(name, path)
-        return workspace.sub(lambda _: str(files), text)
+        return workspace.sub(lambda found: f"{root}{found[0]}", text)
 
     values = {one.name: here(one.value) for one in launch.env if one.name not in _OWN}
     # Packages of the user's own site directory are a part of the live environment.
     values.setdefault("PYTHONUSERBASE", f"{launch.user.home}/.local")
     cwd = here(launch.cwd)
-    values |= {"HOME": str(home), "TMPDIR": str(temporary), "PWD": cwd}
+    values |= {"HOME": f"{root}{launch.user.home}", "TMPDIR": str(temporary), "PWD": cwd}
     return msgspec.structs.replace(
         launch,
         argv=tuple(here(word) for word in launch.argv),
         env=tuple(Variable(name=name, value=values[name]) for name in sorted(values)),
         cwd=cwd,
-        workspace=str(files),
+        workspace=f"{root}{launch.workspace}",
     )
 
 
@@ -113,19 +128,15 @@ def _pattern(workspace: str, keep: tuple[str, ...]) -> re.Pattern[str]:
     return re.compile(rf"(?:(?<=[=:,;])|\A){re.escape(workspace)}{ends}" + (rf"(?!(?:{below}){ends})" if below else ""))
 
 
-def _linked(launch: Launch, bases: Mapping[str, Path]) -> list[str]:
-    """Show what is mounted below the source or the home directory by symbolic links. Returns those in the copy of the source.
+def _linked(launch: Launch, root: Path) -> Iterator[str]:
+    """Show what is mounted by symbolic links below `root`. Yields their paths there.
 
     Raises `DataError` when a link cannot be made.
     """
-    links = []
     for mount in launch.mounts:
-        base = next((base for base in bases if mount.target.startswith(base + "/")), None)
-        if base is None:
-            continue
-        path = mount.target[len(base) + 1 :]
-        link = bases[base] / path
-        if not _is_direct(bases[base], path):
+        path = mount.target[1:]
+        link = root / path
+        if not _is_direct(root, path):
             raise DataError(
                 "is behind a symbolic link of the source, which the private copy must not follow",
                 where=mount.target,
@@ -142,9 +153,7 @@ def _linked(launch: Launch, bases: Mapping[str, Path]) -> list[str]:
             raise DataError(
                 f"cannot be shown in the private copy of the source: {error.strerror}", where=mount.target, hint="check --data"
             ) from None
-        if base == launch.workspace:
-            links.append(path)
-    return links
+        yield path
 
 
 def _is_direct(base: Path, path: str) -> bool:

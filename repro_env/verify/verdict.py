@@ -25,6 +25,8 @@ class Here(Frozen, frozen=True, kw_only=True):
     """The run found bytecode of its modules, and none is kept here."""
     runner: RunnerName = "embedded"
     """Of the new run."""
+    unrecorded: tuple[str, ...] = ()
+    """Data that the user names and the record does not."""
 
 
 class Promise(Frozen, frozen=True, kw_only=True):
@@ -66,6 +68,8 @@ def promised(start: Start, end: End, here: Here) -> Promise:
         besides.append(
             "sets of objects that are hashed by address, since the run found its modules compiled and no run did here yet"
         )
+    if here.unrecorded:
+        besides.append(f"other data in {', '.join(here.unrecorded)}, since the record does not name them")
     if here.given:
         besides.append(f"another value of {', '.join(here.given)}, since no record holds values")
     if start.runner == "host":
