@@ -4,6 +4,8 @@
 PYTHON ?= python3
 ARGS ?=
 export PYTHON
+# Set in many container images; without bytecode, each of thousands of commands would compile all that it imports.
+unexport PYTHONDONTWRITEBYTECODE
 
 TOOL := build/tool
 DEV := build/venv
@@ -30,7 +32,8 @@ demo: tool ## capture an environment, train on the host and in the image, compar
 trainers: dev
 	@test -z "$(TORCH)" || lockfiles/venv.sh $(TRAINERS) trainers || echo "no $(TRAINERS): tests that need it say so"
 	@test ! -d $(TRAINERS) || test -z "$(TORCH)" || $(TRAINERS)/bin/python -c "import torch" 2>/dev/null || \
-		$(TRAINERS)/bin/python -m pip --disable-pip-version-check install -qq --no-compile "$(TORCH)" || \
+		{ $(TRAINERS)/bin/python -m pip --disable-pip-version-check install -qq --no-compile "$(TORCH)" && \
+		$(TRAINERS)/bin/python -c "import torch" ; } || \
 		echo "no $(TORCH) to be had: tests that need it say so"
 
 WITH = REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(TRAINERS)/bin/python REPRO_ENV_TEST_TRAINERS=$(CURDIR)/$(TRAINERS)/bin/python

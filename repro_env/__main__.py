@@ -58,8 +58,8 @@ def _failed(error: Exception) -> int:
         failure = DiskError(f"cannot be used: {error.strerror}", where=str(error.filename), hint=hint)
         say.error(failure)
         return failure.exit_code
-    say.say(redact.secretless("".join(traceback.format_exception(error)).rstrip()))
-    say.say("repro-env: error: this is a bug in repro-env: please report it with the lines above")
+    say.say.warn(redact.secretless("".join(traceback.format_exception(error)).rstrip()))
+    say.say.warn("repro-env: error: this is a bug in repro-env: please report it with the lines above")
     return 70
 
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from repro_env.cli import say
+
 TOGETHER = {
     "captured": (
         "e2e/test_inside.py",
@@ -86,6 +88,12 @@ def variables_stay() -> Iterator[None]:
     if os.environ != before:
         os.environ.clear()
         os.environ.update(before)
+
+
+@pytest.fixture(autouse=True)
+def normal_level(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A command that a test runs in this process must not decide how much the next one prints."""
+    monkeypatch.setattr(say.Screen, "level", "normal")
 
 
 @pytest.fixture(autouse=True)

@@ -15,7 +15,7 @@ from repro_env.cli import exec as one_run
 ROOT = Path(__file__).parents[1]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-EVERYWHERE = {"--help", "-h", "--json"}
+EVERYWHERE = {"--help", "-h", "--json", "--quiet", "-q", "--verbose", "-v"}
 """Said once, above the table of commands."""
 OPTION = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 
@@ -29,9 +29,7 @@ def commands(found: Any, name: str = "") -> dict[str, set[str]]:
 
 
 def all_commands() -> dict[str, set[str]]:
-    from typer.main import get_command
-
-    there = commands(get_command(app.application(None)))
+    there = commands(app.parser(None))
     ours = set(one_run._VALUES | one_run._FLAGS | one_run._MAYBE)
     from repro_env.cli import sensitivity
 

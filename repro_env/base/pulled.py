@@ -63,7 +63,7 @@ def pull(text: str, platform: Platform, *, kept: bool, store: Store, tell: Tell)
     registry = Registry(ref.host)
     try:
         manifest, _, digest = registry.image(ref.repository, ref.named, architecture=platform.architecture)
-        tell(f"{ref} is {ref.name}@{digest}")
+        tell.detail(f"{ref} is {ref.name}@{digest}")
         hint = BaseHint(
             reference=str(ref), digest=digest, platform=platform, layers=tuple(one.blob for one in manifest.layers), kept=kept
         )

@@ -214,7 +214,7 @@ class Direct:
                 waiting.remove(task)
                 job = self._ready(task)
                 if job is None:
-                    tell(self._whole_instead(task, fetchers))
+                    tell.detail(self._whole_instead(task, fetchers))
                     waiting.append(task)
                 else:
                     running[lanes.submit(workers.run, job)] = task
@@ -249,7 +249,7 @@ class Direct:
                 )
                 if one.diff_id in self._whole:
                     if not self._there(one.diff_id):
-                        tell(self._whole_instead(task, fetchers))
+                        tell.detail(self._whole_instead(task, fetchers))
                         tasks.append(task)
                     continue
                 task.wheels = {wheel.key: wheel for wheel in wheels}
@@ -261,7 +261,7 @@ class Direct:
             item, wanted = self._trees.item(what, tree)
             if wanted:
                 if item.origin != "carried":
-                    tell(f"fetching the {what} from {item.where}")
+                    tell.detail(f"fetching the {what} from {item.where}")
                 task = _Task(TreeJob(tree, str(self._folder)), label=f"the {what}", size=tree.size)
                 task.fetched = fetchers.submit(self._brought, what, tree)
                 tasks.append(task)

@@ -173,7 +173,7 @@ class Packing:
             self._drive(needed, workers, lanes, fetchers, advance)
         for task in needed:
             if task.whole:
-                tell(f"{task.label} came whole from where it was pushed: not all that it is made of was to be had")
+                tell.detail(f"{task.label} came whole from where it was pushed: not all that it is made of was to be had")
         hints = {one.diff_id: one.blob for one in self._spec.expected.packed}
         for task in needed:
             made = found(task)

@@ -60,6 +60,17 @@ def application(wanted: str | None) -> typer.Typer:
     return app
 
 
+def parser(wanted: str | None) -> Any:
+    """The commands as the option parser has them, each with the options that all have."""
+    from typer.main import get_command
+
+    from repro_env.cli import options
+
+    command = get_command(application(wanted))
+    options.add_levels(command)
+    return command
+
+
 def _version(value: bool) -> None:
     if value:
         from repro_env.cli import say
@@ -78,11 +89,9 @@ def _options(
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line. Returns the exit code; our own errors pass through to the caller."""
-    from typer.main import get_command
-
     # Typer brings a click of its own from some version on; its public names lead to the one that is in use.
     click_exception: Any = typer.BadParameter.__mro__[2]
-    command = get_command(application(arguments[0] if arguments else None))
+    command = parser(arguments[0] if arguments else None)
     try:
         result = command.main(list(arguments), prog_name="repro-env", standalone_mode=False)
     except typer.Exit as stop:
@@ -93,7 +102,7 @@ def run(arguments: Sequence[str]) -> int:
         from repro_env.cli import say
 
         if (said := error.format_message()).startswith("Usage: "):  # a group without a command: its help
-            say.say(said.rstrip("\n"))
+            say.say.warn(said.rstrip("\n"))
         else:
             say.error(_usage(said, getattr(error, "ctx", None)))
         return int(error.exit_code)

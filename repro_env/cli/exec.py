@@ -13,12 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 
+from repro_env.cli import say
 from repro_env.model.errors import UsageError
 
 if TYPE_CHECKING:
     from repro_env.flows.asked import Asked
     from repro_env.flows.execute import Done
-    from repro_env.model.run import Mode, Ranks, RunnerName
+    from repro_env.model.run import End, Mode, Ranks, RunnerName
+    from repro_env.model.talk import Tell
 
 HELP = """\
 Usage: repro-env exec [OPTIONS] [--] COMMAND [ARGS]...
@@ -63,6 +65,8 @@ Options:
   --save DIR                   Copy the outputs there afterwards; it has to be new or empty.
   --record FILE                Write the whole record there too, as one JSON file (replaced when it is there).
   --json                       Print the end of the record as one line on stdout, after the command's own output.
+  -q, --quiet                  Print only warnings and errors beside the command's own output.
+  -v, --verbose                Print details too.
   -h, --help                   Show this and exit.
 
 The exit code is the command's own (128 + N when signal N ended it); failures of ours say "repro-env: error".
@@ -93,7 +97,7 @@ _VALUES = frozenset(
 )
 _MAYBE = frozenset({"--trace"})
 """With a value after `=`, or with none."""
-_FLAGS = frozenset({"--network", "--frozen", "--data-changed", "--json", "--help", "-h"})
+_FLAGS = frozenset({"--network", "--frozen", "--data-changed", "--json", "--help", "-h", *say.LEVELS})
 _REPEATED = frozenset({"--data", "--checkpoints", "--env", "--recipe", "--parent", "--tag"})
 _GPUS = 1024
 _CORES = 4096
@@ -171,8 +175,8 @@ def main(words: Sequence[str]) -> int:
 
         untouched.show(HELP)
         return 0
+    set_level(parsed)
     asked = request(parsed, here=_here(), environ=dict(os.environ))
-    from repro_env.cli import say
     from repro_env.flows.execute import execute
     from repro_env.flows.opened import opened
     from repro_env.store.store import Store
@@ -183,8 +187,7 @@ def main(words: Sequence[str]) -> int:
         asked = msgspec.structs.replace(asked, runs=found.runs)
     store = Store.open()
     done = execute(asked, found.spec, found.folder, store=store, tell=tell)
-    for text in closing(done, runs=parsed.last("--runs") or ""):
-        tell(text)
+    close(done, tell, runs=parsed.last("--runs") or "")
     if parsed.has("--json"):
         say.json_result(done.end)
     if done.compiled:
@@ -192,6 +195,13 @@ def main(words: Sequence[str]) -> int:
 
         bytecode.keep(done.compiled, found.spec, store=store, tell=tell, asked=asked)
     return done.end.outcome.exit_code
+
+
+def set_level(words: Words) -> None:
+    """Apply --quiet and --verbose."""
+    for option, _ in words.options:
+        if option in say.LEVELS:
+            say.set_level(say.LEVELS[option])
 
 
 def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
@@ -323,23 +333,47 @@ class Marked:
     """Ours among the command's own lines on stderr."""
 
     def __call__(self, text: str, /) -> None:
-        from repro_env.cli import say
-
         say.say(f"repro-env: {text}")
 
-    def progress(self, total: int, label: str, /) -> Any:
-        from repro_env.cli import say
+    def detail(self, text: str, /) -> None:
+        say.say.detail(f"repro-env: {text}")
 
+    def warn(self, text: str, /) -> None:
+        say.say.warn(f"repro-env: {text}")
+
+    def progress(self, total: int, label: str, /) -> Any:
         return say.say.progress(total, f"repro-env: {label}")
 
 
-def closing(done: Done, *, runs: str = "") -> list[str]:
-    """What is said when the command is over. `runs`: the folder of runs, where it was named."""
+def close(done: Done, tell: Tell, *, runs: str = "") -> None:
+    """Report how a run ended: two lines, a warning for each thing that could be lost, and details.
+
+    `runs`: the value of --runs; empty when it was not given.
+    """
     import shlex
 
     from repro_env.catalog.ids import short
-    from repro_env.cli.say import size
 
+    end = done.end
+    tell(ending(done))
+    if end.outputs:
+        largest = sorted(end.outputs, key=lambda output: (-output.size, output.path))[:3]
+        tell.detail("largest outputs: " + ", ".join(f"{output.path} ({say.size(output.size)})" for output in largest))
+    if skipped := [entry for entry in end.others if " -> " not in entry]:
+        more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
+        tell.warn(f"in the run's directory, but not in its record: {skipped[0]}{more}")
+    if done.start.trace is not None and not end.trace:
+        tell.warn("nothing was traced: the hooks saw no step of a torch optimizer")
+    if found := chance(end):
+        tell("; ".join(found))
+    tell.detail(f"record: {done.folder}")
+    word = short(end.id)
+    where = f" --runs {shlex.quote(runs)}" if runs else ""
+    tell.detail(f"next: repro-env runs {f'get {word} --to DIR' if end.outputs else f'show {word}'}{where}")
+
+
+def ending(done: Done) -> str:
+    """How the command ended, and where its outputs are."""
     end, outcome = done.end, done.end.outcome
     if outcome.signal:
         import signal
@@ -350,37 +384,28 @@ def closing(done: Done, *, runs: str = "") -> list[str]:
             name = f"signal {outcome.signal}"
         ended = f"ended by {name}" + (", out of memory" if outcome.out_of_memory else "")
     else:
-        ended = f"exit code {outcome.exit_code}" + (", something in it ran out of memory" if outcome.out_of_memory else "")
-    said = [f"{ended} after {end.seconds:.1f} s"]
-    if end.outputs:
-        largest = sorted(end.outputs, key=lambda one: (-one.size, one.path))[:3]
-        names = ", ".join(f"{one.path} ({size(one.size)})" for one in largest)
-        said.append(
-            f"{len(end.outputs)} output{'s' * (len(end.outputs) > 1)}, {size(sum(one.size for one in end.outputs))}: {names}"
-        )
-    else:
-        said.append("no outputs")
-    if unheld := [one for one in end.others if " -> " not in one]:
-        more = f" and {len(unheld) - 1} more" if len(unheld) > 1 else ""
-        said.append(f"in no record, only in the folder of the run: {unheld[0]}{more}")
-    if done.start.trace is not None and not end.trace:
-        said.append("nothing was traced: no optimizer of torch made a step that the hooks see")
+        ended = "finished" if not outcome.exit_code else f"exit code {outcome.exit_code}"
+        ended += ", something in it ran out of memory" if outcome.out_of_memory else ""
+    ended += f" after {end.seconds:.1f} s"
+    if not end.outputs:
+        return f"{ended}; no outputs"
+    count = f"{len(end.outputs)} output{'s' * (len(end.outputs) > 1)}"
+    return f"{ended}; {count} ({say.size(sum(output.size for output in end.outputs))}) in {done.folder / 'files'}"
+
+
+def chance(end: End) -> list[str]:
+    """What of the run its seed alone did not decide."""
+    found = []
     if end.holes:
         # What the script itself left open comes before what its libraries did.
         first = min(end.holes, key=lambda hole: "-packages/" in hole)
-        more = f" and {len(end.holes) - 1} more" if len(end.holes) > 1 else ""
-        said.append(f"left unseeded by the script, seeded for it: {first}{more}")
+        count = f"{len(end.holes)} unseeded random generator{'s' * (len(end.holes) > 1)}"
+        found.append(f"seeded automatically: {count} ({'first: ' * (len(end.holes) > 1)}{first})")
     if end.operations:
-        most = max(end.operations, key=lambda one: one.count)
+        most = max(end.operations, key=lambda operation: operation.count)
         more = f" and {len(end.operations) - 1} more" if len(end.operations) > 1 else ""
-        said.append(
-            f"ran without a deterministic implementation: {most.what}, {most.count} times at {most.file}:{most.line}{more}"
-        )
-    said.append(f"record {done.folder}")
-    word = short(end.id)
-    where = f" --runs {shlex.quote(runs)}" if runs else ""
-    said.append(f"next: repro-env runs {f'get {word} --to DIR' if end.outputs else f'show {word}'}{where}")
-    return said
+        found.append(f"not deterministic: {most.what}, {most.count} times at {most.file}:{most.line}{more}")
+    return found
 
 
 def add(app: Any) -> None:

@@ -174,7 +174,7 @@ def _after(found: Answer) -> None:
     for note in found.notes:
         say.say(f"note: {note}")
     for one in found.unreadable:
-        say.say(f"cannot be read: {one.why}")
+        say.say.warn(f"cannot be read: {one.why}")
     if found.run is not None:
         say.say(f"next: repro-env runs show {found.run.short} --runs {shlex.quote(str(found.run.folder.parent))}")
     elif not found.known:

@@ -11,6 +11,8 @@ from typing import Any, Literal
 
 import msgspec
 
+from repro_env.cli import say
+
 _MOST = 2**32 - 1
 
 
@@ -55,6 +57,8 @@ def run(arguments: Sequence[str]) -> bool:
     values = read(command, arguments[1:]) if command in COMMANDS else None
     if values is None:
         return False
+    if (level := values.pop("level", None)) is not None:
+        say.set_level(level)
     if command == "capture":
         from repro_env.cli import captured
 
@@ -67,12 +71,16 @@ def run(arguments: Sequence[str]) -> bool:
 
 
 def read(command: str, words: Sequence[str]) -> dict[str, Any] | None:
-    """Parameters by name, those alone that were given; None for what the parser has to read."""
+    """Parameters by name, those alone that were given, and `level`; None for what the parser has to read."""
     options = COMMANDS[command]
     values: dict[str, Any] = {}
     rest = list(words)
     while rest:
         word = rest.pop(0)
+        if word in say.LEVELS:
+            if values.setdefault("level", say.LEVELS[word]) != say.LEVELS[word]:
+                return None
+            continue
         name, equals, value = word.partition("=") if word.startswith("--") else ("", "", word)
         option = options.get(name)
         if option is None or (not name and (option.name in values or word.startswith("-"))):

@@ -56,10 +56,10 @@ def list_(
         tagged = ("TAGS",) if any(one.tags != () for one in there) else ()
         say.result(say.table([_row(run) for run in there], header=(*header, *tagged)))
     for one in damaged:
-        say.say(f"cannot be read: {one.why}")
+        say.say.warn(f"cannot be read: {one.why}")
     for run in found.runs:
         if run.tags is None:
-            say.say(f"its notes and tags cannot be read: {run.folder}")
+            say.say.warn(f"its notes and tags cannot be read: {run.folder}")
     if there:
         say.say(f"next: repro-env runs show {there[0].short}{again(runs)}")
     else:

@@ -3,113 +3,169 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import sys
 import threading
 import time
-from collections.abc import Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, ClassVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import ClassVar, Literal
 
 from repro_env.model import codec
-from repro_env.model.errors import DiskError, ReproEnvError
+from repro_env.model.errors import DiskError, ReproEnvError, UsageError
 from repro_env.model.talk import Advance, Tell
 
-if TYPE_CHECKING:
-    from rich.progress import Progress, TaskID
+Level = Literal["quiet", "normal", "verbose"]
+LEVELS: Mapping[str, Level] = {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}
+"""Options of every command -> how much it prints."""
 
 _OBEYED = r"\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u206f\ufff9-\ufffb\ud800-\udfff"
 """DEL and C1 control characters, those that turn the direction of text around or begin a line, and halves of characters."""
 _CONTROL = re.compile(rf"[\x00-\x08\x0b-\x1f{_OBEYED}]")
 _CONTROL_IN_JSON = re.compile(rf"[{_OBEYED}]")
 """Others are escaped in JSON anyway."""
-_PATIENCE = 0.4
-"""Seconds until a progress bar shows: what is over sooner needs none, and drawing it costs time to import."""
+_PATIENCE = 1.0
+"""Seconds until a task shows on a terminal."""
+_PERIOD = 0.2
+"""Seconds between two drawings of it."""
 
 
 class Screen:
-    """What a command says while it works (`model.talk.Tell`). All of them share the one screen."""
+    """What a command reports while it works (`model.talk.Tell`). There is one screen, and one level for the whole command."""
 
-    _bar: ClassVar[Progress | None] = None
-    """The bar that is shown now: lines go above it."""
+    level: ClassVar[Level] = "normal"
+    _status: ClassVar[_Status | None] = None
+    """The line at the bottom of the terminal that shows the tasks in progress."""
 
     def __call__(self, text: str, /) -> None:
-        """A line, or a few, on stderr."""
+        """A line, or several, on stderr; not with --quiet."""
+        if self.level != "quiet":
+            self.warn(text)
+
+    def detail(self, text: str, /) -> None:
+        """As a call, with --verbose only."""
+        if self.level == "verbose":
+            self.warn(text)
+
+    def warn(self, text: str, /) -> None:
+        """As a call, also with --quiet."""
         text = visible(text)
-        if self._bar is not None:
-            self._bar.console.print(text, markup=False, highlight=False, emoji=False, soft_wrap=True)
-            return
-        if sys.stderr is not None:
+        if self._status is not None:
+            self._status.print(text)
+        elif sys.stderr is not None:
             with contextlib.suppress(BrokenPipeError):  # nobody listens; the work goes on
                 print(text, file=sys.stderr, flush=True)  # noqa: T201
 
     @contextlib.contextmanager
     def progress(self, total: int, label: str, /) -> Iterator[Advance]:
-        """A bar of bytes while the block runs; one line when stderr is no terminal, or shows another bar already."""
-        if not _is_terminal() or self._bar is not None:
-            self(f"{label} ({size(total)})" if total else label)
-            yield lambda count: None  # noqa: ARG005
+        """Show a task on a terminal while the block runs; elsewhere it is a line of --verbose.
+
+        Nothing is shown of a task that takes less than a second, with --quiet, and under CI; nothing stays on the screen.
+        """
+        task = _Task(total, visible(label))
+        status = Screen._status
+        if status is not None:
+            status.tasks.append(task)
+        elif self.level == "quiet" or not _is_terminal() or os.environ.get("CI"):
+            self.detail(f"{label} ({size(total)})" if total else label)
+            yield task.advance
             return
-        bar = _Bar(total, label)
+        else:
+            status = Screen._status = _Status(task)
         try:
-            yield bar.advance
+            yield task.advance
         finally:
-            bar.stop()
-
-    @classmethod
-    def show(cls, bar: Progress | None) -> None:
-        """Take note of the bar that is shown now."""
-        cls._bar = bar
+            status.tasks.remove(task)
+            if not status.tasks:
+                status.stop()
+                Screen._status = None
 
 
-class _Bar:
-    """A progress bar that appears once it is worth it. Several threads may advance it."""
+class _Task:
+    """A task with a name. Several threads may advance it."""
 
     def __init__(self, total: int, label: str) -> None:
         self._total = total
-        self._label = visible(label)
-        self._due = time.monotonic() + _PATIENCE
+        self._label = label
+        self._began = time.monotonic()
         self._done = 0
         self._lock = threading.Lock()
-        self._progress: Progress | None = None
-        self._task: TaskID | None = None
 
     def advance(self, count: int, /) -> None:
         with self._lock:
             self._done += count
-            if self._progress is None and time.monotonic() >= self._due:
-                self._progress = self._start()
-            if self._progress is not None and self._task is not None:
-                self._progress.update(self._task, completed=self._done)
+
+    @property
+    def seconds(self) -> float:
+        return time.monotonic() - self._began
+
+    def text(self) -> str:
+        """`rebuilding: 12.0 MB of 1.4 GB, 1m 20s`."""
+        done = f"{size(self._done)} of {size(self._total)}, " if self._total else f"{size(self._done)}, " if self._done else ""
+        return f"{self._label}: {done}{duration(self.seconds)}"
+
+
+class _Status:
+    """The last line of the terminal: the newest task that has taken a while. A thread draws it.
+
+    It writes to a copy of stderr, which stays the terminal when stderr itself is redirected (`flows.streams`).
+    """
+
+    def __init__(self, task: _Task) -> None:
+        self.tasks = [task]
+        self._terminal = os.dup(2)
+        self._shown = False
+        self._lock = threading.Lock()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._draw, daemon=True)
+        self._thread.start()
+
+    def print(self, text: str) -> None:
+        """Print a line above."""
+        with self._lock:
+            self._write(f"{self._clear()}{text}\n")
 
     def stop(self) -> None:
+        self._stopped.set()
+        self._thread.join()
         with self._lock:
-            self._due = float("inf")
-            if self._progress is not None:
-                self._progress.stop()
-                Screen.show(None)
+            self._write(self._clear())
+            os.close(self._terminal)
 
-    def _start(self) -> Progress:
-        from rich.console import Console
-        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
+    def _draw(self) -> None:
+        for mark in itertools.cycle("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"):
+            if self._stopped.wait(_PERIOD):
+                return
+            task = next((task for task in reversed(self.tasks) if task.seconds >= _PATIENCE), None)
+            with self._lock:
+                if task is not None:
+                    text = f"{mark} {task.text()}"[: max(_columns(self._terminal) - 1, 1)]
+                    self._write(f"{self._clear()}{text}")
+                    self._shown = True
+                elif self._shown:
+                    self._write(self._clear())
 
-        progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(),
-            DownloadColumn(),
-            TransferSpeedColumn(),
-            TimeRemainingColumn(),
-            console=Console(stderr=True),
-            transient=True,
-        )
-        self._task = progress.add_task(self._label, total=self._total or None, completed=self._done)
-        progress.start()
-        Screen.show(progress)
-        return progress
+    def _clear(self) -> str:
+        shown, self._shown = self._shown, False
+        return "\r\x1b[K" if shown else ""
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # the terminal is gone; the work goes on
+            data = text.encode("utf-8", "replace")
+            while data:
+                data = data[os.write(self._terminal, data) :]
 
 
 say = tell = Screen()
 _: Tell = tell
+
+
+def set_level(level: Level) -> None:
+    """Apply --quiet or --verbose. Raises `UsageError` where both are given."""
+    if Screen.level not in ("normal", level):
+        raise UsageError("--quiet and --verbose are mutually exclusive", hint="give one of them")
+    Screen.level = level
 
 
 def result(text: str) -> None:
@@ -150,9 +206,9 @@ def error(failure: ReproEnvError) -> None:
     """A failure of ours: what happened where, and what to do next. Secrets are taken out where it was made, and again here."""
     from repro_env.model import redact
 
-    say(redact.secretless(f"repro-env: error: {failure}"))
+    say.warn(redact.secretless(f"repro-env: error: {failure}"))
     if failure.hint:
-        say(redact.secretless(f"  -> {failure.hint}"))
+        say.warn(redact.secretless(f"  -> {failure.hint}"))
 
 
 def table(rows: Iterable[Sequence[str]], *, header: Sequence[str] = ()) -> str:
@@ -175,6 +231,14 @@ def size(count: int) -> str:
     return f"{value / 1000:.1f} TB"
 
 
+def duration(seconds: float) -> str:
+    """Seconds for people: `0s`, `59s`, `1m 20s`, `2h 05m`."""
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole}s"
+    return f"{whole // 60}m {whole % 60:02}s" if whole < 3600 else f"{whole // 3600}h {whole // 60 % 60:02}m"
+
+
 def visible(text: str) -> str:
     """The text with control characters spelled out (a file's name must not move the cursor); newline and tab stay."""
     if text.isprintable():  # none of them is
@@ -184,3 +248,10 @@ def visible(text: str) -> str:
 
 def _is_terminal() -> bool:
     return sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
+
+
+def _columns(terminal: int) -> int:
+    try:
+        return os.get_terminal_size(terminal).columns or 80
+    except OSError:
+        return 80

@@ -41,6 +41,8 @@ Options:
                                one of that name, say FILE:NAME. Default: a table of the last values of all.
   --seed N                     The first seed; the others follow it. Default: the one of the capture.
   --json                       Print the result as one line on stdout, after the command's own output.
+  -q, --quiet                  Print only the result, warnings and errors.
+  -v, --verbose                Print details too.
 
 All other options are those of `repro-env exec`, except --checkpoints, --save and --record, which are for a single run.
 With --runner host, each run works in a private copy of the source.
@@ -61,6 +63,7 @@ def main(words: Sequence[str]) -> int:
 
         untouched.show(HELP)
         return 0
+    one_run.set_level(parsed)
     from repro_env.flows.sensitivity import over_seeds, wanted
 
     if not parsed.command:
@@ -87,8 +90,7 @@ def main(words: Sequence[str]) -> int:
 
     def run(asked: Asked) -> Done:
         done = execute(asked, found.spec, found.folder, store=store, tell=tell)
-        for text in one_run.closing(done)[:1]:
-            tell(text)
+        tell(one_run.ending(done))
         if done.compiled:
             from repro_env.flows import bytecode
 

@@ -134,7 +134,7 @@ def mounts_of(asked: Asked, spec: Spec, here: Path, tell: Tell) -> tuple[Mount, 
                     raise DataError(
                         f"cannot be made: {error.strerror}", where=f"--checkpoints {source}", hint="name another place"
                     ) from None
-                tell(f"made {absolute} for the checkpoints")
+                tell.detail(f"made {absolute} for the checkpoints")
             mounts.append(
                 Mount(kind=kind, source=str(absolute.resolve()), target=target.rstrip("/") or os.path.normpath(here / source))
             )

@@ -46,7 +46,7 @@ def keep(
             if may:
                 _keep(modules, spec, store, tell, asked, least)
     except (OSError, ReproEnvError) as error:
-        tell(f"the bytecode of this run's modules was not kept: {error}")
+        tell.detail(f"the bytecode of this run's modules was not kept: {error}")
 
 
 def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell, asked: Asked | None, least: int) -> None:
@@ -71,12 +71,12 @@ def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell, asked
             notes=str(notes),
             wanted=_WANTED,
         )
-        with streams.silent():
+        with tell.progress(0, "keeping bytecode for later runs"), streams.silent():
             outcome = inimage.run(launch, folder, spec, asked, store)
         if outcome.signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             return  # the user does not want to wait
         count = store.bytecode.add(image, folder / "files", [module.path for module in modules])
     if count:
-        tell(f"keeping bytecode of {count:,} modules for later runs ({time.monotonic() - began:.1f} s)")
+        tell.detail(f"keeping bytecode of {count:,} modules for later runs ({time.monotonic() - began:.1f} s)")
     elif outcome.exit_code:
-        tell(f"the bytecode of this run's modules was not kept: compiling it ended with exit code {outcome.exit_code}")
+        tell.detail(f"the bytecode of this run's modules was not kept: compiling it ended with exit code {outcome.exit_code}")

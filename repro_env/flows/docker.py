@@ -65,7 +65,7 @@ def built(spec: Spec, folder: Path, *, store: Store, tell: Tell, name: str = "",
         files |= {f"blobs/{name}": path for name, path in fetched.blobs.items()}
         builder = "BuildKit" if opened.facts.buildkit else f"{opened.facts.product}'s builder"
         version = f"{opened.facts.product} {opened.facts.version}"
-        tell(f"{version} builds with {builder}, without network")
+        tell.detail(f"{version} builds with {builder}, without network")
         image = docker.build(opened, files, tell)
         tell(f"comparing {len(wanted):,} paths with the capture")
         found = saved.differences(saved.read(opened, image), wanted, _settings(spec.identity))

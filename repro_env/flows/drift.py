@@ -83,18 +83,18 @@ def check_drift(spec: Spec, folder: Path, launch: Launch, store: Store, tell: Te
     environ.pop("PYTHONPATH")  # it names our seeds first
     if captured is not None:
         environ["PYTHONPATH"] = captured
-    tell("checking that the environment is the captured one")
-    live = sides.of_live(
-        spec.identity.command,
-        environ,
-        workspace=Path(plan.workspace_of(spec)),  # what of the environment leads there is the code, wherever that is now
-        programs=spec.observed.programs,
-        seed=launch.seed,
-        store=store,
-        added=spec.observed.variables.added,
-        tell=Silent(),  # what it would say is about a capture that nobody asked for
-    )
-    found = compare.files(sides.of_spec(spec, folder, "the capture", store), live, store)
+    with tell.progress(0, "checking that the environment is the captured one"):
+        live = sides.of_live(
+            spec.identity.command,
+            environ,
+            workspace=Path(plan.workspace_of(spec)),  # what of the environment leads there is the code, wherever that is now
+            programs=spec.observed.programs,
+            seed=launch.seed,
+            store=store,
+            added=spec.observed.variables.added,
+            tell=Silent(),  # what it would say is about a capture that nobody asked for
+        )
+        found = compare.files(sides.of_spec(spec, folder, "the capture", store), live, store)
     if found:
         raise DriftError(
             f"the environment is no longer the captured one: {some([sentence(one) for one in found], '; ')}",

@@ -25,7 +25,7 @@ from repro_env.flows import before, ended, keptspec, rebuild, repository, snapsh
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, passed_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host, check_imports
 from repro_env.flows.locate import runs_beside
-from repro_env.flows.opening import opening, shown
+from repro_env.flows.opening import announce, shown
 from repro_env.flows.snapshot import Snapshot
 from repro_env.io.files import atomic_write, remove_tree, room
 from repro_env.model import codec, redact
@@ -162,8 +162,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
         tool=__version__,
     )
-    for text in opening(asked, spec, start, where, source, chosen, git, launch, store):
-        tell(text)
+    announce(asked, spec, start, where, source, chosen, git, launch, store, tell)
     backend = backend or _backend(asked, spec, folder, runs, source.tree, store)
     store.seen.see(runs)
     with store.lease.only(
@@ -215,7 +214,7 @@ def _run(
             removed = backend.collect(Path(launch.workspace), source.tree, files)
         except (OSError, ReproEnvError) as error:
             problems.append(redact.line(f"(the outputs are not complete: {error})"))
-            tell(f"the outputs are not complete: {error}")
+            tell.warn(f"the outputs are not complete: {error}")
         after = before.take(launch.mounts, store)
         end = ended.end_of(
             launch,
@@ -235,7 +234,7 @@ def _run(
         try:
             before.write(recording.folder, before.AFTER, after)
         except ReproEnvError as error:
-            tell(f"what the run left in its checkpoints could not be written down: {error}")
+            tell.warn(f"what the run left in its checkpoints could not be written down: {error}")
         done = Done(recording.folder, start, end)
         _finish(asked, recording, done, tell)
     return done
@@ -257,7 +256,7 @@ def _finish(asked: Asked, recording: records.Recording, done: Done, tell: Tell) 
         recording.finish(done.end)
     except ReproEnvError as error:
         problem = error
-        tell(f"the run is over and its end could not be recorded: {error}")
+        tell.warn(f"the run is over and its end could not be recorded: {error}")
         recording.close()
     try:
         if asked.record is not None:
@@ -275,7 +274,7 @@ def _finish(asked: Asked, recording: records.Recording, done: Done, tell: Tell) 
     if problem is not None:
         if done.end.outcome.exit_code == 0:
             raise problem
-        tell(f"error: {problem}")
+        tell.warn(f"error: {problem}")
 
 
 def save(files: Path, target: Path) -> None:
@@ -356,7 +355,7 @@ def _ensure(spec: Spec, folder: Path, store: Store, tell: Tell) -> None:
     rebuild.check_platform(spec)
     if rebuild.present(spec, folder, store):
         return
-    tell("the image is not on this machine yet: rebuilding it first")
+    tell.detail("the image is not on this machine yet: rebuilding it first")
     rebuild.rebuild(spec, folder, store=store, dry_run=False, tell=tell)
 
 

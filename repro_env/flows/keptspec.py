@@ -45,7 +45,9 @@ def keep(asked: Asked, spec: Spec, folder: Path, runs: Path, *, store: Store, te
         _carry(spec, folder, to, store, problems)
     if problems:
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
-        tell(f"note: not all that the spec carries could be kept in {to}, so another capture may lose it: {problems[0]}{more}")
+        tell.warn(
+            f"note: not all that the spec carries could be kept in {to}, so another capture may lose it: {problems[0]}{more}"
+        )
     return digest
 
 

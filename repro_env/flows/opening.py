@@ -1,4 +1,4 @@
-"""What `exec` says before the command starts."""
+"""What `exec` reports before the command starts."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from repro_env.capture import variables
+from repro_env.catalog.ids import short
 from repro_env.flows import snapshot, sourcedir
 from repro_env.flows.asked import Asked
 from repro_env.flows.repository import Shown
@@ -16,14 +17,17 @@ from repro_env.flows.sourcedir import SourceDirectory
 from repro_env.model import redact
 from repro_env.model.run import Launch, Start
 from repro_env.model.spec import Spec
+from repro_env.model.talk import Tell
 from repro_env.run import landlock, plan
 from repro_env.store.store import Store
 
 _NAMED = 10
 """How many things are named before the rest is counted."""
+_FEW = 3
+"""The same, in the line that everybody sees."""
 
 
-def opening(
+def announce(
     asked: Asked,
     spec: Spec,
     start: Start,
@@ -33,25 +37,18 @@ def opening(
     git: Shown,
     launch: Launch,
     store: Store,
-) -> list[str]:
-    said = [f"run {where}"] if asked.kept else []
-    said.append(f"  seed {start.seed}, image {start.image.removeprefix('sha256:')[:12]}{_isolation(asked)}")
-    if start.determinism != "warn" or asked.threads is not None:
-        threads = f", {asked.threads} thread{'s' * (asked.threads > 1)}" if asked.threads is not None else ""
-        said.append(f"  determinism {start.determinism}{threads}")
-    said.append(f"  source {_source(asked, start, chosen)}")
-    said += [f"  {git.text}"] if git.text else []
-    for one in start.data:
-        how = "read-only" if _is_held(asked) else "not protected: the host runner can write there"
-        how = how if one.kind == "data" else "writable"
-        said.append(f"  {one.kind} {one.source}" + (f" at {one.target}" if one.target != one.source else "") + f" ({how})")
+    tell: Tell,
+) -> None:
+    """Report what is about to run: a line, another for variables without effect, a hint for each missing path, and details."""
+    how = f", image {start.image.removeprefix('sha256:')[:12]}"
+    if asked.runner == "host":
+        how = f" on the host, without isolation{', in a private copy of the source' if asked.private else ''}"
+    tell(f"run {short(start.id)}{how}, seed {start.seed}; {_state(asked, start, chosen)}")
+    if asked.private and not _is_held(asked):
+        tell.warn("this kernel has no Landlock (Linux 5.19): the command can write to your own files by their absolute paths")
+    for text in _unused(asked, spec, start, launch):
+        tell(text)
     here = asked.here if asked.repeats else chosen.inside(asked.here, launch.workspace)
-    if launch.cwd != str(here):
-        said.append(f"  working folder {launch.cwd}: {asked.here} is not part of the source{_own_code(asked, spec, chosen)}")
-    said += [f"  {text}" for text in _variables(asked, spec, start, launch)]
-    if not asked.network:
-        text = "no network" if asked.runner != "host" else "the network is this machine's"
-        said.append(f"  {text}; W&B and Hugging Face are set to offline (--network)")
     if asked.runner != "host":
         missing = plan.named_paths(
             asked.command,
@@ -62,22 +59,50 @@ def opening(
         )
         for path, seen in missing:
             option = path if path == seen else f"{path}:{seen}"
-            said.append(f"  {path} is named in the command and not in the run; to bring it: --data {option}")
-    return said
+            tell(f"{path} is named in the command and not in the run; to bring it: --data {option}")
+    for text in _details(asked, spec, start, where, chosen, git, launch, here):
+        tell.detail(f"  {text}")
 
 
-def _isolation(asked: Asked) -> str:
-    """What a run on the host is told apart by; empty for a run in the image."""
-    if asked.runner != "host":
-        return ""
-    if not asked.private:
-        return ", isolation none: the live environment on this machine"
-    writes = "it cannot write anywhere else" if _is_held(asked) else "this kernel cannot keep it from writing elsewhere"
-    return f", isolation none: the live environment, in a private copy of the source; {writes}"
+def _state(asked: Asked, start: Start, chosen: SourceDirectory) -> str:
+    """Which code is used, in a few words."""
+    fact = start.source
+    if asked.repeats:
+        return "source of the run"
+    if fact.directory is None:
+        return f"captured source ({chosen.why})"
+    changes = [line for line in fact.differs if not line.endswith(f"({snapshot.OUTPUT})")]
+    state = f"changed since capture: {some(changes, ', ', _FEW)}" if changes else "source as captured"
+    outputs = len(fact.differs) - len(changes)
+    return state + (f", with {outputs:,} output{'s' * (outputs > 1)} of earlier runs on the host" if outputs else "")
+
+
+def _details(
+    asked: Asked, spec: Spec, start: Start, where: Path, chosen: SourceDirectory, git: Shown, launch: Launch, here: Path
+) -> Iterator[str]:
+    if asked.kept:
+        yield f"directory {where}"
+    if start.determinism != "warn" or asked.threads is not None:
+        threads = f", {asked.threads} thread{'s' * (asked.threads > 1)}" if asked.threads is not None else ""
+        yield f"determinism {start.determinism}{threads}"
+    yield f"source {_source(asked, start, chosen)}"
+    if git.text:
+        yield git.text
+    for mount in start.data:
+        access = "read-only" if _is_held(asked) else "not protected: the host runner can write there"
+        access = access if mount.kind == "data" else "writable"
+        yield f"{mount.kind} {mount.source}" + (f" at {mount.target}" if mount.target != mount.source else "") + f" ({access})"
+    if launch.cwd != str(here):
+        yield f"working folder {launch.cwd}: {asked.here} is not part of the source{_own_code(asked, spec, chosen)}"
+    if start.passed:
+        yield f"passed on to the command by the host runner, and absent from runs in the image: {some(start.passed, ', ')}"
+    if not asked.network:
+        network = "no network" if asked.runner != "host" else "the network is this machine's"
+        yield f"{network}; W&B and Hugging Face are set to offline (--network)"
 
 
 def _is_held(asked: Asked) -> bool:
-    """Whether the command is kept from writing to data."""
+    """Whether the command is kept from writing to the user's own files."""
     return asked.runner != "host" or (asked.private and landlock.is_available())
 
 
@@ -88,10 +113,7 @@ def _source(asked: Asked, start: Start, chosen: SourceDirectory) -> str:
         return f"{fact.path} (the run's)"
     if fact.directory is None:
         return f"{fact.path} (the captured files: {chosen.why})"
-    changes = [line for line in fact.differs if not line.endswith(f"({snapshot.OUTPUT})")]
-    state = f"differs from the capture: {some(changes, ', ')}" if changes else "as captured"
-    if outputs := len(fact.differs) - len(changes):
-        state += f", with {outputs:,} output{'s' * (outputs > 1)} of earlier runs on the host"
+    state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"
     moved = "" if start.runner == "host" or fact.directory == fact.path else f", seen by the run at {fact.path}"
     return f"{fact.directory} (live, {state}{moved})"
 
@@ -104,15 +126,13 @@ def _own_code(asked: Asked, spec: Spec, chosen: SourceDirectory) -> str:
     return f"; to run the code here: --source {shlex.quote(str(asked.here))}"
 
 
-def _variables(asked: Asked, spec: Spec, start: Start, launch: Launch) -> Iterator[str]:
-    """Lines on the caller's variables that the run does not have, or that a run in the image would not have."""
+def _unused(asked: Asked, spec: Spec, start: Start, launch: Launch) -> Iterator[str]:
+    """A line on the caller's variables whose values the run does not use."""
     if not asked.repeats:
         unused = variables.unused(asked.environ, {one.name: one.value for one in launch.env}, spec.observed.variables.added)
         given = {one.name for one in start.given}
         if names := [name for name in unused if name not in given]:
             yield f"set here but not used, because the run uses the spec's values: {some(names, ', ')} (--env NAME passes your value)"
-    if start.passed:
-        yield f"passed on to the command by the host runner, and absent from runs in the image: {some(start.passed, ', ')}"
 
 
 def is_inside(path: str, launch: Launch, source: Snapshot, store: Store) -> bool:
@@ -135,9 +155,9 @@ def _below(path: str, *folders: str) -> bool:
     return any(path == folder or path.startswith(folder + "/") for folder in folders)
 
 
-def some(items: tuple[str, ...] | list[str], between: str) -> str:
-    shown = between.join(items[:_NAMED])
-    return shown if len(items) <= _NAMED else f"{shown}{between}and {len(items) - _NAMED} more"
+def some(items: tuple[str, ...] | list[str], between: str, most: int = _NAMED) -> str:
+    shown = between.join(items[:most])
+    return shown if len(items) <= most else f"{shown}{between}and {len(items) - most} more"
 
 
 def shown(command: tuple[str, ...], hidden: frozenset[str] = frozenset()) -> tuple[str, ...]:

@@ -118,7 +118,7 @@ def _trees(spec: Spec, trees: Trees, *, everything: bool, tell: Tell) -> dict[st
         except ArtifactError:
             if what != "source":
                 raise
-            tell("note: the captured source is not beside the spec, so it is not in the pack")
+            tell.warn("note: the captured source is not beside the spec, so it is not in the pack")
             continue
         found[path.name] = path
     return found

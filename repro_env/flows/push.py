@@ -98,7 +98,9 @@ def push(spec: Spec, folder: Path, to: Reference, *, frozen: bool = False, store
     try:
         remote.add(folder, copy)
     except PermissionError as error:
-        tell(f"note: {folder / parts.REMOTE} cannot be written ({error.strerror}): the spec does not know where it was pushed to")
+        tell.warn(
+            f"note: {folder / parts.REMOTE} cannot be written ({error.strerror}): the spec does not know where it was pushed to"
+        )
     return Pushed(
         reference=f"{to.name}:{to.tag}",
         image=f"{to.name}@{subject.digest}",
@@ -161,7 +163,7 @@ def _blobs(spec: Spec, folder: Path, image: Sent, sending: _Sending, *, store: S
             except ArtifactError:
                 if what != "source":
                     raise
-                tell("note: the captured source is not beside the spec, so it is not pushed")
+                tell.warn("note: the captured source is not beside the spec, so it is not pushed")
                 continue
             if not carried.has(tree.sha256, store.facts):
                 if trees.givers.offer(tree.sha256) is None:

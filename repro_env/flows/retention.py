@@ -97,7 +97,7 @@ def _remove(runs: Path, going: Sequence[Gone], seen: set[str], tell: Tell) -> tu
                     failed.append((one.run, str(error)))
                 advance(one.size)
         except KeyboardInterrupt:
-            tell(f"stopped: {len(gone)} of {len(going)} runs were removed, the others are whole")
+            tell.warn(f"stopped: {len(gone)} of {len(going)} runs were removed, the others are whole")
             raise
     return gone, failed
 
@@ -126,7 +126,7 @@ def _unnamed(runs: Path, tell: Tell) -> tuple[Spec, ...]:
         try:
             specs.remove(one)
         except OSError as error:
-            tell(f"note: a spec that no run names cannot be removed: {one.folder}: {error.strerror}")
+            tell.warn(f"note: a spec that no run names cannot be removed: {one.folder}: {error.strerror}")
         else:
             found.append(Spec(one.folder, size))
     return tuple(found)
@@ -155,7 +155,7 @@ def _descended(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
         try:
             listing = index.listing(folder, outputs=True)
         except ReproEnvError as error:
-            tell(f"note: runs in another folder may have started from one of these, and it cannot be read: {error}")
+            tell.warn(f"note: runs in another folder may have started from one of these, and it cannot be read: {error}")
             continue
         outputs.update(listing.outputs)
         for run in listing.runs:
@@ -168,7 +168,7 @@ def _descended(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
                 found |= dict.fromkeys(_named(one.folder), f"named by {one.folder}, whose record cannot be read")
     if away:
         more = f" and {len(away) - 1} more" if len(away) > 1 else ""
-        tell(f"note: not there now: {away[0]}{more}; runs there may have started from one of these")
+        tell.warn(f"note: not there now: {away[0]}{more}; runs there may have started from one of these")
     for edge in lineage.edges(known, outputs):
         if edge.how == lineage.SAME_BYTES:
             found.setdefault(edge.parent, f"{known[edge.child].short} was given a file that is an output of it")

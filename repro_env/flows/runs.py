@@ -45,7 +45,7 @@ def listed(runs: Path, tell: Tell) -> Listing:
     try:
         store = Store.open()
     except (StoreError, DiskError) as error:
-        tell(f"note: there is no store to keep an index in, so every record was read: {error}")
+        tell.detail(f"note: there is no store to keep an index in, so every record was read: {error}")
         return Index(None).listing(runs)
     if runs.is_dir():
         store.seen.see(runs)
@@ -106,7 +106,7 @@ def get(run: Run, glob: str | None, target: Path, *, force: bool, tell: Tell) ->
     picked = []
     for found in chosen(run, glob):
         if found.path not in recorded and found.kind == "link" and _leads_out(found):
-            tell(f"note: left out: {found.path} is a symbolic link that leads out of the outputs, to {found.target}")
+            tell.warn(f"note: left out: {found.path} is a symbolic link that leads out of the outputs, to {found.target}")
         else:
             picked.append(found)
     if not picked:

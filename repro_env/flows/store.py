@@ -144,14 +144,14 @@ def _sources(store: Store, tell: Tell) -> frozenset[str]:
         try:
             listing = index.listing(folder) if there else index.remembered(folder)
         except (OSError, ReproEnvError) as error:
-            tell(f"note: the source of its runs is not held: {error}")
+            tell.warn(f"note: the source of its runs is not held: {error}")
             continue
         held.update(one.source.removeprefix("sha256:") for one in listing.runs)
         for each in listing.unreadable:
-            tell(f"note: the source of this run is not held: {each.why}")
+            tell.warn(f"note: the source of this run is not held: {each.why}")
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
-        tell(f"note: {missing[0]}{more} held runs long ago and is not there now: the source of its runs is not held")
+        tell.warn(f"note: {missing[0]}{more} held runs long ago and is not there now: the source of its runs is not held")
     return frozenset(held)
 
 

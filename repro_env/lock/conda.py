@@ -99,7 +99,7 @@ def identify(
             except BaseException:
                 pool.shutdown(cancel_futures=True)
                 raise
-    tell(f"{len(meta.records)} conda packages in {place.prefix}")
+    tell.detail(f"{len(meta.records)} conda packages in {place.prefix}")
     done = tuple(one for one in answers if isinstance(one, Identified))
     sizes = {one.path: one.size for one in place.found}
     plain = [
@@ -113,7 +113,7 @@ def identify(
         if isinstance(answer, str)
     ]
     for one in plain:
-        tell(f"conda package {one.name} {one.version}: {one.why}")
+        tell.detail(f"conda package {one.name} {one.version}: {one.why}")
     return done, tuple(plain)
 
 

@@ -81,7 +81,7 @@ def lock(
     facts = python.interpret(python_name, environ)
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
     scanned = records.without(distributions.scan(facts.layout), meta)
-    tell(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
+    tell.detail(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
     live, identified, indexes = _seen(facts, meta, scanned, environ, programs, workspace, store, tell, searching, base)
     first = live.places[0]
     packages, plain = conda.identify(meta, first, store=store, environ=environ, tell=tell)
@@ -175,7 +175,7 @@ def _seen(
         identified, indexes = answer.result()
     for place in live.places[1:]:
         if found := place.scanned.distributions:
-            tell(f"{len(found)} distributions in {place.layout.prefix}")
+            tell.detail(f"{len(found)} distributions in {place.layout.prefix}")
             more, _ = identify.identify(found, place.layout, place=place.number, store=store, talk=tell, search=searching)
             identified = (*identified, *more)
     return live, identified, indexes

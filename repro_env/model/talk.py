@@ -1,4 +1,4 @@
-"""How long work tells what it does, without knowing who listens. Types only; `cli.say` is the one that prints."""
+"""The interface through which long work reports what it does. Types only; `cli.say` is what prints."""
 
 from __future__ import annotations
 
@@ -13,26 +13,40 @@ class Advance(Protocol):
 
 
 class Progress(Protocol):
-    """Opens a progress bar of `total` bytes, 0 when the total is not known."""
+    """Shows that a task of this name is in progress, of `total` bytes; 0 where bytes are not counted."""
 
     def __call__(self, total: int, label: str, /) -> AbstractContextManager[Advance]: ...
 
 
 class Tell(Protocol):
-    """Says one line to the person who waits."""
+    """Reports to the person who waits.
+
+    A call prints a line that everybody should see; a command that went well has at most four of them. `detail` is for all
+    else that is worth printing (--verbose). `warn` is for what may be lost or wrong, and prints also with --quiet.
+    """
 
     def __call__(self, text: str, /) -> None: ...
 
+    def detail(self, text: str, /) -> None: ...
+
+    def warn(self, text: str, /) -> None: ...
+
     def progress(self, total: int, label: str, /) -> AbstractContextManager[Advance]:
-        """As `Progress`."""
+        """As `Progress`. For whatever may take longer than two seconds."""
         ...
 
 
 class Silent:
-    """A `Tell` that says nothing: for the Python API and for tests."""
+    """A `Tell` that prints nothing: for the Python API. A subclass that collects lines gets those of every level."""
 
     def __call__(self, text: str, /) -> None:
         pass
+
+    def detail(self, text: str, /) -> None:
+        self(text)
+
+    def warn(self, text: str, /) -> None:
+        self(text)
 
     def progress(self, total: int, label: str, /) -> AbstractContextManager[Advance]:  # noqa: ARG002
         return nullcontext(_ignore)

@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+import contextlib
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
+import typer
 
-from repro_env.cli import app
+from repro_env.cli import app, say
+from repro_env.model.errors import UsageError
 
 
 @pytest.mark.parametrize(
@@ -46,6 +51,37 @@ def test_a_secret_in_a_refused_word_is_not_repeated(capsys: pytest.CaptureFixtur
 def test_a_group_without_a_command_shows_its_help(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert app.run(words) == 2
     assert capsys.readouterr().err.startswith(f"Usage: {' '.join(['repro-env', *words])} [OPTIONS] COMMAND")
+
+
+def commands(found: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Every command and every group, by its words."""
+    yield words
+    for name, below in getattr(found, "commands", {}).items():
+        yield from commands(below, (*words, name))
+
+
+@pytest.mark.parametrize("words", list(commands(app.parser(None))), ids=" ".join)
+def test_every_command_can_be_quiet_or_verbose(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    def run(*options: str) -> None:
+        command = app.parser(words[0] if words else None)
+        for word in words:
+            command = command.commands[word]
+        command.callback = lambda **_: None
+        needed = [param for param in command.params if param.param_type_name == "argument" and param.required]
+        say.Screen.level = "normal"
+        command.main([*options, *("x" for _ in needed)], prog_name="repro-env", standalone_mode=False)
+
+    wrong = (UsageError, typer.BadParameter.__mro__[2])  # a group needs a command, exec and sensitivity need one to run
+    assert app.run([*words, "--help"]) == 0
+    helped = capsys.readouterr().out
+    assert "-q, --quiet " in helped
+    assert "-v, --verbose " in helped
+    for option, level in say.LEVELS.items():
+        with contextlib.suppress(*wrong):
+            run(option)
+        assert say.Screen.level == level
+    with pytest.raises(UsageError, match="--quiet and --verbose are mutually exclusive"):
+        run("-q", "--verbose")
 
 
 def test_the_list_of_commands_fits_a_terminal() -> None:

@@ -11,6 +11,7 @@ from repro_env.cli import exec as run
 from repro_env.flows.execute import Done
 from repro_env.model.errors import UsageError
 from repro_env.model.run import End, Outcome, Output, SourceFact, Start
+from repro_env.model.talk import Silent
 
 DIGEST = "sha256:" + "0" * 64
 
@@ -158,15 +159,43 @@ def done(*, code: int = 0, signal: int = 0, starved: bool = False, outputs: int 
     return Done(Path("/p/runs/x"), start, end)
 
 
-def test_the_end_says_what_happened_and_what_is_next() -> None:
-    said = "\n".join(
-        run.closing(done(outputs=5, holes=("x at /v/site-packages/x.py:1", "numpy generator without a seed at /p/t.py:3")))
-    )
-    assert "exit code 0 after 1.2 s" in said
-    assert "5 outputs, 10.0 kB: 4.pt (4.0 kB), 3.pt (3.0 kB), 2.pt (2.0 kB)\n" in said
-    assert "seeded for it: numpy generator without a seed at /p/t.py:3 and 1 more" in said
-    assert "record /p/runs/x" in said
-    assert said.endswith("next: repro-env runs get bfd6a4b6 --to DIR")
+class Said(Silent):
+    """Lines by their level."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.details: list[str] = []
+        self.warnings: list[str] = []
+
+    def __call__(self, text: str, /) -> None:
+        self.lines.append(text)
+
+    def detail(self, text: str, /) -> None:
+        self.details.append(text)
+
+    def warn(self, text: str, /) -> None:
+        self.warnings.append(text)
+
+
+def closing(ended: Done, runs: str = "") -> Said:
+    said = Said()
+    run.close(ended, said, runs=runs)
+    return said
+
+
+def test_the_end_is_one_line_and_another_for_what_had_no_seed() -> None:
+    holes = ("x at /v/site-packages/x.py:1", "numpy generator without a seed at /p/t.py:3")
+    said = closing(done(outputs=5, holes=holes))
+    assert said.lines == [
+        "finished after 1.2 s; 5 outputs (10.0 kB) in /p/runs/x/files",
+        "seeded automatically: 2 unseeded random generators (first: numpy generator without a seed at /p/t.py:3)",
+    ]
+    assert said.details == [
+        "largest outputs: 4.pt (4.0 kB), 3.pt (3.0 kB), 2.pt (2.0 kB)",
+        "record: /p/runs/x",
+        "next: repro-env runs get bfd6a4b6 --to DIR",
+    ]
+    assert not said.warnings
 
 
 @pytest.mark.parametrize(
@@ -179,38 +208,36 @@ def test_the_end_says_what_happened_and_what_is_next() -> None:
         (done(code=162, signal=34), "ended by"),
     ],
 )
-def test_every_way_to_end_is_told(how: object, said: str) -> None:
-    lines = run.closing(how)  # type: ignore[arg-type]
-    assert said in lines[0]
-    assert lines[1] == "no outputs"
-    assert lines[-1] == "next: repro-env runs show bfd6a4b6"
+def test_every_way_to_end_is_reported(how: Done, said: str) -> None:
+    closed = closing(how)
+    assert said in closed.lines[0]
+    assert closed.lines[0].endswith("; no outputs")
+    assert closed.details[-1] == "next: repro-env runs show bfd6a4b6"
 
 
-def test_files_that_no_record_holds_are_told() -> None:
+def test_files_that_no_record_holds_are_a_warning() -> None:
     """Their names hold what a record cannot; a link is held as one."""
     ended = done()
     others = ("out/\ufffd.txt (its name has characters that no record holds)", "pipe (a pipe)", "link -> x")
     ended = msgspec.structs.replace(ended, end=msgspec.structs.replace(ended.end, others=others))
-    said = run.closing(ended)
-    assert (
-        "in no record, only in the folder of the run: out/\ufffd.txt (its name has characters that no record holds) and 1 more"
-        in said
+    expected = (
+        "in the run's directory, but not in its record: out/\ufffd.txt (its name has characters that no record holds) and 1 more"
     )
-    assert not [line for line in run.closing(done()) if "in no record" in line]
+    assert closing(ended).warnings == [expected]
 
 
-def test_a_trace_that_was_asked_for_and_is_empty_is_told() -> None:
+def test_a_requested_trace_that_is_empty_is_a_warning() -> None:
     plain = done()
     asked = msgspec.structs.replace(plain, start=msgspec.structs.replace(plain.start, trace=0))
     traced = msgspec.structs.replace(
         asked, end=msgspec.structs.replace(asked.end, trace=(Output(path="rank0.jsonl", sha256=DIGEST, size=1),))
     )
-    assert "nothing was traced: no optimizer of torch made a step that the hooks see" in run.closing(asked)
-    assert not [line for one in (plain, traced) for line in run.closing(one) if "traced" in line]
+    assert closing(asked).warnings == ["nothing was traced: the hooks saw no step of a torch optimizer"]
+    assert not [closing(one).warnings for one in (plain, traced) if closing(one).warnings]
 
 
 def test_the_next_command_looks_where_the_run_is() -> None:
-    assert run.closing(done(), runs="/my runs")[-1] == "next: repro-env runs show bfd6a4b6 --runs '/my runs'"
+    assert closing(done(), "/my runs").details[-1] == "next: repro-env runs show bfd6a4b6 --runs '/my runs'"
 
 
 def test_help_names_every_option(capsys: pytest.CaptureFixture[str]) -> None:

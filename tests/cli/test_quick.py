@@ -21,6 +21,8 @@ PLAIN = [
     "capture --include a --include=b* --exclude c --data x:/y --data=z --with git --with=gcc --not-secret t.py",
     "capture --base host --seed 0",
     "capture --python= --output=a=b",
+    "capture -v --seed 1 --verbose",
+    "rebuild repro -q",
     "rebuild",
     "rebuild repro",
     "rebuild --dry-run some/spec.json --json",
@@ -45,6 +47,8 @@ LEFT = [
     "rebuild a b",
     "rebuild -- a",
     "rebuild -x",
+    "rebuild -q -v",
+    "capture --python -v",
     "--version",
 ]
 RUN = {"capture": captured, "rebuild": rebuilt}

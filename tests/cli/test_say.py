@@ -6,7 +6,6 @@ import os
 import pty
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
@@ -99,38 +98,50 @@ def test_sizes_for_people(count: int, text: str) -> None:
     assert say.size(count) == text
 
 
-def test_progress_without_a_terminal_is_one_line_and_loads_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    with say.tell.progress(1_400_000_000, "unpacking [torch]") as advance:
-        advance(1)
-        advance(2)
-    with say.tell.progress(0, "looking") as advance:
-        advance(3)
+def test_levels(capsys: pytest.CaptureFixture[str]) -> None:
+    printed = {}
+    for level in ("quiet", "normal", "verbose"):
+        say.Screen.level = level
+        say.tell("line")
+        say.tell.detail("detail")
+        say.tell.warn("warning")
+        with say.tell.progress(1_400_000_000, "unpacking [torch]") as advance:
+            advance(1)
+        say.error(LockError("error"))
+        say.result("result")
+        printed[level] = capsys.readouterr()
+    error = "repro-env: error: error\n"
+    assert {out for out, _ in printed.values()} == {"result\n"}
+    assert printed["quiet"].err == f"warning\n{error}"
+    assert printed["normal"].err == f"line\nwarning\n{error}"
+    assert printed["verbose"].err == f"line\ndetail\nwarning\nunpacking [torch] (1.4 GB)\n{error}"
 
-    assert capsys.readouterr() == ("", "unpacking [torch] (1.4 GB)\nlooking\n")
-    code = "from repro_env.cli import say\nwith say.tell.progress(9, 'x') as a: a(1)\nimport sys; print('rich' in sys.modules)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
-    assert done.stdout == b"False\n"
+
+@pytest.mark.parametrize(("seconds", "text"), [(0.9, "0s"), (59.9, "59s"), (60, "1m 00s"), (80, "1m 20s"), (7500, "2h 05m")])
+def test_durations_for_people(seconds: float, text: str) -> None:
+    assert say.duration(seconds) == text
 
 
 _TERMINAL = """
-import sys, time
+import os, sys, time
 from repro_env.cli import say
-say._PATIENCE = {patience}
-with say.tell.progress(100, "unpacking [torch] \\x1b]0;evil\\x07") as advance:
-    advance(40)
+say._PATIENCE, say._PERIOD = {patience}, 0.01
+say.set_level({level!r})
+with say.tell.progress(100_000_000, "unpacking [torch] \\x1b]0;evil\\x07") as advance:
+    advance(40_000_000)
+    time.sleep(0.1)
     say.say({markup!r} + " end" * 40)
-    time.sleep(0.3)
-    advance(60)
-say.say("after")
-print('rich' in sys.modules)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with say.tell.progress(0, "comparing " + "x" * 200):
+        time.sleep(0.1)
 """
 
 
-def _on_terminal(patience: float) -> Iterator[bytes]:
+def _on_terminal(patience: float, level: str = "normal", **env: str) -> bytes:
     ours, theirs = pty.openpty()
-    code = _TERMINAL.format(patience=patience, markup=MARKUP)
-    env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
-    with subprocess.Popen([sys.executable, "-c", code], stderr=theirs, stdout=subprocess.PIPE, env=env) as child:
+    code = _TERMINAL.format(patience=patience, markup=MARKUP, level=level)
+    variables = {name: value for name, value in os.environ.items() if name != "CI"} | {"TERM": "xterm"} | env
+    with subprocess.Popen([sys.executable, "-c", code], stderr=theirs, env=variables):
         os.close(theirs)
         shown = io.BytesIO()
         try:
@@ -139,26 +150,29 @@ def _on_terminal(patience: float) -> Iterator[bytes]:
         except OSError:  # the other end was closed
             pass
         os.close(ours)
-        yield shown.getvalue()
-        assert child.stdout is not None
-        yield child.stdout.read()
+    return shown.getvalue()
 
 
-def test_a_bar_on_a_terminal_shows_data_as_it_is() -> None:
-    shown, loaded = _on_terminal(0)
+def test_tasks_in_progress_are_the_last_line_of_a_terminal_and_leave_nothing_there() -> None:
+    shown = _on_terminal(0)
 
-    assert loaded == b"True\n"
-    assert b"unpacking [torch] \\x1b]0;evil\\x07" in shown
+    assert "⠋ unpacking [torch] \\x1b]0;evil\\x07: 40.0 MB of 100.0 MB, 0s".encode() in shown
     assert b"\x1b]0;evil" not in shown
-    assert MARKUP.encode() + b" end" * 40 in shown, "the line is above the bar, whole and not wrapped"
-    assert shown.endswith(b"after\r\n")
+    assert b"\r\x1b[K" + MARKUP.encode() + b" end" * 40 + b"\r\n" in shown, "the line is above, whole and not wrapped"
+    assert b" comparing xx" in shown, "although stderr leads elsewhere by then"
+    assert b"x" * 80 not in shown, "a line that wraps cannot be removed"
+    assert shown.endswith(b"\r\x1b[K")
 
 
-def test_what_is_quick_shows_no_bar_and_loads_nothing() -> None:
-    shown, loaded = _on_terminal(60)
+@pytest.mark.parametrize(
+    ("patience", "level", "env"), [(60, "normal", {}), (0, "normal", {"CI": "true"}), (0, "normal", {"TERM": "dumb"})]
+)
+def test_no_progress_of_what_is_quick_nor_under_ci(patience: float, level: str, env: dict[str, str]) -> None:
+    assert _on_terminal(patience, level, **env) == MARKUP.encode() + b" end" * 40 + b"\r\n"
 
-    assert loaded == b"False\n"
-    assert shown == MARKUP.encode() + b" end" * 40 + b"\r\nafter\r\n"
+
+def test_no_progress_when_quiet() -> None:
+    assert _on_terminal(0, "quiet") == b""
 
 
 def test_silence(capsys: pytest.CaptureFixture[str]) -> None:

@@ -52,7 +52,7 @@ def test_a_bare_machine_needs_nothing_but_the_reference(pushed: Pushed, bare: Pr
     away = pushed.project.folder / ".venv-away"
     (pushed.project.folder / ".venv").rename(away)
     try:
-        done = bare.run("rebuild", pushed.reference, env=env)
+        done = bare.run("rebuild", "-v", pushed.reference, env=env)
     finally:
         away.rename(pushed.project.folder / ".venv")
     assert done.out.strip() == pushed.told["image_id"]

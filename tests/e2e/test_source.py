@@ -72,7 +72,7 @@ def source(project: parts.Project) -> dict[str, Any]:
 
 def test_ignored_code_and_data_of_a_package_are_there_in_a_run(made: parts.Project) -> None:
     for more in ([], ["--frozen"]):
-        done = made.run("exec", *more, "--data", "data:/data", "python", "train.py")
+        done = made.run("exec", "-v", *more, "--data", "data:/data", "python", "train.py")
         assert done.out == "helped 1.2 table 1,2\n"
         assert ("(captured)" if more else "(live, as captured)") in done.err
 
@@ -101,11 +101,11 @@ def test_a_notebook_that_was_run_again(made: parts.Project) -> None:
     cell = {**NOTEBOOK["cells"][0], "execution_count": 9, "outputs": [{"output_type": "stream", "name": "stdout", "text": "2"}]}  # type: ignore[index]
     try:
         path.write_text(json.dumps({**NOTEBOOK, "cells": [cell]}, indent=1))
-        said = made.run("exec", "--data", "data:/data", "python", "train.py").err
+        said = made.run("exec", "-v", "--data", "data:/data", "python", "train.py").err
         assert "differs from the capture: ~ note.ipynb (outputs only)" in said
         assert "notebook: outputs only" in made.run("check", "--project", code=0).out
         path.write_text(json.dumps({**NOTEBOOK, "cells": [{**cell, "source": "1 + 2"}]}))
-        said = made.run("exec", "--data", "data:/data", "python", "train.py").err
+        said = made.run("exec", "-v", "--data", "data:/data", "python", "train.py").err
         assert "differs from the capture: ~ note.ipynb)" in said
         assert "notebook: its code" in made.run("check", "--project", code=1).out
     finally:

@@ -91,7 +91,7 @@ def captured(made: parts.Project) -> dict[str, Any]:
 
 
 def asked(project: parts.Project, *words: str, env: dict[str, str]) -> tuple[dict[str, Any], str]:
-    done = project.run("exec", *words, "ask.py", *CAPTURED, *OTHERS, env=env)
+    done = project.run("exec", "-v", *words, "ask.py", *CAPTURED, *OTHERS, env=env)
     found = json.loads(done.out)
     assert isinstance(found, dict)
     return found, done.err

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import msgspec
@@ -12,7 +11,7 @@ from repro_env.flows import bytecode, execute
 from repro_env.model import codec
 from repro_env.model.run import Launch
 from repro_env.model.spec import Spec
-from repro_env.model.talk import Advance, Silent
+from repro_env.model.talk import Silent
 from repro_env.store.digests import hex_of
 from repro_env.store.store import Store
 
@@ -35,15 +34,12 @@ class Answer(msgspec.Struct):
     said: tuple[str, ...]
 
 
-class Said:
+class Said(Silent):
     def __init__(self) -> None:
         self.lines: list[str] = []
 
     def __call__(self, text: str, /) -> None:
         self.lines.append(text)
-
-    def progress(self, total: int, label: str, /) -> AbstractContextManager[Advance]:
-        return Silent().progress(total, label)
 
 
 def main() -> None:

@@ -30,6 +30,7 @@ from repro_env.model.errors import (
 )
 from repro_env.model.run import GivenVariable, Launch, Outcome, User
 from repro_env.model.spec import Data, Spec
+from repro_env.model.talk import Silent
 from repro_env.run.bytecode import Module
 from repro_env.store.store import Store
 from tests.fakes import specs
@@ -57,7 +58,7 @@ class Fake:
         return self.removed
 
 
-class Place:
+class Place(Silent):
     """A project with a spec beside its source, and a store."""
 
     def __init__(self, root: Path) -> None:

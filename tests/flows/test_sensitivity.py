@@ -16,11 +16,12 @@ from repro_env.flows.execute import Done
 from repro_env.flows.sensitivity import Found, Wanted, over_seeds, wanted
 from repro_env.model.errors import DataError, RecordError, ReproEnvError, SourceError, UsageError
 from repro_env.model.run import DataFact, End, Metric, Outcome, Output, Seeded, SourceFact, Start
+from repro_env.model.talk import Silent
 
 ZERO = "sha256:" + "0" * 64
 
 
-class Runs:
+class Runs(Silent):
     """Gives each seed a record; a test says what is in it."""
 
     def __init__(self, change: Callable[[int, Done], Done] = lambda seed, done: done) -> None:
