@@ -146,7 +146,9 @@ def _brought(run: Run, spec: Spec, folder: Path, here: Path, runs: Path, store: 
         commit = committed.of_run(run, source, folder, root=directory)
         if commit is not None:
             store.layers.unpack(fact.digest, commit.members())
-            tell.detail(f"its code is that of commit {commit.name[:12]}" + ("" if str(directory) == fact.path else f" of {directory}"))
+            tell.detail(
+                f"its code is that of commit {commit.name[:12]}" + ("" if str(directory) == fact.path else f" of {directory}")
+            )
             return True
     return False
 
