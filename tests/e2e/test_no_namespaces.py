@@ -100,18 +100,18 @@ def test_without_namespaces_a_run_is_refused_and_told_of_the_other_runners(sessi
 
 def test_a_run_on_the_host_is_verified_in_a_private_copy(session: Session) -> None:
     folder = session.project.folder
-    first = session.run("exec", "--runner", "host", "--data", "../data", "train.py", "own.txt")
+    first = session.run("exec", "--verbose", "--runner", "host", "--data", "../data", "train.py", "own.txt")
     assert f"data {folder.parent / 'data'} (not protected: the host runner can write there)" in first.err
     run = session.record()["start"]["id"]
     again = session.run("exec", "--runner", "host", "--data", "../data", "train.py", "own.txt")
-    assert "(live, as captured, with 4 outputs of earlier runs on the host)" in again.err
+    assert "source as captured, with 4 outputs of earlier runs on the host" in again.err
     (folder / "train.py").write_text("raise SystemExit('this is not the code of the run')")
     shutil.rmtree(folder / "out")
     (session.home / ".seen").unlink()
     there = session.files()
     done = session.run("verify", "--runner", "host", str(run)[-8:])
     assert session.files() == there
-    assert "isolation none: the live environment, in a private copy of the source" in done.err
+    assert "on the host, without isolation, in a private copy of the source" in done.err
     assert "files that the recorded run read outside of its source, environment and --data" in done.out
     assert "isolation is none on the host" in done.out
     assert "numeric: 1 of 4 results differs: w.npy" in done.out or "bitwise: all 4 results are the same" in done.out
