@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.capture import gitdiff
-from repro_env.capture.gitask import GitError, opened
+from repro_env.capture.gitask import opened
 from repro_env.capture.source import look
 from tests.capture.conftest import Git
 

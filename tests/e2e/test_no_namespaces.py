@@ -21,18 +21,18 @@ REFUSED = (
     "--map-root-user",
     "sh",
     "-c",
-    "echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs \"$@\"",
+    'echo 0 > /proc/sys/user/max_user_namespaces; exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"',
     "sh",
 )
 """Starts a command where no namespace can be made, without Docker: the limit counts in the namespace in which it is set."""
 TRAIN = """\
-import json, os, pathlib, struct, sys
+import json, os, pathlib, struct, sys, time
 here = pathlib.Path(__file__).parent
 data = pathlib.Path("../data/n.txt").read_text()
 (here / "out").mkdir(exist_ok=True)
 (here / "out/metrics.json").write_text(json.dumps({"loss": int(os.environ["REPRO_ENV_SEED"]) / 8, "directory": os.getcwd()}))
 pathlib.Path("result.txt").write_text(data)
-jitter = int.from_bytes(os.urandom(1), "little") * 1e-9
+jitter = time.time_ns() % 10**6 * 1e-12
 header = b"{'descr': '<f8', 'fortran_order': False, 'shape': (2,), }".ljust(117) + b"\\n"
 pathlib.Path("w.npy").write_bytes(b"\\x93NUMPY\\x01\\x00" + struct.pack("<H", len(header)) + header + struct.pack("<2d", 1 + jitter, 2))
 pathlib.Path("../results").mkdir(exist_ok=True)
@@ -109,12 +109,12 @@ def test_a_run_on_the_host_is_verified_in_a_private_copy(session: Session) -> No
     shutil.rmtree(folder / "out")
     (session.home / ".seen").unlink()
     there = session.files()
-    done = session.run("verify", "--runner", "host", str(run)[-8:])
+    done = session.run("verify", "--runner", "host", str(run)[-8:], code=1)
     assert session.files() == there
     assert "on the host, without isolation, in a private copy of the source" in done.err
     assert "files that the recorded run read outside of its source, environment and --data" in done.out
     assert "isolation is none on the host" in done.out
-    assert "numeric: 1 of 4 results differs: w.npy" in done.out or "bitwise: all 4 results are the same" in done.out
+    assert "numeric: 1 of 4 results differs: w.npy" in done.out
     assert "apart: the path of the private copy" in done.out
     (folder / "train.py").write_text(TRAIN)
 
@@ -123,9 +123,8 @@ def test_a_run_on_the_host_is_verified_in_a_private_copy(session: Session) -> No
 def test_a_private_copy_cannot_write_to_the_users_files(session: Session) -> None:
     around = session.project.folder.parent
     there = session.files()
-    for path in (around / "data" / "n.txt", around / "new.txt", session.project.folder.parent / "home" / "x"):
-        done = session.run("exec", "--runner", "host", "--frozen", "--data", "../data", "train.py", path, code=1)
-        assert "PermissionError" in done.err
+    done = session.run("exec", "--runner", "host", "--frozen", "--data", "../data", "train.py", around / "data" / "n.txt", code=1)
+    assert "PermissionError" in done.err
     session.run("exec", "--runner", "host", "--frozen", "--data", "../data", "train.py", session.project.folder / "own.txt")
     assert session.files() == there
     run = session.record()["end"]
@@ -136,7 +135,9 @@ def test_a_private_copy_cannot_write_to_the_users_files(session: Session) -> Non
 
 def test_seeds_are_compared_on_the_host_without_touching_the_tree(session: Session) -> None:
     there = session.files()
-    done = session.run("sensitivity", "--runner", "host", "--seeds", "2", "--metric", "loss", "--data", "../data", "train.py", "--json")
+    done = session.run(
+        "sensitivity", "--runner", "host", "--seeds", "2", "--metric", "loss", "--data", "../data", "train.py", "--json"
+    )
     assert session.files() == there
     assert [run["exit_code"] for run in json.loads(done.out)["runs"]] == [0, 0]
     assert json.loads(done.out)["metrics"][0]["spread"]["mean"] == 1 / 16
@@ -146,7 +147,7 @@ def test_data_that_no_record_names_are_a_reason_and_no_difference(session: Sessi
     session.run("exec", "--runner", "host", "train.py")
     done = session.run("verify", "--runner", "host", code=1)
     assert "nothing was compared: the command ended with exit code 1, then with 0; the recorded run was on the host" in done.out
-    done = session.run("verify", "--runner", "host", "--data", "../data")
+    done = session.run("verify", "--runner", "host", "--data", "../data", "--ignore", "w.npy")
     assert f"other data in {session.project.folder.parent / 'data'}, since the record does not name them" in done.out
 
 
@@ -158,7 +159,7 @@ def test_an_environment_that_changed_is_refused(session: Session) -> None:
     (site / "project.pth").write_text(f"{session.project.folder}\n")
     session.run("capture", "--python", session.project.python)
     session.run("exec", "--runner", "host", "--data", "../data", "train.py")
-    session.run("verify", "--runner", "host")
+    session.run("verify", "--runner", "host", "--ignore", "w.npy")
     (session.project.folder / "helper.py").write_text("")
     done = session.run("verify", "--runner", "host", code=18)
     assert "and its files differ from those of the run" in done.err
