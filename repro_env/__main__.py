@@ -20,13 +20,7 @@ def main() -> None:
 
             code = run.main(sys.argv[2:])
         else:
-            from repro_env.cli import quick
-
-            code = 0
-            if not quick.run(sys.argv[1:]):
-                from repro_env.cli import app
-
-                code = app.run(sys.argv[1:])
+            code = _run(sys.argv[1:])
         if sys.stdout is not None:
             sys.stdout.flush()
     except ReproEnvError as error:
@@ -43,6 +37,22 @@ def main() -> None:
     except Exception as error:  # noqa: BLE001 - a bug: its report is redacted and escaped like any other text
         code = _failed(error)
     raise SystemExit(code)
+
+
+def _run(words: list[str]) -> int:
+    """Run any command but `exec`. Returns the exit code."""
+    import contextlib
+
+    from repro_env.cli import quick, say
+
+    name = words[0] if words else ""
+    # What the user's own command prints would mix with the line of a task.
+    with contextlib.nullcontext() if name in ("sensitivity", "shell", "verify") else say.say.command(name):
+        if quick.run(words):
+            return 0
+        from repro_env.cli import app
+
+        return app.run(words)
 
 
 def _failed(error: Exception) -> int:

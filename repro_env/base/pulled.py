@@ -136,9 +136,9 @@ def _made(
         if problems:
             more = f", and {len(problems) - 1:,} more" if len(problems) > 1 else ""
             raise ArtifactError(f"cannot be a base: it {problems[0]}{more}", where=where, hint=_HINT)
-        tell(f"unpacking {ref}")
-        entries = canonical(tree)
-        blob = _add(entries, tree, cast("list[BinaryIO]", files), store)
+        with tell.progress(0, f"unpacking {ref}"):
+            entries = canonical(tree)
+            blob = _add(entries, tree, cast("list[BinaryIO]", files), store)
     store.facts.put(FACTS, f"{hint.digest} {RULE}", codec.canonical(blob))
     return blob
 

@@ -9,7 +9,7 @@ import msgspec
 
 from repro_env.build import conda
 from repro_env.image import conda as linking
-from repro_env.image import config, stack
+from repro_env.image import config, stack, tar
 from repro_env.image import wheel as rule
 from repro_env.image.entry import Entry
 from repro_env.image.flat import flatten
@@ -59,7 +59,7 @@ def node(entry: Entry) -> Node:
     return Node(
         path=entry.path,
         kind=entry.kind,
-        mode=0o777 if entry.kind == "link" else 0o755 if entry.executable or entry.kind == "dir" else 0o644,
+        mode=tar.mode(entry),
         size=entry.size,
         sha256=entry.sha256,
         target=entry.target,

@@ -74,10 +74,12 @@ class Packing:
         output: Output,
         *,
         source: bool = False,
+        user: str = "",
         workers: int | None = None,
         local: bool = False,
     ) -> None:
-        """`local`: the output is files, so looking into it is quick and leaves no connection for a worker to inherit.
+        """`user`: `UID` or `UID:GID` that the image starts as. `local`: the output is files, so looking into it is quick and
+        leaves no connection for a worker to inherit.
 
         Raises `BuildError` for a spec whose expected layers contradict its identity, or one without source when asked for it.
         """
@@ -85,6 +87,7 @@ class Packing:
         self._folder = folder
         self._store = store
         self._output = output
+        self._user = user
         self._finder = Finder(spec, folder, store)
         self._trees = Trees(spec, folder, store)
         self._searches: dict[str, Search] = {}
@@ -124,7 +127,7 @@ class Packing:
                 where = self._output.finish(image)
                 # That a layer which came whole follows from its wheels was not seen: nobody had them.
                 if len(layers) == len(self._spec.expected.layers) and not any(task.whole for task in self._tasks):
-                    proven.remember(image.config_blob.digest, layers, self._store)
+                    proven.remember(self._spec.expected.image_id, layers, self._store)
             except BaseException:
                 self._finder.stop()
                 self._trees.givers.stop()
@@ -344,10 +347,9 @@ class Packing:
         return False
 
     def _config(self, layers: Sequence[Packed]) -> bytes:
-        source = self._spec.observed.source
         more = len(layers) > len(self._spec.expected.layers)
-        working = source.path if more and source is not None else "/"
-        return config.config(self._spec.identity, [one.diff_id for one in layers], working=working)
+        source = self._spec.observed.source if more else None
+        return config.config(self._spec.identity, [one.diff_id for one in layers], source=source, user=self._user)
 
 
 def _believe(place: Place, one: Artifact) -> Place:  # noqa: ARG001

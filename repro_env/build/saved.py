@@ -110,7 +110,7 @@ def differences(made: Made, wanted: Iterable[Entry], settings: Mapping[str, Any]
         if (sorted(have or ()) if isinstance(want, list) else have) != (sorted(want) if isinstance(want, list) else want):
             found.append(f"the setting {name} is not as captured")
     for name in ("Cmd", "Entrypoint", "User", "Volumes", "ExposedPorts", "OnBuild"):
-        if config.get(name):
+        if config.get(name) and name not in settings:
             found.append(f"the setting {name} is not in the capture")
     return found
 

@@ -200,9 +200,12 @@ class Finder:
         """Opened when the first server is asked: pip's insides take long to import."""
         with self._lock:
             if self._opened is None:
+                from repro_env.capture import packagemanagers
                 from repro_env.io.http import Session
 
-                self._opened = Session(prefix=self._spec.identity.layout.prefix, cache=self._store.facts)
+                # The user's own settings of uv count, and not those of a project, which may be a stranger's.
+                own = packagemanagers.look(None, os.environ)
+                self._opened = Session(prefix=self._spec.identity.layout.prefix, cache=self._store.facts, sources=own)
             return self._opened
 
     def _on_indexes(self, one: Wheel, failures: list[ReproEnvError]) -> Iterator[Place]:

@@ -6,8 +6,10 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Literal
 
@@ -130,6 +132,7 @@ def _answer(repo: Repo, never: Sequence[Path], held: AbstractSet[str] | None) ->
     notes += _conversions(repo.settings, filtered)
     facts = Git(
         commit=commit,
+        date=_date(repo, commit),
         branch=redact.line(branch),
         remote=redact.line(redact.url(remote)),
         pushed=_pushed(repo, commit, remote, shallow=shallow),
@@ -144,6 +147,18 @@ def _answer(repo: Repo, never: Sequence[Path], held: AbstractSet[str] | None) ->
         lfs=_stored(pointers),
     )
     return Answer(facts, tuple(redact.line(one) for one in problems), tuple(redact.line(one) for one in notes))
+
+
+def _date(repo: Repo, commit: str) -> str | None:
+    """When a commit was made, in UTC; None where the commit does not say it."""
+    header = ask(repo, "cat-file", "commit", commit).partition(b"\n\n")[0] if commit else b""
+    found = re.search(rb"^committer .*> (\d{1,12}) [+-]\d{4}$", header, re.MULTILINE)
+    if found is None:
+        return None
+    try:
+        return datetime.fromtimestamp(int(found[1]), timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
+    except (ValueError, OverflowError, OSError):
+        return None
 
 
 def _pointers(root: Path, large: Sequence[str], submodules: Sequence[str]) -> list[str]:

@@ -1,8 +1,7 @@
-"""Which Python is captured, what it is, and how it starts."""
+"""What the captured Python is, and how it starts. Which one it is, `capture.target` decides."""
 
 from __future__ import annotations
 
-import contextlib
 import json
 import os
 import re
@@ -16,7 +15,9 @@ from typing import Any, cast
 
 import msgspec
 
+from repro_env.capture import target as targets
 from repro_env.capture import variables
+from repro_env.capture.target import Target
 from repro_env.io import process
 from repro_env.model import codec, redact
 from repro_env.model.environment import Interpretation, Startup
@@ -28,8 +29,6 @@ TIMEOUT = 60.0
 """Seconds that a Python may take to start."""
 PRINTED = 2000
 """Characters kept of what a start prints."""
-_SETTINGS = 1 << 20
-"""Bytes read of a pyvenv.cfg."""
 _REPORT = 16 << 20
 """Bytes read of a probe's report."""
 _FLOOD = 1 << 18
@@ -39,13 +38,13 @@ _SCRATCH = "<scratch>"
 """Stands for our scratch folder: its name is another one each time."""
 
 
-def interpret(python: str | None, environ: Mapping[str, str]) -> Interpretation:
-    """Choose the target and ask it what it is, importing nothing of it.
+def interpret(python: Target | str, environ: Mapping[str, str]) -> Interpretation:
+    """Ask a Python what it is, importing nothing of it.
 
-    `python`: a binary, a venv's folder or a word on PATH; None takes `$VIRTUAL_ENV`, `$CONDA_PREFIX`, then
-    `python3` on PATH. Raises `InterpreterError` saying why there is none, or why it cannot be captured.
+    A string is one that `--python` takes. Raises `InterpreterError` saying why there is none, or why it cannot be captured.
     """
-    path, named = _choose(python, environ)
+    target = targets.named(python, environ) if isinstance(python, str) else python
+    path, named = target.path, target.named
     said = _ask(path, named, environ)
     _refuse(said, named)
     interpreter = said["facts"]["interpreter"]
@@ -66,14 +65,6 @@ def interpret(python: str | None, environ: Mapping[str, str]) -> Interpretation:
             where=named,
             hint="move the environment to a path without control characters or undecodable bytes",
         ) from None
-
-
-def venv(python: str | None, environ: Mapping[str, str]) -> Path | None:
-    """The virtual environment that `interpret` will choose, as far as a look at its place tells: nothing is started."""
-    with contextlib.suppress(InterpreterError):
-        prefix = _choose(python, environ)[0].parent.parent
-        return prefix if (prefix / "pyvenv.cfg").is_file() else None
-    return None
 
 
 def _unaliased(prefix: str, folder: str) -> str:
@@ -115,62 +106,6 @@ def holds_us(facts: Interpretation) -> bool:
     """Whether repro-env itself is installed in the captured environment."""
     prefix = os.path.realpath(facts.layout.prefix)
     return os.path.realpath(sys.prefix) == prefix or Path(__file__).resolve().is_relative_to(prefix)
-
-
-def _choose(python: str | None, environ: Mapping[str, str]) -> tuple[Path, str]:
-    """The file to start, and how to call it in a message."""
-    if python is not None:
-        if "/" not in python and (not Path(python).is_dir() or python.startswith("python")):
-            # As in a shell: `python3` never means a file or directory of that name in the working directory.
-            found = shutil.which(python, path=environ.get("PATH"))
-            if found is None:
-                hint = f"to use the file in this directory: --python ./{python}" if Path(python).exists() else ""
-                raise InterpreterError("no program of this name is on PATH", where=f"--python {python}", hint=hint)
-            return Path(found), f"--python {python}"
-        return _existing(Path(python), f"--python {python}"), f"--python {python}"
-    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX"):
-        if environ.get(variable):
-            named = f"${variable} ({environ[variable]})"
-            return _existing(Path(environ[variable]), named), named
-    found = shutil.which("python3", path=environ.get("PATH"))
-    if found is None:
-        raise InterpreterError("no python3 on PATH", hint="activate an environment or name one with --python")
-    return Path(found).absolute(), found
-
-
-def _existing(path: Path, named: str) -> Path:
-    """The binary itself, for a binary or for an environment's folder. Everything a look can tell is told before the start."""
-    path = Path(os.path.abspath(path))  # noqa: PTH100 - not resolved: a venv's python is a symlink out of the venv
-    if not os.path.lexists(path):
-        raise InterpreterError("no such file or folder", where=named, hint="name a python, or the folder of a venv")
-    if path.is_dir():
-        binaries = [path / "bin" / name for name in ("python", "python3")]
-        path = next((binary for binary in binaries if os.path.lexists(binary)), binaries[0])
-        if not os.path.lexists(path):
-            raise InterpreterError("is a folder without bin/python", where=named, hint="name a python, or the folder of a venv")
-    if not path.exists():
-        raise InterpreterError(
-            f"the environment is broken: {path.name} points to {_broken_end(path)}, which is gone",
-            where=named,
-            hint="install that Python again, or make the environment again",
-        )
-    if not path.is_file() or not os.access(path, os.X_OK):
-        raise InterpreterError("is not an executable file", where=named, hint="name a python, or the folder of a venv")
-    prefix = path.parent.parent
-    if (prefix / "bin" / "activate").exists() and not (prefix / "pyvenv.cfg").exists() and not (prefix / "conda-meta").exists():
-        raise InterpreterError(
-            "the environment is broken: its pyvenv.cfg is gone", where=named, hint="make the environment again"
-        )
-    return path
-
-
-def _broken_end(path: Path) -> str:
-    """The first link of a chain that leads nowhere."""
-    for _ in range(40):
-        if not path.is_symlink():
-            break
-        path = Path(os.path.normpath(path.parent / path.readlink()))
-    return str(path)
 
 
 def _ask(path: Path, named: str, environ: Mapping[str, str]) -> dict[str, Any]:
@@ -224,14 +159,13 @@ class _Said(msgspec.Struct):
 
 def _check_home(path: Path, named: str) -> None:
     """A venv made with `--copies` still has its binary when the Python below it is gone; its own words say nothing useful."""
-    for row in head_of(path.parent.parent / "pyvenv.cfg", _SETTINGS).decode("utf-8", "replace").splitlines():
-        key, equals, value = row.partition("=")
-        if equals and key.strip().lower() == "home" and not Path(value.strip()).is_dir():
-            raise InterpreterError(
-                f"the environment is broken: its Python was in {redact.line(value.strip())}, which is gone",
-                where=named,
-                hint="install that Python again, or make the environment again",
-            )
+    home = targets.settings(path.parent.parent).get("home")
+    if home is not None and not Path(home).is_dir():
+        raise InterpreterError(
+            f"the environment is broken: its Python was in {redact.line(home)}, which is gone",
+            where=named,
+            hint="install that Python again, or make the environment again",
+        )
 
 
 def _refuse(said: Mapping[str, Any], named: str) -> None:

@@ -20,7 +20,8 @@ def command(
     python: Annotated[
         str | None,
         typer.Option(
-            help="The environment's python, or its folder. Default: $VIRTUAL_ENV, then $CONDA_PREFIX, then python3 on PATH.",
+            help="The environment's python, or its directory. Default: $VIRTUAL_ENV, $CONDA_PREFIX, $UV_PROJECT_ENVIRONMENT, the "
+            "project's .venv, then python3 on PATH.",
             show_default=False,
             metavar="PATH",
         ),

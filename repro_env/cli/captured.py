@@ -8,6 +8,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from repro_env.capture import variables
+from repro_env.capture.target import Target
 from repro_env.cli import say
 from repro_env.model.environment import Excluded, Variables
 from repro_env.model.errors import UsageError
@@ -62,7 +63,7 @@ def run(
     )
     done = capture(request, store=Store.open(), tell=say.say)
     if json:
-        say.json_result(_facts(done.path, done.spec, done.proven))
+        say.json_result(_facts(done.path, done.spec, done.target, done.proven))
     else:
         _tell(done.path, done.spec, done.proven, done.mentioned, holds_us=done.holds_us)
     say.say("next: repro-env rebuild" if output == Path("repro") else f"next: repro-env rebuild {output}")
@@ -82,12 +83,13 @@ def _mount(text: str) -> tuple[Path, str]:
     return absolute, target.rstrip("/") or str(absolute)
 
 
-def _facts(path: Path, spec: Spec, proven: int) -> dict[str, object]:
+def _facts(path: Path, spec: Spec, target: Target, proven: int) -> dict[str, object]:
     """The object that `--json` prints; its keys are a contract."""
     return {
         "spec": str(path),
         "spec_digest": spec.digest,
         "image_id": spec.expected.image_id,
+        "python": {"path": str(target.path), "why": target.why, "notes": list(target.notes)},
         "packages": len(spec.identity.packages),
         "distributions": len(spec.identity.distributions),
         "proven": proven,

@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, Mapping[str, Option]] = {
         "": Option("spec"),
         "--output": Option("output"),
         "--with-source": Option("with_source", "flag"),
+        "--user": Option("user"),
         "--provenance": Option("provenance", "path"),
         "--builder": Option("builder"),
         "--dry-run": Option("dry_run", "flag"),

@@ -31,6 +31,14 @@ def command(
         bool,
         typer.Option("--with-source", help="With --output: the code too, as last layer; the image ID is another one then."),
     ] = False,
+    user: Annotated[
+        str | None,
+        typer.Option(
+            help="With --output: start the image as this numeric user. Default: root. The image ID is another one then.",
+            metavar="UID[:GID]",
+            show_default=False,
+        ),
+    ] = None,
     provenance: Annotated[
         Path | None,
         typer.Option(
@@ -54,6 +62,7 @@ def command(
         spec=spec,
         output=output,
         with_source=with_source,
+        user=user,
         provenance=provenance,
         builder=builder,
         dry_run=dry_run,

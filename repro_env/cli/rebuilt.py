@@ -21,6 +21,7 @@ def run(
     spec: str | None = None,
     output: str | None = None,
     with_source: bool = False,
+    user: str | None = None,
     provenance: Path | None = None,
     builder: str = "direct",
     dry_run: bool = False,
@@ -31,8 +32,8 @@ def run(
 
     if builder not in ("direct", "docker"):
         raise UsageError("is not known", where=f"--builder {builder}", hint="name direct or docker")
-    if output is None and (with_source or provenance is not None):
-        option = "--with-source" if with_source else "--provenance"
+    if output is None and (with_source or user is not None or provenance is not None):
+        option = "--with-source" if with_source else "--provenance" if user is None else "--user"
         raise UsageError("goes with --output", where=option, hint=f"say where the image goes: {_forms()}")
     if builder == "docker" and (output is not None or dry_run):
         raise UsageError(
@@ -45,7 +46,7 @@ def run(
     if builder == "docker":
         _by_engine(found, store, json=json)
     elif output is not None:
-        _send(found, store, output, with_source=with_source, provenance=provenance, dry_run=dry_run, json=json)
+        _send(found, store, output, with_source=with_source, user=user, provenance=provenance, dry_run=dry_run, json=json)
     else:
         # What was opened from a file or a registry is nearest to no folder: the next command has to name it too.
         _unpack(found, store, word=spec if found.runs is not None else None, dry_run=dry_run, json=json)
@@ -72,6 +73,7 @@ def _send(
     output: str,
     *,
     with_source: bool,
+    user: str | None,
     provenance: Path | None,
     dry_run: bool,
     json: bool,
@@ -88,6 +90,7 @@ def _send(
         here=Path.cwd(),
         dry_run=dry_run,
         source=with_source,
+        user=user,
         provenance=provenance,
     )
     if json:
@@ -98,7 +101,10 @@ def _send(
         say.result(done.image_id)
         return
     if done.image_id != done.environment_id:
-        say.say(f"with the source it is another image; the environment's own is {done.environment_id}")
+        options = " and ".join(filter(None, ("--with-source" if with_source else "", "--user" if user is not None else "")))
+        say.say(
+            f"the image ID is not the environment's own, because of {options}; the environment's own is {done.environment_id}"
+        )
     manifest = f", manifest {done.manifest_digest}" if done.manifest_digest else ""
     say.say(f"{len(done.made)} of {len(done.layers)} layers made ({say.size(done.sent)})")
     say.say(f"the image is at {done.where}{manifest}")

@@ -52,7 +52,7 @@ class Screen:
         """As a call, also with --quiet."""
         text = visible(text)
         if self._status is not None:
-            self._status.print(text)
+            self._status.print(f"{text}\n")
         elif sys.stderr is not None:
             with contextlib.suppress(BrokenPipeError):  # nobody listens; the work goes on
                 print(text, file=sys.stderr, flush=True)  # noqa: T201
@@ -64,22 +64,41 @@ class Screen:
         Nothing is shown of a task that takes less than a second, with --quiet, and under CI; nothing stays on the screen.
         """
         task = _Task(total, visible(label))
-        status = Screen._status
+        if self._status is None and not _is_terminal():
+            self.detail(f"{label} ({size(total)})" if total else label)
+        with self._shown(task):
+            yield task.advance
+
+    @contextlib.contextmanager
+    def command(self, name: str) -> Iterator[None]:
+        """A whole command as a task, for what it does between tasks that have a name."""
+        with self._shown(_Task(0, f"repro-env {name}")):
+            yield
+
+    @classmethod
+    def clear(cls) -> None:
+        """Remove the line of the tasks until it is drawn again: something else is printed."""
+        if cls._status is not None:
+            cls._status.print("")
+
+    @classmethod
+    @contextlib.contextmanager
+    def _shown(cls, task: _Task) -> Iterator[None]:
+        status = cls._status
         if status is not None:
             status.tasks.append(task)
-        elif self.level == "quiet" or not _is_terminal() or os.environ.get("CI"):
-            self.detail(f"{label} ({size(total)})" if total else label)
-            yield task.advance
+        elif not _is_terminal() or os.environ.get("CI"):
+            yield
             return
         else:
-            status = Screen._status = _Status(task)
+            status = cls._status = _Status(task)
         try:
-            yield task.advance
+            yield
         finally:
             status.tasks.remove(task)
             if not status.tasks:
                 status.stop()
-                Screen._status = None
+                cls._status = None
 
 
 class _Task:
@@ -122,9 +141,9 @@ class _Status:
         self._thread.start()
 
     def print(self, text: str) -> None:
-        """Print a line above."""
+        """Print lines above."""
         with self._lock:
-            self._write(f"{self._clear()}{text}\n")
+            self._write(f"{self._clear()}{text}")
 
     def stop(self) -> None:
         self._stopped.set()
@@ -137,7 +156,8 @@ class _Status:
         for mark in itertools.cycle("⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏"):
             if self._stopped.wait(_PERIOD):
                 return
-            task = next((task for task in reversed(self.tasks) if task.seconds >= _PATIENCE), None)
+            tasks = () if Screen.level == "quiet" else reversed(self.tasks)
+            task = next((task for task in tasks if task.seconds >= _PATIENCE), None)
             with self._lock:
                 if task is not None:
                     text = f"{mark} {task.text()}"[: max(_columns(self._terminal) - 1, 1)]
@@ -182,6 +202,7 @@ def styled(text: str) -> None:
         raise DiskError(
             "is closed: the answer has nowhere to go", where="standard output", hint="send it to /dev/null if need be"
         )
+    Screen.clear()
     try:
         try:
             print(text, flush=True)  # noqa: T201

@@ -80,6 +80,7 @@ def main(words: Sequence[str]) -> int:
     from repro_env.flows.asked import seed_of
     from repro_env.flows.execute import execute
     from repro_env.flows.opened import opened
+    from repro_env.model.talk import Details
     from repro_env.store.store import Store
 
     tell = one_run.Marked()
@@ -89,8 +90,8 @@ def main(words: Sequence[str]) -> int:
     store = Store.open()
 
     def run(asked: Asked) -> Done:
-        done = execute(asked, found.spec, found.folder, store=store, tell=tell)
-        tell(one_run.ending(done))
+        done = execute(asked, found.spec, found.folder, store=store, tell=Details(tell))
+        tell.detail(one_run.ending(done))
         if done.compiled:
             from repro_env.flows import bytecode
 

@@ -1,4 +1,4 @@
-"""`repro-env verify`: does a recorded run come back, and at which level?"""
+"""`repro-env verify`: run a recorded run again and compare, with the level of sameness."""
 
 from __future__ import annotations
 
@@ -19,25 +19,25 @@ if TYPE_CHECKING:
     from repro_env.verify.verdict import Verdict
 
 _HELP = """\
-Run a recorded run again, from its own spec, code, data and seed, and say what of its outputs is the same.
+Run a recorded run again, from its own spec, code, data and seed, and compare the outputs.
 
 \b
   repro-env verify latest
   repro-env verify 1f2e3d4c --result 'metrics/*' --ignore '*.png'
 
 The levels: bitwise (every bit of every result), numeric (rounding: tensors within a relative L2 distance of 0.01, numbers
-in text within 0.001), different. Statistical is never claimed from one run. What can be promised on this machine is said
-before the run starts; exit code 0 says that the promise was kept, for every result.
+in text within 0.001), different. Statistical is never claimed from one run. The level to expect on this machine is printed
+before the run starts. What the command prints is shown with --verbose only. A run that left no results is not run again.
 
 Outputs are results, logs (*.log, TensorBoard's event files ...) or volatile (W&B's own files, profiles ...). Only results
-decide; logs are compared and told. In text, dates, times, spans of time, hosts, process numbers and random names do not
-count unless the file is named with --result, and what did not count is told. Files of tensors (.safetensors, .pt, .pth,
-.ckpt, .npz, .npy, .pkl, joblib's) are compared tensor by tensor, SQLite databases (MLflow's and Optuna's among them) row by
-row, in the sandbox; no code in them is run.
+decide; logs are compared and reported. In text, dates, times, durations, hosts, PIDs and random names are ignored unless the
+file is named with --result; what was ignored is reported. Files of tensors (.safetensors, .pt, .pth, .ckpt, .npz, .npy, .pkl,
+joblib's) are compared tensor by tensor, SQLite databases (MLflow's and Optuna's among them) row by row, in the sandbox; no
+code in them is run.
 
-Folders given with --checkpoints are not touched: the new run works on private copies of what lay there before.
+Directories given with --checkpoints are not touched: the new run works on private copies of their content before the run.
 
-Exit code 0: the promised level holds. 1: it does not, or nothing was compared. 128 + N: signal N of yours ended it.
+Exit code 0: every result has the expected level. 1: some have not, or nothing was compared. 128 + N: ended by signal N.
 """
 _SHOWN = 10
 """Files of one kind, unless all are asked for."""
@@ -48,32 +48,31 @@ def add(app: typer.Typer) -> None:
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="A short id, a beginning of one, or `latest`.", metavar="RUN")] = "latest",
+    run: Annotated[str, typer.Argument(help="A short id, the beginning of one, or `latest`.", metavar="RUN")] = "latest",
     result: Annotated[
         list[str] | None,
-        typer.Option(
-            help="Outputs that are results, and nothing in them is masked: a path, a name, a folder, a pattern.", metavar="GLOB"
-        ),
+        typer.Option(help="Outputs to compare exactly as results: a path, a name, a directory or a pattern.", metavar="GLOB"),
     ] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="Outputs that do not count.", metavar="GLOB")] = None,
+    ignore: Annotated[list[str] | None, typer.Option(help="Outputs to leave out of the verdict.", metavar="GLOB")] = None,
     env: Annotated[
-        list[str] | None, typer.Option(help="A variable that the run was given; no record holds values.", metavar="NAME[=VALUE]")
+        list[str] | None, typer.Option(help="Give a variable of the run again; records hold no values.", metavar="NAME[=VALUE]")
     ] = None,
     env_file: Annotated[
-        Path | None, typer.Option("--env-file", help="As `exec --env-file`.", metavar="FILE", show_default=False)
+        Path | None,
+        typer.Option("--env-file", help="Set variables from lines of NAME=VALUE.", metavar="FILE", show_default=False),
     ] = None,
     data: Annotated[
         list[str] | None,
         typer.Option(
-            help="Where data of the run are now, or what a run on the host read and its record does not name. Repeatable.",
+            help="Name where data of the run are now, or data that a run on the host did not record. Repeatable.",
             metavar="SRC[:DST]",
         ),
     ] = None,
-    network: Annotated[bool, typer.Option("--network", help="Let the run reach the network again, as it could before.")] = False,
+    network: Annotated[bool, typer.Option("--network", help="Give the run the network again.")] = False,
     spec: Annotated[
         str | None,
         typer.Option(
-            help="The spec of the run. Default: looked for beside the runs, from here upwards, in the store, in git.",
+            help="The spec of the run. Default: search beside the runs, from here upwards, in the store, in git.",
             metavar="SPEC",
             show_default=False,
         ),
@@ -81,14 +80,14 @@ def command(
     runner: Annotated[
         str | None,
         typer.Option(
-            help="embedded, docker, or host: the live environment and a private copy of the source, without isolation. "
+            help="Run it with embedded, docker or host (the live environment, in a private copy of the source). "
             "Default: the recorded runner; the image for a run on the host.",
             metavar="NAME",
             show_default=False,
         ),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the new run among the others.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="Show every file, however many there are.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the new run.")] = False,
+    all_: Annotated[bool, typer.Option("--all", help="Show every file.")] = False,
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
@@ -110,6 +109,7 @@ def command(
         network=network,
         runner=None if runner is None else runner_of(runner),
         keep=keep,
+        output=say.Screen.level == "verbose",
     )
     done = verify(wanted, store=Store.open(), tell=Marked())
     if json:
@@ -121,7 +121,7 @@ def command(
         show(page, done)
         page.print()
     if done.folder is None and done.verdict.files and not done.verdict.same:
-        say.say("what the new run wrote is gone; with --keep it stays among the runs, to be looked at")
+        say.say("the outputs of the new run were removed; --keep keeps them")
     say.say(f"next: repro-env runs {after(done)}{again(runs)}")
     raise typer.Exit(128 + done.stopped if done.stopped else 0 if done.verdict.same else 1)
 
@@ -154,7 +154,7 @@ def facts(done: Verified) -> dict[str, object]:
 def show(page: Page, done: Verified) -> None:
     found = done.verdict
     page.row("run", f"{done.run.short} ({done.run.folder})", indent=0)
-    page.row("promised", found.promise.sentence.partition(" ")[2].removeprefix("is "), indent=0)
+    page.row("expected", found.promise.sentence.partition(" ")[2], indent=0)
     if done.folder is not None:
         page.row("new run", str(done.folder), indent=0)
     word, _, about = found.sentence.partition(": ")

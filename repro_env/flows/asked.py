@@ -70,6 +70,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Of a run that is run again: `Start.git`."""
     kept: bool = True
     """The run's folder stays; where it does not, it is not spoken of."""
+    output: bool = True
+    """What the command prints reaches our own stdout and stderr."""
 
 
 def given_of(asked: Asked) -> tuple[tuple[Variable, ...], tuple[GivenVariable, ...]]:

@@ -43,12 +43,12 @@ class World:
     def shared(self, chosen: Sequence[Run]) -> tuple[Shared[Any], ...]:
         specs = Shared[_SpecOf]("spec", lambda key: key[0], self._spec)
         images = Shared[tuple[str, _SpecOf]]("image", lambda key: key[0], self._image)
-        code = Shared[tuple[SourceFact, _SpecOf]]("code", lambda key: f"{key[0].path} ({key[0].digest})", self._code)
+        code = Shared[tuple[SourceFact, _SpecOf]]("code", lambda key: f"{key[0].directory} ({key[0].digest})", self._code)
         recipes = Shared[tuple[str, str, SourceFact]]("recipe", lambda key: key[0], self._recipe)
         data = Shared[DataFact]("data", lambda fact: fact.source, self._fingerprint)
         for run in chosen:
             # What differs from the capture is said for people; it decides nothing.
-            source = msgspec.structs.replace(run.start.source, differs=(), frozen=False)
+            source = msgspec.structs.replace(run.start.source, differs=(), directory=str(place(run.start.source)))
             spec = (run.start.spec, run.start.spec_file)
             specs.add(spec, run)
             images.add((run.start.image, spec), run)

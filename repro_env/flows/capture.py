@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from repro_env.base.tree import Tree
 from repro_env.capture import data, distributions, mentions, notebook, python, requirements, source, variables
+from repro_env.capture import target as targets
+from repro_env.capture.target import Target
 from repro_env.flows import dockerfile, egress, files, snapshot, sourcedir
 from repro_env.flows.locate import ours
 from repro_env.image.entry import Contents, Entry, entries_of, members, notes, ordered
@@ -62,6 +64,8 @@ class Captured(msgspec.Struct, frozen=True):
     path: Path
     """Of the spec."""
     spec: Spec
+    target: Target
+    """The Python that was captured, and why it was that one."""
     proven: int
     """Distributions whose wheel is proven: linked, or carried as the original file."""
     mentioned: frozenset[str]
@@ -78,7 +82,11 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     platform = machine.platform()  # first of all: nothing is read on a machine that no image can be for
     variables.check_added(request.env, request.environ)
     never = ours(request.source, request.output)
-    venv = python.venv(request.python, request.environ)
+    target = targets.choose(request.python, request.environ, request.source)
+    tell(f"python  {target.path} ({target.why})")
+    for note in target.notes:
+        tell(f"note: {note}")
+    venv = target.venv
     tree = _look(request, store, never, venv, request.include)
     data.check(request.data)
     mounted = tuple(data.look(path, target, store.hashes, tell) for path, target in request.data)
@@ -91,7 +99,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     programs, asked = _with(request, opened)
     search = Search(request.not_secret, store.facts)
     locked = environment.lock(
-        request.python,
+        target,
         request.environ,
         workspace=request.source,
         programs=programs,
@@ -113,7 +121,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         tree = _look(request, store, never, venv, include)
     if venv is not None:
         tree = source.measured(tree, venv, _size(locked, venv))
-    tell("writing what has to be carried")
+    tell.detail("writing what has to be carried")
     carried = Carried(request.output / "blobs")
     code, problems = _source(tree, include, request, store, carried)
     mentioned = mentions.look(tree.root, tree.found, locked.variables.named)
@@ -167,7 +175,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     sourcedir.remember(spec, store)
     egress.remember(spec, store)
     proven = sum(one.hint.origin != "repacked" for one in locked.identified)
-    return Captured(request.output / "spec.json", spec, proven, mentioned.variables, python.holds_us(locked.facts))
+    return Captured(request.output / "spec.json", spec, target, proven, mentioned.variables, python.holds_us(locked.facts))
 
 
 def _with(request: Request, opened: dlopen.Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:

@@ -7,11 +7,14 @@ places, interpreter or system, and answers with a plan instead of a reason. So t
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
+from repro_env.capture import target as targets
+from repro_env.capture.target import Target
 from repro_env.flows import code, compare, sides, sourcedir
 from repro_env.flows.compare import Compared
 from repro_env.model.errors import DriftError, LockError, NetworkError
@@ -50,8 +53,9 @@ def check(spec: Spec, folder: Path, asked: Asked, *, store: Store, tell: Tell) -
     missing: list[NotCompared] = []
     command = ""
     if asked.environment:
-        command = _command(spec, asked, known=known)
-        more, lacking = _environment(spec, folder, command, asked, store, tell)
+        target = _target(spec, folder, asked, known=known, tell=tell)
+        command = str(target.path)
+        more, lacking = _environment(spec, folder, target, asked, store, tell)
         found += more
         missing += lacking
         more, lacking = code.data(spec.observed.data, asked.data, store, anywhere=known) if asked.project else ([], [])
@@ -62,7 +66,7 @@ def check(spec: Spec, folder: Path, asked: Asked, *, store: Store, tell: Tell) -
         chosen = sourcedir.choose(spec, folder, store=store, given=asked.source)
         root = chosen.path
         if root is None:
-            missing.append(NotCompared(what="source", why=f"no directory with the captured files was found: {chosen.why}"))
+            missing.append(NotCompared(what="source", why=f"{chosen.why}; name the directory of the code with --source"))
         else:
             found += code.different(then, code.live(source, root, folder, store))
     if asked.project and not asked.environment and then is None:
@@ -74,27 +78,32 @@ def check(spec: Spec, folder: Path, asked: Asked, *, store: Store, tell: Tell) -
     )
 
 
-def _command(spec: Spec, asked: Asked, *, known: bool) -> str:
-    """The python to look at. A spec from a stranger may name any program of this machine: it is not started unasked."""
-    if asked.python is not None:
-        return asked.python
-    if not known:
-        raise DriftError(
-            "this spec was not captured here, so no program that it names is started",
-            where=spec.identity.command,
-            hint="name the environment with --python, or check the code alone with --project",
-        )
-    if not Path(spec.identity.command).exists():
-        raise DriftError(
-            "the captured environment is not on this machine",
-            where=spec.identity.command,
-            hint="name another with --python, or check the code alone with --project",
-        )
-    return spec.identity.command
+def _target(spec: Spec, folder: Path, asked: Asked, *, known: bool, tell: Tell) -> Target:
+    """The Python to look at: the given one, else the captured one.
+
+    Where that is gone, or the spec is a stranger's (who may name any program of this machine), it is the one that a
+    variable names. An environment that was only found is not started unasked; the error names it.
+    """
+    command, source = spec.identity.command, (asked.source or folder.parent).resolve()
+    if asked.python is None and known and os.path.lexists(command):
+        target = targets.captured(command, asked.environ, source)
+        for note in target.notes:
+            tell(f"note: {note}")
+        return target
+    chosen = targets.choose(asked.python, asked.environ, source)
+    if chosen.explicit:
+        return chosen
+    raise DriftError(
+        "the captured environment is not on this machine"
+        if known
+        else "this spec was not captured here, so its Python is not run",
+        where=command,
+        hint=f"name the environment (--python {chosen.path}), or check the code alone with --project",
+    )
 
 
 def _environment(
-    spec: Spec, folder: Path, command: str, asked: Asked, store: Store, tell: Tell
+    spec: Spec, folder: Path, target: Target, asked: Asked, store: Store, tell: Tell
 ) -> tuple[list[Difference], list[NotCompared]]:
     """The files as they are under the captured variables; the variables by themselves."""
     captured = sides.of_spec(spec, folder, "the capture", store)
@@ -102,7 +111,7 @@ def _environment(
     source = spec.observed.source
     try:
         live = sides.of_live(
-            command,
+            target,
             under(spec, asked.environ),
             workspace=Path(source.path) if source is not None else folder,
             programs=spec.observed.programs,
@@ -116,7 +125,7 @@ def _environment(
         # Something new is there that an index was asked about. Names and versions can be told without it.
         why = f"what is new could not be identified: {error}"
         missing = [NotCompared(what="files of the environment", why=why)]
-        return [*found, *_by_name(spec, command, asked.environ)], missing
+        return [*found, *_by_name(spec, target, asked.environ)], missing
     found += compare.environments(captured, live, store).differences
     return found, []
 
@@ -146,11 +155,11 @@ def _variables(spec: Spec, environ: Mapping[str, str]) -> tuple[Difference, ...]
     return tuple(found)
 
 
-def _by_name(spec: Spec, command: str, environ: Mapping[str, str]) -> tuple[Difference, ...]:
+def _by_name(spec: Spec, target: Target, environ: Mapping[str, str]) -> tuple[Difference, ...]:
     """Distributions of the environment's own prefix by name and version, without a proof of what is in them."""
     from repro_env.capture import distributions, python
 
-    scanned = distributions.scan(python.interpret(command, environ).layout)
+    scanned = distributions.scan(python.interpret(target, environ).layout)
     there = {one.facts.name: one.facts.version for one in scanned.distributions}
     prefix = spec.identity.layout.prefix + "/"
     seen = [one for one in spec.observed.distributions if one.site is None or one.site.startswith(prefix)]

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.capture import target
 from repro_env.flows import code, compare, images, sides
 from repro_env.flows.operand import ImageOperand, LiveOperand, Operand, SpecOperand, operand
 from repro_env.flows.sides import Side
@@ -91,7 +92,7 @@ def _side(one: Operand, other: Operand, start: Path, environ: Mapping[str, str],
     spec = other.spec if isinstance(other, SpecOperand) else None
     code_of = spec.observed.source if spec is not None else None
     side = sides.of_live(
-        one.python if isinstance(one, LiveOperand) else None,
+        target.choose(one.python if isinstance(one, LiveOperand) else None, environ, start.resolve()),
         environ,
         workspace=Path(code_of.path) if code_of is not None else start,
         programs=spec.observed.programs if spec is not None else (),

@@ -11,8 +11,8 @@ from repro_env.flows import dockerfile
 from repro_env.image import config
 from repro_env.model import codec
 from repro_env.model.errors import BuildError, UsageError
-from repro_env.model.spec import Identity, Spec
-from repro_env.model.talk import Tell
+from repro_env.model.spec import Spec
+from repro_env.model.talk import Details, Tell
 from repro_env.render.dockerfile import refusal
 from repro_env.store.store import Store
 
@@ -66,9 +66,10 @@ def built(spec: Spec, folder: Path, *, store: Store, tell: Tell, name: str = "",
         builder = "BuildKit" if opened.facts.buildkit else f"{opened.facts.product}'s builder"
         version = f"{opened.facts.product} {opened.facts.version}"
         tell.detail(f"{version} builds with {builder}, without network")
-        image = docker.build(opened, files, tell)
-        tell(f"comparing {len(wanted):,} paths with the capture")
-        found = saved.differences(saved.read(opened, image), wanted, _settings(spec.identity))
+        with tell.progress(0, f"building with {builder}"):
+            image = docker.build(opened, files, Details(tell))
+        with tell.progress(0, f"comparing {len(wanted):,} paths with the capture"):
+            found = saved.differences(saved.read(opened, image), wanted, msgspec.to_builtins(config.settings(spec.identity)))
         if found:
             called = f"repro-env-differs:{image.removeprefix('sha256:')[:12]}"
             docker.name_it(opened, image, called)
@@ -100,12 +101,3 @@ def _needed(spec: Spec) -> bytes:
             "expected": {"layers": spec.expected.layers},
         }
     )
-
-
-def _settings(identity: Identity) -> dict[str, object]:
-    """Of the image's config, those that the spec decides."""
-    return {
-        "Env": [f"{one.name}={one.value}" for one in identity.config.env],
-        "Labels": {config.LABEL: codec.digest(identity)},
-        "WorkingDir": "/",
-    }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
+from repro_env.capture import target as targets
 from repro_env.flows import snapshot
 from repro_env.flows.asked import Asked
 from repro_env.flows.opening import some
@@ -74,7 +75,7 @@ def _imported_from(spec: Spec, directory: str) -> list[str]:
     ]
 
 
-def check_drift(spec: Spec, folder: Path, launch: Launch, store: Store, tell: Tell) -> None:
+def check_drift(asked: Asked, spec: Spec, folder: Path, launch: Launch, store: Store, tell: Tell) -> None:
     """The live environment has to be the captured one, file for file. `folder` holds the spec."""
     from repro_env.flows import compare, sides
 
@@ -83,9 +84,12 @@ def check_drift(spec: Spec, folder: Path, launch: Launch, store: Store, tell: Te
     environ.pop("PYTHONPATH")  # it names our seeds first
     if captured is not None:
         environ["PYTHONPATH"] = captured
+    target = targets.captured(spec.identity.command, asked.environ, Path(launch.workspace))
+    for note in target.notes:
+        tell(f"note: {note}")
     with tell.progress(0, "checking that the environment is the captured one"):
         live = sides.of_live(
-            spec.identity.command,
+            target,
             environ,
             workspace=Path(plan.workspace_of(spec)),  # what of the environment leads there is the code, wherever that is now
             programs=spec.observed.programs,

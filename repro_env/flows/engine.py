@@ -34,9 +34,9 @@ def load(asked: Asked, spec: Spec, store: Store, tell: Tell) -> None:
     layers = [_layer(store, one.diff_id) for one in spec.expected.layers]
     with engines.opened(environ=asked.environ) as engine:
         if not output.has(engine, spec.expected.image_id):
-            tell(f"the image is not in {engine.facts.product} yet: loading it first")
             data = config.config(spec.identity, [one.diff_id for one in spec.expected.layers])
-            output.load(engine, data, layers, output.default_name(spec.expected.image_id))
+            with tell.progress(0, f"loading the image into {engine.facts.product}"):
+                output.load(engine, data, layers, output.default_name(spec.expected.image_id))
 
 
 def _layer(store: Store, diff_id: str) -> Layer:

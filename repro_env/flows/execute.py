@@ -21,7 +21,7 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, parents, recipe, records
-from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot, sourcedir
+from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
 from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, passed_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host, check_imports
 from repro_env.flows.locate import runs_beside
@@ -80,9 +80,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     runs = runs_of(folder, asked.runs)
     given, facts_given = given_of(asked)
     chosen = sourcedir.choose(spec, folder, store=store, given=asked.source, frozen=asked.frozen)
-    if asked.runner == "host":
-        check_host(asked, spec, chosen)
-    workspace = str(chosen.path) if asked.runner == "host" and not asked.private else plan.workspace_of(spec)
+    workspace = str(chosen.root) if asked.runner == "host" and not asked.private else plan.workspace_of(spec)
     here = asked.here if asked.repeats else chosen.inside(asked.here, workspace)
     mounts = mounts_of(asked, spec, here, tell)
     check_save(asked)
@@ -97,7 +95,10 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().load(asked, spec, store, tell)
     written = [Path(one.source) for one in mounts if one.kind == "checkpoints"]
-    source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written)
+    if asked.runner == "host":
+        check_host(asked, spec, chosen)
+    with tell.progress(0, "reading the source"):
+        source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written)
     if asked.runner == "host":
         check_imports(spec, source, folder, runs=runs, store=store)
     git = repository.Shown()
@@ -130,8 +131,9 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     )
     launch = plan.plan(spec, request)
     if asked.runner == "host":
-        check_drift(spec, folder, launch, store, tell)
-    held = before.take(mounts, store)
+        check_drift(asked, spec, folder, launch, store, tell)
+    with tell.progress(0, "reading checkpoints"):
+        held = before.take(mounts, store)
     start = Start(
         schema="repro-env/run-start/1",
         id=run_id,
@@ -198,7 +200,8 @@ def _run(
             annotation.add(recording.folder, kind=kind, text=text)
         before.write(recording.folder, before.BEFORE, held)
         began = time.monotonic()
-        outcome = backend.run(launch, folder=recording.folder)
+        with contextlib.nullcontext() if asked.output else streams.silent((1, 2)):
+            outcome = backend.run(launch, folder=recording.folder)
     except ReproEnvError:
         if backend.began:
             _interrupted(launch, source, recording, backend)
@@ -206,7 +209,7 @@ def _run(
             recording.discard()
         raise
     seconds = time.monotonic() - began
-    with undisturbed():
+    with undisturbed(), tell.progress(0, "recording outputs"):
         files = recording.folder / "files"
         removed: tuple[str, ...] = ()
         problems: list[str] = []

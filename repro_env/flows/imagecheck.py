@@ -14,8 +14,9 @@ from msgspec import Meta
 from repro_env.build import expected
 from repro_env.build.packed import moved
 from repro_env.image import config, flat, foreign, layer, record
-from repro_env.image.entry import Entry
+from repro_env.image.entry import Entry, ordered
 from repro_env.image.foreign import Scanned
+from repro_env.image.stack import below
 from repro_env.io import machine
 from repro_env.model import codec
 from repro_env.model.errors import ArtifactError, BuildError, SpecError
@@ -38,6 +39,8 @@ _CONFIGS = (CONFIG, "application/vnd.docker.container.image.v1+json", "")
 
 class _Parts(msgspec.Struct, frozen=True):
     Labels: dict[str, str] | None = None
+    User: str | None = None
+    WorkingDir: str | None = None
 
 
 class _Rootfs(msgspec.Struct, frozen=True):
@@ -65,7 +68,8 @@ class Work:
             self.manifest_digest = self._whole("manifest", one.manifest)[1]
         data, self.image_id = self._whole("config", one.config)
         self._read = self._config(data)
-        self.label = ((self._read.config or _Parts()).Labels or {}).get(config.LABEL, "") if self._read else ""
+        self._settings = (self._read.config if self._read else None) or _Parts()
+        self.label = (self._settings.Labels or {}).get(config.LABEL, "")
         self.diff_ids = self._read.rootfs.diff_ids if self._read else []
 
     def _whole(self, part: Literal["manifest", "config"], piece: Piece) -> tuple[bytes, str]:
@@ -201,8 +205,12 @@ class Work:
         wanted = [layer.diff_id for layer in spec.expected.layers]
         with_source = self.diff_ids[:-1] == wanted
         if tree and (self.diff_ids == wanted or with_source) and not any(one.part in ("layer", "config") for one in self.wrong):
-            if not with_source and self.image_id != spec.expected.image_id:
-                self._bad("spec", "the config", f"makes the image {self.image_id}, and the spec expects {spec.expected.image_id}")
+            source = spec.observed.source if with_source else None
+            # The user that the image starts as is the choice of whoever rebuilt it.
+            wanted_config = config.config(spec.identity, self.diff_ids, source=source, user=self._settings.User or "")
+            if manifests.digest_of(wanted_config) != self.image_id:
+                expected_id = manifests.digest_of(wanted_config)
+                self._bad("spec", "the config", f"makes the image {self.image_id}, and the spec expects {expected_id}")
             if with_source:
                 self._source(spec, folder)
             # Every layer is the expected one, so every file is, those that RECORD does not know included.
@@ -213,11 +221,21 @@ class Work:
             return None
         try:
             known = {entry.path: entry for entry in expected.entries(spec, folder, store)}
+            known = {**self._code(spec, folder, store), **known}
         except (ArtifactError, BuildError) as error:
             self.unseen.append(NotCompared(what=verify.SPEC, why=f"which files it means cannot be told: {error}"))
             return None
         self.wrong = [*verify.with_spec(self.wrong, known, tree), *verify.against(known, tree)]
         return len(known)
+
+    def _code(self, spec: Spec, folder: Path, store: Store) -> Mapping[str, Entry]:
+        """The paths of the source, if the image says that it holds it, as one that was built from the Dockerfile does."""
+        source = spec.observed.source
+        if source is None or self._settings.WorkingDir != source.path:
+            return {}
+        entries = Carried(folder / "blobs").entries(source.tree, store.facts)
+        root = source.path.lstrip("/")
+        return {entry.path: entry for entry in ordered(below(entry, root) for entry in entries)}
 
     def _source(self, spec: Spec, folder: Path) -> None:
         """The layer that `--with-source` puts above all others."""

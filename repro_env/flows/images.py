@@ -81,7 +81,7 @@ def of_side(side: Side, store: Store) -> Image:
         image_id=side.image_id,
         digest=side.digest,
         architecture=side.identity.platform.architecture,
-        env={one.name: one.value for one in side.identity.config.env},
+        env=config.variables(side.identity),
         layers=tuple(kinds),
         tree=lambda diff_id: _stored(diff_id, store) or _told(kinds[diff_id], side, store),
         holds={one.diff_id: one.holds for one in side.layers},

@@ -32,8 +32,6 @@ from repro_env.store.store import Store
 _DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})")
 _LEAST = 4
 """Characters of a run's name that may stand for it."""
-_LONG = 1 << 30
-"""Bytes to read from which on it is told."""
 
 
 class Answer(msgspec.Struct, frozen=True):
@@ -164,9 +162,8 @@ class _Story:
         self._look(near=self._near)
         try:
             size = path.stat().st_size
-            if size >= _LONG:
-                self._tell(f"hashing {path.name} ({size:,} bytes)")
-            digest = f"sha256:{sha256_of(path)}"
+            with self._tell.progress(0, f"hashing {path.name}"):
+                digest = f"sha256:{sha256_of(path)}"
         except OSError as error:
             raise DataError(f"cannot be read: {error.strerror}", where=str(path), hint="make it readable for you") from None
         if digest == lineage.EMPTY:

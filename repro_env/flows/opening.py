@@ -43,62 +43,51 @@ def announce(
     how = f", image {start.image.removeprefix('sha256:')[:12]}"
     if asked.runner == "host":
         how = f" on the host, without isolation{', in a private copy of the source' if asked.private else ''}"
-    tell(f"run {short(start.id)}{how}, seed {start.seed}; {_state(asked, start, chosen)}")
+    tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(asked, spec, start, chosen)}")
+    if start.source.directory is not None and (hint := _own_code(asked, spec, chosen)):
+        tell(f"{asked.here} is not the source of this run{hint}")
     if asked.private and not _is_held(asked):
         tell.warn("this kernel has no Landlock (Linux 5.19): the command can write to your own files by their absolute paths")
     for text in _unused(asked, spec, start, launch):
         tell(text)
-    here = asked.here if asked.repeats else chosen.inside(asked.here, launch.workspace)
     if asked.runner != "host":
         missing = plan.named_paths(
             asked.command,
             here=str(asked.here),
-            seen=str(here),
+            seen=launch.cwd,
             exists=os.path.exists,
             inside=lambda path: is_inside(path, launch, source, store),
         )
         for path, seen in missing:
             option = path if path == seen else f"{path}:{seen}"
             tell(f"{path} is named in the command and not in the run; to bring it: --data {option}")
-    for text in _details(asked, spec, start, where, chosen, git, launch, here):
+    for text in _details(asked, start, where, chosen, git, launch):
         tell.detail(f"  {text}")
 
 
-def _state(asked: Asked, start: Start, chosen: SourceDirectory) -> str:
-    """Which code is used, in a few words."""
+def _source(asked: Asked, spec: Spec, start: Start, chosen: SourceDirectory) -> str:
+    """Which code is used, and what of it differs from the capture."""
     fact = start.source
     if asked.repeats:
         return "source of the run"
     if fact.directory is None:
-        return f"captured source ({chosen.why})"
+        hint = "" if asked.frozen else _own_code(asked, spec, chosen) or "; to run the code in a directory: --source DIR"
+        return f"captured source ({chosen.why}{hint})"
+    moved = "" if fact.directory == plan.workspace_of(spec) else f"{fact.directory} "
     changes = [line for line in fact.differs if not line.endswith(f"({snapshot.OUTPUT})")]
-    state = f"changed since capture: {some(changes, ', ', _FEW)}" if changes else "source as captured"
     outputs = len(fact.differs) - len(changes)
-    return state + (f", with {outputs:,} output{'s' * (outputs > 1)} of earlier runs on the host" if outputs else "")
+    more = f", with {outputs:,} output{'s' * (outputs > 1)} of earlier runs on the host" if outputs else ""
+    if not changes:
+        return f"source {moved}as captured{more}"
+    return f"{f'source {moved}' if moved else ''}changed since capture: {some(changes, ', ', _FEW)}{more}"
 
 
-def _details(
-    asked: Asked, spec: Spec, start: Start, where: Path, chosen: SourceDirectory, git: Shown, launch: Launch, here: Path
-) -> Iterator[str]:
-    if asked.kept:
-        yield f"directory {where}"
-    if start.determinism != "warn" or asked.threads is not None:
-        threads = f", {asked.threads} thread{'s' * (asked.threads > 1)}" if asked.threads is not None else ""
-        yield f"determinism {start.determinism}{threads}"
-    yield f"source {_source(asked, start, chosen)}"
-    if git.text:
-        yield git.text
-    for mount in start.data:
-        access = "read-only" if _is_held(asked) else "not protected: the host runner can write there"
-        access = access if mount.kind == "data" else "writable"
-        yield f"{mount.kind} {mount.source}" + (f" at {mount.target}" if mount.target != mount.source else "") + f" ({access})"
-    if launch.cwd != str(here):
-        yield f"working folder {launch.cwd}: {asked.here} is not part of the source{_own_code(asked, spec, chosen)}"
-    if start.passed:
-        yield f"passed on to the command by the host runner, and absent from runs in the image: {some(start.passed, ', ')}"
-    if not asked.network:
-        network = "no network" if asked.runner != "host" else "the network is this machine's"
-        yield f"{network}; W&B and Hugging Face are set to offline (--network)"
+def _own_code(asked: Asked, spec: Spec, chosen: SourceDirectory) -> str:
+    """A hint for who stands in another copy of the code than the one that is used."""
+    source, used = spec.observed.source, asked.source is not None or asked.repeats
+    if source is None or used or asked.here == chosen.path or not sourcedir.holds(source, asked.here):
+        return ""
+    return f"; to run the code here: --source {shlex.quote(str(asked.here))}"
 
 
 def _is_held(asked: Asked) -> bool:
@@ -106,24 +95,28 @@ def _is_held(asked: Asked) -> bool:
     return asked.runner != "host" or (asked.private and landlock.is_available())
 
 
-def _source(asked: Asked, start: Start, chosen: SourceDirectory) -> str:
-    """Which code is used, and what of it differs from the capture."""
+def _details(asked: Asked, start: Start, where: Path, chosen: SourceDirectory, git: Shown, launch: Launch) -> Iterator[str]:
+    if asked.kept:
+        yield f"directory {where}"
+    if start.determinism != "warn" or asked.threads is not None:
+        threads = f", {asked.threads} thread{'s' * (asked.threads > 1)}" if asked.threads is not None else ""
+        yield f"determinism {start.determinism}{threads}"
     fact = start.source
-    if asked.repeats:
-        return f"{fact.path} (the run's)"
-    if fact.directory is None:
-        return f"{fact.path} (the captured files: {chosen.why})"
-    state = "as captured" if not fact.differs else f"differs from the capture: {some(fact.differs, ', ')}"
-    moved = "" if start.runner == "host" or fact.directory == fact.path else f", seen by the run at {fact.path}"
-    return f"{fact.directory} (live, {state}{moved})"
-
-
-def _own_code(asked: Asked, spec: Spec, chosen: SourceDirectory) -> str:
-    """A hint for who stands in another copy of the code than the one that is used."""
-    source = spec.observed.source
-    if source is None or asked.source is not None or asked.here == chosen.root or not sourcedir.holds(source, asked.here):
-        return ""
-    return f"; to run the code here: --source {shlex.quote(str(asked.here))}"
+    yield f"source {fact.directory or 'as captured'}" + (f" at {fact.path}" if fact.directory != fact.path else "")
+    yield from (f"  {line}" for line in fact.differs)
+    if git.text:
+        yield git.text
+    for mount in start.data:
+        access = "read-only" if _is_held(asked) else "not protected: the host runner can write there"
+        access = access if mount.kind == "data" else "writable"
+        yield f"{mount.kind} {mount.source}" + (f" at {mount.target}" if mount.target != mount.source else "") + f" ({access})"
+    if launch.cwd != str(asked.here if asked.repeats else chosen.inside(asked.here, launch.workspace)):
+        yield f"working folder {launch.cwd}: {asked.here} is not part of the source"
+    if start.passed:
+        yield f"passed on to the command by the host runner, and absent from runs in the image: {some(start.passed, ', ')}"
+    if not asked.network:
+        network = "no network" if asked.runner != "host" else "the network is this machine's"
+        yield f"{network}; W&B and Hugging Face are set to offline (--network)"
 
 
 def _unused(asked: Asked, spec: Spec, start: Start, launch: Launch) -> Iterator[str]:

@@ -1,6 +1,6 @@
 """The story of `repro-env pack`: a spec's folder, and with it all that it needs, as one file.
 
-The file is a tar by layer rule 1 (`image.tar`), so the same folder gives the same bytes, and `flows.packed` reads it
+The file is a tar by layer rule 2 (`image.tar`), so the same folder gives the same bytes, and `flows.packed` reads it
 as strictly as a layer.
 """
 

@@ -20,6 +20,7 @@ from repro_env.build.sources import Artifact, Finder, Search
 from repro_env.build.trees import Trees
 from repro_env.flows import code, egress
 from repro_env.flows.rebuild import check_platform
+from repro_env.flows.send import notes
 from repro_env.image.entry import CHUNK
 from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.model.errors import ArtifactError
@@ -80,6 +81,8 @@ def push(spec: Spec, folder: Path, to: Reference, *, frozen: bool = False, store
     check_platform(spec)
     code.check_left_out(spec, folder, frozen=frozen, store=store)
     egress.check(spec, folder, store=store)
+    for note in notes(spec):
+        tell(note)
     others = [one.repository.partition("/")[2] for one in remote.read(folder).copies if one.repository.startswith(f"{to.host}/")]
     with store.temp.folder() as held, Registry(to.host, folder=held) as registry:
         tag = registry.head(to.repository, to.tag)

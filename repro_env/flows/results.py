@@ -96,6 +96,12 @@ def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
     return Side(digests, places, end, folder, copy)
 
 
+def kinds(side: Side, globs: Globs) -> set[outputs.Kind]:
+    """The kinds of all that a run left: outputs, links, and files of the source that it deleted."""
+    links = [line.partition(" -> ")[0] for line in side.end.others if " -> " in line]
+    return {globs.of(path) for path in (*side.digests, *side.end.removed, *links)}
+
+
 def compare(left: Side, right: Side, globs: Globs, look: Look) -> tuple[File, ...]:
     """Everything that two runs left: pairs by digest, then by what is in them."""
     paired = pair(left.digests, right.digests)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from urllib.parse import unquote
 
 import msgspec
 
@@ -12,6 +14,7 @@ from repro_env.build.proven import Sent, recall
 from repro_env.flows import egress, outputs
 from repro_env.flows.outputs import Target
 from repro_env.flows.rebuild import Rebuilt, rebuild
+from repro_env.image import layout
 from repro_env.image.output import Output
 from repro_env.io.files import atomic_write
 from repro_env.model.errors import UsageError
@@ -19,12 +22,15 @@ from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.store.store import Store
 
+_NO_USER = 2**32 - 1
+"""The ID that no user can have."""
+
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
     """What became of the image."""
 
     image_id: str
-    """Of what was sent. The spec's, unless it holds the source too."""
+    """Of what was sent. The spec's, unless it holds the source too or starts as another user than root."""
     environment_id: str
     """The spec's."""
     spec_digest: str
@@ -53,16 +59,27 @@ def send(
     here: Path,
     dry_run: bool = False,
     source: bool = False,
+    user: str | None = None,
     provenance: Path | None = None,
 ) -> Delivery:
     """Send the image of a spec. `folder` holds the spec; `here`: what the paths of the command line are relative to.
 
-    `source`: with the code as last layer. `provenance`: a file for the statement of what the image was made of.
+    `source`: with the code as last layer. `user`: `UID` or `UID:GID` that it starts as, default root. `provenance`: a file for the statement of what the image was made of.
     With `dry_run` nothing is changed. Raises `UsageError`, and as `build.packing.pack` and the outputs do.
     """
     if target.kind == "squashfs":
-        return _squashed(
-            spec, folder, target, store=store, tell=tell, here=here, dry_run=dry_run, more=source or bool(provenance)
+        if source or user is not None or provenance is not None:
+            raise UsageError(
+                "does not go with squashfs:",
+                where="--with-source, --user, --provenance",
+                hint="use oci: or docker-archive: for these",
+            )
+        return _squashed(spec, folder, target, store=store, tell=tell, here=here, dry_run=dry_run)
+    if user is not None and not _is_user(user):
+        raise UsageError(
+            f"must be a numeric user ID above 0, alone or with a group ID (got {user!r})",
+            where="--user",
+            hint="for example --user 1000 or --user 1000:1000",
         )
     if target.kind == "registry":
         egress.check(spec, folder, store=store)
@@ -75,15 +92,18 @@ def send(
         where="",
         layers=layers,
     )
+    if not source:
+        for note in notes(spec):
+            tell(note)
     with outputs.opened(target, spec, folder, store, here=here, dry_run=dry_run) as output:
-        there = None if source or not target.local else _there(spec, folder, store, output)
+        there = None if source or not target.local else _there(spec, folder, store, output, user=user or "")
         if dry_run:
             plan = _plan(spec, folder, store, output, source=source) if there is None else None
             return msgspec.structs.replace(done, plan=plan)
         sent = (
             there(output)
             if there is not None
-            else _sent(spec, folder, store, output, source=source, local=target.local, tell=tell)
+            else _sent(spec, folder, store, output, source=source, user=user or "", local=target.local, tell=tell)
         )
     if not sent.made:
         tell(f"nothing to send: all {len(sent.layers)} layers are there, {_CHECKED[target.kind]}")
@@ -101,19 +121,56 @@ def send(
     )
 
 
-def _there(spec: Spec, folder: Path, store: Store, output: Output) -> Callable[[Output], Sent] | None:
+def notes(spec: Spec) -> Iterator[str]:
+    """What whoever starts a container from the image without the source has to know, a line each."""
+    source, identity = spec.observed.source, spec.identity
+    if source is None:
+        return
+    places = (identity.layout, *identity.others)
+    editable = [unquote(one.direct_url.removeprefix("file://")) for one in spec.observed.distributions if one.editable]
+    imported = [
+        path
+        for path in (*spec.observed.startup.sys_path, *editable)
+        if _within(path, source.path) and not any(_within(path, place.prefix) for place in places)
+    ]
+    if imported:
+        yield (
+            f"note: Python imports code from {imported[0]}, and the image does not hold it: "
+            f"add --with-source, or mount the project at {source.path}"
+        )
+    hidden = [place.prefix for place in places if place.in_place and _within(place.prefix, source.path)]
+    if hidden:
+        yield f"note: the image holds its environment at {hidden[0]}: do not mount the project at {source.path}, that hides it"
+    if spec.observed.home:
+        yield (
+            f"note: the captured library configuration ({', '.join(spec.observed.home[:3])}) is used in a container "
+            f"if it is started with HOME={layout.HOME}"
+        )
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def _is_user(text: str) -> bool:
+    """Whether an image config can name it so that Kubernetes sees that it is not root (`runAsNonRoot`)."""
+    found = re.fullmatch(r"([1-9][0-9]{0,9})(?::([0-9]{1,10}))?", text)
+    return found is not None and all(int(number) < _NO_USER for number in found.groups("0"))
+
+
+def _there(spec: Spec, folder: Path, store: Store, output: Output, *, user: str) -> Callable[[Output], Sent] | None:
     """How to name the image, when all of it was proven before and is there."""
-    known = recall(spec, folder, store)
+    known = recall(spec, folder, store, user=user)
     if known is None or not all(output.has(one) for one in known[0].layers):
         return None
     image, layers = known
     return lambda output: Sent(image=image, layers=layers, where=output.finish(image), made=(), fetched=0, sent=0)
 
 
-def _sent(spec: Spec, folder: Path, store: Store, output: Output, *, source: bool, local: bool, tell: Tell) -> Sent:
+def _sent(spec: Spec, folder: Path, store: Store, output: Output, *, source: bool, user: str, local: bool, tell: Tell) -> Sent:
     from repro_env.build.packing import Packing  # takes long to import
 
-    return Packing(spec, folder, store, output, source=source, local=local).run(tell)
+    return Packing(spec, folder, store, output, source=source, user=user, local=local).run(tell)
 
 
 def _plan(spec: Spec, folder: Path, store: Store, output: Output, *, source: bool) -> Plan:
@@ -141,14 +198,8 @@ def _vouch(spec: Spec, sent: Sent, path: Path, target: Target) -> None:
         raise UsageError(f"cannot be written: {error.strerror}", where=str(path), hint="name another file") from None
 
 
-def _squashed(
-    spec: Spec, folder: Path, target: Target, *, store: Store, tell: Tell, here: Path, dry_run: bool, more: bool
-) -> Delivery:
+def _squashed(spec: Spec, folder: Path, target: Target, *, store: Store, tell: Tell, here: Path, dry_run: bool) -> Delivery:
     """A file system image has the unpacked layers in it, so they are made first."""
-    if more:
-        raise UsageError(
-            "does not go with squashfs:", where="--with-source, --provenance", hint="use oci: or docker-archive: for these"
-        )
     from repro_env.output import squashfs
 
     path = here / target.place
@@ -167,5 +218,6 @@ def _squashed(
     if dry_run:
         return done
     trees = [tree for diff_id in built.layers if (tree := store.layers.path(diff_id)) is not None]
-    where = squashfs.write(trees, path)
+    with tell.progress(0, f"writing {path.name}"):
+        where = squashfs.write(trees, path)
     return msgspec.structs.replace(done, where=where, made=built.layers)

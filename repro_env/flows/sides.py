@@ -9,6 +9,7 @@ from typing import Literal
 import msgspec
 
 from repro_env.base.tree import Tree
+from repro_env.capture.target import Target
 from repro_env.flows import trees
 from repro_env.flows.paths import Owners
 from repro_env.flows.trees import Held
@@ -52,7 +53,7 @@ def of_spec(spec: Spec, folder: Path, name: str, store: Store) -> Side:
 
 
 def of_live(
-    python: str | None,
+    python: Target | str,
     environ: Mapping[str, str],
     *,
     workspace: Path,

@@ -15,7 +15,6 @@ from repro_env.model.spec import Source, Spec
 from repro_env.store.store import Store
 
 _CAPTURED = "captured-here"
-_OPTION = "--source DIR uses the code in a directory"
 
 
 class SourceDirectory(msgspec.Struct, frozen=True):
@@ -49,12 +48,12 @@ def choose(spec: Spec, folder: Path, *, store: Store, given: Path | None = None,
             raise UsageError("is not a directory", where=f"--source {given}", hint="name the directory that holds the code")
         return SourceDirectory(given.resolve(), "", given.resolve())
     if folder.is_relative_to(store.root):
-        why = "" if frozen else f"a bundle or a registry's reference has no directory beside it; {_OPTION}"
-        return SourceDirectory(None, why or "--frozen", Path(source.path))
+        why = "--frozen" if frozen else "a bundle or a registry's reference has no directory beside it"
+        return SourceDirectory(None, why, Path(source.path))
     near = beside(source, folder)
     if not holds(source, near):
-        return SourceDirectory(None, "--frozen" if frozen else f"{near} holds none of them; {_OPTION}", Path(source.path))
-    if not (_is_contained(near, folder) or is_known(spec, folder, store)):
+        return SourceDirectory(None, "--frozen" if frozen else f"{near} holds none of the captured files", Path(source.path))
+    if not (_is_contained(near, folder) or _is_captured_here(spec, store)):
         if frozen:
             return SourceDirectory(None, "--frozen", Path(source.path))
         raise SourceError(
@@ -95,10 +94,19 @@ def is_known(spec: Spec, folder: Path, store: Store) -> bool:
     if source is None:
         return False
     in_it = os.path.realpath(runs_beside(folder).parent) == os.path.realpath(source.path)
-    return in_it or store.facts.get(_CAPTURED, f"{spec.digest} {source.path}") is not None
+    return in_it or _is_captured_here(spec, store)
+
+
+def _is_captured_here(spec: Spec, store: Store) -> bool:
+    source = spec.observed.source
+    return source is not None and store.facts.get(_CAPTURED, _key(spec, source)) is not None
 
 
 def remember(spec: Spec, store: Store) -> None:
     """Note that this spec was captured here."""
     if spec.observed.source is not None:
-        store.facts.put(_CAPTURED, f"{spec.digest} {spec.observed.source.path}", b"here")
+        store.facts.put(_CAPTURED, _key(spec, spec.observed.source), b"here")
+
+
+def _key(spec: Spec, source: Source) -> str:
+    return f"{spec.digest} {source.path} {source.relative}"

@@ -123,8 +123,9 @@ def collect(
     if dry_run:
         return Collected(going, found.size, dry_run=True)
     if going:
-        tell(f"removing {len(going):,} of {len(found.things):,} things")
-    gone = gc.remove(store, going, since=since, patience=patience)
+        tell.detail(f"removing {len(going):,} of {len(found.things):,} things")
+    with tell.progress(0, "removing"):
+        gone = gc.remove(store, going, since=since, patience=patience)
     return Collected(gone, found.size, dry_run=False)
 
 

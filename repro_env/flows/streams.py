@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 
 @contextlib.contextmanager
@@ -23,18 +23,19 @@ def aside() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def silent() -> Iterator[None]:
-    """Nothing that runs in the block reads the caller's input or writes among the run's own lines."""
+def silent(handles: Sequence[int] = (0, 1, 2)) -> Iterator[None]:
+    """In the block these standard streams lead to /dev/null."""
     _flush()
     with contextlib.ExitStack() as stack:
         nowhere = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
         stack.callback(os.close, nowhere)
-        for handle in (0, 1, 2):  # all there: `__main__.occupied`
+        for handle in handles:  # all there: `__main__.occupied`
             held = os.dup(handle)
             stack.callback(os.close, held)
             stack.callback(os.dup2, held, handle)
             os.dup2(nowhere, handle)
         yield
+        _flush()
 
 
 def _flush() -> None:

@@ -6,6 +6,7 @@ lay in its `--checkpoints`. What it needs and is not there any more is a reason 
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from repro_env.flows.results import Globs
 from repro_env.flows.runs import where
 from repro_env.model.run import End, RunnerName
 from repro_env.model.spec import Spec
-from repro_env.model.talk import Tell
+from repro_env.model.talk import Details, Tell
 from repro_env.run import plan, pycache
 from repro_env.run.bytecode import Module
 from repro_env.store.store import Store
@@ -52,6 +53,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     runner: RunnerName | None = None
     """Of the new run; None for the recorded one, and the image for a run on the host."""
     keep: bool = False
+    output: bool = False
+    """Show what the command prints."""
 
 
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
@@ -93,10 +96,15 @@ def verify(
     asked = origin.asked(run, end, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
     asked = msgspec.structs.replace(asked, data=(*asked.data, *unrecorded))
     promise = judging.promised(run.start, end, _here(run, end, spec, asked, store, [target for _, target in unrecorded]))
+    kinds = results.kinds(left, wanted.globs)
+    if "result" not in kinds:
+        problem = f"{judging.nothing(kinds)}. The command was not run again"
+        return Verified(run=run, verdict=judging.verdict((), promise, problem=problem))
     tell(promise.sentence)
     problems = origin.data(run, store, tell)
     with store.temp.folder() as temporary:
-        mounts, changed = origin.checkpoints(run, temporary / "checkpoints")
+        with tell.progress(0, "copying checkpoints"):
+            mounts, changed = origin.checkpoints(run, temporary / "checkpoints")
         if problems or changed:
             return Verified(run=run, verdict=_cannot_start((*problems, *changed), promise))
         asked = msgspec.structs.replace(
@@ -104,12 +112,13 @@ def verify(
             checkpoints=tuple((one.source, one.target) for one in mounts),
             runs=run.folder.parent if wanted.keep else temporary / "runs",
             kept=wanted.keep,
+            output=wanted.output,
         )
         if asked.hidden:
-            count = "its modules are" if asked.hidden == "all" else _modules(len(asked.hidden), "is", "are")
-            tell(f"{count} compiled once more, as the run did: where objects lie depends on it")
-        with streams.aside():
-            done = execute(asked, origin.expecting(spec, run), folder, store=store, tell=tell, backend=backend)
+            tell.detail("recompiling bytecode, as in the original run (it affects the order of sets)")
+        label = f"running again, which took {end.seconds:.0f} s then"
+        with streams.aside(), contextlib.nullcontext() if wanted.output else tell.progress(0, label):
+            done = execute(asked, origin.expecting(spec, run), folder, store=store, tell=Details(tell), backend=backend)
         kept = done.folder if wanted.keep else None
         outcome = done.end.outcome
         if outcome.signal:
@@ -119,17 +128,17 @@ def verify(
             return Verified(run=run, verdict=found, folder=kept, stopped=stopped)
         if problem := _unheld(run, end, done):
             return Verified(run=run, verdict=judging.verdict((), promise, problem=problem), folder=kept)
-        tell(f"comparing with {run.folder.name}")
         right = results.side(done.folder, done.end, mounts)
         more = _newly_compiled(end, done)
         keep_bytecode(more, spec, store=store, tell=tell, asked=asked, least=1)
-        found = judging.verdict(
-            results.compare(left, right, wanted.globs, look or looker(spec, asked, store)),
-            promise,
-            problem=_exit(end, done.end),
-            causes=(*judging.causes(end.effective, done.end.effective), *_compiled(more)),
-            first=results.first_step(run.folder, done.folder),
-        )
+        with tell.progress(0, f"comparing with {run.folder.name}"):
+            found = judging.verdict(
+                results.compare(left, right, wanted.globs, look or looker(spec, asked, store)),
+                promise,
+                problem=_exit(end, done.end),
+                causes=(*judging.causes(end.effective, done.end.effective), *_compiled(more)),
+                first=results.first_step(run.folder, done.folder),
+            )
         return Verified(run=run, verdict=found, folder=kept)
 
 

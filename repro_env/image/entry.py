@@ -20,7 +20,7 @@ CHUNK = 1 << 20
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A path in canonical form. Owner is always 0:0, the time always `tar.MTIME`, the mode 0644, 0755 or 0777."""
+    """A path in canonical form. Owner is always 0:0, the time always `tar.MTIME`, the mode `tar.mode`."""
 
     path: str
     """Relative to the image's root; no leading slash."""

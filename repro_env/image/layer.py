@@ -40,4 +40,4 @@ def _check(entry: Entry, chunks: Iterable[bytes]) -> Iterator[bytes]:
 
 def recipe(entries: Iterable[Entry]) -> str:
     """`sha256:<hex>` over the entries themselves: equal recipes have equal diff IDs, without reading a file."""
-    return codec.digest([[e.path, e.kind, e.executable, e.size, e.sha256, e.target] for e in entries])
+    return codec.digest([tar.RULE, *[[e.path, e.kind, e.executable, e.size, e.sha256, e.target] for e in entries]])

@@ -25,6 +25,12 @@ COMPILED = "/.repro-env/bytecode"
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
+CONTAINER_HOME = "/tmp"  # noqa: S108
+"""HOME in a container that repro-env did not start: every user may write there, also when the root is read-only."""
+CONTAINER_USER = "user"
+"""USER there: Python's `getpass.getuser` (torch.compile calls it) fails for a UID that passwd does not name."""
+
+
 def root_of(layout: Layout) -> str:
     """Where the image holds the tree of a place: its own prefix, or `ENVIRONMENT` for one that can be moved."""
     return (layout.real or layout.prefix) if layout.in_place else ENVIRONMENT

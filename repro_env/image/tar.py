@@ -1,9 +1,9 @@
-"""Layer rule 1: entries -> tar bytes. A small, frozen encoder of our own, and its strict reader.
+"""Layer rule 2: entries -> tar bytes. A small, frozen encoder of our own, and its strict reader.
 
 The bytes decide every diff ID, so no library version may enter them. POSIX ustar headers; a pax header
 (POSIX.1-2001, `path`, `linkpath`, `size`) only where ustar cannot say it: names that are not ASCII, or
 longer than 100 bytes (the prefix field is never used), link targets likewise, sizes of 8 GiB and more.
-Owner 0:0, no owner names, mtime `MTIME`, mode by kind. The archive ends with two zero blocks.
+Owner 0:0, no owner names, mtime `MTIME`, mode by kind; every user may write to `SHARED`. The archive ends with two zero blocks.
 
 The reader accepts exactly what the encoder writes: a carried blob may come from a stranger.
 """
@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from repro_env.image.entry import CHUNK, Entry, Member, Members
 from repro_env.model.errors import ArtifactError
 
+RULE = 2
 BLOCK = 512
 MTIME = 315532800
 """1980-01-01 00:00 UTC: the earliest time a zip file can hold, so wheels and tars can agree."""
@@ -22,7 +23,9 @@ WHITEOUT = ".wh."
 """OCI image spec, "Whiteouts"."""
 MAX_PAX = 1 << 16
 _TYPES = {"file": b"0", "link": b"2", "dir": b"5", "gone": b"0"}
-_MODES = {"link": 0o777, "dir": 0o755, "gone": 0o644}
+SHARED = ("tmp", "var/tmp")
+"""Directories with mode 1777 in every layer that names them: a container may run as any user."""
+_MODES = {"link": 0o777, "gone": 0o644}
 
 
 def write(members: Members) -> Iterator[bytes]:
@@ -65,11 +68,17 @@ def header(entry: Entry) -> bytes:
     if size >= 8 << 30:
         pax += _record(b"size", b"%d" % size)
         octal_size = 0
-    mode = _MODES.get(entry.kind) or (0o755 if entry.executable else 0o644)
-    block = _block(name, mode, octal_size, _TYPES[entry.kind], link)
+    block = _block(name, mode(entry), octal_size, _TYPES[entry.kind], link)
     if not pax:
         return block
     return _block(b"pax/header", 0o644, len(pax), b"x", b"") + pax + bytes(-len(pax) % BLOCK) + block
+
+
+def mode(entry: Entry) -> int:
+    """The permission bits of an entry."""
+    if entry.kind == "dir":
+        return 0o1777 if entry.path in SHARED else 0o755
+    return _MODES.get(entry.kind) or (0o755 if entry.executable else 0o644)
 
 
 def _block(name: bytes, mode: int, size: int, kind: bytes, link: bytes) -> bytes:

@@ -38,6 +38,8 @@ from typing import Any, Iterable, Iterator
 
 ENVIRONMENT = "/opt/env"
 MARKER = ".repro-env/image.json"
+SHARED = ("tmp", "var/tmp")
+RULES = {"base": 1, "conda": 1, "canonical": 1, "grouping": 1, "layer": 2}
 BUILD = ".repro-env/build"
 LISTING = "image-files.txt.gz"
 MTIME = 315532800
@@ -509,7 +511,7 @@ def load(folder: str, digest: str) -> dict[str, Any]:
     """The spec. Raises `Refused` unless its identity is the one that this Dockerfile was made for."""
     with open(os.path.join(folder, "spec.json"), "rb") as file:
         spec: dict[str, Any] = json.loads(file.read(MAX_JSON).decode())
-    if spec["schema"] != "repro-env/spec/1" or set(spec["identity"]["rules"].values()) != {1}:
+    if spec["schema"] != "repro-env/spec/1" or spec["identity"]["rules"] != RULES:
         raise Refused("spec.json is of a version that this install.py does not know: capture again, or use a newer repro-env")
     text = json.dumps(spec["identity"], sort_keys=True, separators=(",", ":"), ensure_ascii=False)
     found = "sha256:" + hashlib.sha256(text.encode()).hexdigest()
@@ -551,8 +553,11 @@ def label(one: dict[str, Any]) -> str:
 
 
 def mark(identity: dict[str, Any], digest: str, into: str) -> None:
-    """The marker that says what the image is, and a symlink where the captured prefix was."""
+    """The marker that says what the image is, directories for temporary files, a symlink where the captured prefix was."""
     layout = identity["layout"]
+    for name in SHARED:
+        make_folder(joined(into, name))
+        os.chmod(joined(into, name), 0o1777)
     path = joined(into, MARKER)
     make_folder(os.path.dirname(path))
     text = json.dumps({"schema": "repro-env/image/1", "spec": digest}, sort_keys=True, separators=(",", ":")) + "\n"

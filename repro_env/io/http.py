@@ -36,10 +36,11 @@ from repro_env.io.answer import (
     whole_body,
 )
 from repro_env.io.files import CHUNK, open_regular, read_regular
-from repro_env.io.pip import build, config_files, configured
+from repro_env.io.pip import build, config_files, configured, default_index
 from repro_env.io.ranges import RangeFile
 from repro_env.model import codec, redact
 from repro_env.model.errors import NetworkError
+from repro_env.model.sources import NONE, Index, PackageSources
 
 ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.1, text/html;q=0.01"
 """As PEP 691 has it: JSON where the index speaks it."""
@@ -56,7 +57,7 @@ _IN_QUERY = re.compile(rb"[?&;]([A-Za-z0-9_-]{1,60})=")
 class Configuration(msgspec.Struct, frozen=True):
     """What pip is configured with. `indexes` and `find_links` may hold credentials: only `shown` is for people and files."""
 
-    indexes: tuple[str, ...]
+    indexes: tuple[Index, ...]
     find_links: tuple[str, ...]
     shown: tuple[str, ...]
     """Indexes, then find-links, redacted, in their order."""
@@ -101,13 +102,16 @@ def local_path(url: str) -> Path | None:
 class Session:
     """Requests as pip would make them. Safe to use from several threads: each gets a pip session of its own."""
 
-    def __init__(self, *, prefix: str = "", cache: PageCache | None = None) -> None:
+    def __init__(self, *, prefix: str = "", cache: PageCache | None = None, sources: PackageSources = NONE) -> None:
         """`prefix` is the environment whose own `pip.conf` counts. Raises `LockError` when pip cannot be used so.
+
+        `sources`: indexes and find-links besides those of pip's configuration.
 
         With a cache that knows what pip said to the same settings, pip starts when something has to be asked.
         """
         self._prefix = prefix
         self._cache = cache
+        self.sources = sources
         self._own = threading.local()
         self._all: list[Any] = []
         self._lock = threading.Lock()
@@ -116,13 +120,22 @@ class Session:
 
     @property
     def configuration(self) -> Configuration:
-        """What pip is configured with. Raises `LockError` when pip cannot be used so."""
+        """What pip is configured with, and `sources`. Raises `LockError` when pip cannot be used so."""
         options = self._pip()[1]
         indexes = _indexes(options)
+        own = tuple(dict.fromkeys(_as_url(index) for index in indexes))
+        known = {url.rstrip("/") for url in own}
+        named = () if options.no_index else self.sources.indexes
+        more = [msgspec.structs.replace(index, url=_as_url(index.url)) for index in named if _as_url(index.url) not in known]
         return Configuration(
-            indexes=tuple(dict.fromkeys(_as_url(index) for index in indexes)),
-            find_links=tuple(dict.fromkeys(options.find_links)),
-            shown=tuple(redact.url(_as_url(one)) for one in dict.fromkeys([*indexes, *options.find_links])),
+            indexes=(*map(Index, own), *more),
+            find_links=tuple(dict.fromkeys([*options.find_links, *self.sources.find_links])),
+            shown=tuple(
+                dict.fromkeys(
+                    redact.url(_as_url(location))
+                    for location in [*indexes, *options.find_links, *(index.url for index in more), *self.sources.find_links]
+                )
+            ),
         )
 
     def get_page(self, url: str) -> Page:
@@ -245,12 +258,15 @@ class Session:
         """pip's install command and its options."""
         with self._lock:
             if self._asked is None:
-                self._asked = configured(self._prefix)
+                command, options = configured(self._prefix)
+                if self.sources.replaces_default and options.index_url == default_index():
+                    options.index_url = ""
+                self._asked = command, options
             return self._asked
 
     def _shown(self) -> tuple[str, ...]:
         """`Configuration.shown`, from the cache where all that decides it is as it was."""
-        key = settings.key(self._prefix)
+        key = settings.key(self._prefix) + repr((self.sources.indexes, self.sources.find_links, self.sources.replaces_default))
         kept = self._cache.get("pip-settings", key) if self._cache is not None else None
         with contextlib.suppress(msgspec.DecodeError):
             if kept is not None and (known := codec.decoder(settings.Settings).decode(kept)).hold:
@@ -259,7 +275,8 @@ class Session:
         if self._cache is not None:
             command, options = self._pip()
             files = config_files(command)
-            there = tuple((one, Path(one).exists()) for one in [*_indexes(options), *options.find_links] if "://" not in one)
+            locations = [*_indexes(options), *options.find_links, *(index.url for index in self.sources.indexes)]
+            there = tuple((location, Path(location).exists()) for location in locations if "://" not in location)
             found = settings.Settings(files, settings.state_of(files), there, shown)
             self._cache.put("pip-settings", key, msgspec.json.encode(found))
         return shown
@@ -267,7 +284,7 @@ class Session:
     def _session(self, *, plain: bool) -> Any:
         name = "plain" if plain else "cached"
         if not hasattr(self._own, name):
-            session = build(*self._pip(), plain=plain)
+            session = build(*self._pip(), plain=plain, indexes=[index.url for index in self.sources.indexes])
             setattr(self._own, name, session)
             self._all.append(session)
         return getattr(self._own, name)

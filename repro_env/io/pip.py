@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +40,8 @@ def configured(prefix: str) -> tuple[Any, Any]:
     return command, options
 
 
-def build(command: Any, options: Any, *, plain: bool) -> Any:
+def build(command: Any, options: Any, *, plain: bool, indexes: Sequence[str] = ()) -> Any:
+    """A session of pip's. `indexes`: further ones, whose credentials also count for the files that they name."""
     if plain:
         options = type(options)(vars(options) | {"cache_dir": None})
     try:
@@ -49,6 +50,7 @@ def build(command: Any, options: Any, *, plain: bool) -> Any:
         session = command._build_session(options)  # noqa: SLF001
         # Several threads ask at once, so nobody is asked for a password; keyring is as configured.
         session.auth._prompt_for_password = _no_password  # noqa: SLF001
+        session.auth.index_urls = [*(session.auth.index_urls or ()), *indexes]
         session.auth._should_save_password_to_keyring = lambda: False  # noqa: SLF001
         pace.keep(session)
     except Exception as error:  # noqa: BLE001
@@ -58,6 +60,11 @@ def build(command: Any, options: Any, *, plain: bool) -> Any:
             hint="install pip 24.1 to 26 beside repro-env",
         ) from None
     return session
+
+
+def default_index() -> str:
+    """The index that pip uses when none is configured."""
+    return str(importlib.import_module("pip._internal.models.index").PyPI.simple_url)
 
 
 def config_files(command: Any) -> tuple[str, ...]:

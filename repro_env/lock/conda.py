@@ -91,7 +91,8 @@ def identify(
     """
     if not meta.records:
         return (), ()
-    with Session(prefix=place.layout.prefix, cache=store.facts) as session:
+    label = f"identifying {len(meta.records):,} conda packages"
+    with tell.progress(0, label), Session(prefix=place.layout.prefix, cache=store.facts) as session:
         search = _Search(session, place, store, environ)
         with ThreadPoolExecutor(THREADS, thread_name_prefix="conda") as pool:
             try:

@@ -14,7 +14,8 @@ import msgspec
 from repro_env.base import fit
 from repro_env.base.tree import Tree
 from repro_env.capture import conda as records
-from repro_env.capture import distributions, homefiles, mentions, python, variables
+from repro_env.capture import distributions, homefiles, mentions, packagemanagers, python, variables
+from repro_env.capture.target import Target
 from repro_env.image import conda as rule
 from repro_env.image import stack, wheel
 from repro_env.image.entry import Entry, ordered
@@ -60,7 +61,7 @@ def _readable() -> Iterator[None]:
 
 @_readable()
 def lock(
-    python_name: str | None,
+    target: Target | str,
     environ: Mapping[str, str],
     *,
     workspace: Path,
@@ -71,14 +72,14 @@ def lock(
     base: Base | None = None,
     added: Sequence[str] = (),
 ) -> Locked:
-    """Observe the environment of a python and lock it. `workspace` is the source folder: runs show it at its own path.
+    """Observe the environment of a Python and lock it. `workspace` is the source folder: runs show it at its own path.
 
     `base`: the pulled one that it is to stand on; else the base is cut from this machine. `added`: variables to replay
     although they are not on the list.
 
     `searching` searches all that a capture would bundle; secrets in it raise `CaptureError`, which lists them all.
     """
-    facts = python.interpret(python_name, environ)
+    facts = python.interpret(target, environ)
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
     scanned = records.without(distributions.scan(facts.layout), meta)
     tell.detail(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
@@ -150,10 +151,13 @@ def _seen(
 ) -> tuple[Live, tuple[identify.Identified, ...], tuple[str, ...]]:
     """What there is; every distribution of every place as a wheel; the indexes that were asked."""
     calm = Event()
+    sources = packagemanagers.look(workspace, environ)
+    for problem in sources.problems:
+        tell(f"note: {problem}")
 
     def ask() -> tuple[tuple[identify.Identified, ...], tuple[str, ...]]:
         calm.wait()
-        return identify.identify(scanned.distributions, facts.layout, store=store, talk=tell, search=searching)
+        return identify.identify(scanned.distributions, facts.layout, store=store, talk=tell, search=searching, sources=sources)
 
     with ThreadPoolExecutor(1) as pool:
         # The indexes are asked while the files are read, but not while PyTorch is loaded: both take much memory.
@@ -176,7 +180,9 @@ def _seen(
     for place in live.places[1:]:
         if found := place.scanned.distributions:
             tell.detail(f"{len(found)} distributions in {place.layout.prefix}")
-            more, _ = identify.identify(found, place.layout, place=place.number, store=store, talk=tell, search=searching)
+            more, _ = identify.identify(
+                found, place.layout, place=place.number, store=store, talk=tell, search=searching, sources=sources
+            )
             identified = (*identified, *more)
     return live, identified, indexes
 

@@ -33,6 +33,7 @@ from repro_env.model import codec, redact
 from repro_env.model.artifact import Wheel
 from repro_env.model.environment import Layout
 from repro_env.model.errors import ArtifactError, NetworkError
+from repro_env.model.sources import NONE, PackageSources
 from repro_env.model.spec import WheelHint
 from repro_env.model.talk import Tell
 from repro_env.model.text import Url
@@ -92,16 +93,18 @@ def identify(
     store: Store,
     talk: Tell,
     search: Search | None = None,
+    sources: PackageSources = NONE,
 ) -> tuple[tuple[Identified, ...], tuple[str, ...]]:
     """Every distribution of a place as a wheel, sorted by name; and the configured indexes and find-links, redacted.
 
     Left out are those that no wheel can hold: without RECORD, installed outside the install scheme, or
     contradicting themselves. Their files are then plain files of the environment; `talk` says so.
-    `search` looks through what has to be repacked; what holds a secret is not.
+    `sources` adds to the indexes that pip is configured with. `search` looks through what has to be repacked; what holds a secret is not.
     Raises `NetworkError` when an index that may have the wheel cannot be asked, `LockError` when it answers with
     something else than an index page.
     """
-    with Session(prefix=layout.prefix, cache=store.facts) as session:
+    label = f"identifying {len(distributions):,} distributions"
+    with talk.progress(0, label), Session(prefix=layout.prefix, cache=store.facts, sources=sources) as session:
         finder = _Search(session, layout, store)
         with ThreadPoolExecutor(THREADS, thread_name_prefix="identify") as pool:
             try:
@@ -213,7 +216,8 @@ class _Search:
         digests = [hashlib.sha256(data).hexdigest() for data in (dist.record, dist.wheel, dist.entry_points)]
         # By its redacted URL: a password could be recovered from the hash of a URL that holds it.
         facts = msgspec.structs.replace(dist.facts, direct_url=redact.url(dist.facts.direct_url))
-        return codec.digest((_RULE, facts, digests, self._layout, self._session.shown))
+        locked = [file.sha256 for file in self._session.sources.files.get(facts.name, ())]
+        return codec.digest((_RULE, facts, digests, self._layout, self._session.shown, locked))
 
     def _known(self, key: str) -> Identified | None:
         proof = self._store.facts.recall("proof", key, _Proof)
@@ -266,12 +270,12 @@ def _repacked(
 ) -> Identified | None:
     name = f"{dist.facts.name} {dist.facts.version}"
     if not dist.facts.has_record:
-        talk(f"{name} has no RECORD: its files are held as plain files")
+        talk.detail(f"{name} has no RECORD: its files are held as plain files")
         return None
     try:
         made = repacking.repack(dist, layout, store=store, search=search)
     except ArtifactError as error:
-        talk(f"{name} cannot be made a wheel ({error}): its files are held as plain files")
+        talk.detail(f"{name} cannot be made a wheel ({error}): its files are held as plain files")
         return None
     if made.problems:
         more = f" and {len(made.problems) - 1} more" if len(made.problems) > 1 else ""

@@ -1,4 +1,4 @@
-"""Indexes: which wheel files of a distribution do the configured indexes and find-links offer?
+"""Indexes: which wheel files of a distribution do the configured indexes, find-links and lock files offer?
 
 Speaks the simple API in both forms: JSON (PEP 691) and HTML (PEP 503, hashes in the fragment). Yanked files
 (PEP 592) are offered like others: they may well be what is installed.
@@ -51,7 +51,7 @@ class Offers(msgspec.Struct, frozen=True):
 
 
 class Indexes:
-    """The configured indexes and find-links. Safe to use from several threads."""
+    """The configured indexes, find-links and lock files. Safe to use from several threads."""
 
     def __init__(self, session: Session) -> None:
         self._session = session
@@ -65,7 +65,7 @@ class Indexes:
         found: list[Candidate] = []
         refusals: list[str] = []
         failures: list[NetworkError] = []
-        for index in self._session.configuration.indexes:
+        for index in (one.url for one in self._session.configuration.indexes if one.names is None or name in one.names):
             if index in self._down:  # pip's retries take long; one distribution's are enough
                 failures.append(self._down[index])
                 continue
@@ -79,11 +79,12 @@ class Indexes:
                 found += candidates(page, redact.url(index), lambda filename: _is(filename, name, wanted))
             elif page.status == PASSED[0]:
                 refusals.append(f"{redact.url(index)} answered with status {page.status}")
+        found += [candidate(file.url, file.index, file.sha256) for file in self._session.sources.files.get(name, ())]
         links, unread = self._links()
         found += links
         failures += unread
         fitting = [one for one in found if _is(one.filename, name, wanted)]
-        fitting.sort(key=lambda one: not one.linkable)
+        fitting.sort(key=lambda one: (not one.linkable, not one.sha256))  # without a sha256 the whole file has to be fetched
         known: dict[tuple[str, str], Candidate] = {}
         for one in fitting:
             known.setdefault((one.filename, one.sha256 or one.url), one)

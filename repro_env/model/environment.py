@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from repro_env.model.codec import Frozen
-from repro_env.model.text import AbsPath, Digest, EnvName, Line, Name, RelPath, Version
+from repro_env.model.text import AbsPath, Digest, EnvName, Line, Name, RelPath, Timestamp, Version
 
 Kind = Literal["venv", "conda", "interpreter", "system"]
 """`venv`: a virtual environment (venv, virtualenv, uv). `conda`: the prefix of a conda environment. `interpreter`: a Python
@@ -183,6 +183,8 @@ class Git(Frozen, frozen=True, kw_only=True):
 
     commit: Line
     """Empty on an unborn branch."""
+    date: Timestamp | None = None
+    """When it was committed; None on an unborn branch."""
     branch: Line
     """Empty when detached."""
     remote: Line

@@ -51,6 +51,16 @@ class Config(Frozen, frozen=True, kw_only=True):
     """Sorted by name. `PATH` starts with the environment's own scripts folder. The working folder is always `/`."""
 
 
+class Settings(Frozen, frozen=True, kw_only=True, rename="pascal"):
+    """What an image sets for every container that is started from it, under the names of the OCI image config."""
+
+    cmd: list[str]
+    env: list[str]
+    """`NAME=value`, sorted by name."""
+    labels: dict[str, str]
+    working_dir: str
+
+
 class Expected(Frozen, frozen=True, kw_only=True):
     """What capture computed from the installed files, and rebuild has to reach from the wheels."""
 

@@ -49,7 +49,7 @@ class Rules(Frozen, frozen=True, kw_only=True):
     """What of a distribution is compared and how it is normalised."""
     grouping: Literal[1] = 1
     """Which distributions share a layer."""
-    layer: Literal[1] = 1
+    layer: Literal[2] = 2
     """How entries become tar bytes."""
 
 

@@ -52,6 +52,22 @@ class Silent:
         return nullcontext(_ignore)
 
 
+class Details(Silent):
+    """Reports to another `Tell`; what this one would show to everybody is a detail there."""
+
+    def __init__(self, tell: Tell) -> None:
+        self._tell = tell
+
+    def __call__(self, text: str, /) -> None:
+        self._tell.detail(text)
+
+    def warn(self, text: str, /) -> None:
+        self._tell.warn(text)
+
+    def progress(self, total: int, label: str, /) -> AbstractContextManager[Advance]:
+        return self._tell.progress(total, label)
+
+
 def _ignore(count: int, /) -> None:
     pass
 

@@ -54,5 +54,8 @@ EnvName = Annotated[str, Meta(pattern=r"\A[A-Za-z_][A-Za-z0-9_]*\Z", max_length=
 Line = Annotated[str, Meta(pattern=r"\A[^\x00-\x1f\x7f]*\Z", max_length=20_000)]
 """One line of text without control characters."""
 
+Timestamp = Annotated[str, Meta(pattern=r"\A[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}Z\Z")]
+"""A date and time in UTC (RFC 3339), to the second."""
+
 Url = Annotated[str, Meta(pattern=r"\Ahttps?://[^/@\s\x00-\x1f\x7f]+(?:/[^\s\x00-\x1f\x7f]*)?\Z", max_length=4000)]
 """An http(s) URL without userinfo or white space."""

@@ -10,9 +10,10 @@ import msgspec
 
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.errors import SpecError
-from repro_env.model.spec import Spec
+from repro_env.model.image import Settings
+from repro_env.model.spec import Source, Spec
 from repro_env.render import instruction, templates
-from repro_env.render.instruction import Copy, From, Instruction, Run, Set, Workdir
+from repro_env.render.instruction import Command, Copy, From, Instruction, Run, Set, Workdir
 
 INSTALLER = "install.py"
 LISTING = "image-files.txt.gz"
@@ -37,11 +38,11 @@ def refusal(spec: Spec, *, alone: bool = True) -> str:
     return ""
 
 
-def render(spec: Spec, label: str) -> bytes:
-    """The same spec gives the same bytes. `label`: name of the label that holds the spec digest. Raises `SpecError`."""
+def render(spec: Spec, settings: Settings, source: Source | None) -> bytes:
+    """The same spec gives the same bytes. `source`: the code, if the image is to hold it too. Raises `SpecError`."""
     if why := refusal(spec, alone=False):
         raise SpecError(f"has no Dockerfile: {why}", where="Dockerfile", hint="repro-env rebuild makes the image")
-    found = steps(spec, label)
+    found = steps(spec, settings, source)
     wanted = [one for step in found for one in step.instructions]
     text = templates.render(
         "Dockerfile.j2",
@@ -58,7 +59,7 @@ def render(spec: Spec, label: str) -> bytes:
     return text
 
 
-def steps(spec: Spec, label: str) -> list[Step]:
+def steps(spec: Spec, settings: Settings, source: Source | None) -> list[Step]:
     """What is done, in order."""
     identity = spec.identity
     trees = [one for one in (identity.base, identity.unowned, identity.interpreter.tree) if one is not None]
@@ -103,16 +104,27 @@ def steps(spec: Spec, label: str) -> list[Step]:
             ),
         ),
         Step(
-            ("What the image sets: the captured variables that change numbers, and what finds the environment first.",),
+            (
+                "What the image sets: the captured variables that change numbers, and what a container of any user needs:",
+                "the environment first on PATH, a HOME that can be written to.",
+            ),
             (
                 From("image"),
                 Copy((f"{BUILD}/marker/",), "/", "checked"),
-                *(Set("ENV", one.name, one.value) for one in identity.config.env),
-                Set("LABEL", label, spec.digest),
-                Workdir("/"),
+                *(Set("ENV", *text.split("=", 1)) for text in settings.env),
+                *(Set("LABEL", name, settings.labels[name]) for name in sorted(settings.labels)),
+                Command(tuple(settings.cmd)),
             ),
         ),
+        *([_code(source)] if source is not None else [Step(("Where a container starts.",), (Workdir("/"),))]),
     ]
+
+
+def _code(source: Source) -> Step:
+    return Step(
+        ("The code as it was captured, where it was captured: editable installs import it from there.",),
+        (Copy((_blob(source.tree),), f"{source.path.rstrip('/')}/", unpack=True), Workdir(source.path)),
+    )
 
 
 def _blob(tree: TreeBlob) -> str:

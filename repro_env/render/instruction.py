@@ -19,6 +19,7 @@ from repro_env.model.errors import SpecError
 _STAGE = re.compile(r"[a-z][a-z0-9-]*")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]*")
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
+_PLACE = re.compile(r"/(?:[A-Za-z0-9_./@+,:=~ -]*[A-Za-z0-9_./@+,:=~-])?")
 
 
 class From(msgspec.Struct, frozen=True):
@@ -56,7 +57,13 @@ class Workdir(msgspec.Struct, frozen=True):
     path: str
 
 
-Instruction = From | Copy | Run | Set | Workdir
+class Command(msgspec.Struct, frozen=True):
+    """`CMD` without a shell: what a container runs by default."""
+
+    argv: tuple[str, ...]
+
+
+Instruction = From | Copy | Run | Set | Workdir | Command
 
 
 def line(one: Instruction) -> str:
@@ -65,7 +72,7 @@ def line(one: Instruction) -> str:
         return f"FROM {_stage(one.image)}" + (f" AS {_stage(one.stage)}" if one.stage else "")
     if isinstance(one, Copy):
         # Even the JSON form of COPY and ADD expands variables and takes wildcards: our own plain paths only.
-        words = [_plain(word) for word in (*one.sources, one.target)]
+        words = [*map(_plain, one.sources), _place(one.target)]
         given = f" --from={_stage(one.stage)}" if one.stage else ""
         return f"{'ADD' if one.unpack else 'COPY'}{given} {_json(words)}"
     if isinstance(one, Run):
@@ -74,7 +81,9 @@ def line(one: Instruction) -> str:
         if one.word not in ("ENV", "LABEL") or not _NAME.fullmatch(one.name):
             raise _bad(f"{one.word} {one.name}")
         return f"{one.word} {one.name}={quoted(one.value)}"
-    return f"WORKDIR {_plain(one.path)}"
+    if isinstance(one, Command):
+        return f"CMD {_json(one.argv)}"
+    return f"WORKDIR {_place(one.path)}"
 
 
 def quoted(text: str) -> str:
@@ -103,6 +112,13 @@ def _json(words: Sequence[str]) -> str:
 
 def _plain(path: str) -> str:
     if not _PLAIN.fullmatch(path):
+        raise _bad(path)
+    return path
+
+
+def _place(path: str) -> str:
+    """Where something is put: builders expand variables there, and no wildcards."""
+    if not _PLACE.fullmatch(path):
         raise _bad(path)
     return path
 
@@ -148,6 +164,8 @@ def _parsed(row: str) -> Instruction:
         return Run(tuple(_array(rest, row)))
     if word in ("ENV", "LABEL") and (match := re.fullmatch(r'([^=\s]+)="((?:[^"\\$]|\\["\\$])*)"', rest)):
         return Set(word, match[1], re.sub(r"\\(.)", r"\1", match[2]))
+    if word == "CMD":
+        return Command(tuple(_array(rest, row)))
     if word == "WORKDIR":
         return Workdir(rest)
     raise _bad(row)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from repro_env.model.codec import Frozen
 from repro_env.model.run import End, Fact, RunnerName, Start
-from repro_env.verify.outputs import HEIGHT, File, Sameness
+from repro_env.verify.outputs import HEIGHT, File, Kind, Sameness
 
 _NAMED = 3
 
@@ -84,10 +84,10 @@ def promised(start: Start, end: End, here: Here) -> Promise:
     besides += [f"its seeding failed ({hole})" for hole in end.holes if hole.startswith("seeds:")][:1]
     unless = f"; what can break it: {'; '.join(besides)}" if besides else ""
     if lower:
-        return Promise(level="numeric", sentence=f"promised is numeric, not bitwise: {'; '.join(lower)}{unless}")
+        return Promise(level="numeric", sentence=f"expected: numeric, not bitwise: {'; '.join(lower)}{unless}")
     what = "environment" if "host" in (start.runner, here.runner) else "image"
     return Promise(
-        level="bitwise", sentence=f"promised is bitwise: the same {what}, code, data, seed, threads and kind of CPU{unless}"
+        level="bitwise", sentence=f"expected: bitwise identical (same {what}, code, data, seed, threads and CPU type){unless}"
     )
 
 
@@ -203,7 +203,7 @@ def _sentence(
     level: Sameness | None, compared: Sequence[File], left: Sequence[File], files: Sequence[File], problem: str, promise: Promise
 ) -> str:
     if level is None:
-        why = problem or (_not_compared(left) if left else _nothing(files))
+        why = problem or (_not_compared(left) if left else nothing({one.kind for one in files}))
         return f"nothing was compared: {why}"
     worst = [one for one in compared if one.level == level]
     apart = sum(bool(one.apart) for one in compared)
@@ -251,8 +251,9 @@ def _not_compared(left: Sequence[File]) -> str:
     return f"{_count(len(left))} could not be compared: {names}{more}"
 
 
-def _nothing(files: Sequence[File]) -> str:
-    if not files:
+def nothing(kinds: Collection[Kind]) -> str:
+    """Why outputs of these kinds cannot be compared: there is no result among them."""
+    if not kinds:
         return "the run left no outputs; let it write what counts into a file"
-    kinds = ", ".join(sorted({f"{one.kind}s" if one.kind == "log" else "volatile files" for one in files}))
-    return f"there are {kinds} alone; name what counts with --result GLOB"
+    names = " and ".join(sorted("logs" if kind == "log" else "volatile files" for kind in kinds))
+    return f"the run left only {names}; name what counts with --result GLOB"

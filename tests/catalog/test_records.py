@@ -27,7 +27,7 @@ def start(run_id: str) -> Start:
         command=("train.py",),
         cwd="/home/ann/project",
         seed=0,
-        source=SourceFact(path="/home/ann/project", digest=DIGEST, frozen=False, differs=()),
+        source=SourceFact(path="/home/ann/project", digest=DIGEST, directory="/home/ann/project", differs=()),
         data=(),
         given=(),
         network=False,

@@ -139,7 +139,7 @@ def done(*, code: int = 0, signal: int = 0, starved: bool = False, outputs: int 
         command=("x",),
         cwd="/p",
         seed=0,
-        source=SourceFact(path="/p", digest=DIGEST, frozen=False, differs=()),
+        source=SourceFact(path="/p", digest=DIGEST, directory="/p", differs=()),
         data=(),
         given=(),
         network=False,

@@ -39,7 +39,7 @@ def recorded(
     run_id = ids.uuid7(number, number.to_bytes(10, "big"))
     recording = records.begin(runs, f"20260701T10150{number}Z-train-{ids.short(run_id)}")
     one = start(run_id)
-    fact = msgspec.structs.replace(one.source, digest=source, path=path)
+    fact = msgspec.structs.replace(one.source, digest=source, path=path, directory=path)
     one = msgspec.structs.replace(one, spec=spec.digest, image=spec.expected.image_id, seed=seed, source=fact)
     if checkpoints is not None:
         for name, listing in zip((before.BEFORE, before.AFTER), checkpoints, strict=True):

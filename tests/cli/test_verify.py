@@ -27,7 +27,7 @@ def shown(found: Verified, most: int | None = 10) -> str:
 
 def test_a_run_that_came_back(tmp_path: Path) -> None:
     text = shown(done(tmp_path, {"w.npy": b"1", "a.log": b"10:15:30 x\n"}, {"w.npy": b"1", "a.log": b"10:15:31 x\n"}))
-    assert "promised      bitwise" in text
+    assert "expected      bitwise" in text
     assert "bitwise: the one result is the same, bit for bit" in text
     assert "logs  1 of 1 the same\n  a.log  bitwise\n      apart: 10:15:30 x -> 10:15:31 x" in text
 

@@ -17,7 +17,7 @@ from tests.parts import need
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).with_name("repro-env")
-HIDDEN = ("VIRTUAL_ENV", "CONDA_PREFIX", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED")
+HIDDEN = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED")
 
 
 class Done(NamedTuple):

@@ -15,9 +15,9 @@ def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project,
         seen = {}
         for runner in ("docker", "embedded"):
             record = tmp_path / f"{runner}.json"
-            done = small.run("exec", "--runner", runner, "--record", record, "--seed", "5", "hello.py")
+            done = small.run("exec", "-v", "--runner", runner, "--record", record, "--seed", "5", "hello.py")
             assert done.out.startswith("hello from ")
-            assert ("loading it first" in done.err) == (runner == "docker")
+            assert ("loading the image into" in done.err) == (runner == "docker")
             seen[runner] = json.loads(record.read_text())
         ours, theirs = seen["docker"], seen["embedded"]
         assert (ours["start"]["runner"], ours["end"]["outcome"]["isolation"]) == ("docker", "docker")
@@ -25,7 +25,7 @@ def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project,
         assert ours["end"]["outputs"] == theirs["end"]["outputs"] != []
         same = ("command", "cwd", "data", "given", "host", "image", "network", "seed", "source", "spec")
         assert {name: ours["start"][name] for name in same} == {name: theirs["start"][name] for name in same}
-        said = small.run("exec", "--runner", "docker", "-c", "import edited_or_not, sys", code=1)
+        said = small.run("exec", "-v", "--runner", "docker", "-c", "import edited_or_not, sys", code=1)
         assert "loading" not in said.err
         said = small.run("exec", "--runner", "docker", "-c", "import mdurl, sys; print(mdurl.EDITED, mdurl.__file__, sys.prefix)")
         prefix = str(small.folder / ".venv")

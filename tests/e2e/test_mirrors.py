@@ -12,7 +12,9 @@ from typing import Any
 
 import pytest
 
+from repro_env.io.files import sha256_of
 from tests.e2e import parts
+from tests.fakes import wheels as fake
 from tests.fakes.index import Index
 
 PACKAGES = ("packaging==26.3", "mdurl==0.1.2", "pip==26.3")
@@ -126,3 +128,41 @@ def test_urls_are_hints(tmp_path: Path, kept: Path, index: Index) -> None:
     shutil.rmtree(made.folder / ".venv")
     env = through(index, "mirror-c.test", tmp_path / "empty")
     assert made.elsewhere(tmp_path / "fresh").rebuild(env=env) == answer["image_id"]
+
+
+def test_indexes_and_locked_files_of_uv_are_sources_without_any_setting_of_pip(ground: Path, tmp_path: Path) -> None:
+    """A build with a local version on an index of its own, which wants a password; and a wheel that only `uv.lock` names."""
+    with Index(tmp_path / "wheels", auth=("ann", "open-sesame-1")) as served:
+        fake.make(served.folder, "fastlib", "2.13.0+cpu")
+        locked = fake.make(tmp_path / "elsewhere", "pinned")
+        locals_only = ("--no-index", "--find-links", served.folder, "--find-links", locked.parent)
+        python = parts.venv(tmp_path / "project/.venv", "fastlib", "pinned", own_pip=False, pip=tuple(map(str, locals_only)))
+        locked = locked.rename(served.folder / locked.name)
+        made = parts.project(tmp_path / "project", python, ground / "small-store")
+        (made.folder / "pyproject.toml").write_text("""
+            [[tool.uv.index]]
+            name = "cpu-builds"
+            url = "http://builds.test/simple"
+            explicit = true
+            [tool.uv.sources]
+            fastlib = { index = "cpu-builds" }
+        """)
+        (made.folder / "uv.lock").write_text(f"""
+            version = 1
+            [[package]]
+            name = "pinned"
+            version = "1.0"
+            source = {{ registry = "http://builds.test/simple" }}
+            wheels = [{{ url = "http://builds.test/files/{locked.name}", hash = "sha256:{sha256_of(locked)}" }}]
+        """)
+        variables = {"UV_INDEX_CPU_BUILDS_USERNAME": "ann", "UV_INDEX_CPU_BUILDS_PASSWORD": "open-sesame-1"}
+        nothing = {**through(served, "builds.test", tmp_path), "PIP_INDEX_URL": (tmp_path / "empty").as_uri()}
+        done = made.run("capture", "--json", env={**nothing, **variables})
+        answer = json.loads(done.out)
+        asked = [one.path for one in served.asked if one.path.startswith("/simple/") and one.status == 200]
+    assert (answer["distributions"], answer["proven"], answer["carried"]) == (2, 2, [])
+    urls = {url for hint in hints(made) for url in hint["urls"]}
+    assert urls == {f"http://builds.test/files/{name}" for name in ("fastlib-2.13.0%2Bcpu-py3-none-any.whl", locked.name)}
+    assert asked == ["/simple/fastlib/"]
+    written = b"".join(path.read_bytes() for path in (made.folder / "repro").rglob("*") if path.is_file())
+    assert b"open-sesame-1" not in written + done.out.encode() + done.err.encode()

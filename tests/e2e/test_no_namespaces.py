@@ -130,7 +130,7 @@ def test_a_private_copy_cannot_write_to_the_users_files(session: Session) -> Non
     run = session.record()["end"]
     assert "writes: only in the copy, its home and temporary directory, by Landlock" in json.dumps(run["outcome"])
     assert [output["path"] for output in run["outputs"]] == ["out/metrics.json", "own.txt", "result.txt", "w.npy"]  # type: ignore[attr-defined]
-    assert not [path for path in Path(os.environ.get("TMPDIR") or "/tmp").glob(f"repro-env-{os.getuid()}-*/home")]
+    assert not list(Path(os.environ.get("TMPDIR") or "/tmp").glob(f"repro-env-{os.getuid()}-*/home"))
 
 
 def test_seeds_are_compared_on_the_host_without_touching_the_tree(session: Session) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import io
+import os
+import pty
 import re
+import subprocess
 
 from tests.e2e import parts
 
@@ -26,6 +30,46 @@ def test_a_run_that_went_well_has_at_most_four_lines_of_ours_around_it(small: pa
     for detail in ("no network", "record:", "next: repro-env runs get"):
         assert detail in verbose.err
         assert detail not in normal.err
+
+
+def screen(project: parts.Project, *words: str) -> tuple[str, list[str]]:
+    """All that a command writes to a terminal, and the lines that are there at the end."""
+    ours, theirs = pty.openpty()
+    env = {name: value for name, value in parts.environ(project.store, {"TERM": "xterm"}).items() if name != "CI"}
+    with subprocess.Popen(
+        [parts.COMMAND, *words], cwd=project.folder, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+    ) as child:
+        os.close(theirs)
+        written = io.BytesIO()
+        try:
+            while chunk := os.read(ours, 4096):
+                written.write(chunk)
+        except OSError:  # the other end was closed
+            pass
+        os.close(ours)
+    text = written.getvalue().decode()
+    assert child.returncode == 0, text
+    return text, [line.rpartition("\r\x1b[K")[2] for line in text.replace("\r\n", "\n").split("\n")]
+
+
+def test_verify_shows_its_progress_and_its_verdict_and_not_what_the_command_prints(small: parts.Project) -> None:
+    (small.folder / "slow.py").write_text("import time; print('trained'); time.sleep(1.5); open('made.txt', 'w').write('1')")
+    small.run("exec", "slow.py")
+    written, lines = screen(small, "verify")
+    assert re.search(r". running again, which took \d+ s then: 1s", written)
+    assert lines[0] == "repro-env: expected: bitwise identical (same image, code, data, seed, threads and CPU type)"
+    assert "bitwise: the one result is the same, bit for bit" in re.sub(r"\x1b\[\d*m", "", "\n".join(lines))
+    assert "running again" not in "\n".join(lines)
+    assert "trained" not in written
+    verbose = small.run("verify", "-v")
+    assert "trained\n" in verbose.err
+    assert "trained" not in verbose.out
+
+    (small.folder / "nothing.py").write_text("print('the console is all')")
+    small.run("exec", "nothing.py")
+    refused = small.run("verify", "-v", code=1)
+    assert "nothing was compared: the run left no outputs" in refused.out
+    assert "the console is all" not in refused.err
 
 
 def test_a_quiet_command_prints_its_result_and_its_errors_alone(small: parts.Project) -> None:

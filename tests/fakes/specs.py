@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Literal
 
 from repro_env.image import layer, stack, wheel
-from repro_env.image.entry import Entry, Member, members, ordered
+from repro_env.image.entry import Entry, Member, members, notes, ordered
 from repro_env.lock import assemble
 from repro_env.lock.layers import DistributionContents, GroupContents
 from repro_env.model import codec
@@ -90,7 +90,13 @@ def make(
         user_base="",
         seed=0,
     )
-    source = Source(path="/home/ann/project", tree=carried.add_tree(tree(TREES["source"])), size=17, git=None)
+    source = Source(
+        path="/home/ann/project",
+        tree=carried.add_tree(tree(TREES["source"])),
+        size=17,
+        files=notes(entry for entry, _ in tree(TREES["source"])),
+        git=None,
+    )
     spec = assemble.spec(identity, hints, (), (), _observed(facts, variables, source), layers(made, artifacts))
     (folder / "spec.json").write_bytes(codec.pretty(spec))
     return spec

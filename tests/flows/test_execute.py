@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import shutil
 import stat
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ import msgspec
 import pytest
 
 from repro_env.catalog import annotation, records
-from repro_env.flows import asked, execute, snapshot
+from repro_env.flows import asked, execute, sourcedir
 from repro_env.flows.asked import Asked
 from repro_env.flows.execute import Done
 from repro_env.model.errors import (
@@ -145,7 +146,11 @@ def test_an_unchanged_source_is_as_captured_and_not_written_again(place: Place) 
     done = place.run()
     source = place.spec.observed.source
     assert source is not None
-    assert (done.start.source.digest, done.start.source.differs, done.start.source.frozen) == (source.tree.sha256, (), False)
+    assert (done.start.source.digest, done.start.source.differs, done.start.source.directory) == (
+        source.tree.sha256,
+        (),
+        str(place.project),
+    )
     assert f"source {source.path} (live, as captured)\n" in place.talk
     layers = sorted(path.name for path in (place.store.root / "layers").iterdir())
     place.run()
@@ -187,8 +192,8 @@ def test_frozen_runs_what_was_captured(place: Place) -> None:
     done = place.run(frozen=True)
     source = place.spec.observed.source
     assert source is not None
-    assert (done.start.source.digest, done.start.source.frozen, done.start.source.differs) == (source.tree.sha256, True, ())
-    assert f"source {source.path} (captured)\n" in place.talk
+    assert (done.start.source.digest, done.start.source.directory, done.start.source.differs) == (source.tree.sha256, None, ())
+    assert f"source {source.path} (captured: --frozen)\n" in place.talk
 
 
 def test_without_a_live_tree_the_captured_source_is_used_and_said(place: Place) -> None:
@@ -197,8 +202,8 @@ def test_without_a_live_tree_the_captured_source_is_used_and_said(place: Place) 
     place.project.rmdir()
     place.folder = moved
     done = place.run(here=place.project.parent)
-    assert done.start.source.frozen
-    assert "is not on this machine" in place.talk
+    assert done.start.source.directory is None
+    assert f"{place.project.parent} holds none of the captured files" in place.talk
     assert f"working folder {place.project}" in place.talk
 
 
@@ -209,11 +214,7 @@ def test_frozen_without_the_blob_says_so(place: Place) -> None:
     with pytest.raises(ArtifactError):
         place.run(frozen=True)
     (place.project / "new.py").touch()
-    assert place.run().start.source.differs[0].startswith("? ")
-    (place.project / "new.py").unlink()
-    assert place.run().start.source.differs == ()
-    (place.project / "new.py").touch()
-    assert place.run().start.source.differs == ("+ new.py",)  # the store knows the captured tree by now
+    assert place.run().start.source.differs == ("+ new.py",)
 
 
 def test_a_spec_without_source_is_refused(place: Place) -> None:
@@ -608,34 +609,53 @@ def test_the_record_is_read_only(place: Place) -> None:
     assert all(stat.S_IMODE((done.folder / name).stat().st_mode) == 0o444 for name in ("start.json", "end.json"))
 
 
-def elsewhere(place: Place, tmp_path: Path) -> Path:
-    """The spec of a stranger: it lies in a folder of its own and names another one as its source."""
+def test_a_strangers_spec_cannot_have_another_directory_read(place: Place, tmp_path: Path) -> None:
+    """Neither by the path of its source, nor by the place of its source from the spec."""
     private = tmp_path / "home"
     private.mkdir()
     (private / "train.py").write_bytes(specs.TREES["source"]["train.py"])
     (private / "secret.txt").write_text("not yours")
     source = place.spec.observed.source
     assert source is not None
-    source = msgspec.structs.replace(source, path=str(private))
-    place.spec = msgspec.structs.replace(place.spec, observed=msgspec.structs.replace(place.spec.observed, source=source))
-    return private
+
+    def named(**changes: Any) -> Spec:
+        changed = msgspec.structs.replace(source, **changes)
+        return msgspec.structs.replace(place.spec, observed=msgspec.structs.replace(place.spec.observed, source=changed))
+
+    place.spec = named(path=str(private))
+    assert place.run().start.source.directory == str(place.project)
+    for relative in ("../../home", "../link"):
+        (place.project / "link").symlink_to(private) if relative == "../link" else None
+        place.spec = named(relative=relative)
+        with pytest.raises(SourceError, match="outside the directory that holds the spec's"):
+            place.run()
+        assert place.run(frozen=True).start.source.directory is None
+    done = place.run(source=private)
+    assert (done.start.source.directory, done.start.source.differs) == (str(private), ("+ secret.txt",))
+    sourcedir.remember(place.spec, place.store)
+    assert place.run().start.source.directory == str(place.project / "link")
 
 
-def test_a_strangers_spec_cannot_have_another_folder_read(place: Place, tmp_path: Path) -> None:
-    private = elsewhere(place, tmp_path)
-    done = place.run(here=private)
-    assert done.start.source.frozen
-    assert "the captured source is used, not that folder" in place.talk
-    with pytest.raises(DriftError, match="not captured here"):
-        place.run(runner="host", here=private)
-
-
-def test_who_captured_it_may(place: Place, tmp_path: Path) -> None:
-    private = elsewhere(place, tmp_path)
-    snapshot.remember(place.spec, place.store)
-    done = place.run(here=private)
-    assert not done.start.source.frozen
-    assert done.start.source.differs == ("+ secret.txt",)
+def test_paths_of_a_clone_are_those_of_the_captured_project_inside(place: Place, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(place.project, clone)
+    (clone / "sub" / "data").mkdir(parents=True)
+    (clone / "sub" / "train.py").touch()
+    place.folder = clone / "repro"
+    backend = Fake()
+    done = place.run(here=clone / "sub", data=(("data", ""), (str(clone), "/all")), backend=backend)
+    assert backend.launch is not None
+    assert (backend.launch.cwd, backend.launch.workspace) == (f"{place.project}/sub", str(place.project))
+    assert {one.target: one.source for one in done.start.data} == {
+        f"{place.project}/sub/data": f"{clone}/sub/data",
+        "/all": str(clone),
+    }
+    assert done.folder.parent == clone / "runs"
+    assert f"source {clone} (live, differs from the capture: + sub/train.py, seen by the run at {place.project})" in place.talk
+    place.run(here=place.project, command=("train.py",))
+    assert f"working folder {place.project}: {place.project} is not" not in place.talk
+    place.run(frozen=True, here=clone)
+    assert place.runs == []
 
 
 def test_a_command_that_began_and_whose_end_is_not_known_is_interrupted(place: Place) -> None:

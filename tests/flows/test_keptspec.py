@@ -13,7 +13,7 @@ import pytest
 
 from repro_env.catalog import records
 from repro_env.catalog import specs as kept
-from repro_env.flows import keptspec, retention, snapshot
+from repro_env.flows import keptspec, retention, sourcedir
 from repro_env.flows.execute import Done
 from repro_env.flows.opened import opened
 from repro_env.flows.rebuild import rebuild
@@ -136,10 +136,10 @@ def test_a_kept_spec_is_a_spec_as_any_other(place: Place) -> None:
     found = opened(str(folder_of(done)), place.project, place.store)
     assert (found.spec.digest, found.runs) == (done.start.spec, done.folder.parent)
     assert (folder_of(done) / "remote.json").read_text() == remote
-    assert snapshot.is_known(place.spec, folder_of(done), place.store), "it lies in the project"
+    assert sourcedir.is_known(place.spec, folder_of(done), place.store), "it lies in the project"
     apart = place.project.parent / "x" / "specs" / folder_of(done).name
     shutil.copytree(folder_of(done), apart)
-    assert not snapshot.is_known(place.spec, apart, place.store)
+    assert not sourcedir.is_known(place.spec, apart, place.store)
 
 
 def test_an_edited_kept_spec_is_not_the_one_that_the_run_ran_from(place: Place) -> None:

@@ -133,7 +133,7 @@ def test_a_source_that_was_evicted_is_fetched_when_a_run_needs_it(
     assert spec.observed.source is not None
     store.layers.remove(spec.observed.source.tree.sha256)
     shutil.rmtree(found.folder / "blobs")
-    taken = snapshot.take(found.spec, found.folder, runs=tmp_path / "runs", frozen=True, store=store, tell=Told())
+    taken = snapshot.take(found.spec, found.folder, directory=None, runs=tmp_path / "runs", store=store)
     assert (taken.tree / "train.py").read_bytes() == b"print('trained')\n"
 
 

@@ -60,7 +60,7 @@ def done(seed: int) -> Done:
         command=("train.py",),
         cwd="/p",
         seed=seed,
-        source=SourceFact(path="/p", digest=ZERO, frozen=False, differs=()),
+        source=SourceFact(path="/p", digest=ZERO, directory="/p", differs=()),
         data=(),
         given=(),
         network=False,

@@ -12,11 +12,13 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from repro_env.io import http, pace, pip
 from repro_env.io.http import PASSED, Session
 from repro_env.io.ranges import RangesRefusedError
+from repro_env.model import sources
 from repro_env.model.errors import LockError, NetworkError
 from repro_env.store.facts import FactCache
 from tests.fakes import wheels
@@ -41,7 +43,8 @@ def test_indexes_are_those_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     with configured(monkeypatch, config_file=str(tmp_path / "pip.conf"), index_url="http://a.test/simple"):
         monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
         found = Session().configuration
-    assert found.indexes == ("http://a.test/simple", "http://ann:secret@b.test/simple", "http://c.test/simple")
+    urls = [index.url for index in found.indexes]
+    assert urls == ["http://a.test/simple", "http://ann:secret@b.test/simple", "http://c.test/simple"]
     assert found.find_links == (str(tmp_path / "links"),)
     assert "secret" not in "".join(found.shown)
     assert found.shown[1] == "http://b.test/simple"
@@ -53,8 +56,24 @@ def test_the_captured_environment_has_a_pip_conf_of_its_own(tmp_path: Path, monk
         monkeypatch.delenv("PIP_CONFIG_FILE")
         monkeypatch.setenv("HOME", str(tmp_path / "home"))
         monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
-        assert Session(prefix=str(tmp_path)).configuration.indexes == ("http://own.test/simple",)
-        assert Session(prefix=str(tmp_path / "other")).configuration.indexes != ("http://own.test/simple",)
+        assert [index.url for index in Session(prefix=str(tmp_path)).configuration.indexes] == ["http://own.test/simple"]
+        assert "http://own.test/simple" not in Session(prefix=str(tmp_path / "other")).shown
+
+
+def test_a_projects_default_index_replaces_the_built_in_one_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    own = sources.Index("http://own.test/simple")
+    named = sources.PackageSources(indexes=(own,), find_links=(str(tmp_path),), replaces_default=True)
+    cache = FactCache(tmp_path)
+    with configured(monkeypatch):
+        assert len(Session(cache=cache).shown) == 1
+        for _ in ("asked", "remembered"):
+            assert Session(cache=cache, sources=named).shown == ("http://own.test/simple", tmp_path.as_uri())
+        added = msgspec.structs.replace(named, replaces_default=False)
+        assert len(Session(cache=cache, sources=added).configuration.indexes) == 2
+    with configured(monkeypatch, index_url="http://a.test/simple"):
+        assert [index.url for index in Session(sources=named).configuration.indexes] == ["http://a.test/simple", own.url]
+    with configured(monkeypatch, no_index="1"):
+        assert Session(sources=named).configuration.indexes == ()
 
 
 def test_no_index_means_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -72,7 +91,7 @@ def test_a_configuration_that_pip_refuses(monkeypatch: pytest.MonkeyPatch, capsy
 
 def test_the_same_settings_are_known_without_starting_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "facts").mkdir()
-    cache = FactCache(tmp_path / "facts")
+    cache = FactCache(tmp_path)
     file = tmp_path / "pip.conf"
     file.write_text("[global]\nextra-index-url = http://ann:secret@b.test/simple\n")
     with configured(monkeypatch, config_file=str(file), index_url="http://a.test/simple", find_links=str(tmp_path / "links")):
@@ -98,7 +117,7 @@ def test_the_same_settings_are_known_without_starting_pip(tmp_path: Path, monkey
 
 @pytest.mark.parametrize("change", ["file", "new file", "variable", "home", "links", "prefix"])
 def test_other_settings_are_asked_of_pip(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str) -> None:
-    cache = FactCache(tmp_path / "facts")
+    cache = FactCache(tmp_path)
     for name in ("facts", "home", "own", "links"):
         (tmp_path / name).mkdir()
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -211,7 +230,7 @@ def test_credentials_of_the_index_are_used_and_never_told(
     index.auth = ("ann", "open-sesame-1")
     own = index.url.replace("//", "//ann:open-sesame-1@")
     with configured(monkeypatch, index_url=own), Session() as session, caplog.at_level(logging.DEBUG):
-        page = session.get_page(f"{session.configuration.indexes[0]}/big/")
+        page = session.get_page(f"{session.configuration.indexes[0].url}/big/")
         assert "sesame" not in page.url
         with session.open_range(f"{index.proxy}/files/{path.name}") as file:
             assert file.read(2) == b"PK"

@@ -17,8 +17,10 @@ from repro_env.capture import distributions, python
 from repro_env.image import wheel
 from repro_env.lock import identify as identifying
 from repro_env.lock.identify import Identified, facts_of, identify, whole
+from repro_env.model import sources
 from repro_env.model.environment import Interpretation
 from repro_env.model.errors import ArtifactError, NetworkError
+from repro_env.model.sources import NONE, LockedFile, PackageSources
 from repro_env.model.talk import Silent
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
@@ -65,17 +67,21 @@ class Place:
     def direct(self, url: str, more: Mapping[str, object] | None = None) -> None:
         (self.site / "demo-1.0.dist-info/direct_url.json").write_text(json.dumps({"url": url, **(more or {"archive_info": {}})}))
 
-    def identify(self, **options: str) -> tuple[Identified, ...]:
+    def identify(self, named: PackageSources = NONE, **options: str) -> tuple[Identified, ...]:
         self.index.asked.clear()
         options = {"index_url": MIRROR, "proxy": self.index.proxy, "retries": "0"} | options
         with configured(self._patch, **options):
             found, _ = identify(
-                distributions.scan(self.facts.layout).distributions, self.facts.layout, store=self.store, talk=self.said
+                distributions.scan(self.facts.layout).distributions,
+                self.facts.layout,
+                store=self.store,
+                talk=self.said,
+                sources=named,
             )
             return tuple(msgspec.structs.replace(one, facts=facts_of(one, self.store)) for one in found)
 
-    def one(self, **options: str) -> Identified:
-        (found,) = self.identify(**options)
+    def one(self, named: PackageSources = NONE, **options: str) -> Identified:
+        (found,) = self.identify(named, **options)
         return found
 
 
@@ -221,6 +227,38 @@ def test_the_index_that_has_it_is_recorded(place: Place) -> None:
     place.install()
     place.index.fail("/demo/", 404)
     assert place.one(extra_index_url="http://mirror-b.test/simple").hint.index == "http://mirror-b.test/simple"
+
+
+def test_a_locked_file_is_a_candidate_like_those_of_an_index(place: Place, tmp_path: Path) -> None:
+    path = place.install()
+    empty = (tmp_path / "empty").as_uri()
+    url = f"http://files.test/files/{path.name}"
+    sha256 = digest(path).removeprefix("sha256:")
+    assert place.one(index_url=empty).hint.origin == "repacked"
+    other = LockedFile(url.replace("files.test", "gone.test"), "0" * 64, "")
+    place.index.down.add("gone.test")
+    named = PackageSources(files={"demo": (other, LockedFile(url, sha256, "http://torch.test/whl")), "x": (other,)})
+    found = place.one(named, index_url=empty)
+    assert (found.hint.origin, found.hint.urls, found.hint.index) == ("index", (url,), "http://torch.test/whl")
+    assert (found.wheel.sha256, found.why) == (digest(path), "")
+
+
+def test_a_locked_file_that_is_not_the_installed_one_is_another(place: Place, tmp_path: Path) -> None:
+    place.install()
+    imposter = wheels.make(place.index.folder, "demo", files={"demo.py": b"steal()\n"}, entry_points=POINTS)
+    locked = LockedFile(f"http://files.test/files/{imposter.name}", digest(imposter).removeprefix("sha256:"), "")
+    found = place.one(PackageSources(files={"demo": (locked,)}), index_url=(tmp_path / "empty").as_uri())
+    assert found.hint.origin == "repacked"
+    assert "is another" in found.why
+
+
+def test_an_index_is_asked_only_for_the_names_that_are_pinned_to_it(place: Place, tmp_path: Path) -> None:
+    place.install()
+    place.install("other")
+    pinned = PackageSources(indexes=(sources.Index("http://torch.test/simple", frozenset({"demo"})),))
+    origins = {found.wheel.name: found.hint.index for found in place.identify(pinned, index_url=(tmp_path / "empty").as_uri())}
+    assert origins == {"demo": "http://torch.test/simple", "other": ""}
+    assert [asked.path for asked in place.index.asked if asked.path.startswith("/simple/")] == ["/simple/demo/"]
 
 
 def test_an_index_that_cannot_be_asked(place: Place) -> None:

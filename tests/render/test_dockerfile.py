@@ -20,7 +20,7 @@ from repro_env.model.environment import Variable
 from repro_env.model.errors import SpecError
 from repro_env.model.spec import BaseHint, Spec
 from repro_env.render import dockerfile, instruction
-from repro_env.render.instruction import Copy, From, Run, Set
+from repro_env.render.instruction import Copy, From, Run, Set, Workdir
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
 from tests.render.test_instruction import NASTY, UNSAYABLE
@@ -40,13 +40,17 @@ def changed(spec: Spec, **values: Any) -> Spec:
     return msgspec.structs.replace(spec, identity=msgspec.structs.replace(spec.identity, **values))
 
 
+def rendered(spec: Spec) -> bytes:
+    return dockerfile.render(spec, config.settings(spec.identity, spec.observed.source), spec.observed.source)
+
+
 def test_the_golden_one(spec: Spec) -> None:
     """Reads well, and the same bytes on every machine: a zlib or Python of another version changes none of it."""
-    assert dockerfile.render(spec, config.LABEL).decode() == GOLDEN.read_text()
+    assert rendered(spec).decode() == GOLDEN.read_text()
 
 
 def test_the_stages(spec: Spec) -> None:
-    found = instruction.parse(dockerfile.render(spec, config.LABEL).decode())
+    found = instruction.parse(rendered(spec).decode())
     assert [one for one in found if isinstance(one, From)] == [
         From("scratch", "base"),
         From("base", "distributions"),
@@ -56,14 +60,19 @@ def test_the_stages(spec: Spec) -> None:
     ]
     last = found[found.index(From("image")) :]
     assert not any(isinstance(one, Run) for one in last)  # what a container is started with never gets into the image
-    assert [one.stage for one in last if isinstance(one, Copy)] == ["checked"]  # without the check there is no marker
-    env = [(one.name, one.value) for one in last if isinstance(one, Set) and one.word == "ENV"]
-    assert env == [(one.name, one.value) for one in spec.identity.config.env]
+    assert [one.stage for one in last if isinstance(one, Copy)] == ["checked", ""]  # without the check there is no marker
+    env = {one.name: one.value for one in last if isinstance(one, Set) and one.word == "ENV"}
+    assert env == config.variables(spec.identity)
+    assert env["PATH"].startswith("/opt/env/bin:")
+    assert last[-2:] == [
+        Copy((f"blobs/{spec.observed.source.tree.sha256[7:]}.gz",), "/home/ann/project/", unpack=True),
+        Workdir("/home/ann/project"),
+    ]
     assert Set("LABEL", config.LABEL, spec.digest) in last
 
 
 def test_nothing_is_fetched_but_by_the_installer(spec: Spec) -> None:
-    text = dockerfile.render(spec, config.LABEL).decode()
+    text = rendered(spec).decode()
     assert "http" not in "".join(line for line in text.splitlines() if not line.startswith("#"))
     assert "files.example.com" not in text
 
@@ -72,15 +81,15 @@ def test_nothing_is_fetched_but_by_the_installer(spec: Spec) -> None:
 def test_values_of_a_spec_stay_values(spec: Spec, value: str) -> None:
     env = (*spec.identity.config.env, Variable(name="ZZ", value=value))
     odd = changed(spec, config=msgspec.structs.replace(spec.identity.config, env=env))
-    found = instruction.parse(dockerfile.render(odd, config.LABEL).decode())
+    found = instruction.parse(rendered(odd).decode())
     assert Set("ENV", "ZZ", value) in found
-    assert len(found) == len(instruction.parse(dockerfile.render(spec, config.LABEL).decode())) + 1
+    assert len(found) == len(instruction.parse(rendered(spec).decode())) + 1
 
 
 @pytest.mark.parametrize("value", [one for one in NASTY.values() if one and "/" not in one])
 def test_so_does_the_interpreters_path(spec: Spec, value: str) -> None:
     runtime = msgspec.structs.replace(spec.identity.interpreter, executable=f"/opt/{value}/python")
-    found = instruction.parse(dockerfile.render(changed(spec, interpreter=runtime), config.LABEL).decode())
+    found = instruction.parse(rendered(changed(spec, interpreter=runtime)).decode())
     assert {one.argv[0] for one in found if isinstance(one, Run)} == {f"/opt/{value}/python"}
 
 
@@ -94,7 +103,7 @@ def test_what_no_line_can_say_is_refused(spec: Spec, value: str) -> None:
         changed(spec, interpreter=msgspec.structs.replace(runtime, version=f"3.11{value}")),
     ):
         with pytest.raises((SpecError, UnicodeEncodeError, ValueError)):
-            dockerfile.render(odd, config.LABEL)
+            rendered(odd)
 
 
 def test_conda_packages_are_refused_by_name(spec: Spec) -> None:
@@ -104,7 +113,7 @@ def test_conda_packages_are_refused_by_name(spec: Spec) -> None:
     odd = changed(spec, packages=(package,))
     assert "conda packages" in dockerfile.refusal(odd)
     with pytest.raises(SpecError, match="conda packages"):
-        dockerfile.render(odd, config.LABEL)
+        rendered(odd)
 
 
 def test_a_base_that_is_only_linked(spec: Spec) -> None:
@@ -120,7 +129,7 @@ def test_a_base_that_is_only_linked(spec: Spec) -> None:
     assert dockerfile.refusal(linked, alone=False) == ""
     kept = msgspec.structs.replace(linked.hints, base=msgspec.structs.replace(image, kept=True))
     assert dockerfile.refusal(msgspec.structs.replace(linked, hints=kept)) == ""
-    assert dockerfile.render(linked, config.LABEL) == dockerfile.render(spec, config.LABEL)
+    assert rendered(linked) == rendered(spec)
 
 
 def test_the_installer_and_the_product_agree_on_names() -> None:

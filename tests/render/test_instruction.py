@@ -178,7 +178,7 @@ def test_any_text_comes_back_or_is_refused(words: list[str]) -> None:
         "#escape=`",
         "ARG A",
         "ENTRYPOINT []",
-        'CMD ["x"]',
+        "CMD x",
         "USER root",
         "FROM scratch AS a b",
         "FROM --platform=linux/arm64 scratch",

@@ -61,19 +61,16 @@ def run(launch: Launch, tmp_path: Path, code: str) -> tuple[int, tuple[str, ...]
 def test_the_command_sees_the_copy_and_leaves_only_outputs(launch: Launch, tmp_path: Path) -> None:
     data = Mount(kind="data", source=str(tmp_path / "outside"), target=f"{launch.workspace}/data/in")
     beside = Mount(kind="data", source=str(tmp_path / "outside"), target=str(tmp_path / "outside"))
-    code = (
-        """
+    code = f"""
 import os, pathlib, tempfile
 assert open("code.py").read() == open("../../outside/mine").read().replace("mine", "code")
 assert open("../data/in/mine").read() == "mine"
-assert os.environ["HOME"] != %r and not os.listdir(os.path.expanduser("~"))
+assert os.environ["HOME"] != {launch.user.home!r} and not os.listdir(os.path.expanduser("~"))
 assert "XDG_CACHE_HOME" not in os.environ and os.getcwd() == os.environ["PWD"]
 pathlib.Path("~/x").expanduser().write_text("x"); tempfile.mkstemp()
 open("out", "w").write("out"); open("../../beside", "w").write("beside")
 os.remove("code.py")
 """
-        % launch.user.home
-    )
     done = run(msgspec.structs.replace(launch, mounts=(beside, data)), tmp_path, code)
     assert done == (0, ("sub/code.py",), ["sub/out"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "outside", "project", "run", "snapshot"]

@@ -34,6 +34,7 @@ def request_(**changes: Any) -> Request:
         runner="embedded",
         command=("train.py",),
         cwd=PROJECT,
+        workspace=PROJECT,
         snapshot=DIGEST,
         mounts=(),
         given=(),
@@ -251,11 +252,16 @@ def test_paths_in_the_arguments_that_will_not_be_there_are_found(tmp_path: Path)
         "/",
     ]
     found = plan.named_paths(
-        command, here=str(tmp_path), exists=os.path.exists, inside=lambda path: path in inside or path == "/"
+        command,
+        here=str(tmp_path),
+        seen="/captured",
+        exists=os.path.exists,
+        inside=lambda path: path.replace("/captured", str(tmp_path)) in inside or path == "/",
     )
-    assert found == (f"{tmp_path}/data", f"{tmp_path}/data/x", f"{tmp_path}/out.txt")
+    assert [path for path, _ in found] == [f"{tmp_path}/data", f"{tmp_path}/data/x", f"{tmp_path}/out.txt"]
+    assert dict(found)[f"{tmp_path}/data/x"] == "/captured/data/x"
 
 
 def test_a_bare_name_is_not_taken_for_a_path(tmp_path: Path) -> None:
     (tmp_path / "adam").touch()
-    assert plan.named_paths(["adam"], here=str(tmp_path), exists=os.path.exists, inside=lambda _: False) == ()
+    assert plan.named_paths(["adam"], here=str(tmp_path), seen="/", exists=os.path.exists, inside=lambda _: False) == ()

@@ -18,8 +18,8 @@ from repro_env.verify.outputs import Answer
 from repro_env.verify.verdict import Promise, Verdict
 
 INSIDE = Path(flow.__file__).parents[1] / "inside" / "compare.py"
-BITWISE = Promise(level="bitwise", sentence="promised is bitwise")
-NUMERIC = Promise(level="numeric", sentence="promised is numeric")
+BITWISE = Promise(level="bitwise", sentence="expected: bitwise identical")
+NUMERIC = Promise(level="numeric", sentence="expected: numeric")
 
 
 def look(pairs: Sequence[tuple[Path, Path, bool]]) -> tuple[Answer, ...]:

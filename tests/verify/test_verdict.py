@@ -24,7 +24,7 @@ START = Start(
     command=("train.py",),
     cwd="/p",
     seed=0,
-    source=SourceFact(path="/p", digest=DIGEST, frozen=False, differs=()),
+    source=SourceFact(path="/p", digest=DIGEST, directory="/p", differs=()),
     data=(),
     given=(),
     network=False,
@@ -39,7 +39,7 @@ HERE = Here(host=HOST, threads={"OMP_NUM_THREADS": "4"})
 def test_the_same_machine_promises_every_bit() -> None:
     found = promised(START, END, HERE)
     assert found.level == "bitwise"
-    assert found.sentence == "promised is bitwise: the same image, code, data, seed, threads and kind of CPU"
+    assert found.sentence == "expected: bitwise identical (same image, code, data, seed, threads and CPU type)"
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_run_on_the_host_names_what_is_not_held() -> None:
     on_host = msgspec.structs.replace(START, runner="host", network=True)
     unrecorded = "files that the recorded run read outside of its source, environment and --data"
     found = promised(on_host, END, HERE)
-    assert found.sentence.startswith("promised is bitwise: the same environment, code, data")
+    assert found.sentence.startswith("expected: bitwise identical (same environment, code, data")
     assert unrecorded in found.sentence
     again = promised(on_host, END, msgspec.structs.replace(HERE, runner="host", unrecorded=("/data",)))
     for part in (unrecorded, "other data in /data", "isolation is none on the host", "the source is at another path"):

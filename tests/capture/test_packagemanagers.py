@@ -1,0 +1,229 @@
+"""The indexes, find-links and locked files that uv, Poetry, PDM and requirements files name."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from repro_env.capture import packagemanagers
+from repro_env.capture.packagemanagers import look
+from repro_env.model.sources import Index, LockedFile, PackageSources
+
+HEX = "ab" * 32
+TORCH = "https://wheels.example/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
+LOCKED = LockedFile(TORCH, HEX, "")
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "home/project/src").mkdir(parents=True)
+    (tmp_path / "home/project/.git").mkdir()
+    return tmp_path / "home/project"
+
+
+def named(project: Path, **variables: str) -> PackageSources:
+    """As seen from a subdirectory of the project."""
+    home = {"HOME": str(project.parent), "XDG_CONFIG_DIRS": ""}
+    return look(project / "src", {**home, **variables})
+
+
+def test_indexes_of_uv(project: Path, tmp_path: Path) -> None:
+    (project / "pyproject.toml").write_text("""
+        [tool.uv]
+        extra-index-url = ["https://extra.example/simple/"]
+        find-links = ["wheels"]
+        [[tool.uv.index]]
+        name = "pytorch-cpu"
+        url = "https://torch.example/whl/cpu"
+        explicit = true
+        [[tool.uv.index]]
+        name = "unused"
+        url = "https://unused.example/simple"
+        explicit = true
+        [[tool.uv.index]]
+        url = "https://own.example/simple"
+        default = true
+        [[tool.uv.index]]
+        url = "./flat"
+        format = "flat"
+        [tool.uv.sources]
+        torch = [{ index = "pytorch-cpu", marker = "sys_platform == 'linux'" }]
+        Torch_Vision = { index = "pytorch-cpu" }
+        mine = { path = "../mine" }
+    """)
+    user = tmp_path / "home/.config/uv/uv.toml"
+    user.parent.mkdir(parents=True)
+    user.write_text('[pip]\nextra-index-url = ["https://user.example/simple"]\n')
+    found = named(project)
+    assert found.problems == ()
+    assert found.replaces_default
+    assert found.indexes == (
+        Index("https://extra.example/simple"),
+        Index("https://torch.example/whl/cpu", frozenset({"torch", "torch-vision"})),
+        Index("https://own.example/simple"),
+        Index("https://user.example/simple"),
+    )
+    assert found.find_links == (str(project / "wheels"), str(project / "flat"))
+    assert look(None, {"HOME": str(project.parent)}).indexes[0] == Index("https://user.example/simple")
+    assert named(project, UV_NO_CONFIG="1") == PackageSources()
+    (tmp_path / "one.toml").write_text('index-url = "https://one.example/simple"\n')
+    assert named(project, UV_CONFIG_FILE=str(tmp_path / "one.toml")).indexes == (Index("https://one.example/simple"),)
+
+
+def test_variables_of_uv_name_indexes_and_hold_credentials(project: Path) -> None:
+    (project / "uv.toml").write_text(
+        '[[index]]\nname = "in-house"\nurl = "https://a.example/simple"\n[[index]]\nname = "b"\nurl = "https://old.example"\n'
+    )
+    found = named(
+        project,
+        UV_INDEX="b=https://new.example/simple https://c.example/simple?a=b",
+        UV_DEFAULT_INDEX="https://d.example/simple",
+        UV_INDEX_IN_HOUSE_USERNAME="ann",
+        UV_INDEX_IN_HOUSE_PASSWORD="p/w",
+        UV_FIND_LINKS="https://links.example/a.html,/srv/wheels",
+    )
+    assert [index.url for index in found.indexes] == [
+        "https://new.example/simple",
+        "https://c.example/simple?a=b",
+        "https://d.example/simple",
+        "https://ann:p%2Fw@a.example/simple",
+    ]
+    assert found.find_links == ("https://links.example/a.html", "/srv/wheels")
+    assert found.replaces_default
+
+
+def test_sources_of_poetry_pdm_and_requirements_files(project: Path) -> None:
+    (project / "pyproject.toml").write_text("""
+        [[tool.poetry.source]]
+        name = "torch-cpu"
+        url = "https://torch.example/whl/cpu"
+        priority = "explicit"
+        [[tool.poetry.source]]
+        name = "PyPI"
+        [tool.poetry.dependencies]
+        python = ">=3.11"
+        torch = { version = "*", source = "torch-cpu" }
+        [tool.poetry.group.extra.dependencies]
+        vision = [{ version = "*", source = "torch-cpu" }]
+        [[tool.pdm.source]]
+        name = "pypi"
+        url = "https://pdm.example/simple"
+        [[tool.pdm.source]]
+        name = "links"
+        url = "https://links.example/"
+        type = "find_links"
+        [[tool.pdm.source]]
+        name = "private"
+        url = "https://${USER}@private.example/simple"
+    """)
+    (project / "requirements-dev.txt").write_text("numpy\n--extra-index-url https://pip.example/simple\n -f=./wheels\n")
+    found = named(project, POETRY_HTTP_BASIC_TORCH_CPU_USERNAME="ann", POETRY_HTTP_BASIC_TORCH_CPU_PASSWORD="pw")
+    assert found.indexes == (
+        Index("https://ann:pw@torch.example/whl/cpu", frozenset({"torch", "vision"})),
+        Index("https://pdm.example/simple"),
+        Index("https://pip.example/simple"),
+    )
+    assert found.find_links == ("https://links.example/", str(project / "wheels"))
+    assert found.replaces_default
+    (problem,) = found.problems
+    assert "private.example/simple needs a variable" in problem
+
+
+UV = f"""
+version = 1
+[[package]]
+name = "torch"
+version = "2.13.0+cpu"
+source = {{ registry = "https://torch.example/whl/cpu" }}
+sdist = {{ url = "https://wheels.example/torch.tar.gz", hash = "sha256:{HEX}" }}
+wheels = [
+    {{ url = "{TORCH}", hash = "sha256:{HEX}", size = 1 }},
+    {{ url = "file:///etc/x-1-py3-none-any.whl", hash = "sha256:{HEX}" }},
+    {{ url = "https://wheels.example/y-1-py3-none-any.whl", hash = "md5:00" }},
+]
+[[package]]
+name = "mine"
+version = "0.1"
+source = {{ virtual = "." }}
+"""
+PYLOCK = f"""
+lock-version = "1.0"
+created-by = "x"
+[[packages]]
+name = "Torch"
+version = "2.13.0+cpu"
+wheels = [{{ name = "t.whl", url = "{TORCH}", hashes = {{ sha256 = "{HEX}" }} }}]
+"""
+PDM = f"""
+[metadata]
+groups = ["default"]
+[[package]]
+name = "torch"
+version = "2.13.0+cpu"
+files = [{{ url = "{TORCH}", hash = "sha256:{HEX}" }}, {{ file = "other.whl", hash = "sha256:{HEX}" }}]
+"""
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "file"),
+    [
+        ("uv.lock", UV, LockedFile(TORCH, HEX, "https://torch.example/whl/cpu")),
+        ("pylock.toml", PYLOCK, LOCKED),
+        ("pylock.gpu.toml", PYLOCK, LOCKED),
+        ("pdm.lock", PDM, LOCKED),
+    ],
+)
+def test_a_lock_file_names_wheels_by_url_and_sha256(project: Path, name: str, text: str, file: LockedFile) -> None:
+    (project / name).write_text(text)
+    assert named(project) == PackageSources(files={"torch": (file,)})
+
+
+def test_a_poetry_lock_names_the_index_of_a_package(project: Path) -> None:
+    package = '[[package]]\nname = "{}"\nversion = "1"\nfiles = [{{file = "x.whl", hash = "sha256:00"}}]\n'
+    source = '[package.source]\ntype = "legacy"\nurl = "https://torch.example/whl/cpu"\nreference = "torch-cpu"\n'
+    (project / "poetry.lock").write_text(package.format("numpy") + package.format("torch") + source)
+    assert named(project).indexes == (Index("https://torch.example/whl/cpu", frozenset({"torch"})),)
+    (project / "uv.toml").write_text('index-url = "https://torch.example/whl/cpu/"\n')
+    assert named(project).indexes == (Index("https://torch.example/whl/cpu"),)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "[[package]\n",
+        "package = 1\n",
+        "[[package]]\nname = 3\n",
+        "[[package]]\nname = 'x'\nwheels = [{ url = 1 }]\n",
+        f"x = {'[' * 5000}",
+        "x = '\udc80'",
+    ],
+)
+def test_a_damaged_lock_file_is_named_and_the_others_count(project: Path, text: str) -> None:
+    (project / "uv.lock").write_text(text, errors="surrogateescape")
+    (project / "pdm.lock").write_text(PDM)
+    found = named(project)
+    assert found.files == {"torch": (LOCKED,)}
+    (problem,) = found.problems
+    assert problem.startswith(f"{project}/uv.lock is not as its program writes it")
+
+
+def test_files_are_bounded_and_no_special_file_is_read(project: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(packagemanagers, "LARGEST", 1000)
+    (project / "uv.lock").write_text(UV + "#" * 1000)
+    (project / "pdm.lock").symlink_to("/dev/zero")
+    indexes = "\n".join(f"[[index]]\nurl = 'https://{number}.example'" for number in range(20))
+    (project / "uv.toml").write_text(indexes)
+    monkeypatch.setattr(packagemanagers, "MOST", 10)
+    found = named(project)
+    assert found.files == {}
+    assert len(found.indexes) == 10
+    assert [problem.partition(" ")[0].rpartition("/")[2] for problem in found.problems] == ["uv.lock", "pdm.lock", "the"]
+
+
+@pytest.mark.parametrize("url", ["ssh://git@host/x", "javascript://x", "https://", "https://[bad/", "ftp://host/simple"])
+def test_an_index_that_is_no_web_address_is_not_asked(project: Path, url: str) -> None:
+    (project / "uv.toml").write_text(f"index-url = '{url}'\n")
+    found = named(project)
+    assert found.indexes == ()
+    assert "is not asked" in found.problems[0]

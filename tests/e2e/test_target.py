@@ -1,0 +1,57 @@
+"""Which Python the installed command captures, and that `check` and the host runner use the same one."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import parts
+
+
+@pytest.fixture(scope="module")
+def monorepo(ground: Path) -> parts.Project:
+    """A project's subdirectory below the top of a git work tree, which has a `.venv` that nobody activated."""
+    top = ground / "monorepo"
+    python = parts.venv(top / ".venv", own_pip=False)
+    (top / ".git").mkdir()
+    (top / "pyproject.toml").write_text('[project]\nname = "mono"\nversion = "1"\n')
+    made = parts.project(top / "training" / "src", python, ground / "small-store")
+    (made.folder / "train.py").write_text("import sys\nprint(sys.prefix)\n")
+    return made
+
+
+def test_an_unactivated_venv_above_is_captured_checked_and_run(monorepo: parts.Project, tmp_path: Path) -> None:
+    venv = monorepo.python.parents[1]
+    other = parts.venv(tmp_path / "other", own_pip=False).parents[1]
+    # Conda's base environment is active, as in most shells of its users; `python` would be its Python.
+    base = {"CONDA_PREFIX": str(other), "CONDA_DEFAULT_ENV": "base", "PATH": f"{other}/bin:/usr/bin:/bin"}
+    done = monorepo.run("capture", "--json", env=base)
+    first, second, *_ = done.err.splitlines()
+    assert first == f"python  {monorepo.python} (.venv of the project)"
+    assert second.startswith(f"note: conda's base environment ({other}) is active")
+    found = json.loads(done.out)["python"]
+    assert (found["path"], found["why"], len(found["notes"])) == (str(monorepo.python), ".venv of the project", 1)
+
+    active = {"VIRTUAL_ENV": str(other)}
+    checked = monorepo.run("check", env=active)
+    ran = monorepo.run("exec", "--runner", "host", "train.py", env=active)
+    for err in (checked.err, ran.err):
+        assert f"the captured environment is used, and not {other} ($VIRTUAL_ENV)" in err
+    assert ran.out.strip() == str(venv)
+
+    named = monorepo.run("capture", "--output", tmp_path / "named", env=active).err.splitlines()
+    assert named[0] == f"python  {other}/bin/python ($VIRTUAL_ENV)"
+    assert named[1].endswith(f"to use that one instead: --python {venv}")
+
+
+def test_a_broken_environment_is_an_error_and_the_next_is_not_taken(monorepo: parts.Project) -> None:
+    for variable in ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT"):
+        failed = monorepo.run("capture", code=6, env={variable: "/gone/env"})
+        assert f"${variable} (/gone/env): there is no such file or directory" in failed.err
+    near = monorepo.folder / ".venv" / "bin"
+    near.mkdir(parents=True)
+    (near / "python").symlink_to("/gone/python3")
+    failed = monorepo.run("capture", code=6)
+    assert f".venv of the project ({near.parent}): the environment is broken: python points to /gone/python3" in failed.err
