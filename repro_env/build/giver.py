@@ -16,7 +16,10 @@ from repro_env.build.interface import Origin
 from repro_env.model.errors import ArtifactError, NetworkError, ReproEnvError
 from repro_env.store.carried import Carried
 
-HINT = "copy the blobs/ folder of the capture beside the spec, or capture again"
+HINT = (
+    "get it once from where the spec was published (`repro-env rebuild FILE|REF`), or copy the blobs/ directory of the "
+    "capture beside the spec"
+)
 
 
 class Offer(msgspec.Struct, frozen=True):

@@ -15,6 +15,7 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from repro_env.build import conda
+from repro_env.build.giver import HINT
 from repro_env.build.sources import Artifact
 from repro_env.image import config, layer, stack, tar
 from repro_env.image import wheel as rule
@@ -199,7 +200,7 @@ def _tree(store: Store, output: Output, job: Tree, advance: Advance) -> Packed:
             raise ArtifactError(
                 "is neither beside the spec nor in the store",
                 where=diff_id,
-                hint="copy the blobs/ folder of the capture beside the spec, or capture again",
+                hint=HINT,
             )
         stream = _Again(lambda: compressed(_proven(tar.write(_lying(store, diff_id)), diff_id)), advance)
         found = Packed(diff_id=diff_id, blob=output.take(stream, None))

@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 
 import msgspec
 
+from repro_env.build.giver import HINT
 from repro_env.build.interface import Origin
 from repro_env.image import wheel as rule
 from repro_env.image.entry import Contents, Entry
@@ -304,7 +305,7 @@ class Search:
             return ArtifactError(
                 f"{self._wheel.filename} is nowhere to be had: not on this machine, not carried, at no URL, on no configured index",
                 where=where,
-                hint="copy the blobs/ folder of the capture beside the spec, or configure the index that has it in pip",
+                hint=f"configure the index that has it in pip, {HINT}",
             )
         tried = "; ".join(dict.fromkeys(str(error) for error in self._failures))
         silent = all(isinstance(error, NetworkError) and not error.what.endswith(_GONE) for error in self._failures)
@@ -313,7 +314,7 @@ class Search:
         return ArtifactError(
             f"{self._wheel.filename} could not be had: {tried}",
             where=where,
-            hint="configure an index that has this very file in pip, or copy the blobs/ folder of the capture beside the spec",
+            hint=f"configure an index that has this very file in pip, {HINT}",
         )
 
 

@@ -1,0 +1,131 @@
+"""A project at another path: a clone, a working tree of git, a moved or copied directory. The code beside the spec runs."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import parts
+
+TRAIN = "import os, pkg\nprint(os.getcwd(), __file__, pkg.word, pkg.__file__)\nopen('out.txt', 'w').write(pkg.word)\n"
+EDITABLE = {
+    "METADATA": "Metadata-Version: 2.1\nName: pkg\nVersion: 1.0\n",
+    "RECORD": "__editable__.pkg-1.0.pth,,\npkg-1.0.dist-info/METADATA,,\npkg-1.0.dist-info/RECORD,,\n",
+}
+
+
+def git(folder: Path, *words: str | Path) -> None:
+    subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@example.org", *words], cwd=folder, check=True)
+
+
+@pytest.fixture(scope="module")
+def project(ground: Path) -> parts.Project:
+    """A committed project that its environment imports in editable mode; captured, and its image is in the store."""
+    folder = ground / "clone" / "project"
+    python = parts.venv(folder / ".venv", own_pip=False)
+    (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
+    (site / "__editable__.pkg-1.0.pth").write_text(f"{folder}/src\n")
+    (site / "pkg-1.0.dist-info").mkdir()
+    for name, text in EDITABLE.items():
+        (site / "pkg-1.0.dist-info" / name).write_text(text)
+    direct = {"url": f"file://{folder}", "dir_info": {"editable": True}}
+    (site / "pkg-1.0.dist-info" / "direct_url.json").write_text(json.dumps(direct))
+    (folder / "src" / "pkg").mkdir(parents=True)
+    (folder / "src" / "pkg" / "__init__.py").write_text("word = 'captured'\n")
+    (folder / "train.py").write_text(TRAIN)
+    (folder / ".gitignore").write_text(".venv/\nruns/\ndata/\n")
+    (folder / "data").mkdir()
+    (folder / "data" / "a.csv").write_text("1")
+    git(folder, "init", "--quiet")
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "code")
+    made = parts.project(folder, python, ground / "shared-store")
+    made.capture()
+    made.rebuild()
+    git(folder, "add", ".")
+    git(folder, "commit", "--quiet", "-m", "spec")
+    return made
+
+
+def edited(project: parts.Project, folder: Path, word: str) -> parts.Project:
+    (folder / "src" / "pkg" / "__init__.py").write_text(f"word = '{word}'\n")
+    return project._replace(folder=folder)
+
+
+def test_a_clone_runs_its_own_code_at_the_captured_path(project: parts.Project, tmp_path: Path) -> None:
+    """The original is not there, as for another user; the clone has no blobs, because git ignores them."""
+    (tmp_path / "team mate").mkdir()
+    git(tmp_path, "clone", "--quiet", project.folder, "team mate/theirs")
+    clone = edited(project, tmp_path / "team mate" / "theirs", "cloned")
+    assert not (clone.folder / "repro" / "blobs").exists()
+    assert clone.run("check", "--project", code=1).out.count("~ src/pkg/__init__.py") == 1
+    away = project.folder.rename(project.folder.with_name("away"))
+    home = {"HOME": str(tmp_path)}
+    try:
+        for cwd, spec in ((clone.folder, []), (tmp_path, ["--spec", clone.folder / "repro"])):
+            done = clone.run("exec", *spec, "train.py", cwd=cwd, env=home)
+            at = project.folder
+            assert done.out == f"{at} {at}/train.py cloned {at}/src/pkg/__init__.py\n"
+            assert f"source {clone.folder} changed since capture: ~ src/pkg/__init__.py" in done.err
+        verified = clone.run("verify", "latest", env=home)
+        assert "bitwise" in verified.out
+        (clone.folder / "data").mkdir()
+        (clone.folder / "data" / "a.csv").write_text("2")
+        assert clone.run("exec", "--data", "data", "-c", "print(open('data/a.csv').read())", env=home).out == "2\n"
+        captured = clone.run("exec", "--frozen", "train.py", env=home)
+        assert " captured " in captured.out
+        assert "captured source (--frozen)" in captured.err
+        assert len(list((clone.folder / "runs").glob("2*"))) == 4
+        bare = clone.elsewhere(tmp_path / "store")
+        said = parts.one_sentence(bare.run("exec", "train.py", code=11, env=home))
+        assert "repro-env rebuild FILE|REF" in said
+    finally:
+        away.rename(project.folder)
+    assert not (project.folder / "runs").exists()
+
+
+def test_a_copy_a_working_tree_and_a_moved_project_run_their_own_code(project: parts.Project, tmp_path: Path) -> None:
+    git(project.folder, "worktree", "add", "--quiet", tmp_path / "tree", "-b", "other")
+    shutil.copytree(project.folder, tmp_path / "copied", ignore=shutil.ignore_patterns(".venv"))
+    (tmp_path / "copied").rename(tmp_path / "moved")
+    for name in ("tree", "moved"):
+        here = edited(project, tmp_path / name, name)
+        assert f" {name} " in here.run("exec", "train.py").out
+        assert (next((here.folder / "runs").glob("2*")) / "files" / "out.txt").read_text() == name
+    said = project.run("exec", "--source", tmp_path / "tree", "train.py")
+    assert " tree " in said.out
+    assert f"source {tmp_path / 'tree'} changed since capture" in said.err
+    shutil.rmtree(project.folder / "runs")
+
+
+def test_the_host_runner_does_not_import_the_original_in_a_copy(project: parts.Project, small: parts.Project, tmp_path: Path) -> None:
+    shutil.copytree(project.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(".venv"))
+    copy = edited(project, tmp_path / "copy", "copied")
+    said = parts.one_sentence(copy.run("exec", "--runner", "host", "train.py", code=18))
+    assert f"imports pkg from {project.folder}" in said
+    assert not (tmp_path / "copy" / "out.txt").exists()
+    before = sorted(small.folder.rglob("*.txt"))
+    shutil.copytree(small.folder, tmp_path / "small", ignore=shutil.ignore_patterns(".venv", "runs", "made.txt"))
+    other = small._replace(folder=tmp_path / "small")
+    assert other.run("exec", "--runner", "host", "hello.py").out == f"hello from {tmp_path}/small/hello.py\n"
+    assert (tmp_path / "small" / "made.txt").is_file()
+    assert sorted(small.folder.rglob("*.txt")) == before
+
+
+def test_what_is_sent_is_the_captured_code_and_edited_code_is_named(project: parts.Project, tmp_path: Path) -> None:
+    shutil.copytree(project.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(".venv"))
+    copy = edited(project, tmp_path / "copy", "copied")
+    (copy.folder / "new.py").touch()
+    for words in (("pack", "repro", "../x.tar"), ("push", "registry.example.com/team/name:1")):
+        said = parts.one_sentence(copy.run(*words, code=8))
+        assert "2 files differ from the captured code, which is what would be sent: + new.py, ~ src/pkg/__init__.py" in said
+        assert "--frozen" in said
+    assert not (tmp_path / "x.tar").exists()
+    copy.run("pack", "repro", "../x.tar", "--frozen")
+    done = copy.run("exec", "--spec", tmp_path / "x.tar", "train.py")
+    assert " captured " in done.out
+    assert f"to run the code here: --source {copy.folder}" in done.err
