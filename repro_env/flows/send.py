@@ -79,7 +79,7 @@ def send(
         raise UsageError(
             f"must be a numeric user ID above 0, alone or with a group ID (got {user!r})",
             where="--user",
-            hint="for example --user 1000 or --user 1000:1000",
+            hint="for example 1000, or 1000:1000",
         )
     if target.kind == "registry":
         egress.check(spec, folder, store=store)

@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import gzip
+import hashlib
 import io
+import json
 import tarfile
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
-from repro_env.build.packing import pack
+from repro_env.build.packing import Packing, pack
 from repro_env.flows.image import Verified, verify_image
 from repro_env.image import flat, foreign, tar
 from repro_env.image.config import LABEL
+from repro_env.model import codec
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Silent
 from repro_env.output.oci import Oci
@@ -95,6 +101,46 @@ def test_without_the_spec_edited_files_are_mismatches(made: Made, tmp_path: Path
 
 def test_the_image_with_its_source(made: Made, tmp_path: Path) -> None:
     assert made.verify(made.send(tmp_path / "oci", source=True)).good
+
+
+@pytest.mark.parametrize("source", [False, True])
+def test_the_image_with_a_user_of_its_own_is_good(made: Made, tmp_path: Path, source: bool) -> None:
+    """`--user` is the choice of whoever rebuilt it; every other setting is the spec's."""
+    with closing(Oci(tmp_path / "oci", "latest", made.store.boot)) as output:
+        Packing(made.spec, made.folder, made.store, output, source=source, user="1000:1000").run(Silent())
+    assert made.verify(tmp_path / "oci", str(made.folder)).good
+
+
+def test_the_code_in_an_image_of_another_builder_is_compared(made: Made, tmp_path: Path) -> None:
+    """As the Dockerfile leaves it: the working directory says that the code is there."""
+    first = made.send(tmp_path / "oci")
+    for text, good in ((b"print('trained')\n", True), (b"print('other')\n", False)):
+        where = otherwise(made, first, tmp_path / f"built-{good}", {"home/ann/project/train.py": text})
+        assert not made.verify(where, str(made.folder)).good
+        swap_config(where, lambda config: config["config"].update(WorkingDir="/home/ann/project"))
+        assert made.verify(where, str(made.folder)).good is good
+
+
+@pytest.mark.parametrize("setting", ["Cmd", "Env", "Entrypoint", "WorkingDir"])
+@pytest.mark.parametrize("source", [False, True])
+def test_another_setting_is_a_mismatch(made: Made, tmp_path: Path, setting: str, source: bool) -> None:
+    where = made.send(tmp_path / "oci", source=source)
+    swap_config(where, lambda config: config["config"].update({setting: "/x" if setting == "WorkingDir" else ["X=1"]}))
+    (report,) = made.verify(where, str(made.folder)).reports
+    assert "the config makes the image" in "; ".join(f"{one.what} {one.why}" for one in report.mismatches)
+
+
+def swap_config(where: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    """A layout whose image has another config, with every digest set right."""
+    index = json.loads((where / "index.json").read_bytes())
+    manifest = json.loads((where / "blobs/sha256" / index["manifests"][0]["digest"][7:]).read_bytes())
+    config = json.loads((where / "blobs/sha256" / manifest["config"]["digest"][7:]).read_bytes())
+    change(config)
+    for holder, value in ((manifest["config"], config), (index["manifests"][0], manifest)):
+        data = codec.canonical(value)
+        holder.update(digest="sha256:" + hashlib.sha256(data).hexdigest(), size=len(data))
+        (where / "blobs/sha256" / holder["digest"][7:]).write_bytes(data)
+    (where / "index.json").write_bytes(codec.canonical(index))
 
 
 def test_another_last_layer_is_not_the_source(made: Made, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import secrets
@@ -16,7 +17,8 @@ import pytest
 
 from repro_env.flows.outputs import parse
 from repro_env.flows.push import push
-from repro_env.flows.send import Delivery, send
+from repro_env.flows.send import Delivery, notes, send
+from repro_env.image import config
 from repro_env.model import codec
 from repro_env.model.errors import UsageError
 from repro_env.model.spec import Spec, WheelHint
@@ -62,7 +64,15 @@ class Told(Silent):
 
 
 def to(
-    word: str, spec: Spec, folder: Path, *, tell: Told | None = None, dry_run: bool = False, source: bool = False, vouch: str = ""
+    word: str,
+    spec: Spec,
+    folder: Path,
+    *,
+    tell: Told | None = None,
+    dry_run: bool = False,
+    source: bool = False,
+    user: str | None = None,
+    vouch: str = "",
 ) -> Delivery:
     return send(
         spec,
@@ -73,6 +83,7 @@ def to(
         here=folder.parent,
         dry_run=dry_run,
         source=source,
+        user=user,
         provenance=Path(vouch) if vouch else None,
     )
 
@@ -109,6 +120,40 @@ def test_a_blob_that_was_compressed_otherwise_is_sent_as_it_is_now(spec: Spec, f
         spec, folder, parse("oci:out2"), store=Store.open(store.root.parent / "cold"), tell=Told(), here=folder.parent
     )
     assert elsewhere.manifest_digest == again.manifest_digest
+
+
+def test_another_user_changes_the_config_and_no_layer(spec: Spec, folder: Path) -> None:
+    plain = to("oci:plain", spec, folder)
+    for _ in range(2):  # made, and then known to be there
+        own = to("oci:own", spec, folder, user="1000:1000")
+        assert (own.layers, own.environment_id) == (plain.layers, plain.image_id)
+        data = config.config(spec.identity, own.layers, user="1000:1000")
+        assert own.image_id == f"sha256:{hashlib.sha256(data).hexdigest()}" != plain.image_id
+    assert own.made == ()
+    assert to("oci:plain", spec, folder).image_id == spec.expected.image_id
+
+
+@pytest.mark.parametrize("user", ["", "root", "0", "0:0", "1000:", "-1", "4294967295", "1:4294967295", "1000:1000:1", "٣"])
+def test_a_user_that_is_not_numeric_or_is_root_is_refused(spec: Spec, folder: Path, user: str) -> None:
+    with pytest.raises(UsageError, match="must be a numeric user ID above 0"):
+        to("oci:never", spec, folder, user=user)
+    assert not (folder.parent / "never").exists()
+
+
+def test_code_that_the_environment_imports_is_named_when_the_image_lacks_it(spec: Spec) -> None:
+    def told(*paths: str, in_place: bool = False, prefix: str = "/home/ann/project/.venv") -> str:
+        startup = msgspec.structs.replace(spec.observed.startup, sys_path=paths)
+        layout = msgspec.structs.replace(spec.identity.layout, in_place=in_place, prefix=prefix)
+        changed = msgspec.structs.replace(
+            spec,
+            observed=msgspec.structs.replace(spec.observed, startup=startup),
+            identity=msgspec.structs.replace(spec.identity, layout=layout),
+        )
+        return "; ".join(notes(changed))
+
+    assert told("/usr/lib/python3.11", "/home/ann/project/.venv/lib/python3.11/site-packages", "/home/ann/projects") == ""
+    assert "imports code from /home/ann/project/src" in told("/home/ann/project/src")
+    assert "do not mount the project at /home/ann/project" in told(in_place=True, prefix="/home/ann/project/env")
 
 
 def test_a_dry_run_leaves_nothing(spec: Spec, folder: Path) -> None:

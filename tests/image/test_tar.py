@@ -80,6 +80,14 @@ def test_reads_back_what_it_wrote() -> None:
     assert written([(entry, [text] if text else []) for entry, text in back]) == written(sample())
 
 
+@pytest.mark.parametrize(("path", "mode"), [("tmp", 0o1777), ("var/tmp", 0o1777), ("home/ann/tmp", 0o755), ("opt", 0o755)])
+def test_every_user_may_write_to_directories_for_temporary_files(path: str, mode: int) -> None:
+    data = b"".join(tar.write([(Entry(path, "dir"), ())]))
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        assert archive.getmember(path).mode == mode
+    assert [entry.path for entry, _ in tar.read(io.BytesIO(data).read, where="test")] == [path]
+
+
 def test_golden_bytes() -> None:
     """The encoder is frozen: another digest here is another image ID for everybody."""
     assert diff_id(sample()) == "sha256:567048b54f35ebbe21f4fd5e5459ecb7ffc9189c5562923b27822c49878c8ccd"

@@ -102,6 +102,7 @@ def test_what_no_line_can_say(value: str) -> None:
         Set("ENV", "NAME", value),
         Set("LABEL", "name", value),
         Run(("/bin/x", value)),
+        Command(("/bin/x", value)),
         Copy((value,), "/"),
         Workdir(value),
     ):
