@@ -136,7 +136,7 @@ def test_a_private_copy_cannot_write_to_the_users_files(session: Session) -> Non
 def test_seeds_are_compared_on_the_host_without_touching_the_tree(session: Session) -> None:
     there = session.files()
     done = session.run(
-        "sensitivity", "--runner", "host", "--seeds", "2", "--metric", "loss", "--data", "../data", "train.py", "--json"
+        "sensitivity", "--runner", "host", "--seeds", "2", "--metric", "loss", "--data", "../data", "--json", "train.py"
     )
     assert session.files() == there
     assert [run["exit_code"] for run in json.loads(done.out)["runs"]] == [0, 0]
