@@ -57,11 +57,14 @@ def settle(run: Run, store: Store) -> None:
     if run.state != "interrupted":
         return
     snapshot = store.layers.path(run.start.source.digest)
-    if snapshot is None or not run.files.is_dir():
+    if snapshot is None:
         return
+    from repro_env.run import hostcopy
     from repro_env.run.workspace import harvest
 
     with contextlib.suppress(OSError):
+        if run.start.runner == "host":
+            hostcopy.restore(run.folder, run.start.source.path)
         harvest(run.files, snapshot)
 
 

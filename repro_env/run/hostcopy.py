@@ -8,6 +8,7 @@ its user can, and reach the network.
 from __future__ import annotations
 
 import contextlib
+import os
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -27,8 +28,8 @@ from repro_env.run.workspace import CopiedWorkspace, copy_file, harvest
 
 COPIED = "workspace: private copy"
 """Of `Outcome.means`."""
-_ROOT = "root"
-"""In the run's folder while the command runs: what `/` is for relative paths that lead out of the source."""
+_ROOT = "outside"
+"""In the run's folder: what stands for `/`. Afterwards it holds what the command wrote outside of the source, by absolute path."""
 _HELD = "writes: only in the copy, its home and temporary directory, by Landlock"
 _FREE = "writes: anywhere, this kernel has no Landlock to hold them"
 _OWN = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
@@ -67,13 +68,9 @@ class HostCopyRunner:
             now = memory.kills()
         finally:
             own.remove()
-            for path in self._links:
-                if (root / path).is_symlink() and _is_direct(root, path):
-                    (root / path).unlink()
-            if _is_direct(root, launch.workspace[1:]) and copy.is_dir() and not copy.is_symlink():
-                copy.rename(files)
-            files.mkdir(exist_ok=True)
-            remove_tree(root)
+            for path in (*self._links, *(f"{launch.user.home}/{path}"[1:] for path in _home(launch))):
+                _remove(root, path)
+            restore(folder, launch.workspace)
         return Outcome(
             exit_code=code if code >= 0 else 128 - code,
             signal=max(0, -code),
@@ -89,6 +86,18 @@ class HostCopyRunner:
 
 
 _: type[Runner] = HostCopyRunner
+
+
+def restore(folder: Path, workspace: str) -> None:
+    """Bring the copy of a workspace back to the files of the run in `folder`, after the command or for a run that was killed."""
+    files, root = folder / "files", folder / _ROOT
+    copy = root / workspace[1:]
+    if not files.exists() and copy.is_dir() and not copy.is_symlink() and _is_direct(root, workspace[1:]):
+        copy.rename(files)
+    files.mkdir(exist_ok=True)
+    for below, _, _ in os.walk(root, topdown=False):
+        with contextlib.suppress(OSError):  # it holds what the command wrote
+            Path(below).rmdir()
 
 
 def place(folder: Path, workspace: str) -> str:
@@ -161,11 +170,22 @@ def _is_direct(base: Path, path: str) -> bool:
     return not any((base / above).is_symlink() for above in Path(path).parents)
 
 
-def _bring_home(launch: Launch, home: Path) -> None:
-    """Copy the configuration of libraries that the spec holds into the home directory."""
+def _remove(root: Path, path: str) -> None:
+    """Remove a file or link of ours, unless the command has put a link on the way to it."""
+    if _is_direct(root, path) and ((root / path).is_symlink() or (root / path).is_file()):
+        (root / path).unlink()
+
+
+def _home(launch: Launch) -> Iterator[str]:
+    """The configuration of libraries that the spec holds, by its path in the home directory."""
     for tree in launch.trees:
         if tree.root.startswith(layout.HOME + "/"):
-            target = home / tree.root[len(layout.HOME) + 1 :]
-            target.parent.mkdir(parents=True, exist_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                copy_file(Path(tree.target), target)
+            yield tree.root[len(layout.HOME) + 1 :]
+
+
+def _bring_home(launch: Launch, home: Path) -> None:
+    """Copy the configuration into the home directory of the copy."""
+    for path in _home(launch):
+        (home / path).parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError):
+            copy_file(Path(launch.user.home, path), home / path)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from repro_env.model.errors import CommandMissingError, DataError
 from repro_env.model.run import Launch, Mount, Shown, User
 from repro_env.run import hostcopy, landlock
 from repro_env.run.hostcopy import HostCopyRunner
+from repro_env.run.workspace import harvest
 
 DIGEST = "sha256:" + "0" * 64
 
@@ -53,7 +56,7 @@ def run(launch: Launch, tmp_path: Path, code: str) -> tuple[int, tuple[str, ...]
     outcome = runner.run(msgspec.structs.replace(launch, argv=(sys.executable, "-c", code)), folder=tmp_path / "run")
     files = tmp_path / "run" / "files"
     removed = runner.collect(Path(launch.workspace), tmp_path / "snapshot", files)
-    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == ["files", "notes"]
+    assert {path.name for path in (tmp_path / "run").iterdir()} - {"outside"} == {"files", "notes"}
     left = [path.relative_to(files).as_posix() for path in files.rglob("*") if path.is_symlink() or not path.is_dir()]
     return outcome.exit_code, removed, sorted(left)
 
@@ -75,6 +78,8 @@ os.remove("code.py")
     assert done == (0, ("sub/code.py",), ["sub/out"])
     assert sorted(path.name for path in tmp_path.iterdir()) == ["home", "outside", "project", "run", "snapshot"]
     assert not list((tmp_path / "project").rglob("out"))
+    kept = Path(f"{tmp_path}/run/outside{tmp_path}")
+    assert sorted(path.relative_to(kept).as_posix() for path in kept.rglob("*")) == ["beside", "home", "home/x"]
 
 
 @pytest.mark.skipif(not landlock.is_available(), reason="this kernel has no Landlock (Linux 5.19)")
@@ -144,7 +149,25 @@ def test_a_program_that_is_missing_leaves_no_scratch_directory(launch: Launch, t
         HostCopyRunner(tmp_path / "snapshot").run(
             msgspec.structs.replace(launch, argv=("nothing-here",)), folder=tmp_path / "run"
         )
-    assert not (tmp_path / "run" / "root").exists()
+    assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".copied", "files", "notes"]
+
+
+def test_a_killed_run_gets_its_outputs_back(launch: Launch, tmp_path: Path) -> None:
+    code = f"""
+import os, sys; sys.path[:0] = {sys.path!r}
+from pathlib import Path
+from repro_env.model.run import Launch
+from repro_env.run.hostcopy import HostCopyRunner
+import msgspec
+launch = msgspec.json.decode({msgspec.json.encode(launch)!r}, type=Launch)
+words = (sys.executable, "-c", "import os, signal; open('out', 'w').write('out'); os.kill(os.getppid(), signal.SIGKILL)")
+HostCopyRunner(Path({str(tmp_path / "snapshot")!r})).run(msgspec.structs.replace(launch, argv=words), folder=Path({str(tmp_path / "run")!r}))
+"""
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
+    hostcopy.restore(tmp_path / "run", launch.workspace)
+    assert harvest(tmp_path / "run" / "files", tmp_path / "snapshot") == ()
+    assert [path.name for path in (tmp_path / "run" / "files").rglob("*") if path.is_file()] == ["out"]
+    assert not (tmp_path / "run" / "outside").exists()
 
 
 def test_words_and_variables_name_the_copy_and_never_the_environment(launch: Launch) -> None:
