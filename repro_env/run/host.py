@@ -43,17 +43,7 @@ class HostRunner:
     def run(self, launch: Launch, *, folder: Path) -> Outcome:  # noqa: ARG002
         """See `interface.Runner`; `collect` afterwards brings the outputs."""
         self._before = self._list(Path(launch.workspace))
-        killed = memory.kills()
-        notes: list[str] = []
-        code = start(launch, notes)
-        now = memory.kills()
-        return Outcome(
-            exit_code=code if code >= 0 else 128 - code,
-            signal=max(0, -code),
-            out_of_memory=code != 0 and killed is not None and now is not None and now > killed,
-            isolation="none",
-            means=(MEANS, *notes),
-        )
+        return start(launch)
 
     def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:  # noqa: ARG002
         """Copy what was written to `files`, also with the same bytes; return the paths that are gone. Raises `OSError`, `DiskError`."""
@@ -85,10 +75,27 @@ def _copy(path: Path, target: Path, found: Found) -> None:
         copy_file(path, target)
 
 
-def start(launch: Launch, notes: list[str], *, writable: Sequence[str] | None = None) -> int:
+def start(launch: Launch, means: Sequence[str] = (), writable: Sequence[str] | None = None) -> Outcome:
+    """Start the command and wait for its end. `means`: more of what is used; `writable`: where alone it may write, None for no limit.
+
+    Raises `CommandMissingError`, `RunError`.
+    """
+    killed = memory.kills()
+    notes: list[str] = []
+    code = _child(launch, notes, writable)
+    now = memory.kills()
+    return Outcome(
+        exit_code=code if code >= 0 else 128 - code,
+        signal=max(0, -code),
+        out_of_memory=code != 0 and killed is not None and now is not None and now > killed,
+        isolation="none",
+        means=(MEANS, *means, *notes),
+    )
+
+
+def _child(launch: Launch, notes: list[str], writable: Sequence[str] | None) -> int:
     """Start the command and wait for its end. Returns its code, or minus its signal; adds to the `notes` for the record.
 
-    `writable`: where alone it may write; None for no limit. Raises `CommandMissingError`, `RunError`.
     Meanwhile Ctrl-C is the command's own (the terminal sends it to both), the rest is passed on.
     """
     read, write = os.pipe2(os.O_CLOEXEC)

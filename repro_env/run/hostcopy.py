@@ -20,9 +20,9 @@ from repro_env.io.files import remove_tree
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError
 from repro_env.model.run import Launch, Outcome
-from repro_env.run import landlock, memory, scratch
+from repro_env.run import landlock, scratch
 from repro_env.run.bytecode import Module
-from repro_env.run.host import MEANS, start
+from repro_env.run.host import start
 from repro_env.run.interface import Runner
 from repro_env.run.workspace import CopiedWorkspace, copy_file, harvest
 
@@ -60,24 +60,14 @@ class HostCopyRunner:
             home.mkdir(parents=True, exist_ok=True)
             _bring_home(launch, home)
             self._links = tuple(_linked(launch, root))
-            killed = memory.kills()
-            notes: list[str] = []
-            writable = [str(root), str(own.path), launch.notes, *(one.source for one in launch.mounts if not one.read_only)]
             held = landlock.is_available()
-            code = start(moved(launch, root, own.path), notes, writable=writable if held else None)
-            now = memory.kills()
+            writable = [str(root), str(own.path), launch.notes, *(one.source for one in launch.mounts if not one.read_only)]
+            return start(moved(launch, root, own.path), (COPIED, _HELD if held else _FREE), writable if held else None)
         finally:
             own.remove()
             for path in (*self._links, *(f"{launch.user.home}/{path}"[1:] for path in _home(launch))):
                 _remove(root, path)
             restore(folder, launch.workspace)
-        return Outcome(
-            exit_code=code if code >= 0 else 128 - code,
-            signal=max(0, -code),
-            out_of_memory=code != 0 and killed is not None and now is not None and now > killed,
-            isolation="none",
-            means=(MEANS, COPIED, _HELD if held else _FREE, *notes),
-        )
 
     def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:
         """Leave only outputs in `files`; return the source files that are gone. Raises `OSError`."""
