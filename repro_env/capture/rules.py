@@ -10,7 +10,7 @@ from pathlib import Path
 
 from repro_env.capture import git
 from repro_env.capture.globs import Glob
-from repro_env.capture.ignored import DATA, Places
+from repro_env.capture.ignored import DATA, MANY, Places
 from repro_env.model.environment import Excluded
 
 CACHES = frozenset(
@@ -36,8 +36,15 @@ class Rules:
         *,
         measure: bool = True,
         unmeasured: Path | None = None,
+        data: int = 0,
     ) -> None:
+        """`data`: as `source.look`."""
         self._measure = measure
+        self._most = data
+        self._apart: set[str] = set()
+        """Git-ignored directories that are entered for data alone: nothing in them is code."""
+        self.data: dict[str, str] = {}
+        """Git-ignored data: path of a file or symlink -> the outermost ignored path that it is in, which may be itself."""
         self._unmeasured = None if unmeasured is None else os.path.realpath(unmeasured)
         self.include, self.exclude = include, exclude
         self._root = str(root)
@@ -91,7 +98,10 @@ class Rules:
 
     def _skip_ignored(self, path: str, outer: str | None, is_dir: bool) -> bool:
         if not is_dir:
-            if self._places.keeps(path, outer):
+            if outer not in self._apart and self._places.keeps(path, outer):
+                return False
+            if self._most and self._places.is_data(path):
+                self.data[path] = outer or path
                 return False
             if outer is None:
                 if self._places.missed(path):
@@ -106,10 +116,14 @@ class Rules:
             if (survey.data > DATA and self._places.in_package(path)) or (survey.code and not keeps):
                 self.missed.append(path)
             if not keeps and not any(not glob.anchored or glob.may_match_below(path) for glob in self.include):
-                self._reasons[path] = _GIT_IGNORED
-                self._sizes[path] = survey.size if self._measure else 0
-                return True
+                if not 0 < survey.data <= self._most or survey.files > MANY or survey.unread or not path.isprintable():
+                    self._reasons[path] = _GIT_IGNORED
+                    self._sizes[path] = survey.size if self._measure else 0
+                    return True
+                self._apart.add(path)
             self._reasons.setdefault(path, _GIT_IGNORED)
+        elif outer in self._apart and not path.isprintable():
+            return True
         self.entered[path] = outer or path
         return False
 

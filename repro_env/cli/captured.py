@@ -17,6 +17,8 @@ from repro_env.model.spec import Spec
 _GARBAGE = 100_000
 """New values before a search for cycles: there are hundreds of thousands, and nearly all live to the end."""
 
+_OFFERS = 3
+"""Data that nobody named: how many lines name some."""
 _NAMED = 8
 """How many variables a line names; further ones are counted."""
 
@@ -66,6 +68,8 @@ def run(
         say.json_result(_facts(done.path, done.spec, done.target, done.proven))
     else:
         _tell(done.path, done.spec, done.proven, done.mentioned, holds_us=done.holds_us)
+        for offer in done.offers[:_OFFERS]:
+            say.result(f"note          {offer}")
     say.say("next: repro-env rebuild" if output == Path("repro") else f"next: repro-env rebuild {output}")
 
 

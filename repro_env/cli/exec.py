@@ -39,9 +39,10 @@ run's own folder, runs/<UTC>-<script>-<id>/files, and `repro-env runs get latest
 Options:
   --spec SPEC                  The spec, its folder, a packed FILE, or a registry's REF. Default: the nearest repro/spec.json
                                upwards.
-  --data SRC[:DST]             Show a file or folder read-only; DST defaults to the same absolute path. Repeatable.
+  --data SRC[:DST]             Mount a file or directory read-only; DST defaults to the same absolute path. Repeatable. Data named
+                               at capture is mounted by itself when it is unchanged and where it was.
   --checkpoints SRC[:DST]      Show a folder that can be written and stays; made when missing. Repeatable.
-  --data-changed               Go on although data are not what they were at capture.
+  --data-changed               Run even if data named at capture is missing or changed; changed data needs --data as well.
   --seed N|random              The master seed, 0 to 4294967295. Default: the one of the capture.
   --ranks each|same            Whether ranks of a distributed run have random streams of their own (default) or rank 0's.
   --determinism MODE           off; warn (default): repeatable code where libraries have it, the rest is recorded; strict:
@@ -356,6 +357,8 @@ def close(done: Done, tell: Tell, *, runs: str = "") -> None:
 
     end = done.end
     tell(ending(done))
+    for text in done.advice:
+        tell(f"hint: {text}")
     if end.outputs:
         largest = sorted(end.outputs, key=lambda output: (-output.size, output.path))[:3]
         tell.detail("largest outputs: " + ", ".join(f"{output.path} ({say.size(output.size)})" for output in largest))

@@ -20,17 +20,19 @@ import msgspec
 
 from repro_env import __version__
 from repro_env.capture import variables
-from repro_env.catalog import annotation, ids, parents, recipe, records
-from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
-from repro_env.flows.asked import Asked, caller_of, check_save, data_of, given_of, mounts_of, passed_of, seed_of, term_of, user_of
+from repro_env.catalog import annotation, ids, noted, parents, recipe, records
+from repro_env.catalog.noted import Failure
+from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
+from repro_env.flows.advice import Advisor
+from repro_env.flows.asked import Asked, caller_of, check_save, given_of, mounts_of, passed_of, seed_of, term_of, user_of
 from repro_env.flows.drift import check_drift, check_host, check_imports
 from repro_env.flows.locate import runs_beside
 from repro_env.flows.opening import announce, shown
 from repro_env.flows.snapshot import Snapshot
-from repro_env.io.files import atomic_write, remove_tree, room
+from repro_env.io.files import atomic_write, remove_tree, room, walk
 from repro_env.model import codec, redact
 from repro_env.model.errors import RecordError, ReproEnvError
-from repro_env.model.run import End, Launch, Outcome, Request, Start
+from repro_env.model.run import DataFact, End, Launch, Mount, Outcome, Parent, Request, Start
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import bytecode, plan
@@ -47,6 +49,10 @@ class Done(msgspec.Struct, frozen=True):
     end: End
     compiled: tuple[Module, ...] = ()
     """Modules of the image that the command had to compile (`flows.bytecode.keep`)."""
+    failures: tuple[Failure, ...] = ()
+    """What a command that failed missed."""
+    advice: tuple[str, ...] = ()
+    """What the user may do about it: one line each."""
 
 
 class Backend(Protocol):
@@ -89,7 +95,16 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().check(asked)
     seed = seed_of(asked, spec)
-    data = data_of(asked, spec, mounts, store, tell)
+    shown_data = data.show(
+        asked,
+        spec,
+        mounts,
+        root=chosen.root,
+        known=chosen.path is not None or sourcedir.is_known(spec, folder, store),
+        store=store,
+        tell=tell,
+    )
+    mounts = shown_data.mounts
     if asked.runner != "host":
         _ensure(spec, folder, store, tell)
     if asked.runner == "docker":
@@ -98,7 +113,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "host":
         check_host(asked, spec, chosen)
     with tell.progress(0, "reading the source"):
-        source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written)
+        source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written, again=asked.ignored)
     if asked.runner == "host":
         check_imports(spec, source, folder, runs=runs, store=store)
     git = repository.Shown()
@@ -114,7 +129,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         command=asked.command,
         cwd=plan.working_folder(str(here), workspace, source.folders),
         workspace=workspace,
-        snapshot=source.fact.digest,
+        snapshot=source.fact.seen,
+        code=source.fact.digest,
         mounts=(*mounts, *git.mounts),
         given=given,
         caller=caller_of(asked),
@@ -145,7 +161,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         cwd=launch.cwd,
         seed=seed,
         source=source.fact,
-        data=data,
+        data=shown_data.facts,
         given=facts_given,
         git=git.digest,
         passed=passed_of(asked, spec, launch, facts_given),
@@ -161,17 +177,35 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         exact=command == asked.command,
         term=None if asked.runner == "host" else term_of(asked.environ),
         recipe=recipe.files(asked.recipe, asked.here),
-        parents=(*parents.named(asked.parents, runs, asked.here), *parents.mounted(mounts)),
+        parents=(*parents.named(asked.parents, runs, asked.here), *_parents(shown_data.facts, mounts, runs, store)),
         tool=__version__,
     )
-    announce(asked, spec, start, where, source, chosen, git, launch, store, tell)
+    announce(asked, spec, start, where, chosen, git, launch, tell)
     backend = backend or _backend(asked, spec, folder, runs, source.tree, store)
     store.seen.see(runs)
     with store.lease.only(
         [*_needed(launch, folder, store), *filter(None, [git.digest])]
     ):  # a run may take days: all else may be removed meanwhile
         done = _run(asked, launch, start, source, runs, backend, tell, held, store)
-    return msgspec.structs.replace(done, compiled=backend.compiled)
+    advice: tuple[str, ...] = ()
+    if done.end.outcome.exit_code and asked.runner != "host":
+        advisor = Advisor(asked, spec, launch, source, root=chosen.root, runs=runs, store=store)
+        advice = advisor.lines(done.failures)
+    return msgspec.structs.replace(done, compiled=backend.compiled, advice=advice)
+
+
+def _parents(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path, store: Store) -> Iterator[Parent]:
+    """The runs whose outputs are mounted: by their place, or by the bytes of a copy elsewhere."""
+    yield from parents.mounted(mounts)
+    copies = [fact for fact in data if fact.kind == "data" and parents.run_above(Path(fact.source)) is None]
+    if copies:
+        from repro_env.flows.known import known
+
+        there = known([runs], store)
+        for fact in copies if there.outputs else ():
+            root = Path(fact.source)
+            files = store.hashes.of(root, list(walk(root))) if root.is_dir() else {root.name: (fact.digest or "")[7:]}
+            yield from parents.copied(fact, files, there.runs, there.outputs)
 
 
 def _needed(launch: Launch, folder: Path, store: Store) -> list[str]:
@@ -232,13 +266,14 @@ def _run(
             compiled=backend.compiled,
             store=store,
         )
+        failures = noted.read(Path(launch.notes) / plan.NOTES).failures if outcome.exit_code else ()
         with contextlib.suppress(OSError):
             remove_tree(Path(launch.notes))
         try:
             before.write(recording.folder, before.AFTER, after)
         except ReproEnvError as error:
             tell.warn(f"what the run left in its checkpoints could not be written down: {error}")
-        done = Done(recording.folder, start, end)
+        done = Done(recording.folder, start, end, failures=failures)
         _finish(asked, recording, done, tell)
     return done
 

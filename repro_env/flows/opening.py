@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shlex
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,14 +11,12 @@ from repro_env.catalog.ids import short
 from repro_env.flows import snapshot, sourcedir
 from repro_env.flows.asked import Asked
 from repro_env.flows.repository import Shown
-from repro_env.flows.snapshot import Snapshot
 from repro_env.flows.sourcedir import SourceDirectory
 from repro_env.model import redact
 from repro_env.model.run import Launch, Start
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import landlock, plan
-from repro_env.store.store import Store
 
 _NAMED = 10
 """How many things are named before the rest is counted."""
@@ -32,14 +29,12 @@ def announce(
     spec: Spec,
     start: Start,
     where: Path,
-    source: Snapshot,
     chosen: SourceDirectory,
     git: Shown,
     launch: Launch,
-    store: Store,
     tell: Tell,
 ) -> None:
-    """Report what is about to run: a line, another for variables without effect, a hint for each missing path, and details."""
+    """Report what is about to run: a line, another for variables without effect, and details."""
     how = f", image {start.image.removeprefix('sha256:')[:12]}"
     if asked.runner == "host":
         how = f" on the host, without isolation{', in a private copy of the source' if asked.private else ''}"
@@ -50,17 +45,6 @@ def announce(
         tell.warn("this kernel has no Landlock (Linux 5.19): the command can write to your own files by their absolute paths")
     for text in _unused(asked, spec, start, launch):
         tell(text)
-    if asked.runner != "host":
-        missing = plan.named_paths(
-            asked.command,
-            here=str(asked.here),
-            seen=launch.cwd,
-            exists=os.path.exists,
-            inside=lambda path: is_inside(path, launch, source, store),
-        )
-        for path, seen in missing:
-            option = path if path == seen else f"{path}:{seen}"
-            tell(f"{path} is named in the command and not in the run; to bring it: --data {option}")
     for text in _details(asked, start, where, chosen, git, launch):
         tell.detail(f"  {text}")
 
@@ -74,9 +58,10 @@ def _source(asked: Asked, spec: Spec, start: Start, chosen: SourceDirectory) -> 
         hint = "" if asked.frozen else _own_code(asked, spec, chosen) or "; to run the code in a directory: --source DIR"
         return f"captured source ({chosen.why}{hint})"
     moved = "" if fact.directory == plan.workspace_of(spec) else f"{fact.directory} "
+    ignored = f", and {some(fact.ignored, ', ', _FEW)} (git-ignored)" if fact.ignored else ""
     changes = [line for line in fact.differs if not line.endswith(f"({snapshot.OUTPUT})")]
     outputs = len(fact.differs) - len(changes)
-    more = f", with {outputs:,} output{'s' * (outputs > 1)} of earlier runs on the host" if outputs else ""
+    more = (f", with {outputs:,} output{'s' * (outputs > 1)} of earlier runs on the host" if outputs else "") + ignored
     if not changes:
         return f"source {moved}as captured{more}"
     return f"{f'source {moved}' if moved else ''}changed since capture: {some(changes, ', ', _FEW)}{more}"
@@ -104,6 +89,7 @@ def _details(asked: Asked, start: Start, where: Path, chosen: SourceDirectory, g
     fact = start.source
     yield f"source {fact.directory or 'as captured'}" + (f" at {fact.path}" if fact.directory != fact.path else "")
     yield from (f"  {line}" for line in fact.differs)
+    yield from (f"  git-ignored, seen as data: {path}" for path in fact.ignored)
     if git.text:
         yield git.text
     for mount in start.data:
@@ -126,26 +112,6 @@ def _unused(asked: Asked, spec: Spec, start: Start, launch: Launch) -> Iterator[
         given = {one.name for one in start.given}
         if names := [name for name in unused if name not in given]:
             yield f"set here but not used, because the run uses the spec's values: {some(names, ', ')} (--env NAME passes your value)"
-
-
-def is_inside(path: str, launch: Launch, source: Snapshot, store: Store) -> bool:
-    """Whether an absolute path of the host will be there in the run: by mount, source, image, or made by the runner."""
-    if path in ("/", "/tmp", "/var/tmp", launch.user.home, launch.workspace) or _below(path, "/dev", "/proc", "/sys"):  # noqa: S108
-        return True
-    if any(_below(path, mount.target) for mount in launch.mounts):
-        return True
-    if _below(path, launch.prefix):
-        return True
-    if _below(path, launch.workspace):
-        return path[len(launch.workspace) + 1 :] in source.paths
-    if launch.workspace.startswith(path + "/") or any(mount.target.startswith(path + "/") for mount in launch.mounts):
-        return True
-    trees = (store.layers.path(diff_id) for diff_id in launch.layers)
-    return any(tree is not None and os.path.lexists(f"{tree}{path}") for tree in trees)
-
-
-def _below(path: str, *folders: str) -> bool:
-    return any(path == folder or path.startswith(folder + "/") for folder in folders)
 
 
 def some(items: tuple[str, ...] | list[str], between: str, most: int = _NAMED) -> str:

@@ -94,7 +94,7 @@ def verify(
     spec = origin.source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell)
     note = f"verifies {run.short}" if wanted.keep else ""
     asked = origin.asked(run, end, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
-    asked = msgspec.structs.replace(asked, data=(*asked.data, *unrecorded))
+    asked = msgspec.structs.replace(asked, data=(*asked.data, *unrecorded), ignored=origin.ignored(run, store))
     promise = judging.promised(run.start, end, _here(run, end, spec, asked, store, [target for _, target in unrecorded]))
     kinds = results.kinds(left, wanted.globs)
     if "result" not in kinds:
@@ -165,6 +165,7 @@ def _here(run: Run, end: End, spec: Spec, asked: Asked, store: Store, unrecorded
         compiles=compiles,
         runner=asked.runner,
         unrecorded=tuple(unrecorded),
+        missing=run.start.source.ignored if asked.ignored is None else (),
     )
 
 

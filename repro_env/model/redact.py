@@ -154,10 +154,13 @@ _PLAIN = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 
+_FILE = re.compile(r"(?:[\w=.-]+/)+[\w=.-]+\.[A-Za-z]\w{0,11}", re.ASCII)
+"""A relative path of a file. Its first part must not look like a secret: `password=x1y2z3w4/m.pt` is one, in a path."""
+
 
 def _is_plain(text: str) -> bool:
     """A number, a switch, a path, a model's special token: never a secret, whatever its name."""
-    return _PLAIN.fullmatch(text) is not None
+    return _PLAIN.fullmatch(text) is not None or (_FILE.fullmatch(text) is not None and not _is_drawn(text.partition("/")[0]))
 
 
 def _is_drawn(text: str) -> bool:
@@ -195,7 +198,8 @@ _CODE = re.compile(r"[A-Za-z_][\w.]*(?:\(|\[)|[a-z_]+\.[a-z_.]+\b|\(|\[|\{|\\|\*
 
 
 def _of_key(match: re.Match[str]) -> str:
-    return match[1] + REDACTED if is_random(match[2]) and not is_made_up(match[2]) else match[0]
+    found = match[2]
+    return match[1] + REDACTED if is_random(found) and not is_made_up(found) and not _is_plain(found) else match[0]
 
 
 def _without_tokens(text: str) -> str:

@@ -66,8 +66,8 @@ def test_a_clone_runs_its_own_code_at_the_captured_path(project: parts.Project, 
     away = project.folder.rename(project.folder.with_name("away"))
     home = {"HOME": str(tmp_path)}
     try:
-        for cwd, spec in ((clone.folder, []), (tmp_path, ["--spec", clone.folder / "repro"])):
-            done = clone.run("exec", *spec, "train.py", cwd=cwd, env=home)
+        for cwd, spec in ((clone.folder, "repro"), (tmp_path, clone.folder / "repro")):
+            done = clone.run("exec", "--spec", spec, "train.py", cwd=cwd, env=home)
             at = project.folder
             assert done.out == f"{at} {at}/train.py cloned {at}/src/pkg/__init__.py\n"
             assert f"source {clone.folder} changed since capture: ~ src/pkg/__init__.py" in done.err
@@ -102,7 +102,9 @@ def test_a_copy_a_working_tree_and_a_moved_project_run_their_own_code(project: p
     shutil.rmtree(project.folder / "runs")
 
 
-def test_the_host_runner_does_not_import_the_original_in_a_copy(project: parts.Project, small: parts.Project, tmp_path: Path) -> None:
+def test_the_host_runner_does_not_import_the_original_in_a_copy(
+    project: parts.Project, small: parts.Project, tmp_path: Path
+) -> None:
     shutil.copytree(project.folder, tmp_path / "copy", ignore=shutil.ignore_patterns(".venv"))
     copy = edited(project, tmp_path / "copy", "copied")
     said = parts.one_sentence(copy.run("exec", "--runner", "host", "train.py", code=18))
