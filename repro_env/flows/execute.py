@@ -148,7 +148,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     launch = plan.plan(spec, request)
     if asked.runner == "host":
         check_drift(asked, spec, folder, launch, store, tell)
-    with tell.progress(0, "reading checkpoints"):
+    with tell.progress(0, "reading checkpoints") if written else contextlib.nullcontext():
         held = before.take(mounts, store)
     start = Start(
         schema="repro-env/run-start/1",
