@@ -58,13 +58,14 @@ def check(spec: Spec, folder: Path, asked: Asked, *, store: Store, tell: Tell) -
         more, lacking = _environment(spec, folder, target, asked, store, tell)
         found += more
         missing += lacking
-        more, lacking = code.data(spec.observed.data, asked.data, store, anywhere=known) if asked.project else ([], [])
-        found += more
-        missing += lacking
     source, then, root = spec.observed.source, code.captured(spec), None
     if asked.project and source is not None and then is not None:
         chosen = sourcedir.choose(spec, folder, store=store, given=asked.source)
         root = chosen.path
+        if asked.environment:
+            more, lacking = code.data(spec, asked.data, store, root=chosen.root if known or root is not None else None)
+            found += more
+            missing += lacking
         if root is None:
             missing.append(NotCompared(what="source", why=f"{chosen.why}; name the directory of the code with --source"))
         else:
