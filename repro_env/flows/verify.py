@@ -188,4 +188,4 @@ def _cannot_start(problems: tuple[str, ...], promise: Promise) -> Verdict:
 def _exit(then: End, now: End) -> str:
     if then.outcome.exit_code == now.outcome.exit_code:
         return ""
-    return f"the command ended with exit code {now.outcome.exit_code}, then with {then.outcome.exit_code}"
+    return f"the command ended with exit code {now.outcome.exit_code} and not {then.outcome.exit_code}; -v shows what it prints"
