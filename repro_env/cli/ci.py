@@ -172,13 +172,13 @@ def _identify(report: _Report, spec: str) -> list[str]:
 
 
 def _job(report: _Report, spec: str, source: list[str], exec_: str, words: Words, *, check: bool, verify: bool, push: str) -> int:
-    named = [f"--spec={spec}"] if spec else []
+    named, last = ([f"--spec={spec}"], ["--", spec]) if spec else ([], [])
     if check:
-        code, answer = _answer("check", "--project", "--json", *source, "--", *([spec] if spec else []))
+        code, answer = _answer("check", "--project", "--json", *source, *last)
         _compared(report, answer)
         if code:
             return code
-    _answer("rebuild", "--json", "--", *([spec] if spec else []))
+    _answer("rebuild", "--json", *last)
     report.outputs["rebuilt"] = "true"
     report.steps.append(("rebuild", f"the captured image: {report.outputs['image-id']}"))
     report.conclude("rebuilt", "The image is the captured one, file for file.")

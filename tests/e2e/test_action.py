@@ -133,10 +133,19 @@ def test_a_clone_without_blobs_is_green_and_its_next_job_finds_the_image_in_the_
     assert (job.steps["Allow user namespaces"], job.steps["Save the store"]) == ("skipped", "success")
     remove_tree(Path(runner.environ["HOME"], ".cache"))
     (runner.workspace / "repro" / "remote.json").unlink()
-    again = runner.run()
+    commit(runner, {"train.py": TRAIN + "print('edited')\n"})
+    again = runner.run(check="false", exec="train.py")
     assert again.good, again.log
-    assert again.outputs["verdict"] == "rebuilt"
+    assert again.outputs["verdict"] == "ran"
+    assert "edited" in again.log.splitlines(), "the code of the checkout runs"
     assert again.steps["Save the store"] == "skipped", "it was there"
+    shutil.rmtree(runner.workspace / "repro")
+    named = runner.run(spec=captured.reference)
+    assert named.outputs["verdict"] == "drifted", "the code of the checkout is compared with a spec in a registry"
+    git(runner.workspace, "checkout", "-q", "HEAD~2", "--", ".")
+    named = runner.run(spec=captured.reference)
+    assert named.good, named.log
+    assert named.outputs["image-id"] == captured.image_id
 
 
 def test_what_is_missing_in_a_clone_is_said_with_what_to_do(captured: Captured, runner: Runner) -> None:
