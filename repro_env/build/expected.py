@@ -89,7 +89,7 @@ def _facts(one: Wheel, folder: Path, store: Store, known: Known | None) -> rule.
     found = store.facts.recall(FACTS, one.sha256, rule.Facts)
     if found is not None:
         return found if found.filename == one.filename else msgspec.structs.replace(found, filename=one.filename)
-    path = store.blobs.path(one.sha256) or Carried(folder / "blobs").file(one.sha256)
+    path = store.blobs.path(one.sha256) or Carried(folder / "blobs").file(one.sha256, one.size, store.blobs)
     if path is None and known is not None:
         return known(one)
     if path is None:

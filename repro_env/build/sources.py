@@ -99,7 +99,7 @@ class Finder:
             yield Place("blob", str(held))
         if facts is not None and isinstance(one, Wheel):
             yield from self._unpacked(one, facts)
-        carried = self._carried.file(one.sha256)
+        carried = self._carried.path(one.sha256)
         if carried is not None:
             yield Place("carried", str(carried))
         if self._givers is not None and one.sha256 in self._only:
@@ -132,11 +132,16 @@ class Finder:
         """Bring a place's bytes to this machine and check them. Raises `ArtifactError` or `NetworkError`."""
         if place.origin == "registry" and place.remote and self._givers is not None:
             self._givers.give(one.sha256, self._carried, size=one.size)
-            return Place(place.origin, str(self._carried.file(one.sha256)))
+            return Place(place.origin, str(self._carried.file(one.sha256, one.size, self._store.blobs)))
         if place.remote:
             with self._answering(urlsplit(place.where).netloc, str(place)):
                 path = self._store.blobs.put(self._bounded(place, one), one.sha256, where=str(place))
             return Place(place.origin, str(path))
+        if place.origin == "carried":
+            file = self._carried.file(one.sha256, one.size, self._store.blobs)
+            if file is None:
+                raise ArtifactError("is no plain file", where=place.where, hint=_ELSEWHERE)
+            place = Place(place.origin, str(file))
         if place.origin in ("carried", "index"):
             _is(Path(place.where), one)
         return place
@@ -152,6 +157,10 @@ class Finder:
             if self._givers is not None and self._givers.layers and "(status " not in error.what:
                 self._silent.add(host)
             raise
+
+    def packed(self, one: Artifact) -> Path | None:
+        """The blob beside the spec, where it is kept as gzip and is whole."""
+        return self._carried.packed_file(one.sha256, self._store.facts)
 
     def ask(self, place: Place, one: Artifact) -> Place:
         """As `take`, but without bringing anything: a server is asked whether it would give the file."""
@@ -402,3 +411,4 @@ def _is(path: Path, one: Artifact) -> None:
 _GONE = ("(status 404)", "(status 410)")
 """How `io.http` ends its sentence when a server answered that it does not have the file: an answer, and no silence."""
 _OTHER = "the server has other bytes now than when it was captured"
+_ELSEWHERE = "copy the blobs/ folder of the capture beside the spec, or capture again"

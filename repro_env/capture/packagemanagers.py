@@ -6,6 +6,8 @@ names candidates only. Credentials from variables go into the URLs of requests a
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import re
 import urllib.parse
 from collections.abc import Iterator, Mapping
@@ -17,6 +19,7 @@ from packaging.utils import canonicalize_name
 
 from repro_env.capture.target import project_directories
 from repro_env.io.files import read_regular
+from repro_env.io.http import PageCache
 from repro_env.model import redact
 from repro_env.model.sources import Index, LockedFile, PackageSources
 
@@ -118,12 +121,13 @@ class _Lock(msgspec.Struct):
     packages: list[_Package] = []
 
 
-def look(source: Path | None, environ: Mapping[str, str]) -> PackageSources:
+def look(source: Path | None, environ: Mapping[str, str], cache: PageCache | None = None) -> PackageSources:
     """What variables, the files of the project around `source` and the user's own files name; nearest first.
 
-    Without `source`, only what is the user's and the machine's own.
+    Without `source`, only what is the user's and the machine's own. `cache` remembers lock files by their sha256: reading
+    one as TOML takes about a second for each MB.
     """
-    reader = _Reader(environ)
+    reader = _Reader(environ, cache)
     reader.take_variables()
     for directory in project_directories(source, environ) if source is not None else ():
         reader.take_directory(directory)
@@ -135,8 +139,9 @@ def look(source: Path | None, environ: Mapping[str, str]) -> PackageSources:
 class _Reader:
     """Collects what one file after the other names."""
 
-    def __init__(self, environ: Mapping[str, str]) -> None:
+    def __init__(self, environ: Mapping[str, str], cache: PageCache | None) -> None:
         self._environ = environ
+        self._cache = cache
         self._entries: list[tuple[_Entry, str]] = []
         """Entries with absolute URLs, and the start of the names of variables that hold credentials."""
         self._names: dict[str, set[str]] = {}
@@ -228,7 +233,8 @@ class _Reader:
     def read(self, path: Path, kind: type[_T]) -> _T:
         """A TOML file by its schema; an empty one when there is none, or with a problem when it cannot be used."""
         try:
-            return msgspec.toml.decode(read_regular(path, LARGEST), type=kind)
+            data = read_regular(path, LARGEST)
+            return msgspec.toml.decode(data, type=kind) if kind is not _Lock else self._remembered(data, kind)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -236,6 +242,19 @@ class _Reader:
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             self._problems.append(f"{path} is not as its program writes it, and no package is looked for where it says: {error}")
         return kind()
+
+    def _remembered(self, data: bytes, kind: type[_T]) -> _T:
+        """A lock file by its schema, from the cache when these very bytes were read before."""
+        key = f"1 {hashlib.sha256(data).hexdigest()}"
+        kept = self._cache.get("lock-file", key) if self._cache is not None else None
+        with contextlib.suppress(msgspec.DecodeError):
+            if kept is not None:
+                return msgspec.json.decode(kept, type=kind)
+        found = msgspec.toml.decode(data, type=kind)
+        encoded = msgspec.json.encode(found)
+        if self._cache is not None and b"@" not in encoded and b"?" not in encoded:  # a URL with these may hold a credential
+            self._cache.put("lock-file", key, encoded)
+        return found
 
     def _take_requirements(self, path: Path) -> None:
         """The options of a requirements file that name indexes and find-links."""

@@ -17,6 +17,7 @@ from typing import Literal
 
 import msgspec
 
+from repro_env.capture import gitask
 from repro_env.io.files import read_regular
 from repro_env.model.errors import InterpreterError
 
@@ -72,6 +73,8 @@ def choose(python: str | None, environ: Mapping[str, str], source: Path) -> Targ
         raise InterpreterError("no python3 on PATH", hint="activate an environment or name one with --python")
     first, notes = decide(candidates)
     called = str(first.path) if first.kind == "path" else f"{first.why} ({first.path})"
+    if first.kind == "project":
+        _refuse_tracked(first.path, called)
     return Target(existing(first.path, called), first.why, called, explicit=first.kind == "variable", notes=notes)
 
 
@@ -113,6 +116,20 @@ def decide(candidates: Sequence[Candidate]) -> tuple[Candidate, tuple[str, ...]]
         active = "is active, and `python` in this shell belongs to it" if other.kind == "base" else "is another environment"
         notes.append(f"{other.why} ({other.path}) {active}; to use that one instead: --python {other.path}")
     return first, tuple(notes)
+
+
+def _refuse_tracked(venv: Path, called: str) -> None:
+    """Refuse a `.venv` that came with a clone: its python is a program of whoever wrote the repository."""
+    try:
+        with gitask.opened(venv.parent) as repo:
+            if not gitask.ask(repo, "ls-files", "-z", "--", venv.name):
+                return
+        reason = "is a part of the git repository, so its python is whatever the repository's authors chose"
+    except gitask.NoRepositoryError:
+        return
+    except gitask.GitError as error:
+        reason = f"may be a part of the git repository, which cannot be read: {error}"
+    raise InterpreterError(reason, where=called, hint=f"if you trust it, name it: --python {venv}")
 
 
 def _candidates(environ: Mapping[str, str], source: Path) -> Iterator[Candidate]:

@@ -13,6 +13,7 @@ from typing import Literal
 
 from repro_env.capture import variablelist
 from repro_env.model import redact
+from repro_env.model.credentials import is_random
 from repro_env.model.environment import Variable, Variables
 from repro_env.model.errors import UsageError
 
@@ -27,6 +28,10 @@ _FIXED = frozenset({"HOME", "USER", "LOGNAME", "TERM"})
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _SHORT = 6
 _PLAIN = re.compile(r"[/~.][^\s=:@]*|[\d.,:-]+|\s*")
+_INNOCENT = re.compile(r"AUTHOR(?!I)|KEYBOARD|KEYMAP|SESSION", re.IGNORECASE)
+"""Words in names of variables that only look like those of `_NEVER`: DESKTOP_SESSION."""
+_WORDS = re.compile(r"[A-Za-z]+(?:[-_./ ][A-Za-z]+)*")
+_PATH = re.compile(r"[\w./-]+", re.ASCII)
 _USERINFO = re.compile(r"://[^\s/:@]*:([^\s/@]+)@")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 
@@ -133,24 +138,32 @@ def unused(environ: Mapping[str, str], launched: Mapping[str, str], added: Colle
 def hidden(environ: Mapping[str, str]) -> frozenset[str]:
     """Values that free text must not repeat (what a program prints, an error): of all variables that are kept by name only.
 
-    Paths, numbers and values of less than six characters are not secrets, and a text without them would say nothing.
+    Paths, numbers, plain words and values of less than six characters are not secrets: else `/home/runner` would have none of
+    its words left where `USER` is `runner`.
     """
     kept = sort(environ)
     shown = {one.name for one in (*kept.replayed, *kept.recorded)}
-    return _telling(value for name, value in environ.items() if name not in shown)
+    return _telling({name: value for name, value in environ.items() if name not in shown})
 
 
 def secret(environ: Mapping[str, str]) -> frozenset[str]:
     """Values of the variables whose names say that they are secrets: no command line is written down with them."""
-    return _telling(value for name, value in environ.items() if is_secret(name))
+    return _telling({name: value for name, value in environ.items() if is_secret(name)})
 
 
-def _telling(values: Iterable[str]) -> frozenset[str]:
-    found = set()
-    for value in values:
-        found.add(value)
-        found |= {match[1] for match in _USERINFO.finditer(value)}
-    return frozenset(value for value in found if len(value) >= _SHORT and not _PLAIN.fullmatch(value))
+def _telling(found: Mapping[str, str]) -> frozenset[str]:
+    values = {value for name, value in found.items() if not _is_ordinary(name, value)}
+    values |= {match[1] for value in found.values() for match in _USERINFO.finditer(value)}
+    return frozenset(value for value in values if len(value) >= _SHORT and not _PLAIN.fullmatch(value))
+
+
+def _is_ordinary(name: str, value: str) -> bool:
+    """Whether a value is made of plain words, or is a name or path in a variable of the session; not where the name says secret."""
+    if is_secret(name) and _NEVER.search(_INNOCENT.sub("", name)):
+        return False
+    if _WORDS.fullmatch(value):
+        return True
+    return effect(name) == "session" and _PATH.fullmatch(value) is not None and not is_random(value)
 
 
 def _is_line(value: str) -> bool:

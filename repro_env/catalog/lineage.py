@@ -84,26 +84,32 @@ def edges(runs: Mapping[str, Summary], outputs: Mapping[str, bytes]) -> tuple[Ed
         for each in run.data
         if each.role == "data" and each.digest not in ("", EMPTY)
     }
-    makers = _makers(wanted, runs, outputs)
+    made = makers(wanted, runs, outputs)
     for child in runs.values():
         for each in child.data:
             if each.role != "data" or not each.digest:
                 continue
-            # Ids sort by time. Runs that were repeated bit for bit made the same file: the first one counts.
-            earlier = [one for one in makers.get(bytes.fromhex(each.digest[7:]), ()) if one < child.id]
+            # Ids sort by time. Runs that were repeated bit for bit made the same file: the first one counts. One that had the
+            # file as its data only copied it.
+            earlier = [
+                one
+                for one in made.get(bytes.fromhex(each.digest[7:]), ())
+                if one < child.id and all(datum.digest != each.digest for datum in runs[one].data)
+            ]
             if earlier and not any((one, child.id) in named for one in earlier):
                 found.add(Edge(min(earlier), child.id, SAME_BYTES))
     return tuple(sorted(found))
 
 
-def _makers(wanted: set[bytes], runs: Mapping[str, Summary], outputs: Mapping[str, bytes]) -> dict[bytes, list[str]]:
-    makers: dict[bytes, list[str]] = {}
+def makers(wanted: set[bytes], runs: Mapping[str, Summary], outputs: Mapping[str, bytes]) -> dict[bytes, list[str]]:
+    """Digest of a file -> ids of the runs that have it among their outputs."""
+    found: dict[bytes, list[str]] = {}
     if wanted:
         for run in runs.values():
             held = outputs.get(run.folder, b"")
             for digest in wanted.intersection(held[place : place + _SIZE] for place in range(0, len(held), _SIZE)):
-                makers.setdefault(digest, []).append(run.id)
-    return makers
+                found.setdefault(digest, []).append(run.id)
+    return found
 
 
 def family(run_id: str, runs: Mapping[str, Summary], between: Iterable[Edge]) -> Family:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from repro_env.catalog import ids, records
+from repro_env.catalog import ids, outputs, records
 from repro_env.catalog.noted import Resumed
 from repro_env.model import redact
 from repro_env.model.errors import RecordError, ReproEnvError
-from repro_env.model.run import Mount, Parent
+from repro_env.model.run import DataFact, Mount, Parent
+
+if TYPE_CHECKING:
+    from repro_env.catalog.index import Summary
 
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -28,13 +31,35 @@ def mounted(mounts: Iterable[Mount]) -> tuple[Parent, ...]:
         folder = run_above(Path(mount.source))
         if folder is None or mount.kind == "git":
             continue
-        below = Path(mount.source).relative_to(folder).parts[1:]
-        path = redact.line("/".join(below))
+        path = redact.line(outputs.name_of(folder, Path(mount.source)))
         try:
             found.append(_parent(folder, mount.kind, path=path))
         except ReproEnvError:
             continue
     return _once(found)
+
+
+def copied(
+    mount: DataFact, files: Mapping[str, str], runs: Mapping[str, Summary], outputs: Mapping[str, bytes]
+) -> tuple[Parent, ...]:
+    """The runs that made files of mounted data, wherever these are now, each with the first of its files.
+
+    `files`: path below the mount -> sha256 in hex. `runs`, `outputs`: as in `catalog.lineage`. Of several runs with the same
+    output the first is taken. A run that was given the same data only copied the file, and is no parent.
+    """
+    from repro_env.catalog import lineage
+
+    wanted = {bytes.fromhex(sha256) for sha256 in files.values() if f"sha256:{sha256}" != lineage.EMPTY}
+    given = {run.id for run in runs.values() if any(datum.digest == mount.digest for datum in run.data)}
+    made = lineage.makers(wanted, {id_: run for id_, run in runs.items() if id_ not in given}, outputs)
+    found: dict[str, Parent] = {}
+    for path, sha256 in sorted(files.items()):
+        ids_ = made.get(bytes.fromhex(sha256))
+        if ids_ and (first := min(ids_)) not in found:
+            found[first] = Parent(
+                id=first, record=runs[first].end or None, how="data", path=redact.line(path), sha256=f"sha256:{sha256}"
+            )
+    return tuple(found.values())
 
 
 def resumed(came: Iterable[Resumed], runs: Sequence[Path], own: str) -> tuple[Parent, ...]:
@@ -76,7 +101,7 @@ def run_above(path: Path) -> Path | None:
     if (path / "start.json").is_file() and (path / "files").is_dir():
         return path
     for files in (path, *path.parents):
-        if files.name == "files" and (files.parent / "start.json").is_file():
+        if files.name in ("files", outputs.OUTSIDE) and (files.parent / "start.json").is_file():
             return files.parent
     return None
 

@@ -49,8 +49,8 @@ def tell(found: Answer, *, whole: bool) -> None:
         page.heading("used by", f"{len(found.uses)}")
         page.table([(*_columns(use.run), _use(use)) for use in found.uses], "--all")
     if found.family is not None:
-        _relatives(page, "parents", found.family.parents, "it started from no other run")
-        _relatives(page, "children", found.family.children, "no run is known that started from it")
+        _relatives(page, "parents", found.family.parents, "no known parent")
+        _relatives(page, "children", found.family.children, "no known child")
         if found.family.cut:
             page.text("and more: a family this large is not shown whole")
     page.print()

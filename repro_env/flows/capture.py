@@ -139,7 +139,8 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     identity = identity_of(locked, request.seed, hold)
     for one in locked.identified:
         if one.hint.origin in ("carried", "repacked") and not carried.has(one.wheel.sha256, store.facts):
-            carried.add_file(identify.whole(one, store), one.wheel.sha256)
+            # Repacked wheels are not compressed inside: no compressor's version may decide on their digest.
+            carried.add_file(identify.whole(one, store), one.wheel.sha256, compress=one.hint.origin == "repacked")
     for package in locked.packages:
         if package.hint.origin == "carried" and not carried.has(package.package.sha256, store.facts):
             carried.add_file(conda.whole(package, store), package.package.sha256)

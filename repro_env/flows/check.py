@@ -110,11 +110,13 @@ def _environment(
     captured = sides.of_spec(spec, folder, "the capture", store)
     found = list(_variables(spec, asked.environ))
     source = spec.observed.source
+    # An environment that the user names belongs to the code beside the spec; the captured one to the captured place.
+    near = asked.source or (folder if source is None else sourcedir.beside(source, folder))
     try:
         live = sides.of_live(
             target,
             under(spec, asked.environ),
-            workspace=Path(source.path) if source is not None else folder,
+            workspace=Path(source.path) if source is not None and asked.python is None else near,
             programs=spec.observed.programs,
             seed=spec.identity.determinism.seed,
             store=store,

@@ -17,6 +17,7 @@ from repro_env.verify import environment, machine
 from repro_env.verify.difference import Difference, NotCompared, ordered
 from repro_env.verify.environment import LEVEL, Pair
 
+_ALIKE = "another wheel file of the same files"
 _UNTOLD = "which ones cannot be told"
 
 
@@ -34,17 +35,15 @@ class Compared(msgspec.Struct, frozen=True):
 def environments(left: Side, right: Side, store: Store) -> Compared:
     """Compare what makes two environments these environments, and what was seen of their machines."""
     based = any(pair.part == "base" for pair in environment.pairs(left.identity, right.identity))
-    return Compared(
-        ordered(
-            (
-                *files(left, right, store),
-                *environment.settings(left.identity, right.identity),
-                *machine.packages(left.observed.system_packages, right.observed.system_packages, counts=based),
-                *machine.observations(left.observed, right.observed),
-                *_digests(left, right),
-            )
-        )
+    found = (
+        *files(left, right, store),
+        *environment.settings(left.identity, right.identity),
+        *machine.packages(left.observed.system_packages, right.observed.system_packages, counts=based),
+        *machine.observations(left.observed, right.observed),
     )
+    # Digests are taken of wheels too: they may differ although all that is installed is the same.
+    alike = any(one.why == _ALIKE for one in found) and not any(one.counts for one in found)
+    return Compared(ordered((*found, *_digests(left, right, alike=alike))))
 
 
 def files(left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
@@ -92,17 +91,24 @@ def _whole(pair: Pair, why: str, *, moved: bool = False) -> Difference:
 def _listed(old: Wheel, new: Wheel, left: Side, right: Side, store: Store) -> list[Difference]:
     """Another build of one version, with the files that differ where the store knows both."""
     one = environment.build(old, new, right.identity)
+    alike = msgspec.structs.replace(one, level="distributions", why=_ALIKE, counts=False)
+    held = f"{new.name}=={new.version}"  # a layer is made of the files that its wheels install, and of nothing else
+    if {layer.diff_id for layer in left.layers if held in layer.holds} & {layer.diff_id for layer in right.layers}:
+        return [alike]
     files = paths.builds(old, new, left.identity, right.identity, store)
     if files is None:
         why = f"{one.why}; which files cannot be told: the store does not know both wheels"
         return [msgspec.structs.replace(one, why=why)]
     if not files:
-        return [msgspec.structs.replace(one, why="another wheel file of the same files")]
+        return [alike]
     return [one, *files]
 
 
-def _digests(left: Side, right: Side) -> Iterator[Difference]:
-    """What follows from the rest: the layers that are others, and the digests over all of it."""
+def _digests(left: Side, right: Side, *, alike: bool) -> Iterator[Difference]:
+    """What follows from the rest: the layers that are others, and the digests over all of it.
+
+    `alike`: only wheel files differ, and what is installed does not; then digests do not count.
+    """
     old, new = {one.diff_id for one in left.layers}, {one.diff_id for one in right.layers}
     for kind in dict.fromkeys(one.kind for one in (*left.layers, *right.layers)):
         was = [one for one in left.layers if one.kind == kind and one.diff_id not in new]
@@ -111,17 +117,18 @@ def _digests(left: Side, right: Side) -> Iterator[Difference]:
             why = "holds the spec digest, and the link at the prefix" if kind == "marker" else "holds what differs above"
             if kind == "conda" and left.identity.layout.prefix != right.identity.layout.prefix:
                 why = "packages have their prefix written in them"
-            yield _follows(f"{kind} layer{'s' if max(len(was), len(now)) > 1 else ''}", _ids(was), _ids(now), why)
+            name = f"{kind} layer{'s' if max(len(was), len(now)) > 1 else ''}"
+            yield _follows(name, _ids(was), _ids(now), why, counts=not (alike and kind == "marker"))
     if left.digest != right.digest:
-        yield _follows("spec digest", left.digest, right.digest, "is taken of all that counts above")
+        why = "is taken of all that counts above" if not alike else "is taken of the wheel files too"
+        yield _follows("spec digest", left.digest, right.digest, why, counts=not alike)
     if left.image_id != right.image_id:
-        yield _follows(
-            "image ID", left.image_id, right.image_id, f"its config holds the layers, the variables and {config.LABEL}"
-        )
+        why = f"its config holds the layers, the variables and {config.LABEL}"
+        yield _follows("image ID", left.image_id, right.image_id, why, counts=not alike)
 
 
-def _follows(what: str, left: str, right: str, why: str) -> Difference:
-    return Difference(level="digests", what=what, left=left, right=right, why=why)
+def _follows(what: str, left: str, right: str, why: str, *, counts: bool) -> Difference:
+    return Difference(level="digests", what=what, left=left, right=right, why=why, counts=counts)
 
 
 def _ids(layers: list[Layer]) -> str:

@@ -82,7 +82,7 @@ def check_drift(asked: Asked, spec: Spec, folder: Path, launch: Launch, store: S
             added=spec.observed.variables.added,
             tell=Silent(),  # what it would say is about a capture that nobody asked for
         )
-        found = compare.files(sides.of_spec(spec, folder, "the capture", store), live, store)
+        found = [one for one in compare.files(sides.of_spec(spec, folder, "the capture", store), live, store) if one.counts]
     if found:
         raise DriftError(
             f"the environment is no longer the captured one: {some([sentence(one) for one in found], '; ')}",

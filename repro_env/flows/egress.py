@@ -85,10 +85,10 @@ def _trees(spec: Spec, folder: Path) -> Iterator[tuple[str, Iterator[Secret]]]:
 def _artifacts(spec: Spec, folder: Path, store: Store) -> Iterator[tuple[str, Iterator[Secret]]]:
     carried = Carried(folder / parts.BLOBS)
     for wheel in spec.identity.distributions:
-        if wheel.sha256 in spec.carried and (path := carried.file(wheel.sha256)) is not None:
+        if wheel.sha256 in spec.carried and (path := carried.file(wheel.sha256, wheel.size, store.blobs)) is not None:
             yield wheel.sha256, _in_wheel(path, wheel.filename)
     for package in spec.identity.packages:
-        if package.sha256 in spec.carried and (path := carried.file(package.sha256)) is not None:
+        if package.sha256 in spec.carried and (path := carried.file(package.sha256, package.size, store.blobs)) is not None:
             yield package.sha256, _in_package(path, package.filename, store)
 
 

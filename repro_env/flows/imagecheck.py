@@ -184,7 +184,7 @@ class Work:
     def records(self, scanned: list[Scanned | None], tree: Mapping[str, Entry]) -> dict[str, list[record.Row]]:
         rows = {}
         for path, entry in tree.items():
-            if entry.kind != "file" or not _RECORD.fullmatch(path):
+            if entry.kind != "file" or not _RECORD.fullmatch(path) or path.startswith(f"{verify.SYSTEM}/"):
                 continue
             layer = scanned[self._shown.placed[path].layer]
             data = layer.kept.get(path) if layer is not None else None

@@ -50,8 +50,13 @@ class Image(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def prefix(self) -> str:
-        """Where the environment lies, as its variables say; empty when they do not."""
-        return self.env.get("VIRTUAL_ENV", "")
+        """Where a moved environment was captured: the marker has a symlink there. Empty for one that is in place."""
+        marker = self.tree(self.layers[-1]) if self.layers else None
+        try:
+            entries = marker.entries().values() if marker is not None else ()
+        except ArtifactError:
+            return ""
+        return next((f"/{entry.path}" for entry in entries if entry.target == layout.ENVIRONMENT), "")
 
 
 def of_store(image_id: str, name: str, store: Store) -> Image:

@@ -20,6 +20,7 @@ from repro_env.model.run import DataFact, End, Mount, RunnerName
 from repro_env.model.spec import Data, Spec
 from repro_env.model.talk import Tell
 from repro_env.run import plan, pycache
+from repro_env.run.outside import ALL
 from repro_env.store.store import Store
 
 
@@ -186,6 +187,7 @@ def asked(
         note=note,
         frozen=True,
         repeats=True,
+        keep_outside=ALL,
         hidden=hidden(end),
         git=start.git,
     )

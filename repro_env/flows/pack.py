@@ -132,7 +132,7 @@ def _artifacts(spec: Spec, finder: Finder, *, everything: bool, tell: Tell) -> d
     with tell.progress(total, "collecting wheels and packages") as advance, ThreadPoolExecutor(FETCHES) as pool:
         try:
             for one, path in zip(wanted, pool.map(lambda one: _whole(one, finder), wanted), strict=True):
-                found[hex_of(one.sha256)] = path
+                found[path.name if path.suffix == ".gz" else hex_of(one.sha256)] = path
                 advance(one.size)
         except BaseException:
             finder.stop()
@@ -142,8 +142,8 @@ def _artifacts(spec: Spec, finder: Finder, *, everything: bool, tell: Tell) -> d
 
 
 def _whole(one: Artifact, finder: Finder) -> Path:
-    """A wheel or package as a file on this machine, checked."""
-    return Path(Search(finder, one, None).take(finder.take).where)
+    """A wheel or package as a file on this machine, or its gzip, checked."""
+    return finder.packed(one) or Path(Search(finder, one, None).take(finder.take).where)
 
 
 def _check(trees: Trees, carried: Carried) -> None:

@@ -175,7 +175,9 @@ def _blobs(spec: Spec, folder: Path, image: Sent, sending: _Sending, *, store: S
             found[f"{parts.BLOBS}/{path.name}"] = sending.file(path, f"sha256:{sha256_of(path)}", GZIP)
         artifacts: tuple[Artifact, ...] = (*spec.identity.packages, *spec.identity.distributions)
         for one in artifacts:
-            if one.sha256 in spec.carried:
+            if one.sha256 in spec.carried and (packed := finder.packed(one)) is not None:
+                found[f"{parts.BLOBS}/{packed.name}"] = sending.file(packed, f"sha256:{sha256_of(packed)}", GZIP)
+            elif one.sha256 in spec.carried:
                 place = Search(finder, one, None).take(finder.take)
                 found[f"{parts.BLOBS}/{hex_of(one.sha256)}"] = sending.file(Path(place.where), one.sha256, BYTES)
     return found

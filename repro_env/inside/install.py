@@ -421,6 +421,8 @@ def bring(one: dict[str, Any], hints: dict[str, list[str]], folder: str, temp: s
         if sha256_of(held) != name:
             raise Refused("blobs/%s is not %s as captured: it was damaged or changed" % (name, one["filename"]))
         return held
+    if os.path.isfile(held + ".gz"):
+        return inflate(one, folder, temp)[0]
     to = os.path.join(temp, "wheel")
     problems: list[str] = []
     for url in hints.get(one["sha256"], ()):
@@ -464,11 +466,11 @@ def fetch(url: str, to: str, one: dict[str, Any]) -> None:
         raise Refused("%s gives other bytes than the captured %s" % (url, one["filename"]))
 
 
-def tree(blob: dict[str, Any], folder: str, temp: str) -> tuple[str, str]:
-    """The tar of a carried tree, inflated and checked."""
+def inflate(blob: dict[str, Any], folder: str, temp: str) -> tuple[str, str]:
+    """The bytes of a blob as a file of its own, checked; and how messages name it."""
     name = hex_of(blob["sha256"])
     where = "blobs/%s" % name
-    to = os.path.join(temp, "tree")
+    to = os.path.join(temp, "blob")
     hasher, size = hashlib.sha256(), 0
     path = os.path.join(folder, "blobs", name)
     try:
@@ -484,7 +486,7 @@ def tree(blob: dict[str, Any], folder: str, temp: str) -> tuple[str, str]:
     except (OSError, EOFError, zlib.error) as error:
         raise Refused("%s cannot be read: %s" % (where, shown(str(error)))) from None
     if size != blob["size"] or hasher.hexdigest() != name:
-        raise Refused("%s is not the tree that spec.json names: it was damaged or changed" % where)
+        raise Refused("%s is not the blob that spec.json names: it was damaged or changed" % where)
     return to, where
 
 
@@ -541,7 +543,7 @@ def install(folder: str, digest: str, into: str) -> None:
         say(name)
         files += install_wheel(bring(one, hints, folder, temp), one, layouts[one["place"]], into)
     if identity["overlay"] is not None:
-        path, where = tree(identity["overlay"], folder, temp)
+        path, where = inflate(identity["overlay"], folder, temp)
         files += install_overlay(path, where, into)
     shutil.rmtree(temp)
     say("%d files of %d distributions are in place" % (files, len(order)))

@@ -151,7 +151,7 @@ def _seen(
 ) -> tuple[Live, tuple[identify.Identified, ...], tuple[str, ...]]:
     """What there is; every distribution of every place as a wheel; the indexes that were asked."""
     calm = Event()
-    sources = packagemanagers.look(workspace, environ)
+    sources = packagemanagers.look(workspace, environ, store.facts)
     for problem in sources.problems:
         tell(f"note: {problem}")
 

@@ -25,7 +25,7 @@ from repro_env.model import codec
 from repro_env.model.artifact import TreeBlob
 from repro_env.model.errors import ArtifactError
 from repro_env.store import inflate
-from repro_env.store.blobs import write_hashed
+from repro_env.store.blobs import Blobs, write_hashed
 from repro_env.store.digests import hex_of
 from repro_env.store.facts import FactCache
 from repro_env.store.temp import Temp
@@ -88,14 +88,17 @@ class Carried:
             facts.put(SENT, key_of(path), f"sha256:{packed.hexdigest()}".encode())
         return TreeBlob(sha256=f"sha256:{hasher.hexdigest()}", size=size, files=files)
 
-    def add_file(self, path: Path, digest: str) -> None:
-        """Keep a copy of a file as it is. Raises `ArtifactError` when it is not the one that `digest` names."""
+    def add_file(self, path: Path, digest: str, *, compress: bool = False) -> None:
+        """Keep a copy of a file, as it is or as its gzip. Raises `ArtifactError` when it is not the one that `digest` names."""
         self._make()
+        hasher = hashlib.sha256()
         with room(self._folder), self._temp.folder() as temporary, path.open("rb") as file:
-            got = write_hashed(temporary / "blob", iter(lambda: file.read(CHUNK), b""))
+            chunks = _hashed(iter(lambda: file.read(CHUNK), b""), hasher)
+            write_hashed(temporary / "blob", compressed(chunks) if compress else chunks)
+            got = hasher.hexdigest()
             if got != hex_of(digest):
                 raise ArtifactError(f"has other bytes than expected (sha256 {got[:16]}…)", where=str(path), hint="it was changed")
-            self._keep(temporary / "blob", got)
+            self._keep(temporary / "blob", got + ".gz" * compress)
 
     def restore(self, digest: str, chunks: Iterable[bytes], *, compressed: bool, size: int | None, where: str) -> int:
         """Keep a blob that came from elsewhere: its bytes, or their gzip; returns how many they are, inflated.
@@ -134,10 +137,20 @@ class Carried:
         facts.put("carried", key, b"whole")
         return True
 
-    def file(self, digest: str) -> Path | None:
-        """The blob as a file that holds its very bytes, or None. Not checked: put it into the store, which does."""
-        path = self._folder / hex_of(digest)
-        return path if path.is_file() and not path.is_symlink() else None
+    def file(self, digest: str, size: int, blobs: Blobs) -> Path | None:
+        """The blob as a file that holds its very bytes, or None. One that is kept as gzip is inflated into the store's `blobs`.
+
+        Only what is inflated is checked, as by `chunks`: put the other into the store, which does.
+        """
+        path = self.path(digest)
+        if path is not None and path.suffix == ".gz":
+            return blobs.put(self.chunks(digest, size), digest, where=str(path), size=size)
+        return path if path is not None and path.is_file() and not path.is_symlink() else None
+
+    def packed_file(self, digest: str, facts: FactCache) -> Path | None:
+        """The file of a blob that is kept as gzip and is whole; else None."""
+        path = self.path(digest)
+        return path if path is not None and path.suffix == ".gz" and self.has(digest, facts) else None
 
     def tree(self, blob: TreeBlob) -> Members:
         """The members of a carried tree. Raises `ArtifactError` when it is missing, or is not the tree that `blob` names.

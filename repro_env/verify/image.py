@@ -12,6 +12,9 @@ from repro_env.verify.tree import Listed, changes, described
 
 Part = Literal["manifest", "config", "layer", "tree", "record", "spec"]
 
+SYSTEM = "usr/lib/python3/dist-packages"
+"""Where Debian's own Python packages are, and nothing else (Debian Python Policy). Their RECORD is that of the wheel which they
+were built from: libraries are stripped later, scripts and licenses moved."""
 FILES, SPEC = "the files", "the spec"
 """Of `NotCompared.what`: without these nothing is good."""
 
@@ -136,11 +139,17 @@ def _strays(tree: Mapping[str, Listed], found: Mapping[str, Sequence[Row]], list
 
 
 def unrecorded(tree: Mapping[str, Listed], found: Mapping[str, Sequence[Row]]) -> Iterator[NotCompared]:
-    """Distributions without a RECORD, as packages of a system are."""
+    """Distributions that are not compared: without a RECORD, or in `SYSTEM`, which is counted as a whole."""
+    system = 0
     for path in sorted(tree):
         site = posixpath.dirname(path)
-        if _unrecorded(path, site, tree) and f"{path}/RECORD" not in found:
+        if site == SYSTEM and path.endswith((".egg-info", ".dist-info")):
+            system += 1
+        elif _unrecorded(path, site, tree) and f"{path}/RECORD" not in found:
             yield NotCompared(what=f"/{path}", why="a distribution without RECORD")
+    if system:
+        why = f"{system} distribution{'s' * (system > 1)} of Debian's packages, which differ from the wheels that their RECORD describes"
+        yield NotCompared(what=f"/{SYSTEM}", why=why)
 
 
 def _unrecorded(path: str, site: str, tree: Mapping[str, Listed]) -> bool:

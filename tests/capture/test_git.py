@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import os
 import subprocess
+from datetime import datetime, timezone
 from pathlib import Path
 
 import pytest
@@ -36,8 +37,10 @@ def repo(tmp_path: Path, git: Git) -> Path:
 
 
 def test_clean(repo: Path, git: Git) -> None:
+    committed = datetime.fromtimestamp(int(git(repo, "log", "-1", "--format=%ct")), timezone.utc)
     assert facts(repo) == Facts(
         commit=git(repo, "rev-parse", "HEAD"),
+        date=f"{committed:%Y-%m-%dT%H:%M:%SZ}",
         branch="main",
         remote="",
         pushed="no",

@@ -9,6 +9,7 @@ import pytest
 from repro_env.capture import packagemanagers
 from repro_env.capture.packagemanagers import look
 from repro_env.model.sources import Index, LockedFile, PackageSources
+from repro_env.store.facts import FactCache
 
 HEX = "ab" * 32
 TORCH = "https://wheels.example/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
@@ -177,6 +178,22 @@ files = [{{ url = "{TORCH}", hash = "sha256:{HEX}" }}, {{ file = "other.whl", ha
 def test_a_lock_file_names_wheels_by_url_and_sha256(project: Path, name: str, text: str, file: LockedFile) -> None:
     (project / name).write_text(text)
     assert named(project) == PackageSources(files={"torch": (file,)})
+
+
+def test_a_lock_file_is_remembered_unless_it_may_hold_a_credential(project: Path, tmp_path: Path) -> None:
+    secret = (TORCH.replace("//", "//ann:open-sesame-1@"), f"{TORCH}?key=open-sesame-1")
+    for number, url in enumerate((TORCH, *secret)):
+        (project / "uv.lock").write_text(UV.replace(TORCH, url))
+        root = tmp_path / str(number)
+        root.mkdir()
+        first = look(project, {}, FactCache(root))
+        assert [file.url for file in first.files["torch"]] == [url]
+        kept = [path for path in root.rglob("*") if path.is_file()]
+        assert len(kept) == (url == TORCH)
+        assert look(project, {}, FactCache(root)) == first
+        for path in kept:
+            path.write_bytes(b"damaged")
+        assert look(project, {}, FactCache(root)) == first
 
 
 def test_a_poetry_lock_names_the_index_of_a_package(project: Path) -> None:

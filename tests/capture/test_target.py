@@ -9,6 +9,7 @@ import pytest
 
 from repro_env.capture.target import Target, choose, project_directories
 from repro_env.model.errors import InterpreterError
+from tests.capture.conftest import Git
 
 
 def environment(folder: Path, settings: str = "home = /usr/bin\n") -> Path:
@@ -25,7 +26,7 @@ def environment(folder: Path, settings: str = "home = /usr/bin\n") -> Path:
 def project(tmp_path: Path) -> Path:
     """A directory two levels below the top of a git work tree, with a `pyproject.toml` above it, and `python3` on PATH."""
     environment(tmp_path / "system")
-    source = tmp_path / "home" / "mono" / "pkg" / "src"
+    source = tmp_path / "ann" / "mono" / "pkg" / "src"
     source.mkdir(parents=True)
     (source.parents[1] / ".git").mkdir()
     (source.parent / "pyproject.toml").touch()
@@ -33,7 +34,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def chosen(source: Path, **variables: str | Path) -> Target:
-    home = next(path for path in source.parents if path.name == "home")
+    home = next(path for path in source.parents if path.name == "ann")
     plain = {"PATH": f"{home.parent}/system/bin", "HOME": str(home)}
     return choose(None, {**plain, **{name: str(value) for name, value in variables.items()}}, source)
 
@@ -70,7 +71,7 @@ def test_the_nearest_venv_is_taken_and_none_above_the_project(project: Path) -> 
 
 def test_without_git_the_project_ends_at_its_outermost_pyproject(project: Path, tmp_path: Path) -> None:
     (project.parents[1] / ".git").rmdir()
-    home = {"HOME": str(tmp_path / "home")}
+    home = {"HOME": str(tmp_path / "ann")}
     assert project_directories(project, home) == (project, project.parent)
     (project.parents[1] / "pyproject.toml").touch()
     assert project_directories(project, home) == (project, project.parent, project.parents[1])
@@ -131,6 +132,22 @@ def test_a_broken_venv_is_an_error_and_not_skipped(project: Path) -> None:
     (project / ".venv").unlink()
     (project / ".venv").write_text("a name for pyenv\n")
     assert chosen(project).why == "python3 on PATH"
+
+
+def test_a_venv_that_came_with_a_clone_is_not_started(project: Path, git: Git) -> None:
+    top = project.parents[1]
+    (top / ".git").rmdir()
+    git(top, "init", "-q")
+    venv = environment(top / ".venv")
+    assert chosen(project).path == venv / "bin/python"
+    git(top, "add", "-f", ".venv/bin/python")
+    with pytest.raises(InterpreterError, match=r"\.venv of the project .* is a part of the git repository") as caught:
+        chosen(project)
+    assert caught.value.hint == f"if you trust it, name it: --python {venv}"
+    (top / ".git/config").write_text("[core\n")
+    with pytest.raises(InterpreterError, match="cannot be read"):
+        chosen(project)
+    assert choose(str(venv), {}, project).path == venv / "bin/python"
 
 
 def test_the_environment_of_the_tool_is_not_the_target(project: Path, tmp_path: Path) -> None:

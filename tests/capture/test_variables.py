@@ -85,6 +85,39 @@ def test_values_that_texts_must_not_repeat() -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("USER", "runner12"),
+        ("LOGNAME", "ann.smith"),
+        ("HOSTNAME", "gpu-node-01"),
+        ("DESKTOP_SESSION", "ubuntu"),
+        ("XDG_SESSION_TYPE", "wayland"),
+        ("GDMSESSION", "ubuntu"),
+        ("AUTHOR", "ann.smith"),
+        ("PROJECT", "imagenet"),
+        ("GITHUB_REPOSITORY", "org/digits2"),
+    ],
+)
+def test_names_and_plain_words_are_not_taken_out_of_paths(name: str, value: str) -> None:
+    assert hidden({name: value}) == secret({name: value}) == frozenset()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("DB_PASSWORD", "letmein"),
+        ("GITHUB_TOKEN", "plain-words"),
+        ("SESSION_SECRET", "ubuntu"),
+        ("PIP_INDEX_URL", "https://ann:letmein@host/simple"),
+        ("GIT_ASK", "3f2a9c2e4b1d6a8f0c7e5b9d2a4f6c8e"),
+        ("MY_LOGIN", "hunter2"),
+    ],
+)
+def test_what_may_be_a_secret_is_taken_out_of_texts(name: str, value: str) -> None:
+    assert value in hidden({name: value})
+
+
+@pytest.mark.parametrize(
     "name",
     ["GLIBC_TUNABLES", "MALLOC_PERTURB_", "KERAS_BACKEND", "ACCELERATE_MIXED_PRECISION", "PL_GLOBAL_SEED", "TORCHDYNAMO_DISABLE",
      "TRITON_INTERPRET", "SCIPY_ARRAY_API", "TORCH_COMPILE_DISABLE", "TORCHINDUCTOR_DISABLED_PASSES", "AOTINDUCTOR_REPRO_LEVEL",

@@ -106,6 +106,8 @@ def test_the_same_bytes_make_a_parent_of_the_first_who_wrote_them() -> None:
     runs = known(run(2), run(3), run(5, data=(digest("w"),)), run(7))
     outputs = {f"/runs/{number}": raw("log", "w") for number in (2, 3, 7)}
     assert lineage.edges(runs, outputs) == (Edge("2", "5", SAME_BYTES),)
+    runs["2"] = run(2, data=(digest("w"),))  # it copied its data
+    assert lineage.edges(runs, outputs) == (Edge("3", "5", SAME_BYTES),)
 
 
 def test_what_is_named_is_not_guessed() -> None:

@@ -3,12 +3,13 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+import msgspec
 import pytest
 
-from repro_env.catalog import parents, records
+from repro_env.catalog import index, parents, records
 from repro_env.catalog.noted import Resumed
 from repro_env.model.errors import RecordError, SpecError
-from repro_env.model.run import Mount, Parent
+from repro_env.model.run import DataFact, Mount, Parent
 from tests.catalog.test_records import recorded
 
 
@@ -67,6 +68,27 @@ def test_mounts_that_lie_in_a_runs_files(tmp_path: Path) -> None:
     (folder / "start.json").unlink()
     (folder / "start.json").write_text("{}")
     assert parents.mounted(mounts) == ()
+
+
+def test_copies_of_outputs_that_are_mounted(tmp_path: Path) -> None:
+    folders = [recorded(tmp_path / "runs", number) for number in (1, 2, 3, 4)]
+    runs = {id_of(folder): index.summary(records.read(folder)) for folder in folders}
+    first, second, third, fourth = runs.values()
+    data = DataFact(source="/d", target="/d", kind="data", digest="sha256:" + "d" * 64)
+    runs[fourth.id] = msgspec.structs.replace(fourth, data=(index.Datum("data", "/d", str(data.digest)),))
+    weights, other, label, empty = ("a" * 64, "b" * 64, "c" * 64, hashlib.sha256().hexdigest())
+    outputs = {
+        first.folder: bytes.fromhex(weights + empty),
+        second.folder: bytes.fromhex(weights),
+        third.folder: bytes.fromhex(other),
+        fourth.folder: bytes.fromhex(label),
+    }
+    files = {"best.pt": weights, "z/last.pt": weights, "b.pt": other, "labels.txt": label, "empty": empty, "new": "e" * 64}
+    found = {one.id: one for one in parents.copied(data, files, runs, outputs)}
+    assert set(found) == {first.id, third.id}, "the first to make it; not one that had it as data; nothing of empty files"
+    assert found[first.id] == Parent(
+        id=first.id, record=first.end or None, how="data", path="best.pt", sha256="sha256:" + weights
+    )
 
 
 def test_what_a_run_went_on_from(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def test_the_page_of_a_file(project: tuple[Run, Run], capsys: pytest.CaptureFixt
             f"                {second.start.source.digest}",
             "  code          /home/ann/project (live)",
             "parents",
-            "children  no run is known that started from it",
+            "children  no known child",
         ):
             assert line in out.splitlines()
         assert f"  {first.short}  2026-07-01 10:15:30  train.py  exit 0  resumed" in out
@@ -83,7 +83,7 @@ def test_what_a_run_went_on_from_is_told(tmp_path: Path, capsys: pytest.CaptureF
     run = made(tmp_path / "runs", 1, {}, parents=[came])
     _, out, _ = call(capsys, "lineage", run.folder)
     assert f"  started from  resumed: made outside of a run, /old/ck, step 7, sha256:{hexed('m')}" in out
-    assert "parents  it started from no other run" in out
+    assert "parents  no known parent" in out
 
 
 def test_a_claim_is_shown_as_one(project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]) -> None:

@@ -200,8 +200,8 @@ def test_without_its_blobs_a_difference_is_still_one(project: parts.Project) -> 
     finally:
         (site(project.python) / "stray.py").unlink()
     said = {one["what"]: one["why"] for one in found["differences"] if one["level"] in ("files", "source")}
-    assert set(said) == {"files of the overlay", "files of the source"}
-    assert all("cannot be told" in why for why in said.values())
+    assert set(said) == {"files of the overlay", "train.py"}
+    assert "cannot be told" in said["files of the overlay"]
 
 
 def test_an_environment_that_is_gone_is_no_answer(project: parts.Project) -> None:

@@ -66,8 +66,8 @@ def test_a_clone_runs_its_own_code_at_the_captured_path(project: parts.Project, 
     away = project.folder.rename(project.folder.with_name("away"))
     home = {"HOME": str(tmp_path)}
     try:
-        for cwd, spec in ((clone.folder, []), (tmp_path, ["--spec", clone.folder / "repro"])):
-            done = clone.run("exec", *spec, "train.py", cwd=cwd, env=home)
+        for cwd, spec in ((clone.folder, "repro"), (tmp_path, clone.folder / "repro")):
+            done = clone.run("exec", "--spec", spec, "train.py", cwd=cwd, env=home)
             at = project.folder
             assert done.out == f"{at} {at}/train.py cloned {at}/src/pkg/__init__.py\n"
             assert f"source {clone.folder} changed since capture: ~ src/pkg/__init__.py" in done.err

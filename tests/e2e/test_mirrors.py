@@ -131,12 +131,15 @@ def test_urls_are_hints(tmp_path: Path, kept: Path, index: Index) -> None:
 
 
 def test_indexes_and_locked_files_of_uv_are_sources_without_any_setting_of_pip(ground: Path, tmp_path: Path) -> None:
-    """A build with a local version on an index of its own, which wants a password; and a wheel that only `uv.lock` names."""
+    """A build with a local version on an index of its own, which wants a password; a wheel that only `uv.lock` names; one of nowhere."""
     with Index(tmp_path / "wheels", auth=("ann", "open-sesame-1")) as served:
         fake.make(served.folder, "fastlib", "2.13.0+cpu")
         locked = fake.make(tmp_path / "elsewhere", "pinned")
+        fake.make(tmp_path / "elsewhere", "homemade", files={"homemade.py": b"LINE = 1\n" * 9000})
         locals_only = ("--no-index", "--find-links", served.folder, "--find-links", locked.parent)
-        python = parts.venv(tmp_path / "project/.venv", "fastlib", "pinned", own_pip=False, pip=tuple(map(str, locals_only)))
+        python = parts.venv(
+            tmp_path / "project/.venv", "fastlib", "pinned", "homemade", own_pip=False, pip=tuple(map(str, locals_only))
+        )
         locked = locked.rename(served.folder / locked.name)
         made = parts.project(tmp_path / "project", python, ground / "small-store")
         (made.folder / "pyproject.toml").write_text("""
@@ -160,7 +163,10 @@ def test_indexes_and_locked_files_of_uv_are_sources_without_any_setting_of_pip(g
         done = made.run("capture", "--json", env={**nothing, **variables})
         answer = json.loads(done.out)
         asked = [one.path for one in served.asked if one.path.startswith("/simple/") and one.status == 200]
-    assert (answer["distributions"], answer["proven"], answer["carried"]) == (2, 2, [])
+    assert (answer["distributions"], answer["proven"]) == (3, 2)
+    assert [one["name"] for one in answer["carried"]] == ["homemade"]
+    (homemade,) = (hint["sha256"].removeprefix("sha256:") for hint in hints(made) if hint["origin"] == "repacked")
+    assert (made.folder / f"repro/blobs/{homemade}.gz").stat().st_size < 9000, "kept compressed"
     urls = {url for hint in hints(made) for url in hint["urls"]}
     assert urls == {f"http://builds.test/files/{name}" for name in ("fastlib-2.13.0%2Bcpu-py3-none-any.whl", locked.name)}
     assert asked == ["/simple/fastlib/"]

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import io
+import json
 import os
 import pty
 import re
+import shutil
 import subprocess
 
 from tests.e2e import parts
@@ -70,6 +72,21 @@ def test_verify_shows_its_progress_and_its_verdict_and_not_what_the_command_prin
     refused = small.run("verify", "-v", code=1)
     assert "nothing was compared: the run left no outputs" in refused.out
     assert "the console is all" not in refused.err
+
+
+def test_a_copied_checkpoint_that_is_given_as_data_is_a_parent(small: parts.Project) -> None:
+    (small.folder / "weights.py").write_text("import os; open('w.pt', 'wb').write(os.urandom(9))")
+    small.run("exec", "weights.py")
+    lineage = json.loads(small.run("lineage", "latest", "--json").out)
+    assert lineage["parents"] == []
+    assert "no known parent" in small.run("lineage", "latest").out
+    kept = small.folder.parent / "kept" / "deep"
+    kept.mkdir(parents=True)
+    shutil.copyfile(small.folder / "runs" / "latest" / "files" / "w.pt", kept / "best.pt")
+    small.run("exec", "--data", kept.parent, "-c", "pass")
+    found = json.loads(small.run("lineage", "latest", "--json").out)
+    assert [parent["id"] for parent in found["parents"]] == [lineage["run"]["id"]]
+    assert f"data: run {lineage['run']['id'][-8:]}, deep/best.pt, sha256:" in small.run("lineage", "latest").out
 
 
 def test_a_quiet_command_prints_its_result_and_its_errors_alone(small: parts.Project) -> None:

@@ -74,7 +74,7 @@ def test_ignored_code_and_data_of_a_package_are_there_in_a_run(made: parts.Proje
     for more in ([], ["--frozen"]):
         done = made.run("exec", "-v", *more, "--data", "data:/data", "python", "train.py")
         assert done.out == "helped 1.2 table 1,2\n"
-        assert ("(captured)" if more else "(live, as captured)") in done.err
+        assert ("captured source (--frozen)" if more else "source as captured") in done.err
 
 
 def test_what_was_seen_is_written_down(made: parts.Project) -> None:
@@ -102,11 +102,11 @@ def test_a_notebook_that_was_run_again(made: parts.Project) -> None:
     try:
         path.write_text(json.dumps({**NOTEBOOK, "cells": [cell]}, indent=1))
         said = made.run("exec", "-v", "--data", "data:/data", "python", "train.py").err
-        assert "differs from the capture: ~ note.ipynb (outputs only)" in said
+        assert "changed since capture: ~ note.ipynb (outputs only)\n" in said
         assert "notebook: outputs only" in made.run("check", "--project", code=0).out
         path.write_text(json.dumps({**NOTEBOOK, "cells": [{**cell, "source": "1 + 2"}]}))
         said = made.run("exec", "-v", "--data", "data:/data", "python", "train.py").err
-        assert "differs from the capture: ~ note.ipynb)" in said
+        assert "changed since capture: ~ note.ipynb\n" in said
         assert "notebook: its code" in made.run("check", "--project", code=1).out
     finally:
         path.write_text(before)

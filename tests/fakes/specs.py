@@ -53,12 +53,13 @@ def make(
     prefix: str | Path = "/home/ann/project/.venv",
     urls: Mapping[str, Sequence[str]] | None = None,
     carry: Sequence[str] = (),
+    compress: Sequence[str] = (),
     overlay: Mapping[str, bytes] | None = None,
     architecture: Literal["amd64", "arm64"] = ARCHITECTURE,
 ) -> Spec:
     """A spec of the wheels `made` (normalised name -> file), written to `folder/spec.json` with its blobs beside.
 
-    `urls`: what the hints say, by name. `carry`: names whose wheel is carried as a blob.
+    `urls`: what the hints say, by name. `carry`: names whose wheel is carried as a blob; `compress`: those of them kept as gzip.
     """
     folder.mkdir(parents=True, exist_ok=True)
     carried = Carried(folder / "blobs")
@@ -66,7 +67,7 @@ def make(
     hints = []
     for name, one in artifacts.items():
         if name in carry:
-            carried.add_file(made[name], one.sha256)
+            carried.add_file(made[name], one.sha256, compress=name in compress)
         origin: Literal["carried", "index"] = "carried" if name in carry else "index"
         hints.append(WheelHint(sha256=one.sha256, origin=origin, urls=tuple((urls or {}).get(name, ())), index=""))
     facts = _facts(prefix)

@@ -254,13 +254,23 @@ def moved(sample: Layered) -> bytes:
     )
 
 
-def test_distributions_without_record_are_not_compared(sample: Layered, tmp_path: Path) -> None:
-    debian = "usr/lib/python3/dist-packages"
-    made = layered([*sample.layers, base({f"{debian}/apt-1.dist-info/METADATA": b"x", f"{debian}/apt.py": b"x"})])
-    found = report(layout(made, tmp_path / "oci"))
+def test_distributions_without_record_and_those_of_debian_are_not_compared(sample: Layered, tmp_path: Path) -> None:
+    """Debian strips libraries, moves scripts, and writes hashes in hex, all after RECORD was made."""
+    debian, local = "usr/lib/python3/dist-packages", "usr/local/lib/python3.11/dist-packages"
+    files = {
+        f"{debian}/PyYAML-6.0.dist-info/METADATA": b"x",
+        f"{debian}/PyYAML-6.0.dist-info/RECORD": b"yaml/_yaml.so,sha256=AAAA,3\n../scripts/pip,,\nyaml/x.py,sha256=d79a17,1\n",
+        f"{debian}/yaml/_yaml.so": b"x",
+        f"{debian}/apt-1.egg-info": b"x",
+        f"{debian}/apt.py": b"x",
+        f"{local}/own-1.dist-info/METADATA": b"x",
+    }
+    found = report(layout(layered([*sample.layers, base(files)]), tmp_path / "oci"))
     assert [(one.what, one.why) for one in found.not_compared] == [
-        (f"/{debian}/apt-1.dist-info", "a distribution without RECORD")
+        (f"/{local}/own-1.dist-info", "a distribution without RECORD"),
+        (f"/{debian}", "2 distributions of Debian's packages, which differ from the wheels that their RECORD describes"),
     ]
+    assert told(found) == ""
     assert found.good
 
 

@@ -47,13 +47,16 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 @pytest.fixture
 def spec(folder: Path, tmp_path: Path, index: Index) -> Spec:
-    """Of a carried wheel, and one that an index has."""
+    """Of two carried wheels, one as its gzip, and one that an index has."""
     own = tmp_path / "wheels"
     made = {
         "alpha": wheels.make(own, "alpha", files={"alpha.py": b"A = 1\n" * 300}),
         "beta": wheels.make(own, "beta", "2.0", {"beta.py": b"X = 2\n" * 1000}),
+        "gamma": wheels.make(own, "gamma"),
     }
-    spec = specs.make(folder, made, carry=["alpha"], urls={"beta": [f"{index.proxy}/files/{made['beta'].name}"]})
+    spec = specs.make(
+        folder, made, carry=["alpha", "gamma"], compress=["gamma"], urls={"beta": [f"{index.proxy}/files/{made['beta'].name}"]}
+    )
     (folder / "requirements.txt").write_text("alpha==1.0\nbeta==2.0\n")
     (folder / "private.txt").write_text("no part of the spec")
     return spec

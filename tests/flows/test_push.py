@@ -67,7 +67,9 @@ def spec(folder: Path, tmp_path: Path) -> Spec:
         "alpha": wheels.make(own, "alpha", files={"alpha/__init__.py": b"A = 1\n", "alpha/b.py": b"B = 2\n" * 900}),
         "beta": wheels.make(own, "beta", "2.0", {"beta.py": b"X = 2\n" * 1000}),
     }
-    spec = specs.make(folder, made, carry=["alpha"], overlay={"opt/env/pyvenv.cfg": b"home = /opt/python/bin\n"})
+    spec = specs.make(
+        folder, made, carry=["alpha"], compress=["alpha"], overlay={"opt/env/pyvenv.cfg": b"home = /opt/python/bin\n"}
+    )
     for name, path in made.items():
         one = next(one for one in spec.identity.distributions if one.name == name)
         Store.open().blobs.put([path.read_bytes()], one.sha256, where=name)

@@ -116,7 +116,8 @@ def learn(store: Store, made: dict[str, Path]) -> None:
 
 
 def test_carried_wheels_become_the_expected_image(folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, carry=list(made), overlay={f"{ENV}/pyvenv.cfg": b"home = /opt/python/bin\n"})
+    overlay = {f"{ENV}/pyvenv.cfg": b"home = /opt/python/bin\n"}
+    spec = specs.make(folder, made, carry=list(made), compress=["alpha"], overlay=overlay)
     done = run(spec, folder, store)
     assert done.image_id == spec.expected.image_id
     assert store.images.get(done.image_id) == config.config(spec.identity, done.layers)

@@ -274,7 +274,9 @@ class Context:
         }
         self.wheels = made
         over = {"opt/env/pyvenv.cfg": b"home = /opt/python\n", "opt/env/two-more.txt": b""} if overlay is None else overlay
-        self.spec: Spec = specs.make(self.folder, made, carry=tuple(made) if carry else (), overlay=over, **more)
+        self.spec: Spec = specs.make(
+            self.folder, made, carry=tuple(made) if carry else (), compress=("two",), overlay=over, **more
+        )
         store = Store.open(folder / "store")
         for path in made.values():  # as a capture leaves it
             one = wheels.artifact(path, path.name.split("-")[0])
@@ -463,6 +465,18 @@ def test_a_damaged_blob(context: Context) -> None:
     code, out = context.install()
     assert code == 1
     assert f"is not {one.filename} as captured" in out
+
+
+def test_a_damaged_compressed_blob(context: Context) -> None:
+    two = context.spec.identity.distributions[1]
+    path = context.folder / "blobs" / (two.sha256.removeprefix("sha256:") + ".gz")
+    kept = path.read_bytes()
+    path.unlink()
+    for data in (kept[:-9], gzip.compress(b"other"), gzip.compress(bytes(10**6))):
+        path.write_bytes(data)
+        code, out = context.install()
+        assert code == 1
+        assert "blobs/" in out
 
 
 def test_a_damaged_overlay_and_list(context: Context) -> None:

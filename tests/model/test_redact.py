@@ -87,10 +87,29 @@ def test_urls(given: str, expected: str) -> None:
         "token bucket algorithm",
         "risk-assessment-of-2024-with-long-names",
         "python -m torch.distributed.run --nproc_per_node=2 train.py key=value",
+        "/data/pass=2/part-0001.parquet",
+        "tokens: data/tokens_v2_1024.bin",
+        "password: data/passwords-list/rockyou2009.txt",
+        "--key runs/a1b2c3d4e5f6a7b8c9d0/model.pt",
+        "--storage-key bucket7/part-0001.bin",
+        "/scratch/auth/01a1fd02-1a59-73ca-8e91-4a5fbfd6a4b6/model.pt",
     ],
 )
 def test_what_is_no_secret_stays(text: str) -> None:
     assert redact.line(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "outputs/password=x1y2z3w4/m.pt",
+        "password: Tr0ub4dor/x.y",
+        "--api-key a1b2c3d4/e5f6a7b8.c9d0",
+        "secret=a9/b8c7+d6.e5f4g7h8",
+    ],
+)
+def test_a_secret_in_a_path_is_redacted(text: str) -> None:
+    assert redact.REDACTED in redact.line(text)
 
 
 @pytest.mark.parametrize(

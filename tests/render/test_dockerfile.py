@@ -64,6 +64,7 @@ def test_the_stages(spec: Spec) -> None:
     env = {one.name: one.value for one in last if isinstance(one, Set) and one.word == "ENV"}
     assert env == config.variables(spec.identity)
     assert env["PATH"].startswith("/opt/env/bin:")
+    assert spec.observed.source is not None
     assert last[-2:] == [
         Copy((f"blobs/{spec.observed.source.tree.sha256[7:]}.gz",), "/home/ann/project/", unpack=True),
         Workdir("/home/ann/project"),

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from repro_env.model.errors import SpecError
 from repro_env.render import instruction
-from repro_env.render.instruction import Copy, From, Instruction, Run, Set, Workdir
+from repro_env.render.instruction import Command, Copy, From, Instruction, Run, Set, Workdir
 
 NASTY = {
     "double quote": 'a"b',

@@ -191,14 +191,38 @@ def test_a_tree_is_unpacked_only_when_it_is_right(carried: Carried, store: Store
     assert (store.layers.unpack(blob.sha256, carried.tree(blob)) / "opt/env/big").read_bytes() == trees.BIG
 
 
-def test_a_file_is_carried_as_it_is(carried: Carried, tmp_path: Path) -> None:
+def test_a_file_is_carried_as_its_gzip(carried: Carried, store: Store, tmp_path: Path) -> None:
+    data = b"the same again\n" * 300_000
+    digest = hashlib.sha256(data).hexdigest()
+    (tmp_path / "wheel").write_bytes(data)
+
+    carried.add_file(tmp_path / "wheel", f"sha256:{digest}", compress=True)
+
+    packed = carried.packed_file(digest, store.facts)
+    assert packed is not None
+    assert packed.name == f"{digest}.gz"
+    assert packed.stat().st_size < len(data) // 50
+    assert b"".join(carried.chunks(digest, len(data))) == data
+    path = carried.file(digest, len(data), store.blobs)
+    assert path == store.blobs.path(digest)
+    assert path is not None
+    assert path.read_bytes() == data
+    store.blobs.remove(digest)
+    packed.chmod(0o644)
+    packed.write_bytes(gzip.compress(data + b"more"))
+    assert carried.packed_file(digest, store.facts) is None
+    with pytest.raises(ArtifactError, match="more than"):
+        carried.file(digest, len(data), store.blobs)
+
+
+def test_a_file_is_carried_as_it_is(carried: Carried, store: Store, tmp_path: Path) -> None:
     data = os.urandom(3_000_000)
     digest = hashlib.sha256(data).hexdigest()
     (tmp_path / "wheel").write_bytes(data)
 
     carried.add_file(tmp_path / "wheel", f"sha256:{digest}")
 
-    path = carried.file(digest)
+    path = carried.file(digest, len(data), store.blobs)
     assert path == carried.path(digest)
     assert path is not None
     assert path.read_bytes() == data
