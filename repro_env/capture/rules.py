@@ -21,6 +21,10 @@ _VENV_PARTS = frozenset({"bin", "include", "lib", "lib64", "share", "pyvenv.cfg"
 _MOST_ROWS = 200
 """Rows with one reason in `excluded`; above it they are summed up by folder."""
 _GIT_IGNORED = "git-ignored"
+_OURS, _STORE, _CACHE = "written by repro-env, not measured", "the version control's own store", "a cache"
+_VENV, _CONDA = "a virtual environment", "a conda environment"
+USUAL = frozenset({_OURS, _STORE, _CACHE, _VENV, _CONDA})
+"""Reasons that nobody needs to read about: no run wants these files from the source."""
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -65,7 +69,7 @@ class Rules:
         self._never = self._relative(never)
         self._above_never = {path[:end] for path in self._never for end, char in enumerate(path) if char == "/"}
         for path in self._never:
-            self._reasons[path] = "written by repro-env, not measured"
+            self._reasons[path] = _OURS
 
     @property
     def problem(self) -> str:
@@ -148,19 +152,19 @@ class Rules:
     def _hard(self, name: str) -> str:
         """What no option brings back."""
         if name in _STORES:
-            return "the version control's own store"
+            return _STORE
         return "may hold secrets" if name == ".env" or name.startswith(".env.") else ""
 
     def _soft(self, path: str, name: str, is_dir: bool) -> str:
         if is_dir and name in CACHES:
-            return "a cache"
+            return _CACHE
         if self._venv_root and path in _VENV_PARTS:
             return "part of the virtual environment at the source's root"
         full = f"{self._root}/{path}"
         if (is_dir or os.path.islink(full)) and os.path.exists(f"{full}/pyvenv.cfg"):  # noqa: PTH110, PTH114 - asked for every folder
-            return "a virtual environment"
+            return _VENV
         if is_dir and os.path.isdir(f"{full}/conda-meta"):  # noqa: PTH112
-            return "a conda environment"
+            return _CONDA
         if is_dir and os.path.isfile(f"{full}/spec.json") and os.path.isdir(f"{full}/blobs"):  # noqa: PTH112, PTH113
             return "an earlier capture"
         if is_dir and os.path.isfile(f"{full}/oci-layout"):  # noqa: PTH113

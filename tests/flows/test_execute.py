@@ -29,7 +29,7 @@ from repro_env.model.errors import (
     SourceError,
     UsageError,
 )
-from repro_env.model.run import GivenVariable, Launch, Outcome, User
+from repro_env.model.run import GivenVariable, Launch, Lost, Outcome, User
 from repro_env.model.spec import Data, Spec
 from repro_env.model.talk import Silent
 from repro_env.run.bytecode import Module
@@ -48,6 +48,7 @@ class Fake:
         self.launch: Launch | None = None
         self.began = False
         self.compiled: tuple[Module, ...] = ()
+        self.lost: Lost | None = None
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         self.launch = launch
@@ -151,7 +152,8 @@ def test_an_unchanged_source_is_as_captured_and_not_written_again(place: Place) 
         (),
         str(place.project),
     )
-    assert f"source {source.path} (live, as captured)\n" in place.talk
+    assert "; source as captured\n" in place.talk
+    assert f"  source {source.path}\n" in place.talk
     layers = sorted(path.name for path in (place.store.root / "layers").iterdir())
     place.run()
     assert sorted(path.name for path in (place.store.root / "layers").iterdir()) == layers
@@ -162,7 +164,8 @@ def test_what_differs_from_the_capture_is_said_and_recorded(place: Place) -> Non
     (place.project / "new.py").touch()
     done = place.run()
     assert done.start.source.differs == ("+ new.py", "~ train.py")
-    assert "differs from the capture: + new.py, ~ train.py" in place.talk
+    assert "; changed since capture: + new.py, ~ train.py\n" in place.talk
+    assert "\n    + new.py\n    ~ train.py\n" in place.talk
     assert (place.store.layers.path(done.start.source.digest) or Path()).joinpath("train.py").read_text() == "print('other')"
 
 
@@ -193,7 +196,8 @@ def test_frozen_runs_what_was_captured(place: Place) -> None:
     source = place.spec.observed.source
     assert source is not None
     assert (done.start.source.digest, done.start.source.directory, done.start.source.differs) == (source.tree.sha256, None, ())
-    assert f"source {source.path} (captured: --frozen)\n" in place.talk
+    assert "; captured source (--frozen)\n" in place.talk
+    assert f"  source as captured at {source.path}\n" in place.talk
 
 
 def test_without_a_live_tree_the_captured_source_is_used_and_said(place: Place) -> None:
@@ -666,12 +670,11 @@ def test_runs_can_lie_elsewhere(place: Place, tmp_path: Path) -> None:
 
 
 def test_the_host_runner_refuses_what_it_cannot_do(place: Place, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="live source"):
-        place.run(runner="host", frozen=True)
-    with pytest.raises(DriftError, match="not on this machine"):
-        place.run(runner="host")
-    with pytest.raises(UsageError, match="another place"):
-        place.run(runner="host", data=((str(tmp_path), "/data"),))
+    for private in (False, True):
+        with pytest.raises(DriftError, match="not on this machine"):
+            place.run(runner="host", private=private)
+        with pytest.raises(UsageError, match="another path"):
+            place.run(runner="host", private=private, data=((str(tmp_path), "/data"),))
     assert place.runs == []
 
 
@@ -741,7 +744,8 @@ def test_paths_of_a_clone_are_those_of_the_captured_project_inside(place: Place,
         "/all": str(clone),
     }
     assert done.folder.parent == clone / "runs"
-    assert f"source {clone} (live, differs from the capture: + sub/train.py, seen by the run at {place.project})" in place.talk
+    assert f"; source {clone} changed since capture: + sub/train.py\n" in place.talk
+    assert f"  source {clone} at {place.project}\n" in place.talk
     place.run(here=place.project, command=("train.py",))
     assert f"working folder {place.project}: {place.project} is not" not in place.talk
     place.run(frozen=True, here=clone)
