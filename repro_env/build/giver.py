@@ -17,8 +17,8 @@ from repro_env.model.errors import ArtifactError, NetworkError, ReproEnvError
 from repro_env.store.carried import Carried
 
 HINT = (
-    "get it once from where the spec was published (`repro-env rebuild FILE|REF`), or copy the blobs/ directory of the "
-    "capture beside the spec"
+    "get it once from where the spec was published (`repro-env rebuild FILE|REF`), commit the remote.json that "
+    "`repro-env push` writes, or copy the blobs/ directory of the capture beside the spec"
 )
 
 

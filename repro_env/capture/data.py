@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -43,12 +43,15 @@ def fingerprint(source: Path, target: str, hashes: FileHashes) -> Data:
     return look(source, target, hashes).data
 
 
-def look(source: Path, target: str, hashes: FileHashes, tell: Tell | None = None) -> Looked:
+def look(source: Path, target: str, hashes: FileHashes, tell: Tell | None = None, *, like: Data | None = None) -> Looked:
     """Digest a file or a folder. `target` is the absolute path where it appears in a run.
 
     A file's digest is the sha256 of its bytes. A folder's is that of the sorted list of [path, kind, size, sha256 of a
     file or target of a symlink]: names and contents count, times, owners and modes do not. Raises `DataError`, also when
     something changes while it is read.
+
+    `like`: what a spec says of data that nobody named. Then nothing is read of what has another size, and data that holds
+    nothing, or a pipe, socket or device, is refused: its digest does not prove that whoever wrote the spec knew it.
     """
     root = Path(os.path.realpath(source))
     reading = _Reading(tell or Silent(), str(source))
@@ -56,12 +59,14 @@ def look(source: Path, target: str, hashes: FileHashes, tell: Tell | None = None
         if not root.exists():
             raise DataError("no such data", where=str(source), hint="give the path of a file or folder with --data")
         if root.is_file():
+            if like is not None:
+                _check_size(source, 1, root.stat().st_size, like)
             return Looked(_file(root, target, hashes, reading), ())
         if not root.is_dir():
             raise DataError(
                 "is neither a file nor a folder", where=str(source), hint="give the path of a file or folder with --data"
             )
-        found = tuple(walk(root))
+        found = tuple(walk(root) if like is None else _alike(walk(root), source, like))
         known = reading.of(root, found, hashes)
         if reading.took_time:
             _check_unchanged(source, found, tuple(walk(root)))
@@ -84,6 +89,29 @@ def look(source: Path, target: str, hashes: FileHashes, tell: Tell | None = None
         croissant=croissant,
     )
     return Looked(facts, tuple(_problems(target, root, found)))
+
+
+def _alike(found: Iterable[Found], source: Path, like: Data) -> Iterator[Found]:
+    """Pass a listing on. Raises `DataError` as soon as it cannot be what `like` describes."""
+    files = size = 0
+    for path in found:
+        if path.kind == "other":
+            raise DataError(
+                "is a pipe, a socket or a device, which is shown only in data that you name", where=str(source / path.path)
+            )
+        files += path.kind == "file"
+        size += path.size
+        if files > like.files or size > like.size:
+            break
+        yield path
+    _check_size(source, files, size, like)
+
+
+def _check_size(source: Path, files: int, size: int, like: Data) -> None:
+    if not size:
+        raise DataError("is empty, and empty data is shown only when you name it", where=str(source))
+    if (files, size) != (like.files, like.size):
+        raise DataError(f"differs from the capture: it had {like.files:,} files with {like.size:,} bytes", where=str(source))
 
 
 def check(pairs: Sequence[tuple[Path, str]]) -> None:

@@ -21,7 +21,7 @@ _TAGGED = re.compile(r".+\.(?:cpython-[A-Za-z0-9_-]+|abi3)\.so")
 _METADATA = re.compile(r".+\.(?:egg|dist)-info")
 """Folders in which an editable project keeps its name, version and entry points."""
 _PRIVATE = re.compile(
-    r".*(?:secret|credential|passw|token|private|service_?account|htpasswd)|(?:local_settings|settings_local|config_local|local_config)\b"
+    r".*(?:secret|credential|passw|token(?!i[sz])|private|service_?account|htpasswd)|(?:local_settings|settings_local|config_local|local_config)\b"
     r"|.*\.(?:pem|key|p12|pfx|jks|keystore|gpg|asc)$|id_(?:rsa|dsa|ecdsa|ed25519)|\.(?:netrc|pypirc|npmrc|aws|ssh)",
     re.IGNORECASE,
 )
@@ -33,6 +33,10 @@ _LEFTOVER = re.compile(
 _PROJECT = ("pyproject.toml", "setup.py", "setup.cfg")
 
 
+MANY = 20_000
+"""Files of an ignored directory that a live run sees at most."""
+
+
 class Survey(msgspec.Struct):
     """What an ignored folder holds."""
 
@@ -40,6 +44,10 @@ class Survey(msgspec.Struct):
     """Bytes of all files in it, bytecode apart; less than that where only what decides was asked for."""
     data: int = 0
     """Those outside of environments, caches and version control."""
+    files: int = 0
+    """Their number."""
+    unread: bool = False
+    """Something in it cannot be read."""
     extension: bool = False
     """Something that Python imports by its tag."""
     library: bool = False
@@ -107,6 +115,14 @@ class Places:
             return False
         return self.survey(outer).data <= DATA if outer is not None else _size(f"{self._root}/{path}") <= DATA
 
+    def is_data(self, path: str) -> bool:
+        """Whether a live run sees a file that git ignores and that is not kept: no secret by its name, no leftover, and readable."""
+        name, full = path.rpartition("/")[2], f"{self._root}/{path}"
+        if _PRIVATE.match(name) or _LEFTOVER.fullmatch(name) or not os.access(full, os.R_OK):
+            return False
+        text = path + (os.readlink(full) if os.path.islink(full) else "")  # noqa: PTH114, PTH115 - asked for every file
+        return text.isprintable()
+
     def missed(self, path: str) -> bool:
         """Whether a single file that is not kept has to be named: code, or a package's data."""
         folder, _, name = path.rpartition("/")
@@ -149,6 +165,7 @@ def _surveyed(top: str, dead: frozenset[str], *, measure: bool) -> Survey:
                     survey.size += size
                     if not no_code:
                         survey.data += size
+                        survey.files += 1
                         survey.extension = survey.extension or _TAGGED.fullmatch(item.name) is not None
                         survey.library = survey.library or _EXTENSION.fullmatch(item.name) is not None
                         survey.code = (
@@ -157,6 +174,7 @@ def _surveyed(top: str, dead: frozenset[str], *, measure: bool) -> Survey:
                             or (depth == 1 and item.name == "__init__.py")
                         )
         except OSError:
+            survey.unread = True
             continue
     return survey
 

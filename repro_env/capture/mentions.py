@@ -14,6 +14,8 @@ from repro_env.io.files import Found
 _LARGEST = 2_000_000
 """Bytes: larger files are not searched."""
 _NEEDLE = re.compile(rb"git|setuptools_scm|versioneer|dulwich")
+_PATH = re.compile(rb"[\"'](?:\./)?((?:\.\./){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,60})(?=[/\"'])")
+"""The beginning of what may be a path, at the start of a string; nothing hidden."""
 _MODULES = frozenset({"git", "pygit2", "dulwich", "setuptools_scm", "versioneer"})
 """Modules that call git, or read a repository themselves."""
 _BUILDS = frozenset({"setup.py", "versioneer.py", "noxfile.py"})
@@ -25,6 +27,8 @@ class Mentions(msgspec.Struct, frozen=True):
     """`path:line` of the first place in each file that calls git; sorted."""
     variables: frozenset[str] = frozenset()
     """The names that are in the code as a string."""
+    paths: frozenset[str] = frozenset()
+    """Beginnings of paths in strings: `data` of `data/x.csv`, and `../data` of `../data/x.csv`."""
 
 
 def look(root: Path, found: Sequence[Found], names: Iterable[str]) -> Mentions:
@@ -33,6 +37,7 @@ def look(root: Path, found: Sequence[Found], names: Iterable[str]) -> Mentions:
     pattern = re.compile(b"[\"'](" + b"|".join(re.escape(name.encode()) for name in names) + b")[\"']") if names else None
     places: list[str] = []
     variables: set[str] = set()
+    paths: set[str] = set()
     for one in found:
         if one.kind != "file" or not one.path.endswith(".py") or one.size > _LARGEST:
             continue
@@ -42,9 +47,10 @@ def look(root: Path, found: Sequence[Found], names: Iterable[str]) -> Mentions:
             continue
         if pattern is not None:
             variables |= {match.decode() for match in pattern.findall(text)}
+        paths |= {match.decode() for match in _PATH.findall(text)}
         if one.path.rpartition("/")[2] not in _BUILDS and _NEEDLE.search(text) and (line := _asks_git(text)):
             places.append(f"{one.path}:{line}")
-    return Mentions(tuple(sorted(places)), frozenset(variables))
+    return Mentions(tuple(sorted(places)), frozenset(variables), frozenset(paths))
 
 
 def _asks_git(text: bytes) -> int:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from repro_env.capture import git
 from repro_env.capture.globs import Glob
-from repro_env.capture.ignored import DATA, Places
+from repro_env.capture.ignored import DATA, MANY, Places
 from repro_env.model.environment import Excluded
 
 CACHES = frozenset(
@@ -21,6 +21,10 @@ _VENV_PARTS = frozenset({"bin", "include", "lib", "lib64", "share", "pyvenv.cfg"
 _MOST_ROWS = 200
 """Rows with one reason in `excluded`; above it they are summed up by folder."""
 _GIT_IGNORED = "git-ignored"
+_OURS, _STORE, _CACHE = "written by repro-env, not measured", "the version control's own store", "a cache"
+_VENV, _CONDA = "a virtual environment", "a conda environment"
+USUAL = frozenset({_OURS, _STORE, _CACHE, _VENV, _CONDA})
+"""Reasons that nobody needs to read about: no run wants these files from the source."""
 _NOT_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 
 
@@ -36,8 +40,15 @@ class Rules:
         *,
         measure: bool = True,
         unmeasured: Path | None = None,
+        data: int = 0,
     ) -> None:
+        """`data`: as `source.look`."""
         self._measure = measure
+        self._most = data
+        self._apart: set[str] = set()
+        """Git-ignored directories that are entered for data alone: nothing in them is code."""
+        self.data: dict[str, str] = {}
+        """Git-ignored data: path of a file or symlink -> the outermost ignored path that it is in, which may be itself."""
         self._unmeasured = None if unmeasured is None else os.path.realpath(unmeasured)
         self.include, self.exclude = include, exclude
         self._root = str(root)
@@ -58,7 +69,7 @@ class Rules:
         self._never = self._relative(never)
         self._above_never = {path[:end] for path in self._never for end, char in enumerate(path) if char == "/"}
         for path in self._never:
-            self._reasons[path] = "written by repro-env, not measured"
+            self._reasons[path] = _OURS
 
     @property
     def problem(self) -> str:
@@ -91,7 +102,10 @@ class Rules:
 
     def _skip_ignored(self, path: str, outer: str | None, is_dir: bool) -> bool:
         if not is_dir:
-            if self._places.keeps(path, outer):
+            if outer not in self._apart and self._places.keeps(path, outer):
+                return False
+            if self._most and self._places.is_data(path):
+                self.data[path] = outer or path
                 return False
             if outer is None:
                 if self._places.missed(path):
@@ -106,10 +120,14 @@ class Rules:
             if (survey.data > DATA and self._places.in_package(path)) or (survey.code and not keeps):
                 self.missed.append(path)
             if not keeps and not any(not glob.anchored or glob.may_match_below(path) for glob in self.include):
-                self._reasons[path] = _GIT_IGNORED
-                self._sizes[path] = survey.size if self._measure else 0
-                return True
+                if not 0 < survey.data <= self._most or survey.files > MANY or survey.unread or not path.isprintable():
+                    self._reasons[path] = _GIT_IGNORED
+                    self._sizes[path] = survey.size if self._measure else 0
+                    return True
+                self._apart.add(path)
             self._reasons.setdefault(path, _GIT_IGNORED)
+        elif outer in self._apart and not path.isprintable():
+            return True
         self.entered[path] = outer or path
         return False
 
@@ -134,19 +152,19 @@ class Rules:
     def _hard(self, name: str) -> str:
         """What no option brings back."""
         if name in _STORES:
-            return "the version control's own store"
+            return _STORE
         return "may hold secrets" if name == ".env" or name.startswith(".env.") else ""
 
     def _soft(self, path: str, name: str, is_dir: bool) -> str:
         if is_dir and name in CACHES:
-            return "a cache"
+            return _CACHE
         if self._venv_root and path in _VENV_PARTS:
             return "part of the virtual environment at the source's root"
         full = f"{self._root}/{path}"
         if (is_dir or os.path.islink(full)) and os.path.exists(f"{full}/pyvenv.cfg"):  # noqa: PTH110, PTH114 - asked for every folder
-            return "a virtual environment"
+            return _VENV
         if is_dir and os.path.isdir(f"{full}/conda-meta"):  # noqa: PTH112
-            return "a conda environment"
+            return _CONDA
         if is_dir and os.path.isfile(f"{full}/spec.json") and os.path.isdir(f"{full}/blobs"):  # noqa: PTH112, PTH113
             return "an earlier capture"
         if is_dir and os.path.isfile(f"{full}/oci-layout"):  # noqa: PTH113

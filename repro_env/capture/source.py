@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import msgspec
 
 from repro_env.capture import git, secrets
 from repro_env.capture.globs import Glob, escaped, globs
-from repro_env.capture.ignored import in_environment
+from repro_env.capture.ignored import MANY, in_environment
 from repro_env.capture.rules import Rules
 from repro_env.io.files import Found, walk
 from repro_env.model import redact
@@ -56,6 +56,8 @@ class SourceTree(msgspec.Struct, frozen=True):
     """What the user should know, and nothing is wrong with."""
     ignored: tuple[str, ...] = ()
     """Folders that git ignores as a whole, also where something in them is kept; sorted."""
+    data: tuple[Found, ...] = ()
+    """Git-ignored files and symlinks that are no part of the snapshot, with the directories that they need (`look`)."""
 
 
 def look(
@@ -69,6 +71,7 @@ def look(
     not_secret: Sequence[str] = (),
     cache: secrets.Cache | None = None,
     unmeasured: Path | None = None,
+    data: int = 0,
 ) -> SourceTree:
     """List the snapshot of `root`. Opens files only to look for secrets, and changes nothing.
 
@@ -78,13 +81,16 @@ def look(
     `facts=False` leaves out the git facts, the search for secrets and the sizes of what is left out; the snapshot is
     the same. Files that match `not_secret` are included even with secrets; `cache` remembers which files hold no secret.
     `unmeasured` is a folder that the caller will measure (`measured`).
+    `data`: bytes of git-ignored files that are listed too, apart from the snapshot (`SourceTree.data`), the smallest ignored paths
+    first. Environments, caches, `.env`, files that are private by their name, and leftovers of programs are not.
     Raises `SourceError`: no folder, unreadable, over `cap` bytes, or secrets in files (all of them are named).
     """
     root = Path(os.path.abspath(root))  # noqa: PTH100 - `resolve` would move the source to another path
     if not root.is_dir():
         raise SourceError("no such folder", where=str(root), hint="name the folder of your code with --source")
-    rules = Rules(root, globs(include), globs(exclude), never, measure=facts, unmeasured=unmeasured)
-    found = _walk(root, rules, far=20 * cap)
+    rules = Rules(root, globs(include), globs(exclude), never, measure=facts, unmeasured=unmeasured, data=data)
+    listed = _walk(root, rules, far=20 * cap + data)
+    found = _without_unneeded([one for one in listed if one.path not in rules.data], rules)
     size = sum(one.size for one in found)
     if size > cap:
         raise _over(found, size, cap, root)
@@ -118,6 +124,7 @@ def look(
         excluded=rules.rows(),
         size=size,
         ignored=tuple(sorted(rules.ignored_folders)),
+        data=_data(listed, found, rules, data) if rules.data else (),
         problems=tuple(sorted({redact.line(problem) for problem in problems if problem})),
         notes=tuple(sorted({*answer.notes, *others})),
     )
@@ -153,11 +160,10 @@ def imported(tree: SourceTree, folders: Sequence[Path], *, without: Sequence[Pat
     return tuple(sorted(patterns))
 
 
-def _walk(root: Path, rules: Rules, *, far: int) -> tuple[Found, ...]:
-    """What is kept. Ends early behind `far` bytes: whoever named a whole disk need not wait for its last file."""
+def _walk(root: Path, rules: Rules, *, far: int) -> list[Found]:
+    """What is not skipped, directories that are only passed included. Ends early behind `far` bytes: whoever named a whole disk need not wait for its last file."""
     kept: list[Found] = []
     size = 0
-    wanted: set[str] = set()
     try:
         for one in walk(root, skip=rules.skip):
             if one.kind == "other":
@@ -167,15 +173,41 @@ def _walk(root: Path, rules: Rules, *, far: int) -> tuple[Found, ...]:
             size += one.size
             if size > far:
                 break
-            if not rules.only_passed(one.path):
-                path = one.path
-                while path := path.rpartition("/")[0]:
-                    wanted.add(path)
     except PermissionError as error:
         raise _unreadable(str(error.filename or root), root) from None
     except CaptureError as error:
         raise SourceError(error.what, where=error.where, hint=error.hint) from None
+    return kept
+
+
+def _without_unneeded(kept: Sequence[Found], rules: Rules) -> tuple[Found, ...]:
+    """Without directories of which nothing is kept."""
+    wanted = {parent for one in kept if not rules.only_passed(one.path) for parent in _parents(one.path)}
     return tuple(one for one in kept if not rules.only_passed(one.path) or one.path in wanted)
+
+
+def _parents(path: str) -> Iterator[str]:
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def _data(listed: Sequence[Found], found: Sequence[Found], rules: Rules, most: int) -> tuple[Found, ...]:
+    """Git-ignored data up to `most` bytes in all: the smallest ignored paths, each complete, and their directories."""
+    sizes: dict[str, int] = defaultdict(int)
+    for one in listed:
+        if one.path in rules.data:
+            sizes[rules.data[one.path]] += one.size
+    kept: set[str] = set()
+    total = 0
+    for path in sorted(sizes, key=lambda path: (sizes[path], path)):
+        total += sizes[path]
+        if total > most or len(kept) == MANY:
+            break
+        kept.add(path)
+    chosen = {one.path for one in listed if rules.data.get(one.path) in kept}
+    chosen |= {parent for path in chosen for parent in _parents(path)}
+    chosen.difference_update(one.path for one in found)
+    return tuple(one for one in listed if one.path in chosen)
 
 
 def _no_secrets(root: Path, found: Sequence[Found], declared: Sequence[Glob], cache: secrets.Cache | None) -> list[str]:

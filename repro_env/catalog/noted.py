@@ -8,6 +8,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Literal
 
 import msgspec
 
@@ -19,6 +20,10 @@ _MOST = 4 << 20
 """Bytes of notes that are read."""
 _VALUES = 16
 """Different seeds of one call that are kept."""
+_FAILURES = 32
+"""Facts on failures that are kept, of all processes."""
+_LONGEST = 4096
+"""Characters of a path: PATH_MAX of Linux."""
 OTHERS = "and others"
 """Stands for further values, also where one process leaves them out by itself."""
 
@@ -32,6 +37,14 @@ class Resumed(msgspec.Struct, frozen=True):
     sha256: str
     """Of the checkpoint's manifest, bare hexadecimal."""
     step: int
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """What a process that failed missed, as its exceptions say."""
+
+    kind: Literal["path", "read-only", "module", "program", "host"]
+    what: str
+    """An absolute path, normalised, or a name; no control characters. Empty for `host`."""
 
 
 class Noted(msgspec.Struct, frozen=True):
@@ -49,6 +62,8 @@ class Noted(msgspec.Struct, frozen=True):
     world: tuple[Rank, ...] = ()
     """Sorted by rank."""
     resumed: tuple[Resumed, ...] = ()
+    failures: tuple[Failure, ...] = ()
+    """The first ones."""
 
 
 class _Line(msgspec.Struct):
@@ -71,6 +86,8 @@ class _Line(msgspec.Struct):
     world: dict[str, int | str] = {}
     rank: str = ""
     resumed: dict[str, int | str] = {}
+    failure: Literal["path", "read-only", "module", "program", "host", ""] = ""
+    """With `what`."""
 
 
 def read(path: Path) -> Noted:
@@ -92,6 +109,7 @@ def parse(lines: Iterable[bytes]) -> Noted:
     told: list[_Line] = []
     world: dict[int, Rank] = {}
     resumed: dict[Resumed, None] = {}
+    failures: dict[Failure, None] = {}
     for text in lines:
         try:
             one = msgspec.json.decode(text, type=_Line)
@@ -121,6 +139,9 @@ def parse(lines: Iterable[bytes]) -> Noted:
             came = _resumed(one.resumed)
             if came is not None:
                 resumed[came] = None
+        elif one.failure:
+            if len(failures) < _FAILURES and len(one.what) < _LONGEST and one.what.isprintable():
+                failures[Failure(one.failure, one.what)] = None
         elif one.problem:
             holes[redact.line(f"seeds: {one.problem}")] = None
         elif one.library:
@@ -134,6 +155,7 @@ def parse(lines: Iterable[bytes]) -> Noted:
         effective=tuple(Fact(name=name, value=_values(effective[name])) for name in sorted(effective)),
         world=tuple(world[rank] for rank in sorted(world)),
         resumed=tuple(resumed),
+        failures=tuple(failures),
     )
 
 

@@ -26,6 +26,7 @@ COMMANDS = {
     "sensitivity": "Run a command with several seeds: how far do numbers move?",
     "lineage": "Say which run made a file, and what came of it.",
     "runs": "List, show, compare, tag and clean up recorded runs.",
+    "ci": "Check, rebuild, run, verify and push in a CI job.",
     "store": "Show what is kept on this machine, and clean it up.",
     "doctor": "Try all that a run needs here, and name the fixes.",
 }

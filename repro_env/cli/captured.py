@@ -7,7 +7,7 @@ import os
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from repro_env.capture import variables
+from repro_env.capture import rules, variables
 from repro_env.capture.target import Target
 from repro_env.cli import say
 from repro_env.model.environment import Excluded, Variables
@@ -17,6 +17,8 @@ from repro_env.model.spec import Spec
 _GARBAGE = 100_000
 """New values before a search for cycles: there are hundreds of thousands, and nearly all live to the end."""
 
+_OFFERS = 3
+"""Data that nobody named: how many lines name some."""
 _NAMED = 8
 """How many variables a line names; further ones are counted."""
 
@@ -66,6 +68,8 @@ def run(
         say.json_result(_facts(done.path, done.spec, done.target, done.proven))
     else:
         _tell(done.path, done.spec, done.proven, done.mentioned, holds_us=done.holds_us)
+        for offer in done.offers[:_OFFERS]:
+            say.result(f"note          {offer}")
     say.say("next: repro-env rebuild" if output == Path("repro") else f"next: repro-env rebuild {output}")
 
 
@@ -113,20 +117,22 @@ def _tell(path: Path, spec: Spec, proven: int, mentioned: Collection[str], *, ho
     say.result(f"image ID      {spec.expected.image_id}")
     say.result(f"python        {observed.interpreter.version} ({identity.layout.prefix})")
     if identity.packages:
-        linked = sum(hint.origin == "direct" for hint in spec.hints.packages)
-        say.result(f"conda         {len(identity.packages)} packages, {linked} linked to their channel")
-    say.result(f"distributions {len(identity.distributions)}, {proven} proven to be wheels of their index")
+        count = sum(hint.origin == "direct" for hint in spec.hints.packages)
+        say.result(f"conda         {len(identity.packages)} packages, {count} downloadable from their channel")
+    count = sum(hint.origin in ("index", "direct") for hint in spec.hints.wheels)
+    say.result(f"distributions {len(identity.distributions)}, {count} downloadable, {proven} with their original wheel")
     for one in observed.carried:
         named = f"{one.name} {one.version}".strip() + (f" ({say.size(one.size)})" if one.size else "")
-        say.result(f"  carried     {named}: {one.why}")
+        say.result(f"  bundled     {named}: {one.why}")
     for edited in observed.edited:
         say.result(f"  edited      {edited}")
     say.result(f"base          {len(observed.system_packages)} system packages, {say.size(identity.base.size)}{_pulled(spec)}")
     if identity.overlay is not None:
-        say.result(f"overlay       {identity.overlay.files} paths, {say.size(identity.overlay.size)}")
+        say.result(f"other files   {identity.overlay.files}, {say.size(identity.overlay.size)}")
     if observed.source is not None:
         say.result(f"source        {observed.source.path}, {say.size(observed.source.size)}{_state(spec)}")
-    for excluded in _largest(observed.excluded):
+    shown = [one for one in observed.excluded if one.why not in rules.USUAL or say.Screen.level == "verbose"]
+    for excluded in _largest(shown):
         measured = f" ({say.size(excluded.size)})" if excluded.size else ""
         say.result(f"  left out    {excluded.path}{measured}: {excluded.why}")
     for data in observed.data:
@@ -157,15 +163,15 @@ def _pulled(spec: Spec) -> str:
     hint = spec.hints.base
     if hint is None:
         return ""
-    return f", {'a copy kept of' if hint.kept else 'linked to'} {hint.reference}@{hint.digest}"
+    return f", {'a bundled copy of' if hint.kept else 'downloadable:'} {hint.reference}@{hint.digest}"
 
 
-def _largest(excluded: tuple[Excluded, ...]) -> list[Excluded]:
+def _largest(excluded: Sequence[Excluded]) -> list[Excluded]:
     return sorted(excluded, key=lambda one: (-one.size, one.path))[:10]
 
 
 def _state(spec: Spec) -> str:
     git = spec.observed.source.git if spec.observed.source else None
     if git is None:
-        return ", no git facts"
+        return ", not in a git repository"
     return f", commit {git.commit[:12] or '(none yet)'}{' with changes' if git.dirty or git.untracked else ''}"

@@ -33,46 +33,47 @@ Run a command in the captured environment, and record the run.
   repro-env exec torchrun train.py          any other word is found on the image's PATH
   repro-env exec --seed 7 -- train.py       our options stand before the command
 
-Our options end at the first word that is not one. Everything after it reaches the command untouched,
---seed, --help and -- included. A script runs in a copy of your source: what it writes is kept in the
-run's own folder, runs/<UTC>-<script>-<id>/files, and `repro-env runs get latest` brings it back.
+The options of repro-env end at the first word that is not one of them. Everything after it is passed to the command,
+including --seed, --help and --. A script runs in a copy of your source. Files that it writes are kept in the directory
+of the run, runs/<UTC>-<script>-<id>/files, and `repro-env runs get latest` copies them to you.
 
 Options:
-  --spec SPEC                  The spec, its folder, a packed FILE, or a registry's REF. Default: the nearest repro/spec.json
-                               upwards.
-  --data SRC[:DST]             Show a file or folder read-only; DST defaults to the same absolute path. Repeatable.
-  --checkpoints SRC[:DST]      Show a folder that can be written and stays; made when missing. Repeatable.
-  --data-changed               Go on although data are not what they were at capture.
-  --seed N|random              The master seed, 0 to 4294967295. Default: the one of the capture.
-  --ranks each|same            Whether ranks of a distributed run have random streams of their own (default) or rank 0's.
-  --determinism MODE           off; warn (default): repeatable code where libraries have it, the rest is recorded; strict:
-                               an error where there is none.
-  --threads N                  Threads of numeric libraries. Default: as many as at capture.
-  --trace[=K]                  Note each step of training: its loss, a screen of the weights, and their sha256 every K steps
+  --spec SPEC                  Use this spec: a file, its directory, a packed FILE, or a registry's REF. Default: the nearest
+                               repro/spec.json upwards.
+  --data SRC[:DST]             Mount a file or directory read-only; DST defaults to the same absolute path. Repeatable. Data named
+                               at capture is mounted by itself when it is unchanged and where it was.
+  --checkpoints SRC[:DST]      Mount a persistent, writable directory; created if missing. Repeatable.
+  --data-changed               Run even if data named at capture is missing or changed; changed data needs --data as well.
+  --seed N|random              Set the master seed, 0 to 4294967295. Default: the seed of the capture.
+  --ranks each|same            Give each rank of a distributed run its own random streams (default), or rank 0's.
+  --determinism MODE           warn (default): use deterministic implementations where libraries have them, and record where
+                               they have none; strict: fail there; off: leave libraries as they are.
+  --threads N                  Set the threads of numeric libraries. Default: as many as at capture.
+  --trace[=K]                  Record each training step: its loss, a summary of the weights, and their sha256 every K steps
                                (default: as often as a small share of the time allows).
-  --env NAME[=VALUE]           Set a variable; NAME alone passes yours. The record keeps the name only. Repeatable.
+  --env NAME[=VALUE]           Set a variable; NAME alone passes your value. The record keeps the name only. Repeatable.
   --env-file FILE              Set variables from lines of NAME=VALUE.
   --network                    Let the run reach the network.
   --source DIR                 Run the code in this directory. Default: the directory that holds the spec's directory.
   --frozen                     Run the captured files, not the code as it is now.
   --runner NAME                embedded (default); docker: in a container of Docker or Podman; host: in the live
                                environment, without isolation.
-  --gpus N|all|none            How many GPUs the docker runner asks the engine for. Default: none.
+  --gpus N|all|none            Request GPUs from the engine of the docker runner. Default: none.
   --recipe FILE                Record the digest of a file (or of a folder's files) that says how to train. Repeatable.
   --parent RUN                 Record that this run starts from another one: an id, or a run's folder. Repeatable.
   --tag TAG                    Tag the run. Repeatable; `repro-env runs tag` does so later.
-  --note TEXT                  Say something about the run; `repro-env runs note` does so later.
-  --runs DIR                   Where runs are recorded. Default: runs/ beside the spec's folder.
+  --note TEXT                  Add a note to the run; `repro-env runs note` does so later.
+  --runs DIR                   Record the run in this directory. Default: runs/ beside the spec's directory.
   --keep-outside SIZE|all      How much to keep of what the command writes outside the project (not of temporary files and
                                caches), such as 20G. Default: 16G and 100,000 files. More than that fails the run.
-  --save DIR                   Copy the outputs there afterwards; it has to be new or empty.
-  --record FILE                Write the whole record there too, as one JSON file (replaced when it is there).
+  --save DIR                   Copy the outputs to this directory afterwards; it must be new or empty.
+  --record FILE                Write the record to this JSON file too; an existing file is replaced.
   --json                       Print the end of the record as one line on stdout, after the command's own output.
   -q, --quiet                  Print only warnings and errors beside the command's own output.
   -v, --verbose                Print details too.
   -h, --help                   Show this and exit.
 
-The exit code is the command's own (128 + N when signal N ended it); failures of ours say "repro-env: error".
+The exit code is the command's own (128 + N when signal N ended it); errors of repro-env start with "repro-env: error".
 """
 
 _VALUES = frozenset(
@@ -274,7 +275,7 @@ def runner_of(text: str | None) -> RunnerName:
         return "embedded"
     if text in ("docker", "host"):
         return "docker" if text == "docker" else "host"
-    raise UsageError("is no runner", where=f"--runner {text}", hint="there are embedded (default), docker and host")
+    raise UsageError(f'invalid value "{text}"', where="--runner", hint="choose from embedded, docker, host")
 
 
 def gpus_of(text: str | None, runner: RunnerName) -> int | Literal["all"]:
@@ -282,7 +283,7 @@ def gpus_of(text: str | None, runner: RunnerName) -> int | Literal["all"]:
     if text is None or text in ("none", "0"):
         return 0
     if text != "all" and not (text.isascii() and text.isdigit() and int(text) <= _GPUS):
-        raise UsageError("is no number of GPUs", where=f"--gpus {text}", hint="give a number, all, or none")
+        raise UsageError(f'must be a number, "all" or "none" (got "{text}")', where="--gpus", hint="such as --gpus 1")
     if runner == "embedded":
         raise UsageError("the embedded runner gives no GPUs yet", where=f"--gpus {text}", hint="use --runner docker")
     if runner == "host":
@@ -312,7 +313,9 @@ def _seed(text: str | None) -> Any:
     if text is None or text == "random":
         return text
     if not (text.isascii() and text.isdigit() and int(text) < 2**32):
-        raise UsageError("is no seed", where=f"--seed {text}", hint="give a number from 0 to 4294967295, or random")
+        raise UsageError(
+            f'must be an integer between 0 and 4294967295, or "random" (got "{text}")', where="--seed", hint="such as --seed 7"
+        )
     return int(text)
 
 
@@ -321,14 +324,16 @@ def _one_of(option: str, text: str | None, there: Sequence[Word]) -> Word:
     for word in there:
         if text is None or text == word:
             return word
-    raise UsageError("is none of its words", where=f"{option} {text}", hint=f"there are {', '.join(there)}")
+    raise UsageError(f'invalid value "{text}"', where=option, hint=f"choose from {', '.join(there)}")
 
 
 def _threads(text: str | None) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and 0 < int(text) <= _CORES):
-        raise UsageError("is no number of threads", where=f"--threads {text}", hint=f"give a number from 1 to {_CORES}")
+        raise UsageError(
+            f'must be an integer between 1 and {_CORES} (got "{text}")', where="--threads", hint="such as --threads 8"
+        )
     return int(text)
 
 
@@ -337,7 +342,7 @@ def _steps(text: str | None) -> int | None:
     if not text:
         return None if text is None else 0
     if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
-        raise UsageError("is no number of steps", where=f"--trace={text}", hint="give a number from 1, or say --trace alone")
+        raise UsageError(f'must be an integer from 1 (got "{text}")', where="--trace=K", hint="or give --trace alone")
     return int(text)
 
 
@@ -385,6 +390,8 @@ def close(done: Done, tell: Tell, *, runs: str = "") -> None:
 
     end = done.end
     tell(ending(done))
+    for text in done.advice:
+        tell(f"hint: {text}")
     if outside := [output for output in end.outputs if output.path.startswith("/")]:
         count = f"{len(outside):,} file{'s' * (len(outside) > 1)} ({say.size(sum(output.size for output in outside))})"
         tell(f"kept outside the project: {count} in {done.folder / 'outside'}")

@@ -21,7 +21,7 @@ def command(
     output: Annotated[
         str | None,
         typer.Option(
-            help="Send the image there, and unpack nothing here: oci:DIR[:TAG], docker-archive:FILE[:NAME], docker:[NAME], "
+            help="Send the image there instead of unpacking it here: oci:DIR[:TAG], docker-archive:FILE[:NAME], docker:[NAME], "
             "squashfs:FILE, or HOST/REPOSITORY:TAG. Default: unpack it in the store, for exec.",
             metavar="WHERE",
             show_default=False,
@@ -29,12 +29,12 @@ def command(
     ] = None,
     with_source: Annotated[
         bool,
-        typer.Option("--with-source", help="With --output: the code too, as last layer; the image ID is another one then."),
+        typer.Option("--with-source", help="With --output: add the code as last layer, which changes the image ID."),
     ] = False,
     user: Annotated[
         str | None,
         typer.Option(
-            help="With --output: start the image as this numeric user. Default: root. The image ID is another one then.",
+            help="With --output: start the image as this numeric user, which changes the image ID. Default: root.",
             metavar="UID[:GID]",
             show_default=False,
         ),
@@ -50,12 +50,14 @@ def command(
     builder: Annotated[
         str,
         typer.Option(
-            help="What makes the image: `direct` needs no container engine; `docker` builds the Dockerfile, without network, "
-            "and compares every file.",
+            help="Build with `direct`, which needs no container engine, or with `docker`, which builds the Dockerfile without "
+            "network and compares every file.",
             metavar="NAME",
         ),
     ] = "direct",
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say where everything would come from, and change nothing.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print where everything would come from, and change nothing.")
+    ] = False,
     json: JsonOption = False,
 ) -> None:
     rebuilt.run(

@@ -182,8 +182,8 @@ def _items(plan: Plan | None) -> list[dict[str, object]]:
 
 def _show(plan: Plan | None) -> None:
     if plan is None:
-        say.say("the image is there: nothing would be done")
+        say.say.warn("the image is there: nothing would be done")
         return
     for item in plan.items:
         where = f"  {item.where}" if item.where else ""
-        say.say(f"{item.what:<32} {item.origin:<8} {say.size(item.size):>10}{where}")
+        say.say.warn(f"{item.what:<32} {item.origin:<8} {say.size(item.size):>10}{where}")

@@ -31,7 +31,7 @@ def command(
     gpus: Annotated[str, typer.Option(help="As `exec --gpus`.", metavar="N|all|none")] = "none",
     network: Annotated[bool, typer.Option("--network", help="Let it reach the network.")] = False,
     data_changed: Annotated[
-        bool, typer.Option("--data-changed", help="Go on although data are not what they were at capture.")
+        bool, typer.Option("--data-changed", help="Run even if data named at capture is missing or changed.")
     ] = False,
     source: Annotated[
         Path | None,

@@ -14,13 +14,12 @@ import msgspec
 from repro_env.capture import variables
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError, RecordError, UsageError
-from repro_env.model.run import DataFact, GivenVariable, Launch, Mode, Mount, Ranks, RunnerName, User
+from repro_env.model.run import GivenVariable, Launch, Mode, Mount, Ranks, RunnerName, User
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.model.text import RelPath
 from repro_env.run import plan
 from repro_env.run.outside import Bound
-from repro_env.store.store import Store
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _TERM = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,63}")
@@ -68,6 +67,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded run is run again: its source stands for the captured one, and `here` is a path as the run saw it."""
     hidden: tuple[RelPath, ...] | Literal["all"] = ()
     """Kept bytecode that the run is not shown (`store.bytecode`): it compiles what a run that it repeats had to compile."""
+    ignored: tuple[str, tuple[str, ...]] | None = None
+    """Of a run that is run again: `SourceFact.with_ignored` and `.ignored`, where that tree is in the store."""
     git: str | None = None
     """Of a run that is run again: `Start.git`."""
     kept: bool = True
@@ -201,42 +202,6 @@ def seed_of(asked: Asked, spec: Spec) -> int:
     if asked.seed == "random":
         return secrets.randbits(32)
     return spec.identity.determinism.seed if asked.seed is None else asked.seed
-
-
-def data_of(asked: Asked, spec: Spec, mounts: tuple[Mount, ...], store: Store, tell: Tell) -> tuple[DataFact, ...]:
-    """Fingerprint what is mounted, and hold it against what was named at capture."""
-    expected = {one.path: one for one in spec.observed.data}
-    there = {mount.target: mount for mount in mounts if mount.kind == "data"}
-    if asked.runner == "host":
-        # On the host the data need no mount: they are where they are.
-        there |= {
-            path: Mount(kind="data", source=path, target=path)
-            for path in expected
-            if path not in there and os.path.exists(path)  # noqa: PTH110 - what may not be looked at is not there
-        }
-    for path in expected:
-        if path not in there:
-            option = f"--data {path}" if os.path.exists(path) else f"--data SRC:{path}"  # noqa: PTH110 - as above
-            raise DataError("was named at capture and is not mounted", where=path, hint=f"add {option}")
-    facts = []
-    for path, mount in there.items():
-        from repro_env.capture.data import look
-
-        found = look(Path(mount.source), path, store.hashes, tell).data
-        if path in expected and found.digest != expected[path].digest and not asked.data_changed:
-            raise DataError(
-                f"is not what it was at capture ({found.files} files, {found.size} bytes; then {expected[path].files} and "
-                f"{expected[path].size})",
-                where=mount.source,
-                hint="mount the captured data, or say --data-changed if that is meant",
-            )
-        facts.append(DataFact(source=mount.source, target=path, kind="data", digest=found.digest))
-    facts += [
-        DataFact(source=mount.source, target=mount.target, kind="checkpoints", digest=None)
-        for mount in mounts
-        if mount.kind == "checkpoints"
-    ]
-    return tuple(sorted(facts, key=lambda fact: fact.target))
 
 
 def term_of(environ: Mapping[str, str]) -> str:

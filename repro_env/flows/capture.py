@@ -7,7 +7,8 @@ last: a capture that is killed leaves the earlier spec and all that it names.
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+import shlex
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -64,6 +65,8 @@ class Captured(msgspec.Struct, frozen=True):
     path: Path
     """Of the spec."""
     spec: Spec
+    offers: tuple[str, ...]
+    """Data that runs may need and that nobody named: one line each."""
     target: Target
     """The Python that was captured, and why it was that one."""
     proven: int
@@ -152,7 +155,10 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
             locked,
             programs=programs,
             source=code,
-            data=tuple(one.data for one in mounted),
+            data=tuple(
+                replace(one.data, source=str(path)) if str(path) != target else one.data
+                for one, (path, target) in zip(mounted, request.data, strict=True)
+            ),
             excluded=tree.excluded,
             notes=(
                 *tree.notes,
@@ -176,7 +182,9 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
     sourcedir.remember(spec, store)
     egress.remember(spec, store)
     proven = sum(one.hint.origin != "repacked" for one in locked.identified)
-    return Captured(request.output / "spec.json", spec, target, proven, mentioned.variables, python.holds_us(locked.facts))
+    offers = tuple(_offers(request, tree, mentioned.paths))
+    holds_us = python.holds_us(locked.facts)
+    return Captured(request.output / "spec.json", spec, offers, target, proven, mentioned.variables, holds_us)
 
 
 def _with(request: Request, opened: dlopen.Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -262,6 +270,23 @@ def _holds_git(locked: Locked) -> bool:
 def _without_git(places: Sequence[str]) -> str:
     more = f" and {len(places) - 1} more" if len(places) > 1 else ""
     return f"{places[0]}{more}: this code calls git, and without --with git a run has neither git nor the repository"
+
+
+def _offers(request: Request, tree: source.SourceTree, mentioned: Collection[str]) -> Iterator[str]:
+    """Lines on data that the code mentions and that a run does not see: too large for a live run, or outside the source."""
+    named = [path for path, _ in request.data]
+    rows = sorted((row for row in tree.excluded if row.why.startswith("git-ignored")), key=lambda row: row.size)
+    total = 0
+    for row in rows:
+        total += row.size
+        path = tree.root / row.path
+        if total > source.CAP and row.path.split("/")[0] in mentioned and not any(path.is_relative_to(data) for data in named):
+            yield f"{row.path} ({row.size / 1e6:,.1f} MB, git-ignored) is not in the spec; if runs need it: --data {shlex.quote(row.path)}"
+    for name in sorted(name for name in mentioned if name.startswith("../")):
+        path = Path(os.path.normpath(tree.root / name))
+        near = any(path.is_relative_to(other) or other.is_relative_to(path) for other in (tree.root, *named))
+        if path.is_dir() and not near:
+            yield f"{name} is outside the source and not in the spec; if runs need it: --data {shlex.quote(name)}"
 
 
 def _source(

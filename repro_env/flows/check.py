@@ -58,13 +58,14 @@ def check(spec: Spec, folder: Path, asked: Asked, *, store: Store, tell: Tell) -
         more, lacking = _environment(spec, folder, target, asked, store, tell)
         found += more
         missing += lacking
-        more, lacking = code.data(spec.observed.data, asked.data, store, anywhere=known) if asked.project else ([], [])
-        found += more
-        missing += lacking
     source, then, root = spec.observed.source, code.captured(spec), None
     if asked.project and source is not None and then is not None:
         chosen = sourcedir.choose(spec, folder, store=store, given=asked.source)
         root = chosen.path
+        if asked.environment:
+            more, lacking = code.data(spec, asked.data, store, root=chosen.root if known or root is not None else None)
+            found += more
+            missing += lacking
         if root is None:
             missing.append(NotCompared(what="source", why=f"{chosen.why}; name the directory of the code with --source"))
         else:
@@ -109,11 +110,13 @@ def _environment(
     captured = sides.of_spec(spec, folder, "the capture", store)
     found = list(_variables(spec, asked.environ))
     source = spec.observed.source
+    # An environment that the user names belongs to the code beside the spec; the captured one to the captured place.
+    near = asked.source or (folder if source is None else sourcedir.beside(source, folder))
     try:
         live = sides.of_live(
             target,
             under(spec, asked.environ),
-            workspace=Path(source.path) if source is not None else folder,
+            workspace=Path(source.path) if source is not None and asked.python is None else near,
             programs=spec.observed.programs,
             seed=spec.identity.determinism.seed,
             store=store,

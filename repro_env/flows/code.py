@@ -8,12 +8,13 @@ from pathlib import Path
 import msgspec
 
 from repro_env.flows import snapshot, sourcedir
+from repro_env.flows.data import places
 from repro_env.flows.locate import ours
 from repro_env.flows.opening import some
 from repro_env.image.entry import Entry, entries_of, of_notes, ordered
 from repro_env.model.environment import Git
 from repro_env.model.errors import DataError, SourceError
-from repro_env.model.spec import Data, FileDigest, Notebook, Source, Spec
+from repro_env.model.spec import FileDigest, Notebook, Source, Spec
 from repro_env.store.store import Store
 from repro_env.verify import source as verify
 from repro_env.verify.difference import Difference, NotCompared
@@ -135,21 +136,23 @@ def _notebooks(left: Code, right: Code) -> list[Difference]:
     return found
 
 
-def data(
-    expected: Sequence[Data], places: Mapping[str, Path], store: Store, *, anywhere: bool
-) -> tuple[list[Difference], list[NotCompared]]:
-    """Data named at capture against what lies there now. `places`: target -> where it is, for those that were told.
+def data(spec: Spec, named: Mapping[str, Path], store: Store, *, root: Path | None) -> tuple[list[Difference], list[NotCompared]]:
+    """Data named at capture against what is there now. `named`: target -> where it is, for data that the user names.
 
-    Without `anywhere` only these are looked at: a spec from a stranger must not have a path of this machine read.
+    `root`: what the captured path of the source stands for. Without it only named data is looked at: a spec from a stranger
+    must not have a path of this machine read.
     """
     from repro_env.capture.data import fingerprint
 
     found: list[Difference] = []
     missing: list[NotCompared] = []
-    for one in expected:
-        place = places.get(one.path, Path(one.path) if anywhere else None)
-        if place is None or not place.exists():
-            why = "is not there" if place is not None else "this spec was not captured here"
+    for one in spec.observed.data:
+        source = spec.observed.source
+        near = places(one, source.path, root) if root is not None and source is not None else ()
+        candidates = [named[one.path]] if one.path in named else near
+        place = next((path for path in candidates if path.exists()), None)
+        if place is None:
+            why = "is not there" if candidates else "this spec was not captured here"
             missing.append(NotCompared(what=f"data {one.path}", why=f"{why}; say where it is: --data SRC:{one.path}"))
             continue
         try:

@@ -20,13 +20,14 @@ import msgspec
 
 from repro_env import __version__
 from repro_env.capture import variables
-from repro_env.catalog import annotation, ids, parents, recipe, records
-from repro_env.flows import before, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
+from repro_env.catalog import annotation, ids, noted, parents, recipe, records
+from repro_env.catalog.noted import Failure
+from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
+from repro_env.flows.advice import Advisor
 from repro_env.flows.asked import (
     Asked,
     caller_of,
     check_save,
-    data_of,
     given_of,
     mounts_of,
     passed_of,
@@ -59,6 +60,10 @@ class Done(msgspec.Struct, frozen=True):
     end: End
     compiled: tuple[Module, ...] = ()
     """Modules of the image that the command had to compile (`flows.bytecode.keep`)."""
+    failures: tuple[Failure, ...] = ()
+    """What a command that failed missed."""
+    advice: tuple[str, ...] = ()
+    """What the user may do about it: one line each."""
 
 
 class Backend(Protocol):
@@ -103,7 +108,16 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "docker":
         _engine().check(asked)
     seed = seed_of(asked, spec)
-    data = data_of(asked, spec, mounts, store, tell)
+    shown_data = data.show(
+        asked,
+        spec,
+        mounts,
+        root=chosen.root,
+        known=chosen.path is not None or sourcedir.is_known(spec, folder, store),
+        store=store,
+        tell=tell,
+    )
+    mounts = shown_data.mounts
     if asked.runner != "host":
         _ensure(spec, folder, store, tell)
     if asked.runner == "docker":
@@ -112,7 +126,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "host":
         check_host(asked, spec, chosen)
     with tell.progress(0, "reading the source"):
-        source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written)
+        source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written, again=asked.ignored)
     git = repository.Shown()
     if asked.runner != "host":
         git = repository.show(spec, source, chosen.root, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
@@ -126,7 +140,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         command=asked.command,
         cwd=plan.working_folder(str(here), workspace, source.folders),
         workspace=workspace,
-        snapshot=source.fact.digest,
+        snapshot=source.fact.seen,
+        code=source.fact.digest,
         mounts=(*mounts, *git.mounts),
         given=given,
         caller=caller_of(asked),
@@ -144,7 +159,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     launch = plan.plan(spec, request)
     if asked.runner == "host":
         check_drift(asked, spec, folder, launch, store, tell)
-    with tell.progress(0, "reading checkpoints"):
+    with tell.progress(0, "reading checkpoints") if written else contextlib.nullcontext():
         held = before.take(mounts, store)
     start = Start(
         schema="repro-env/run-start/1",
@@ -157,7 +172,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         cwd=launch.cwd,
         seed=seed,
         source=source.fact,
-        data=data,
+        data=shown_data.facts,
         given=facts_given,
         git=git.digest,
         passed=passed_of(asked, spec, launch, facts_given),
@@ -173,17 +188,21 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         exact=command == asked.command,
         term=None if asked.runner == "host" else term_of(asked.environ),
         recipe=recipe.files(asked.recipe, asked.here),
-        parents=(*parents.named(asked.parents, runs, asked.here), *_parents(data, mounts, runs, store)),
+        parents=(*parents.named(asked.parents, runs, asked.here), *_parents(shown_data.facts, mounts, runs, store)),
         tool=__version__,
     )
-    announce(asked, spec, start, where, source, chosen, git, launch, store, tell)
+    announce(asked, spec, start, where, chosen, git, launch, tell)
     backend = backend or _backend(asked, spec, folder, runs, store)
     store.seen.see(runs)
     with store.lease.only(
         [*_needed(launch, folder, store), *filter(None, [git.digest])]
     ):  # a run may take days: all else may be removed meanwhile
         done = _run(asked, launch, start, source, runs, backend, tell, held, store)
-    return msgspec.structs.replace(done, compiled=backend.compiled)
+    advice: tuple[str, ...] = ()
+    if done.end.outcome.exit_code and asked.runner != "host":
+        advisor = Advisor(asked, spec, launch, source, root=chosen.root, runs=runs, store=store)
+        advice = advisor.lines(done.failures)
+    return msgspec.structs.replace(done, compiled=backend.compiled, advice=advice)
 
 
 def _parents(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path, store: Store) -> Iterator[Parent]:
@@ -259,13 +278,14 @@ def _run(
             lost=backend.lost,
             store=store,
         )
+        failures = noted.read(Path(launch.notes) / plan.NOTES).failures if outcome.exit_code else ()
         with contextlib.suppress(OSError):
             remove_tree(Path(launch.notes))
         try:
             before.write(recording.folder, before.AFTER, after)
         except ReproEnvError as error:
             tell.warn(f"what the run left in its checkpoints could not be written down: {error}")
-        done = Done(recording.folder, start, end)
+        done = Done(recording.folder, start, end, failures=failures)
         _finish(asked, recording, done, tell)
     return done
 

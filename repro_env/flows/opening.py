@@ -11,14 +11,12 @@ from repro_env.catalog.ids import short
 from repro_env.flows import sourcedir
 from repro_env.flows.asked import Asked
 from repro_env.flows.repository import Shown
-from repro_env.flows.snapshot import Snapshot
 from repro_env.flows.sourcedir import SourceDirectory
 from repro_env.model import redact
 from repro_env.model.run import Launch, Start
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import plan
-from repro_env.store.store import Store
 
 _NAMED = 10
 """How many things are named before the rest is counted."""
@@ -31,14 +29,12 @@ def announce(
     spec: Spec,
     start: Start,
     where: Path,
-    source: Snapshot,
     chosen: SourceDirectory,
     git: Shown,
     launch: Launch,
-    store: Store,
     tell: Tell,
 ) -> None:
-    """Report what is about to run: a line, another for variables without effect, a hint for each missing path, and details."""
+    """Report what is about to run: a line, another for variables without effect, and details."""
     how = " on the host, without isolation" if asked.runner == "host" else f", image {start.image.removeprefix('sha256:')[:12]}"
     tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(asked, spec, start, chosen)}")
     if start.source.directory is not None and (hint := _own_code(asked, spec, chosen)):
@@ -58,9 +54,10 @@ def _source(asked: Asked, spec: Spec, start: Start, chosen: SourceDirectory) -> 
         hint = "" if asked.frozen else _own_code(asked, spec, chosen) or "; to run the code in a directory: --source DIR"
         return f"captured source ({chosen.why}{hint})"
     moved = "" if fact.directory == plan.workspace_of(spec) else f"{fact.directory} "
+    ignored = f", and {some(fact.ignored, ', ', _FEW)} (git-ignored)" if fact.ignored else ""
     if not fact.differs:
-        return f"source {moved}as captured"
-    return f"{f'source {moved}' if moved else ''}changed since capture: {some(fact.differs, ', ', _FEW)}"
+        return f"source {moved}as captured{ignored}"
+    return f"{f'source {moved}' if moved else ''}changed since capture: {some(fact.differs, ', ', _FEW)}{ignored}"
 
 
 def _own_code(asked: Asked, spec: Spec, chosen: SourceDirectory) -> str:
@@ -80,6 +77,7 @@ def _details(asked: Asked, start: Start, where: Path, chosen: SourceDirectory, g
     fact = start.source
     yield f"source {fact.directory or 'as captured'}" + (f" at {fact.path}" if fact.directory != fact.path else "")
     yield from (f"  {line}" for line in fact.differs)
+    yield from (f"  git-ignored, seen as data: {path}" for path in fact.ignored)
     if git.text:
         yield git.text
     for mount in start.data:

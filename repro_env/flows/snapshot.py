@@ -14,6 +14,7 @@ from repro_env.flows.locate import ours
 from repro_env.image import layer
 from repro_env.image.entry import Contents, Entry, entries_of, members, of_notes, ordered
 from repro_env.io.files import FileContents, walk
+from repro_env.model import redact
 from repro_env.model.errors import ArtifactError, CaptureError, SourceError
 from repro_env.model.run import SourceFact
 from repro_env.model.spec import Source, Spec
@@ -37,10 +38,21 @@ class Snapshot(msgspec.Struct, frozen=True):
     folders: frozenset[str]
 
 
-def take(spec: Spec, folder: Path, *, directory: Path | None, runs: Path, store: Store, without: Sequence[Path] = ()) -> Snapshot:
+def take(
+    spec: Spec,
+    folder: Path,
+    *,
+    directory: Path | None,
+    runs: Path,
+    store: Store,
+    without: Sequence[Path] = (),
+    again: tuple[str, tuple[str, ...]] | None = None,
+) -> Snapshot:
     """Look at the code in a directory by the rules of the capture; without one, take the captured files.
 
-    `without`: directories in it that are no code, such as those that the run writes checkpoints to.
+    What git ignores in a directory, and is not too much, is seen as well: training scripts read data there. It counts as data, not as code.
+
+    `without`: directories in it that are no code, such as those that the run writes checkpoints to. `again`: as `Asked.ignored`.
     `folder` holds the spec and its blobs. Raises `SourceError` and its neighbours, `ArtifactError` without the blob.
     """
     source = spec.observed.source
@@ -49,22 +61,42 @@ def take(spec: Spec, folder: Path, *, directory: Path | None, runs: Path, store:
     if directory is None:
         _bring(spec, source, folder, store)
         tree = _captured(source, folder, store)
-        return _snapshot(source, source.tree.sha256, tree, _listed(tree, store), None)
+        with_ignored, ignored = again or (None, ())
+        if with_ignored is not None:
+            tree = store.layers.path(with_ignored) or tree
+        return _snapshot(source, source.tree.sha256, tree, _listed(tree, store), None, ignored=ignored, with_ignored=with_ignored)
     never = (*ours(directory, folder), runs, *(path for path in without if directory in path.parents))
-    entries, diff_id = _seen(source, directory, never, store)
-    tree = store.layers.path(diff_id) or store.root  # it was put there just now
+    live, diff_id = _seen(source, directory, never, store)
     differs: tuple[str, ...] = ()
     if diff_id != source.tree.sha256:
-        differs = _explained(compare(of_notes(source.files), _by_path(entries)), source, tree)
-    return _snapshot(source, diff_id, tree, entries, directory, differs)
+        tree = store.layers.path(diff_id) or store.root  # it was put there just now
+        differs = _explained(compare(of_notes(source.files), _by_path(live.entries)), source, tree)
+    everything = ordered([*live.entries, *live.ignored])
+    seen = stored(everything, FileContents(directory), store) if live.ignored else diff_id
+    tree = store.layers.path(seen) or store.root
+    return _snapshot(
+        source, diff_id, tree, everything, directory, differs, ignored=live.paths, with_ignored=seen if live.ignored else None
+    )
 
 
 def _snapshot(
-    source: Source, diff_id: str, tree: Path, entries: Sequence[Entry], directory: Path | None, differs: tuple[str, ...] = ()
+    source: Source,
+    diff_id: str,
+    tree: Path,
+    entries: Sequence[Entry],
+    directory: Path | None,
+    differs: tuple[str, ...] = (),
+    ignored: tuple[str, ...] = (),
+    with_ignored: str | None = None,
 ) -> Snapshot:
     return Snapshot(
         fact=SourceFact(
-            path=source.path, digest=diff_id, directory=None if directory is None else str(directory), differs=differs
+            path=source.path,
+            digest=diff_id,
+            directory=None if directory is None else str(directory),
+            differs=differs,
+            ignored=tuple(redact.line(path) for path in ignored),
+            with_ignored=with_ignored,
         ),
         tree=tree,
         paths=frozenset(entry.path for entry in entries),
@@ -72,23 +104,35 @@ def _snapshot(
     )
 
 
-def _seen(source: Source, directory: Path, never: Sequence[Path], store: Store) -> tuple[list[Entry], str]:
+class _Live(msgspec.Struct, frozen=True):
+    entries: list[Entry]
+    """The code."""
+    ignored: list[Entry]
+    """Git-ignored data."""
+    paths: tuple[str, ...]
+    """Of the outermost of these, sorted."""
+
+
+def _seen(source: Source, directory: Path, never: Sequence[Path], store: Store) -> tuple[_Live, str]:
     """The live tree, in the store. Another run's log may grow while it is read: that is tried again."""
     for _ in range(_TRIES):
         with contextlib.suppress(CaptureError, ArtifactError):
-            entries = _live(source, directory, never, store)
-            return entries, stored(entries, FileContents(directory), store)
-    entries = _live(source, directory, never, store)
-    return entries, stored(entries, FileContents(directory), store)
+            live = _live(source, directory, never, store)
+            return live, stored(live.entries, FileContents(directory), store)
+    live = _live(source, directory, never, store)
+    return live, stored(live.entries, FileContents(directory), store)
 
 
-def _live(source: Source, directory: Path, never: Sequence[Path], store: Store) -> list[Entry]:
-    from repro_env.capture.source import look
+def _live(source: Source, directory: Path, never: Sequence[Path], store: Store) -> _Live:
+    from repro_env.capture.source import CAP, look
 
-    tree = look(directory, include=source.include, exclude=source.exclude, never=tuple(never), facts=False)
+    tree = look(directory, include=source.include, exclude=source.exclude, never=tuple(never), facts=False, data=CAP)
     own = own_streams()
-    found = [one for one in tree.found if one.key[:2] not in own]
-    return ordered(entries_of(found, store.hashes.of(directory, found)))
+    found, ignored = ([one for one in part if one.key[:2] not in own] for part in (tree.found, tree.data))
+    known = store.hashes.of(directory, [*found, *ignored])
+    paths = sorted(one.path for one in ignored if one.kind != "dir" or one.path in tree.ignored)
+    outermost = [path for path in paths if not any(path.startswith(f"{other}/") for other in tree.ignored if other != path)]
+    return _Live(ordered(entries_of(found, known)), entries_of(ignored, known), tuple(outermost))
 
 
 def own_streams() -> frozenset[tuple[int, int]]:

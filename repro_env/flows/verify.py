@@ -89,6 +89,7 @@ def verify(
     spec = origin.source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell)
     note = f"verifies {run.short}" if wanted.keep else ""
     asked = origin.asked(run, end, wanted.env, wanted.env_file, wanted.environ, note=note)
+    asked = msgspec.structs.replace(asked, ignored=origin.ignored(run, store))
     promise = judging.promised(run.start, end, _here(run, end, spec, asked, store))
     kinds = results.kinds(left, wanted.globs)
     if "result" not in kinds:
@@ -155,6 +156,7 @@ def _here(run: Run, end: End, spec: Spec, asked: Asked, store: Store) -> Here:
         devices=devices,
         given=tuple(one.name for one in run.start.given),
         compiles=compiles,
+        missing=run.start.source.ignored if asked.ignored is None else (),
     )
 
 

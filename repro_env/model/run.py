@@ -55,6 +55,9 @@ class Request(Frozen, frozen=True, kw_only=True):
     workspace: AbsPath
     """Where the run sees the source: the captured path, and for the host runner the directory itself."""
     snapshot: Digest
+    """What the run sees: the code, perhaps with git-ignored data."""
+    code: Digest | None = None
+    """The code alone; None where that is what the run sees."""
     mounts: tuple[Mount, ...]
     given: tuple[Variable, ...]
     """Variables of `--env` and `--env-file`, the last of a name counts."""
@@ -146,6 +149,15 @@ class SourceFact(Frozen, frozen=True, kw_only=True):
     """Where it was on the host; None for the captured files, as with `--frozen`."""
     differs: tuple[Line, ...]
     """`+ path`, `- path`, `~ path` against the capture, sorted by path."""
+    ignored: tuple[Line, ...] = ()
+    """Git-ignored files and whole directories that the run saw as well: data; sorted."""
+    with_ignored: Digest | None = None
+    """The tree of the code and of these; None without them."""
+
+    @property
+    def seen(self) -> str:
+        """The digest of the tree that the run saw."""
+        return self.with_ignored or self.digest
 
 
 class DataFact(Frozen, frozen=True, kw_only=True):

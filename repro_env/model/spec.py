@@ -189,6 +189,8 @@ class Data(Frozen, frozen=True, kw_only=True):
 
     path: AbsPath
     """Where it appears in a run."""
+    source: AbsPath | None = None
+    """Where it was at capture; None where that is `path`."""
     digest: Digest
     """Of its tree: names, sizes and contents; of its bytes when it is one file."""
     files: Size

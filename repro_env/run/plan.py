@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import posixpath
 import re
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 
 from repro_env.image import layout
 from repro_env.model.environment import Variable
@@ -136,7 +136,7 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
         "REPRO_ENV_RUN": request.run_id,
         "REPRO_ENV_SPEC": spec.digest,
         "REPRO_ENV_IMAGE": spec.expected.image_id,
-        "REPRO_ENV_CODE": request.snapshot,
+        "REPRO_ENV_CODE": request.code or request.snapshot,
     }
     if request.determinism != "off":
         values.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)
@@ -233,22 +233,10 @@ def working_folder(here: str, source: str, folders: Container[str]) -> str:
     return source
 
 
-def named_paths(
-    command: Sequence[str], *, here: str, seen: str, exists: Callable[[str], bool], inside: Callable[[str], bool]
-) -> tuple[tuple[str, str], ...]:
-    """Absolute paths that the arguments name, also as the right side of `key=value`, that are on the host and not inside.
-
-    `here`: the caller's directory, `seen`: as the run sees it. Returns each path of the host, and where the run would see it.
-    """
-    missing: dict[str, str] = {}
-    for word in command:
-        for candidate in _candidates(word):
-            path, wanted = (posixpath.normpath(posixpath.join(start, candidate)) for start in (here, seen))
-            if path.startswith("//"):
-                path, wanted = path[1:], wanted[1:]
-            if exists(path) and not inside(wanted):
-                missing[path] = wanted
-    return tuple(missing.items())
+def named_paths(command: Sequence[str], *, here: str) -> tuple[str, ...]:
+    """Absolute paths that the words of a command name, also as the right side of `key=value`. `here`: the working directory."""
+    paths = (posixpath.normpath(posixpath.join(here, candidate)) for word in command for candidate in _candidates(word))
+    return tuple(dict.fromkeys(path[1:] if path.startswith("//") else path for path in paths))
 
 
 def _candidates(word: str) -> Iterator[str]:

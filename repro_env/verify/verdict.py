@@ -23,6 +23,8 @@ class Here(Frozen, frozen=True, kw_only=True):
     """Variables whose values no record holds, and that were given again."""
     compiles: bool = False
     """The run found bytecode of its modules, and none is kept here."""
+    missing: tuple[str, ...] = ()
+    """Git-ignored files that the run saw, where they are not here any more."""
 
 
 class Promise(Frozen, frozen=True, kw_only=True):
@@ -66,6 +68,9 @@ def promised(start: Start, end: End, here: Here) -> Promise:
         )
     if here.given:
         besides.append(f"another value of {', '.join(here.given)}, since no record holds values")
+    if here.missing:
+        more = f" and {len(here.missing) - 1} more" if len(here.missing) > 1 else ""
+        besides.append(f"the run saw {here.missing[0]}{more}, which git ignores and which is not here")
     if start.network:
         besides.append("the run had the network, and what it read there may be other now")
     besides += [f"its seeding failed ({hole})" for hole in end.holes if hole.startswith("seeds:")][:1]

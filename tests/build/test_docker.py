@@ -31,7 +31,7 @@ from repro_env.model.errors import ArtifactError, BuildError, EngineError, Platf
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Silent
 from repro_env.render import instruction
-from repro_env.render.instruction import From, Instruction, Run, Set
+from repro_env.render.instruction import Command, From, Instruction, Run, Set, Workdir
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
 from tests.parts import need
@@ -340,10 +340,19 @@ def test_words_of_a_command_reach_it_as_they_are(builder: Engine, tmp_path: Path
     """Through the JSON form and no shell: seen by a static program that compares them with what is sent beside them."""
     words = [value for value in NASTY.values() if value]
     listed = b"".join(word.encode() + b"\0" for word in words)
-    steps: list[Instruction] = [From("scratch"), instruction.Copy(("program.tar",), "/", unpack=True), Run(("/compare", *words))]
+    place = "/home/a b@c,d:e=f~g+h"  # of a project: where code is unpacked
+    steps: list[Instruction] = [
+        From("scratch"),
+        *(instruction.Copy(("program.tar",), target, unpack=True) for target in ("/", f"{place}/")),
+        Run((f"{place}/compare", *words)),
+        Command(tuple(words)),
+        Workdir(place),
+    ]
     program = compare(tmp_path)
-    with removed(builder, image_of(builder, steps, {"program.tar": packed({"compare": program, "words": listed})})):
-        pass
+    image = image_of(builder, steps, {"program.tar": packed({"compare": program, "words": listed})})
+    with removed(builder, image):
+        config = builder.client.api.inspect_image(image)["Config"]
+        assert (config["Cmd"], config["WorkingDir"]) == (words, place)
     with pytest.raises(BuildError):
         image_of(builder, steps, {"program.tar": packed({"compare": program, "words": listed + b"more\0"})})
 

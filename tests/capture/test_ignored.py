@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 import pytest
 
 from repro_env.capture import ignored
-from repro_env.capture.source import SourceTree, imported, look
+from repro_env.capture.source import CAP, SourceTree, imported, look
 from tests.capture.conftest import Git, make_venv
 from tests.capture.test_python import BASE
 from tests.capture.test_source import files, left_out, put
@@ -29,7 +30,7 @@ def rules(root: Path, *lines: str) -> None:
 def seen(root: Path, **options: object) -> SourceTree:
     """Looked at as a capture does, and as a run does: both have to find the same."""
     tree = look(root, **options)  # type: ignore[arg-type]
-    assert look(root, facts=False, **options).found == tree.found  # type: ignore[arg-type]
+    assert look(root, facts=False, data=CAP, **options).found == tree.found  # type: ignore[arg-type]
     assert not any(path == ".git" or path.startswith(".git/") for path in files(tree))
     return tree
 
@@ -218,3 +219,45 @@ def test_a_name_that_is_no_text_can_be_left_out(src: Path) -> None:
     tree = seen(src, exclude=["bad*.txt"])
     assert files(tree) == [".gitignore", "train.py"]
     assert left_out(tree)["bad?.txt"] == "--exclude"
+
+
+def test_a_live_run_sees_small_ignored_data_apart_from_the_code(src: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    ignored = "data/\n*.bin\n*.log\nbig/\nbuild/\n.env\nsecret.yaml\nlink\nclosed/\nmany/\n"
+    put(src, ".gitignore", text=ignored)
+    put(src, "train.py", "prepared/keep.py", "prepared/a.bin", "data/deep/x.csv", "data/tokenizer.json", "data/.env", "run.log")
+    put(
+        src,
+        "build/lib/pkg/__init__.py",
+        "build/foo.egg-info/PKG-INFO",
+        "secret.yaml",
+        "closed/x",
+        *(f"many/{n}" for n in range(30)),
+    )
+    put(src, "big/y", text="y" * 2000)
+    put(src, "data/__pycache__/x.pyc", "data/.venv/pyvenv.cfg", "data/.venv/lib/x.py", "data/.git/config")
+    (src / "link").symlink_to("/usr")
+    (src / "broken.bin").symlink_to("/no/such")
+    os.mkfifo(src / "data" / "pipe")
+    (src / "closed").chmod(0)
+    monkeypatch.setattr("repro_env.capture.rules.MANY", 20)
+    plain, live = look(src, facts=False), look(src, facts=False, data=1000)
+    assert plain.data == ()
+    assert live.found == plain.found, "the code is the same"
+    expected = {
+        "build/lib/pkg/__init__.py",
+        "build/foo.egg-info/PKG-INFO",
+        "data/deep/x.csv",
+        "data/tokenizer.json",
+        "link",
+        "prepared/a.bin",
+    }
+    expected |= {"closed/x"} if os.geteuid() == 0 else set()
+    assert {one.path for one in live.data if one.kind != "dir"} == expected
+    assert {"data", "data/deep", "build", "build/lib"} <= {one.path for one in live.data if one.kind == "dir"}
+    (src / "closed").chmod(0o755)
+    # The smallest come first, and each is complete or left out.
+    assert {one.path for one in look(src, facts=False, data=2).data if one.kind != "dir"} <= {
+        "closed/x",
+        "link",
+        "prepared/a.bin",
+    }

@@ -60,3 +60,12 @@ def test_build_files_are_skipped_and_places_are_sorted(tmp_path: Path) -> None:
 def test_variables_in_the_code_are_found(tmp_path: Path) -> None:
     found = mentions(tmp_path, {"a": "os.environ['DATA']", "b": 'getenv("MORE") or XOTHER'}, ("DATA", "OTHER", "MORE"))
     assert found.variables == {"DATA", "MORE"}
+
+
+def test_beginnings_of_paths_in_strings_are_found(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(
+        "open('data/x.csv'); p = \"../raw/y\"; q = './out'; r = '../../.ssh/id'; s = 'a word'; t = '/data/z'\n"
+    )
+    found = look(tmp_path, list(walk(tmp_path)), ()).paths
+    assert {"data", "../raw", "out"} <= found
+    assert not [path for path in found if "ssh" in path or path.startswith("/")]

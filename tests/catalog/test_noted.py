@@ -102,3 +102,16 @@ def test_a_line_that_seeds_its_workers_anew_is_told_by_its_first_values() -> Non
     assert kept(*range(1000), "and others") == kept(*range(17)) == [*map(str, range(16)), "and others"]
     assert kept(*range(16)) == [*map(str, range(16))]
     assert kept(0, 1, "and others", 2, "and others") == ["0", "1", "and others", "2"]
+
+
+def test_what_a_failed_process_missed_is_bounded() -> None:
+    found = noted.parse(lines(*({"failure": "path", "what": f"/gone/{number}"} for number in range(100)))).failures
+    assert [(one.kind, one.what) for one in found] == [("path", f"/gone/{number}") for number in range(32)]
+    bad = lines(
+        {"failure": "other", "what": "/x"},
+        {"failure": "path", "what": "/" + "x" * 5000},
+        {"failure": "path", "what": "/x\x1b[31m"},
+        {"failure": "path", "what": ["/x"]},
+        {"failure": 1},
+    )
+    assert noted.parse(bad) == noted.Noted()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,13 @@ def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project,
         assert {log["path"]: log["size"] for log in end["console"]} == {"stdout.log": 32, "stderr.log": 10}
         said = small.run("exec", "-v", "--runner", "docker", "-c", "import edited_or_not, sys", code=1)
         assert "loading" not in said.err
+        clone = tmp_path / "a clone"
+        clone.mkdir()
+        shutil.copytree(small.folder / "repro", clone / "repro", ignore=shutil.ignore_patterns("blobs"))
+        (clone / "hello.py").write_text("print('cloned', __file__)\n")
+        said = small.run("exec", "--runner", "docker", "hello.py", cwd=clone)
+        assert said.out == f"cloned {small.folder}/hello.py\n"
+        assert f"source {clone} changed since capture: ~ hello.py" in said.err
         said = small.run("exec", "--runner", "docker", "-c", "import mdurl, sys; print(mdurl.EDITED, mdurl.__file__, sys.prefix)")
         prefix = str(small.folder / ".venv")
         assert said.out.split()[0] == "True"

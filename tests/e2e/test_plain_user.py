@@ -17,7 +17,8 @@ import pytest
 from tests.e2e import parts
 from tests.parts import need
 
-PART = "tests/e2e/test_inside.py tests/e2e/test_bad_input.py tests/run tests/store"
+CLONE = "tests/e2e/test_clone.py::test_a_clone_runs_its_own_code_at_the_captured_path"
+PART = f"tests/e2e/test_inside.py tests/e2e/test_data.py {CLONE} tests/e2e/test_bad_input.py tests/run tests/store"
 """What is run again. The rest of the suite does not depend on who runs it; the training is the demo's."""
 MORE = "tests/e2e/test_training.py tests/inside"
 """What is run again in the long counts."""

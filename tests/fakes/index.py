@@ -11,6 +11,7 @@ import hashlib
 import html
 import json
 import re
+import ssl
 import sys
 import threading
 from collections.abc import Iterator
@@ -52,6 +53,8 @@ class Index:
     """Every file is: what is installed is found all the same. pip takes such a file only by its exact version."""
     auth: tuple[str, str] | None = None
     """User and password that are wanted."""
+    tls: tuple[str, str] | None = None
+    """Certificate and key: then `url` is https, and it is no proxy."""
     down: set[str] = field(default_factory=set)
     """Host names that do not answer (the proxy says 502)."""
     asked: list[Asked] = field(default_factory=list)
@@ -63,6 +66,10 @@ class Index:
         self._faults: list[tuple[str, int | str]] = []
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), type("_", (_Handler,), {"index": self}))
+        if self.tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(*self.tls)
+            self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self._thread = threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True)
 
     def __enter__(self) -> Index:  # noqa: PYI034 - typing.Self came with Python 3.11
@@ -80,7 +87,9 @@ class Index:
 
     @property
     def url(self) -> str:
-        return f"{self.proxy}/simple"
+        """With user and password, where they are wanted."""
+        user = f"{':'.join(self.auth)}@" if self.auth and self.tls else ""
+        return f"{'https' if self.tls else 'http'}://{user}{self.proxy.removeprefix('http://')}/simple"
 
     def fail(self, ending: str, how: int | str, times: int = 1) -> None:
         """The next `times` answers for paths with this ending go wrong: a status, `cut` (half of the body) or `wrong` (other bytes)."""
@@ -121,7 +130,7 @@ class _Server(ThreadingHTTPServer):
     request_queue_size = 128
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        if not isinstance(sys.exc_info()[1], ConnectionError):  # a client may go when it likes
+        if not isinstance(sys.exc_info()[1], ConnectionError | ssl.SSLError):  # a client may go when it likes
             super().handle_error(request, client_address)
 
 

@@ -152,7 +152,8 @@ def test_an_unchanged_source_is_as_captured_and_not_written_again(place: Place) 
         (),
         str(place.project),
     )
-    assert f"source {source.path} (live, as captured)\n" in place.talk
+    assert "; source as captured\n" in place.talk
+    assert f"  source {source.path}\n" in place.talk
     layers = sorted(path.name for path in (place.store.root / "layers").iterdir())
     place.run()
     assert sorted(path.name for path in (place.store.root / "layers").iterdir()) == layers
@@ -163,7 +164,8 @@ def test_what_differs_from_the_capture_is_said_and_recorded(place: Place) -> Non
     (place.project / "new.py").touch()
     done = place.run()
     assert done.start.source.differs == ("+ new.py", "~ train.py")
-    assert "differs from the capture: + new.py, ~ train.py" in place.talk
+    assert "; changed since capture: + new.py, ~ train.py\n" in place.talk
+    assert "\n    + new.py\n    ~ train.py\n" in place.talk
     assert (place.store.layers.path(done.start.source.digest) or Path()).joinpath("train.py").read_text() == "print('other')"
 
 
@@ -194,7 +196,8 @@ def test_frozen_runs_what_was_captured(place: Place) -> None:
     source = place.spec.observed.source
     assert source is not None
     assert (done.start.source.digest, done.start.source.directory, done.start.source.differs) == (source.tree.sha256, None, ())
-    assert f"source {source.path} (captured: --frozen)\n" in place.talk
+    assert "; captured source (--frozen)\n" in place.talk
+    assert f"  source as captured at {source.path}\n" in place.talk
 
 
 def test_without_a_live_tree_the_captured_source_is_used_and_said(place: Place) -> None:
@@ -367,35 +370,125 @@ def expecting(place: Place, path: Path) -> None:
     place.spec = place.at(place.spec, data=(Data(path=str(path), digest=found.digest, files=found.files, size=found.size),))
 
 
-def test_data_of_the_capture_are_expected(place: Place, tmp_path: Path) -> None:
+def test_data_of_the_capture_is_mounted_where_it_was_and_unchanged(place: Place, tmp_path: Path) -> None:
     images = tmp_path / "images"
     images.mkdir()
     (images / "a").write_text("a")
     expecting(place, images)
-    with pytest.raises(DataError) as caught:
-        place.run()
-    assert caught.value.hint == f"add --data {images}"
-    assert place.run(data=((str(images), ""),)).start.data[0].digest is not None
-    (images / "a").write_text("b")
-    with pytest.raises(DataError, match="not what it was") as caught:
+    backend = Fake()
+    done = place.run(backend=backend)
+    assert [(one.source, one.target, one.kind) for one in done.start.data] == [(str(images), str(images), "data")]
+    assert done.start.data[0].digest is not None
+    assert backend.launch is not None
+    assert [(one.kind, one.source, one.target) for one in backend.launch.mounts] == [("data", str(images), str(images))]
+    for other, said in (("b", "other names or contents"), ("bb", "had 1 files with 1 bytes"), ("", "is empty")):
+        (images / "a").write_text(other)
+        with pytest.raises(DataError, match=said) as caught:
+            place.run()
+        assert f"--data PATH:{images}" in caught.value.hint
+    with pytest.raises(DataError, match="differs from the capture"):
         place.run(data=((str(images), ""),))
-    assert "--data-changed" in caught.value.hint
-    place.run(data=((str(images), ""),), data_changed=True)
-    images.rename(tmp_path / "moved")
-    with pytest.raises(DataError) as caught:
+    assert place.run(data=((str(images), ""),), data_changed=True).start.data
+    assert not place.run(data_changed=True).start.data, "changed data is mounted only when it is named"
+    moved = images.rename(tmp_path / "moved")
+    with pytest.raises(DataError, match="is not there"):
         place.run()
-    assert caught.value.hint == f"add --data SRC:{images}"
+    (moved / "a").write_text("a")
+    done = place.run(data=((str(moved), str(images)),))
+    assert [(one.source, one.target) for one in done.start.data] == [(str(moved), str(images))]
 
 
-def test_host_paths_in_the_arguments_are_named_with_their_mount(place: Place, tmp_path: Path) -> None:
-    (tmp_path / "x.csv").touch()
-    (place.project / "sub").mkdir()
-    place.run("train.py", f"--in={tmp_path}/x.csv", "sub/", "/usr/bin/env", "/dev/null", str(place.project))
-    assert f"{tmp_path}/x.csv is named in the command and not in the run; to bring it: --data {tmp_path}/x.csv" in place.talk
-    assert place.talk.count("is named in the command") == 1
-    place.said.clear()
-    place.run("train.py", f"{tmp_path}/x.csv", data=((f"{tmp_path}/x.csv", ""),))
-    assert "is named in the command" not in place.talk
+def test_data_of_a_spec_is_mounted_only_by_who_captured_it_and_only_when_its_digest_proves_something(
+    place: Place, tmp_path: Path
+) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "a").write_text("a")
+    expecting(place, images)
+    os.mkfifo(images / "pipe")
+    with pytest.raises(DataError, match="a pipe, a socket or a device"):
+        place.run()
+    (images / "pipe").unlink()
+    (images / "a").unlink()
+    expecting(place, images)
+    with pytest.raises(DataError, match="is empty"):
+        place.run()
+    (images / "a").write_text("a")
+    expecting(place, images)
+    assert place.run().start.data
+    place.folder = place.folder.rename(tmp_path / "repro")  # beside no source, and not captured here
+    with pytest.raises(DataError, match="is not there"):
+        place.run(runs=tmp_path / "runs")
+
+
+def fails(*missed: tuple[str, str]) -> Work:
+    """A command that failed, and what its exceptions missed."""
+
+    def work(launch: Launch, folder: Path) -> int:
+        lines = [json.dumps({"failure": kind, "what": what}) + "\n" for kind, what in missed]
+        Path(launch.notes, "notes.jsonl").write_text("".join(lines))
+        return 1
+
+    return work
+
+
+def test_a_failed_command_is_told_which_option_brings_what_it_missed(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "data" / "train").mkdir(parents=True)
+    (tmp_path / "x y.csv").touch()
+    (place.project / "kept.bin").touch()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "gitx").touch(mode=0o755)
+    site = place.project / ".venv" / place.spec.identity.layout.purelib
+    (site / "newer").mkdir(parents=True)
+    (site / "single.py").touch()
+    earlier = place.run(backend=Fake(writes(gen__m_bin="m"))).start.id[-8:]
+    environ = {"HOME": "/home/ann", "PATH": f"{tmp_path}/bin"}
+
+    def advice(*missed: tuple[str, str], command: tuple[str, ...] = ("train.py",), **more: Any) -> tuple[str, ...]:
+        return place.run(*command, backend=Fake(fails(*missed)), **{"environ": environ, **more}).advice
+
+    root = place.project
+    assert advice(("path", f"{tmp_path}/data/train/1.npy"), ("path", f"{root}/nothing")) == ()
+    (tmp_path / "data" / "train" / "1.npy").touch()
+    missed = ("path", f"{tmp_path}/data/train/1.npy")
+    assert advice(missed) == (f"{tmp_path}/data is not in the run; to show it there: --data ../data",)
+    assert advice(missed, here=tmp_path) == (f"{tmp_path}/data is not in the run; to show it there: --data data",)
+    assert advice(("path", f"{tmp_path}/x y.csv")) == (
+        f"{tmp_path}/x y.csv is not in the run; to show it there: --data '../x y.csv'",
+    )
+    assert advice(missed, data=(("../data", ""),)) == ()
+    assert advice(("module", "newer"), ("module", "single"), ("module", "nowhere")) == tuple(
+        f"{name} is installed in {place.project}/.venv now, but is not in the image; to add it: repro-env capture"
+        for name in ("newer", "single")
+    )
+    assert advice(("program", "gitx"), ("program", "no-such")) == (
+        "gitx is not in the image; to add it, capture again with --with gitx",
+    )
+    assert advice(("host", "")) == ("the run has no network; to allow it: --network",)
+    assert advice(("host", ""), network=True) == ()
+    assert advice(("path", f"{root}/gen/m.bin")) == (
+        f"run {earlier} wrote gen/m.bin; to put its files into the project: repro-env runs get {earlier} --to {root}",
+    )
+    read_only = advice(("read-only", f"{tmp_path}/data/out"), data=(("../data", ""),))
+    assert read_only == (f"{tmp_path}/data is data, which a run cannot change; for a directory that it can: --checkpoints DIR",)
+    # The words of the command count only where nothing else was found.
+    by_word = ("train.py", f"--in={tmp_path}/x y.csv", "/usr/bin/env", "/dev/null", str(root))
+    assert len(advice(command=by_word)) == 1
+    assert "single" in advice(("module", "single"), command=by_word)[0]
+    assert place.run(*by_word).advice == (), "it did not fail"
+
+
+def test_what_a_failed_command_says_of_itself_is_not_trusted(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    hostile = [
+        ("path", "relative"),
+        ("path", "/" + "a/" * 3000),
+        ("path", f"{tmp_path}/data\x1b[31m"),
+        ("path", f"{tmp_path}/a/../data"),
+    ]
+    hostile += [("module", "../../etc"), ("module", ""), ("program", "../x"), ("program", ""), ("path", "/\0"), ("read-only", "")]
+    found = place.run(backend=Fake(fails(*hostile))).advice
+    assert found == (f"{tmp_path}/data is not in the run; to show it there: --data ../data",)
 
 
 @pytest.mark.parametrize(
@@ -652,7 +745,8 @@ def test_paths_of_a_clone_are_those_of_the_captured_project_inside(place: Place,
         "/all": str(clone),
     }
     assert done.folder.parent == clone / "runs"
-    assert f"source {clone} (live, differs from the capture: + sub/train.py, seen by the run at {place.project})" in place.talk
+    assert f"; source {clone} changed since capture: + sub/train.py\n" in place.talk
+    assert f"  source {clone} at {place.project}\n" in place.talk
     place.run(here=place.project, command=("train.py",))
     assert f"working folder {place.project}: {place.project} is not" not in place.talk
     place.run(frozen=True, here=clone)

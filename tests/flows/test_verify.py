@@ -68,7 +68,7 @@ def test_a_run_that_comes_back_is_the_same_and_leaves_nothing(place: Place) -> N
     assert (found.verdict.same, found.verdict.level, found.folder) == (True, "bitwise", None)
     assert found.verdict.promise.level == "bitwise"
     assert "expected: bitwise" in place.talk
-    assert f"source {first.start.source.path} (the run's)" in place.talk
+    assert "source of the run" in place.talk
     assert place.runs == [first.folder], "the new run is gone"
     launch = again.launch
     assert launch is not None

@@ -196,6 +196,8 @@ class Traced:
         self.folder = folder
         self.python = python
         self.notes = folder / "notes"
+        self.errors = ""
+        """What the last script printed on stderr."""
 
     def run(self, code: str, *, trace: str = "", every: str = "0") -> list[str]:
         """Lines that it printed. `trace`: name of the folder."""
@@ -214,6 +216,7 @@ class Traced:
         words = (self.python, "script.py")
         done = subprocess.run(words, cwd=self.folder, env=env, capture_output=True, text=True, check=False, timeout=300)
         assert done.returncode == 0, done.stderr
+        self.errors = done.stderr
         return done.stdout.splitlines()
 
     def traces(self, name: str) -> dict[str, Trace]:
@@ -306,6 +309,26 @@ print(weight.tolist())
     (torch.folder / "file").touch()
     assert torch.run(code, trace="file/below") == ["[-4.0, -4.0]"]
     assert torch.problems[0].startswith("trace of the first step: NotADirectoryError")
+
+
+def test_an_optimizer_that_dies_during_shutdown_prints_nothing(torch: Traced) -> None:
+    """nanoGPT's optimizer dies after the globals of our module were cleared, and before those of torch.optim."""
+    code = """
+import builtins, sys
+import torch
+weight = torch.nn.Parameter(torch.ones(2))
+opt = torch.optim.SGD([weight], lr=0.25)
+weight.sum().backward()
+opt.step()
+ours = sys.modules["_repro_env_trace"]
+between = sys.modules["_repro_env_trace_pace"]  # cleared after ours
+between.opt = opt
+builtins.kept = [between, ours, sys.modules["torch.optim.optimizer"]]
+print(weight.tolist())
+"""
+    assert torch.run(code, trace="end") == ["[0.75, 0.75]"]
+    assert torch.errors == ""
+    assert [one.counts for one in torch.traces("end").values()] == [(1,)]
 
 
 @pytest.mark.soak

@@ -26,7 +26,7 @@ def note(facts: dict[str, Any]) -> None:
         fd = os.open(seeds._NOTES, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
         try:
             size = os.fstat(fd).st_size
-            if size >= _FULL and not {"effective", "world", "resumed"} & set(facts):
+            if size >= _FULL and not {"effective", "failure", "world", "resumed"} & set(facts):
                 if size >= _FULL + 4096:
                     return
                 facts = {"problem": f"more notes than {_FULL} bytes: the others are left out"}

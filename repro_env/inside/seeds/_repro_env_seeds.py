@@ -7,7 +7,8 @@ needed: an image's first run finds no bytecode of these files, so what is not re
 - `children`, `pools`: processes and tasks that have streams of their own;
 - `notes`, `places`, `holes`, `entropy`: what is written down, and of which line of the user's;
 - `threads`, `determinism`, `alerts`, `world`, `effective`, `libraries`: repeatable code, and what was in force in the end;
-- `trace`: one line for each step of training.
+- `trace`: one line for each step of training;
+- `failure`: why the process failed.
 
 A part is called, where it has them: `forget()` in a forked child, `restart()` where the process becomes another worker,
 `reseed(task)` after that, `unseeded()` before a task and at the end, `finish()` at the end.
@@ -84,6 +85,7 @@ def install() -> None:
     for name in ("urandom", "getrandom"):
         if hasattr(os, name):
             setattr(os, name, _counted(getattr(os, name), name))
+    sys.exit = _watched(sys.exit)
     for name in list(_HOOKS):
         if name in sys.modules:  # a .pth file of the environment was faster
             _fire(name, sys.modules[name])
@@ -182,6 +184,7 @@ def at_end(hook: Callable[[], object]) -> None:
 
 
 def _end() -> None:
+    _failed(getattr(sys, "last_value", None))
     each("unseeded")
     for name in list(_HOOKS):
         if name in sys.modules and name not in _first:
@@ -323,6 +326,28 @@ def _counted(plain: Any, name: str) -> Any:
     ours.__module__ = "os"
     ours.__doc__ = plain.__doc__
     return ours
+
+
+def _watched(plain: Any) -> Any:
+    """`sys.exit` that keeps why a script gives up: it is called where the exception is handled, and nothing knows it later."""
+
+    def ours(status: object = None, /) -> Any:
+        if status not in (None, 0):
+            _failed(sys.exc_info()[1])
+        return plain(status)
+
+    ours.__name__ = ours.__qualname__ = "exit"
+    ours.__module__ = "sys"
+    ours.__doc__ = plain.__doc__
+    return ours
+
+
+def _failed(error: BaseException | None) -> None:
+    if error is not None:
+        try:
+            part("failure").see(error)
+        except Exception as problem_:
+            problem("failure", problem_)
 
 
 def _before_fork() -> None:

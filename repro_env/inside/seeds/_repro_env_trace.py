@@ -80,6 +80,7 @@ def forget() -> None:
 def finish() -> None:
     """At the end of the process."""
     _trace.finish()
+    _trace.unwatch()
 
 
 class Trace:
@@ -159,6 +160,10 @@ class Trace:
             many.clear()
         self._forget_losses()
         self._listens = True
+
+    def unwatch(self) -> None:
+        """Drop the references to optimizers: one that dies during shutdown must not call this module, which may be cleared by then."""
+        self._known.clear()
 
     def _failed(self, where: str, error: Exception) -> None:
         self._failures += 1

@@ -1,0 +1,135 @@
+"""Data that a run sees without an option, and what a failed command is told, through the installed command."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.e2e import parts
+
+TRAIN = """\
+import os
+print(open("data/small.bin").read(), open("../data/x").read(), os.path.exists("data/large.bin"), os.path.exists(".env"))
+open("data/small.bin", "a").write(" and more")
+open("data/cache", "w").write("cache")
+"""
+EXPECTED = "small beside False False\n"
+
+
+@pytest.fixture(scope="module")
+def made(small: parts.Project, ground: Path) -> parts.Project:
+    """A project with data that git ignores, and data beside it that was named at capture."""
+    folder = ground / "data" / "project"
+    beside = folder.parent / "data"
+    for path in (folder / "data", beside):
+        path.mkdir(parents=True)
+    (beside / "x").write_text("beside")
+    (folder / "data" / "small.bin").write_text("small")
+    (folder / ".env").write_text("TOKEN=x\n")
+    os.truncate(_new(folder / "large.bin"), 300_000_000)
+    (folder / "train.py").write_text(TRAIN)
+    (folder / "more.py").write_text("open('large.bin'); open('../other/y')\n")
+    (folder / ".gitignore").write_text("data/\n*.bin\n.env\n.venv\nrepro\nruns\n")
+    (folder.parent / "other").mkdir()
+    (folder.parent / "other" / "y").touch()
+    subprocess.run(["git", "init", "-q", str(folder)], check=True)
+    parts.lay(parts.large_blobs(small.folder), folder)
+    python = parts.venv(folder / ".venv", own_pip=False)
+    return parts.project(folder, python, small.store)
+
+
+def _new(path: Path) -> Path:
+    path.touch()
+    return path
+
+
+def hint(made: parts.Project, *words: str, code: int = 1) -> list[str]:
+    """The hints after a command that fails."""
+    done = made.run("exec", *words, code=code)
+    return [line.partition("hint: ")[2] for line in done.err.splitlines() if "hint: " in line]
+
+
+@pytest.fixture(scope="module")
+def captured(made: parts.Project) -> str:
+    """What `capture` printed."""
+    return made.run("capture", "--python", made.python, "--data", "../data").out
+
+
+def test_capture_offers_data_that_the_code_mentions(captured: str) -> None:
+    notes = [line.split(maxsplit=1)[1] for line in captured.splitlines() if line.startswith("note") and "--data" in line]
+    assert notes == [
+        "large.bin (300.0 MB, git-ignored) is not in the spec; if runs need it: --data large.bin",
+        "../other is outside the source and not in the spec; if runs need it: --data ../other",
+    ]
+
+
+@pytest.mark.usefixtures("captured")
+def test_ignored_data_and_data_of_the_capture_need_no_option(made: parts.Project) -> None:
+    assert made.run("exec", "train.py").out == EXPECTED
+    shown = json.loads(made.run("runs", "show", "latest", "--json").out)
+    record = json.loads((made.folder / "runs" / "latest" / "start.json").read_text())
+    assert record["source"]["ignored"] == ["data"]
+    assert [one["target"] for one in record["data"]] == [str(made.folder.parent / "data")]
+    assert {one["path"] for one in shown["end"]["outputs"]} == {"data/small.bin", "data/cache"}
+    assert (made.folder / "data" / "small.bin").read_text() == "small"
+    (made.folder / "data" / "small.bin").write_text("changed")
+    assert "2 of 2 the same" in made.run("verify", "latest").out, "the run's own data is used"
+    (made.folder / "data" / "small.bin").write_text("small")
+    made.run("exec", "--frozen", "train.py", code=1)
+
+
+@pytest.mark.usefixtures("captured")
+def test_a_clone_has_the_data_beside_it(made: parts.Project, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    ignore = shutil.ignore_patterns(".venv", "runs", "large.bin")
+    shutil.copytree(made.folder, clone, ignore=ignore, symlinks=True)
+    shutil.copytree(made.folder.parent / "data", tmp_path / "data")
+    (made.folder.parent / "data").rename(made.folder.parent / "away")
+    try:
+        assert made.run("exec", "train.py", cwd=clone).out == EXPECTED
+        assert "is not there" in parts.one_sentence(made.run("exec", "train.py", code=17))
+        (tmp_path / "data" / "x").write_text("BESIDE")
+        said = parts.one_sentence(made.run("exec", "train.py", cwd=clone, code=17))
+        assert f"{tmp_path}/data: differs from the capture" in said
+        assert "--data-changed" in said
+        done = made.run("exec", "--data", "../data", "--data-changed", "train.py", cwd=clone)
+        assert done.out == EXPECTED.replace("beside", "BESIDE")
+    finally:
+        (made.folder.parent / "away").rename(made.folder.parent / "data")
+
+
+@pytest.mark.usefixtures("captured")
+def test_a_failed_command_is_told_what_brings_what_it_missed(made: parts.Project) -> None:
+    (site,) = (made.folder / ".venv" / "lib").glob("python*/site-packages")
+    (site / "later.py").touch()
+    root = made.folder.parent
+    other = f"{root}/other is not in the run; to show it there: --data ../other"
+    chain = "import sys\ntry: open('../other/y')\nexcept OSError:\n try: open('large.bin')\n except OSError: sys.exit(4)"
+    assert hint(made, "-c", chain, code=4) == [
+        f"{made.folder}/large.bin is not in the run; to show it there: --data large.bin",
+        other,
+    ]
+    chain = "try: import later\nexcept ImportError: import subprocess; subprocess.run(['git', 'status'])"
+    assert hint(made, "-c", chain) == [
+        "git is not in the image; to add it, capture again with --with git",
+        f"later is installed in {made.folder}/.venv now, but is not in the image; to add it: repro-env capture",
+    ]
+    (site / "later.py").unlink()
+    assert hint(made, "-c", "import socket; socket.getaddrinfo('example.org', 80)") == [
+        "the run has no network; to allow it: --network"
+    ]
+    assert hint(made, "cat", "../other/y") == [other]
+    assert made.run("exec", "--data", "../other", "-c", "print(open('../other/y').read())").out == "\n"
+
+
+@pytest.mark.usefixtures("captured")
+def test_docker_shows_the_same_data_and_gives_the_same_hint(made: parts.Project) -> None:
+    with parts.in_docker(made):
+        done = made.run("exec", "--runner", "docker", "-c", TRAIN + "open('../other/y')", code=1)
+        assert done.out == EXPECTED
+        assert "hint: " in done.err

@@ -1,0 +1,59 @@
+"""What a process that failed says it missed."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.inside.test_seeds import SEEDS
+
+
+def noted(folder: Path, code: str, *, exit_code: int = 1) -> list[tuple[str, str]]:
+    """(kind, what) of each fact that a script leaves in the notes."""
+    (folder / "script.py").write_text(code)
+    notes = folder / "notes"
+    notes.unlink(missing_ok=True)
+    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(SEEDS), "REPRO_ENV_SEED": "1", "REPRO_ENV_NOTES": str(notes)}
+    done = subprocess.run([sys.executable, "script.py"], cwd=folder, env=env, capture_output=True, text=True, check=False)
+    assert done.returncode == exit_code, done.stderr
+    found = [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
+    assert not [note for note in found if "problem" in note]
+    return [(note["failure"], note["what"]) for note in found if "failure" in note]
+
+
+@pytest.mark.parametrize(
+    ("code", "facts"),
+    [
+        ("open('data/x.csv')", [("path", "{here}/data/x.csv")]),
+        ("try: open('/gone/x')\nexcept OSError: raise RuntimeError('cannot load')", [("path", "/gone/x")]),
+        ("raise ValueError(\"unable to open file (name = '../gone.h5', errno = 2)\")", [("path", "{above}/gone.h5")]),
+        ("raise RuntimeError('/gone/y does not exist, /usr does; see https://example.org/z')", [("path", "/gone/y")]),
+        ("import no_such.module", [("module", "no_such")]),
+        ("import subprocess\nsubprocess.run(['no-such', 'x'])", [("program", "no-such")]),
+        ("import subprocess\nsubprocess.run('no-such x', shell=True, check=True)", [("program", "no-such")]),
+        ("import socket\nraise ConnectionError('no') from socket.gaierror(-3, 'x')", [("host", "")]),
+        ("import errno, os\nraise OSError(errno.EROFS, os.strerror(errno.EROFS), '/data/x')", [("read-only", "/data/x")]),
+        ("import os\nos.mkdir('sub')\nos.chdir('sub')\nopen('x')", [("path", "{here}/sub/x"), ("path", "{here}/x")]),
+        ("class Bad(Exception):\n def __str__(self): return 7 * '/a' + '\\0'\nraise Bad", []),
+    ],
+)
+def test_the_exceptions_of_a_script_say_what_it_missed(tmp_path: Path, code: str, facts: list[tuple[str, str]]) -> None:
+    places = {"here": str(tmp_path), "above": str(tmp_path.parent)}
+    assert noted(tmp_path, code) == [(kind, what.format(**places)) for kind, what in facts]
+
+
+def test_an_exception_that_a_script_handles_counts_only_where_it_gives_up(tmp_path: Path) -> None:
+    caught = "import sys\ntry: open('/gone/x')\nexcept OSError: {}\n"
+    assert noted(tmp_path, caught.format("sys.exit(3)"), exit_code=3) == [("path", "/gone/x")]
+    assert noted(tmp_path, caught.format("sys.exit()"), exit_code=0) == []
+    assert noted(tmp_path, caught.format("pass"), exit_code=0) == []
+    assert noted(tmp_path, "import sys\nassert sys.exit.__name__ == 'exit'\nsys.exit((1, 2))") == []
+
+
+def test_a_child_process_that_was_forked_leaves_its_parents_facts_to_the_parent(tmp_path: Path) -> None:
+    code = "import os, sys\ntry: open('/gone/x')\nexcept OSError:\n try: sys.exit(1)\n except SystemExit: pass\n"
+    assert noted(tmp_path, code + "if os.fork(): os.wait()\n", exit_code=0) == [("path", "/gone/x")]
