@@ -70,7 +70,7 @@ def test_results_outside_the_project_and_the_console_are_kept(small: parts.Proje
     assert set(parts.digests(tmp_path / "few")) == {f"outside{home}/results/x"}
     logs = small.run("runs", "logs")
     assert (logs.out, logs.err) == ("epoch 1\\x07\n<redacted>\n", "to stderr\n")
-    said = small.run("verify", "latest", "--result", "stdout.log")
+    said = small.run("verify", "latest", "--result", "stdout.log", env=secret)
     assert "5 results" in said.out, "four files and what was printed"
     lost = small.run("exec", "--keep-outside", "1500", "results.py", code=19)
     assert "2 files (2.0 kB) that the command wrote outside the project were not kept" in lost.err
@@ -83,11 +83,11 @@ def test_results_outside_the_project_and_the_console_are_kept(small: parts.Proje
 
 def test_the_log_of_a_run_is_followed_until_it_ends(small: parts.Project) -> None:
     code = "import time; print('begun', flush=True); time.sleep(3); print('over', flush=True); time.sleep(60)"
-    words = [parts.COMMAND, "exec", "-c", code]
+    words = [str(parts.COMMAND), "exec", "-c", code]
     with subprocess.Popen(words, cwd=small.folder, env=parts.environ(small.store), stdout=subprocess.PIPE, text=True) as run:
         assert run.stdout is not None
         assert run.stdout.readline() == "begun\n"
-        words = [parts.COMMAND, "runs", "logs", "--follow"]
+        words = [str(parts.COMMAND), "runs", "logs", "--follow"]
         with subprocess.Popen(words, cwd=small.folder, env=parts.environ(small.store), stdout=subprocess.PIPE, text=True) as logs:
             assert logs.stdout is not None
             assert [logs.stdout.readline(), logs.stdout.readline()] == ["begun\n", "over\n"]
