@@ -59,15 +59,14 @@ def settle(run: Run, store: Store) -> None:
     """Leave only outputs in the files of a run that was interrupted before it could do so itself."""
     if run.state != "interrupted" or run.start.runner == "host":
         return
-    snapshot = store.layers.path(run.start.source.digest)
-    if snapshot is None or not run.files.is_dir():
-        return
     from repro_env.run import outside
     from repro_env.run.workspace import harvest
 
     with contextlib.suppress(OSError):
-        harvest(run.files, snapshot)
         outside.settle(run.folder)
+        snapshot = store.layers.path(run.start.source.digest)
+        if snapshot is not None and run.files.is_dir():
+            harvest(run.files, snapshot)
 
 
 def chosen(run: Run, glob: str | None) -> tuple[Found, ...]:
