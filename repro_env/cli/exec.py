@@ -261,6 +261,7 @@ def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
         env_file=path("--env-file"),
         network=words.has("--network"),
         frozen=words.has("--frozen"),
+        private=words.has("--frozen"),
         source=path("--source"),
         data_changed=words.has("--data-changed"),
         runs=path("--runs"),

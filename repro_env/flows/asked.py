@@ -55,6 +55,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     gpus: int | Literal["all"] = 0
     frozen: bool = False
+    private: bool = False
+    """The host runner runs in a private copy of the source (`run.hostcopy`), not in the live directory."""
     source: Path | None = None
     """The directory whose code is used, where the user names one."""
     data_changed: bool = False
@@ -153,15 +155,21 @@ def mounts_of(asked: Asked, spec: Spec, here: Path, tell: Tell) -> tuple[Mount, 
             )
     if asked.runner == "host":
         for mount in mounts:
-            if os.path.realpath(mount.target) != mount.source:
-                raise UsageError(
-                    "the host runner cannot show it at another place",
-                    where=f"--{mount.kind} {mount.source}:{mount.target}",
-                    hint="leave out DST, or leave out --runner host",
-                )
+            check_place(asked, spec, mount)
     else:
         plan.check_mounts(spec, mounts)
     return tuple(mounts)
+
+
+def check_place(asked: Asked, spec: Spec, mount: Mount) -> None:
+    """Whether the host runner can show a mount: where it is, or in a private copy. Raises `UsageError`."""
+    copied = (f"{plan.workspace_of(spec)}/", f"{user_of(asked.environ).home}/") if asked.private else ()
+    if os.path.realpath(mount.target) != mount.source and not mount.target.startswith(copied):
+        raise UsageError(
+            "the host runner cannot show it at another path",
+            where=f"--{mount.kind} {mount.source}:{mount.target}",
+            hint="leave out DST, or leave out --runner host",
+        )
 
 
 def _is_there(path: Path, option: str) -> bool:

@@ -21,8 +21,8 @@ import msgspec
 from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, noted, parents, recipe, records
-from repro_env.catalog.outputs import OUTSIDE
 from repro_env.catalog.noted import Failure
+from repro_env.catalog.outputs import OUTSIDE
 from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
 from repro_env.flows.advice import Advisor
 from repro_env.flows.asked import (
@@ -37,7 +37,7 @@ from repro_env.flows.asked import (
     term_of,
     user_of,
 )
-from repro_env.flows.drift import check_drift, check_host
+from repro_env.flows.drift import check_drift, check_host, check_imports
 from repro_env.flows.locate import runs_beside
 from repro_env.flows.opening import announce, shown
 from repro_env.flows.snapshot import Snapshot
@@ -100,7 +100,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     runs = runs_of(folder, asked.runs)
     given, facts_given = given_of(asked)
     chosen = sourcedir.choose(spec, folder, store=store, given=asked.source, frozen=asked.frozen)
-    workspace = str(chosen.root) if asked.runner == "host" else plan.workspace_of(spec)
+    workspace = str(chosen.root) if asked.runner == "host" and not asked.private else plan.workspace_of(spec)
     here = asked.here if asked.repeats else chosen.inside(asked.here, workspace)
     mounts = mounts_of(asked, spec, here, tell)
     check_save(asked)
@@ -128,6 +128,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         check_host(asked, spec, chosen)
     with tell.progress(0, "reading the source"):
         source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written, again=asked.ignored)
+    if asked.runner == "host":
+        check_imports(spec, source, folder, runs=runs, store=store)
     git = repository.Shown()
     if asked.runner != "host":
         git = repository.show(spec, source, chosen.root, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
@@ -193,7 +195,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         tool=__version__,
     )
     announce(asked, spec, start, where, chosen, git, launch, tell)
-    backend = backend or _backend(asked, spec, folder, runs, store)
+    backend = backend or _backend(asked, spec, folder, runs, source.tree, store)
     store.seen.see(runs)
     with store.lease.only(
         [*_needed(launch, folder, store), *filter(None, [git.digest])]
@@ -383,12 +385,17 @@ class _Embedded:
         return harvest(files, snapshot)
 
 
-def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, store: Store) -> Backend:
+def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, tree: Path, store: Store) -> Backend:
+    """`tree`: the source of the run, in the store."""
     if asked.runner == "embedded":
         return _Embedded(asked, spec, store)
     if asked.runner == "docker":
         docker: Backend = _engine().Docker(asked, spec, store)
         return docker
+    if asked.private:
+        from repro_env.run.hostcopy import HostCopyRunner
+
+        return HostCopyRunner(tree, secrets_of(asked))
     from repro_env.run.host import HostRunner
 
     skip = (Path(spec.identity.layout.prefix), folder, runs, runs_of(folder))

@@ -15,7 +15,7 @@ from repro_env.flows.looker import Look
 from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.model.errors import RecordError, UsageError
 from repro_env.model.run import End, Mount
-from repro_env.run import console
+from repro_env.run import console, hostcopy
 from repro_env.verify import divergence, outputs
 from repro_env.verify.outputs import File
 from repro_env.verify.pairing import Paired, pair
@@ -35,6 +35,8 @@ class Side(msgspec.Struct, frozen=True):
     end: End
     folder: Path
     """Of the run."""
+    copy: tuple[bytes, bytes] | None = None
+    """Of a run in a private copy of its source: the path of the copy, and the one of the source."""
 
     def below(self, path: str) -> Path | None:
         """The directory below which no symlink leads to the file of `path` (`io.files.open_regular`)."""
@@ -88,7 +90,11 @@ def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
                 )
             digests[shown] = held.sha256
             places[shown] = Path(sources[held.target], held.path) if held.path else Path(sources[held.target])
-    return Side(digests, places, end, folder)
+    copy = None
+    if hostcopy.COPIED in end.outcome.means:
+        source = records.read(folder).start.source.path
+        copy = os.fsencode(hostcopy.place(folder, source)), os.fsencode(source)
+    return Side(digests, places, end, folder, copy)
 
 
 def kinds(side: Side, globs: Globs) -> set[outputs.Kind]:
@@ -203,7 +209,12 @@ def _by_content(path: str, now: str, kind: outputs.Kind, left: Side, right: Side
         read_regular(file, outputs.LARGEST, below=each.below(name))
         for file, each, name in ((one, left, path), (other, right, now))
     ]
-    return outputs.of_bytes(path, now, kind, *both, masked=masked)
+    moved = [data.replace(*side.copy) if masked and side.copy else data for data, side in zip(both, (left, right), strict=True)]
+    apart = ("the path of the private copy",) if moved != both else ()
+    if moved[0] == moved[1]:
+        return File(path=path, now=now, kind=kind, level="bitwise", apart=(*outputs.renamed(path, now), *apart))
+    compared = outputs.of_bytes(path, now, kind, *moved, masked=masked)
+    return msgspec.structs.replace(compared, apart=(*compared.apart, *apart))
 
 
 def first_step(left: Path, right: Path) -> str:

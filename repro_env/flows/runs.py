@@ -57,15 +57,17 @@ def listed(runs: Path, tell: Tell) -> Listing:
 
 def settle(run: Run, store: Store) -> None:
     """Leave only outputs in the files of a run that was interrupted before it could do so itself."""
-    if run.state != "interrupted" or run.start.runner == "host":
+    if run.state != "interrupted":
         return
-    from repro_env.run import outside
+    from repro_env.run import hostcopy, outside
     from repro_env.run.workspace import harvest
 
     with contextlib.suppress(OSError):
         outside.settle(run.folder)
         snapshot = store.layers.path(run.start.source.digest)
-        if snapshot is not None and run.files.is_dir():
+        if snapshot is not None:
+            if run.start.runner == "host":
+                hostcopy.restore(run.folder, run.start.source.path)
             harvest(run.files, snapshot)
 
 

@@ -19,7 +19,7 @@ from typing import NoReturn
 from repro_env.io.files import Found, room, walk
 from repro_env.model.errors import CommandMissingError, RunError
 from repro_env.model.run import Launch, Lost, Outcome
-from repro_env.run import addresses, kernel, memory
+from repro_env.run import addresses, kernel, landlock, memory
 from repro_env.run.bytecode import Module
 from repro_env.run.interface import Runner
 from repro_env.run.redirection import open_logs, open_redirections
@@ -51,18 +51,7 @@ class HostRunner:
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         """See `interface.Runner`; `collect` afterwards brings the outputs."""
         self._before = self._list(Path(launch.workspace))
-        killed = memory.kills()
-        notes: list[str] = []
-        with contextlib.ExitStack() as stack:
-            code = _child(launch, notes, _Streams(folder, self._hidden, stack))
-        now = memory.kills()
-        return Outcome(
-            exit_code=code if code >= 0 else 128 - code,
-            signal=max(0, -code),
-            out_of_memory=code != 0 and killed is not None and now is not None and now > killed,
-            isolation="none",
-            means=(MEANS, *notes),
-        )
+        return start(launch, folder, self._hidden)
 
     def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:  # noqa: ARG002
         """Copy what was written to `files`, also with the same bytes; return the paths that are gone. Raises `OSError`, `DiskError`."""
@@ -134,7 +123,28 @@ class _Streams:
                 return
 
 
-def _child(launch: Launch, notes: list[str], streams: _Streams) -> int:
+def start(
+    launch: Launch, folder: Path, hidden: Collection[str] | None, means: Sequence[str] = (), writable: Sequence[str] | None = None
+) -> Outcome:
+    """Start the command and wait for its end. `folder`: the run's directory, for the console log; `hidden`: as of `stage.Stage`.
+
+    `means`: more of what is used; `writable`: where alone it may write, None for no limit. Raises `CommandMissingError`, `RunError`.
+    """
+    killed = memory.kills()
+    notes: list[str] = []
+    with contextlib.ExitStack() as stack:
+        code = _child(launch, notes, _Streams(folder, hidden, stack), writable)
+    now = memory.kills()
+    return Outcome(
+        exit_code=code if code >= 0 else 128 - code,
+        signal=max(0, -code),
+        out_of_memory=code != 0 and killed is not None and now is not None and now > killed,
+        isolation="none",
+        means=(MEANS, *means, *notes),
+    )
+
+
+def _child(launch: Launch, notes: list[str], streams: _Streams, writable: Sequence[str] | None) -> int:
     """Start the command and wait for its end. Returns its code, or minus its signal; adds to the `notes` for the record.
 
     Without a terminal of the command's own, Ctrl-C reaches it from the caller's. All other signals are passed on.
@@ -147,7 +157,7 @@ def _child(launch: Launch, notes: list[str], streams: _Streams) -> int:
         before = addresses.fix(launch, notes)
         child = os.fork()
         if child == 0:
-            _become(launch, write, came, set(mask), streams)
+            _become(launch, write, came, set(mask), streams, writable)
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
         if before is not None:
             kernel.personality(before)
@@ -205,7 +215,9 @@ def _to_group(child: int, number: int) -> None:
         os.kill(child, number)
 
 
-def _become(launch: Launch, report: int, came: Heard, mask: set[int], streams: _Streams) -> NoReturn:
+def _become(
+    launch: Launch, report: int, came: Heard, mask: set[int], streams: _Streams, writable: Sequence[str] | None
+) -> NoReturn:
     """In the child: become the command, or say why not (`<errno> <what>`)."""
     what = launch.cwd
     try:
@@ -215,6 +227,8 @@ def _become(launch: Launch, report: int, came: Heard, mask: set[int], streams: _
             signal.signal(number, signal.SIG_DFL)
         streams.become()
         os.chdir(launch.cwd)
+        if writable is not None:
+            landlock.hold_writes(writable)
         what = launch.argv[0]
         os.execvpe(what, launch.argv, {variable.name: variable.value for variable in launch.env})  # noqa: S606
     except OSError as error:

@@ -23,6 +23,7 @@ def found(state: State, *engines: Met) -> Diagnosis:
             kernel="6.8", uid=1, admin=False, seccomp=0, userns_clone=None, max_user_namespaces=1, apparmor=1,
             store=folder, runs=folder, tried=()
         ),
+        alternatives=(),
         engines=engines,
     )  # fmt: skip
 

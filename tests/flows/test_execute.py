@@ -670,12 +670,11 @@ def test_runs_can_lie_elsewhere(place: Place, tmp_path: Path) -> None:
 
 
 def test_the_host_runner_refuses_what_it_cannot_do(place: Place, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="live source"):
-        place.run(runner="host", frozen=True)
-    with pytest.raises(DriftError, match="not on this machine"):
-        place.run(runner="host")
-    with pytest.raises(UsageError, match="another place"):
-        place.run(runner="host", data=((str(tmp_path), "/data"),))
+    for private in (False, True):
+        with pytest.raises(DriftError, match="not on this machine"):
+            place.run(runner="host", private=private)
+        with pytest.raises(UsageError, match="another path"):
+            place.run(runner="host", private=private, data=((str(tmp_path), "/data"),))
     assert place.runs == []
 
 
