@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from repro_env.capture import variables
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError, RecordError, UsageError
 from repro_env.model.run import GivenVariable, Launch, Mode, Mount, Ranks, RunnerName, User
@@ -18,6 +19,7 @@ from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.model.text import RelPath
 from repro_env.run import plan
+from repro_env.run.outside import Bound
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _TERM = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,63}")
@@ -61,6 +63,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     runs: Path | None = None
     save: Path | None = None
     record: Path | None = None
+    keep_outside: Bound = Bound()
+    """How much is kept of what the command writes outside the project."""
     repeats: bool = False
     """A recorded run is run again: its source stands for the captured one, and `here` is a path as the run saw it."""
     hidden: tuple[RelPath, ...] | Literal["all"] = ()
@@ -88,6 +92,14 @@ def given_of(asked: Asked) -> tuple[tuple[Variable, ...], tuple[GivenVariable, .
             raise UsageError("is no variable that can be set", where=f"--env {name!r}", hint="use --env NAME=VALUE")
     launched = tuple(Variable(name=name, value=value) for name, (value, _) in values.items())
     return launched, tuple(GivenVariable(name=name, how=how) for name, (_, how) in sorted(values.items()))
+
+
+def secrets_of(asked: Asked) -> frozenset[str]:
+    """Values of variables that are secrets by their names, and are written down nowhere."""
+    given = {name: value for name, value in asked.env if value is not None}
+    if asked.env_file is not None:
+        given |= {name: value for name, value in read_env_file(asked.env_file) if value is not None}
+    return variables.secret({**asked.environ, **given})
 
 
 def _own(asked: Asked, name: str) -> str:

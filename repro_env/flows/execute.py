@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -24,7 +24,18 @@ from repro_env.catalog import annotation, ids, noted, parents, recipe, records
 from repro_env.catalog.noted import Failure
 from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
 from repro_env.flows.advice import Advisor
-from repro_env.flows.asked import Asked, caller_of, check_save, given_of, mounts_of, passed_of, seed_of, term_of, user_of
+from repro_env.flows.asked import (
+    Asked,
+    caller_of,
+    check_save,
+    given_of,
+    mounts_of,
+    passed_of,
+    secrets_of,
+    seed_of,
+    term_of,
+    user_of,
+)
 from repro_env.flows.drift import check_drift, check_host, check_imports
 from repro_env.flows.locate import runs_beside
 from repro_env.flows.opening import announce, shown
@@ -32,7 +43,7 @@ from repro_env.flows.snapshot import Snapshot
 from repro_env.io.files import atomic_write, remove_tree, room, walk
 from repro_env.model import codec, redact
 from repro_env.model.errors import RecordError, ReproEnvError
-from repro_env.model.run import DataFact, End, Launch, Mount, Outcome, Parent, Request, Start
+from repro_env.model.run import DataFact, End, Launch, Lost, Mount, Outcome, Parent, Request, Start
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import bytecode, plan
@@ -62,6 +73,8 @@ class Backend(Protocol):
     """After `run` raised: the command was started all the same, and its end is not known."""
     compiled: tuple[Module, ...]
     """After `run`: modules of the image that the command had to compile."""
+    lost: Lost | None
+    """After `run`: what was not kept of what the command wrote outside the project."""
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         """As `run.interface.Runner`."""
@@ -264,6 +277,7 @@ def _run(
             problems=problems,
             after=after,
             compiled=backend.compiled,
+            lost=backend.lost,
             store=store,
         )
         failures = noted.read(Path(launch.notes) / plan.NOTES).failures if outcome.exit_code else ()
@@ -335,26 +349,29 @@ def save(files: Path, target: Path) -> None:
 class _Embedded:
     """The embedded runner; it writes into the run's files by itself."""
 
-    def __init__(self, store: Store, spec: Spec, hidden: Sequence[str] | Literal["all"] = ()) -> None:
-        """`hidden`: as `Asked.hidden`."""
-        self._store = store
+    def __init__(self, asked: Asked, spec: Spec, store: Store) -> None:
+        self._asked = asked
         self._spec = spec
-        self._hidden = hidden
+        self._store = store
         self.began = False
         self.compiled: tuple[Module, ...] = ()
+        self.lost: Lost | None = None
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         from repro_env.run.embedded import EmbeddedRunner
 
         store = self._store
-        with store.bytecode.shown(launch.image, hidden=self._hidden) as kept:
+        with store.bytecode.shown(launch.image, hidden=self._asked.hidden) as kept:
             runner = EmbeddedRunner(
                 store.layers.path,
                 merged=store.root / "merged",
                 interpreter=self._spec.identity.interpreter.executable,
                 bytecode=kept,
+                bound=self._asked.keep_outside,
+                hidden=secrets_of(self._asked),
             )
             outcome = runner.run(launch, folder=folder)
+            self.lost = runner.lost
         if not outcome.signal:  # somebody who ended the run does not want to wait for more
             self.compiled = bytecode.modules(runner.compiled, self._spec, launch)
         return outcome
@@ -368,17 +385,18 @@ class _Embedded:
 def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, tree: Path, store: Store) -> Backend:
     """`tree`: the source of the run, in the store."""
     if asked.runner == "embedded":
-        return _Embedded(store, spec, asked.hidden)
+        return _Embedded(asked, spec, store)
     if asked.runner == "docker":
         docker: Backend = _engine().Docker(asked, spec, store)
         return docker
     if asked.private:
         from repro_env.run.hostcopy import HostCopyRunner
 
-        return HostCopyRunner(tree)
+        return HostCopyRunner(tree, hidden=secrets_of(asked), bound=asked.keep_outside)
     from repro_env.run.host import HostRunner
 
-    return HostRunner(skip=(Path(spec.identity.layout.prefix), folder, runs, runs_of(folder)))
+    skip = (Path(spec.identity.layout.prefix), folder, runs, runs_of(folder))
+    return HostRunner(skip=skip, hidden=secrets_of(asked))
 
 
 def _engine() -> ModuleType:

@@ -21,6 +21,7 @@ from repro_env.model.run import DataFact, End, Mount, RunnerName
 from repro_env.model.spec import Data, Spec
 from repro_env.model.talk import Tell
 from repro_env.run import plan, pycache
+from repro_env.run.outside import ALL
 from repro_env.store.store import Store
 
 
@@ -207,6 +208,7 @@ def asked(
         frozen=True,
         private=True,
         repeats=True,
+        keep_outside=ALL,
         hidden=hidden(end),
         git=start.git,
     )

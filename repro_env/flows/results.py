@@ -9,12 +9,13 @@ from pathlib import Path
 import msgspec
 
 from repro_env.catalog import records
+from repro_env.catalog.outputs import place
 from repro_env.flows import before, traces
 from repro_env.flows.looker import Look
 from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.model.errors import RecordError, UsageError
 from repro_env.model.run import End, Mount
-from repro_env.run import hostcopy
+from repro_env.run import console, hostcopy
 from repro_env.verify import divergence, outputs
 from repro_env.verify.outputs import File
 from repro_env.verify.pairing import Paired, pair
@@ -62,7 +63,7 @@ class Globs(msgspec.Struct, frozen=True, kw_only=True):
 
         One that is ignored may be missing: nothing is hidden by that.
         """
-        there = sorted({*paths, *(line.partition(" -> ")[0] for line in end.others)})
+        there = sorted({*paths, *(one.path for one in end.console), *(line.partition(" -> ")[0] for line in end.others)})
         for glob in self.results:
             if not glob or not any(outputs.matches(path, (glob,)) for path in there):
                 more = f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else ""
@@ -75,7 +76,7 @@ class Globs(msgspec.Struct, frozen=True, kw_only=True):
 def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
     """What the run in `folder` left. `mounts`: the folders that its checkpoints are in now."""
     digests = {one.path: one.sha256 for one in end.outputs}
-    places = {one.path: folder / "files" / one.path for one in end.outputs}
+    places = {one.path: place(folder / "files", one.path) for one in end.outputs}
     if mounts:
         start = records.read(folder).start
         old, new = before.read(folder, before.BEFORE, start.before), before.read(folder, before.AFTER, end.after)
@@ -106,6 +107,7 @@ def compare(left: Side, right: Side, globs: Globs, look: Look) -> tuple[File, ..
     """Everything that two runs left: pairs by digest, then by what is in them."""
     paired = pair(left.digests, right.digests)
     found = [*_unpaired(paired, globs), *_removed(left.end, right.end, globs)]
+    found += _consoles(left, right, globs)
     found += outputs.of_links(left.end.others, right.end.others, globs.results, globs.ignored)
     inside: list[tuple[str, str, outputs.Kind]] = []
     for one in paired.pairs:
@@ -144,6 +146,35 @@ def _unpaired(paired: Paired, globs: Globs) -> Iterator[File]:
             yield File(
                 path="", now=path, kind=globs.of(path), level=None, by="nothing", why=f"it could be paired with any of {others}"
             )
+
+
+def _consoles(left: Side, right: Side, globs: Globs) -> Iterator[File]:
+    """What both commands printed, where it is of the same streams: on a terminal, two are one."""
+    sides = []
+    for side in (left, right):
+        digests = {one.path: one.sha256 for one in side.end.console}
+        sides.append(Side(digests, {name: side.folder / name for name in digests}, side.end, side.folder))
+    then, now = sides
+    sizes = {one.path: one.size for end in (left.end, right.end) for one in end.console if one.size}
+    if sizes and then.digests.keys() != now.digests.keys():
+        name = console.BOTH
+        if globs.of(name) == "log":  # as far as the order of two streams does not matter
+            yield outputs.of_bytes(name, name, "log", *(_lines(side) for side in sides))
+        return
+    for name in sorted(sizes):
+        kind = globs.of(name)
+        if then.digests[name] == now.digests[name]:
+            yield outputs.equal(name, name, kind)
+        elif why := _changed(then, name) or _changed(now, name):
+            yield File(path=name, now=name, kind=kind, level="different", why=f"its bytes differ, and {why}")
+        else:
+            yield _by_content(name, name, kind, then, now, globs)
+
+
+def _lines(side: Side) -> bytes:
+    """The lines of all logs, sorted."""
+    texts = [read_regular(path, outputs.LARGEST, below=side.folder) for path in side.places.values()]
+    return b"".join(sorted(b"".join(texts).splitlines(keepends=True)))
 
 
 def _removed(left: End, right: End, globs: Globs) -> Iterator[File]:

@@ -29,7 +29,7 @@ from repro_env.model.errors import (
     SourceError,
     UsageError,
 )
-from repro_env.model.run import GivenVariable, Launch, Outcome, User
+from repro_env.model.run import GivenVariable, Launch, Lost, Outcome, User
 from repro_env.model.spec import Data, Spec
 from repro_env.model.talk import Silent
 from repro_env.run.bytecode import Module
@@ -48,6 +48,7 @@ class Fake:
         self.launch: Launch | None = None
         self.began = False
         self.compiled: tuple[Module, ...] = ()
+        self.lost: Lost | None = None
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         self.launch = launch
