@@ -36,7 +36,7 @@ def launch(tmp_path: Path) -> Launch:
         prefix=str(tmp_path / "project" / ".venv"),
         trees=(),
         argv=("/bin/true",),
-        env=(Variable(name="PATH", value=os.environ["PATH"]), Variable(name="XDG_CACHE_HOME", value=str(tmp_path / "home"))),
+        env=(Variable(name="PATH", value=os.environ["PATH"]), Variable(name="XDG_CACHE_HOME", value="/cache")),
         cwd=str(tmp_path / "project" / "sub"),
         workspace=str(tmp_path / "project"),
         snapshot=DIGEST,
