@@ -391,11 +391,11 @@ def close(done: Done, tell: Tell, *, runs: str = "") -> None:
 
     end = done.end
     tell(ending(done))
+    for text in done.advice:
+        tell(f"hint: {text}")
     if outside := [output for output in end.outputs if output.path.startswith("/")]:
         count = f"{len(outside):,} file{'s' * (len(outside) > 1)} ({say.size(sum(output.size for output in outside))})"
         tell(f"kept outside the project: {count} in {done.folder / 'outside'}")
-    for text in done.advice:
-        tell(f"hint: {text}")
     if end.outputs:
         largest = sorted(end.outputs, key=lambda output: (-output.size, output.path))[:3]
         tell.detail("largest outputs: " + ", ".join(f"{output.path} ({say.size(output.size)})" for output in largest))

@@ -83,33 +83,6 @@ def _copy(path: Path, target: Path, found: Found) -> None:
         copy_file(path, target)
 
 
-def start(
-    launch: Launch,
-    folder: Path,
-    hidden: Collection[str] | None,
-    *,
-    means: Sequence[str] = (),
-    writable: Sequence[str] | None = None,
-) -> Outcome:
-    """Start the command and wait for its end. `folder` and `hidden`: of the logs of what it prints, as for `HostRunner`.
-
-    `means`: more of what is used; `writable`: where alone it may write, None for no limit.
-    Raises `CommandMissingError`, `RunError`.
-    """
-    killed = memory.kills()
-    notes: list[str] = []
-    with contextlib.ExitStack() as stack:
-        code = _child(launch, notes, _Streams(folder, hidden, stack), writable)
-    now = memory.kills()
-    return Outcome(
-        exit_code=code if code >= 0 else 128 - code,
-        signal=max(0, -code),
-        out_of_memory=code != 0 and killed is not None and now is not None and now > killed,
-        isolation="none",
-        means=(MEANS, *means, *notes),
-    )
-
-
 class _Streams:
     """What stands for the caller's streams while the command runs, so that there is a log of what it prints."""
 
@@ -148,6 +121,27 @@ class _Streams:
                 log.tick()
             if came.handle in ready:
                 return
+
+
+def start(
+    launch: Launch, folder: Path, hidden: Collection[str] | None, means: Sequence[str] = (), writable: Sequence[str] | None = None
+) -> Outcome:
+    """Start the command and wait for its end. `folder`: the run's directory, for the console log; `hidden`: as of `stage.Stage`.
+
+    `means`: more of what is used; `writable`: where alone it may write, None for no limit. Raises `CommandMissingError`, `RunError`.
+    """
+    killed = memory.kills()
+    notes: list[str] = []
+    with contextlib.ExitStack() as stack:
+        code = _child(launch, notes, _Streams(folder, hidden, stack), writable)
+    now = memory.kills()
+    return Outcome(
+        exit_code=code if code >= 0 else 128 - code,
+        signal=max(0, -code),
+        out_of_memory=code != 0 and killed is not None and now is not None and now > killed,
+        isolation="none",
+        means=(MEANS, *means, *notes),
+    )
 
 
 def _child(launch: Launch, notes: list[str], streams: _Streams, writable: Sequence[str] | None) -> int:

@@ -1,8 +1,8 @@
 """The host runner on a private copy of the source: the live environment, with nothing of the user's in the way of its writes.
 
 For machines that refuse namespaces. The source is copied into the run's own folder, at its captured path below a directory
-that stands for `/`, and the command starts there, with a home and a temporary directory of its own. Where the kernel has Landlock, it can write nowhere else. It can read all that
-its user can, and reach the network.
+that stands for `/`, and the command starts there, with a home and a temporary directory of its own. Where the kernel has
+Landlock, it can write nowhere else. It can read all that its user can, and reach the network.
 """
 
 from __future__ import annotations

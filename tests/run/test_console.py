@@ -37,6 +37,7 @@ def test_secrets_are_taken_out_also_where_they_come_in_pieces(tmp_path: Path, mo
     monkeypatch.setattr(console, "_REST", 0)
     key = "-----BEGIN PRIVATE KEY-----\n" + "MIIEvQIBADANBgkqhkiG9w0BAQEFAASC\n" * 4 + "-----END PRIVATE KEY-----\n"
     printed = f"login {TOKEN} ok\npassword=correct-horse-7\nthe value of-this-very-run\n{key}after\n".encode()
+    found = ""
     for size in (7, 100, len(printed)):
         pieces = [printed[start : start + size] for start in range(0, len(printed), size)]
         found = text(tmp_path, *pieces, hidden=("of-this-very-run",))
