@@ -107,7 +107,9 @@ def without_outside(side: Side) -> tuple[Side, int]:
     """A side without what its run wrote outside its project, and how many files these are: a run in the live directory keeps none."""
     outside = {output.path for output in side.end.outputs if output.path.startswith("/")}
     digests = {path: digest for path, digest in side.digests.items() if path not in outside}
-    return msgspec.structs.replace(side, digests=digests), len(outside)
+    others = tuple(line for line in side.end.others if not line.startswith("/"))
+    end = msgspec.structs.replace(side.end, others=others)
+    return msgspec.structs.replace(side, digests=digests, end=end), len(outside) + len(side.end.others) - len(others)
 
 
 def compare(left: Side, right: Side, globs: Globs, look: Look) -> tuple[File, ...]:
