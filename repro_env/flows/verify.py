@@ -135,6 +135,12 @@ def verify(
         if outcome.exit_code and outcome.exit_code != end.outcome.exit_code and not wanted.output:
             _tail(done, tell)
         right = results.side(done.folder, done.end, mounts)
+        if run.start.runner == "host" and left.copy is None:
+            right, outside = results.without_outside(right)
+            if outside:
+                tell(
+                    f"not compared: {outside:,} file{'s' * (outside > 1)} outside the project; a run on the host keeps only those in it"
+                )
         more = _newly_compiled(end, done)
         keep_bytecode(more, spec, store=store, tell=tell, asked=asked, least=1)
         with tell.progress(0, f"comparing with {run.folder.name}"):
