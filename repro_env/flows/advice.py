@@ -42,9 +42,12 @@ class Advisor(msgspec.Struct, frozen=True):
     store: Store
 
     def lines(self, failures: Sequence[Failure]) -> tuple[str, ...]:
-        """At most two lines, each with the option or command that helps. The command's own words count where nothing else does."""
+        """At most two lines, each with the option or command that helps.
+
+        The command's own words count where no exception gave another reason.
+        """
         found = list(dict.fromkeys(line for failure in failures for line in self._advise(failure)))
-        if not found:
+        if not found and all(failure.kind == "path" for failure in failures):
             named = plan.named_paths(self.asked.command, here=self.launch.cwd)
             found = list(dict.fromkeys(line for path in named for line in self._path(path)))
         return tuple(redact.line(line) for line in found[:_MOST])
@@ -74,10 +77,14 @@ class Advisor(msgspec.Struct, frozen=True):
         for place in (identity.layout, *identity.others):
             prefix = self._here(place.prefix)
             for site in dict.fromkeys((place.purelib, place.platlib)):
-                module = Path(prefix, site, *name.split("."))
-                if module.is_dir() or next(module.parent.glob(f"{module.name}.*"), None) is not None:
+                if _is_module(Path(prefix, site, *name.split("."))):
                     yield f"{name} is installed in {prefix} now, but is not in the image; to add it: repro-env capture"
                     return
+        for entry in filter(None, self.asked.environ.get("PYTHONPATH", "").split(":")):
+            inside = os.path.normpath(os.path.join(self.launch.cwd, entry))  # noqa: PTH118
+            if _below(inside, self.launch.workspace) and _is_module(Path(self._here(inside), *name.split("."))):
+                yield f"{name} is found through PYTHONPATH here, and the run has none; to pass yours: --env PYTHONPATH"
+                return
 
     def _read_only(self, path: str) -> Iterator[str]:
         for mount in self.launch.mounts:
@@ -93,18 +100,27 @@ class Advisor(msgspec.Struct, frozen=True):
                 path = real  # a link of the project leads out of it: inside the run, it leads to the same absolute path
             if self._is_inside(path):
                 return
+            is_directory = os.path.isdir(here)  # noqa: PTH112
             parent = os.path.dirname(path)  # noqa: PTH120
             while parent.count("/") >= (3 if path.split("/")[1] in _USERS else 2) and not self._is_inside(parent):
                 path, parent = parent, os.path.dirname(parent)  # noqa: PTH120
-            yield f"{self._here(path)} is not in the run; to show it there: --data {self._option(path)}"
-        elif _below(path, self.launch.workspace):
+            write = f"; to write to it: --checkpoints {self._option(path)}" if is_directory else ""
+            yield f"{self._here(path)} is not in the run; to show it there: --data {self._option(path)}{write}"
+        elif not _below(path, self.launch.workspace):
+            parent = os.path.dirname(path)  # noqa: PTH120
+            if os.path.isdir(self._here(parent)) and not self._is_inside(parent):  # noqa: PTH112
+                yield f"{self._here(parent)} is not in the run; to write to it: --checkpoints {self._option(parent)}"
+        else:
             name = os.path.relpath(path, self.launch.workspace)
             for folder in records.folders(self.runs)[:_RUNS]:
                 if os.path.lexists(folder / "files" / name):
                     try:
-                        run = short(records.read(folder).start.id)
+                        identifier = records.read(folder).start.id
                     except ReproEnvError:
                         continue
+                    if identifier == self.launch.run_id:  # this run wrote it before it failed
+                        continue
+                    run = short(identifier)
                     yield f"run {run} wrote {name}; to put its files into the project: repro-env runs get {run} --to {self.root}"
                     return
 
@@ -133,6 +149,10 @@ class Advisor(msgspec.Struct, frozen=True):
             return True
         trees = (self.store.layers.path(diff_id) for diff_id in launch.layers)
         return any(tree is not None and os.path.lexists(f"{tree}{path}") for tree in trees)
+
+
+def _is_module(path: Path) -> bool:
+    return path.is_dir() or next(path.parent.glob(f"{path.name}.*"), None) is not None
 
 
 def _below(path: str, *directories: str) -> bool:

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,9 @@ def _new(path: Path) -> Path:
     return path
 
 
-def hint(made: parts.Project, *words: str, code: int = 1) -> list[str]:
+def hint(made: parts.Project, *words: str, code: int = 1, env: Mapping[str, str] | None = None) -> list[str]:
     """The hints after a command that fails."""
-    done = made.run("exec", *words, code=code)
+    done = made.run("exec", *words, code=code, env=env)
     return [line.partition("hint: ")[2] for line in done.err.splitlines() if "hint: " in line]
 
 
@@ -126,7 +127,28 @@ def test_a_failed_command_is_told_what_brings_what_it_missed(made: parts.Project
         "the run has no network; to allow it: --network"
     ]
     assert hint(made, "cat", "../other/y") == [other]
+    assert hint(made, "-c", "raise RuntimeError('Parent directory ../other does not exist')") == [
+        f"{other}; to write to it: --checkpoints ../other"
+    ]
+    write = "open('../other/new', 'w').write('kept')"
+    assert hint(made, "-c", write) == [f"{root}/other is not in the run; to write to it: --checkpoints ../other"]
+    write_and_fail = "import os, sys; os.mkdir('made'); open('made/x', 'w'); raise ValueError"
+    assert hint(made, "-c", write_and_fail, "made/x") == [], "no earlier run wrote it"
+    made.run("exec", "--checkpoints", "../other", "-c", write)
+    assert (root / "other" / "new").read_text() == "kept"
+    assert hint(made, "-c", "import no_such_module", "../other/y") == [], "the command's words are not the reason"
     assert made.run("exec", "--data", "../other", "-c", "print(open('../other/y').read())").out == "\n"
+
+
+@pytest.mark.usefixtures("captured")
+def test_a_module_found_through_pythonpath_is_named_with_the_option(made: parts.Project) -> None:
+    (made.folder / "lib").mkdir()
+    (made.folder / "lib" / "local_module.py").touch()
+    env = {"PYTHONPATH": "lib"}
+    assert hint(made, "-c", "import local_module", env=env) == [
+        "local_module is found through PYTHONPATH here, and the run has none; to pass yours: --env PYTHONPATH"
+    ]
+    made.run("exec", "--env", "PYTHONPATH", "-c", "import local_module", env=env)
 
 
 @pytest.mark.usefixtures("captured")
