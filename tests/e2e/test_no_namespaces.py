@@ -160,3 +160,12 @@ def test_code_that_the_environment_imports_from_the_directory_must_be_that_of_th
     (session.project.folder / "helper.py").write_text("")
     done = session.run("verify", "--runner", "host", code=18)
     assert "and its files differ from those of the run" in done.err
+
+
+def test_the_host_runner_runs_a_copy_of_the_project_where_the_copy_is(small: parts.Project, tmp_path: Path) -> None:
+    before = sorted(small.folder.rglob("*.txt"))
+    shutil.copytree(small.folder, tmp_path / "small", ignore=shutil.ignore_patterns(".venv", "runs", "made.txt"))
+    other = small._replace(folder=tmp_path / "small")
+    assert other.run("exec", "--runner", "host", "hello.py").out == f"hello from {tmp_path}/small/hello.py\n"
+    assert (tmp_path / "small" / "made.txt").is_file()
+    assert sorted(small.folder.rglob("*.txt")) == before
