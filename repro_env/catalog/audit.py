@@ -95,6 +95,11 @@ def outputs(run: Run, left: Left) -> list[Finding]:
     return found
 
 
+def console(run: Run, now: Iterable[Output]) -> list[Finding]:
+    """What a run printed against what its folder has of it."""
+    return [] if run.end is None else _files("output", run, run.end.console, now)
+
+
 def trace(run: Run, left: Left) -> list[Finding]:
     """A run's trace against its folder."""
     return [] if run.end is None else _files("trace", run, run.end.trace, left.outputs)

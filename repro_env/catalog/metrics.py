@@ -19,6 +19,7 @@ from typing import BinaryIO
 import msgspec
 
 from repro_env.catalog import events
+from repro_env.catalog.outputs import place
 from repro_env.io.files import open_regular
 from repro_env.model import redact
 from repro_env.model.run import Metric, Number, Output
@@ -113,7 +114,7 @@ def collect(files: Path, outputs: Sequence[Output]) -> Collected:
         try:
             if looked > _FILES or size > _BYTES or len(metrics) >= _ALL_SERIES:
                 raise _NoMetricsError("not looked at: enough was read of other files")
-            _read(files / output.path, reader, found)
+            _read(place(files, output.path), reader, found)
         except _NoMetricsError as error:
             unread.append(redact.line(f"{output.path} ({error})"))
             continue

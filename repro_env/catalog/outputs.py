@@ -13,6 +13,8 @@ from repro_env.io.files import sha256_of
 from repro_env.model import redact
 from repro_env.model.run import Output
 
+OUTSIDE = "outside"
+"""In a run's folder, beside `files`: what it wrote outside its project, by absolute path."""
 _SMALL = 1 << 20
 """Below this many bytes in all, threads cost more than they bring."""
 
@@ -55,6 +57,26 @@ def collect(files: Path, recorded: Iterable[Output] | None = None) -> Left:
         else:
             hashed.append(Output(path=name, sha256=f"sha256:{digest[0]}", size=digest[1]))
     return Left(tuple(sorted(hashed, key=lambda one: one.path)), tuple(sorted(others)))
+
+
+def of_run(folder: Path, recorded: Iterable[Output] | None = None) -> Left:
+    """As `collect`, of a run's `folder`: what it wrote in its project, and by absolute path what it wrote outside."""
+    inside = collect(folder / "files", recorded)
+    recorded = None if recorded is None else [msgspec.structs.replace(one, path=one.path[1:]) for one in recorded]
+    left = collect(folder / OUTSIDE, recorded)
+    outputs = (*(msgspec.structs.replace(one, path=f"/{one.path}") for one in left.outputs), *inside.outputs)
+    return Left(outputs, (*(f"/{line}" for line in left.others), *inside.others))
+
+
+def place(files: Path, path: str) -> Path:
+    """Where the file of an output is. `files`: of the same run."""
+    return files.with_name(OUTSIDE) / path[1:] if path.startswith("/") else files / path
+
+
+def name_of(folder: Path, path: Path) -> str:
+    """The path of an output, by that of its file below a run's `folder`."""
+    place, _, name = path.relative_to(folder).as_posix().partition("/")
+    return f"/{name}" if place == OUTSIDE else name
 
 
 def digest(path: Path) -> str | None:

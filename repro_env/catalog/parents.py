@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from repro_env.catalog import ids, records
+from repro_env.catalog import ids, outputs, records
 from repro_env.catalog.noted import Resumed
 from repro_env.model import redact
 from repro_env.model.errors import RecordError, ReproEnvError
@@ -31,8 +31,7 @@ def mounted(mounts: Iterable[Mount]) -> tuple[Parent, ...]:
         folder = run_above(Path(mount.source))
         if folder is None or mount.kind == "git":
             continue
-        below = Path(mount.source).relative_to(folder).parts[1:]
-        path = redact.line("/".join(below))
+        path = redact.line(outputs.name_of(folder, Path(mount.source)))
         try:
             found.append(_parent(folder, mount.kind, path=path))
         except ReproEnvError:
@@ -102,7 +101,7 @@ def run_above(path: Path) -> Path | None:
     if (path / "start.json").is_file() and (path / "files").is_dir():
         return path
     for files in (path, *path.parents):
-        if files.name == "files" and (files.parent / "start.json").is_file():
+        if files.name in ("files", outputs.OUTSIDE) and (files.parent / "start.json").is_file():
             return files.parent
     return None
 

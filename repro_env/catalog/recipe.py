@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from repro_env.catalog.outputs import place
 from repro_env.io.files import read_regular, sha256_of, walk
 from repro_env.model import redact
 from repro_env.model.errors import UsageError
@@ -90,7 +91,7 @@ def parameters(root: Path, outputs: Sequence[Output]) -> Read:
         try:
             if size > _BYTES:
                 raise _UnreadError("not looked at: enough was read of other configurations")
-            values = of_yaml(_whole(root / output.path), references=f"/{output.path}".endswith(f"/{_HYDRA}"))
+            values = of_yaml(_whole(place(root, output.path)), references=f"/{output.path}".endswith(f"/{_HYDRA}"))
         except _UnreadError as error:
             unread.append(redact.line(f"{output.path} ({error})"))
             continue

@@ -4,7 +4,9 @@
         start.json   before the command starts
         end.json     when it is over; not there: interrupted, or still running
         lock         held while the run goes on
-        files/       what it wrote
+        files/       what it wrote in its project
+        outside/     what it wrote elsewhere, by absolute path
+        stdout.log   what it printed (`run.console`)
         trace/       the steps of its training (`exec --trace`)
     runs/latest -> the newest run's folder
 
@@ -40,7 +42,7 @@ TRACE = "trace"
 """In a run's folder: the steps of training, one file a process."""
 LARGEST = 256 << 20
 """Bytes of a record's file that are read; a million outputs are about 150 MB."""
-_DIRECTORIES = ("files", TRACE, "annotations")
+_DIRECTORIES = ("files", "outside", TRACE, "annotations")
 _GONE = ".gone-"
 _RESTORE = "a record is never written again: restore it from a copy, or remove the run with `repro-env runs rm`"
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -39,9 +39,19 @@ def doctor(for_dir: Path | None, *, json: bool) -> int:
     for finding in answer.findings:
         say.result(f"{_WORDS[finding.state]:9} {finding.name:{width}}  {finding.text}")
         if finding.fix:
-            say.result(f"{'':9} {'':{width}}  fix: {finding.fix}")
-    say.say("next: repro-env capture" if answer.works else "runs are blocked here until this is mended")
+            say.result(f"{'':9} {'':{width}}  {_fix(finding.fix)}")
+    for text in answer.alternatives:
+        say.result(f"works     {text}")
+    say.say("next: repro-env capture" if answer.works else "runs in the image are blocked on this machine until this is fixed")
     return 0 if answer.works else 1
+
+
+def _fix(text: str) -> str:
+    """With who can do it, where that is not the user."""
+    from repro_env.run.diagnosis import ADMINISTRATOR
+
+    plain = text.removeprefix(ADMINISTRATOR)
+    return f"fix: {text}" if plain == text else f"fix, by an administrator: {plain}"
 
 
 _WORDS = {"ok": "ok", "fallback": "falls back", "blocked": "blocked", "absent": "absent"}

@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING, Any, Literal, TypeVar
 import msgspec
 
 from repro_env.cli import say
-from repro_env.model.errors import UsageError
+from repro_env.model.errors import RecordError, UsageError
 
 if TYPE_CHECKING:
     from repro_env.flows.asked import Asked
     from repro_env.flows.execute import Done
-    from repro_env.model.run import End, Mode, Ranks, RunnerName
+    from repro_env.model.run import End, Lost, Mode, Ranks, RunnerName
     from repro_env.model.talk import Tell
+    from repro_env.run.outside import Bound
 
 HELP = """\
 Usage: repro-env exec [OPTIONS] [--] COMMAND [ARGS]...
@@ -63,6 +64,8 @@ Options:
   --tag TAG                    Tag the run. Repeatable; `repro-env runs tag` does so later.
   --note TEXT                  Add a note to the run; `repro-env runs note` does so later.
   --runs DIR                   Record the run in this directory. Default: runs/ beside the spec's directory.
+  --keep-outside SIZE|all      How much to keep of what the command writes outside the project (not of temporary files and
+                               caches), such as 20G. Default: 16G and 100,000 files. More than that fails the run.
   --save DIR                   Copy the outputs to this directory afterwards; it must be new or empty.
   --record FILE                Write the record to this JSON file too; an existing file is replaced.
   --json                       Print the end of the record as one line on stdout, after the command's own output.
@@ -92,6 +95,7 @@ _VALUES = frozenset(
         "--env",
         "--env-file",
         "--runs",
+        "--keep-outside",
         "--save",
         "--record",
     }
@@ -195,7 +199,22 @@ def main(words: Sequence[str]) -> int:
         from repro_env.flows import bytecode
 
         bytecode.keep(done.compiled, found.spec, store=store, tell=tell, asked=asked)
-    return done.end.outcome.exit_code
+    code = done.end.outcome.exit_code
+    if done.end.lost is not None:
+        problem = loss(done.end.lost)
+        if not code:
+            raise problem
+        say.error(problem)
+    return code
+
+
+def loss(lost: Lost) -> RecordError:
+    """The error for results of the command that were not kept."""
+    count = f"{lost.files:,} file{'s' * (lost.files != 1)}"
+    return RecordError(
+        f"{count} ({say.size(lost.size)}) that the command wrote outside the project were not kept: {', '.join(lost.largest[:3])}",
+        hint="run it again with --keep-outside all, or with --checkpoints DIR for a directory that stays where it is",
+    )
 
 
 def set_level(words: Words) -> None:
@@ -242,9 +261,11 @@ def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
         env_file=path("--env-file"),
         network=words.has("--network"),
         frozen=words.has("--frozen"),
+        private=words.has("--frozen"),
         source=path("--source"),
         data_changed=words.has("--data-changed"),
         runs=path("--runs"),
+        keep_outside=_bound(words.last("--keep-outside")),
         save=path("--save"),
         record=path("--record"),
     )
@@ -326,6 +347,16 @@ def _steps(text: str | None) -> int | None:
     return int(text)
 
 
+def _bound(text: str | None) -> Bound:
+    from repro_env.run.outside import ALL, Bound
+
+    if text is None or text == "all":
+        return Bound() if text is None else ALL
+    from repro_env.cli.store import parsed
+
+    return Bound(size=parsed(text, "--keep-outside"))
+
+
 def _here() -> Path:
     try:
         return Path.cwd()
@@ -362,6 +393,9 @@ def close(done: Done, tell: Tell, *, runs: str = "") -> None:
     tell(ending(done))
     for text in done.advice:
         tell(f"hint: {text}")
+    if outside := [output for output in end.outputs if output.path.startswith("/")]:
+        count = f"{len(outside):,} file{'s' * (len(outside) > 1)} ({say.size(sum(output.size for output in outside))})"
+        tell(f"kept outside the project: {count} in {done.folder / 'outside'}")
     if end.outputs:
         largest = sorted(end.outputs, key=lambda output: (-output.size, output.path))[:3]
         tell.detail("largest outputs: " + ", ".join(f"{output.path} ({say.size(output.size)})" for output in largest))
@@ -393,10 +427,13 @@ def ending(done: Done) -> str:
         ended = "finished" if not outcome.exit_code else f"exit code {outcome.exit_code}"
         ended += ", something in it ran out of memory" if outcome.out_of_memory else ""
     ended += f" after {end.seconds:.1f} s"
+    inside = [output for output in end.outputs if not output.path.startswith("/")]
     if not end.outputs:
         return f"{ended}; no outputs"
-    count = f"{len(end.outputs)} output{'s' * (len(end.outputs) > 1)}"
-    return f"{ended}; {count} ({say.size(sum(output.size for output in end.outputs))}) in {done.folder / 'files'}"
+    if not inside:
+        return ended
+    count = f"{len(inside)} output{'s' * (len(inside) > 1)}"
+    return f"{ended}; {count} ({say.size(sum(output.size for output in inside))}) in {done.folder / 'files'}"
 
 
 def chance(end: End) -> list[str]:

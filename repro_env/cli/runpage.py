@@ -113,6 +113,11 @@ def _ended(end: End, most: int | None) -> Iterator[str]:
     yield from (f"removed   {path}" for path in end.removed)
     if end.trace:
         yield f"trace     {len(end.trace)} files, {say.size(sum(one.size for one in end.trace))}"
+    if end.console:
+        yield f"console   {', '.join(f'{one.path} ({say.size(one.size)})' for one in end.console)}"
+    if end.lost is not None:
+        yield f"lost      {end.lost.files:,} files, {say.size(end.lost.size)}: written outside the project and not kept"
+        yield from _cut([f"  {line}" for line in end.lost.largest], most)
     yield f"outputs   {len(end.outputs)}, {say.size(sum(one.size for one in end.outputs))}"
     yield from (f"  {one.sha256.removeprefix('sha256:')[:16]}  {say.size(one.size):>9}  {one.path}" for one in end.outputs)
     yield from (f"  {'-':<16}  {'-':>9}  {other}" for other in end.others)

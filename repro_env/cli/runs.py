@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repro_env.catalog.index import Summary
     from repro_env.catalog.records import Run
 
-_MORE = ("runscompare", "annotate", "keep", "lineage")
+_MORE = ("logs", "runscompare", "annotate", "keep", "lineage")
 """Modules with further commands below `runs`: each offers `add_below(runs)`."""
 IdArgument = Annotated[str, typer.Argument(help="A short id, a beginning of one, or `latest`.", metavar="ID")]
 

@@ -45,6 +45,7 @@ Options:
   -v, --verbose                Print details too.
 
 All other options are those of `repro-env exec`, except --checkpoints, --save and --record, which are for a single run.
+With --runner host, each run works in a private copy of the source.
 
 Exit code 0: every run succeeded, and there is a metric that all of them have. 1: not so. 128 + N when signal N ended it.
 """
@@ -74,6 +75,7 @@ def main(words: Sequence[str]) -> int:
         if parsed.has(option):
             raise UsageError("is for a single run", where=option, hint="every run is recorded: repro-env runs get ID --to DIR")
     asked = one_run.request(parsed, here=Path.cwd(), environ=dict(os.environ))
+    asked = msgspec.structs.replace(asked, private=True)  # each seed starts from the same files
     from repro_env.cli import say
     from repro_env.flows.asked import seed_of
     from repro_env.flows.execute import execute

@@ -121,11 +121,11 @@ def verify(
     raise typer.Exit(1 if done.damaged and not repair else 0)
 
 
-def parsed(text: str) -> int:
+def parsed(text: str, option: str = "--max-size") -> int:
     """Bytes. Raises `UsageError`."""
     found = _SIZE.fullmatch(text.strip())
     if found is None:
-        raise UsageError("is no size", where=f"--max-size {text}", hint="say 20GB, 500MB or 1.5TiB")
+        raise UsageError("is no size", where=f"{option} {text}", hint="say 20GB, 500MB or 1.5TiB")
     number, unit, binary = found.groups()
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " "))
 

@@ -61,6 +61,13 @@ def command(
         Path | None,
         typer.Option("--env-file", help="Set variables from lines of NAME=VALUE.", metavar="FILE", show_default=False),
     ] = None,
+    data: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Name where data of the run are now, or data that a run on the host did not record. Repeatable.",
+            metavar="SRC[:DST]",
+        ),
+    ] = None,
     network: Annotated[bool, typer.Option("--network", help="Give the run the network again.")] = False,
     spec: Annotated[
         str | None,
@@ -70,12 +77,21 @@ def command(
             show_default=False,
         ),
     ] = None,
+    runner: Annotated[
+        str | None,
+        typer.Option(
+            help="Run it with embedded, docker or host (the live environment, in a private copy of the source). "
+            "Default: the recorded runner; the image for a run on the host.",
+            metavar="NAME",
+            show_default=False,
+        ),
+    ] = None,
     keep: Annotated[bool, typer.Option("--keep", help="Keep the new run.")] = False,
     all_: Annotated[bool, typer.Option("--all", help="Show every file.")] = False,
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.cli.exec import Marked, variable
+    from repro_env.cli.exec import Marked, mount, runner_of, variable
     from repro_env.flows.results import Globs
     from repro_env.flows.verify import Wanted, verify
     from repro_env.store.store import Store
@@ -89,7 +105,9 @@ def command(
         globs=Globs(results=tuple(result or ()), ignored=tuple(ignore or ())),
         env=tuple(variable(text) for text in env or ()),
         env_file=None if env_file is None else env_file.absolute(),
+        data=tuple(mount(text, "--data") for text in data or ()),
         network=network,
+        runner=None if runner is None else runner_of(runner),
         keep=keep,
         output=say.Screen.level == "verbose",
     )

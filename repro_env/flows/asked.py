@@ -11,6 +11,7 @@ from typing import Literal
 
 import msgspec
 
+from repro_env.capture import variables
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError, RecordError, UsageError
 from repro_env.model.run import GivenVariable, Launch, Mode, Mount, Ranks, RunnerName, User
@@ -18,6 +19,7 @@ from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.model.text import RelPath
 from repro_env.run import plan
+from repro_env.run.outside import Bound
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
 _TERM = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,63}")
@@ -53,12 +55,16 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     network: bool = False
     gpus: int | Literal["all"] = 0
     frozen: bool = False
+    private: bool = False
+    """The host runner runs in a private copy of the source (`run.hostcopy`), not in the live directory."""
     source: Path | None = None
     """The directory whose code is used, where the user names one."""
     data_changed: bool = False
     runs: Path | None = None
     save: Path | None = None
     record: Path | None = None
+    keep_outside: Bound = Bound()
+    """How much is kept of what the command writes outside the project."""
     repeats: bool = False
     """A recorded run is run again: its source stands for the captured one, and `here` is a path as the run saw it."""
     hidden: tuple[RelPath, ...] | Literal["all"] = ()
@@ -86,6 +92,14 @@ def given_of(asked: Asked) -> tuple[tuple[Variable, ...], tuple[GivenVariable, .
             raise UsageError("is no variable that can be set", where=f"--env {name!r}", hint="use --env NAME=VALUE")
     launched = tuple(Variable(name=name, value=value) for name, (value, _) in values.items())
     return launched, tuple(GivenVariable(name=name, how=how) for name, (_, how) in sorted(values.items()))
+
+
+def secrets_of(asked: Asked) -> frozenset[str]:
+    """Values of variables that are secrets by their names, and are written down nowhere."""
+    given = {name: value for name, value in asked.env if value is not None}
+    if asked.env_file is not None:
+        given |= {name: value for name, value in read_env_file(asked.env_file) if value is not None}
+    return variables.secret({**asked.environ, **given})
 
 
 def _own(asked: Asked, name: str) -> str:
@@ -141,15 +155,21 @@ def mounts_of(asked: Asked, spec: Spec, here: Path, tell: Tell) -> tuple[Mount, 
             )
     if asked.runner == "host":
         for mount in mounts:
-            if os.path.realpath(mount.target) != mount.source:
-                raise UsageError(
-                    "the host runner cannot show it at another place",
-                    where=f"--{mount.kind} {mount.source}:{mount.target}",
-                    hint="leave out DST, or leave out --runner host",
-                )
+            check_place(asked, spec, mount)
     else:
         plan.check_mounts(spec, mounts)
     return tuple(mounts)
+
+
+def check_place(asked: Asked, spec: Spec, mount: Mount) -> None:
+    """Whether the host runner can show a mount: where it is, or in a private copy. Raises `UsageError`."""
+    copied = (f"{plan.workspace_of(spec)}/", f"{user_of(asked.environ).home}/") if asked.private else ()
+    if os.path.realpath(mount.target) != mount.source and not mount.target.startswith(copied):
+        raise UsageError(
+            "the host runner cannot show it at another path",
+            where=f"--{mount.kind} {mount.source}:{mount.target}",
+            hint="leave out DST, or leave out --runner host",
+        )
 
 
 def _is_there(path: Path, option: str) -> bool:

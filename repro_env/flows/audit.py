@@ -16,7 +16,7 @@ from repro_env.catalog import audit as rule
 from repro_env.catalog.audit import BAD, Finding, State
 from repro_env.catalog.outputs import Left
 from repro_env.catalog.records import Run, Unreadable
-from repro_env.flows import auditcheckpoints, auditparents, before
+from repro_env.flows import auditcheckpoints, auditparents, before, ended
 from repro_env.flows.auditshared import World
 from repro_env.model.errors import ReproEnvError, SpecVersionError
 from repro_env.model.talk import Tell
@@ -87,7 +87,8 @@ def _own(run: Run) -> tuple[list[Finding], dict[str, int]]:
         found.append(_said(run, "changed", error))
     if run.end is None:
         return found, {}
-    found += rule.outputs(run, outputs.collect(run.files, run.end.outputs))
+    found += rule.console(run, ended.console_of(run.folder))
+    found += rule.outputs(run, outputs.of_run(run.folder, run.end.outputs))
     for name, digest in ((before.BEFORE, run.start.before), (before.AFTER, run.end.after)):
         now = records.digest(run.folder / name)
         if digest is not None and now != digest:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.flows.asked import Asked
+from repro_env.flows.asked import Asked, check_place
 from repro_env.model.errors import DataError
 from repro_env.model.run import DataFact, Mount
 from repro_env.model.spec import Data, Spec
@@ -65,10 +65,12 @@ def show(asked: Asked, spec: Spec, mounts: Sequence[Mount], *, root: Path, known
             tell(f"data {data.path}, named at capture, is not in this run")
             continue
         target = data.path
-        if asked.runner == "host":
+        if asked.runner == "host" and not asked.private:
             target = there  # the command sees it where it is, and it needs no mount
         else:
             found.append(Mount(kind="data", source=there, target=target))
+            if asked.runner == "host":
+                check_place(asked, spec, found[-1])
         facts.append(DataFact(source=there, target=target, kind="data", digest=data.digest))
     return Shown((*mounts, *found), tuple(sorted(facts, key=lambda fact: fact.target)))
 

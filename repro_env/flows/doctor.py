@@ -17,6 +17,8 @@ class Diagnosis(Frozen, frozen=True, kw_only=True):
     works: bool
     """`exec` will run here, perhaps with a fall-back."""
     findings: tuple[Finding, ...]
+    alternatives: tuple[str, ...]
+    """What works although runs in the image are blocked; empty where they are not."""
     observations: Observations
     engines: tuple[Met, ...]
 
@@ -32,5 +34,12 @@ def examine(store: Path, runs: Path) -> Diagnosis:
     observations = doctor.observe(store, runs.resolve())
     findings = diagnosis.diagnose(observations)
     met = engines.meet(os.environ)
+    alternatives = diagnosis.alternatives(findings, engine=any(one.product and not one.problem for one in met))
     findings += engines.findings(met)
-    return Diagnosis(works=diagnosis.works(findings), findings=findings, observations=observations, engines=met)
+    return Diagnosis(
+        works=diagnosis.works(findings),
+        findings=findings,
+        alternatives=alternatives,
+        observations=observations,
+        engines=met,
+    )

@@ -6,10 +6,12 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from repro_env.capture import target as targets
+from repro_env.flows import snapshot
 from repro_env.flows.asked import Asked
 from repro_env.flows.opening import some
+from repro_env.flows.snapshot import Snapshot
 from repro_env.flows.sourcedir import SourceDirectory
-from repro_env.model.errors import DriftError, UsageError
+from repro_env.model.errors import DriftError
 from repro_env.model.run import Launch
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Silent, Tell
@@ -19,17 +21,15 @@ from repro_env.verify.difference import sentence
 
 
 def check_host(asked: Asked, spec: Spec, source: SourceDirectory) -> None:
-    """Raises `UsageError`, `DriftError` where the live environment cannot run the code in a directory of this machine."""
-    if asked.frozen:
-        raise UsageError("the host runner runs the live source", where="--frozen", hint="leave out --frozen, or --runner host")
-    if source.path is None:
+    """Raises `DriftError` where the live environment cannot run the code in a directory of this machine, or in a private copy."""
+    if source.path is None and not asked.private:
         raise DriftError(
             f"the host runner needs the code in a directory: {source.why}",
             where="--runner host",
             hint="name it with --source, or leave out --runner host",
         )
     captured = plan.workspace_of(spec)
-    if str(source.path) != captured and (names := _imported_from(spec, captured)):
+    if source.path is not None and str(source.path) != captured and (names := _imported_from(spec, captured)):
         raise DriftError(
             f"the captured environment imports {some(names, ', ')} from {captured}, so the command would run that code "
             f"and not the code in {source.path}",
@@ -39,6 +39,22 @@ def check_host(asked: Asked, spec: Spec, source: SourceDirectory) -> None:
     if not Path(spec.identity.command).exists():
         raise DriftError(
             "the captured environment is not on this machine", where=spec.identity.command, hint="leave out --runner host"
+        )
+
+
+def check_imports(spec: Spec, source: Snapshot, folder: Path, *, runs: Path, store: Store) -> None:
+    """What the environment itself imports from the source directory has to be the code of the run. Raises `DriftError`."""
+    if source.fact.directory is not None or not (names := _imported_from(spec, captured := plan.workspace_of(spec))):
+        return
+    directory = Path(captured)
+    if (
+        not directory.is_dir()
+        or snapshot.take(spec, folder, directory=directory, runs=runs, store=store).fact.digest != source.fact.digest
+    ):
+        raise DriftError(
+            f"the environment imports {some(names, ', ')} from there, and its files differ from those of the run",
+            where=captured,
+            hint="restore them (git checkout), or leave out --runner host",
         )
 
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 from repro_env.catalog import metrics, noted, outputs, parents, recipe, records
 from repro_env.flows import before
-from repro_env.io.files import remove_tree
+from repro_env.io.files import remove_tree, sha256_of
 from repro_env.model import redact
-from repro_env.model.run import End, Launch, Outcome, Output, Start
-from repro_env.run import plan, pycache
+from repro_env.model.run import End, Launch, Lost, Outcome, Output, Start
+from repro_env.run import console, plan, pycache
 from repro_env.run.bytecode import Module
 from repro_env.store.store import Store
 
@@ -29,6 +29,7 @@ def end_of(
     problems: Sequence[str],
     after: before.Listing | None,
     compiled: Sequence[Module],
+    lost: Lost | None = None,
     store: Store,
 ) -> End:
     """Read everything in the run's `folder`. `started`: digest of its `start.json`. `problems` stand among `others`.
@@ -36,7 +37,7 @@ def end_of(
     `compiled`: modules of the image that the command had to compile.
     """
     files, notes = folder / "files", Path(launch.notes)
-    left = outputs.collect(files)
+    left = outputs.of_run(folder)
     said = noted.read(notes / plan.NOTES)
     numbers, values = metrics.collect(files, left.outputs), recipe.parameters(files, left.outputs)
     return End(
@@ -61,8 +62,20 @@ def end_of(
         trace=traced(launch, folder),
         after=before.digest(after),
         compiled=tuple(one.path for one in compiled) if pycache.KEPT in outcome.means else (),
+        console=console_of(folder),
+        lost=lost,
         resumed=parents.resumed(said.resumed, [folder.parent, *store.seen.folders()], start.id),
     )
+
+
+def console_of(folder: Path) -> tuple[Output, ...]:
+    """What the command printed, as it lies in the run's `folder`."""
+    found = []
+    for name in console.NAMES:
+        with contextlib.suppress(OSError):
+            path = folder / name
+            found.append(Output(path=name, sha256=f"sha256:{sha256_of(path)}", size=path.lstat().st_size))
+    return tuple(found)
 
 
 def traced(launch: Launch, folder: Path) -> tuple[Output, ...]:

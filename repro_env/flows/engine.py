@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from repro_env.flows.asked import Asked
+from repro_env.flows.asked import Asked, secrets_of
 from repro_env.image import config, tar
 from repro_env.io import engine as engines
 from repro_env.model.errors import ReproEnvError
-from repro_env.model.run import Launch, Outcome
+from repro_env.model.run import Launch, Lost, Outcome
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.output import engine as output
@@ -61,6 +61,7 @@ class Docker:
         self._store = store
         self.began = False
         self.compiled: tuple[Module, ...] = ()
+        self.lost: Lost | None = None
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         store = self._store
@@ -72,12 +73,15 @@ class Docker:
                 interpreter=self._spec.identity.interpreter.executable,
                 merged=store.root / "merged",
                 bytecode=kept,
+                bound=self._asked.keep_outside,
+                hidden=secrets_of(self._asked),
             )
             try:
                 outcome = runner.run(launch, folder=folder)
             except ReproEnvError:
                 self.began = runner.began
                 raise
+            self.lost = runner.lost
         if not outcome.signal:
             self.compiled = bytecode.modules(runner.compiled, self._spec, launch)
         return outcome

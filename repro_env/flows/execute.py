@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from types import ModuleType
-from typing import Literal, Protocol
+from typing import Protocol
 
 import msgspec
 
@@ -22,17 +22,29 @@ from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, noted, parents, recipe, records
 from repro_env.catalog.noted import Failure
+from repro_env.catalog.outputs import OUTSIDE
 from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
 from repro_env.flows.advice import Advisor
-from repro_env.flows.asked import Asked, caller_of, check_save, given_of, mounts_of, passed_of, seed_of, term_of, user_of
-from repro_env.flows.drift import check_drift, check_host
+from repro_env.flows.asked import (
+    Asked,
+    caller_of,
+    check_save,
+    given_of,
+    mounts_of,
+    passed_of,
+    secrets_of,
+    seed_of,
+    term_of,
+    user_of,
+)
+from repro_env.flows.drift import check_drift, check_host, check_imports
 from repro_env.flows.locate import runs_beside
 from repro_env.flows.opening import announce, shown
 from repro_env.flows.snapshot import Snapshot
 from repro_env.io.files import atomic_write, remove_tree, room, walk
 from repro_env.model import codec, redact
 from repro_env.model.errors import RecordError, ReproEnvError
-from repro_env.model.run import DataFact, End, Launch, Mount, Outcome, Parent, Request, Start
+from repro_env.model.run import DataFact, End, Launch, Lost, Mount, Outcome, Parent, Request, Start
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.run import bytecode, plan
@@ -62,6 +74,8 @@ class Backend(Protocol):
     """After `run` raised: the command was started all the same, and its end is not known."""
     compiled: tuple[Module, ...]
     """After `run`: modules of the image that the command had to compile."""
+    lost: Lost | None
+    """After `run`: what was not kept of what the command wrote outside the project."""
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         """As `run.interface.Runner`."""
@@ -86,7 +100,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     runs = runs_of(folder, asked.runs)
     given, facts_given = given_of(asked)
     chosen = sourcedir.choose(spec, folder, store=store, given=asked.source, frozen=asked.frozen)
-    workspace = str(chosen.root) if asked.runner == "host" else plan.workspace_of(spec)
+    workspace = str(chosen.root) if asked.runner == "host" and not asked.private else plan.workspace_of(spec)
     here = asked.here if asked.repeats else chosen.inside(asked.here, workspace)
     mounts = mounts_of(asked, spec, here, tell)
     check_save(asked)
@@ -114,6 +128,8 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         check_host(asked, spec, chosen)
     with tell.progress(0, "reading the source"):
         source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written, again=asked.ignored)
+    if asked.runner == "host":
+        check_imports(spec, source, folder, runs=runs, store=store)
     git = repository.Shown()
     if asked.runner != "host":
         git = repository.show(spec, source, chosen.root, workspace, mounts, store, again=asked.git, repeats=asked.repeats)
@@ -179,7 +195,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         tool=__version__,
     )
     announce(asked, spec, start, where, chosen, git, launch, tell)
-    backend = backend or _backend(asked, spec, folder, runs, store)
+    backend = backend or _backend(asked, spec, folder, runs, source.tree, store)
     store.seen.see(runs)
     with store.lease.only(
         [*_needed(launch, folder, store), *filter(None, [git.digest])]
@@ -262,6 +278,7 @@ def _run(
             problems=problems,
             after=after,
             compiled=backend.compiled,
+            lost=backend.lost,
             store=store,
         )
         failures = noted.read(Path(launch.notes) / plan.NOTES).failures if outcome.exit_code else ()
@@ -299,6 +316,8 @@ def _finish(asked: Asked, recording: records.Recording, done: Done, tell: Tell) 
             atomic_write(asked.record, codec.pretty({"start": done.start, "end": done.end}))
         if asked.save is not None:
             save(done.folder / "files", asked.save)
+            if (done.folder / OUTSIDE).is_dir():
+                save(done.folder / OUTSIDE, asked.save / OUTSIDE)
     except OSError as error:
         problem = RecordError(
             f"cannot be written: {error.strerror}",
@@ -333,26 +352,29 @@ def save(files: Path, target: Path) -> None:
 class _Embedded:
     """The embedded runner; it writes into the run's files by itself."""
 
-    def __init__(self, store: Store, spec: Spec, hidden: Sequence[str] | Literal["all"] = ()) -> None:
-        """`hidden`: as `Asked.hidden`."""
-        self._store = store
+    def __init__(self, asked: Asked, spec: Spec, store: Store) -> None:
+        self._asked = asked
         self._spec = spec
-        self._hidden = hidden
+        self._store = store
         self.began = False
         self.compiled: tuple[Module, ...] = ()
+        self.lost: Lost | None = None
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         from repro_env.run.embedded import EmbeddedRunner
 
         store = self._store
-        with store.bytecode.shown(launch.image, hidden=self._hidden) as kept:
+        with store.bytecode.shown(launch.image, hidden=self._asked.hidden) as kept:
             runner = EmbeddedRunner(
                 store.layers.path,
                 merged=store.root / "merged",
                 interpreter=self._spec.identity.interpreter.executable,
                 bytecode=kept,
+                bound=self._asked.keep_outside,
+                hidden=secrets_of(self._asked),
             )
             outcome = runner.run(launch, folder=folder)
+            self.lost = runner.lost
         if not outcome.signal:  # somebody who ended the run does not want to wait for more
             self.compiled = bytecode.modules(runner.compiled, self._spec, launch)
         return outcome
@@ -363,15 +385,21 @@ class _Embedded:
         return harvest(files, snapshot)
 
 
-def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, store: Store) -> Backend:
+def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, tree: Path, store: Store) -> Backend:
+    """`tree`: the source of the run, in the store."""
     if asked.runner == "embedded":
-        return _Embedded(store, spec, asked.hidden)
+        return _Embedded(asked, spec, store)
     if asked.runner == "docker":
         docker: Backend = _engine().Docker(asked, spec, store)
         return docker
+    if asked.private:
+        from repro_env.run.hostcopy import HostCopyRunner
+
+        return HostCopyRunner(tree, hidden=secrets_of(asked), bound=asked.keep_outside)
     from repro_env.run.host import HostRunner
 
-    return HostRunner(skip=(Path(spec.identity.layout.prefix), folder, runs, runs_of(folder)))
+    skip = (Path(spec.identity.layout.prefix), folder, runs, runs_of(folder))
+    return HostRunner(skip=skip, hidden=secrets_of(asked))
 
 
 def _engine() -> ModuleType:

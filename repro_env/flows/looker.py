@@ -29,7 +29,8 @@ def looker(spec: Spec, asked: Asked, store: Store) -> Look:
 
     def look(pairs: Sequence[tuple[Path, Path, bool]]) -> tuple[Answer, ...]:
         folders = list(dict.fromkeys(str(path.parent) for *both, _ in pairs for path in both))
-        place = {folder: comparing.shown_at(number) for number, folder in enumerate(folders)}
+        on_host = asked.runner == "host"
+        place = {folder: folder if on_host else comparing.shown_at(number) for number, folder in enumerate(folders)}
         words = [
             [*(f"{place[str(path.parent)]}/{path.name}" for path in both), masks.NAMES if masked else ()]
             for *both, masked in pairs

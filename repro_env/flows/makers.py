@@ -10,7 +10,7 @@ import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from repro_env.catalog import index, lineage, manifest, records
+from repro_env.catalog import index, lineage, manifest, outputs, records
 from repro_env.catalog.index import Index, Summary
 from repro_env.catalog.lineage import Edge
 from repro_env.catalog.origin import Origin
@@ -40,7 +40,7 @@ class Makers:
             self._notes.append(f"it lies among the files of a run whose record cannot be read: {error}")
             return None
         summary = self.summary(run)
-        name = path.relative_to(run.files).as_posix()
+        name = outputs.name_of(run.folder, path)
         if run.end is None:
             return Origin(summary, "left", (name,), digest)
         recorded = next((one.sha256 for one in run.end.outputs if one.path == name), None)

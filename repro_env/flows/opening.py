@@ -8,7 +8,7 @@ from pathlib import Path
 
 from repro_env.capture import variables
 from repro_env.catalog.ids import short
-from repro_env.flows import sourcedir
+from repro_env.flows import snapshot, sourcedir
 from repro_env.flows.asked import Asked
 from repro_env.flows.repository import Shown
 from repro_env.flows.sourcedir import SourceDirectory
@@ -16,7 +16,7 @@ from repro_env.model import redact
 from repro_env.model.run import Launch, Start
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
-from repro_env.run import plan
+from repro_env.run import landlock, plan
 
 _NAMED = 10
 """How many things are named before the rest is counted."""
@@ -35,10 +35,14 @@ def announce(
     tell: Tell,
 ) -> None:
     """Report what is about to run: a line, another for variables without effect, and details."""
-    how = " on the host, without isolation" if asked.runner == "host" else f", image {start.image.removeprefix('sha256:')[:12]}"
+    how = f", image {start.image.removeprefix('sha256:')[:12]}"
+    if asked.runner == "host":
+        how = f" on the host, without isolation{', in a private copy of the source' if asked.private else ''}"
     tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(asked, spec, start, chosen)}")
     if start.source.directory is not None and (hint := _own_code(asked, spec, chosen)):
         tell(f"{asked.here} is not the source of this run{hint}")
+    if asked.private and not _is_held(asked):
+        tell.warn("this kernel has no Landlock (Linux 5.19): the command can write to your own files by their absolute paths")
     for text in _unused(asked, spec, start, launch):
         tell(text)
     for text in _details(asked, start, where, chosen, git, launch):
@@ -55,9 +59,12 @@ def _source(asked: Asked, spec: Spec, start: Start, chosen: SourceDirectory) -> 
         return f"captured source ({chosen.why}{hint})"
     moved = "" if fact.directory == plan.workspace_of(spec) else f"{fact.directory} "
     ignored = f", and {some(fact.ignored, ', ', _FEW)} (git-ignored)" if fact.ignored else ""
-    if not fact.differs:
-        return f"source {moved}as captured{ignored}"
-    return f"{f'source {moved}' if moved else ''}changed since capture: {some(fact.differs, ', ', _FEW)}{ignored}"
+    changes = [line for line in fact.differs if not line.endswith(f"({snapshot.OUTPUT})")]
+    outputs = len(fact.differs) - len(changes)
+    more = (f", with {outputs:,} output{'s' * (outputs > 1)} of earlier runs on the host" if outputs else "") + ignored
+    if not changes:
+        return f"source {moved}as captured{more}"
+    return f"{f'source {moved}' if moved else ''}changed since capture: {some(changes, ', ', _FEW)}{more}"
 
 
 def _own_code(asked: Asked, spec: Spec, chosen: SourceDirectory) -> str:
@@ -66,6 +73,11 @@ def _own_code(asked: Asked, spec: Spec, chosen: SourceDirectory) -> str:
     if source is None or used or asked.here == chosen.path or not sourcedir.holds(source, asked.here):
         return ""
     return f"; to run the code here: --source {shlex.quote(str(asked.here))}"
+
+
+def _is_held(asked: Asked) -> bool:
+    """Whether the command is kept from writing to the user's own files."""
+    return asked.runner != "host" or (asked.private and landlock.is_available())
 
 
 def _details(asked: Asked, start: Start, where: Path, chosen: SourceDirectory, git: Shown, launch: Launch) -> Iterator[str]:
@@ -81,7 +93,8 @@ def _details(asked: Asked, start: Start, where: Path, chosen: SourceDirectory, g
     if git.text:
         yield git.text
     for mount in start.data:
-        access = "read-only" if mount.kind == "data" else "writable"
+        access = "read-only" if _is_held(asked) else "not protected: the host runner can write there"
+        access = access if mount.kind == "data" else "writable"
         yield f"{mount.kind} {mount.source}" + (f" at {mount.target}" if mount.target != mount.source else "") + f" ({access})"
     if launch.cwd != str(asked.here if asked.repeats else chosen.inside(asked.here, launch.workspace)):
         yield f"working folder {launch.cwd}: {asked.here} is not part of the source"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Literal
@@ -20,6 +21,7 @@ from repro_env.model.run import DataFact, End, Mount, RunnerName
 from repro_env.model.spec import Data, Spec
 from repro_env.model.talk import Tell
 from repro_env.run import plan, pycache
+from repro_env.run.outside import ALL
 from repro_env.store.store import Store
 
 
@@ -117,7 +119,7 @@ def source(run: Run, spec: Spec, folder: Path, *, here: Path, runs: Path, store:
         raise SourceError(
             f"its code ({fact.digest[:19]}…) is neither in the store nor beside the spec, nor is it the folder's or a commit's",
             where=run.folder.name,
-            hint=f"go to a clone of its repository, bring {fact.path} back to what it was then, or restore the spec's blobs",
+            hint=f"go to a clone of its repository, bring {committed.place(fact)} back to what it was then, or restore the spec's blobs",
         )
     tree = msgspec.structs.replace(source.tree, sha256=fact.digest)
     observed = msgspec.structs.replace(spec.observed, source=msgspec.structs.replace(source, tree=tree))
@@ -152,6 +154,18 @@ def _brought(run: Run, spec: Spec, folder: Path, here: Path, runs: Path, store: 
     return False
 
 
+def given_data(run: Run, given: Sequence[tuple[str, str]], here: Path) -> tuple[Run, tuple[tuple[str, str], ...]]:
+    """The run with its data at the places that the user names now, and what of these (SRC, DST) its record does not name."""
+    places = {target or os.path.normpath(here / source): os.path.normpath(here / source) for source, target in given}
+    known = {fact.target for fact in run.start.data if fact.kind == "data"}
+    facts = tuple(
+        msgspec.structs.replace(fact, source=places[fact.target]) if fact.kind == "data" and fact.target in places else fact
+        for fact in run.start.data
+    )
+    more = tuple((source, target) for target, source in places.items() if target not in known)
+    return msgspec.structs.replace(run, start=msgspec.structs.replace(run.start, data=facts)), more
+
+
 def expecting(spec: Spec, run: Run) -> Spec:
     """The spec, with the data of the run as those that are expected: they are looked at once more when it starts."""
     expected = tuple(
@@ -161,13 +175,20 @@ def expecting(spec: Spec, run: Run) -> Spec:
 
 
 def asked(
-    run: Run, end: End, env: tuple[tuple[str, str | None], ...], env_file: Path | None, environ: Mapping[str, str], *, note: str
+    run: Run,
+    end: End,
+    env: tuple[tuple[str, str | None], ...],
+    env_file: Path | None,
+    environ: Mapping[str, str],
+    *,
+    note: str,
+    runner: RunnerName | None = None,
 ) -> Asked:
-    """The recorded request. A run on the host is run again in its image."""
+    """The recorded request. `runner`: None for the recorded one; but a run on the host is run again in its image."""
     start = run.start
     if start.term is not None:
         environ = {**environ, "TERM": start.term}
-    runner: RunnerName = "docker" if start.runner == "docker" else "embedded"
+    runner = runner or ("docker" if start.runner == "docker" else "embedded")
     return Asked(
         command=start.command,
         here=Path(start.cwd),
@@ -185,7 +206,9 @@ def asked(
         network=start.network and start.runner != "host",
         note=note,
         frozen=True,
+        private=True,
         repeats=True,
+        keep_outside=ALL,
         hidden=hidden(end),
         git=start.git,
     )

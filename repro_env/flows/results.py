@@ -9,11 +9,13 @@ from pathlib import Path
 import msgspec
 
 from repro_env.catalog import records
+from repro_env.catalog.outputs import place
 from repro_env.flows import before, traces
 from repro_env.flows.looker import Look
 from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.model.errors import RecordError, UsageError
 from repro_env.model.run import End, Mount
+from repro_env.run import console, hostcopy
 from repro_env.verify import divergence, outputs
 from repro_env.verify.outputs import File
 from repro_env.verify.pairing import Paired, pair
@@ -33,6 +35,8 @@ class Side(msgspec.Struct, frozen=True):
     end: End
     folder: Path
     """Of the run."""
+    copy: tuple[bytes, bytes] | None = None
+    """Of a run in a private copy of its source: the path of the copy, and the one of the source."""
 
     def below(self, path: str) -> Path | None:
         """The directory below which no symlink leads to the file of `path` (`io.files.open_regular`)."""
@@ -59,7 +63,7 @@ class Globs(msgspec.Struct, frozen=True, kw_only=True):
 
         One that is ignored may be missing: nothing is hidden by that.
         """
-        there = sorted({*paths, *(line.partition(" -> ")[0] for line in end.others)})
+        there = sorted({*paths, *(one.path for one in end.console), *(line.partition(" -> ")[0] for line in end.others)})
         for glob in self.results:
             if not glob or not any(outputs.matches(path, (glob,)) for path in there):
                 more = f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else ""
@@ -72,7 +76,7 @@ class Globs(msgspec.Struct, frozen=True, kw_only=True):
 def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
     """What the run in `folder` left. `mounts`: the folders that its checkpoints are in now."""
     digests = {one.path: one.sha256 for one in end.outputs}
-    places = {one.path: folder / "files" / one.path for one in end.outputs}
+    places = {one.path: place(folder / "files", one.path) for one in end.outputs}
     if mounts:
         start = records.read(folder).start
         old, new = before.read(folder, before.BEFORE, start.before), before.read(folder, before.AFTER, end.after)
@@ -86,7 +90,11 @@ def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
                 )
             digests[shown] = held.sha256
             places[shown] = Path(sources[held.target], held.path) if held.path else Path(sources[held.target])
-    return Side(digests, places, end, folder)
+    copy = None
+    if hostcopy.COPIED in end.outcome.means:
+        source = records.read(folder).start.source.path
+        copy = os.fsencode(hostcopy.place(folder, source)), os.fsencode(source)
+    return Side(digests, places, end, folder, copy)
 
 
 def kinds(side: Side, globs: Globs) -> set[outputs.Kind]:
@@ -95,10 +103,20 @@ def kinds(side: Side, globs: Globs) -> set[outputs.Kind]:
     return {globs.of(path) for path in (*side.digests, *side.end.removed, *links)}
 
 
+def without_outside(side: Side) -> tuple[Side, int]:
+    """A side without what its run wrote outside its project, and how many files these are: a run in the live directory keeps none."""
+    outside = {output.path for output in side.end.outputs if output.path.startswith("/")}
+    digests = {path: digest for path, digest in side.digests.items() if path not in outside}
+    others = tuple(line for line in side.end.others if not line.startswith("/"))
+    end = msgspec.structs.replace(side.end, others=others)
+    return msgspec.structs.replace(side, digests=digests, end=end), len(outside) + len(side.end.others) - len(others)
+
+
 def compare(left: Side, right: Side, globs: Globs, look: Look) -> tuple[File, ...]:
     """Everything that two runs left: pairs by digest, then by what is in them."""
     paired = pair(left.digests, right.digests)
     found = [*_unpaired(paired, globs), *_removed(left.end, right.end, globs)]
+    found += _consoles(left, right, globs)
     found += outputs.of_links(left.end.others, right.end.others, globs.results, globs.ignored)
     inside: list[tuple[str, str, outputs.Kind]] = []
     for one in paired.pairs:
@@ -139,6 +157,35 @@ def _unpaired(paired: Paired, globs: Globs) -> Iterator[File]:
             )
 
 
+def _consoles(left: Side, right: Side, globs: Globs) -> Iterator[File]:
+    """What both commands printed, where it is of the same streams: on a terminal, two are one."""
+    sides = []
+    for side in (left, right):
+        digests = {one.path: one.sha256 for one in side.end.console}
+        sides.append(Side(digests, {name: side.folder / name for name in digests}, side.end, side.folder))
+    then, now = sides
+    sizes = {one.path: one.size for end in (left.end, right.end) for one in end.console if one.size}
+    if sizes and then.digests.keys() != now.digests.keys():
+        name = console.BOTH
+        if globs.of(name) == "log":  # as far as the order of two streams does not matter
+            yield outputs.of_bytes(name, name, "log", *(_lines(side) for side in sides))
+        return
+    for name in sorted(sizes):
+        kind = globs.of(name)
+        if then.digests[name] == now.digests[name]:
+            yield outputs.equal(name, name, kind)
+        elif why := _changed(then, name) or _changed(now, name):
+            yield File(path=name, now=name, kind=kind, level="different", why=f"its bytes differ, and {why}")
+        else:
+            yield _by_content(name, name, kind, then, now, globs)
+
+
+def _lines(side: Side) -> bytes:
+    """The lines of all logs, sorted."""
+    texts = [read_regular(path, outputs.LARGEST, below=side.folder) for path in side.places.values()]
+    return b"".join(sorted(b"".join(texts).splitlines(keepends=True)))
+
+
 def _removed(left: End, right: End, globs: Globs) -> Iterator[File]:
     """Files of the source that only one of the two runs deleted."""
     for path in sorted(set(left.removed) ^ set(right.removed)):
@@ -171,7 +218,12 @@ def _by_content(path: str, now: str, kind: outputs.Kind, left: Side, right: Side
         read_regular(file, outputs.LARGEST, below=each.below(name))
         for file, each, name in ((one, left, path), (other, right, now))
     ]
-    return outputs.of_bytes(path, now, kind, *both, masked=masked)
+    moved = [data.replace(*side.copy) if masked and side.copy else data for data, side in zip(both, (left, right), strict=True)]
+    apart = ("the path of the private copy",) if moved != both else ()
+    if moved[0] == moved[1]:
+        return File(path=path, now=now, kind=kind, level="bitwise", apart=(*outputs.renamed(path, now), *apart))
+    compared = outputs.of_bytes(path, now, kind, *moved, masked=masked)
+    return msgspec.structs.replace(compared, apart=(*compared.apart, *apart))
 
 
 def first_step(left: Path, right: Path) -> str:

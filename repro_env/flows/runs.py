@@ -5,12 +5,15 @@ from __future__ import annotations
 import contextlib
 import errno
 import posixpath
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 
+import msgspec
+
 from repro_env.catalog import records
 from repro_env.catalog.index import Index, Listing
+from repro_env.catalog.outputs import OUTSIDE, place
 from repro_env.catalog.records import Run
 from repro_env.flows.locate import FILE, FOLDER
 from repro_env.io.files import Found, room, sha256_of, walk
@@ -54,15 +57,18 @@ def listed(runs: Path, tell: Tell) -> Listing:
 
 def settle(run: Run, store: Store) -> None:
     """Leave only outputs in the files of a run that was interrupted before it could do so itself."""
-    if run.state != "interrupted" or run.start.runner == "host":
+    if run.state != "interrupted":
         return
-    snapshot = store.layers.path(run.start.source.digest)
-    if snapshot is None or not run.files.is_dir():
-        return
+    from repro_env.run import hostcopy, outside
     from repro_env.run.workspace import harvest
 
     with contextlib.suppress(OSError):
-        harvest(run.files, snapshot)
+        outside.settle(run.folder)
+        snapshot = store.layers.path(run.start.source.digest)
+        if snapshot is not None:
+            if run.start.runner == "host":
+                hostcopy.restore(run.folder, run.start.source.path)
+            harvest(run.files, snapshot)
 
 
 def chosen(run: Run, glob: str | None) -> tuple[Found, ...]:
@@ -73,7 +79,7 @@ def chosen(run: Run, glob: str | None) -> tuple[Found, ...]:
     if run.files.is_symlink():
         raise RecordError("is a symbolic link, and must be a directory", where=str(run.files), hint="restore the run from a copy")
     recorded = _recorded(run)
-    there = [one for one in walk(run.files) if one.kind in ("file", "link") or one.path in recorded] if run.files.is_dir() else []
+    there = [one for one in _walk(run) if one.kind in ("file", "link") or one.path in recorded]
     if glob is None:
         picked = there
     else:
@@ -81,7 +87,8 @@ def chosen(run: Run, glob: str | None) -> tuple[Found, ...]:
         picked = [
             found
             for found in there
-            if fnmatchcase(found.path, glob) or fnmatchcase(found.path.rpartition("/")[2], glob) or found.path.startswith(folder)
+            if fnmatchcase(found.path.rpartition("/")[2], glob)
+            or any(fnmatchcase(path, glob) or path.startswith(folder) for path in (found.path, _shown(found.path)))
         ]
     if not picked:
         what = "has no outputs" if not there else f"has no output that {glob!r} means"
@@ -89,12 +96,28 @@ def chosen(run: Run, glob: str | None) -> tuple[Found, ...]:
     return tuple(picked)
 
 
+def _walk(run: Run) -> Iterator[Found]:
+    """What a run wrote: in its project, and by absolute path outside it. While it runs, the latter is not sorted out yet."""
+    outside = run.folder / OUTSIDE
+    if run.files.is_dir():
+        yield from walk(run.files)
+    if outside.is_dir() and run.state != "running":
+        yield from (msgspec.structs.replace(found, path=f"/{found.path}") for found in walk(outside))
+
+
+def _shown(path: str) -> str:
+    """Where a copy of an output is, below the directory for all of them."""
+    return f"{OUTSIDE}{path}" if path.startswith("/") else path
+
+
 def _recorded(run: Run) -> dict[str, Output]:
     return {one.path: one for one in run.end.outputs} if run.end is not None else {}
 
 
 def get(run: Run, glob: str | None, target: Path, *, force: bool, tell: Tell) -> tuple[Path, ...]:
-    """Copy outputs below `target`, at the paths where the run wrote them. Returns the copies.
+    """Copy outputs below `target`, at the paths where the run wrote them; what it wrote outside the project below `outside/`.
+
+    Returns the copies.
 
     A symlink that leads out of the outputs is left out and reported. Raises `RecordError` before the first copy when one
     would overwrite something (unless `force`), would be written through a symlink, or when a file is no longer what the
@@ -112,7 +135,7 @@ def get(run: Run, glob: str | None, target: Path, *, force: bool, tell: Tell) ->
     if not picked:
         raise RecordError("has no output that can be copied", where=run.folder.name, hint=f"inspect {run.files}")
     for found in picked:
-        here = target / found.path
+        here = target / _shown(found.path)
         for above in here.relative_to(target).parents:
             if above != Path() and (target / above).is_symlink():
                 raise RecordError(
@@ -129,13 +152,13 @@ def get(run: Run, glob: str | None, target: Path, *, force: bool, tell: Tell) ->
         if found.path in recorded and (changed := _changed(run, found, recorded[found.path])):
             raise RecordError(
                 f"is not what the run recorded: {changed}",
-                where=str(run.files / found.path),
+                where=str(place(run.files, found.path)),
                 hint="leave it out with a GLOB",
             )
     made = []
     with room(target):
         for found in picked:
-            here = target / found.path
+            here = target / _shown(found.path)
             try:
                 here.parent.mkdir(parents=True, exist_ok=True)
                 if force:
@@ -143,7 +166,7 @@ def get(run: Run, glob: str | None, target: Path, *, force: bool, tell: Tell) ->
                 if found.kind == "link":
                     here.symlink_to(found.target)
                 else:
-                    copy_file(run.files / found.path, here, below=run.folder)
+                    copy_file(place(run.files, found.path), here, below=run.folder)
             except OSError as error:
                 if error.errno in (errno.ENOSPC, errno.EDQUOT):
                     raise
@@ -166,7 +189,7 @@ def _changed(run: Run, found: Found, output: Output) -> str:
     if found.kind == "file" and found.size != output.size:
         return "it was changed since"
     try:
-        same = f"sha256:{sha256_of(run.files / found.path, below=run.folder)}" == output.sha256
+        same = f"sha256:{sha256_of(place(run.files, found.path), below=run.folder)}" == output.sha256
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
     return "" if same else "it was changed since"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.catalog.index import Index
 from repro_env.flows.locate import ours
 from repro_env.image import layer
 from repro_env.image.entry import Contents, Entry, entries_of, members, of_notes, ordered
@@ -23,6 +24,8 @@ from repro_env.store.carried import Carried
 from repro_env.store.store import Store
 
 _FACT = "source-tree"
+OUTPUT = "output of a run on the host"
+"""What `SourceFact.differs` says of a file that such a run left in the directory."""
 _TRIES = 2
 """Before the last one, whose failure is told."""
 
@@ -71,6 +74,7 @@ def take(
     if diff_id != source.tree.sha256:
         tree = store.layers.path(diff_id) or store.root  # it was put there just now
         differs = _explained(compare(of_notes(source.files), _by_path(live.entries)), source, tree)
+        differs = _attributed(differs, live.entries, runs, store)
     everything = ordered([*live.entries, *live.ignored])
     seen = stored(everything, FileContents(directory), store) if live.ignored else diff_id
     tree = store.layers.path(seen) or store.root
@@ -188,6 +192,17 @@ def _explained(differs: Sequence[str], source: Source, tree: Path) -> tuple[str,
         what = notebook.change(known[line], now) if now is not None else ""
         explained.append(f"{line} ({what})" if what not in ("", "code") else line)
     return tuple(explained)
+
+
+def _attributed(differs: Sequence[str], entries: Sequence[Entry], runs: Path, store: Store) -> tuple[str, ...]:
+    """With a word on each new file that is an output of a recorded run on the host: nobody wrote it as code."""
+    new = {f"+ {entry.path}": bytes.fromhex(entry.sha256) for entry in entries if entry.kind == "file" and entry.size}
+    if not runs.is_dir() or new.keys().isdisjoint(differs):
+        return tuple(differs)
+    listing = Index(store.runs).listing(runs, outputs=True)
+    left = [listing.outputs[run.folder] for run in listing.runs if run.runner == "host" and run.folder in listing.outputs]
+    digests = {data[start : start + 32] for data in left for start in range(0, len(data), 32)}
+    return tuple(f"{line} ({OUTPUT})" if new.get(line) in digests else line for line in differs)
 
 
 def compare(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> tuple[str, ...]:

@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
 from repro_env.catalog import records
 from repro_env.catalog.records import Run
-from repro_env.flows import bytecode, origin, results, streams
+from repro_env.flows import bytecode, logs, origin, results, streams
 from repro_env.flows.asked import Asked
 from repro_env.flows.execute import Backend, Done, execute, host_facts
 from repro_env.flows.looker import Look, looker
 from repro_env.flows.results import Globs
 from repro_env.flows.runs import where
-from repro_env.model.run import End
+from repro_env.model.errors import RecordError
+from repro_env.model.run import End, RunnerName
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Details, Tell
 from repro_env.run import plan, pycache
@@ -31,6 +33,8 @@ from repro_env.verify import verdict as judging
 from repro_env.verify.verdict import Here, Promise, Verdict
 
 _NAMED = 3
+_LINES, _LONGEST = 10, 300
+"""Lines of a failed command's output that are shown, and characters of each."""
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -46,8 +50,12 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     globs: Globs = Globs()
     env: tuple[tuple[str, str | None], ...] = ()
     env_file: Path | None = None
+    data: tuple[tuple[str, str], ...] = ()
+    """(SRC, DST) as typed: where data of the run are now, or what a run on the host read and did not record; DST may be empty."""
     network: bool = False
     """Whether a run that could reach the network may do so again."""
+    runner: RunnerName | None = None
+    """Of the new run; None for the recorded one, and the image for a run on the host."""
     keep: bool = False
     output: bool = False
     """Show what the command prints."""
@@ -82,15 +90,16 @@ def verify(
     runs = where(wanted.runs, wanted.here)
     run = records.read(records.find(runs, wanted.word))
     end = origin.over(run)
+    run, unrecorded = origin.given_data(run, wanted.data, wanted.here)
     left = results.side(run.folder, end, origin.mounts(run))
     wanted.globs.check(end, left.digests)
     spec, folder = origin.spec_of(run, wanted.spec, here=wanted.here, runs=runs, store=store, tell=tell)
     origin.check_given(run, wanted.env, wanted.env_file, network=wanted.network)
     spec = origin.source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell)
     note = f"verifies {run.short}" if wanted.keep else ""
-    asked = origin.asked(run, end, wanted.env, wanted.env_file, wanted.environ, note=note)
-    asked = msgspec.structs.replace(asked, ignored=origin.ignored(run, store))
-    promise = judging.promised(run.start, end, _here(run, end, spec, asked, store))
+    asked = origin.asked(run, end, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
+    asked = msgspec.structs.replace(asked, data=(*asked.data, *unrecorded), ignored=origin.ignored(run, store))
+    promise = judging.promised(run.start, end, _here(run, end, spec, asked, store, [target for _, target in unrecorded]))
     kinds = results.kinds(left, wanted.globs)
     if "result" not in kinds:
         problem = f"{judging.nothing(kinds)}. The command was not run again"
@@ -121,7 +130,17 @@ def verify(
             found = judging.verdict((), promise, problem=f"the new run was ended by {_name(outcome.signal)}{memory}")
             stopped = outcome.signal if outcome.signal in _STOPS else 0
             return Verified(run=run, verdict=found, folder=kept, stopped=stopped)
+        if problem := _unheld(run, end, done):
+            return Verified(run=run, verdict=judging.verdict((), promise, problem=problem), folder=kept)
+        if outcome.exit_code and outcome.exit_code != end.outcome.exit_code and not wanted.output:
+            _tail(done, tell)
         right = results.side(done.folder, done.end, mounts)
+        if run.start.runner == "host" and left.copy is None:
+            right, outside = results.without_outside(right)
+            if outside:
+                tell(
+                    f"not compared: {outside:,} file{'s' * (outside > 1)} outside the project; a run on the host keeps only those in it"
+                )
         more = _newly_compiled(end, done)
         keep_bytecode(more, spec, store=store, tell=tell, asked=asked, least=1)
         with tell.progress(0, f"comparing with {run.folder.name}"):
@@ -135,6 +154,13 @@ def verify(
         return Verified(run=run, verdict=found, folder=kept)
 
 
+def _tail(done: Done, tell: Tell) -> None:
+    """Report the last lines that a command printed which nobody saw."""
+    with contextlib.suppress(RecordError):
+        for _, text in deque(logs.printed(done.folder, follow=False), maxlen=_LINES):
+            tell(f"| {text[:_LONGEST]}")
+
+
 def _name(number: int) -> str:
     try:
         return signal.Signals(number).name
@@ -142,20 +168,22 @@ def _name(number: int) -> str:
         return f"signal {number}"
 
 
-def _here(run: Run, end: End, spec: Spec, asked: Asked, store: Store) -> Here:
+def _here(run: Run, end: End, spec: Spec, asked: Asked, store: Store, unrecorded: Sequence[str]) -> Here:
     from repro_env.capture import gpu
 
     devices: tuple[str, ...] = ()
     if asked.gpus:
         devices = tuple(one.name for one in gpu.accelerators().devices)
     with store.bytecode.shown(spec.expected.image_id) as kept:
-        compiles = kept is None and pycache.KEPT in end.outcome.means
+        compiles = pycache.KEPT in end.outcome.means and (kept is None or asked.runner == "host")
     return Here(
         host=host_facts(),
         threads={one.name: one.value for one in plan.threads(spec, asked.determinism, asked.threads)},
         devices=devices,
         given=tuple(one.name for one in run.start.given),
         compiles=compiles,
+        runner=asked.runner,
+        unrecorded=tuple(unrecorded),
         missing=run.start.source.ignored if asked.ignored is None else (),
     )
 
@@ -185,7 +213,16 @@ def _cannot_start(problems: tuple[str, ...], promise: Promise) -> Verdict:
     return judging.verdict((), promise, problem=problem)
 
 
+def _unheld(run: Run, end: End, done: Done) -> str:
+    """Why a failed repetition of a run on the host says nothing: only that run had all that it could read. Empty otherwise."""
+    failed = _exit(end, done.end)
+    if not failed or run.start.runner != "host" or not done.end.outcome.exit_code:
+        return ""
+    host = "" if done.start.runner == "host" else " or use --runner host"
+    return f"{failed}; the recorded run was on the host, where it could read every file: name what it read with --data{',' if host else ''}{host}"
+
+
 def _exit(then: End, now: End) -> str:
     if then.outcome.exit_code == now.outcome.exit_code:
         return ""
-    return f"the command ended with exit code {now.outcome.exit_code}, then with {then.outcome.exit_code}"
+    return f"the command ended with exit code {now.outcome.exit_code} and not {then.outcome.exit_code}; -v shows what it prints"

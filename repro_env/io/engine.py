@@ -29,7 +29,7 @@ DEFAULT = "unix:///var/run/docker.sock"
 ANSWER = 60.0
 """Seconds that an engine may be silent while it is asked for something short."""
 MISSING = "no Docker or Podman engine answers there"
-_START = "start it (systemctl start docker), or name another with DOCKER_HOST; the embedded runner and builder need none"
+_START = "start it (as root: systemctl start docker), or name another with DOCKER_HOST; the embedded runner and builder need none"
 _LOST = "see whether it still runs (docker info), and start again; what was begun there may have to be removed by hand"
 
 

@@ -8,7 +8,7 @@ from repro_env.model.artifact import Size
 from repro_env.model.codec import Frozen
 from repro_env.model.environment import Variable
 from repro_env.model.spec import Seed
-from repro_env.model.text import AbsPath, Digest, EnvName, Line, RelPath
+from repro_env.model.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath
 
 RunnerName = Literal["embedded", "docker", "host"]
 Isolation = Literal["embedded", "docker", "none"]
@@ -196,7 +196,7 @@ class Parameter(Frozen, frozen=True, kw_only=True):
 
     name: Line
     value: Line
-    file: RelPath
+    file: FilePath
     """Of the outputs, the one that it was read from."""
 
 
@@ -250,10 +250,20 @@ class Start(Frozen, frozen=True, kw_only=True):
 
 
 class Output(Frozen, frozen=True, kw_only=True):
-    path: RelPath
-    """Inside the run's files."""
+    path: FilePath
+    """Relative to the project; absolute for what the run wrote outside it (`catalog.records.place` has the file)."""
     sha256: Digest
     size: Size
+
+
+class Lost(Frozen, frozen=True, kw_only=True):
+    """Files that a run wrote outside its project and that were not kept."""
+
+    files: int
+    size: Size
+    """Bytes in all."""
+    largest: tuple[Line, ...]
+    """`<path> (why)`, at most 100, the largest first."""
 
 
 class Seeded(Frozen, frozen=True, kw_only=True):
@@ -301,7 +311,7 @@ class Metric(Frozen, frozen=True, kw_only=True):
     """One series of numbers in an output file."""
 
     name: Line
-    file: RelPath
+    file: FilePath
     count: int
     """How many values, at least 1; `least` and `most` are of those that are numbers."""
     last: Number
@@ -350,5 +360,8 @@ class End(Frozen, frozen=True, kw_only=True):
     compiled: tuple[RelPath, ...] = ()
     """Modules of the image that the command had to compile although bytecode was kept of others, by the path of their
     bytecode below PYTHONPYCACHEPREFIX; sorted. Without any kept, that is all of them, and none is named."""
+    console: tuple[Output, ...] = ()
+    """What the command printed, as files of the run's folder (`run.console`): without secrets and up to a bound."""
+    lost: Lost | None = None
     resumed: tuple[Parent, ...] = ()
     """Known only when the run is over: the checkpoints that it went on from."""

@@ -34,6 +34,9 @@ AbsPath = Annotated[str, Meta(pattern=r"\A(?:/(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7
 RelPath = Annotated[str, Meta(pattern=r"\A(?!/)(?:(?:\A|/)(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)+\Z", max_length=4000)]
 """A relative, normal path that stays inside its folder."""
 
+FilePath = Annotated[str, Meta(pattern=r"\A(?:(?:\A|/)(?!\.{1,2}(?:/|\Z))[^/\x00-\x1f\x7f]+)+\Z", max_length=4000)]
+"""A path of one of the two kinds above."""
+
 FromHere = Annotated[
     str,
     Meta(

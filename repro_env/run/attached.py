@@ -13,12 +13,13 @@ import signal
 import struct
 import termios
 import tty
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import msgspec
 
+from repro_env.run.console import Log
 from repro_env.run.signals import Heard, heard
 from repro_env.run.terminal import in_foreground, is_terminal, write_all
 
@@ -58,6 +59,8 @@ class Attached(msgspec.Struct):
     """Rows and columns."""
     started: Path
     """A file that is there once the command can be sent signals."""
+    logs: Mapping[int, Log] = {}
+    """Stream -> what takes its bytes too."""
 
     def wait(self) -> None:
         """Pass everything on until the container closes its end, or the engine does. Raises `OSError`."""
@@ -84,6 +87,8 @@ class Attached(msgspec.Struct):
                 poll.register(0, select.POLLIN)
             happened = dict(poll.poll(_PAUSE * 1000 if pending else 1000))
             pending += came.take()
+            for log in self.logs.values():
+                log.tick()
             pending = self._send(pending)
             if 0 in happened:
                 with contextlib.suppress(BlockingIOError):
@@ -111,6 +116,8 @@ class Attached(msgspec.Struct):
                 if not data:
                     return
                 for number, part in frames.feed(data):
+                    if number in self.logs:
+                        self.logs[number].add(part)
                     if number in closed:
                         continue
                     try:

@@ -71,7 +71,7 @@ def to_container(launch: Launch, place: Place) -> dict[str, object]:
         "Mounts": [_mount(binds[target]) for target in sorted(binds, key=lambda path: (depth(path), path))],
         "Tmpfs": {RUN: _WRITABLE},
         "ShmSize": place.shared,
-        "ReadonlyRootfs": True,
+        "ReadonlyRootfs": False,  # what is written there is fetched afterwards (`layer.fetch`)
         "CapDrop": ["ALL"],
         # Folders of this user's are shown, and not labelled anew for it.
         "SecurityOpt": ["no-new-privileges", "label=disable"],
@@ -141,13 +141,14 @@ def ranges(numbers: Sequence[int]) -> str:
     return ",".join(str(first) if first == last else f"{first}-{last}" for first, last in found)
 
 
-def covered(launch: Launch, links: Sequence[str]) -> tuple[str, ...]:
+def covered(launch: Launch, links: Sequence[str], missing: Sequence[str] = ()) -> tuple[str, ...]:
     """Folders that a run has to be able to write, or where a mount point is a symlink in the image; outermost first.
 
     `links`: targets of `launch.trees` that are symlinks in the image. A mount on a symlink would go where it leads.
+    `missing`: directories that the image lacks, to be made for the user.
     """
     home, workspace = launch.user.home, launch.workspace
-    wanted = ["/tmp", "/var/tmp"]  # noqa: S108
+    wanted = ["/tmp", "/var/tmp", *missing]  # noqa: S108
     hidden = (workspace, *(mount.target for mount in launch.mounts))
     if not any(_within(home, path) for path in hidden):
         wanted.append(home)

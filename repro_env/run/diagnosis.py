@@ -17,15 +17,20 @@ _LOW = 1 << 30
 """Bytes: less than this is no room for an environment."""
 _FEW = 50_000
 """Inodes: a larger environment has as many files."""
-_USERNS = "sysctl -w kernel.unprivileged_userns_clone=1 (as root)"
-_MAX = "sysctl -w user.max_user_namespaces=15000 (as root)"
-_APPARMOR = (
-    "sysctl -w kernel.apparmor_restrict_unprivileged_userns=0 (as root), or an AppArmor profile with `userns,` for your python"
-)
+ADMINISTRATOR = "as root: "
+"""How each fix begins that needs an administrator of the machine. All others are in the user's own hands."""
+_USERNS = f"{ADMINISTRATOR}sysctl -w kernel.unprivileged_userns_clone=1"
+_MAX = f"{ADMINISTRATOR}sysctl -w user.max_user_namespaces=15000"
+_APPARMOR = f"{ADMINISTRATOR}sysctl -w kernel.apparmor_restrict_unprivileged_userns=0, or an AppArmor profile with `userns,` for your python"
 _SECCOMP = (
     "start the container with --security-opt seccomp=unconfined --security-opt apparmor=unconfined "
     "--security-opt systempaths=unconfined, or run outside of it"
 )
+_OUTSIDE = "run outside of the container or chroot, or as root"
+_ISOLATION = ("user namespace", "name spaces", "mounts", "loopback")
+"""Findings that only runs in the image need."""
+HOST = "--runner host uses the live environment, without isolation"
+DOCKER = "--runner docker uses a container"
 
 
 class Finding(Frozen, frozen=True, kw_only=True):
@@ -41,6 +46,18 @@ class Finding(Frozen, frozen=True, kw_only=True):
 def works(findings: tuple[Finding, ...]) -> bool:
     """Whether `exec` will run here, perhaps with a fall-back."""
     return all(finding.state != "blocked" for finding in findings)
+
+
+def alternatives(findings: tuple[Finding, ...], *, engine: bool) -> tuple[str, ...]:
+    """What works on a machine that refuses the default runner its isolation, and nothing else. `engine`: there is one."""
+    blocked = {finding.name for finding in findings if finding.state == "blocked"}
+    if not blocked or not blocked.issubset(_ISOLATION):
+        return ()
+    return (
+        "capture, check, diff, rebuild, push and pack need no namespaces",
+        *([f"exec, verify, sensitivity and shell: {DOCKER}"] if engine else []),
+        f"exec, verify and sensitivity: {HOST}",
+    )
 
 
 def diagnose(seen: Observations) -> tuple[Finding, ...]:
@@ -88,7 +105,7 @@ def _user(seen: Observations, tried: dict[Step, int]) -> Finding:
     if number == errno.ENOSPC:
         return _blocked(name, f"no more may be made here (limit {seen.max_user_namespaces}, or nested too deep)", _MAX)
     if number in (errno.EINVAL, errno.ENOSYS) or _version(seen.kernel) < (3, 8):
-        return _blocked(name, f"Linux {seen.kernel} has none", "use a kernel with CONFIG_USER_NS, or run as root")
+        return _blocked(name, f"Linux {seen.kernel} has none", f"{ADMINISTRATOR}use a kernel with CONFIG_USER_NS, or run as root")
     if seen.apparmor == 1 and number in (errno.EPERM, errno.EACCES) and seen.seccomp != 2:
         return _blocked(name, "AppArmor refuses it to plain users", _APPARMOR)
     if seen.seccomp == 2:
@@ -96,7 +113,7 @@ def _user(seen: Observations, tried: dict[Step, int]) -> Finding:
     return _blocked(
         name,
         f"refused ({_name(number)}): by a security module, or because this process is in a chroot",
-        "run outside of it, or as root",
+        _OUTSIDE,
     )
 
 
@@ -169,9 +186,9 @@ def _workspace(seen: Observations, tried: dict[Step, int]) -> Finding:
 def _why(number: int, seen: Observations, kind: str) -> tuple[str, str]:
     """Why overlay is refused, and what helps."""
     if not seen.admin and _version(seen.kernel) < (5, 11):
-        return f"Linux {seen.kernel} allows it to root alone", "use Linux 5.11 or later, or run as root"
+        return f"Linux {seen.kernel} allows it to root alone", f"{ADMINISTRATOR}use Linux 5.11 or later, or run as root"
     if number == errno.ENODEV:
-        return "the kernel has no overlay file system", "modprobe overlay (as root)"
+        return "the kernel has no overlay file system", f"{ADMINISTRATOR}modprobe overlay"
     if kind in filesystem.NETWORK or kind in ("overlay", "unknown"):
         return f"the file system {kind} cannot be its upper side", "keep runs on a local disk: exec --runs DIR"
     if seen.apparmor == 1 and not seen.admin and number in (errno.EPERM, errno.EACCES):
@@ -184,7 +201,7 @@ def _removal(tried: dict[Step, int]) -> Finding:
     if number == 0:
         return _ok("removal", "a layer can take away what a lower one has")
     text = f"an image with a layer that takes something away cannot be unpacked ({_name(number)})"
-    return Finding(name="removal", state="fallback", text=text, fix="use Linux 5.8 or later, or run as root")
+    return Finding(name="removal", state="fallback", text=text, fix=f"{ADMINISTRATOR}use Linux 5.8 or later, or run as root")
 
 
 def _room(name: str, folder: Folder) -> Finding:
@@ -226,7 +243,7 @@ def _blocked(name: str, text: str, fix: str) -> Finding:
 
 
 def _outside(seen: Observations) -> str:
-    return _SECCOMP if seen.seccomp == 2 else "run as root, or outside of the container or chroot"
+    return _SECCOMP if seen.seccomp == 2 else _OUTSIDE
 
 
 def _name(number: int) -> str:

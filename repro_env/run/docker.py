@@ -14,21 +14,25 @@ import contextlib
 import os
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
+from repro_env.image import layout
 from repro_env.io.engine import Engine
 from repro_env.io.files import read_regular
 from repro_env.model import redact
 from repro_env.model.errors import CaptureError, EngineError, ReproEnvError, StoreError
-from repro_env.model.run import Launch, Outcome
-from repro_env.run import attached, container, inner, place, scratch, watch
-from repro_env.run.container import Place
+from repro_env.model.run import Launch, Lost, Outcome
+from repro_env.run import attached, container, inner, layer, outside, place, scratch, watch
+from repro_env.run.console import Log
+from repro_env.run.container import Bind, Place
 from repro_env.run.interface import Runner, check
+from repro_env.run.outside import Bound, Source, Unkept, Written
 from repro_env.run.pycache import Pycache
+from repro_env.run.redirection import open_logs
 
 _NOTES = 8
 """The most notes that are kept: the command could write the file too."""
@@ -59,8 +63,10 @@ class DockerRunner:
         interpreter: str,
         merged: Path,
         bytecode: Path | None = None,
+        bound: Bound = outside.DEFAULT,
+        hidden: Collection[str] | None = None,
     ) -> None:
-        """`layers`, `merged`, `bytecode`: as the embedded runner's. `interpreter`: the image's Python, by its path inside.
+        """`layers`, `merged`, `bytecode`, `bound`, `hidden`: as the embedded runner's. `interpreter`: the image's Python, by its path inside.
 
         `suitable` has to hold for the engine.
         """
@@ -69,6 +75,10 @@ class DockerRunner:
         self._interpreter = interpreter
         self._merged = merged
         self._bytecode = bytecode
+        self._bound = bound
+        self._hidden = hidden
+        self.lost: Lost | None = None
+        """As of the embedded runner."""
         self.began = False
         """The command was started, so that there is something to record whatever happens."""
         self.compiled: tuple[str, ...] = ()
@@ -96,8 +106,27 @@ class DockerRunner:
                 keep_id=self._engine.facts.product == "Podman" and self._engine.facts.rootless,
             )
             asked = container.to_container(launch, made)
-            with watch.watched(self._engine.address, container.name(launch), (own.path, disk.path)):
-                outcome = self._contained(launch, made, asked, pycache.means)
+            logs = {} if self._hidden is None else open_logs(folder, self._hidden)
+            for log in set(logs.values()):
+                stack.callback(log.close)
+            rules, written = outside.rules_of(launch), disk.folder("layer")
+            shown = {*rules.mounted, *(bind.target for bind in made.binds)}
+            of_layer = msgspec.structs.replace(rules, mounted=tuple(sorted(shown)))
+            unkept: list[Unkept] = []
+
+            def fetch(name: str) -> None:
+                try:
+                    unkept.extend(layer.fetch(self._engine, name, written, of_layer, self._bound))
+                except (EngineError, OSError) as error:
+                    unkept.append(Unkept(Written("/", "", 0), str(error)))
+
+            try:
+                with watch.watched(self._engine.address, container.name(launch), (own.path, disk.path)):
+                    outcome = self._contained(launch, made, asked, pycache.means, logs, fetch)
+            finally:
+                sources = [Source(one.target, Path(one.source), is_covered=True) for one in made.binds if _is_private(one)]
+                image = self._merged / launch.image.removeprefix("sha256:")
+                self.lost = outside.keep(folder, [*sources, Source("/", written)], rules, [image], self._bound, unkept)
             with contextlib.suppress(OSError, CaptureError):  # what a script did there must not cost the run its end
                 self.compiled = tuple(pycache.written())
             return outcome
@@ -108,8 +137,16 @@ class DockerRunner:
             raise StoreError("is not in the store", where=diff_id, hint="run `repro-env rebuild`")
         return path
 
-    def _contained(self, launch: Launch, there: Place, asked: dict[str, object], bytecode: str) -> Outcome:
-        """From the container's making to its end."""
+    def _contained(
+        self,
+        launch: Launch,
+        there: Place,
+        asked: dict[str, object],
+        bytecode: str,
+        logs: Mapping[int, Log],
+        fetch: Callable[[str], None],
+    ) -> Outcome:
+        """From the container's making to its end. `fetch` takes what the command wrote in it."""
         engine, control = self._engine, Path(there.control)
         with contextlib.ExitStack() as stack:
             with engine.talk("make the container"):
@@ -128,6 +165,7 @@ class DockerRunner:
                     kill=lambda number: _kill(engine, made, number),
                     resize=lambda rows, columns: _resize(engine, made, rows, columns),
                     started=control / "started",
+                    logs=logs,
                 ).wait()
                 code, starved = _end(engine, made, told=os.path.lexists(control / "ended.json"))
             except (EngineError, OSError) as error:
@@ -143,6 +181,7 @@ class DockerRunner:
             if not os.path.lexists(control / "started"):
                 self.began = False
                 raise _not_begun(engine, code)
+            fetch(made)
         return self._outcome(launch, control, code, bytecode, starved=starved)
 
     def _outcome(self, launch: Launch, control: Path, code: int, bytecode: str, *, starved: bool, lost: bool = False) -> Outcome:
@@ -156,7 +195,7 @@ class DockerRunner:
             raise _refusal(launch, *ended.refused)
         starved = starved or bool(ended and ended.starved)
         facts = self._engine.facts
-        means = [f"engine: {facts.product} {facts.version}", "root: the engine's, read-only", "workspace: copy", bytecode]
+        means = [f"engine: {facts.product} {facts.version}", "root: the engine's", "workspace: copy", bytecode]
         if launch.gpus:
             means.append(f"gpus: {launch.gpus}")
         if ended is not None:
@@ -170,6 +209,11 @@ class DockerRunner:
             isolation="docker",
             means=tuple(means),
         )
+
+
+def _is_private(bind: Bind) -> bool:
+    """Whether what a container shows there is a directory for the command alone to write in."""
+    return not bind.read_only and bind.target != layout.PYCACHE
 
 
 _: type[Runner] = DockerRunner

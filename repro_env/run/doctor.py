@@ -17,7 +17,7 @@ import msgspec
 from repro_env.io import files
 from repro_env.model.errors import SandboxError
 from repro_env.run import filesystem, idmap, kernel, namespaces, overlay, scratch
-from repro_env.run.diagnosis import diagnose
+from repro_env.run.diagnosis import DOCKER, HOST, alternatives, diagnose
 from repro_env.run.observations import Folder, Observations, Step, Tried
 
 
@@ -47,11 +47,13 @@ def observe(store: Path, runs: Path) -> Observations:
 
 
 def explain(error: SandboxError, store: Path, runs: Path) -> SandboxError:
-    """The error with what blocks and how to mend it, when that can be told."""
-    blocked = next((finding for finding in diagnose(observe(store, runs)) if finding.state == "blocked"), None)
+    """The error with what blocks, how to fix it and what works without, when that can be told."""
+    findings = diagnose(observe(store, runs))
+    blocked = next((finding for finding in findings if finding.state == "blocked"), None)
     if blocked is None:
         return error
-    return SandboxError(f"{error.what}; {blocked.name}: {blocked.text}", where=error.where, hint=blocked.fix)
+    instead = f"; without that: {DOCKER}, {HOST}" if alternatives(findings, engine=True) else ""
+    return SandboxError(f"{error.what}; {blocked.name}: {blocked.text}", where=error.where, hint=f"{blocked.fix}{instead}")
 
 
 def _switch(name: str) -> int | None:

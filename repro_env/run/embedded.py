@@ -14,14 +14,15 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from repro_env.model.errors import CaptureError, SandboxError, StoreError
-from repro_env.model.run import Launch, Outcome
-from repro_env.run import memory
+from repro_env.model.run import Launch, Lost, Outcome
+from repro_env.run import memory, outside
 from repro_env.run.channel import Refused
 from repro_env.run.interface import Runner, check
+from repro_env.run.outside import Bound
 from repro_env.run.stage import Stage
 from repro_env.run.strategy import BEST, Strategy, choose
 from repro_env.run.supervisor import Supervised, supervise
@@ -38,18 +39,25 @@ class EmbeddedRunner:
         interpreter: str,
         strategy: Strategy | None = None,
         bytecode: Path | None = None,
+        bound: Bound = outside.DEFAULT,
+        hidden: Collection[str] | None = None,
     ) -> None:
         """`layers` gives the unpacked tree of a diff ID. `merged` is where trees of links are kept, on the same disk.
         `interpreter`: the image's Python, by its path inside.
 
         With a `strategy` only that one is used; else the best that the kernel allows, found by trying. `bytecode`
-        is a tree laid out as PYTHONPYCACHEPREFIX, for the image to start with; it is only read.
+        is a tree laid out as PYTHONPYCACHEPREFIX, for the image to start with; it is only read. `bound`: how much is kept of
+        what the command writes outside its project. `hidden`: as of `Stage`.
         """
         self._layers = layers
         self._merged = merged.resolve()
         self._interpreter = interpreter
         self._strategy = strategy
         self._bytecode = None if bytecode is None else bytecode.resolve()
+        self._bound = bound
+        self._hidden = hidden
+        self.lost: Lost | None = None
+        """After a run: what was not kept of what it wrote outside its project."""
         self.compiled: tuple[str, ...] = ()
         """After a run: the files that it wrote below PYTHONPYCACHEPREFIX. Names, from a place where a script may write too."""
 
@@ -87,13 +95,22 @@ class EmbeddedRunner:
         self, launch: Launch, folder: Path, trees: Sequence[Path], snapshot: Path, strategy: Strategy
     ) -> Outcome | list[Refused]:
         with contextlib.ExitStack() as stack:
-            stage = Stage(launch, folder, trees, snapshot, strategy, self._merged, self._bytecode, self._interpreter, stack)
+            stage = Stage(
+                launch, folder, trees, snapshot, strategy, self._merged, self._bytecode, self._interpreter, self._hidden, stack
+            )
             before = memory.kills()
-            supervised = supervise(launch, stage)
+            try:
+                supervised = supervise(launch, stage)
+            except BaseException:
+                outside.drop(folder)
+                raise
             after = memory.kills()
             with contextlib.suppress(OSError, CaptureError):  # what a script did there must not cost the run its end
                 self.compiled = tuple(stage.pycache.written())
+            if isinstance(supervised, Supervised):
+                self.lost = outside.keep(folder, [*stage.written()], outside.rules_of(launch), trees, self._bound)
         if not isinstance(supervised, Supervised):
+            outside.drop(folder)
             return supervised
         code = os.waitstatus_to_exitcode(supervised.status)
         starved = code != 0 and before is not None and after is not None and after > before

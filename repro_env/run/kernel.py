@@ -49,6 +49,9 @@ _SYS_MOUNT_SETATTR = 442
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _SYS_KEYCTL = {"x86_64": 250, "aarch64": 219}
 _SYS_SECCOMP = {"x86_64": 317, "aarch64": 277}
+_SYS_LANDLOCK_CREATE_RULESET, _SYS_LANDLOCK_ADD_RULE, _SYS_LANDLOCK_RESTRICT_SELF = 444, 445, 446
+_LANDLOCK_CREATE_RULESET_VERSION = 1
+_LANDLOCK_RULE_PATH_BENEATH = 1
 _KEYCTL_JOIN_SESSION_KEYRING = 1
 _SECCOMP_SET_MODE_FILTER = 1
 _SECCOMP_FILTER_FLAG_SPEC_ALLOW = 4
@@ -171,6 +174,31 @@ def filter_calls(program: bytes) -> None:
             ctypes.byref(Program(len(program) // 8, program)),
         )
     )
+
+
+def landlock_version() -> int:
+    """The version of Landlock's interface (landlock_create_ruleset(2)). Raises `OSError` where the kernel has none."""
+    number, flag = ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), ctypes.c_uint(_LANDLOCK_CREATE_RULESET_VERSION)
+    return _checked(_libc.syscall(number, None, ctypes.c_size_t(0), flag))
+
+
+def landlock_ruleset(rights: int) -> int:
+    """A descriptor of a set of rules, in which each of these rights is refused unless a rule allows it; the caller closes it."""
+    attributes = struct.pack("=Q", rights)
+    number, size = ctypes.c_long(_SYS_LANDLOCK_CREATE_RULESET), ctypes.c_size_t(len(attributes))
+    return _checked(_libc.syscall(number, attributes, size, ctypes.c_uint(0)))
+
+
+def landlock_allow(ruleset: int, rule: bytes) -> None:
+    """Add a rule, a `struct landlock_path_beneath_attr` (landlock_add_rule(2))."""
+    number, kind = ctypes.c_long(_SYS_LANDLOCK_ADD_RULE), ctypes.c_uint(_LANDLOCK_RULE_PATH_BENEATH)
+    _checked(_libc.syscall(number, ctypes.c_int(ruleset), kind, rule, ctypes.c_uint(0)))
+
+
+def landlock_restrict(ruleset: int) -> None:
+    """Hold this process, and all that it starts, to the rules. It must have no_new_privs (landlock_restrict_self(2))."""
+    number = ctypes.c_long(_SYS_LANDLOCK_RESTRICT_SELF)
+    _checked(_libc.syscall(number, ctypes.c_int(ruleset), ctypes.c_uint(0)))
 
 
 def sethostname(name: str) -> None:

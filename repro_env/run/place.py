@@ -56,7 +56,8 @@ def make(
         open_to_all = path in ("/tmp", "/var/tmp")  # noqa: S108
         return disk.folder(f"root{path.replace('/', '-')}", 0o1777 if open_to_all else 0o755)
 
-    for bind in list(cover(container.covered(launch, links), image, targets, private)):  # before there are points in it
+    writable = container.covered(launch, links, _missing(launch, image))
+    for bind in list(cover(writable, image, targets, private)):  # before there are points in it
         binds.append(bind)
         if not bind.read_only:
             below = [target for target in targets if target.startswith(bind.target + "/")]
@@ -87,6 +88,25 @@ def make(
         terminal=attached.has_terminal(),
         keep_id=keep_id,
     )
+
+
+def _missing(launch: Launch, image: Path) -> list[str]:
+    """Directories that a user may be able to write on this machine, and that the image lacks: `../out`, `/scratch/me`.
+
+    An engine would make them for root alone.
+    """
+    tops = {f"/{item.name}" for item in os.scandir("/") if item.is_dir(follow_symlinks=False)}
+    wanted = sorted({*tops, launch.workspace.rpartition("/")[0], "/" + launch.workspace.split("/")[1]} - {"", *_OWN})
+    return [path for path in wanted if path != launch.workspace and _is_missing(image, path)]
+
+
+_OWN = ("/proc", "/sys", "/dev", "/run", "/bin", "/sbin", "/lib", "/lib64", "/usr", "/etc", "/var", "/boot", "/lost+found")
+"""The system's own: no user's files are there."""
+
+
+def _is_missing(image: Path, path: str) -> bool:
+    there = within(image, path)
+    return there is not None and not there.exists()
 
 
 def _shown(image: Path, root: str) -> str:

@@ -34,6 +34,10 @@ HIDDEN = (
 """Facts about the whole machine or the caller's keys. Docker hides most of them by default (moby, oci/defaults.go)."""
 
 
+ETC = ("passwd", "group", "hosts", "resolv.conf", "hostname")
+"""The files of /etc that are a run's own."""
+
+
 class Root(Protocol):
     """One way of having the layers as a tree in which some places can be written."""
 
@@ -41,6 +45,8 @@ class Root(Protocol):
     """How, for the record."""
     on_disk: bool
     """What is written lies on disk."""
+    memory: list[tuple[str, int]]
+    """Paths inside, and handles of the directories in memory that hold what is written below them."""
 
     def stack(self, target: Path) -> None:
         """Show the tree at `target`. Raises `OSError` when the kernel refuses."""
@@ -62,6 +68,7 @@ class OverlayRoot:
         """Without `upper` and `work` the upper side lies in memory."""
         self._layers = layers
         self._sides = (upper, work)
+        self.memory: list[tuple[str, int]] = []
         self.on_disk = upper is not None
         self.means = "overlay" if upper else "overlay, upper side in memory"
 
@@ -72,6 +79,7 @@ class OverlayRoot:
             upper, work = target / "upper", target / "work"
             upper.mkdir(0o755)
             work.mkdir()
+            self.memory.append(("/", os.open(upper, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)))
         overlay.mount(target, self._layers, upper=upper, work=work, throw_away=True)
 
     def folder(self, path: str) -> None:
@@ -90,11 +98,12 @@ class LinkedRoot:
 
     def __init__(self, tree: Path) -> None:
         self._tree = tree
+        self.memory: list[tuple[str, int]] = []
 
     def stack(self, target: Path) -> None:
         kernel.bind(str(self._tree), str(target), recursive=False)
         seal(str(target))
-        _reopen(str(target), ())
+        self._reopen(str(target), (), at="/")
 
     def folder(self, path: str) -> None:
         if os.path.isdir(path):  # noqa: PTH112
@@ -110,13 +119,14 @@ class LinkedRoot:
         if os.access(path, os.W_OK):
             _unlink(path, without)
         else:
-            _reopen(os.path.realpath(path), without)
+            real = os.path.realpath(path)
+            self._reopen(real, without, at=real)
 
-
-def _reopen(folder: str, without: Sequence[str]) -> None:
-    """Cover a folder with memory and bind its children back, as they were."""
-    with _kept(folder, without) as mode:
-        kernel.mount("tmpfs", folder, "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, f"mode={mode:04o}")
+    def _reopen(self, folder: str, without: Sequence[str], *, at: str) -> None:
+        """Cover a folder with memory and bind its children back, as they were. `at`: its path inside."""
+        with _kept(folder, without) as mode:
+            kernel.mount("tmpfs", folder, "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, f"mode={mode:04o}")
+            self.memory.append((at, os.open(folder, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)))
 
 
 @contextlib.contextmanager

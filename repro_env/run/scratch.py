@@ -57,15 +57,18 @@ def local(folder: Path, own: Scratch) -> Scratch:
 
     `folder` is the run's, `own` its scratch folder: the answer too when no other place is better.
     """
-    temporary = disk(folder)
-    if temporary == folder:
-        return own
+    return own if disk(folder) == folder else temporary()
+
+
+def temporary() -> Scratch:
+    """A scratch folder in $TMPDIR, after clearing what killed runs left there."""
+    folder = Path(os.environ.get("TMPDIR") or "/tmp")  # noqa: S108
     prefix = f"repro-env-{os.getuid()}-"
-    with contextlib.suppress(OSError), os.scandir(temporary) as listing:
+    with contextlib.suppress(OSError), os.scandir(folder) as listing:
         for item in listing:
             if item.name.startswith(prefix) and item.stat(follow_symlinks=False).st_uid == os.getuid():
                 clear(Path(item.path))
-    return Scratch(temporary / (prefix + secrets.token_hex(8)))
+    return Scratch(folder / (prefix + secrets.token_hex(8)))
 
 
 def disk(folder: Path) -> Path:

@@ -8,18 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
+import socket
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
+
+import msgspec
 
 from repro_env.image import layout
 from repro_env.model.errors import DataError, SandboxError
 from repro_env.model.run import Launch
-from repro_env.run import idmap, kernel, merged, namespaces, rootfs, scratch, workspace
+from repro_env.run import idmap, kernel, merged, namespaces, outside, rootfs, scratch, workspace
 from repro_env.run.channel import Refused, Writer
 from repro_env.run.pycache import Pycache
-from repro_env.run.redirection import open_redirections, own_pipes
+from repro_env.run.redirection import open_logs, open_redirections, own_pipe
 from repro_env.run.strategy import Strategy
 from repro_env.run.terminal import Relay, open_terminal
+
+_LONGEST = 1 << 18
+"""Bytes of the message with the paths of a root in memory."""
+_HANDLES = 253
+"""The most that one message can hold (unix(7), SCM_MAX_FD); a root has a handful."""
 
 
 class Stage:
@@ -35,16 +43,26 @@ class Stage:
         merged_trees: Path,
         bytecode: Path | None,
         interpreter: str,
+        hidden: Collection[str] | None,
         stack: contextlib.ExitStack,
     ) -> None:
-        """`interpreter`: the image's Python, by its path inside. No path of this machine may hold a symlink."""
+        """`interpreter`: the image's Python, by its path inside. No path of this machine may hold a symlink.
+
+        `hidden`: secret values, that the log of what the command prints must not hold; None for no log.
+        """
         self._launch = launch
         self.interpreter = interpreter
+        self._held = stack
         self.terminal = open_terminal()
         self.relays: list[Relay] = [*open_redirections(), *([] if self.terminal is None else [self.terminal])]
         """What stands for streams of the caller's."""
         for relay in self.relays:
             stack.callback(relay.close)
+        logs = {} if hidden is None else open_logs(folder, hidden)
+        for relay in self.relays:
+            relay.log = next((logs[stream] for stream in relay.streams if stream in logs), None)
+        for log in set(logs.values()):
+            stack.callback(log.close)
         upper = folder / "files"
         upper.mkdir(mode=0o755, exist_ok=True)
         own = scratch.beside(folder)
@@ -54,11 +72,20 @@ class Stage:
             stack.callback(disk.remove)
         self._points = {name: own.folder(name) for name in ("root", "workspace", "pycache")}
         self._temporary = [(path, disk.folder(path.replace("/", "-"), 0o1777)) for path in ("/tmp", "/var/tmp")]  # noqa: S108
+        rules = outside.rules_of(launch)
+        self._written: list[outside.Source] = []
+        if strategy.root != "disk":
+            self._written += [outside.Source(path, place, is_covered=True) for path, place in self._temporary]
+        self._memory = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        for end in self._memory:
+            stack.callback(end.close)
         self.root: rootfs.Root
         if strategy.root == "links":
             self.root = rootfs.LinkedRoot(merged.tree(trees, merged_trees / launch.image.removeprefix("sha256:")))
         elif strategy.root == "disk":
-            self.root = rootfs.OverlayRoot(trees, disk.folder("upper"), disk.folder("work"))
+            written = outside.begin(folder, rules) if disk is own else disk.folder("upper")
+            self._written.append(outside.Source("/", written))
+            self.root = rootfs.OverlayRoot(trees, written, disk.folder("work"))
         else:
             self.root = rootfs.OverlayRoot(trees, None, None)
         self.pycache = Pycache(bytecode, disk.folder("own-pycache"), disk.folder("pycache-work"))
@@ -88,7 +115,7 @@ class Stage:
         stack.callback(view.close)
         for relay in self.relays:
             os.fchown(relay.side, idmap.UID, idmap.UID)
-        own_pipes(idmap.UID)
+        own_pipe(idmap.UID)
         self.user = f"user: namespace, uid 0 inside is uid {idmap.UID} outside"
         return view
 
@@ -141,7 +168,21 @@ class Stage:
         for target, (handle, read_only) in sorted(shown.items(), key=lambda one: one[0].count("/") if one[0] != "/" else 0):
             rootfs.show(self.root, target, handle, read_only=read_only, replace_link=target in moved)
         rootfs.leave(old)
+        if self.root.memory:
+            paths = msgspec.json.encode([path for path, _ in self.root.memory])
+            socket.send_fds(self._memory[1], [paths], [handle for _, handle in self.root.memory])
         return notes
+
+    def written(self) -> Iterator[outside.Source]:
+        """The directories that hold what the command wrote outside its project. Once, after its end, while the stage is there."""
+        yield from self._written
+        with contextlib.suppress(BlockingIOError):
+            self._memory[0].setblocking(False)
+            paths, handles, _, _ = socket.recv_fds(self._memory[0], _LONGEST, _HANDLES)
+            for path, handle in zip(msgspec.json.decode(paths, type=list[str]), handles, strict=True):
+                self._held.callback(os.close, handle)
+                covered = isinstance(self.root, rootfs.LinkedRoot)
+                yield outside.Source(path, Path(f"/proc/self/fd/{handle}"), is_covered=covered)
 
     def _shown(self) -> dict[str, tuple[int, bool]]:
         """Target -> what is bound there, and whether read-only. The handles hold mounts of this name space."""

@@ -89,6 +89,7 @@ class _Waiting:
         self._came = came
         self._terminal = terminal
         self._relays = relays
+        self._logs = [relay.log for relay in relays if relay.log is not None]
         self._messages: list[channel.Message] = []
         self._target: int | None = None
         self.signals: list[int] = []
@@ -120,9 +121,11 @@ class _Waiting:
                     poll.register(handle, select.POLLIN)
             for relay in self._relays:
                 relay.watch(poll)
-            ready = dict(poll.poll())
+            ready = dict(poll.poll(self._pause()))
             # Before the messages: the end that a signal made is not taken for one that came before it.
             numbers = self._came.take()
+            for log in self._logs:
+                log.tick()
             pending += [number for number in numbers if number in inner.PASSED]
             self._messages += self._reader.receive()
             if ready.get(self._reader.handle, 0) & select.POLLHUP:
@@ -145,6 +148,11 @@ class _Waiting:
                 self.signals += pending
                 self._messages += self._reader.receive()
                 return
+
+    def _pause(self) -> int | None:
+        """Milliseconds until a log has something to write."""
+        pauses = [pause for log in self._logs if (pause := log.wait()) is not None]
+        return int(1000 * min(pauses)) + 1 if pauses else None
 
     def _pass_on(self, number: int) -> None:
         if number == signal.SIGWINCH and self._terminal is not None:

@@ -18,6 +18,8 @@ import tty
 from pathlib import Path
 from typing import Protocol
 
+from repro_env.run.console import Log
+
 _READ = 1 << 16
 _TYPED = 1 << 16
 """Bytes of input that wait for the command to take them."""
@@ -30,6 +32,8 @@ class Relay(Protocol):
     streams: tuple[int, ...]
     side: int
     """The command's end."""
+    log: Log | None
+    """Takes what the command prints."""
 
     def watch(self, poll: select.poll) -> None: ...
     def pass_on(self, ready: dict[int, int]) -> None: ...
@@ -42,6 +46,7 @@ class Terminal:
 
     def __init__(self, streams: tuple[int, ...]) -> None:
         self.streams = streams
+        self.log: Log | None = None
         self.main, self.side = os.openpty()  # `side` stays open here, so that reading `main` does not fail
         self.name = os.ttyname(self.side)
         self._output = next(stream for stream in (1, 2, 0) if stream in streams)
@@ -118,6 +123,8 @@ class Terminal:
             data = os.read(self.main, _READ)
         except OSError:
             return False
+        if self.log is not None:
+            self.log.add(data)
         with contextlib.suppress(OSError):
             write_all(self._output, data)
         return bool(data)

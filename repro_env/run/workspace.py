@@ -213,10 +213,8 @@ def _settle(upper: Path, snapshot: Path, folder: str, removed: set[str], *, alon
             if _is_folder(there / name):
                 removed.update(_files_of(there / name, path))
             if stat.S_ISREG(facts.st_mode):
-                _clean(here / name)
-                if facts.st_mode & (stat.S_ISUID | stat.S_ISGID):  # a program that runs it would get this user or group
-                    (here / name).chmod(stat.S_IMODE(facts.st_mode) & ~(stat.S_ISUID | stat.S_ISGID))
-            if _same(here / name, there / name):
+                disarm(here / name)
+            if is_same(here / name, there / name):
                 (here / name).unlink()
 
 
@@ -242,8 +240,16 @@ def _clean(path: Path) -> bool:
     return opaque
 
 
-def _same(path: Path, below: Path) -> bool:
-    """Whether a path is what the snapshot has there: symlink by target, file by time, mode and bytes.
+def disarm(path: Path) -> None:
+    """Take overlay's own attributes from a regular file, and the bits that make its program run as its owner."""
+    _clean(path)
+    mode = path.lstat().st_mode
+    if mode & (stat.S_ISUID | stat.S_ISGID):
+        path.chmod(stat.S_IMODE(mode) & ~(stat.S_ISUID | stat.S_ISGID))
+
+
+def is_same(path: Path, below: Path) -> bool:
+    """Whether a path is what the snapshot (`below`) has there: symlink by target, file by time, mode and bytes.
 
     By its time too: what a run writes is its output, also where the very same file lay there before.
     """

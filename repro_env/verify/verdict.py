@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from repro_env.model.codec import Frozen
-from repro_env.model.run import End, Fact, Start
+from repro_env.model.run import End, Fact, RunnerName, Start
 from repro_env.verify.outputs import HEIGHT, File, Kind, Sameness
 
 _NAMED = 3
@@ -23,6 +23,10 @@ class Here(Frozen, frozen=True, kw_only=True):
     """Variables whose values no record holds, and that were given again."""
     compiles: bool = False
     """The run found bytecode of its modules, and none is kept here."""
+    runner: RunnerName = "embedded"
+    """Of the new run."""
+    unrecorded: tuple[str, ...] = ()
+    """Data that the user names and the record does not."""
     missing: tuple[str, ...] = ()
     """Git-ignored files that the run saw, where they are not here any more."""
 
@@ -66,19 +70,29 @@ def promised(start: Start, end: End, here: Here) -> Promise:
         besides.append(
             "sets of objects that are hashed by address, since the run found its modules compiled and no run did here yet"
         )
+    if here.unrecorded:
+        besides.append(f"other data in {', '.join(here.unrecorded)}, since the record does not name them")
     if here.given:
         besides.append(f"another value of {', '.join(here.given)}, since no record holds values")
     if here.missing:
         more = f" and {len(here.missing) - 1} more" if len(here.missing) > 1 else ""
         besides.append(f"the run saw {here.missing[0]}{more}, which git ignores and which is not here")
-    if start.network:
+    if start.runner == "host":
+        besides.append(
+            "files that the recorded run read outside of its source, environment and --data, since a run on the host records none"
+        )
+    if here.runner == "host":
+        besides.append("this machine's other files, its variables and network, since isolation is none on the host")
+        besides.append("absolute paths in binary outputs, since the source is at another path (a private copy)")
+    elif start.network:
         besides.append("the run had the network, and what it read there may be other now")
     besides += [f"its seeding failed ({hole})" for hole in end.holes if hole.startswith("seeds:")][:1]
     unless = f"; what can break it: {'; '.join(besides)}" if besides else ""
     if lower:
         return Promise(level="numeric", sentence=f"expected: numeric, not bitwise: {'; '.join(lower)}{unless}")
+    what = "environment" if "host" in (start.runner, here.runner) else "image"
     return Promise(
-        level="bitwise", sentence=f"expected: bitwise identical (same image, code, data, seed, threads and CPU type){unless}"
+        level="bitwise", sentence=f"expected: bitwise identical (same {what}, code, data, seed, threads and CPU type){unless}"
     )
 
 

@@ -23,6 +23,7 @@ def found(state: State, *engines: Met) -> Diagnosis:
             kernel="6.8", uid=1, admin=False, seccomp=0, userns_clone=None, max_user_namespaces=1, apparmor=1,
             store=folder, runs=folder, tried=()
         ),
+        alternatives=(),
         engines=engines,
     )  # fmt: skip
 
@@ -63,5 +64,5 @@ def test_a_summary_is_one_block_of_html_below_the_limit_of_github() -> None:
 
 
 def test_secrets_are_in_no_annotation_and_no_summary() -> None:
-    url = "https://ann:s3cret-pass@index.example/simple"
+    url = "https://ann:s3cret-pass@index.example.com/simple"
     assert "s3cret-pass" not in github.annotation(url, title="x") + github.summary(url, url, [((url,), [[url]])], url)

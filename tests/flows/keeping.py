@@ -8,6 +8,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.flows import bytecode, execute
+from repro_env.flows.asked import Asked
 from repro_env.model import codec
 from repro_env.model.run import Launch
 from repro_env.model.spec import Spec
@@ -48,7 +49,7 @@ def main() -> None:
     store = Store.open(Path(plan.store))
     for diff_id in (*plan.launch.layers, plan.launch.snapshot):
         store.boot.see(hex_of(diff_id))  # the tiny layers are not called by what they are
-    backend = execute._Embedded(store, spec)
+    backend = execute._Embedded(Asked(command=(), here=Path("/"), environ={}), spec, store)
     outcome = backend.run(plan.launch, folder=Path(plan.folder))
     said = Said()
     if plan.compiler:

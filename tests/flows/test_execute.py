@@ -29,7 +29,7 @@ from repro_env.model.errors import (
     SourceError,
     UsageError,
 )
-from repro_env.model.run import GivenVariable, Launch, Outcome, User
+from repro_env.model.run import GivenVariable, Launch, Lost, Outcome, User
 from repro_env.model.spec import Data, Spec
 from repro_env.model.talk import Silent
 from repro_env.run.bytecode import Module
@@ -48,6 +48,7 @@ class Fake:
         self.launch: Launch | None = None
         self.began = False
         self.compiled: tuple[Module, ...] = ()
+        self.lost: Lost | None = None
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         self.launch = launch
@@ -669,12 +670,11 @@ def test_runs_can_lie_elsewhere(place: Place, tmp_path: Path) -> None:
 
 
 def test_the_host_runner_refuses_what_it_cannot_do(place: Place, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="live source"):
-        place.run(runner="host", frozen=True)
-    with pytest.raises(DriftError, match="not on this machine"):
-        place.run(runner="host")
-    with pytest.raises(UsageError, match="another place"):
-        place.run(runner="host", data=((str(tmp_path), "/data"),))
+    for private in (False, True):
+        with pytest.raises(DriftError, match="not on this machine"):
+            place.run(runner="host", private=private)
+        with pytest.raises(UsageError, match="another path"):
+            place.run(runner="host", private=private, data=((str(tmp_path), "/data"),))
     assert place.runs == []
 
 

@@ -20,6 +20,7 @@ import pytest
 from repro_env.image import layout
 from repro_env.model.environment import Variable
 from repro_env.model.run import Launch, Mount, Outcome, Shown, User
+from repro_env.run.outside import Bound
 from repro_env.run.strategy import Strategy
 from tests.fakes import rootfs
 from tests.parts import need
@@ -44,9 +45,16 @@ class Ran(msgspec.Struct):
 
     @property
     def files(self) -> dict[str, str]:
-        """What the run left: path -> text, of files; target, of links."""
+        """What the run left in its project: path -> text, of files; target, of links."""
+        return self._below("files")
+
+    @property
+    def outside(self) -> dict[str, str]:
+        return self._below("outside")
+
+    def _below(self, name: str) -> dict[str, str]:
         found = {}
-        root = self.folder / "files"
+        root = self.folder / name
         for path in sorted(root.rglob("*")):
             name = str(path.relative_to(root))
             if path.is_symlink():
@@ -68,6 +76,7 @@ class Place:
         self.strategy: Strategy | None = None
         self.engine = ""
         """Address of the engine to run in; empty for the embedded runner."""
+        self.bound = Bound()
         self.image = ""
         """The image's ID in the engine."""
         self.count = 0
@@ -105,7 +114,9 @@ class Place:
             self.own(folder)
         answer = self.root / f"answer-{self.count}"
         plan = self.root / f"plan-{self.count}"
-        plan.write_bytes(msgspec.json.encode(Plan(str(self.store), str(folder), launch, self.strategy, str(answer), self.engine)))
+        plan.write_bytes(
+            msgspec.json.encode(Plan(str(self.store), str(folder), launch, self.strategy, str(answer), self.engine, self.bound))
+        )
         answer.touch()
         self.own(answer)
         return [*self.identity(), *before, python(self.uid), "-m", "tests.run.driver", str(plan)], folder, answer

@@ -5,14 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from repro_env.model.errors import ReproEnvError
-from repro_env.model.run import Launch, Outcome
+from repro_env.model.run import Launch, Lost, Outcome
 from repro_env.run.embedded import EmbeddedRunner
+from repro_env.run.outside import Bound
 from repro_env.run.strategy import Strategy
 from repro_env.run.workspace import harvest
+
+HIDDEN = ("of-this-very-run",)
+"""Values that no log may hold."""
 
 
 class Plan(msgspec.Struct):
@@ -23,28 +28,30 @@ class Plan(msgspec.Struct):
     answer: str
     engine: str = ""
     """Address of the engine to run in; empty for the embedded runner."""
+    bound: Bound = Bound()
 
 
 class Answer(msgspec.Struct):
     outcome: Outcome | None = None
     removed: tuple[str, ...] = ()
+    lost: Lost | None = None
     error: str = ""
     message: str = ""
     hint: str = ""
 
 
-def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, folder: Path) -> Outcome:
+def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, folder: Path) -> tuple[Outcome, Lost | None]:
+    given: dict[str, Any] = {"merged": store / "merged", "interpreter": "/bin/python", "bound": plan.bound, "hidden": HIDDEN}
     if not plan.engine:
-        runner = EmbeddedRunner(layer, merged=store / "merged", interpreter="/bin/python", strategy=plan.strategy)
-        return runner.run(plan.launch, folder=folder)
+        runner = EmbeddedRunner(layer, strategy=plan.strategy, **given)
+        return runner.run(plan.launch, folder=folder), runner.lost
     from repro_env.io import engine as engines
     from repro_env.run.docker import DockerRunner, suitable
 
     with engines.opened(plan.engine) as engine:
         suitable(engine, plan.launch.gpus)
-        return DockerRunner(layer, engine=engine, interpreter="/bin/python", merged=store / "merged").run(
-            plan.launch, folder=folder
-        )
+        contained = DockerRunner(layer, engine=engine, **given)
+        return contained.run(plan.launch, folder=folder), contained.lost
 
 
 def main() -> None:
@@ -57,9 +64,9 @@ def main() -> None:
 
     folder = Path(plan.folder)
     try:
-        outcome = run(plan, layer, store, folder)
+        outcome, lost = run(plan, layer, store, folder)
         removed = harvest(folder / "files", store / "layers" / plan.launch.snapshot.removeprefix("sha256:"))
-        answer = Answer(outcome, removed)
+        answer = Answer(outcome, removed, lost)
     except ReproEnvError as error:
         answer = Answer(error=type(error).__name__, message=str(error), hint=error.hint)
     Path(plan.answer).write_bytes(msgspec.json.encode(answer))

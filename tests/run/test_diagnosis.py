@@ -52,6 +52,18 @@ def test_a_good_machine() -> None:
     assert len(found) == 11
 
 
+def test_a_machine_that_refuses_isolation_alone_has_other_runners() -> None:
+    blocked = seen(until="user namespace", refused={"user namespace": errno.ENOSPC}, max_user_namespaces=0)
+    found = diagnosis.diagnose(blocked)
+    assert the(found, "user namespace").fix == f"{diagnosis.ADMINISTRATOR}sysctl -w user.max_user_namespaces=15000"
+    rebuild, docker, host = diagnosis.alternatives(found, engine=True)
+    assert ("rebuild" in rebuild, "--runner docker" in docker, "--runner host" in host) == (True, True, True)
+    assert diagnosis.alternatives(found, engine=False) == (rebuild, host)
+    full = msgspec.structs.replace(blocked, store=msgspec.structs.replace(DISK, errno=errno.ENOSPC))
+    for other in (seen(), full):
+        assert diagnosis.alternatives(diagnosis.diagnose(other), engine=True) == ()
+
+
 def test_root_runs_as_another_user_or_it_is_reported() -> None:
     good = seen()
     tried = tuple(one for one in good.tried if not one.what.startswith("user"))

@@ -29,7 +29,7 @@ def _ask(place: Place, folder: Path, *, setup: str = "", before: tuple[str, ...]
 
 def test_this_machine_for_real(place: Place) -> None:
     code, said = _ask(place, place.runs)
-    assert (code, said.works) == (0, True)
+    assert (code, said.works, said.alternatives) == (0, True, ())
     assert the(said.findings, "root").text == "overlay"
     assert the(said.findings, "workspace").state == "ok"
     assert (said.observations.uid, said.observations.admin) == (place.uid, place.uid == 0)
@@ -51,6 +51,7 @@ def test_no_user_namespaces_for_real(place: Place) -> None:
     code, said = _ask(place, place.runs, before=("unshare", "--user", "--map-root-user", "sh", "-c", forbid, "sh"))
     assert (code, said.works) == (1, False)
     assert the(said.findings, "user namespace").text == "none may be made (user.max_user_namespaces is 0)"
+    assert "--runner host" in said.alternatives[-1]
 
 
 def test_without_name_spaces_the_runner_fails_with_the_diagnosis_and_never_uses_the_host(place: Place) -> None:
@@ -60,6 +61,8 @@ def test_without_name_spaces_the_runner_fails_with_the_diagnosis_and_never_uses_
     assert (ran.answer.error, ran.stdout) == ("SandboxError", "")
     assert "user.max_user_namespaces is 0" in ran.answer.message
     assert "user.max_user_namespaces=15000" in ran.answer.hint
+    assert "--runner docker" in ran.answer.hint
+    assert "--runner host" in ran.answer.hint
 
 
 def test_a_folder_that_cannot_be_written_for_real(place: Place) -> None:

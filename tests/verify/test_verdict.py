@@ -63,6 +63,20 @@ def test_another_machine_promises_less_and_says_why_in_one_sentence(here: dict[s
     assert "\n" not in found.sentence
 
 
+def test_a_run_on_the_host_names_what_is_not_held() -> None:
+    on_host = msgspec.structs.replace(START, runner="host", network=True)
+    unrecorded = "files that the recorded run read outside of its source, environment and --data"
+    found = promised(on_host, END, HERE)
+    assert found.sentence.startswith("expected: bitwise identical (same environment, code, data")
+    assert unrecorded in found.sentence
+    again = promised(on_host, END, msgspec.structs.replace(HERE, runner="host", unrecorded=("/data",)))
+    for part in (unrecorded, "other data in /data", "isolation is none on the host", "the source is at another path"):
+        assert part in again.sentence
+    of_image = promised(START, END, msgspec.structs.replace(HERE, runner="host")).sentence
+    assert unrecorded not in of_image
+    assert "isolation is none on the host" in of_image
+
+
 def test_another_gpu_promises_less() -> None:
     end = msgspec.structs.replace(END, effective=(Fact(name="cuda devices", value="H100 (9.0)"),))
     assert promised(START, end, msgspec.structs.replace(HERE, devices=("H100",))).level == "bitwise"
