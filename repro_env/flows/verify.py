@@ -129,6 +129,12 @@ def verify(
         if problem := _unheld(run, end, done):
             return Verified(run=run, verdict=judging.verdict((), promise, problem=problem), folder=kept)
         right = results.side(done.folder, done.end, mounts)
+        if run.start.runner == "host" and left.copy is None:
+            right, outside = results.without_outside(right)
+            if outside:
+                tell(
+                    f"not compared: {outside:,} file{'s' * (outside > 1)} outside the project; a run on the host keeps only those in it"
+                )
         more = _newly_compiled(end, done)
         keep_bytecode(more, spec, store=store, tell=tell, asked=asked, least=1)
         with tell.progress(0, f"comparing with {run.folder.name}"):
