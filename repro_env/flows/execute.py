@@ -395,7 +395,7 @@ def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, tree: Path, sto
     if asked.private:
         from repro_env.run.hostcopy import HostCopyRunner
 
-        return HostCopyRunner(tree, secrets_of(asked))
+        return HostCopyRunner(tree, hidden=secrets_of(asked), bound=asked.keep_outside)
     from repro_env.run.host import HostRunner
 
     skip = (Path(spec.identity.layout.prefix), folder, runs, runs_of(folder))

@@ -103,6 +103,15 @@ def kinds(side: Side, globs: Globs) -> set[outputs.Kind]:
     return {globs.of(path) for path in (*side.digests, *side.end.removed, *links)}
 
 
+def without_outside(side: Side) -> tuple[Side, int]:
+    """A side without what its run wrote outside its project, and how many files these are: a run in the live directory keeps none."""
+    outside = {output.path for output in side.end.outputs if output.path.startswith("/")}
+    digests = {path: digest for path, digest in side.digests.items() if path not in outside}
+    others = tuple(line for line in side.end.others if not line.startswith("/"))
+    end = msgspec.structs.replace(side.end, others=others)
+    return msgspec.structs.replace(side, digests=digests, end=end), len(outside) + len(side.end.others) - len(others)
+
+
 def compare(left: Side, right: Side, globs: Globs, look: Look) -> tuple[File, ...]:
     """Everything that two runs left: pairs by digest, then by what is in them."""
     paired = pair(left.digests, right.digests)

@@ -8,28 +8,27 @@ Landlock, it can write nowhere else. It can read all that its user can, and reac
 from __future__ import annotations
 
 import contextlib
-import os
 import re
 from collections.abc import Collection, Iterator
 from pathlib import Path
 
 import msgspec
 
+from repro_env.catalog.outputs import OUTSIDE
 from repro_env.image import layout
 from repro_env.io.files import remove_tree
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError
 from repro_env.model.run import Launch, Lost, Outcome
-from repro_env.run import landlock, scratch
+from repro_env.run import landlock, outside, scratch
 from repro_env.run.bytecode import Module
 from repro_env.run.host import start
 from repro_env.run.interface import Runner
+from repro_env.run.outside import Bound
 from repro_env.run.workspace import CopiedWorkspace, copy_file, harvest
 
 COPIED = "workspace: private copy"
 """Of `Outcome.means`."""
-_ROOT = "outside"
-"""In the run's folder: what stands for `/`. Afterwards it holds what the command wrote outside of the source, by absolute path."""
 _HELD = "writes: only in the copy, its home and temporary directory, by Landlock"
 _FREE = "writes: anywhere, this kernel has no Landlock to hold them"
 _OWN = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
@@ -39,10 +38,11 @@ _OWN = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 class HostCopyRunner:
     """Runs launches in a private copy of a source tree. One object a run."""
 
-    def __init__(self, snapshot: Path, hidden: Collection[str] | None = None) -> None:
-        """`snapshot`: the tree that is copied. `hidden`: as of `stage.Stage`."""
+    def __init__(self, snapshot: Path, *, hidden: Collection[str] | None = None, bound: Bound = outside.DEFAULT) -> None:
+        """`snapshot`: the tree that is copied. `hidden`: as of `HostRunner`. `bound`: of what it writes outside its project."""
         self._snapshot = snapshot
         self._hidden = hidden
+        self._bound = bound
         self.lost: Lost | None = None
         self.began = False
         self.compiled: tuple[Module, ...] = ()  # it uses the environment's own bytecode
@@ -50,32 +50,33 @@ class HostCopyRunner:
 
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         """See `interface.Runner`."""
-        files, root = folder / "files", folder / _ROOT
+        files, rules = folder / "files", outside.rules_of(launch)
         files.mkdir(exist_ok=True)
         CopiedWorkspace(self._snapshot, files, needed=()).prepare()
+        root = outside.begin(folder, rules)
         own = scratch.temporary()
         try:
             # At its own depth, with its surroundings: `..` leads to what is mounted there, and to nothing of the user's.
             copy, home = (Path(f"{root}{path}") for path in (launch.workspace, launch.user.home))
-            copy.parent.mkdir(parents=True)
+            copy.parent.mkdir(parents=True, exist_ok=True)
             files.rename(copy)
             home.mkdir(parents=True, exist_ok=True)
             _bring_home(launch, home)
             self._links = tuple(_linked(launch, root))
             held = landlock.is_available()
             writable = [str(root), str(own.path), launch.notes, *(one.source for one in launch.mounts if not one.read_only)]
-            return start(
-                moved(launch, root, own.path),
-                folder,
-                self._hidden,
-                means=(COPIED, _HELD if held else _FREE),
-                writable=writable if held else None,
-            )
+            means = (COPIED, _HELD if held else _FREE)
+            outcome = start(moved(launch, root, own.path), folder, self._hidden, means=means, writable=writable if held else None)
+        except BaseException:
+            outside.drop(folder)
+            raise
         finally:
             own.remove()
-            for path in (*self._links, *(f"{launch.user.home}/{path}"[1:] for path in _home(launch))):
+            for path in self._links:
                 _remove(root, path)
             restore(folder, launch.workspace)
+        self.lost = outside.keep(folder, [outside.Source("/", root)], rules, (), self._bound)
+        return outcome
 
     def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:
         """Leave only outputs in `files`; return the source files that are gone. Raises `OSError`."""
@@ -88,19 +89,16 @@ _: type[Runner] = HostCopyRunner
 
 def restore(folder: Path, workspace: str) -> None:
     """Bring the copy of a workspace back to the files of the run in `folder`, after the command or for a run that was killed."""
-    files, root = folder / "files", folder / _ROOT
+    files, root = folder / "files", folder / OUTSIDE
     copy = root / workspace[1:]
     if not files.exists() and copy.is_dir() and not copy.is_symlink() and _is_direct(root, workspace[1:]):
         copy.rename(files)
     files.mkdir(exist_ok=True)
-    for below, _, _ in os.walk(root, topdown=False):
-        with contextlib.suppress(OSError):  # it holds what the command wrote
-            Path(below).rmdir()
 
 
 def place(folder: Path, workspace: str) -> str:
     """Where the copy of a workspace was during the run in `folder`."""
-    return f"{folder / _ROOT}{workspace}"
+    return f"{folder / OUTSIDE}{workspace}"
 
 
 def moved(launch: Launch, root: Path, temporary: Path) -> Launch:
@@ -174,16 +172,11 @@ def _remove(root: Path, path: str) -> None:
         (root / path).unlink()
 
 
-def _home(launch: Launch) -> Iterator[str]:
-    """The configuration of libraries that the spec holds, by its path in the home directory."""
+def _bring_home(launch: Launch, home: Path) -> None:
+    """Copy the configuration of libraries that the spec holds into the home directory of the copy."""
     for tree in launch.trees:
         if tree.root.startswith(layout.HOME + "/"):
-            yield tree.root[len(layout.HOME) + 1 :]
-
-
-def _bring_home(launch: Launch, home: Path) -> None:
-    """Copy the configuration into the home directory of the copy."""
-    for path in _home(launch):
-        (home / path).parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError):
-            copy_file(Path(launch.user.home, path), home / path)
+            target = home / tree.root[len(layout.HOME) + 1 :]
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                copy_file(Path(tree.target), target)

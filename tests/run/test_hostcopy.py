@@ -14,7 +14,7 @@ import pytest
 from repro_env.model.environment import Variable
 from repro_env.model.errors import CommandMissingError, DataError
 from repro_env.model.run import Launch, Mount, Shown, User
-from repro_env.run import hostcopy, landlock
+from repro_env.run import hostcopy, landlock, outside
 from repro_env.run.hostcopy import HostCopyRunner
 from repro_env.run.workspace import harvest
 
@@ -36,7 +36,7 @@ def launch(tmp_path: Path) -> Launch:
         prefix=str(tmp_path / "project" / ".venv"),
         trees=(),
         argv=("/bin/true",),
-        env=(Variable(name="PATH", value=os.environ["PATH"]), Variable(name="XDG_CACHE_HOME", value=str(tmp_path / "home"))),
+        env=(Variable(name="PATH", value=os.environ["PATH"]), Variable(name="XDG_CACHE_HOME", value="/cache")),
         cwd=str(tmp_path / "project" / "sub"),
         workspace=str(tmp_path / "project"),
         snapshot=DIGEST,
@@ -167,6 +167,7 @@ HostCopyRunner(Path({str(tmp_path / "snapshot")!r})).run(msgspec.structs.replace
     hostcopy.restore(tmp_path / "run", launch.workspace)
     assert harvest(tmp_path / "run" / "files", tmp_path / "snapshot") == ()
     assert [path.name for path in (tmp_path / "run" / "files").rglob("*") if path.is_file()] == ["out"]
+    outside.settle(tmp_path / "run")
     assert not (tmp_path / "run" / "outside").exists()
 
 
