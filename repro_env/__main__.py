@@ -47,7 +47,7 @@ def _run(words: list[str]) -> int:
 
     name = words[0] if words else ""
     # What the user's own command prints would mix with the line of a task.
-    with contextlib.nullcontext() if name in ("sensitivity", "shell", "verify") else say.say.command(name):
+    with contextlib.nullcontext() if name in ("ci", "sensitivity", "shell", "verify") else say.say.command(name):
         if quick.run(words):
             return 0
         from repro_env.cli import app

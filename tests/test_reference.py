@@ -24,7 +24,7 @@ def commands(found: Any, name: str = "") -> dict[str, set[str]]:
     """Each command by its words -> its options, as the parser knows them."""
     below = getattr(found, "commands", None)
     if below is None:
-        return {name: {option for one in found.params for option in (*one.opts, *one.secondary_opts) if option.startswith("-")}}
+        return {name: {option for one in found.params for option in (*one.opts, *one.secondary_opts) if option.startswith("--")}}
     return {word: options for key, one in below.items() for word, options in commands(one, f"{name} {key}".strip()).items()}
 
 

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from repro_env.cli import say
-from repro_env.cli.options import RunsOption
+from repro_env.cli.options import JsonOption, RunsOption
 
 
 def add_below(runs: typer.Typer) -> None:
@@ -19,6 +19,7 @@ def logs(
     run_id: Annotated[str, typer.Argument(help="A run: a short id, a beginning of one, or `latest`.", metavar="ID")] = "latest",
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on printing until the run is over.")] = False,
     runs: RunsOption = None,
+    json: JsonOption = False,
 ) -> None:
     from repro_env.catalog import records
     from repro_env.flows import logs as story
@@ -26,5 +27,12 @@ def logs(
     from repro_env.run.console import STDERR
 
     folder = records.find(where(None if runs is None else runs.absolute(), Path.cwd()), run_id)
-    for name, line in story.printed(folder, follow=follow):
+    lines = story.printed(folder, follow=follow)
+    if json:
+        found: dict[str, list[str]] = {}
+        for name, line in lines:
+            found.setdefault(name, []).append(line)
+        say.json_result({"run": folder.name, "logs": found})
+        return
+    for name, line in lines:
         (say.say if name == STDERR else say.result)(line)

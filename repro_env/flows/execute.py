@@ -22,6 +22,7 @@ from repro_env import __version__
 from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, noted, parents, recipe, records
 from repro_env.catalog.noted import Failure
+from repro_env.catalog.outputs import OUTSIDE
 from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
 from repro_env.flows.advice import Advisor
 from repro_env.flows.asked import (
@@ -315,6 +316,8 @@ def _finish(asked: Asked, recording: records.Recording, done: Done, tell: Tell) 
             atomic_write(asked.record, codec.pretty({"start": done.start, "end": done.end}))
         if asked.save is not None:
             save(done.folder / "files", asked.save)
+            if (done.folder / OUTSIDE).is_dir():
+                save(done.folder / OUTSIDE, asked.save / OUTSIDE)
     except OSError as error:
         problem = RecordError(
             f"cannot be written: {error.strerror}",

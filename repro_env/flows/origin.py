@@ -119,7 +119,7 @@ def source(run: Run, spec: Spec, folder: Path, *, here: Path, runs: Path, store:
         raise SourceError(
             f"its code ({fact.digest[:19]}…) is neither in the store nor beside the spec, nor is it the folder's or a commit's",
             where=run.folder.name,
-            hint=f"go to a clone of its repository, bring {fact.path} back to what it was then, or restore the spec's blobs",
+            hint=f"go to a clone of its repository, bring {committed.place(fact)} back to what it was then, or restore the spec's blobs",
         )
     tree = msgspec.structs.replace(source.tree, sha256=fact.digest)
     observed = msgspec.structs.replace(spec.observed, source=msgspec.structs.replace(source, tree=tree))

@@ -59,17 +59,16 @@ def settle(run: Run, store: Store) -> None:
     """Leave only outputs in the files of a run that was interrupted before it could do so itself."""
     if run.state != "interrupted":
         return
-    snapshot = store.layers.path(run.start.source.digest)
-    if snapshot is None:
-        return
     from repro_env.run import hostcopy, outside
     from repro_env.run.workspace import harvest
 
     with contextlib.suppress(OSError):
-        if run.start.runner == "host":
-            hostcopy.restore(run.folder, run.start.source.path)
-        harvest(run.files, snapshot)
         outside.settle(run.folder)
+        snapshot = store.layers.path(run.start.source.digest)
+        if snapshot is not None:
+            if run.start.runner == "host":
+                hostcopy.restore(run.folder, run.start.source.path)
+            harvest(run.files, snapshot)
 
 
 def chosen(run: Run, glob: str | None) -> tuple[Found, ...]:

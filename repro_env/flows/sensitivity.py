@@ -112,7 +112,9 @@ def over_seeds(asked: Asked, first: int, count: int, metric: Wanted, *, run: Cal
         start = start or done.start
         if done.start.source.seen != start.source.seen:
             raise SourceError(
-                "changed between two runs", where=start.source.path, hint="leave it alone meanwhile, or say --frozen"
+                "changed between two runs",
+                where=start.source.directory or start.source.path,
+                hint="leave it alone meanwhile, or say --frozen",
             )
         if done.start.data != start.data:
             raise DataError("changed between two runs", where="--data", hint="leave them alone meanwhile")

@@ -266,7 +266,8 @@ class Session:
 
     def _shown(self) -> tuple[str, ...]:
         """`Configuration.shown`, from the cache where all that decides it is as it was."""
-        key = settings.key(self._prefix) + repr((self.sources.indexes, self.sources.find_links, self.sources.replaces_default))
+        urls = [index.url for index in self.sources.indexes]
+        key = settings.key(self._prefix) + repr((urls, self.sources.find_links, self.sources.replaces_default))
         kept = self._cache.get("pip-settings", key) if self._cache is not None else None
         with contextlib.suppress(msgspec.DecodeError):
             if kept is not None and (known := codec.decoder(settings.Settings).decode(kept)).hold:

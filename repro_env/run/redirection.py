@@ -9,7 +9,6 @@ import contextlib
 import fcntl
 import os
 import select
-import socket
 import stat
 from collections.abc import Collection
 from pathlib import Path
@@ -95,32 +94,27 @@ class _Target:
     def __init__(self, stream: int) -> None:
         self.handle = stream
         self._is_own = False
-        self._socket: socket.socket | None = None
-        self._kind = stat.S_IFMT(os.fstat(stream).st_mode)
-        if self._kind == stat.S_IFSOCK:
-            self._socket = socket.socket(fileno=os.dup(stream))
-        elif self._kind == stat.S_IFIFO:
+        kind = stat.S_IFMT(os.fstat(stream).st_mode)
+        self._waits = kind in (stat.S_IFIFO, stat.S_IFSOCK)
+        if kind == stat.S_IFIFO:
             with contextlib.suppress(OSError):  # a pipe of another user's
                 self.handle = os.open(f"/proc/self/fd/{stream}", os.O_WRONLY | os.O_NONBLOCK | os.O_CLOEXEC)
                 self._is_own = True
 
     def write(self, data: bytes) -> int:
         """Write what is taken now. Returns the number of bytes. Raises `OSError`."""
+        if not self._waits:
+            write_all(self.handle, data)
+            return len(data)
         try:
-            if self._socket is not None:
-                return self._socket.send(data, socket.MSG_DONTWAIT)
             if self._is_own:
                 return os.write(self.handle, data)
-            if self._kind == stat.S_IFIFO:  # what poll(2) promises to fit
-                return os.write(self.handle, data[: select.PIPE_BUF]) if select.select([], [self.handle], [], 0)[1] else 0
+            # What is sure to fit when poll(2) says that something does.
+            return os.write(self.handle, data[: select.PIPE_BUF]) if select.select([], [self.handle], [], 0)[1] else 0
         except BlockingIOError:
             return 0
-        write_all(self.handle, data)
-        return len(data)
 
     def close(self) -> None:
-        if self._socket is not None:
-            self._socket.close()
         if self._is_own:
             os.close(self.handle)
 

@@ -12,7 +12,7 @@ from repro_env.model.sources import Index, LockedFile, PackageSources
 from repro_env.store.facts import FactCache
 
 HEX = "ab" * 32
-TORCH = "https://wheels.example/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
+TORCH = "https://wheels.test/torch-2.13.0%2Bcpu-cp311-cp311-linux_x86_64.whl"
 LOCKED = LockedFile(TORCH, HEX, "")
 
 
@@ -32,18 +32,18 @@ def named(project: Path, **variables: str) -> PackageSources:
 def test_indexes_of_uv(project: Path, tmp_path: Path) -> None:
     (project / "pyproject.toml").write_text("""
         [tool.uv]
-        extra-index-url = ["https://extra.example/simple/"]
+        extra-index-url = ["https://extra.test/simple/"]
         find-links = ["wheels"]
         [[tool.uv.index]]
         name = "pytorch-cpu"
-        url = "https://torch.example/whl/cpu"
+        url = "https://torch.test/whl/cpu"
         explicit = true
         [[tool.uv.index]]
         name = "unused"
-        url = "https://unused.example/simple"
+        url = "https://unused.test/simple"
         explicit = true
         [[tool.uv.index]]
-        url = "https://own.example/simple"
+        url = "https://own.test/simple"
         default = true
         [[tool.uv.index]]
         url = "./flat"
@@ -55,42 +55,42 @@ def test_indexes_of_uv(project: Path, tmp_path: Path) -> None:
     """)
     user = tmp_path / "home/.config/uv/uv.toml"
     user.parent.mkdir(parents=True)
-    user.write_text('[pip]\nextra-index-url = ["https://user.example/simple"]\n')
+    user.write_text('[pip]\nextra-index-url = ["https://user.test/simple"]\n')
     found = named(project)
     assert found.problems == ()
     assert found.replaces_default
     assert found.indexes == (
-        Index("https://extra.example/simple"),
-        Index("https://torch.example/whl/cpu", frozenset({"torch", "torch-vision"})),
-        Index("https://own.example/simple"),
-        Index("https://user.example/simple"),
+        Index("https://extra.test/simple"),
+        Index("https://torch.test/whl/cpu", frozenset({"torch", "torch-vision"})),
+        Index("https://own.test/simple"),
+        Index("https://user.test/simple"),
     )
     assert found.find_links == (str(project / "wheels"), str(project / "flat"))
-    assert look(None, {"HOME": str(project.parent)}).indexes[0] == Index("https://user.example/simple")
+    assert look(None, {"HOME": str(project.parent)}).indexes[0] == Index("https://user.test/simple")
     assert named(project, UV_NO_CONFIG="1") == PackageSources()
-    (tmp_path / "one.toml").write_text('index-url = "https://one.example/simple"\n')
-    assert named(project, UV_CONFIG_FILE=str(tmp_path / "one.toml")).indexes == (Index("https://one.example/simple"),)
+    (tmp_path / "one.toml").write_text('index-url = "https://one.test/simple"\n')
+    assert named(project, UV_CONFIG_FILE=str(tmp_path / "one.toml")).indexes == (Index("https://one.test/simple"),)
 
 
 def test_variables_of_uv_name_indexes_and_hold_credentials(project: Path) -> None:
     (project / "uv.toml").write_text(
-        '[[index]]\nname = "in-house"\nurl = "https://a.example/simple"\n[[index]]\nname = "b"\nurl = "https://old.example"\n'
+        '[[index]]\nname = "in-house"\nurl = "https://a.test/simple"\n[[index]]\nname = "b"\nurl = "https://old.test"\n'
     )
     found = named(
         project,
-        UV_INDEX="b=https://new.example/simple https://c.example/simple?a=b",
-        UV_DEFAULT_INDEX="https://d.example/simple",
+        UV_INDEX="b=https://new.test/simple https://c.test/simple?a=b",
+        UV_DEFAULT_INDEX="https://d.test/simple",
         UV_INDEX_IN_HOUSE_USERNAME="ann",
         UV_INDEX_IN_HOUSE_PASSWORD="p/w",
-        UV_FIND_LINKS="https://links.example/a.html,/srv/wheels",
+        UV_FIND_LINKS="https://links.test/a.html,/srv/wheels",
     )
     assert [index.url for index in found.indexes] == [
-        "https://new.example/simple",
-        "https://c.example/simple?a=b",
-        "https://d.example/simple",
-        "https://ann:p%2Fw@a.example/simple",
+        "https://new.test/simple",
+        "https://c.test/simple?a=b",
+        "https://d.test/simple",
+        "https://ann:p%2Fw@a.test/simple",
     ]
-    assert found.find_links == ("https://links.example/a.html", "/srv/wheels")
+    assert found.find_links == ("https://links.test/a.html", "/srv/wheels")
     assert found.replaces_default
 
 
@@ -98,7 +98,7 @@ def test_sources_of_poetry_pdm_and_requirements_files(project: Path) -> None:
     (project / "pyproject.toml").write_text("""
         [[tool.poetry.source]]
         name = "torch-cpu"
-        url = "https://torch.example/whl/cpu"
+        url = "https://torch.test/whl/cpu"
         priority = "explicit"
         [[tool.poetry.source]]
         name = "PyPI"
@@ -109,26 +109,26 @@ def test_sources_of_poetry_pdm_and_requirements_files(project: Path) -> None:
         vision = [{ version = "*", source = "torch-cpu" }]
         [[tool.pdm.source]]
         name = "pypi"
-        url = "https://pdm.example/simple"
+        url = "https://pdm.test/simple"
         [[tool.pdm.source]]
         name = "links"
-        url = "https://links.example/"
+        url = "https://links.test/"
         type = "find_links"
         [[tool.pdm.source]]
         name = "private"
-        url = "https://${USER}@private.example/simple"
+        url = "https://${USER}@private.test/simple"
     """)
-    (project / "requirements-dev.txt").write_text("numpy\n--extra-index-url https://pip.example/simple\n -f=./wheels\n")
+    (project / "requirements-dev.txt").write_text("numpy\n--extra-index-url https://pip.test/simple\n -f=./wheels\n")
     found = named(project, POETRY_HTTP_BASIC_TORCH_CPU_USERNAME="ann", POETRY_HTTP_BASIC_TORCH_CPU_PASSWORD="pw")
     assert found.indexes == (
-        Index("https://ann:pw@torch.example/whl/cpu", frozenset({"torch", "vision"})),
-        Index("https://pdm.example/simple"),
-        Index("https://pip.example/simple"),
+        Index("https://ann:pw@torch.test/whl/cpu", frozenset({"torch", "vision"})),
+        Index("https://pdm.test/simple"),
+        Index("https://pip.test/simple"),
     )
-    assert found.find_links == ("https://links.example/", str(project / "wheels"))
+    assert found.find_links == ("https://links.test/", str(project / "wheels"))
     assert found.replaces_default
     (problem,) = found.problems
-    assert "private.example/simple needs a variable" in problem
+    assert "private.test/simple needs a variable" in problem
 
 
 UV = f"""
@@ -136,12 +136,12 @@ version = 1
 [[package]]
 name = "torch"
 version = "2.13.0+cpu"
-source = {{ registry = "https://torch.example/whl/cpu" }}
-sdist = {{ url = "https://wheels.example/torch.tar.gz", hash = "sha256:{HEX}" }}
+source = {{ registry = "https://torch.test/whl/cpu" }}
+sdist = {{ url = "https://wheels.test/torch.tar.gz", hash = "sha256:{HEX}" }}
 wheels = [
     {{ url = "{TORCH}", hash = "sha256:{HEX}", size = 1 }},
     {{ url = "file:///etc/x-1-py3-none-any.whl", hash = "sha256:{HEX}" }},
-    {{ url = "https://wheels.example/y-1-py3-none-any.whl", hash = "md5:00" }},
+    {{ url = "https://wheels.test/y-1-py3-none-any.whl", hash = "md5:00" }},
 ]
 [[package]]
 name = "mine"
@@ -169,7 +169,7 @@ files = [{{ url = "{TORCH}", hash = "sha256:{HEX}" }}, {{ file = "other.whl", ha
 @pytest.mark.parametrize(
     ("name", "text", "file"),
     [
-        ("uv.lock", UV, LockedFile(TORCH, HEX, "https://torch.example/whl/cpu")),
+        ("uv.lock", UV, LockedFile(TORCH, HEX, "https://torch.test/whl/cpu")),
         ("pylock.toml", PYLOCK, LOCKED),
         ("pylock.gpu.toml", PYLOCK, LOCKED),
         ("pdm.lock", PDM, LOCKED),
@@ -198,11 +198,11 @@ def test_a_lock_file_is_remembered_unless_it_may_hold_a_credential(project: Path
 
 def test_a_poetry_lock_names_the_index_of_a_package(project: Path) -> None:
     package = '[[package]]\nname = "{}"\nversion = "1"\nfiles = [{{file = "x.whl", hash = "sha256:00"}}]\n'
-    source = '[package.source]\ntype = "legacy"\nurl = "https://torch.example/whl/cpu"\nreference = "torch-cpu"\n'
+    source = '[package.source]\ntype = "legacy"\nurl = "https://torch.test/whl/cpu"\nreference = "torch-cpu"\n'
     (project / "poetry.lock").write_text(package.format("numpy") + package.format("torch") + source)
-    assert named(project).indexes == (Index("https://torch.example/whl/cpu", frozenset({"torch"})),)
-    (project / "uv.toml").write_text('index-url = "https://torch.example/whl/cpu/"\n')
-    assert named(project).indexes == (Index("https://torch.example/whl/cpu"),)
+    assert named(project).indexes == (Index("https://torch.test/whl/cpu", frozenset({"torch"})),)
+    (project / "uv.toml").write_text('index-url = "https://torch.test/whl/cpu/"\n')
+    assert named(project).indexes == (Index("https://torch.test/whl/cpu"),)
 
 
 @pytest.mark.parametrize(
@@ -229,7 +229,7 @@ def test_files_are_bounded_and_no_special_file_is_read(project: Path, monkeypatc
     monkeypatch.setattr(packagemanagers, "LARGEST", 1000)
     (project / "uv.lock").write_text(UV + "#" * 1000)
     (project / "pdm.lock").symlink_to("/dev/zero")
-    indexes = "\n".join(f"[[index]]\nurl = 'https://{number}.example'" for number in range(20))
+    indexes = "\n".join(f"[[index]]\nurl = 'https://{number}.test'" for number in range(20))
     (project / "uv.toml").write_text(indexes)
     monkeypatch.setattr(packagemanagers, "MOST", 10)
     found = named(project)

@@ -53,29 +53,27 @@ def test_a_group_without_a_command_shows_its_help(words: list[str], capsys: pyte
     assert capsys.readouterr().err.startswith(f"Usage: {' '.join(['repro-env', *words])} [OPTIONS] COMMAND")
 
 
-def commands(found: Any, words: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Every command and every group, by its words."""
-    yield words
+def commands(found: Any, words: tuple[str, ...] = ()) -> Iterator[Any]:
+    """Every command and every group."""
+    yield pytest.param(found, id=" ".join(words))
     for name, below in getattr(found, "commands", {}).items():
         yield from commands(below, (*words, name))
 
 
-@pytest.mark.parametrize("words", list(commands(app.parser(None))), ids=" ".join)
-def test_every_command_can_be_quiet_or_verbose(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", list(commands(app.parser(None))))
+def test_every_command_can_be_quiet_or_verbose(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*options: str) -> None:
-        command = app.parser(words[0] if words else None)
-        for word in words:
-            command = command.commands[word]
-        command.callback = lambda **_: None
         needed = [param for param in command.params if param.param_type_name == "argument" and param.required]
         say.Screen.level = "normal"
         command.main([*options, *("x" for _ in needed)], prog_name="repro-env", standalone_mode=False)
 
     wrong = (UsageError, typer.BadParameter.__mro__[2])  # a group needs a command, exec and sensitivity need one to run
-    assert app.run([*words, "--help"]) == 0
+    with contextlib.suppress(typer.Exit):
+        run("--help")
     helped = capsys.readouterr().out
     assert "-q, --quiet " in helped
     assert "-v, --verbose " in helped
+    command.callback = lambda **_: None
     for option, level in say.LEVELS.items():
         with contextlib.suppress(*wrong):
             run(option)

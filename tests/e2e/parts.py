@@ -17,6 +17,18 @@ from tests.parts import need
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).with_name("repro-env")
+WRITES_OUTSIDE = """
+import os, sys
+for path in ("../out/w.pt", "~/results/x", "/scratch/me/y", "made.txt", "~/.cache/hub/x", "/tmp/left"):
+    path = os.path.expanduser(path)
+    os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+    with open(path, "w") as file:
+        file.write("x" * 1000)
+print("epoch 1\\x07")
+print(os.environ.get("SERVICE_TOKEN", "quite-a-secret-value-1"))
+print("to stderr", file=sys.stderr)
+"""
+"""Results where public training scripts write theirs, caches and temporary files, and something to print."""
 HIDDEN = ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT", "PYTHONPATH", "PYTHONHOME", "PYTHONHASHSEED")
 
 

@@ -140,8 +140,6 @@ def test_a_clone_without_blobs_is_green_and_its_next_job_finds_the_image_in_the_
     assert "edited" in again.log.splitlines(), "the code of the checkout runs"
     assert again.steps["Save the store"] == "skipped", "it was there"
     shutil.rmtree(runner.workspace / "repro")
-    named = runner.run(spec=captured.reference)
-    assert named.outputs["verdict"] == "drifted", "the code of the checkout is compared with a spec in a registry"
     git(runner.workspace, "checkout", "-q", "HEAD~2", "--", ".")
     named = runner.run(spec=captured.reference)
     assert named.good, named.log
@@ -156,7 +154,7 @@ def test_what_is_missing_in_a_clone_is_said_with_what_to_do(captured: Captured, 
     (command,) = job.commands
     assert command.name == "error"
     assert "the base is not there" in command.message
-    assert "commit the remote.json that `repro-env push` writes there" in job.summary
+    assert "commit the remote.json that `repro-env push` writes" in job.summary
 
 
 def test_one_changed_package_is_red_at_its_file(captured: Captured, runner: Runner) -> None:
@@ -284,7 +282,8 @@ def test_only_a_runner_of_github_that_refuses_namespaces_is_set_up(tmp_path: Pat
 
 def examples() -> list[str]:
     """The workflows that the documents show."""
-    return re.findall(r"```yaml\n(.*?)```\n", (ROOT / "docs" / "how-to.md").read_text(), re.DOTALL)
+    shown = re.findall(r"```yaml\n(.*?)```\n", (ROOT / "docs" / "how-to.md").read_text(), re.DOTALL)
+    return [text for text in shown if "\njobs:" in text]
 
 
 def test_the_workflows_keep_the_schema_and_the_rules_of_security(tmp_path: Path) -> None:

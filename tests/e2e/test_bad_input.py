@@ -232,24 +232,6 @@ def test_a_command_that_runs_out_of_memory(small: parts.Project) -> None:
     assert "MemoryError" in done.err
 
 
-def test_data_that_is_changed_or_missing(small: parts.Project, tmp_path: Path) -> None:
-    folder = tmp_path / "project"
-    made = parts.project(folder, small.python, small.store)
-    (tmp_path / "data").mkdir()
-    (tmp_path / "data" / "x").write_text("1")
-    parts.lay(parts.large_blobs(small.folder), folder)
-    made.capture("--data", "../data")
-    assert made.run("exec", "cat", "../data/x").out == "1"
-    (tmp_path / "data" / "x").write_text("2")
-    refused(made.run("exec", "true", code=17), "differs from the capture", "--data-changed")
-    refused(made.run("exec", "--data", "../data", "true", code=17), "--data-changed")
-    assert made.run("exec", "--data", "../data", "--data-changed", "cat", "../data/x").out == "2"
-    (tmp_path / "data").rename(tmp_path / "other")
-    refused(made.run("exec", "true", code=17), "is not there", f"--data PATH:{tmp_path / 'data'}")
-    (tmp_path / "other" / "x").write_text("1")
-    assert made.run("exec", "--data", f"../other:{tmp_path / 'data'}", "cat", "../data/x").out == "1"
-
-
 def test_drift_is_refused_on_the_host(small: parts.Project, ground: Path, tmp_path: Path) -> None:
     folder = tmp_path / "project"
     python = parts.venv(folder / ".venv", "mdurl==0.1.2", own_pip=False)

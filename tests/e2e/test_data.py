@@ -97,6 +97,8 @@ def test_a_clone_has_the_data_beside_it(made: parts.Project, tmp_path: Path) -> 
         said = parts.one_sentence(made.run("exec", "train.py", cwd=clone, code=17))
         assert f"{tmp_path}/data: differs from the capture" in said
         assert "--data-changed" in said
+        elsewhere = f"{made.folder.parent}/away:{made.folder.parent}/data"
+        assert made.run("exec", "--data", elsewhere, "train.py", cwd=clone).out == EXPECTED
         done = made.run("exec", "--data", "../data", "--data-changed", "train.py", cwd=clone)
         assert done.out == EXPECTED.replace("beside", "BESIDE")
     finally:

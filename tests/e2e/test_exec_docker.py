@@ -26,6 +26,13 @@ def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project,
         assert ours["end"]["outputs"] == theirs["end"]["outputs"] != []
         same = ("command", "cwd", "data", "given", "host", "image", "network", "seed", "source", "spec")
         assert {name: ours["start"][name] for name in same} == {name: theirs["start"][name] for name in same}
+        (small.folder / "results.py").write_text(parts.WRITES_OUTSIDE)
+        done = small.run("exec", "--runner", "docker", "results.py")
+        assert "kept outside the project: 3 files (3.0 kB)" in done.err
+        end = json.loads(small.run("runs", "show", "--json").out)["end"]
+        there = {"made.txt", f"{Path.home()}/results/x", "/scratch/me/y", f"{small.folder.parent}/out/w.pt"}
+        assert {output["path"] for output in end["outputs"]} == there
+        assert {log["path"]: log["size"] for log in end["console"]} == {"stdout.log": 32, "stderr.log": 10}
         said = small.run("exec", "-v", "--runner", "docker", "-c", "import edited_or_not, sys", code=1)
         assert "loading" not in said.err
         clone = tmp_path / "a clone"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -50,6 +51,49 @@ def test_console_scripts_start_the_python_beside_them(small: parts.Project) -> N
     assert small.run("exec", "sh", "-c", "command -v pygmentize").out.strip() == str(
         small.folder / ".venv" / "bin" / "pygmentize"
     )
+
+
+def test_results_outside_the_project_and_the_console_are_kept(small: parts.Project, tmp_path: Path) -> None:
+    """Each as the script of a user writes it, in one run; compared, copied, printed, and bounded."""
+    (small.folder / "results.py").write_text(parts.WRITES_OUTSIDE)
+    secret = {"SERVICE_TOKEN": "quite-a-secret-value-1"}
+    done = small.run("exec", "results.py", env=secret)
+    home = Path.home()
+    there = {f"{home}/results/x", "/scratch/me/y", f"{small.folder.parent}/out/w.pt"}
+    assert "kept outside the project: 3 files (3.0 kB)" in done.err
+    end = json.loads(small.run("runs", "show", "--json").out)["end"]
+    assert {output["path"] for output in end["outputs"]} == {*there, "made.txt"}
+    assert end.get("lost") is None
+    small.run("runs", "get", "latest", "--to", tmp_path / "all")
+    assert set(parts.digests(tmp_path / "all")) == {"made.txt", *(f"outside{path}" for path in there)}
+    small.run("runs", "get", "latest", f"{home}/results", "--to", tmp_path / "few")
+    assert set(parts.digests(tmp_path / "few")) == {f"outside{home}/results/x"}
+    logs = small.run("runs", "logs")
+    assert (logs.out, logs.err) == ("epoch 1\\x07\n<redacted>\n", "to stderr\n")
+    said = small.run("verify", "latest", "--result", "stdout.log", env=secret)
+    assert "5 results" in said.out, "four files and what was printed"
+    lost = small.run("exec", "--keep-outside", "1500", "results.py", code=19)
+    assert "2 files (2.0 kB) that the command wrote outside the project were not kept" in lost.err
+    assert "--keep-outside all" in lost.err
+    end = json.loads(small.run("runs", "show", "--json").out)["end"]
+    assert (end["outcome"]["exit_code"], end["lost"]["files"], len(end["outputs"])) == (0, 2, 2)
+    failed = small.run("exec", "--keep-outside", "0", "-c", f"{parts.WRITES_OUTSIDE}\nsys.exit(5)", code=5)
+    assert "3 files (3.0 kB)" in failed.err
+
+
+def test_the_log_of_a_run_is_followed_until_it_ends(small: parts.Project) -> None:
+    code = "import time; print('begun', flush=True); time.sleep(3); print('over', flush=True); time.sleep(60)"
+    words = [str(parts.COMMAND), "exec", "-c", code]
+    with subprocess.Popen(words, cwd=small.folder, env=parts.environ(small.store), stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "begun\n"
+        words = [str(parts.COMMAND), "runs", "logs", "--follow"]
+        with subprocess.Popen(words, cwd=small.folder, env=parts.environ(small.store), stdout=subprocess.PIPE, text=True) as logs:
+            assert logs.stdout is not None
+            assert [logs.stdout.readline(), logs.stdout.readline()] == ["begun\n", "over\n"]
+            assert logs.poll() is None
+            run.send_signal(signal.SIGTERM)
+            assert logs.wait(30) == 0
 
 
 def test_who_and_where(small: parts.Project) -> None:

@@ -41,7 +41,7 @@ def test_an_unactivated_venv_above_is_captured_checked_and_run(monorepo: parts.P
         assert f"the captured environment is used, and not {other} ($VIRTUAL_ENV)" in err
     assert ran.out.strip() == str(venv)
 
-    named = monorepo.run("capture", "--output", tmp_path / "named", env=active).err.splitlines()
+    named = monorepo.run("capture", "--data", "/gone", env=active, code=17).err.splitlines()  # which is found out later
     assert named[0] == f"python  {other}/bin/python ($VIRTUAL_ENV)"
     assert named[1].endswith(f"to use that one instead: --python {venv}")
 

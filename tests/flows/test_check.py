@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import msgspec
@@ -10,7 +11,7 @@ import pytest
 from repro_env.flows import check as story
 from repro_env.flows.check import Asked, check, under
 from repro_env.model.environment import Variable, Variables
-from repro_env.model.errors import DriftError
+from repro_env.model.errors import DriftError, InterpreterError
 from repro_env.model.image import Config
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Silent
@@ -49,7 +50,12 @@ def test_variables_are_compared_by_themselves(spec: Spec) -> None:
 
 def test_a_spec_that_was_not_captured_here_is_asked_about(spec: Spec, tmp_path: Path) -> None:
     with pytest.raises(DriftError, match="not captured here"):
-        check(spec, tmp_path / "repro", Asked(environ={}), store=Store.open(), tell=Silent())
+        check(
+            spec, tmp_path / "repro", Asked(environ={"PATH": str(Path(sys.executable).parent)}), store=Store.open(), tell=Silent()
+        )
+    active = Asked(environ={"VIRTUAL_ENV": "/gone"})
+    with pytest.raises(InterpreterError, match=r"\$VIRTUAL_ENV \(/gone\)"):  # it is the one that is looked at
+        check(spec, tmp_path / "repro", active, store=Store.open(), tell=Silent())
 
 
 def test_a_spec_without_code_has_no_project(spec: Spec, tmp_path: Path) -> None:

@@ -68,7 +68,6 @@ def test_everything_that_may_be_taken_away_is() -> None:
     made = to_container(launch(), PLACE)
     host: Any = made["HostConfig"]
     assert (made["User"], made["Image"], made["Hostname"]) == ("1000:100", DIGEST, "repro-env")
-    assert host["ReadonlyRootfs"] is True
     assert host["CapDrop"] == ["ALL"]
     assert "no-new-privileges" in host["SecurityOpt"]
     assert (host["NetworkMode"], host["IpcMode"], host["ShmSize"]) == ("none", "private", 1 << 30)

@@ -55,7 +55,7 @@ def test_a_command_that_cannot_start_is_named(place: Place, argv: list[str], err
     assert ran.answer.error == error
     for word in words:
         assert word in ran.answer.message
-    assert [path.name for path in ran.folder.iterdir()] == ["files"]
+    assert sorted(path.name for path in ran.folder.iterdir()) == ["files", "stderr.log", "stdout.log"]
 
 
 def test_a_working_directory_that_is_not_there_is_named(place: Place) -> None:

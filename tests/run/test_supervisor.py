@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from repro_env.run import outside
 from tests.run.conftest import REPOSITORY, Place, environ
 from tests.run.driver import Answer
 
@@ -162,7 +163,10 @@ def test_a_killed_supervisor_leaves_no_process_and_no_mount(live: Callable[..., 
     deadline = time.monotonic() + 100
     while (run.folder / ".scratch").exists() and time.monotonic() < deadline:  # the last process may still be going
         place.sh(":")
-    assert sorted(path.name for path in run.folder.iterdir()) == ["files"]
+    there = sorted(path.name for path in run.folder.iterdir())
+    assert there == [".outside.json", "files", "outside", "stderr.log", "stdout.log"]
+    outside.settle(run.folder)
+    assert list((run.folder / "outside").iterdir()) == [], "nothing of ours is taken for an output"
 
 
 def _processes(name: str) -> list[int]:
@@ -249,7 +253,7 @@ plan = msgspec.json.decode(Path(sys.argv[2]).read_bytes(), type=Plan)
 store = Path(plan.store)
 trees = [store / "layers" / one.removeprefix("sha256:") for one in (*plan.launch.layers, plan.launch.snapshot)]
 with contextlib.ExitStack() as stack:
-    stage = Early(plan.launch, Path(plan.folder), trees[:-1], trees[-1], BEST, store / "merged", None, "/bin/python", stack)
+    stage = Early(plan.launch, Path(plan.folder), trees[:-1], trees[-1], BEST, store / "merged", None, "/bin/python", None, stack)
     print("status", os.waitstatus_to_exitcode(supervise(plan.launch, stage).status))
 """
 
