@@ -149,7 +149,7 @@ def test_seeds_are_compared_on_the_host_without_touching_the_tree(session: Sessi
 def test_data_that_no_record_names_are_a_reason_and_no_difference(session: Session) -> None:
     session.run("exec", "--runner", "host", "train.py")
     done = session.run("verify", "--runner", "host", code=1)
-    assert "nothing was compared: the command ended with exit code 1, then with 0" in done.out
+    assert "nothing was compared: the command ended with exit code 1 and not 0" in done.out
     assert "the recorded run was on the host, where it could read every file: name what it read with --data" in done.out
     done = session.run("verify", "--runner", "host", "--data", "../data", "--ignore", "w.npy")
     assert f"other data in {session.project.folder.parent / 'data'}, since the record does not name them" in done.out
