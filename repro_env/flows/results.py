@@ -98,9 +98,11 @@ def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
 
 
 def kinds(side: Side, globs: Globs) -> set[outputs.Kind]:
-    """The kinds of all that a run left: outputs, links, and files of the source that it deleted."""
+    """The kinds of all that a run left: outputs, links, files of the source that it deleted, and what it printed."""
     links = [line.partition(" -> ")[0] for line in side.end.others if " -> " in line]
-    return {globs.of(path) for path in (*side.digests, *side.end.removed, *links)}
+    return {
+        globs.of(path) for path in (*side.digests, *side.end.removed, *links, *(log.path for log in side.end.console if log.size))
+    }
 
 
 def without_outside(side: Side) -> tuple[Side, int]:

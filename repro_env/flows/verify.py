@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import signal
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -16,13 +15,12 @@ import msgspec
 
 from repro_env.catalog import records
 from repro_env.catalog.records import Run
-from repro_env.flows import bytecode, logs, origin, results, streams
+from repro_env.flows import bytecode, origin, results, streams
 from repro_env.flows.asked import Asked
 from repro_env.flows.execute import Backend, Done, execute, host_facts
 from repro_env.flows.looker import Look, looker
 from repro_env.flows.results import Globs
 from repro_env.flows.runs import where
-from repro_env.model.errors import RecordError
 from repro_env.model.run import End, RunnerName
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Details, Tell
@@ -33,8 +31,6 @@ from repro_env.verify import verdict as judging
 from repro_env.verify.verdict import Here, Promise, Verdict
 
 _NAMED = 3
-_LINES, _LONGEST = 10, 300
-"""Lines of a failed command's output that are shown, and characters of each."""
 _STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
@@ -132,8 +128,6 @@ def verify(
             return Verified(run=run, verdict=found, folder=kept, stopped=stopped)
         if problem := _unheld(run, end, done):
             return Verified(run=run, verdict=judging.verdict((), promise, problem=problem), folder=kept)
-        if outcome.exit_code and outcome.exit_code != end.outcome.exit_code and not wanted.output:
-            _tail(done, tell)
         right = results.side(done.folder, done.end, mounts)
         if run.start.runner == "host" and left.copy is None:
             right, outside = results.without_outside(right)
@@ -152,13 +146,6 @@ def verify(
                 first=results.first_step(run.folder, done.folder),
             )
         return Verified(run=run, verdict=found, folder=kept)
-
-
-def _tail(done: Done, tell: Tell) -> None:
-    """Report the last lines that a command printed which nobody saw."""
-    with contextlib.suppress(RecordError):
-        for _, text in deque(logs.printed(done.folder, follow=False), maxlen=_LINES):
-            tell(f"| {text[:_LONGEST]}")
 
 
 def _name(number: int) -> str:

@@ -60,7 +60,7 @@ def make(
     for bind in list(cover(writable, image, targets, private)):  # before there are points in it
         binds.append(bind)
         if not bind.read_only:
-            below = [target for target in targets if target.startswith(bind.target + "/")]
+            below = [target for target in (*targets, *writable) if target.startswith(bind.target + "/")]
             points = [Point(target[len(bind.target) + 1 :], is_folder(target)) for target in below]
             make_points(Path(bind.source), points)
     binds += _submounts(launch)

@@ -64,5 +64,5 @@ def test_a_summary_is_one_block_of_html_below_the_limit_of_github() -> None:
 
 
 def test_secrets_are_in_no_annotation_and_no_summary() -> None:
-    url = "https://ann:s3cret-pass@index.example/simple"
+    url = "https://ann:s3cret-pass@index.example.com/simple"
     assert "s3cret-pass" not in github.annotation(url, title="x") + github.summary(url, url, [((url,), [[url]])], url)

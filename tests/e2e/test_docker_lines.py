@@ -59,9 +59,10 @@ def hints() -> list[str]:
 
 
 def named(line: str) -> str:
-    """The line with the name of the test's image, and nothing else changed."""
+    """The line with the name of the test's image and without its comment, and nothing else changed."""
+    line = re.sub(r"\s+#.*", "", line)
     line = re.sub(r"\{[\w.]+\}|registry\.example\.com/team/train:v1", IMAGE, line)
-    place = r"(?<=--tag )train\b" if " build " in line else r"(?<= )train(?= python|\s*(?:#|$))"
+    place = r"(?<=--tag )train\b" if " build " in line else r"(?<= )train(?= python|$)"
     return re.sub(place, IMAGE, line)
 
 
@@ -147,9 +148,9 @@ def test_no_docker_line_of_the_docs_is_outside_a_block() -> None:
 
 def test_every_docker_line_of_the_docs_and_hints_runs(project: parts.Project) -> None:
     lines = [*map(named, [*lines_of_docs(), *hints()])]
-    builds = [line for line in lines if " build " in line]
+    builds = [line for line in dict.fromkeys(lines) if " build " in line]
     others = [line for line in dict.fromkeys(lines) if line not in builds]
-    assert len(builds) >= 3
+    assert len(builds) >= 2
     assert len(others) >= 8
     for line in builds:
         STAGES.extend(re.findall(r"^ ---> ([0-9a-f]{12})$", run(line, project.folder), re.MULTILINE))

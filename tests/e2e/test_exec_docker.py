@@ -68,6 +68,6 @@ def test_gpus_are_the_docker_runners(small: parts.Project) -> None:
     for words, said in (
         (("--gpus", "1"), "--runner docker"),
         (("--runner", "host", "--gpus", "all"), "all GPUs"),
-        (("--runner", "docker", "--gpus", "two"), "no number"),
+        (("--runner", "docker", "--gpus", "two"), "must be a number"),
     ):
         assert said in parts.one_sentence(small.run("exec", *words, "hello.py", code=2))

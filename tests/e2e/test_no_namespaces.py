@@ -129,7 +129,9 @@ def test_a_private_copy_cannot_write_to_the_users_files(session: Session) -> Non
     assert session.files() == there
     run = session.record()["end"]
     assert "writes: only in the copy, its home and temporary directory, by Landlock" in json.dumps(run["outcome"])
-    assert [output["path"] for output in run["outputs"]] == ["out/metrics.json", "own.txt", "result.txt", "w.npy"]  # type: ignore[attr-defined]
+    outside = [f"{session.home}/.seen", f"{around}/results/r.txt"]
+    inside = ["out/metrics.json", "own.txt", "result.txt", "w.npy"]
+    assert [output["path"] for output in run["outputs"]] == [*outside, *inside]  # type: ignore[attr-defined]
     assert not list(Path(os.environ.get("TMPDIR") or "/tmp").glob(f"repro-env-{os.getuid()}-*/home"))
 
 
@@ -147,7 +149,8 @@ def test_seeds_are_compared_on_the_host_without_touching_the_tree(session: Sessi
 def test_data_that_no_record_names_are_a_reason_and_no_difference(session: Session) -> None:
     session.run("exec", "--runner", "host", "train.py")
     done = session.run("verify", "--runner", "host", code=1)
-    assert "nothing was compared: the command ended with exit code 1, then with 0; the recorded run was on the host" in done.out
+    assert "nothing was compared: the command ended with exit code 1 and not 0" in done.out
+    assert "the recorded run was on the host, where it could read every file: name what it read with --data" in done.out
     done = session.run("verify", "--runner", "host", "--data", "../data", "--ignore", "w.npy")
     assert f"other data in {session.project.folder.parent / 'data'}, since the record does not name them" in done.out
 
@@ -160,3 +163,12 @@ def test_code_that_the_environment_imports_from_the_directory_must_be_that_of_th
     (session.project.folder / "helper.py").write_text("")
     done = session.run("verify", "--runner", "host", code=18)
     assert "and its files differ from those of the run" in done.err
+
+
+def test_the_host_runner_runs_a_copy_of_the_project_where_the_copy_is(small: parts.Project, tmp_path: Path) -> None:
+    before = sorted(small.folder.rglob("*.txt"))
+    shutil.copytree(small.folder, tmp_path / "small", ignore=shutil.ignore_patterns(".venv", "runs", "made.txt"))
+    other = small._replace(folder=tmp_path / "small")
+    assert other.run("exec", "--runner", "host", "hello.py").out == f"hello from {tmp_path}/small/hello.py\n"
+    assert (tmp_path / "small" / "made.txt").is_file()
+    assert sorted(small.folder.rglob("*.txt")) == before

@@ -175,12 +175,12 @@ def test_a_command_sees_the_same_and_leaves_the_same(each: Place) -> None:
     assert (outcome.exit_code, outcome.signal, outcome.out_of_memory) == (7, 0, False)
     assert outcome.isolation == ("docker" if each.engine else "embedded")
     assert (ran.files, ran.answer.removed) == ({"out.txt": "new\n"}, ("old.txt",))
-    assert sorted(path.name for path in ran.folder.iterdir()) == ["files"]
+    assert sorted(path.name for path in ran.folder.iterdir() if path.suffix != ".log") == ["files"]
     if each.engine:
         with engines.opened(each.engine) as engine:
             product = f"engine: {engine.facts.product} {engine.facts.version}"
             assert not engine.client.api.containers(all=True, filters={"label": f"{LABEL}={ran.folder}/.scratch"})
-        assert outcome.means == (product, "root: the engine's, read-only", "workspace: copy", "bytecode: none yet")
+        assert outcome.means == (product, "root: the engine's", "workspace: copy", "bytecode: none yet")
 
 
 def test_addresses_are_fixed_or_the_record_says_why_not(each: Place) -> None:
@@ -193,11 +193,8 @@ def test_addresses_are_fixed_or_the_record_says_why_not(each: Place) -> None:
         assert each.python(code, fixed_addresses=True).stdout == ran.stdout, "the order of a set of objects"
 
 
-def test_the_root_is_read_only_and_every_privilege_gone(contained: Place) -> None:
-    ran = contained.sh(
-        "for f in / /etc /opt/env /srv /usr; do (echo x > $f/mine) 2>/dev/null && echo wrote $f; done;"
-        "while read a b; do case $a in Cap*) echo $b;; esac; done < /proc/self/status"
-    )
+def test_every_privilege_is_gone(contained: Place) -> None:
+    ran = contained.sh("while read a b; do case $a in Cap*) echo $b;; esac; done < /proc/self/status")
     assert ran.stdout.split() == ["0000000000000000"] * 5
 
 
@@ -366,7 +363,7 @@ def test_a_plain_user_in_the_engines_group(
         assert ran.stdout.split() == [str(PLAIN), str(PLAIN)]
         assert ran.files == {"new": "new\n"}
         assert (ran.folder / "files/new").stat().st_uid == PLAIN
-        assert sorted(path.name for path in ran.folder.iterdir()) == ["files"]
+        assert sorted(path.name for path in ran.folder.iterdir() if path.suffix != ".log") == ["files"]
 
 
 def test_an_engine_that_goes_away_under_the_command(contained: Place, docker: tuple[str, str]) -> None:

@@ -39,7 +39,7 @@ def test_the_source_is_there_and_can_be_written(either: Place) -> None:
 def test_a_run_that_writes_nothing_leaves_nothing(either: Place) -> None:
     ran = either.sh(":")
     assert list((ran.folder / "files").iterdir()) == []
-    assert sorted(path.name for path in ran.folder.iterdir()) == ["files"]
+    assert sorted(path.name for path in ran.folder.iterdir() if path.suffix != ".log") == ["files"]
 
 
 @pytest.mark.parametrize(
