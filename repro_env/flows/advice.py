@@ -100,11 +100,10 @@ class Advisor(msgspec.Struct, frozen=True):
                 path = real  # a link of the project leads out of it: inside the run, it leads to the same absolute path
             if self._is_inside(path):
                 return
-            is_directory = os.path.isdir(here)  # noqa: PTH112
             parent = os.path.dirname(path)  # noqa: PTH120
             while parent.count("/") >= (3 if path.split("/")[1] in _USERS else 2) and not self._is_inside(parent):
                 path, parent = parent, os.path.dirname(parent)  # noqa: PTH120
-            write = f"; to write to it: --checkpoints {self._option(path)}" if is_directory else ""
+            write = f"; to write to it: --checkpoints {self._option(path)}" if os.path.isdir(self._here(path)) else ""  # noqa: PTH112
             yield f"{self._here(path)} is not in the run; to show it there: --data {self._option(path)}{write}"
         elif not _below(path, self.launch.workspace):
             parent = os.path.dirname(path)  # noqa: PTH120
