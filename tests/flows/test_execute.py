@@ -491,7 +491,9 @@ def test_what_a_failed_command_says_of_itself_is_not_trusted(place: Place, tmp_p
     ]
     hostile += [("module", "../../etc"), ("module", ""), ("program", "../x"), ("program", ""), ("path", "/\0"), ("read-only", "")]
     found = place.run(backend=Fake(fails(*hostile))).advice
-    assert found == (f"{tmp_path}/data is not in the run; to show it there: --data ../data; to write to it: --checkpoints ../data",)
+    assert found == (
+        f"{tmp_path}/data is not in the run; to show it there: --data ../data; to write to it: --checkpoints ../data",
+    )
 
 
 @pytest.mark.parametrize(
