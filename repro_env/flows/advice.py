@@ -80,11 +80,6 @@ class Advisor(msgspec.Struct, frozen=True):
                 if _is_module(Path(prefix, site, *name.split("."))):
                     yield f"{name} is installed in {prefix} now, but is not in the image; to add it: repro-env capture"
                     return
-        for entry in filter(None, self.asked.environ.get("PYTHONPATH", "").split(":")):
-            inside = os.path.normpath(os.path.join(self.launch.cwd, entry))  # noqa: PTH118
-            if _below(inside, self.launch.workspace) and _is_module(Path(self._here(inside), *name.split("."))):
-                yield f"{name} is found through PYTHONPATH here, and the run has none; to pass yours: --env PYTHONPATH"
-                return
 
     def _read_only(self, path: str) -> Iterator[str]:
         for mount in self.launch.mounts:

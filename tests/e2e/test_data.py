@@ -65,7 +65,7 @@ def test_capture_offers_data_that_the_code_mentions(captured: str) -> None:
     notes = [line.split(maxsplit=1)[1] for line in captured.splitlines() if line.startswith("note") and "--data" in line]
     assert notes == [
         "large.bin (300.0 MB, git-ignored) is not in the spec; if runs need it: --data large.bin",
-        "../other is outside the source and not in the spec; if runs need it: --data ../other",
+        "../other is outside the source and not in the spec; if runs read it: --data ../other",
     ]
 
 
@@ -139,14 +139,14 @@ def test_a_failed_command_is_told_what_brings_what_it_missed(made: parts.Project
 
 
 @pytest.mark.usefixtures("captured")
-def test_a_module_found_through_pythonpath_is_named_with_the_option(made: parts.Project) -> None:
+def test_entries_of_pythonpath_in_the_source_reach_the_run_and_its_repetition(made: parts.Project) -> None:
     (made.folder / "lib").mkdir()
-    (made.folder / "lib" / "local_module.py").touch()
-    env = {"PYTHONPATH": "lib"}
-    assert hint(made, "-c", "import local_module", env=env) == [
-        "local_module is found through PYTHONPATH here, and the run has none; to pass yours: --env PYTHONPATH"
-    ]
-    made.run("exec", "--env", "PYTHONPATH", "-c", "import local_module", env=env)
+    (made.folder / "lib" / "local_module.py").write_text("open('from-lib', 'w').close()")
+    stray = made.folder.parent / "stray"
+    made.run("exec", "-c", "import local_module, sys; print(sys.path)", env={"PYTHONPATH": f"lib:{stray}:/usr/../../lib"})
+    start = json.loads((made.folder / "runs" / "latest" / "start.json").read_text())
+    assert start["python_path"] == [f"{made.folder}/lib"]
+    assert "1 of 1 the same" in made.run("verify", "latest").out
 
 
 @pytest.mark.usefixtures("captured")
