@@ -25,6 +25,8 @@ from repro_env.store.store import Store
 _MOST = 2
 _RUNS = 20
 """Earlier runs that are searched for a file."""
+_DOWNLOADS = ("scikit_learn_data", ".cache/huggingface", ".cache/torch", "nltk_data", ".keras", "seaborn-data")
+"""In the home directory: where libraries keep what they download."""
 _USERS = ("home", "media", "mnt", "scratch")
 """Top directories that hold directories of users or whole disks: data is named from the third level on."""
 
@@ -56,7 +58,7 @@ class Advisor(msgspec.Struct, frozen=True):
         what = failure.what
         if failure.kind == "host":
             if not self.asked.network:
-                yield "the run has no network; to allow it: --network"
+                yield "the run has no network; to allow it: --network" + self._downloads()
         elif failure.kind == "program":
             yield from self._program(what)
         elif failure.kind == "module":
@@ -64,6 +66,12 @@ class Advisor(msgspec.Struct, frozen=True):
         elif what.startswith("/"):
             what = os.path.normpath(what)
             yield from self._path(what) if failure.kind == "path" else self._read_only(what)
+
+    def _downloads(self) -> str:
+        """The option for what libraries downloaded earlier, as the end of a line; empty if there is nothing."""
+        kept = [(name, f"{self.launch.user.home}/{name}") for name in _DOWNLOADS]
+        options = [f"--data ~/{name}" for name, path in kept if os.path.isdir(path) and not self._is_inside(path)]  # noqa: PTH112
+        return f"; to show earlier downloads: {' '.join(options)}" if options else ""
 
     def _program(self, name: str) -> Iterator[str]:
         found = shutil.which(name, path=self.asked.environ.get("PATH")) if name and "/" not in name else None

@@ -123,8 +123,9 @@ def test_a_failed_command_is_told_what_brings_what_it_missed(made: parts.Project
         f"later is installed in {made.folder}/.venv now, but is not in the image; to add it: repro-env capture",
     ]
     (site / "later.py").unlink()
-    assert hint(made, "-c", "import socket; socket.getaddrinfo('example.org', 80)") == [
-        "the run has no network; to allow it: --network"
+    (root / "home" / "nltk_data").mkdir(parents=True)
+    assert hint(made, "-c", "import socket; socket.getaddrinfo('example.org', 80)", env={"HOME": str(root / "home")}) == [
+        "the run has no network; to allow it: --network; to show earlier downloads: --data ~/nltk_data"
     ]
     assert hint(made, "cat", "../other/y") == [other]
     assert hint(made, "-c", "raise RuntimeError('Parent directory ../other does not exist')") == [other]
