@@ -78,18 +78,21 @@ class Rules(Frozen, frozen=True, kw_only=True):
 
     mounted: tuple[str, ...]
     """Where something else was mounted, and the files that every run has of its own."""
-    project: str
-    """The directory that holds the project's."""
+    kept: tuple[str, ...]
+    """The directory that holds the project's, and HOME: what is below them is kept even where they are below `TEMPORARY`."""
     caches: tuple[str, ...]
 
     def skip(self, path: str) -> bool:
-        """Whether a path and all below it are left out: mounts, caches, bytecode, and temporary files that are not beside the project."""
+        """Whether a path and all below it are left out: mounts, caches, bytecode, and temporary files.
+
+        Files beside the project and in HOME are not temporary, wherever these are.
+        """
         if path.endswith("/__pycache__") or path in self.mounted or path in self.caches:
             return True
         for folder in TEMPORARY:
             if path.startswith(folder + "/"):
-                above = _is_below(self.project, path)
-                return not (_is_below(self.project, folder) and (above or _is_below(path, self.project)))
+                near = [kept for kept in self.kept if _is_below(kept, folder)]
+                return not any(_is_below(kept, path) or _is_below(path, kept) for kept in near)
         return False
 
 
@@ -99,7 +102,7 @@ def rules_of(launch: Launch) -> Rules:
     caches = [f"{launch.user.home}/{name}" for name in _CACHES]
     return Rules(
         mounted=tuple(sorted({launch.workspace, *mounts, *_SYSTEM, *(f"/etc/{name}" for name in rootfs.ETC)})),
-        project=launch.workspace.rpartition("/")[0],
+        kept=(launch.workspace.rpartition("/")[0], *({launch.user.home} - {*TEMPORARY})),
         caches=(*caches, *(variable.value.rstrip("/") for variable in launch.env if variable.name == "XDG_CACHE_HOME")),
     )
 

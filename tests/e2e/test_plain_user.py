@@ -18,9 +18,9 @@ from tests.e2e import parts
 from tests.parts import need
 
 CLONE = "tests/e2e/test_clone.py::test_a_clone_runs_its_own_code_at_the_captured_path"
-PART = f"tests/e2e/test_inside.py tests/e2e/test_data.py {CLONE} tests/e2e/test_bad_input.py tests/run tests/store"
+PART = f"tests/e2e/test_inside.py tests/e2e/test_data.py {CLONE} tests/run tests/store"
 """What is run again. The rest of the suite does not depend on who runs it; the training is the demo's."""
-MORE = "tests/e2e/test_training.py tests/inside"
+MORE = "tests/e2e/test_bad_input.py tests/e2e/test_training.py tests/inside"
 """What is run again in the long counts."""
 
 
@@ -98,6 +98,7 @@ def test_the_demo(user: User) -> None:
 
 @pytest.mark.slow
 @pytest.mark.root
+@pytest.mark.timeout(1000)  # a suite of its own
 @pytest.mark.parametrize("part", [PART, pytest.param(MORE, marks=pytest.mark.soak)], ids=["part", "more"])
 def test_the_suite(user: User, part: str) -> None:
     """Without the environment of trainers: lockfiles/venv.sh makes two others in `make demo`, and torch is for root's own tests."""

@@ -89,7 +89,7 @@ def test_what_can_be_written_without_overlay_is_kept(place: Place) -> None:
     assert ran.outside == {"home/ann/results/x": "text\n"}
 
 
-RULES = Rules(mounted=("/srv/project", "/etc/passwd"), project="/srv", caches=("/home/ann/.cache",))
+RULES = Rules(mounted=("/srv/project", "/etc/passwd"), kept=("/srv", "/home/ann"), caches=("/home/ann/.cache",))
 
 
 def kept(folder: Path, *, bound: Bound = outside.DEFAULT, image: Path | None = None) -> tuple[set[str], Lost | None]:
@@ -146,14 +146,15 @@ def test_what_a_hostile_run_leaves_is_never_followed_or_opened(tmp_path: Path) -
     assert len(left.others) == 4
 
 
-def test_temporary_files_are_kept_only_beside_a_project_that_is_one() -> None:
-    def skipped(project: str) -> list[str]:
-        rules = msgspec.structs.replace(RULES, project=project)
+def test_temporary_files_are_kept_only_beside_a_project_that_is_one_and_in_a_home_directory_that_is_one() -> None:
+    def skipped(*kept: str) -> list[str]:
+        rules = msgspec.structs.replace(RULES, kept=kept)
         paths = ("/tmp", "/tmp/x", "/tmp/work", "/tmp/work/out", "/var/tmp/x", "/home/ann/.cache", "/home/ann/x")
         return [path for path in paths if rules.skip(path)]
 
     assert skipped("/srv") == ["/tmp/x", "/tmp/work", "/tmp/work/out", "/var/tmp/x", "/home/ann/.cache"]
     assert skipped("/tmp/work") == ["/tmp/x", "/var/tmp/x", "/home/ann/.cache"]
+    assert skipped("/srv", "/tmp/work") == ["/tmp/x", "/var/tmp/x", "/home/ann/.cache"]
     assert skipped("/tmp") == ["/var/tmp/x", "/home/ann/.cache"]
 
 
