@@ -439,11 +439,10 @@ def ending(done: Done) -> str:
 def chance(end: End) -> list[str]:
     """What of the run its seed alone did not decide."""
     found = []
-    if end.holes:
-        # What the script itself left open comes before what its libraries did.
-        first = min(end.holes, key=lambda hole: "-packages/" in hole)
-        count = f"{len(end.holes)} unseeded random generator{'s' * (len(end.holes) > 1)}"
-        found.append(f"seeded automatically: {count} ({'first: ' * (len(end.holes) > 1)}{first})")
+    # Those that libraries make for themselves are in the record alone.
+    if own := [hole for hole in end.holes if "-packages/" not in hole]:
+        count = f"{len(own)} unseeded random generator{'s' * (len(own) > 1)}"
+        found.append(f"seeded automatically: {count} ({'first: ' * (len(own) > 1)}{own[0]})")
     if end.operations:
         most = max(end.operations, key=lambda operation: operation.count)
         more = f" and {len(end.operations) - 1} more" if len(end.operations) > 1 else ""

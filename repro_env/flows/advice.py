@@ -25,6 +25,8 @@ from repro_env.store.store import Store
 _MOST = 2
 _RUNS = 20
 """Earlier runs that are searched for a file."""
+_DOWNLOADS = ("scikit_learn_data", ".cache/huggingface", ".cache/torch", "nltk_data", ".keras", "seaborn-data")
+"""In the home directory: where libraries keep what they download."""
 _USERS = ("home", "media", "mnt", "scratch")
 """Top directories that hold directories of users or whole disks: data is named from the third level on."""
 
@@ -42,9 +44,12 @@ class Advisor(msgspec.Struct, frozen=True):
     store: Store
 
     def lines(self, failures: Sequence[Failure]) -> tuple[str, ...]:
-        """At most two lines, each with the option or command that helps. The command's own words count where nothing else does."""
+        """At most two lines, each with the option or command that helps.
+
+        The command's own words count where no exception gave another reason.
+        """
         found = list(dict.fromkeys(line for failure in failures for line in self._advise(failure)))
-        if not found:
+        if not found and all(failure.kind == "path" for failure in failures):
             named = plan.named_paths(self.asked.command, here=self.launch.cwd)
             found = list(dict.fromkeys(line for path in named for line in self._path(path)))
         return tuple(redact.line(line) for line in found[:_MOST])
@@ -53,7 +58,7 @@ class Advisor(msgspec.Struct, frozen=True):
         what = failure.what
         if failure.kind == "host":
             if not self.asked.network:
-                yield "the run has no network; to allow it: --network"
+                yield "the run has no network; to allow it: --network" + self._downloads()
         elif failure.kind == "program":
             yield from self._program(what)
         elif failure.kind == "module":
@@ -61,6 +66,12 @@ class Advisor(msgspec.Struct, frozen=True):
         elif what.startswith("/"):
             what = os.path.normpath(what)
             yield from self._path(what) if failure.kind == "path" else self._read_only(what)
+
+    def _downloads(self) -> str:
+        """The option for what libraries downloaded earlier, as the end of a line; empty if there is nothing."""
+        kept = [(name, f"{self.launch.user.home}/{name}") for name in _DOWNLOADS]
+        options = [f"--data ~/{name}" for name, path in kept if os.path.isdir(path) and not self._is_inside(path)]  # noqa: PTH112
+        return f"; to show earlier downloads: {' '.join(options)}" if options else ""
 
     def _program(self, name: str) -> Iterator[str]:
         found = shutil.which(name, path=self.asked.environ.get("PATH")) if name and "/" not in name else None
@@ -74,8 +85,7 @@ class Advisor(msgspec.Struct, frozen=True):
         for place in (identity.layout, *identity.others):
             prefix = self._here(place.prefix)
             for site in dict.fromkeys((place.purelib, place.platlib)):
-                module = Path(prefix, site, *name.split("."))
-                if module.is_dir() or next(module.parent.glob(f"{module.name}.*"), None) is not None:
+                if _is_module(Path(prefix, site, *name.split("."))):
                     yield f"{name} is installed in {prefix} now, but is not in the image; to add it: repro-env capture"
                     return
 
@@ -96,15 +106,23 @@ class Advisor(msgspec.Struct, frozen=True):
             parent = os.path.dirname(path)  # noqa: PTH120
             while parent.count("/") >= (3 if path.split("/")[1] in _USERS else 2) and not self._is_inside(parent):
                 path, parent = parent, os.path.dirname(parent)  # noqa: PTH120
-            yield f"{self._here(path)} is not in the run; to show it there: --data {self._option(path)}"
-        elif _below(path, self.launch.workspace):
+            write = f"; to write to it: --checkpoints {self._option(path)}" if os.path.isdir(self._here(path)) else ""  # noqa: PTH112
+            yield f"{self._here(path)} is not in the run; to show it there: --data {self._option(path)}{write}"
+        elif not _below(path, self.launch.workspace):
+            parent = os.path.dirname(path)  # noqa: PTH120
+            if os.path.isdir(self._here(parent)) and not self._is_inside(parent):  # noqa: PTH112
+                yield f"{self._here(parent)} is not in the run; to write to it: --checkpoints {self._option(parent)}"
+        else:
             name = os.path.relpath(path, self.launch.workspace)
             for folder in records.folders(self.runs)[:_RUNS]:
                 if os.path.lexists(folder / "files" / name):
                     try:
-                        run = short(records.read(folder).start.id)
+                        identifier = records.read(folder).start.id
                     except ReproEnvError:
                         continue
+                    if identifier == self.launch.run_id:  # this run wrote it before it failed
+                        continue
+                    run = short(identifier)
                     yield f"run {run} wrote {name}; to put its files into the project: repro-env runs get {run} --to {self.root}"
                     return
 
@@ -133,6 +151,10 @@ class Advisor(msgspec.Struct, frozen=True):
             return True
         trees = (self.store.layers.path(diff_id) for diff_id in launch.layers)
         return any(tree is not None and os.path.lexists(f"{tree}{path}") for tree in trees)
+
+
+def _is_module(path: Path) -> bool:
+    return path.is_dir() or next(path.parent.glob(f"{path.name}.*"), None) is not None
 
 
 def _below(path: str, *directories: str) -> bool:

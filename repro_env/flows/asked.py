@@ -71,6 +71,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """Kept bytecode that the run is not shown (`store.bytecode`): it compiles what a run that it repeats had to compile."""
     ignored: tuple[str, tuple[str, ...]] | None = None
     """Of a run that is run again: `SourceFact.with_ignored` and `.ignored`, where that tree is in the store."""
+    python_path: tuple[str, ...] = ()
+    """Of a run that is run again: `Start.python_path`."""
     git: str | None = None
     """Of a run that is run again: `Start.git`."""
     kept: bool = True
@@ -92,6 +94,19 @@ def given_of(asked: Asked) -> tuple[tuple[Variable, ...], tuple[GivenVariable, .
             raise UsageError("is no variable that can be set", where=f"--env {name!r}", hint="use --env NAME=VALUE")
     launched = tuple(Variable(name=name, value=value) for name, (value, _) in values.items())
     return launched, tuple(GivenVariable(name=name, how=how) for name, (_, how) in sorted(values.items()))
+
+
+def python_path_of(asked: Asked, root: Path, workspace: str) -> tuple[str, ...]:
+    """The entries of the caller's PYTHONPATH that are in the source at `root`, as a run sees them at `workspace`.
+
+    They are code, so they need no option. Other entries are part of the environment, where the capture has them.
+    """
+    if asked.repeats:
+        return asked.python_path
+    entries = [os.path.realpath(asked.here / entry) for entry in asked.environ.get("PYTHONPATH", "").split(":") if entry]
+    real = os.path.realpath(root)
+    inside = [os.path.relpath(entry, real) for entry in entries if f"{entry}/".startswith(f"{real}/")]
+    return tuple(dict.fromkeys(os.path.normpath(f"{workspace}/{path}") for path in inside))
 
 
 def secrets_of(asked: Asked) -> frozenset[str]:

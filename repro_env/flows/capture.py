@@ -309,7 +309,7 @@ def _offers(request: Request, tree: source.SourceTree, mentioned: Collection[str
         path = Path(os.path.normpath(tree.root / name))
         near = any(path.is_relative_to(other) or other.is_relative_to(path) for other in (tree.root, *named))
         if path.is_dir() and not near:
-            yield f"{name} is outside the source and not in the spec; if runs need it: --data {shlex.quote(name)}"
+            yield f"{name} is outside the source and not in the spec; if runs read it: --data {shlex.quote(name)}"
 
 
 def _source(

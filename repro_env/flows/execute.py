@@ -32,6 +32,7 @@ from repro_env.flows.asked import (
     given_of,
     mounts_of,
     passed_of,
+    python_path_of,
     secrets_of,
     seed_of,
     term_of,
@@ -102,6 +103,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     chosen = sourcedir.choose(spec, folder, store=store, given=asked.source, frozen=asked.frozen)
     workspace = str(chosen.root) if asked.runner == "host" and not asked.private else plan.workspace_of(spec)
     here = asked.here if asked.repeats else chosen.inside(asked.here, workspace)
+    python_path = python_path_of(asked, chosen.root, workspace)
     mounts = mounts_of(asked, spec, here, tell)
     check_save(asked)
     for tag in asked.tags:
@@ -147,6 +149,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         code=source.fact.digest,
         mounts=(*mounts, *git.mounts),
         given=given,
+        python_path=python_path,
         caller=caller_of(asked),
         user=user_of(asked.environ),
         seed=seed,
@@ -177,6 +180,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         source=source.fact,
         data=shown_data.facts,
         given=facts_given,
+        python_path=python_path,
         git=git.digest,
         passed=passed_of(asked, spec, launch, facts_given),
         network=asked.network or asked.runner == "host",

@@ -211,6 +211,7 @@ def asked(
         keep_outside=ALL,
         hidden=hidden(end),
         git=start.git,
+        python_path=start.python_path,
     )
 
 

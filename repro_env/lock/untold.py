@@ -24,7 +24,7 @@ def untold(facts: Interpretation, live: Live, environ: Mapping[str, str], store:
         lines.append(f"start of Python: {live.startup.problem}")
     path = environ.get("PYTHONPATH", "")
     if path and any(not part.startswith("/") for part in path.split(":")):
-        lines.append("PYTHONPATH has a relative or empty entry, which means another folder in every working directory: left out")
+        lines.append("PYTHONPATH has a relative or empty entry; a run takes those in the source from the PYTHONPATH at that time")
     lines += _unsaid(facts, live.places, store)
     return tuple(dict.fromkeys(lines))
 

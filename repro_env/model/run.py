@@ -61,6 +61,8 @@ class Request(Frozen, frozen=True, kw_only=True):
     mounts: tuple[Mount, ...]
     given: tuple[Variable, ...]
     """Variables of `--env` and `--env-file`, the last of a name counts."""
+    python_path: tuple[AbsPath, ...] = ()
+    """Directories of the source that the caller's PYTHONPATH names, as the run sees them."""
     caller: tuple[Variable, ...]
     """The caller's own variables, as far as they may count: TERM in the image, all of them on the host."""
     user: User
@@ -218,6 +220,8 @@ class Start(Frozen, frozen=True, kw_only=True):
     source: SourceFact
     data: tuple[DataFact, ...]
     given: tuple[GivenVariable, ...]
+    python_path: tuple[AbsPath, ...] = ()
+    """As of `Request`."""
     git: Digest | None = None
     """Diff ID of the directory in which git found the repository of the source, without its objects; None if it found none."""
     passed: tuple[EnvName, ...] = ()

@@ -154,8 +154,10 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
     if any(mount.kind == "git" for mount in request.mounts):
         # The repository may belong to a different user than git runs as; the user of this tool chose to show it.
         values |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": request.workspace}
+    captured = filter(None, values.get("PYTHONPATH", "").split(":"))
+    values["PYTHONPATH"] = ":".join(dict.fromkeys((*request.python_path, *captured)))
     values |= {variable.name: variable.value for variable in request.given}
-    values["PYTHONPATH"] = ":".join(filter(None, (f"{tools}/{layout.HOOKS}", values.get("PYTHONPATH"))))
+    values["PYTHONPATH"] = ":".join(filter(None, (f"{tools}/{layout.HOOKS}", values["PYTHONPATH"])))
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))
 
 

@@ -83,7 +83,15 @@ def test_copies_of_outputs_that_are_mounted(tmp_path: Path) -> None:
         third.folder: bytes.fromhex(other + another),
         fourth.folder: bytes.fromhex(label),
     }
-    files = {"best.pt": weights, "z/last.pt": weights, "b.pt": other, "c.pt": another, "labels.txt": label, "empty": empty, "new": "e" * 64}
+    files = {
+        "best.pt": weights,
+        "z/last.pt": weights,
+        "b.pt": other,
+        "c.pt": another,
+        "labels.txt": label,
+        "empty": empty,
+        "new": "e" * 64,
+    }
     found = {one.id: one for one in parents.copied(data, files, runs, outputs)}
     assert set(found) == {first.id, third.id}, "the first to make it; not one that had it as data; nothing of empty files"
     assert found[first.id] == Parent(

@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
@@ -48,9 +49,9 @@ def _new(path: Path) -> Path:
     return path
 
 
-def hint(made: parts.Project, *words: str, code: int = 1) -> list[str]:
+def hint(made: parts.Project, *words: str, code: int = 1, env: Mapping[str, str] | None = None) -> list[str]:
     """The hints after a command that fails."""
-    done = made.run("exec", *words, code=code)
+    done = made.run("exec", *words, code=code, env=env)
     return [line.partition("hint: ")[2] for line in done.err.splitlines() if "hint: " in line]
 
 
@@ -64,7 +65,7 @@ def test_capture_offers_data_that_the_code_mentions(captured: str) -> None:
     notes = [line.split(maxsplit=1)[1] for line in captured.splitlines() if line.startswith("note") and "--data" in line]
     assert notes == [
         "large.bin (300.0 MB, git-ignored) is not in the spec; if runs need it: --data large.bin",
-        "../other is outside the source and not in the spec; if runs need it: --data ../other",
+        "../other is outside the source and not in the spec; if runs read it: --data ../other",
     ]
 
 
@@ -110,7 +111,7 @@ def test_a_failed_command_is_told_what_brings_what_it_missed(made: parts.Project
     (site,) = (made.folder / ".venv" / "lib").glob("python*/site-packages")
     (site / "later.py").touch()
     root = made.folder.parent
-    other = f"{root}/other is not in the run; to show it there: --data ../other"
+    other = f"{root}/other is not in the run; to show it there: --data ../other; to write to it: --checkpoints ../other"
     chain = "import sys\ntry: open('../other/y')\nexcept OSError:\n try: open('large.bin')\n except OSError: sys.exit(4)"
     assert hint(made, "-c", chain, code=4) == [
         f"{made.folder}/large.bin is not in the run; to show it there: --data large.bin",
@@ -122,11 +123,31 @@ def test_a_failed_command_is_told_what_brings_what_it_missed(made: parts.Project
         f"later is installed in {made.folder}/.venv now, but is not in the image; to add it: repro-env capture",
     ]
     (site / "later.py").unlink()
-    assert hint(made, "-c", "import socket; socket.getaddrinfo('example.org', 80)") == [
-        "the run has no network; to allow it: --network"
+    (root / "home" / "nltk_data").mkdir(parents=True)
+    assert hint(made, "-c", "import socket; socket.getaddrinfo('example.org', 80)", env={"HOME": str(root / "home")}) == [
+        "the run has no network; to allow it: --network; to show earlier downloads: --data ~/nltk_data"
     ]
     assert hint(made, "cat", "../other/y") == [other]
+    assert hint(made, "-c", "raise RuntimeError('Parent directory ../other does not exist')") == [other]
+    write = "open('../other/new', 'w').write('kept')"
+    assert hint(made, "-c", write) == [f"{root}/other is not in the run; to write to it: --checkpoints ../other"]
+    write_and_fail = "import os, sys; os.mkdir('made'); open('made/x', 'w'); raise ValueError"
+    assert hint(made, "-c", write_and_fail, "made/x") == [], "no earlier run wrote it"
+    made.run("exec", "--checkpoints", "../other", "-c", write)
+    assert (root / "other" / "new").read_text() == "kept"
+    assert hint(made, "-c", "import no_such_module", "../other/y") == [], "the command's words are not the reason"
     assert made.run("exec", "--data", "../other", "-c", "print(open('../other/y').read())").out == "\n"
+
+
+@pytest.mark.usefixtures("captured")
+def test_entries_of_pythonpath_in_the_source_reach_the_run_and_its_repetition(made: parts.Project) -> None:
+    (made.folder / "lib").mkdir()
+    (made.folder / "lib" / "local_module.py").write_text("open('from-lib', 'w').close()")
+    stray = made.folder.parent / "stray"
+    made.run("exec", "-c", "import local_module, sys; print(sys.path)", env={"PYTHONPATH": f"lib:{stray}:/usr/../../lib"})
+    start = json.loads((made.folder / "runs" / "latest" / "start.json").read_text())
+    assert start["python_path"] == [f"{made.folder}/lib"]
+    assert "1 of 1 the same" in made.run("verify", "latest").out
 
 
 @pytest.mark.usefixtures("captured")

@@ -448,11 +448,14 @@ def test_a_failed_command_is_told_which_option_brings_what_it_missed(place: Plac
         return place.run(*command, backend=Fake(fails(*missed)), **{"environ": environ, **more}).advice
 
     root = place.project
-    assert advice(("path", f"{tmp_path}/data/train/1.npy"), ("path", f"{root}/nothing")) == ()
+    assert advice(("path", f"{tmp_path}/data/train/1.npy"), ("path", f"{root}/nothing")) == (
+        f"{tmp_path}/data/train is not in the run; to write to it: --checkpoints ../data/train",
+    )
     (tmp_path / "data" / "train" / "1.npy").touch()
     missed = ("path", f"{tmp_path}/data/train/1.npy")
-    assert advice(missed) == (f"{tmp_path}/data is not in the run; to show it there: --data ../data",)
-    assert advice(missed, here=tmp_path) == (f"{tmp_path}/data is not in the run; to show it there: --data data",)
+    show = f"{tmp_path}/data is not in the run; to show it there: --data"
+    assert advice(missed) == (f"{show} ../data; to write to it: --checkpoints ../data",)
+    assert advice(missed, here=tmp_path) == (f"{show} data; to write to it: --checkpoints data",)
     assert advice(("path", f"{tmp_path}/x y.csv")) == (
         f"{tmp_path}/x y.csv is not in the run; to show it there: --data '../x y.csv'",
     )
@@ -488,7 +491,9 @@ def test_what_a_failed_command_says_of_itself_is_not_trusted(place: Place, tmp_p
     ]
     hostile += [("module", "../../etc"), ("module", ""), ("program", "../x"), ("program", ""), ("path", "/\0"), ("read-only", "")]
     found = place.run(backend=Fake(fails(*hostile))).advice
-    assert found == (f"{tmp_path}/data is not in the run; to show it there: --data ../data",)
+    assert found == (
+        f"{tmp_path}/data is not in the run; to show it there: --data ../data; to write to it: --checkpoints ../data",
+    )
 
 
 @pytest.mark.parametrize(

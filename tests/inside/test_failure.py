@@ -32,6 +32,7 @@ def noted(folder: Path, code: str, *, exit_code: int = 1) -> list[tuple[str, str
         ("try: open('/gone/x')\nexcept OSError: raise RuntimeError('cannot load')", [("path", "/gone/x")]),
         ("raise ValueError(\"unable to open file (name = '../gone.h5', errno = 2)\")", [("path", "{above}/gone.h5")]),
         ("raise RuntimeError('/gone/y does not exist, /usr does; see https://example.org/z')", [("path", "/gone/y")]),
+        ("assert not 1, 'no file at data/gone.json, see https://example.org/y/z'", [("path", "{here}/data/gone.json")]),
         ("import no_such.module", [("module", "no_such")]),
         ("import subprocess\nsubprocess.run(['no-such', 'x'])", [("program", "no-such")]),
         ("import subprocess\nsubprocess.run('no-such x', shell=True, check=True)", [("program", "no-such")]),

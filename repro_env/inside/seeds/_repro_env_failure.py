@@ -28,7 +28,7 @@ _MOST = 16
 _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _OFFLINE = ("OfflineModeIsEnabled", "LocalEntryNotFoundError")
 """Exceptions of huggingface_hub without network."""
-_PATHS = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`\n]+)`|(?<![\w:/.])((?:\.{0,2}/)[^\s'\",:;()\[\]<>]+)")
+_PATHS = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`\n]+)`|(?<![\w:/.-])([\w.-]*/[^\s'\",:;()\[\]<>]+)")
 _seen: dict[tuple[str, str], None] = {}
 
 
