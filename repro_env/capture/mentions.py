@@ -16,6 +16,13 @@ _LARGEST = 2_000_000
 _NEEDLE = re.compile(rb"git|setuptools_scm|versioneer|dulwich")
 _PATH = re.compile(rb"[\"'](?:\./)?((?:\.\./){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,60})(?=[/\"'])")
 """The beginning of what may be a path, at the start of a string; nothing hidden."""
+_SETTINGS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".sh")
+"""Files that name paths without quotes; Hydra's configuration, for example."""
+_VALUE = re.compile(
+    rb"(?:^|[\s\"'=:,\[]|\}/)(?:\./)?((?:\.\./){1,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,60}|[A-Za-z0-9_][A-Za-z0-9_.-]{0,60}(?=/))",
+    re.MULTILINE,
+)
+"""The beginning of what may be a path in such a file, also after a reference (`${root}/../data`)."""
 _MODULES = frozenset({"git", "pygit2", "dulwich", "setuptools_scm", "versioneer"})
 """Modules that call git, or read a repository themselves."""
 _BUILDS = frozenset({"setup.py", "versioneer.py", "noxfile.py"})
@@ -28,22 +35,25 @@ class Mentions(msgspec.Struct, frozen=True):
     variables: frozenset[str] = frozenset()
     """The names that are in the code as a string."""
     paths: frozenset[str] = frozenset()
-    """Beginnings of paths in strings: `data` of `data/x.csv`, and `../data` of `../data/x.csv`."""
+    """Beginnings of paths in strings and settings: `data` of `data/x.csv`, and `../data` of `../data/x.csv`."""
 
 
 def look(root: Path, found: Sequence[Found], names: Iterable[str]) -> Mentions:
-    """Search the Python files of a source tree. Files that cannot be read or parsed are skipped."""
+    """Search the Python files of a source tree, and its settings for paths. Files that cannot be read or parsed are skipped."""
     names = sorted(names)
     pattern = re.compile(b"[\"'](" + b"|".join(re.escape(name.encode()) for name in names) + b")[\"']") if names else None
     places: list[str] = []
     variables: set[str] = set()
     paths: set[str] = set()
     for one in found:
-        if one.kind != "file" or not one.path.endswith(".py") or one.size > _LARGEST:
+        if one.kind != "file" or not one.path.endswith((".py", *_SETTINGS)) or one.size > _LARGEST:
             continue
         try:
             text = (root / one.path).read_bytes()
         except OSError:
+            continue
+        if not one.path.endswith(".py"):
+            paths |= {match.decode() for match in _VALUE.findall(text)}
             continue
         if pattern is not None:
             variables |= {match.decode() for match in pattern.findall(text)}

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
+import msgspec
+
 from repro_env.catalog import ids, outputs, records
 from repro_env.catalog.noted import Resumed
 from repro_env.model import redact
@@ -42,7 +44,8 @@ def mounted(mounts: Iterable[Mount]) -> tuple[Parent, ...]:
 def copied(
     mount: DataFact, files: Mapping[str, str], runs: Mapping[str, Summary], outputs: Mapping[str, bytes]
 ) -> tuple[Parent, ...]:
-    """The runs that made files of mounted data, wherever these are now, each with the first of its files.
+    """The runs that made files of mounted data, wherever these are now, each with its file, or without one where it made several:
+    which of them the run read is not known.
 
     `files`: path below the mount -> sha256 in hex. `runs`, `outputs`: as in `catalog.lineage`. Of several runs with the same
     output the first is taken. A run that was given the same data only copied the file, and is no parent.
@@ -55,10 +58,13 @@ def copied(
     found: dict[str, Parent] = {}
     for path, sha256 in sorted(files.items()):
         ids_ = made.get(bytes.fromhex(sha256))
-        if ids_ and (first := min(ids_)) not in found:
-            found[first] = Parent(
-                id=first, record=runs[first].end or None, how="data", path=redact.line(path), sha256=f"sha256:{sha256}"
-            )
+        if not ids_:
+            continue
+        parent = Parent(
+            id=min(ids_), record=runs[min(ids_)].end or None, how="data", path=redact.line(path), sha256=f"sha256:{sha256}"
+        )
+        if found.setdefault(parent.id, parent).sha256 != parent.sha256:
+            found[parent.id] = msgspec.structs.replace(parent, path="", sha256=None)
     return tuple(found.values())
 
 

@@ -170,7 +170,9 @@ def copies(listing: Listing, mounts: Sequence[Mount], to: Path) -> tuple[list[Mo
                     there = Path(mount.source, one.path) if one.path else Path(mount.source)
                     now = _now(there)
                     if now != one.sha256:
-                        problems.append(f"{one.shown} was there before the run and is {'gone' if not now else 'other'} now")
+                        problems.append(
+                            f"{one.shown} was there before the run and {'is gone' if not now else 'has changed since'}"
+                        )
                         continue
                     target = here / one.path if one.path else here
                     target.parent.mkdir(parents=True, exist_ok=True)

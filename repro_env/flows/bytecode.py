@@ -71,11 +71,12 @@ def _keep(modules: Sequence[Module], spec: Spec, store: Store, tell: Tell, asked
             notes=str(notes),
             wanted=_WANTED,
         )
-        with tell.progress(0, "keeping bytecode for later runs"), streams.silent():
-            outcome = inimage.run(launch, folder, spec, asked, store)
-        if outcome.signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            return  # the user does not want to wait
-        count = store.bytecode.add(image, folder / "files", [module.path for module in modules])
+        with tell.progress(0, "keeping bytecode for later runs"):
+            with streams.silent():
+                outcome = inimage.run(launch, folder, spec, asked, store)
+            if outcome.signal in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+                return  # the user does not want to wait
+            count = store.bytecode.add(image, folder / "files", [module.path for module in modules])
     if count:
         tell.detail(f"keeping bytecode of {count:,} modules for later runs ({time.monotonic() - began:.1f} s)")
     elif outcome.exit_code:

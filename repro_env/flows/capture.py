@@ -7,6 +7,7 @@ last: a capture that is killed leaves the earlier spec and all that it names.
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
@@ -17,6 +18,7 @@ from msgspec.structs import replace
 from repro_env.base.tree import Tree
 from repro_env.capture import data, distributions, mentions, notebook, python, requirements, source, variables
 from repro_env.capture import target as targets
+from repro_env.capture.globs import escaped
 from repro_env.capture.target import Target
 from repro_env.flows import dockerfile, egress, files, snapshot, sourcedir
 from repro_env.flows.locate import ours
@@ -36,6 +38,8 @@ from repro_env.model.talk import Tell
 from repro_env.store import sent
 from repro_env.store.carried import Carried
 from repro_env.store.store import Store
+
+_BUILT = "metadata of an editable install, which the environment has as .dist-info"
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -119,9 +123,11 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
             hint=f"name another folder, with --output, outside {locked.facts.layout.prefix}",
         )
     more = source.imported(tree, _imported(locked), without=_held(locked))
-    include = (*request.include, *more)
-    if more:
+    include, built = (*request.include, *more), _build_metadata(tree, locked)
+    if more or built:
+        request = replace(request, exclude=(*request.exclude, *(f"/{escaped(path)}" for path in built)))
         tree = _look(request, store, never, venv, include)
+        tree = replace(tree, excluded=tuple(replace(row, why=_BUILT) if row.path in built else row for row in tree.excluded))
     if venv is not None:
         tree = source.measured(tree, venv, _size(locked, venv))
     tell.detail("writing what has to be carried")
@@ -251,6 +257,23 @@ def _imported(locked: Locked) -> list[Path]:
     """Folders that Python imports from, as it says, and those of editable projects."""
     projects = (distributions.project(one) for _, one in locked.installed)
     return [Path(path) for path in (*locked.live.startup.sys_path, *projects) if path.startswith("/")]
+
+
+def _build_metadata(tree: source.SourceTree, locked: Locked) -> list[str]:
+    """Directories with metadata that a build left beside an editable project, and that the environment has as `.dist-info`.
+
+    Git usually ignores it, so a clone would differ from the capture.
+    """
+    projects = [
+        (Path(os.path.realpath(distributions.project(one))), one.facts.name) for _, one in locked.installed if one.facts.editable
+    ]
+    found = []
+    for path in (one.path for one in tree.found if one.path.endswith(".egg-info") and tree.git is not None):
+        name = re.sub(r"[-_.]+", "-", path.rpartition("/")[2].removesuffix(".egg-info")).lower()
+        parents = (tree.root / path).parents
+        if any(name == other and folder in parents for folder, other in projects):
+            found.append(path)
+    return found
 
 
 def _held(locked: Locked) -> list[Path]:

@@ -8,6 +8,7 @@ places, interpreter or system, and answers with a plan instead of a reason. So t
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -99,7 +100,7 @@ def _target(spec: Spec, folder: Path, asked: Asked, *, known: bool, tell: Tell) 
         if known
         else "this spec was not captured here, so its Python is not run",
         where=command,
-        hint=f"name the environment (--python {chosen.path}), or check the code alone with --project",
+        hint=f"name the environment (--python {shlex.quote(str(chosen.path))}), or check the code alone with --project",
     )
 
 

@@ -254,7 +254,7 @@ def data(run: Run, store: Store, tell: Tell) -> list[str]:
             problems.append(f"data {fact.source}: {error.what}")
             continue
         if now.digest != fact.digest:
-            problems.append(f"data {fact.source} are other now than in the run")
+            problems.append(f"data {fact.source} have changed since the run")
     return problems
 
 

@@ -169,7 +169,7 @@ _PLAIN = re.compile(
 )
 
 _FILE = re.compile(r"(?:[\w=.-]+/)+[\w=.-]+\.[A-Za-z]\w{0,11}", re.ASCII)
-"""A relative path of a file. Its first part must not look like a secret: `password=x1y2z3w4/m.pt` is one, in a path."""
+"""A relative path of a file. Its first part must not look like a secret: a setting `password=...` that goes on like a path is one."""
 
 
 def _is_plain(text: str) -> bool:

@@ -181,7 +181,7 @@ class Parent(Frozen, frozen=True, kw_only=True):
     path: Line = ""
     """What of it: below its files where it is mounted (empty: all), as the checkpoint's reader named it where it resumed."""
     sha256: Digest | None = None
-    """Of the checkpoint's manifest; of the file at `path`, where a copy of it is mounted."""
+    """Of the checkpoint's manifest; of the file at `path`, where a copy of one file of it is mounted."""
     step: int | None = None
     """Of the checkpoint."""
 

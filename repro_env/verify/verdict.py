@@ -62,7 +62,7 @@ def promised(start: Start, end: End, here: Here) -> Promise:
     entropy = [one for one in end.entropy if not one.what.startswith("uuid")]
     if entropy:
         one = entropy[0]
-        more = f" and {len(entropy) - 1} other places" if len(entropy) > 1 else ""
+        more = f" and {len(entropy) - 1} more" if len(entropy) > 1 else ""
         besides.append(f"{one.what} at {one.file}:{one.line}{more} gave bytes that no seed reaches")
     if start.determinism != "off" and any(one == Fact(name="address randomisation", value="on") for one in end.effective):
         besides.append("sets of objects that are hashed by address, since addresses were random")

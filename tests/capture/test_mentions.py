@@ -69,3 +69,14 @@ def test_beginnings_of_paths_in_strings_are_found(tmp_path: Path) -> None:
     found = look(tmp_path, list(walk(tmp_path)), ()).paths
     assert {"data", "../raw", "out"} <= found
     assert not [path for path in found if "ssh" in path or path.startswith("/")]
+
+
+def test_beginnings_of_paths_in_settings_are_found(tmp_path: Path) -> None:
+    texts = {
+        "conf/config.yaml": "data: ../data/waves.csv\nraw: '../../raw'\nroot: ${hydra:runtime.cwd}/../images\nlr: 0.1\n",
+        "run.sh": "python train.py --data=../shards --cache ./cache/a /etc/../passwd\n",
+        "notes.md": "see ../other\n",
+    }
+    found = mentions(tmp_path, texts, ()).paths
+    assert found >= {"../data", "../../raw", "../images", "../shards", "cache"}
+    assert not found & {"../other", "../passwd", "0.1", "etc"}

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import repro_env
 from repro_env.capture.globs import globs
 from repro_env.capture.secrets import PIECE, Secret, among, in_file, in_text, is_declared
 from repro_env.io.files import walk
@@ -140,3 +141,9 @@ def test_symbol_names_in_a_library_are_not_tokens(tmp_path: Path) -> None:
     assert not list(in_file(tmp_path, "x.so"))
     (tmp_path / "x.so").write_bytes(b"\x7fELF\2\1\1" + bytes(500) + symbols + token + b"\0")
     assert list(in_file(tmp_path, "x.so")) == [Secret("x.so", 0, "GitHub token")]
+
+
+def test_the_code_of_this_package_is_no_secret() -> None:
+    """Else a project with repro-env in its environment could not be captured."""
+    root = Path(repro_env.__file__).parent
+    assert [f"{one.path}:{one.line}" for one in among(root, walk(root)) if "__pycache__" not in one.path] == []

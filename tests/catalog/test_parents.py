@@ -76,19 +76,28 @@ def test_copies_of_outputs_that_are_mounted(tmp_path: Path) -> None:
     first, second, third, fourth = runs.values()
     data = DataFact(source="/d", target="/d", kind="data", digest="sha256:" + "d" * 64)
     runs[fourth.id] = msgspec.structs.replace(fourth, data=(index.Datum("data", "/d", str(data.digest)),))
-    weights, other, label, empty = ("a" * 64, "b" * 64, "c" * 64, hashlib.sha256().hexdigest())
+    weights, other, another, label, empty = ("a" * 64, "b" * 64, "f" * 64, "c" * 64, hashlib.sha256().hexdigest())
     outputs = {
         first.folder: bytes.fromhex(weights + empty),
         second.folder: bytes.fromhex(weights),
-        third.folder: bytes.fromhex(other),
+        third.folder: bytes.fromhex(other + another),
         fourth.folder: bytes.fromhex(label),
     }
-    files = {"best.pt": weights, "z/last.pt": weights, "b.pt": other, "labels.txt": label, "empty": empty, "new": "e" * 64}
+    files = {
+        "best.pt": weights,
+        "z/last.pt": weights,
+        "b.pt": other,
+        "c.pt": another,
+        "labels.txt": label,
+        "empty": empty,
+        "new": "e" * 64,
+    }
     found = {one.id: one for one in parents.copied(data, files, runs, outputs)}
     assert set(found) == {first.id, third.id}, "the first to make it; not one that had it as data; nothing of empty files"
     assert found[first.id] == Parent(
         id=first.id, record=first.end or None, how="data", path="best.pt", sha256="sha256:" + weights
     )
+    assert found[third.id] == Parent(id=third.id, record=third.end or None, how="data"), "which file was read is not known"
 
 
 def test_what_a_run_went_on_from(tmp_path: Path) -> None:

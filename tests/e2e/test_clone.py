@@ -37,7 +37,9 @@ def project(ground: Path) -> parts.Project:
     (folder / "src" / "pkg").mkdir(parents=True)
     (folder / "src" / "pkg" / "__init__.py").write_text("word = 'captured'\n")
     (folder / "train.py").write_text(TRAIN)
-    (folder / ".gitignore").write_text(".venv/\nruns/\ndata/\n")
+    (folder / "src" / "pkg.egg-info").mkdir()
+    (folder / "src" / "pkg.egg-info" / "PKG-INFO").write_text(EDITABLE["METADATA"])
+    (folder / ".gitignore").write_text(".venv/\nruns/\ndata/\n*.egg-info/\n")
     (folder / "data").mkdir()
     (folder / "data" / "a.csv").write_text("1")
     git(folder, "init", "--quiet")
@@ -60,6 +62,8 @@ def test_a_clone_runs_its_own_code_at_the_captured_path(project: parts.Project, 
     """The original is not there, as for another user; the clone has no blobs, because git ignores them."""
     (tmp_path / "team mate").mkdir()
     git(tmp_path, "clone", "--quiet", project.folder, "team mate/theirs")
+    fresh = project._replace(folder=tmp_path / "team mate" / "theirs")
+    assert "same" in fresh.run("check", "--project").out, "what `pip install -e` left beside the code is in no clone"
     clone = edited(project, tmp_path / "team mate" / "theirs", "cloned")
     assert not (clone.folder / "repro" / "blobs").exists()
     assert clone.run("check", "--project", code=1).out.count("~ src/pkg/__init__.py") == 1
@@ -71,6 +75,7 @@ def test_a_clone_runs_its_own_code_at_the_captured_path(project: parts.Project, 
             at = project.folder
             assert done.out == f"{at} {at}/train.py cloned {at}/src/pkg/__init__.py\n"
             assert f"source {clone.folder} changed since capture: ~ src/pkg/__init__.py" in done.err
+            assert "egg-info" not in done.err
         verified = clone.run("verify", "latest", env=home)
         assert "bitwise" in verified.out
         (clone.folder / "data").mkdir()

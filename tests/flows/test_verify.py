@@ -189,7 +189,7 @@ def test_a_data_byte_is_found_before_anything_runs(place: Place) -> None:
     again = Fake(trained())
     found = verified(place, None, again).verdict
     assert (found.same, found.level, again.launch) == (False, None, None)
-    assert found.sentence == f"nothing was compared: it cannot start from the same: data {folder} are other now than in the run"
+    assert found.sentence == f"nothing was compared: it cannot start from the same: data {folder} have changed since the run"
     shutil.rmtree(folder)
     assert "no such data" in verified(place, None).verdict.sentence
 
@@ -246,9 +246,9 @@ def test_checkpoints_that_changed_since_are_named_and_nothing_runs(place: Place)
     again = Saving(1.0)
     found = verified(place, None, again).verdict
     assert (found.same, found.level, again.launch) == (False, None, None)
-    assert "/ck/step.txt was there before the run and is other now" in found.sentence
+    assert "/ck/step.txt was there before the run and has changed since" in found.sentence
     (folder / "step.txt").unlink()
-    assert "is gone now" in verified(place, None, again).verdict.sentence
+    assert "is gone" in verified(place, None, again).verdict.sentence
 
 
 def test_links_among_checkpoints_come_again_and_none_leads_out_of_the_copy(place: Place) -> None:
