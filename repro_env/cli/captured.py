@@ -173,5 +173,5 @@ def _largest(excluded: Sequence[Excluded]) -> list[Excluded]:
 def _state(spec: Spec) -> str:
     git = spec.observed.source.git if spec.observed.source else None
     if git is None:
-        return ", not in a git repository"
+        return ", no git repository that could be read"
     return f", commit {git.commit[:12] or '(none yet)'}{' with changes' if git.dirty or git.untracked else ''}"

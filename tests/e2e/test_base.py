@@ -84,8 +84,9 @@ def test_a_kept_base_with_its_interpreter(small: Project, host: str, trees: tupl
     (tmp_path / "repro/spec.json").write_text(text)
     other = small.elsewhere(tmp_path / "store")
     assert other.rebuild(tmp_path / "repro") == made["image_id"]
-    says = other.python_says("import ssl, mdurl; print(open('/usr/share/more').read(), mdurl.EDITED)", cwd=tmp_path)
-    assert says.split() == ["more", "True"]
+    code = "import ssl, mdurl; print(open('/usr/share/more').read(), mdurl.EDITED)"
+    says = other.run("exec", "--source", small.folder, "python", "-c", code, cwd=tmp_path)
+    assert says.out.split() == ["more", "True"]
 
 
 def test_a_base_with_another_interpreter(small: Project, host: str, trees: tuple[bytes, bytes], tmp_path: Path) -> None:

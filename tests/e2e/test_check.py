@@ -110,6 +110,8 @@ def test_each_touched_file_is_named_with_its_distribution(project: parts.Project
     pip(project.python, "install", "--force-reinstall", "--no-deps", *PACKAGES)
     for path in (folder / "sitecustomize.py", folder / "stray.pth", project.python.parent / "tool"):
         path.unlink()
+    for compiled in (folder / "__pycache__").glob("sitecustomize.*.pyc"):  # bytecode of no source would be one more
+        compiled.unlink()
     found = check(project)
     assert rows(found)["mdurl/_parse.py"] == ("distributions", "~", "mdurl")
     assert rows(found)["stray.pth"] == ("files", "-", "")

@@ -127,5 +127,5 @@ def test_help_lists_the_commands_in_the_order_of_use(two: tuple[parts.Project, p
     names = [line.split()[0] for line in listed.splitlines() if line[2:3].strip()]
     assert names == [
         *["capture", "check", "show", "diff", "rebuild", "image", "push", "pack", "exec", "shell", "verify", "sensitivity"],
-        *["lineage", "runs", "store", "doctor"],
+        *["lineage", "runs", "ci", "store", "doctor"],
     ]

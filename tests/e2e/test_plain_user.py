@@ -28,6 +28,7 @@ class User(NamedTuple):
     uid: int
     home: Path
     clone: Path
+    temporary: Path
     python: str
 
     def make(self, *words: str) -> subprocess.CompletedProcess[str]:
@@ -38,7 +39,12 @@ class User(NamedTuple):
         return subprocess.run(
             [*as_user(self.uid), "make", f"PYTHON={self.python}", *words],
             cwd=self.clone,
-            env={**kept, "HOME": str(self.home), "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin"},
+            env={
+                **kept,
+                "HOME": str(self.home),
+                "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin",
+                "PYTEST_DEBUG_TEMPROOT": str(self.temporary),
+            },
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -77,15 +83,19 @@ def user() -> Iterator[User]:
     uid = next(number for number in range(20_000, 30_000) if number not in taken)
     usable = [python for python in pythons() if starts(uid, python)]
     need(usable, "no Python with venv that a plain user can start: apt-get install python3-venv")
-    with tempfile.TemporaryDirectory(prefix="repro-env-user-", dir="/var/tmp") as made:
+    # The second one's name is short: sockets are made below it. Below /tmp, another user of the same number may have left theirs.
+    with (
+        tempfile.TemporaryDirectory(prefix="repro-env-user-", dir="/var/tmp") as made,
+        tempfile.TemporaryDirectory(prefix="user-", dir="/tmp") as temporary,
+    ):
         folder = Path(made)
         folder.chmod(0o755)
         clone, home = folder / "clone", folder / "home"
         home.mkdir()
         git = ["git", "-c", f"safe.directory={parts.ROOT}", "-c", f"safe.directory={parts.ROOT}/.git"]
         subprocess.run([*git, "clone", "-q", "--no-hardlinks", str(parts.ROOT), str(clone)], check=True)
-        subprocess.run(["chown", "-R", f"{uid}:{uid}", str(home), str(clone)], check=True)
-        yield User(uid, home, clone, usable[0])
+        subprocess.run(["chown", "-R", f"{uid}:{uid}", str(home), str(clone), temporary], check=True)
+        yield User(uid, home, clone, Path(temporary), usable[0])
 
 
 @pytest.mark.slow

@@ -117,7 +117,7 @@ def test_data_that_changed_or_cannot_be_mounted(made: parts.Project, tmp_path: P
     (tmp_path / "data" / "a.csv").write_text("1,3\n")
     refused = made.run("exec", "--data", f"{tmp_path}/data:/data", "true", code=None)
     assert refused.code
-    assert "is not what it was at capture" in parts.one_sentence(refused)
+    assert "differs from the capture" in parts.one_sentence(refused)
     for words, why in (
         (["--data", "data:relative"], "is no absolute, normal path"),
         (["--data", "data:/d", "--data", "src:/d"], "is there already"),

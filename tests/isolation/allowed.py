@@ -27,10 +27,12 @@ ALLOWED = {
     ),
     "leave_a_named_pipe_in_checkpoints": Reason("--checkpoints holds whatever a run writes; do not follow its links."),
     "leave_a_symlink_to_a_host_file_in_outputs": Reason(
-        "Outputs hold whatever a run writes; repro-env follows no link in them and opens plain files only."
+        "Outputs hold whatever a run writes, also outside the project (`outside/`, up to a bound); "
+        "repro-env follows no link in them and opens plain files only."
     ),
     "leave_a_named_pipe_in_outputs": Reason(
-        "Outputs hold whatever a run writes; repro-env follows no link in them and opens plain files only."
+        "Outputs hold whatever a run writes, also outside the project (`outside/`, up to a bound); "
+        "repro-env follows no link in them and opens plain files only."
     ),
     "stdin_is_a_file_or_terminal_of_the_caller": Reason(
         "A file that standard input is redirected from can be read and, if its mode allows, rewritten.", EMBEDDED

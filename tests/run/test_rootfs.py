@@ -49,14 +49,15 @@ def test_nothing_of_the_host_is_visible(anyhow: Place) -> None:
     assert set(roots) <= {"/", "/opt/env", "/tmp/of-the-image"}
 
 
-def test_home_and_temporary_folders_are_writable_private_and_gone_afterwards(anyhow: Place) -> None:
+def test_home_and_temporary_directories_are_writable_and_private_and_only_what_is_in_home_is_kept(anyhow: Place) -> None:
     script = 'for f in /home/ann /tmp /var/tmp /run /dev/shm; do echo hello > "$f/mine"; cat "$f/mine"; stat -c "%a" "$f"; done'
     ran = anyhow.sh(script)
     assert ran.stdout.split() == ["hello", "755", "hello", "1777", "hello", "1777", "hello", "755", "hello", "1777"]
     again = anyhow.sh('for f in /home/ann /tmp /var/tmp /run /dev/shm; do [ ! -e "$f/mine" ] || echo "$f"; done')
     assert again.stdout == ""
     assert ran.files == {}
-    assert [path.name for path in ran.folder.iterdir() if path.suffix != ".log"] == ["files"]
+    assert ran.outside == {"home/ann/mine": "hello\n"}
+    assert {path.name for path in ran.folder.iterdir() if path.suffix != ".log"} == {"files", "outside"}
 
 
 def test_a_file_of_the_image_is_shown_in_a_writable_home(anyhow: Place) -> None:

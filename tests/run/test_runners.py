@@ -362,8 +362,9 @@ def test_a_plain_user_in_the_engines_group(
         proxy.cut()
         assert ran.stdout.split() == [str(PLAIN), str(PLAIN)]
         assert ran.files == {"new": "new\n"}
+        assert ran.outside == {"home/ann/x": "x\n"}
         assert (ran.folder / "files/new").stat().st_uid == PLAIN
-        assert sorted(path.name for path in ran.folder.iterdir() if path.suffix != ".log") == ["files"]
+        assert sorted(path.name for path in ran.folder.iterdir() if path.suffix != ".log") == ["files", "outside"]
 
 
 def test_an_engine_that_goes_away_under_the_command(contained: Place, docker: tuple[str, str]) -> None:

@@ -165,7 +165,7 @@ def test_overlay_refused_for_the_upper_side_falls_back_by_itself(place: Place) -
     assert said.outcome, said.message
     assert said.outcome.means[:2] == ("root: overlay, upper side in memory", "workspace: copy")
     assert said.removed == ("old.txt",)
-    assert left == "t\n.:\nfiles\n\nfiles:\nnew\nnew\n"
+    assert left == "t\n.:\nfiles\nstderr.log\nstdout.log\n\nfiles:\nnew\nnew\n"
 
 
 def test_overlay_refused_altogether_falls_back_by_itself(place: Place) -> None:
@@ -182,7 +182,9 @@ def test_overlay_refused_altogether_falls_back_by_itself(place: Place) -> None:
     assert said.outcome, said.message
     assert said.outcome.means[:2] == ("root: links", "workspace: copy")
     assert said.removed == ("old.txt",)
-    assert left == f"hello from {rootfs.PREFIX}/bin/hello\nthe environment\n.:\nfiles\n\nfiles:\nnew\nnew\n"
+    assert (
+        left == f"hello from {rootfs.PREFIX}/bin/hello\nthe environment\n.:\nfiles\nstderr.log\nstdout.log\n\nfiles:\nnew\nnew\n"
+    )
 
 
 def test_a_workspace_that_does_not_fit_fails_and_says_so(image: Path, tmp_path: Path) -> None:
