@@ -16,6 +16,8 @@ _LARGEST = 2_000_000
 _NEEDLE = re.compile(rb"git|setuptools_scm|versioneer|dulwich")
 _PATH = re.compile(rb"[\"'](?:\./)?((?:\.\./){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,60})(?=[/\"'])")
 """The beginning of what may be a path, at the start of a string; nothing hidden."""
+_JOINED = re.compile(rb"[\"']\.\.\\?[\"']\)?\s*[,/]\s*\\?[\"']([A-Za-z0-9_][A-Za-z0-9_.-]{0,60})")
+"""`"..", "data"` and `Path("..") / "data"`, the latter the name of something beside the working directory."""
 _SETTINGS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".sh")
 """Files that name paths without quotes; Hydra's configuration, for example."""
 _VALUE = re.compile(
@@ -39,25 +41,27 @@ class Mentions(msgspec.Struct, frozen=True):
 
 
 def look(root: Path, found: Sequence[Found], names: Iterable[str]) -> Mentions:
-    """Search the Python files of a source tree, and its settings for paths. Files that cannot be read or parsed are skipped."""
+    """Search the Python files of a source tree, and its notebooks and settings for paths. Files that cannot be read or parsed are skipped."""
     names = sorted(names)
     pattern = re.compile(b"[\"'](" + b"|".join(re.escape(name.encode()) for name in names) + b")[\"']") if names else None
     places: list[str] = []
     variables: set[str] = set()
     paths: set[str] = set()
     for one in found:
-        if one.kind != "file" or not one.path.endswith((".py", *_SETTINGS)) or one.size > _LARGEST:
+        if one.kind != "file" or not one.path.endswith((".py", ".ipynb", *_SETTINGS)) or one.size > _LARGEST:
             continue
         try:
             text = (root / one.path).read_bytes()
         except OSError:
             continue
-        if not one.path.endswith(".py"):
+        if one.path.endswith(_SETTINGS):
             paths |= {match.decode() for match in _VALUE.findall(text)}
+            continue
+        paths |= {match.decode() for match in _PATH.findall(text)} | {f"../{name.decode()}" for name in _JOINED.findall(text)}
+        if not one.path.endswith(".py"):
             continue
         if pattern is not None:
             variables |= {match.decode() for match in pattern.findall(text)}
-        paths |= {match.decode() for match in _PATH.findall(text)}
         if one.path.rpartition("/")[2] not in _BUILDS and _NEEDLE.search(text) and (line := _asks_git(text)):
             places.append(f"{one.path}:{line}")
     return Mentions(tuple(sorted(places)), frozenset(variables), frozenset(paths))

@@ -16,7 +16,7 @@ from repro_env.model.environment import Excluded
 CACHES = frozenset(
     {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", "node_modules", ".tox", ".nox"}
 )
-_STORES = frozenset({".git", ".hg", ".svn"})
+STORES = frozenset({".git", ".hg", ".svn"})
 _VENV_PARTS = frozenset({"bin", "include", "lib", "lib64", "share", "pyvenv.cfg"})
 _MOST_ROWS = 200
 """Rows with one reason in `excluded`; above it they are summed up by folder."""
@@ -64,7 +64,7 @@ class Rules:
         """Folders that git ignores as a whole."""
         self.missed: list[str] = []
         """What git ignores and a run may need all the same: code, or data in a package, that no rule keeps."""
-        self._places = Places(self._root, CACHES | _STORES)
+        self._places = Places(self._root, CACHES | STORES)
         self._places.hollow |= ignored.hollow
         self._never = self._relative(never)
         self._above_never = {path[:end] for path in self._never for end, char in enumerate(path) if char == "/"}
@@ -80,13 +80,13 @@ class Rules:
         if path in self._never:
             return True
         name = path.rpartition("/")[2]
-        why = self._hard(name) or self._excluded(path)
+        why = forbidden(name) or self._excluded(path)
         if why:
             return self._leave(path, why, is_dir)
         if is_dir and os.path.lexists(f"{self._root}/{path}/.git"):
             self._ask_nested(path)
         outer = self.entered.get(path.rpartition("/")[0])
-        why = self._soft(path, name, is_dir) or (self._reasons[outer] if outer is not None else "")
+        why = self._soft(path, is_dir=is_dir) or (self._reasons[outer] if outer is not None else "")
         if not why or self._included(path):
             return False
         if why == _GIT_IGNORED:
@@ -149,27 +149,10 @@ class Rules:
         ]
         return tuple(Excluded(path=_NOT_TEXT.sub("?", path), size=size, why=why) for path, size, why in _summed(rows))
 
-    def _hard(self, name: str) -> str:
-        """What no option brings back."""
-        if name in _STORES:
-            return _STORE
-        return "may hold secrets" if name == ".env" or name.startswith(".env.") else ""
-
-    def _soft(self, path: str, name: str, is_dir: bool) -> str:
-        if is_dir and name in CACHES:
-            return _CACHE
+    def _soft(self, path: str, *, is_dir: bool) -> str:
         if self._venv_root and path in _VENV_PARTS:
             return "part of the virtual environment at the source's root"
-        full = f"{self._root}/{path}"
-        if (is_dir or os.path.islink(full)) and os.path.exists(f"{full}/pyvenv.cfg"):  # noqa: PTH110, PTH114 - asked for every folder
-            return _VENV
-        if is_dir and os.path.isdir(f"{full}/conda-meta"):  # noqa: PTH112
-            return _CONDA
-        if is_dir and os.path.isfile(f"{full}/spec.json") and os.path.isdir(f"{full}/blobs"):  # noqa: PTH112, PTH113
-            return "an earlier capture"
-        if is_dir and os.path.isfile(f"{full}/oci-layout"):  # noqa: PTH113
-            return "an image layout"
-        return _GIT_IGNORED if path in self._ignored else ""
+        return product(f"{self._root}/{path}", is_dir=is_dir) or (_GIT_IGNORED if path in self._ignored else "")
 
     def _excluded(self, path: str) -> str:
         hits = [glob for glob in self.exclude if glob.matches(path)]
@@ -204,6 +187,28 @@ class Rules:
         root = os.path.realpath(self._root)
         paths = (os.path.relpath(os.path.realpath(path), root) for path in never)
         return {path for path in paths if path != "." and path != ".." and not path.startswith("../")}
+
+
+def forbidden(name: str) -> str:
+    """Why a path with this name is never copied, whatever the user asks for; empty if it may be."""
+    if name in STORES:
+        return _STORE
+    return "may hold secrets" if name == ".env" or name.startswith(".env.") else ""
+
+
+def product(full: str, *, is_dir: bool) -> str:
+    """What a tool made at an absolute path and can make again: a cache, an environment, a capture, an image; empty for anything else."""
+    if is_dir and full.rpartition("/")[2] in CACHES:
+        return _CACHE
+    if (is_dir or os.path.islink(full)) and os.path.exists(f"{full}/pyvenv.cfg"):  # noqa: PTH110, PTH114 - asked for every folder
+        return _VENV
+    if is_dir and os.path.isdir(f"{full}/conda-meta"):  # noqa: PTH112
+        return _CONDA
+    if is_dir and os.path.isfile(f"{full}/spec.json") and os.path.isdir(f"{full}/blobs"):  # noqa: PTH112, PTH113
+        return "an earlier capture"
+    if is_dir and os.path.isfile(f"{full}/oci-layout"):  # noqa: PTH113
+        return "an image layout"
+    return ""
 
 
 def _summed(rows: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:

@@ -27,7 +27,7 @@ from repro_env.model.run import Parent
 if TYPE_CHECKING:
     import sqlite3
 
-_VERSION = zlib.crc32(f"5 {__version__}".encode()) & 0x7FFFFFFF
+_VERSION = zlib.crc32(f"6 {__version__}".encode()) & 0x7FFFFFFF
 """Of the tables and of what is in them: of this program, and of a number that is raised with every change of `Summary`."""
 _SETTLED = 2_000_000_000
 """Nanoseconds: the coarsest clock of a file system in use (FAT). What is younger may be written again under the same key."""
@@ -66,8 +66,8 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
     image: str
     source: str
     """Digest of the source's tree; `source_path` is where it was."""
-    source_seen: str
-    """Of the tree that the run saw: `SourceFact.seen`."""
+    source_trees: tuple[str, ...]
+    """`SourceFact.trees`."""
     source_path: str
     seed: int
     data: tuple[Datum, ...]
@@ -305,7 +305,7 @@ def summary(run: Run) -> Summary:
         spec=start.spec,
         image=start.image,
         source=start.source.digest,
-        source_seen=start.source.seen,
+        source_trees=start.source.trees,
         source_path=start.source.directory or start.source.path,
         seed=start.seed,
         data=tuple(data),

@@ -149,7 +149,7 @@ class Advisor(msgspec.Struct, frozen=True):
             return path[len(launch.workspace) + 1 :] in self.source.paths
         if any(_below(inner, path) for inner in (launch.workspace, launch.user.home, *(mount.target for mount in launch.mounts))):
             return True
-        trees = (self.store.layers.path(diff_id) for diff_id in launch.layers)
+        trees = (self.store.layers.path(diff_id) for diff_id in (*launch.layers, launch.siblings) if diff_id is not None)
         return any(tree is not None and os.path.lexists(f"{tree}{path}") for tree in trees)
 
 

@@ -14,7 +14,7 @@ import msgspec
 from repro_env.capture import variables
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError, RecordError, UsageError
-from repro_env.model.run import GivenVariable, Launch, Mode, Mount, Ranks, RunnerName, User
+from repro_env.model.run import GivenVariable, Launch, Mode, Mount, Ranks, RunnerName, SourceFact, User
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.model.text import RelPath
@@ -69,8 +69,8 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     """A recorded run is run again: its source stands for the captured one, and `here` is a path as the run saw it."""
     hidden: tuple[RelPath, ...] | Literal["all"] = ()
     """Kept bytecode that the run is not shown (`store.bytecode`): it compiles what a run that it repeats had to compile."""
-    ignored: tuple[str, tuple[str, ...]] | None = None
-    """Of a run that is run again: `SourceFact.with_ignored` and `.ignored`, where that tree is in the store."""
+    again: SourceFact | None = None
+    """Of a run that is run again: its source, with the data of it that are in the store."""
     python_path: tuple[str, ...] = ()
     """Of a run that is run again: `Start.python_path`."""
     git: str | None = None

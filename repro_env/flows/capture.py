@@ -20,7 +20,7 @@ from repro_env.capture import data, distributions, mentions, notebook, python, r
 from repro_env.capture import target as targets
 from repro_env.capture.globs import escaped
 from repro_env.capture.target import Target
-from repro_env.flows import dockerfile, egress, files, snapshot, sourcedir
+from repro_env.flows import dockerfile, egress, files, siblings, snapshot, sourcedir
 from repro_env.flows.locate import ours
 from repro_env.image.entry import Contents, Entry, entries_of, members, notes, ordered
 from repro_env.io import machine
@@ -185,10 +185,11 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         tell(f"no Dockerfile: {without}; `repro-env rebuild` makes the image")
     files.write(request.output, spec, store.facts)
     carried.keep_only(spec.carried)  # away with blobs of an earlier capture
-    sourcedir.remember(spec, store)
+    beside = siblings.at_capture(spec, mentioned.paths, tree.excluded, [path for path, _ in request.data], store)
+    sourcedir.remember(spec, store, beside)
     egress.remember(spec, store)
     proven = sum(one.hint.origin != "repacked" for one in locked.identified)
-    offers = tuple(_offers(request, tree, mentioned.paths))
+    offers = tuple(_offers(request, tree, mentioned.paths, beside))
     holds_us = python.holds_us(locked.facts)
     return Captured(request.output / "spec.json", spec, offers, target, proven, mentioned.variables, holds_us)
 
@@ -295,8 +296,12 @@ def _without_git(places: Sequence[str]) -> str:
     return f"{places[0]}{more}: this code calls git, and without --with git a run has neither git nor the repository"
 
 
-def _offers(request: Request, tree: source.SourceTree, mentioned: Collection[str]) -> Iterator[str]:
-    """Lines on data that the code mentions and that a run does not see: too large for a live run, or outside the source."""
+def _offers(request: Request, tree: source.SourceTree, mentioned: Collection[str], shown: Sequence[str]) -> Iterator[str]:
+    """Lines on data that the code mentions: directories beside the source that a run sees (`shown`), and what it does not
+    see, which is too large or elsewhere outside the source.
+    """
+    if shown:
+        yield f"runs in this directory see a copy of {', '.join(shown)}, which the code names; what they write there is kept with the run"
     named = [path for path, _ in request.data]
     rows = sorted((row for row in tree.excluded if row.why.startswith("git-ignored")), key=lambda row: row.size)
     total = 0
@@ -305,7 +310,7 @@ def _offers(request: Request, tree: source.SourceTree, mentioned: Collection[str
         path = tree.root / row.path
         if total > source.CAP and row.path.split("/")[0] in mentioned and not any(path.is_relative_to(data) for data in named):
             yield f"{row.path} ({row.size / 1e6:,.1f} MB, git-ignored) is not in the spec; if runs need it: --data {shlex.quote(row.path)}"
-    for name in sorted(name for name in mentioned if name.startswith("../")):
+    for name in sorted(name for name in mentioned if name.startswith("../") and name not in shown):
         path = Path(os.path.normpath(tree.root / name))
         near = any(path.is_relative_to(other) or other.is_relative_to(path) for other in (tree.root, *named))
         if path.is_dir() and not near:

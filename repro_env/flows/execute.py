@@ -23,7 +23,7 @@ from repro_env.capture import variables
 from repro_env.catalog import annotation, ids, noted, parents, recipe, records
 from repro_env.catalog.noted import Failure
 from repro_env.catalog.outputs import OUTSIDE
-from repro_env.flows import before, data, ended, keptspec, rebuild, repository, snapshot, sourcedir, streams
+from repro_env.flows import before, data, ended, keptspec, rebuild, repository, siblings, snapshot, sourcedir, streams
 from repro_env.flows.advice import Advisor
 from repro_env.flows.asked import (
     Asked,
@@ -129,7 +129,10 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "host":
         check_host(asked, spec, chosen)
     with tell.progress(0, "reading the source"):
-        source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written, again=asked.ignored)
+        names = siblings.of_run(asked, spec, chosen.path, here, mounts=mounts, store=store)
+        source = snapshot.take(
+            spec, folder, directory=chosen.path, runs=runs, store=store, without=written, again=asked.again, siblings=names
+        )
     if asked.runner == "host":
         check_imports(spec, source, folder, runs=runs, store=store)
     git = repository.Shown()
@@ -147,6 +150,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         workspace=workspace,
         snapshot=source.fact.seen,
         code=source.fact.digest,
+        siblings=source.fact.siblings_tree,
         mounts=(*mounts, *git.mounts),
         given=given,
         python_path=python_path,
@@ -199,7 +203,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         tool=__version__,
     )
     announce(asked, spec, start, where, chosen, git, launch, tell)
-    backend = backend or _backend(asked, spec, folder, runs, source.tree, store)
+    backend = backend or _backend(asked, spec, folder, runs, source, store)
     store.seen.see(runs)
     with store.lease.only(
         [*_needed(launch, folder, store), *filter(None, [git.digest])]
@@ -229,7 +233,7 @@ def _parents(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path, stor
 def _needed(launch: Launch, folder: Path, store: Store) -> list[str]:
     """What a run needs of the store."""
     spec = [folder.name] if folder.parent == store.root / "specs" else []
-    return [launch.image, *launch.layers, launch.snapshot, *spec]
+    return [launch.image, *launch.layers, launch.snapshot, *([launch.siblings] if launch.siblings else []), *spec]
 
 
 def _run(
@@ -389,8 +393,7 @@ class _Embedded:
         return harvest(files, snapshot)
 
 
-def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, tree: Path, store: Store) -> Backend:
-    """`tree`: the source of the run, in the store."""
+def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, source: Snapshot, store: Store) -> Backend:
     if asked.runner == "embedded":
         return _Embedded(asked, spec, store)
     if asked.runner == "docker":
@@ -399,7 +402,9 @@ def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, tree: Path, sto
     if asked.private:
         from repro_env.run.hostcopy import HostCopyRunner
 
-        return HostCopyRunner(tree, hidden=secrets_of(asked), bound=asked.keep_outside)
+        tree = source.fact.siblings_tree
+        more = None if tree is None else store.layers.path(tree)
+        return HostCopyRunner(source.tree, more, hidden=secrets_of(asked), bound=asked.keep_outside)
     from repro_env.run.host import HostRunner
 
     skip = (Path(spec.identity.layout.prefix), folder, runs, runs_of(folder))

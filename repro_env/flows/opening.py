@@ -59,6 +59,7 @@ def _source(asked: Asked, spec: Spec, start: Start, chosen: SourceDirectory) -> 
         return f"captured source ({chosen.why}{hint})"
     moved = "" if fact.directory == plan.workspace_of(spec) else f"{fact.directory} "
     ignored = f", and {some(fact.ignored, ', ', _FEW)} (git-ignored)" if fact.ignored else ""
+    ignored += f", and a copy of {some(fact.siblings, ', ', _FEW)}" if fact.siblings else ""
     changes = [line for line in fact.differs if not line.endswith(f"({snapshot.OUTPUT})")]
     outputs = len(fact.differs) - len(changes)
     more = (f", with {outputs:,} output{'s' * (outputs > 1)} of earlier runs on the host" if outputs else "") + ignored
@@ -90,6 +91,7 @@ def _details(asked: Asked, start: Start, where: Path, chosen: SourceDirectory, g
     yield f"source {fact.directory or 'as captured'}" + (f" at {fact.path}" if fact.directory != fact.path else "")
     yield from (f"  {line}" for line in fact.differs)
     yield from (f"  git-ignored, seen as data: {path}" for path in fact.ignored)
+    yield from (f"  beside the source, seen as a copy: {path}" for path in fact.siblings)
     if git.text:
         yield git.text
     for mount in start.data:

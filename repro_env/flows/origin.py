@@ -215,14 +215,6 @@ def asked(
     )
 
 
-def ignored(run: Run, store: Store) -> tuple[str, tuple[str, ...]] | None:
-    """`Asked.ignored`: None where the run saw no git-ignored data, or the tree with them is not in the store."""
-    fact = run.start.source
-    if fact.with_ignored is None or store.layers.path(fact.with_ignored) is None:
-        return None
-    return fact.with_ignored, fact.ignored
-
-
 def hidden(end: End) -> tuple[str, ...] | Literal["all"]:
     """The bytecode that the run did not find (`Asked.hidden`)."""
     return "all" if pycache.NONE in end.outcome.means else end.compiled

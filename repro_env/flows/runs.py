@@ -63,7 +63,8 @@ def settle(run: Run, store: Store) -> None:
     from repro_env.run.workspace import harvest
 
     with contextlib.suppress(OSError):
-        outside.settle(run.folder)
+        tree = None if run.start.source.siblings_tree is None else store.layers.path(run.start.source.siblings_tree)
+        outside.settle(run.folder, [] if tree is None else [tree])
         snapshot = store.layers.path(run.start.source.digest)
         if snapshot is not None:
             if run.start.runner == "host":

@@ -110,7 +110,7 @@ def over_seeds(asked: Asked, first: int, count: int, metric: Wanted, *, run: Cal
         tell(f"seed {seed}, run {place + 1} of {count}")
         done = run(msgspec.structs.replace(asked, seed=seed))
         start = start or done.start
-        if done.start.source.seen != start.source.seen:
+        if done.start.source.trees != start.source.trees:
             raise SourceError(
                 "changed between two runs",
                 where=start.source.directory or start.source.path,

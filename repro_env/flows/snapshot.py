@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import posixpath
 import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -49,13 +50,15 @@ def take(
     runs: Path,
     store: Store,
     without: Sequence[Path] = (),
-    again: tuple[str, tuple[str, ...]] | None = None,
+    again: SourceFact | None = None,
+    siblings: Sequence[str] = (),
 ) -> Snapshot:
     """Look at the code in a directory by the rules of the capture; without one, take the captured files.
 
     What git ignores in a directory, and is not too much, is seen as well: training scripts read data there. It counts as data, not as code.
+    So do the directories beside it that `siblings` names.
 
-    `without`: directories in it that are no code, such as those that the run writes checkpoints to. `again`: as `Asked.ignored`.
+    `without`: directories in it that are no code, such as those that the run writes checkpoints to. `again`: as `Asked.again`.
     `folder` holds the spec and its blobs. Raises `SourceError` and its neighbours, `ArtifactError` without the blob.
     """
     source = spec.observed.source
@@ -64,12 +67,14 @@ def take(
     if directory is None:
         _bring(spec, source, folder, store)
         tree = _captured(source, folder, store)
-        with_ignored, ignored = again or (None, ())
-        if with_ignored is not None:
-            tree = store.layers.path(with_ignored) or tree
-        return _snapshot(source, source.tree.sha256, tree, _listed(tree, store), None, ignored=ignored, with_ignored=with_ignored)
+        fact = SourceFact(path=source.path, digest=source.tree.sha256, directory=None, differs=())
+        if again is not None:
+            names = ("ignored", "with_ignored", "siblings", "siblings_tree")
+            fact = msgspec.structs.replace(fact, **{name: getattr(again, name) for name in names})
+            tree = store.layers.path(fact.seen) or tree
+        return _snapshot(fact, tree, _listed(tree, store))
     never = (*ours(directory, folder), runs, *(path for path in without if directory in path.parents))
-    live, diff_id = _seen(source, directory, never, store)
+    live, diff_id = _seen(source, directory, never, store, siblings)
     differs: tuple[str, ...] = ()
     if diff_id != source.tree.sha256:
         tree = store.layers.path(diff_id) or store.root  # it was put there just now
@@ -78,30 +83,22 @@ def take(
     everything = ordered([*live.entries, *live.ignored])
     seen = stored(everything, FileContents(directory), store) if live.ignored else diff_id
     tree = store.layers.path(seen) or store.root
-    return _snapshot(
-        source, diff_id, tree, everything, directory, differs, ignored=live.paths, with_ignored=seen if live.ignored else None
+    fact = SourceFact(
+        path=source.path,
+        digest=diff_id,
+        directory=str(directory),
+        differs=differs,
+        ignored=tuple(redact.line(path) for path in live.paths),
+        with_ignored=seen if live.ignored else None,
+        siblings=live.siblings,
+        siblings_tree=live.siblings_tree,
     )
+    return _snapshot(fact, tree, everything)
 
 
-def _snapshot(
-    source: Source,
-    diff_id: str,
-    tree: Path,
-    entries: Sequence[Entry],
-    directory: Path | None,
-    differs: tuple[str, ...] = (),
-    ignored: tuple[str, ...] = (),
-    with_ignored: str | None = None,
-) -> Snapshot:
+def _snapshot(fact: SourceFact, tree: Path, entries: Sequence[Entry]) -> Snapshot:
     return Snapshot(
-        fact=SourceFact(
-            path=source.path,
-            digest=diff_id,
-            directory=None if directory is None else str(directory),
-            differs=differs,
-            ignored=tuple(redact.line(path) for path in ignored),
-            with_ignored=with_ignored,
-        ),
+        fact=fact,
         tree=tree,
         paths=frozenset(entry.path for entry in entries),
         folders=frozenset(entry.path for entry in entries if entry.kind == "dir"),
@@ -115,19 +112,22 @@ class _Live(msgspec.Struct, frozen=True):
     """Git-ignored data."""
     paths: tuple[str, ...]
     """Of the outermost of these, sorted."""
+    siblings: tuple[str, ...]
+    siblings_tree: str | None
+    """As of `SourceFact`."""
 
 
-def _seen(source: Source, directory: Path, never: Sequence[Path], store: Store) -> tuple[_Live, str]:
+def _seen(source: Source, directory: Path, never: Sequence[Path], store: Store, siblings: Sequence[str]) -> tuple[_Live, str]:
     """The live tree, in the store. Another run's log may grow while it is read: that is tried again."""
     for _ in range(_TRIES):
         with contextlib.suppress(CaptureError, ArtifactError):
-            live = _live(source, directory, never, store)
+            live = _live(source, directory, never, store, siblings)
             return live, stored(live.entries, FileContents(directory), store)
-    live = _live(source, directory, never, store)
+    live = _live(source, directory, never, store, siblings)
     return live, stored(live.entries, FileContents(directory), store)
 
 
-def _live(source: Source, directory: Path, never: Sequence[Path], store: Store) -> _Live:
+def _live(source: Source, directory: Path, never: Sequence[Path], store: Store, siblings: Sequence[str]) -> _Live:
     from repro_env.capture.source import CAP, look
 
     tree = look(directory, include=source.include, exclude=source.exclude, never=tuple(never), facts=False, data=CAP)
@@ -136,7 +136,25 @@ def _live(source: Source, directory: Path, never: Sequence[Path], store: Store) 
     known = store.hashes.of(directory, [*found, *ignored])
     paths = sorted(one.path for one in ignored if one.kind != "dir" or one.path in tree.ignored)
     outermost = [path for path in paths if not any(path.startswith(f"{other}/") for other in tree.ignored if other != path)]
-    return _Live(ordered(entries_of(found, known)), entries_of(ignored, known), tuple(outermost))
+    most = CAP - sum(one.size for one in ignored)
+    names, beside = _beside(source, directory, siblings, most, (*never, store.root), store)
+    return _Live(ordered(entries_of(found, known)), entries_of(ignored, known), tuple(outermost), names, beside)
+
+
+def _beside(
+    source: Source, directory: Path, names: Sequence[str], most: int, apart: Sequence[Path], store: Store
+) -> tuple[tuple[str, ...], str | None]:
+    """`SourceFact.siblings` and `.siblings_tree`: what `capture.siblings` finds of the directories with these names."""
+    from repro_env.capture import siblings
+
+    parent, root = directory.parent, source.path.rpartition("/")[0][1:]
+    entries: list[Entry] = []
+    chosen = siblings.look(directory, names, apart=apart, most=most)
+    for name, found in chosen.items():
+        path = posixpath.join(root, name[3:])
+        entries += [Entry(path, "dir"), *entries_of(found, store.hashes.of(parent / name[3:], found), below=path)]
+    tree = stored(ordered(entries), FileContents(parent, root), store) if chosen else None
+    return tuple(sorted(chosen)), tree
 
 
 def own_streams() -> frozenset[tuple[int, int]]:

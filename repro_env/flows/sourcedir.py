@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import msgspec
@@ -10,8 +11,10 @@ import msgspec
 from repro_env.catalog import specs
 from repro_env.flows.locate import FOLDER, runs_beside
 from repro_env.image.entry import of_notes
+from repro_env.model import codec
 from repro_env.model.errors import SourceError, UsageError
 from repro_env.model.spec import Source, Spec
+from repro_env.model.text import Sibling
 from repro_env.store.store import Store
 
 _CAPTURED = "captured-here"
@@ -102,10 +105,21 @@ def _is_captured_here(spec: Spec, store: Store) -> bool:
     return source is not None and store.facts.get(_CAPTURED, _key(spec, source)) is not None
 
 
-def remember(spec: Spec, store: Store) -> None:
-    """Note that this spec was captured here."""
+def remember(spec: Spec, store: Store, siblings: Sequence[str] = ()) -> None:
+    """Note that this spec was captured here, and which directories beside the source its runs may see a copy of (`../data`)."""
     if spec.observed.source is not None:
-        store.facts.put(_CAPTURED, _key(spec, spec.observed.source), b"here")
+        store.facts.put(_CAPTURED, _key(spec, spec.observed.source), codec.canonical(siblings))
+
+
+def siblings(spec: Spec, directory: Path | None, store: Store) -> tuple[str, ...] | None:
+    """The names that `remember` noted; None unless `directory` is the captured one itself, and the capture was made with this store.
+
+    They are in the store alone: a spec cannot name any.
+    """
+    source = spec.observed.source
+    if source is None or directory is None or os.path.realpath(directory) != source.path:
+        return None
+    return store.facts.recall(_CAPTURED, _key(spec, source), tuple[Sibling, ...])
 
 
 def _key(spec: Spec, source: Source) -> str:

@@ -147,7 +147,7 @@ def _sources(store: Store, tell: Tell) -> frozenset[str]:
         except (OSError, ReproEnvError) as error:
             tell.warn(f"note: the source of its runs is not held: {error}")
             continue
-        held.update(digest.removeprefix("sha256:") for one in listing.runs for digest in (one.source, one.source_seen))
+        held.update(digest.removeprefix("sha256:") for run in listing.runs for digest in run.source_trees)
         for each in listing.unreadable:
             tell.warn(f"note: the source of this run is not held: {each.why}")
     if missing:

@@ -15,7 +15,7 @@ import msgspec
 
 from repro_env.catalog import records
 from repro_env.catalog.records import Run
-from repro_env.flows import bytecode, origin, results, streams
+from repro_env.flows import bytecode, origin, results, siblings, streams
 from repro_env.flows.asked import Asked
 from repro_env.flows.execute import Backend, Done, execute, host_facts
 from repro_env.flows.looker import Look, looker
@@ -94,7 +94,7 @@ def verify(
     spec = origin.source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell)
     note = f"verifies {run.short}" if wanted.keep else ""
     asked = origin.asked(run, end, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
-    asked = msgspec.structs.replace(asked, data=(*asked.data, *unrecorded), ignored=origin.ignored(run, store))
+    asked = msgspec.structs.replace(asked, data=(*asked.data, *unrecorded), again=siblings.again(run.start.source, spec, store))
     promise = judging.promised(run.start, end, _here(run, end, spec, asked, store, [target for _, target in unrecorded]))
     kinds = results.kinds(left, wanted.globs)
     if "result" not in kinds:
@@ -161,6 +161,7 @@ def _here(run: Run, end: End, spec: Spec, asked: Asked, store: Store, unrecorded
     devices: tuple[str, ...] = ()
     if asked.gpus:
         devices = tuple(one.name for one in gpu.accelerators().devices)
+    then, now = run.start.source, asked.again or run.start.source
     with store.bytecode.shown(spec.expected.image_id) as kept:
         compiles = pycache.KEPT in end.outcome.means and (kept is None or asked.runner == "host")
     return Here(
@@ -171,7 +172,7 @@ def _here(run: Run, end: End, spec: Spec, asked: Asked, store: Store, unrecorded
         compiles=compiles,
         runner=asked.runner,
         unrecorded=tuple(unrecorded),
-        missing=run.start.source.ignored if asked.ignored is None else (),
+        missing=tuple(path for path in (*then.ignored, *then.siblings) if path not in (*now.ignored, *now.siblings)),
     )
 
 

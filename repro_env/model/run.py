@@ -8,7 +8,7 @@ from repro_env.model.artifact import Size
 from repro_env.model.codec import Frozen
 from repro_env.model.environment import Variable
 from repro_env.model.spec import Seed
-from repro_env.model.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath
+from repro_env.model.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath, Sibling
 
 RunnerName = Literal["embedded", "docker", "host"]
 Isolation = Literal["embedded", "docker", "none"]
@@ -58,6 +58,8 @@ class Request(Frozen, frozen=True, kw_only=True):
     """What the run sees: the code, perhaps with git-ignored data."""
     code: Digest | None = None
     """The code alone; None where that is what the run sees."""
+    siblings: Digest | None = None
+    """As of `Launch`."""
     mounts: tuple[Mount, ...]
     given: tuple[Variable, ...]
     """Variables of `--env` and `--env-file`, the last of a name counts."""
@@ -108,6 +110,8 @@ class Launch(Frozen, frozen=True, kw_only=True):
     """Where the run sees the source; writable, its lower side is the snapshot."""
     snapshot: Digest
     """diff ID of the source tree, unpacked in the store."""
+    siblings: Digest | None = None
+    """diff ID of a tree with directories beside the source, at their absolute paths; the run may write in its own copy of them."""
     mounts: tuple[Mount, ...]
     """The user's own; nothing of ours."""
     tools: AbsPath
@@ -155,11 +159,20 @@ class SourceFact(Frozen, frozen=True, kw_only=True):
     """Git-ignored files and whole directories that the run saw as well: data; sorted."""
     with_ignored: Digest | None = None
     """The tree of the code and of these; None without them."""
+    siblings: tuple[Sibling, ...] = ()
+    """Directories beside the source that the run saw a copy of: data; sorted."""
+    siblings_tree: Digest | None = None
+    """The tree of these, at their absolute paths; None without them."""
 
     @property
     def seen(self) -> str:
         """The digest of the tree that the run saw."""
         return self.with_ignored or self.digest
+
+    @property
+    def trees(self) -> tuple[str, ...]:
+        """The digests of all trees: the code, what the run saw of its directory and beside it."""
+        return tuple(dict.fromkeys(filter(None, (self.digest, self.seen, self.siblings_tree))))
 
 
 class DataFact(Frozen, frozen=True, kw_only=True):

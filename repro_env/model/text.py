@@ -46,6 +46,9 @@ FromHere = Annotated[
 ]
 """A relative, normal path that may lead upwards first: `.`, `..`, `../../src`."""
 
+Sibling = Annotated[str, Meta(pattern=r"\A\.\./[A-Za-z0-9_][A-Za-z0-9_.-]*\Z", max_length=255)]
+"""A path directly beside a directory (`../data`); nothing hidden."""
+
 FileNote = Annotated[
     str, Meta(pattern=r"\A(?:(?:file|program) [0-9]{1,15} [0-9a-f]{64}|link [^\x00-\x1f\x7f]*)\Z", max_length=20_000)
 ]

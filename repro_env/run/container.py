@@ -27,6 +27,8 @@ class Bind(Frozen, frozen=True, kw_only=True):
     source: AbsPath
     target: AbsPath
     read_only: bool
+    is_filled: bool = False
+    """It holds files of the user's, which the run may change."""
 
 
 class Place(Frozen, frozen=True, kw_only=True):

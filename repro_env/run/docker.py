@@ -124,9 +124,11 @@ class DockerRunner:
                 with watch.watched(self._engine.address, container.name(launch), (own.path, disk.path)):
                     outcome = self._contained(launch, made, asked, pycache.means, logs, fetch)
             finally:
-                sources = [Source(one.target, Path(one.source), is_covered=True) for one in made.binds if _is_private(one)]
-                image = self._merged / launch.image.removeprefix("sha256:")
-                self.lost = outside.keep(folder, [*sources, Source("/", written)], rules, [image], self._bound, unkept)
+                private = [bind for bind in made.binds if _is_private(bind)]
+                sources = [Source(bind.target, Path(bind.source), is_covered=not bind.is_filled) for bind in private]
+                image = [self._merged / launch.image.removeprefix("sha256:")]
+                image += [self._tree(launch.siblings)] if launch.siblings else []
+                self.lost = outside.keep(folder, [*sources, Source("/", written)], rules, image, self._bound, unkept)
             with contextlib.suppress(OSError, CaptureError):  # what a script did there must not cost the run its end
                 self.compiled = tuple(pycache.written())
             return outcome

@@ -65,7 +65,7 @@ class EmbeddedRunner:
         """See `interface.Runner`. For the main thread, whose signals are heard; not to be called twice for one folder."""
         check(launch)
         folder = folder.resolve()
-        trees = [self._tree(diff_id) for diff_id in launch.layers]
+        trees = [self._tree(diff_id) for diff_id in (*launch.layers, launch.siblings) if diff_id is not None]
         snapshot = self._tree(launch.snapshot)
         strategy: Strategy | None = self._strategy or BEST
         refusals: list[str] = []

@@ -16,7 +16,7 @@ import msgspec
 
 from repro_env.catalog.outputs import OUTSIDE
 from repro_env.image import layout
-from repro_env.io.files import remove_tree
+from repro_env.io.files import remove_tree, room
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError
 from repro_env.model.run import Launch, Lost, Outcome
@@ -25,7 +25,7 @@ from repro_env.run.bytecode import Module
 from repro_env.run.host import start
 from repro_env.run.interface import Runner
 from repro_env.run.outside import Bound
-from repro_env.run.workspace import CopiedWorkspace, copy_file, harvest
+from repro_env.run.workspace import CopiedWorkspace, copy_file, copy_tree, harvest
 
 COPIED = "workspace: private copy"
 """Of `Outcome.means`."""
@@ -38,9 +38,17 @@ _OWN = ("XDG_CACHE_HOME", "XDG_CONFIG_HOME", "XDG_DATA_HOME", "XDG_STATE_HOME")
 class HostCopyRunner:
     """Runs launches in a private copy of a source tree. One object a run."""
 
-    def __init__(self, snapshot: Path, *, hidden: Collection[str] | None = None, bound: Bound = outside.DEFAULT) -> None:
-        """`snapshot`: the tree that is copied. `hidden`: as of `HostRunner`. `bound`: of what it writes outside its project."""
+    def __init__(
+        self,
+        snapshot: Path,
+        siblings: Path | None = None,
+        *,
+        hidden: Collection[str] | None = None,
+        bound: Bound = outside.DEFAULT,
+    ) -> None:
+        """`snapshot`, `siblings`: the trees that are copied, of the source and beside it (`Launch.siblings`). `hidden`: as of `HostRunner`. `bound`: of what it writes outside its project."""
         self._snapshot = snapshot
+        self._siblings = [] if siblings is None else [siblings]
         self._hidden = hidden
         self._bound = bound
         self.lost: Lost | None = None
@@ -57,6 +65,9 @@ class HostCopyRunner:
         own = scratch.temporary()
         try:
             # At its own depth, with its surroundings: `..` leads to what is mounted there, and to nothing of the user's.
+            with room(root):
+                for tree in self._siblings:
+                    copy_tree(tree, root)
             copy, home = (Path(f"{root}{path}") for path in (launch.workspace, launch.user.home))
             copy.parent.mkdir(parents=True, exist_ok=True)
             files.rename(copy)
@@ -75,7 +86,7 @@ class HostCopyRunner:
             for path in self._links:
                 _remove(root, path)
             restore(folder, launch.workspace)
-        self.lost = outside.keep(folder, [outside.Source("/", root)], rules, (), self._bound)
+        self.lost = outside.keep(folder, [outside.Source("/", root)], rules, self._siblings, self._bound)
         return outcome
 
     def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:

@@ -122,15 +122,15 @@ def drop(folder: Path) -> None:
     (folder / _RULES).unlink(missing_ok=True)
 
 
-def settle(folder: Path) -> None:
-    """Leave in `outside/` only what is kept, for a run that was killed before it could do so. Raises `OSError`."""
+def settle(folder: Path, image: Sequence[Path] = ()) -> None:
+    """Leave in `outside/` only what is kept, for a run that was killed before it could do so. `image` as of `keep`. Raises `OSError`."""
     try:
         rules = msgspec.json.decode(read_regular(folder / _RULES, _MOST_RULES), type=Rules)
     except FileNotFoundError:
         return
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         raise OSError(errno.EINVAL, "it does not say what to keep", str(folder / _RULES)) from None
-    keep(folder, [Source("/", folder / OUTSIDE)], rules, (), Bound())
+    keep(folder, [Source("/", folder / OUTSIDE)], rules, image, Bound())
 
 
 def keep(
@@ -143,7 +143,7 @@ def keep(
 ) -> Lost | None:
     """Fill `outside/` of the run's `folder` from `sources`, of which it may be one itself. The command is over.
 
-    `image`: its unpacked layers, the lowest first. The smallest files come first, so that the most of them are kept. What a
+    `image`: its unpacked layers, the lowest first, and what else was there before the command started. The smallest files come first, so that the most of them are kept. What a
     run wrote raises no error: what cannot be kept is in the answer, with what is in `unkept` already.
     """
     lost = list(unkept)

@@ -45,7 +45,8 @@ def make(
     image = merged.tree(trees, merged_trees / launch.image.removeprefix("sha256:"))
     binds = [Bind(source=_shown(image, one.root), target=one.target, read_only=True) for one in launch.trees]
     links = [one.target for one in launch.trees if os.path.islink(f"{image}{one.target}")]  # noqa: PTH114
-    targets = [launch.workspace, *(one.target for one in launch.trees), *(one.target for one in launch.mounts)]
+    siblings = stage.copy_siblings(launch, tree(launch.siblings), disk.folder("siblings")) if launch.siblings else {}
+    targets = [launch.workspace, *siblings, *(one.target for one in launch.trees), *(one.target for one in launch.mounts)]
 
     def is_folder(target: str) -> bool:
         mounts = (mount.source for mount in launch.mounts if mount.target == target)
@@ -63,6 +64,7 @@ def make(
             below = [target for target in (*targets, *writable) if target.startswith(bind.target + "/")]
             points = [Point(target[len(bind.target) + 1 :], is_folder(target)) for target in below]
             make_points(Path(bind.source), points)
+    binds += [Bind(source=str(copy), target=path, read_only=False, is_filled=True) for path, copy in siblings.items()]
     binds += _submounts(launch)
     binds += [_file(own, name, text) for name, text in _etc(launch, image).items()]
     kept = pycache.linked()

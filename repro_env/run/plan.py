@@ -57,6 +57,7 @@ def plan(spec: Spec, request: Request) -> Launch:
         cwd=request.cwd,
         workspace=workspace,
         snapshot=request.snapshot,
+        siblings=request.siblings,
         mounts=tuple(sorted(request.mounts, key=lambda mount: mount.target)),
         tools=request.tools,
         notes=request.notes,

@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from repro_env.image import layout
+from repro_env.io import files
 from repro_env.model.errors import DataError, SandboxError
 from repro_env.model.run import Launch
 from repro_env.run import idmap, kernel, merged, namespaces, outside, rootfs, scratch, workspace
@@ -46,7 +47,8 @@ class Stage:
         hidden: Collection[str] | None,
         stack: contextlib.ExitStack,
     ) -> None:
-        """`interpreter`: the image's Python, by its path inside. No path of this machine may hold a symlink.
+        """`trees`: of the layers, the lowest first, then of the siblings where the launch has some. `interpreter`: the image's
+        Python, by its path inside. No path of this machine may hold a symlink.
 
         `hidden`: secret values, that the log of what the command prints must not hold; None for no log.
         """
@@ -80,8 +82,13 @@ class Stage:
         for end in self._memory:
             stack.callback(end.close)
         self.root: rootfs.Root
+        self._siblings: dict[str, Path] = {}
         if strategy.root == "links":
-            self.root = rootfs.LinkedRoot(merged.tree(trees, merged_trees / launch.image.removeprefix("sha256:")))
+            layers, siblings = trees[: len(launch.layers)], trees[len(launch.layers) :]
+            self.root = rootfs.LinkedRoot(merged.tree(layers, merged_trees / launch.image.removeprefix("sha256:")))
+            for tree in siblings:  # what is linked cannot be written
+                self._siblings = copy_siblings(launch, tree, disk.folder("siblings"))
+            self._written += [outside.Source(path, copy) for path, copy in self._siblings.items()]
         elif strategy.root == "disk":
             written = outside.begin(folder, rules) if disk is own else disk.folder("upper")
             self._written.append(outside.Source("/", written))
@@ -188,6 +195,7 @@ class Stage:
         """Target -> what is bound there, and whether read-only. The handles hold mounts of this name space."""
         launch = self._launch
         shown = {launch.workspace: (_handle(str(self._points["workspace"])), False)}
+        shown |= {path: (_handle(str(copy)), False) for path, copy in self._siblings.items()}
         try:
             shown.update({mount.target: (_handle(mount.source), mount.read_only) for mount in launch.mounts})
         except OSError as error:
@@ -216,6 +224,14 @@ def _handle(path: str) -> int:
 def names() -> tuple[bytes, bytes]:
     """The host's /etc/hosts and /etc/resolv.conf, empty where there are none."""
     return rootfs.read("/etc/hosts"), rootfs.read("/etc/resolv.conf")
+
+
+def copy_siblings(launch: Launch, tree: Path, target: Path) -> dict[str, Path]:
+    """Copy the directories beside the source, of which `tree` is made. Returns the copy of each by its path inside. Raises `DiskError`."""
+    with files.room(target):
+        workspace.copy_tree(tree, target)
+    parent = Path(launch.workspace).parent
+    return {str(parent / path.name): path for path in sorted(Path(f"{target}{parent}").iterdir())}
 
 
 def inside(launch: Launch) -> list[workspace.Point]:

@@ -28,7 +28,7 @@ class Here(Frozen, frozen=True, kw_only=True):
     unrecorded: tuple[str, ...] = ()
     """Data that the user names and the record does not."""
     missing: tuple[str, ...] = ()
-    """Git-ignored files that the run saw, where they are not here any more."""
+    """Data of the source's directory, or beside it, that the run saw and that the store does not have any more."""
 
 
 class Promise(Frozen, frozen=True, kw_only=True):
@@ -76,7 +76,7 @@ def promised(start: Start, end: End, here: Here) -> Promise:
         besides.append(f"another value of {', '.join(here.given)}, since no record holds values")
     if here.missing:
         more = f" and {len(here.missing) - 1} more" if len(here.missing) > 1 else ""
-        besides.append(f"the run saw {here.missing[0]}{more}, which git ignores and which is not here")
+        besides.append(f"the run saw {here.missing[0]}{more}, which the store does not have any more")
     if start.runner == "host":
         besides.append(
             "files that the recorded run read outside of its source, environment and --data, since a run on the host records none"

@@ -31,7 +31,7 @@ def run(
         spec=digest("spec"),
         image=digest("image"),
         source=digest("source"),
-        source_seen=digest("source"),
+        source_trees=(digest("source"),),
         source_path="/p",
         seed=0,
         data=tuple(Datum(of, f"/data/{each[7:12]}", each) for each in data),
