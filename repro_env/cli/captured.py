@@ -17,8 +17,8 @@ from repro_env.model.spec import Spec
 _GARBAGE = 100_000
 """New values before a search for cycles: there are hundreds of thousands, and nearly all live to the end."""
 
-_OFFERS = 3
-"""Data that nobody named: how many lines name some."""
+_OFFERS = 4
+"""Data that nobody named: how many lines say of some what runs see of them."""
 _NAMED = 8
 """How many variables a line names; further ones are counted."""
 

@@ -20,6 +20,15 @@ open("data/small.bin", "a").write(" and more")
 open("data/cache", "w").write("cache")
 """
 EXPECTED = "small beside False False\n"
+SIBLINGS = """\
+import os, sys
+print(open("../input/x").read(), os.listdir("../results"), os.listdir("../input"), open(sys.argv[-1]).read())
+open("../results/metrics.txt", "w").write("accuracy 0.9")
+open("../models/base", "a").write(" and tuned")
+open("../input/x", "r+").close()
+assert sorted(os.listdir("..")) == ["data", "input", "models", "project", "results", "typed"]
+"""
+SETTINGS = "model: ../models/base\nnot shown: [../linked, ../.hidden, ../project]\n"
 
 
 @pytest.fixture(scope="module")
@@ -38,6 +47,14 @@ def made(small: parts.Project, ground: Path) -> parts.Project:
     (folder / ".gitignore").write_text("data/\n*.bin\n.env\n.venv\nrepro\nruns\n")
     (folder.parent / "other").mkdir()
     (folder.parent / "other" / "y").touch()
+    os.truncate(_new(folder.parent / "other" / "large"), 300_000_000)
+    for name in ("input/x", "models/base", "typed/x", "results/.env", "input/.env", "unnamed/x", ".hidden/x"):
+        path = folder.parent / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(path.parent.name)
+    (folder.parent / "linked").symlink_to("input")
+    (folder / "siblings.py").write_text(SIBLINGS)
+    (folder / "settings.yaml").write_text(SETTINGS)
     subprocess.run(["git", "init", "-q", str(folder)], check=True)
     parts.lay(parts.large_blobs(small.folder), folder)
     python = parts.venv(folder / ".venv", own_pip=False)
@@ -62,9 +79,11 @@ def captured(made: parts.Project) -> str:
 
 
 def test_capture_offers_data_that_the_code_mentions(captured: str) -> None:
-    notes = [line.split(maxsplit=1)[1] for line in captured.splitlines() if line.startswith("note") and "--data" in line]
-    assert notes == [
+    notes = [line.split(maxsplit=1)[1] for line in captured.splitlines() if line.startswith("note") and "run" in line]
+    assert notes[-4:] == [
+        "runs in this directory see a copy of ../input, ../models, ../results, which the code names; what they write there is kept with the run",
         "large.bin (300.0 MB, git-ignored) is not in the spec; if runs need it: --data large.bin",
+        "../linked is outside the source and not in the spec; if runs read it: --data ../linked",
         "../other is outside the source and not in the spec; if runs read it: --data ../other",
     ]
 
@@ -84,15 +103,44 @@ def test_ignored_data_and_data_of_the_capture_need_no_option(made: parts.Project
     made.run("exec", "--frozen", "train.py", code=1)
 
 
+def outside(made: parts.Project) -> dict[str, str]:
+    """What the last run left beside the project."""
+    folder = Path(f"{made.folder}/runs/latest/outside{made.folder.parent}")
+    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+
+
+LEFT = {"results/metrics.txt": "accuracy 0.9", "models/base": "models and tuned"}
+
+
+@pytest.mark.usefixtures("captured")
+def test_directories_beside_the_project_need_no_option(made: parts.Project) -> None:
+    """Those that the code names, and those that the command names; a run works on a copy."""
+    root = made.folder.parent
+    before = {name: parts.digests(root / name) for name in ("input", "models", "results", "typed")}
+    done = made.run("exec", "siblings.py", "--data", "../typed/x")
+    assert done.out == "input [] ['x'] typed\n"
+    assert "and a copy of ../input, ../models, ../results, and 1 more" in done.err
+    assert outside(made) == LEFT
+    (root / "input").rename(root / "away")
+    assert "2 of 2 the same" in made.run("verify", "latest").out, "the run's own data is used"
+    assert "2 of 2 the same" in made.run("verify", "--runner", "host", "latest").out
+    (root / "away").rename(root / "input")
+    assert {name: parts.digests(root / name) for name in before} == before
+    assert "input is not in the run; to show it there: --data ../input" in "".join(hint(made, "--frozen", "siblings.py"))
+
+
 @pytest.mark.usefixtures("captured")
 def test_a_clone_has_the_data_beside_it(made: parts.Project, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     ignore = shutil.ignore_patterns(".venv", "runs", "large.bin")
     shutil.copytree(made.folder, clone, ignore=ignore, symlinks=True)
     shutil.copytree(made.folder.parent / "data", tmp_path / "data")
+    shutil.copytree(made.folder.parent / "input", tmp_path / "input")
     (made.folder.parent / "data").rename(made.folder.parent / "away")
     try:
         assert made.run("exec", "train.py", cwd=clone).out == EXPECTED
+        shown = f"hint: {tmp_path}/input is not in the run; to show it there: --data ../input"
+        assert shown in made.run("exec", "siblings.py", cwd=clone, code=1).err, "it was not captured there"
         assert "is not there" in parts.one_sentence(made.run("exec", "train.py", code=17))
         (tmp_path / "data" / "x").write_text("BESIDE")
         said = parts.one_sentence(made.run("exec", "train.py", cwd=clone, code=17))
@@ -156,3 +204,5 @@ def test_docker_shows_the_same_data_and_gives_the_same_hint(made: parts.Project)
         done = made.run("exec", "--runner", "docker", "-c", TRAIN + "open('../other/y')", code=1)
         assert done.out == EXPECTED
         assert "hint: " in done.err
+        made.run("exec", "--runner", "docker", "siblings.py", "../typed/x")
+        assert outside(made) == LEFT

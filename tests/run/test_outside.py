@@ -14,6 +14,7 @@ from repro_env.model.run import Lost
 from repro_env.run import layer, outside
 from repro_env.run.outside import Bound, Rules, Source
 from repro_env.run.strategy import Strategy
+from tests.fakes import rootfs
 from tests.run.conftest import Place
 from tests.run.test_runners import contained, docker
 
@@ -87,6 +88,46 @@ def test_what_can_be_written_without_overlay_is_kept(place: Place) -> None:
     place.strategy = Strategy(root="links", workspace="copy")
     ran = place.sh("mkdir /home/ann/results; echo text >/home/ann/results/x; ! mkdir /scratch")
     assert ran.outside == {"home/ann/results/x": "text\n"}
+
+
+CHANGE = """
+import os
+assert open("../data/x").read() == "data" and os.listdir("../empty") == []
+for path in ("../data/x", "../data/deep/y"): open(path, "r+").close()   # opened and not changed
+open("../data/deep/y", "a").write(" and more")
+open("../empty/made", "w").write("made")
+os.mkdir("../data/new")
+open("../data/new/z", "w").write("z")
+os.remove("../data/removed")
+"""
+
+
+def check_siblings(place: Place) -> None:
+    digest = rootfs.digest(2000)
+    tree = place.store / "layers" / digest.removeprefix("sha256:") / "srv/captured"
+    for name, text in (("data/x", "data"), ("data/deep/y", "deep"), ("data/removed", "")):
+        path = tree / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    (tree / "empty").mkdir(exist_ok=True)
+    place.own(place.store / "layers" / digest.removeprefix("sha256:"))
+    ran = place.python(CHANGE, siblings=digest)
+    assert ran.outcome.exit_code == 0, ran.stderr
+    made = {"data/deep/y": "deep and more", "data/new/z": "z", "empty/made": "made"}
+    assert ran.outside == {f"srv/captured/{name}": text for name, text in made.items()}
+    assert (tree / "data/deep/y").read_text() == "deep"
+    assert not (tree / "empty/made").exists()
+    assert not list(place.store.glob("merged/*/srv/captured/data")), "other runs do not see them"
+
+
+@pytest.mark.parametrize("root", ["disk", "memory", "links"])
+def test_a_run_sees_a_copy_of_siblings_and_leaves_what_it_changes(place: Place, root: str) -> None:
+    place.strategy = Strategy(root=root, workspace="copy" if root == "links" else "overlay")
+    check_siblings(place)
+
+
+def test_a_container_sees_a_copy_of_siblings_and_leaves_what_it_changes(contained: Place) -> None:
+    check_siblings(contained)
 
 
 RULES = Rules(mounted=("/srv/project", "/etc/passwd"), kept=("/srv", "/home/ann"), caches=("/home/ann/.cache",))
