@@ -116,9 +116,13 @@ class Places:
         return self.survey(outer).data <= DATA if outer is not None else _size(f"{self._root}/{path}") <= DATA
 
     def is_data(self, path: str) -> bool:
-        """Whether a live run sees a file that git ignores and that is not kept: no secret by its name, no leftover, and readable."""
-        name, full = path.rpartition("/")[2], f"{self._root}/{path}"
-        if _PRIVATE.match(name) or _LEFTOVER.fullmatch(name) or not os.access(full, os.R_OK):
+        """Whether a live run sees a file that git ignores and that is not kept: no leftover, and `may_be_copied`."""
+        return _LEFTOVER.fullmatch(path.rpartition("/")[2]) is None and self.may_be_copied(path)
+
+    def may_be_copied(self, path: str) -> bool:
+        """Whether a file is no secret by its name, is readable, and has a name that can be printed."""
+        full = f"{self._root}/{path}"
+        if _PRIVATE.match(path.rpartition("/")[2]) or not os.access(full, os.R_OK):
             return False
         text = path + (os.readlink(full) if os.path.islink(full) else "")  # noqa: PTH114, PTH115 - asked for every file
         return text.isprintable()

@@ -23,8 +23,9 @@ def names(paths: Iterable[str]) -> tuple[str, ...]:
 def look(root: Path, names: Iterable[str], *, apart: Sequence[Path], most: int) -> dict[str, list[Found]]:
     """What a run sees of directories beside `root`, by name: the smallest first, each complete, up to `most` bytes in all.
 
-    Left out are files as in git-ignored directories. No directory is seen that is a symlink, a project or an environment
-    of its own, that holds a path of `apart`, `root` or HOME, or that has too many files or some that cannot be listed.
+    Only version control, `.env`, caches, environments and captures in them are left out. No directory is seen that is a
+    symlink, a project or an environment of its own, that holds a path of `apart`, `root` or HOME, or that has too many
+    files, or some that are private by their name or cannot be read.
     """
     parent, never = root.parent, [os.path.realpath(path) for path in (root, Path("~").expanduser(), *apart)]
     listings = {}
@@ -51,22 +52,19 @@ def _is_project(path: Path) -> bool:
 
 
 def _listed(path: Path, most: int) -> list[Found] | None:
-    """None for what is over `most` bytes or MANY paths, or cannot be listed: no more than that is looked at."""
+    """None for a directory that cannot be seen complete. No more is looked at than `most` bytes or MANY paths."""
     rules = Places(str(path), frozenset())
 
     def skip(inner: str, is_dir: bool) -> bool:
-        name, full = inner.rpartition("/")[2], f"{path}/{inner}"
-        if forbidden(name) or product(full, is_dir=is_dir):
-            return True
-        return not (inner.isprintable() if is_dir else rules.is_data(inner))
+        return forbidden(inner.rpartition("/")[2]) != "" or product(f"{path}/{inner}", is_dir=is_dir) != ""
 
     found = []
     try:
         for file in walk(path, skip=skip):
-            if file.kind != "other":
-                found.append(file)
-                most -= file.size
-            if most < 0 or len(found) > MANY:
+            found.append(file)
+            most -= file.size
+            usable = file.kind in ("dir", "link") or (file.kind == "file" and rules.may_be_copied(file.path))
+            if most < 0 or len(found) > MANY or not usable:
                 return None
     except (OSError, CaptureError):
         return None

@@ -88,6 +88,8 @@ class Advisor(msgspec.Struct, frozen=True):
                 if _is_module(Path(prefix, site, *name.split("."))):
                     yield f"{name} is installed in {prefix} now, but is not in the image; to add it: repro-env capture"
                     return
+        if _is_module(Path(self.root.parent, *name.split("."))):
+            yield f"{name} is in {self.root.parent}, outside the source; to have both: repro-env capture --source {self.root.parent}"
 
     def _read_only(self, path: str) -> Iterator[str]:
         for mount in self.launch.mounts:

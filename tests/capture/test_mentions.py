@@ -76,7 +76,9 @@ def test_beginnings_of_paths_in_settings_are_found(tmp_path: Path) -> None:
         "conf/config.yaml": "data: ../data/waves.csv\nraw: '../../raw'\nroot: ${hydra:runtime.cwd}/../images\nlr: 0.1\n",
         "run.sh": "python train.py --data=../shards --cache ./cache/a /etc/../passwd\n",
         "notes.md": "see ../other\n",
+        "eda.ipynb": '{"source": ["pd.read_csv(\'../raw/x.csv\')", "os.path.join(\\"..\\", \\"input\\")"]}',
+        "join.py": "os.path.join('..', 'results'); Path('..') / 'models'; Path(\"..\", \"input\"); ('...', 'no'); '..' + '/no'",
     }
     found = mentions(tmp_path, texts, ()).paths
-    assert found >= {"../data", "../../raw", "../images", "../shards", "cache"}
-    assert not found & {"../other", "../passwd", "0.1", "etc"}
+    assert found >= {"../data", "../../raw", "../images", "../shards", "cache", "../raw", "../input", "../results", "../models"}
+    assert not found & {"../other", "../no", "../passwd", "0.1", "etc"}

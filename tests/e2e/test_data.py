@@ -171,6 +171,10 @@ def test_a_failed_command_is_told_what_brings_what_it_missed(made: parts.Project
         f"later is installed in {made.folder}/.venv now, but is not in the image; to add it: repro-env capture",
     ]
     (site / "later.py").unlink()
+    (root / "shared.py").touch()
+    outside = f"shared is in {root}, outside the source; to have both: repro-env capture --source {root}"
+    assert hint(made, "-c", "import sys; sys.path.append('..'); import shared") == [outside]
+    (root / "shared.py").unlink()
     (root / "home" / "nltk_data").mkdir(parents=True)
     assert hint(made, "-c", "import socket; socket.getaddrinfo('example.org', 80)", env={"HOME": str(root / "home")}) == [
         "the run has no network; to allow it: --network; to show earlier downloads: --data ~/nltk_data"

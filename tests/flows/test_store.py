@@ -204,13 +204,19 @@ def later(store: Store) -> None:
 @pytest.mark.parametrize("limit", [{"keep_days": 0.0, "max_size": None}, {"keep_days": None, "max_size": 0}])
 def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit: dict[str, float | None]) -> None:
     """It may be nowhere else: a tree without a commit, as it was when the run started."""
-    trees = {name: store.layers.add(specs.tree({"train.py": name.encode()})) for name in ("kept", "free", "away", "gone", "torn")}
+    trees = {
+        name: store.layers.add(specs.tree({"train.py": name.encode()}))
+        for name in ("kept", "beside", "free", "away", "gone", "torn")
+    }
     folders = {}
     for number, name in enumerate(("kept", "away", "gone", "torn")):
         run_id = ids.uuid7(number, bytes(10))
         recording = records.begin(tmp_path / name / "runs", f"20260701T10153{number}Z-train-00000000")
         one = start(run_id)
-        recording.start(msgspec.structs.replace(one, source=msgspec.structs.replace(one.source, digest=trees[name])))
+        source = msgspec.structs.replace(
+            one.source, digest=trees[name], siblings_tree=trees["beside"] if name == "kept" else None
+        )
+        recording.start(msgspec.structs.replace(one, source=source))
         recording.close()
         store.seen.see(recording.folder.parent)
         folders[name] = recording.folder
@@ -227,10 +233,10 @@ def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit:
             said.append(text)
 
     story.collect(store, dry_run=False, tell=Heard(), **limit)  # type: ignore[arg-type]
-    assert [name for name in trees if store.layers.path(trees[name]) is not None] == ["kept", "away"]
+    assert [name for name in trees if store.layers.path(trees[name]) is not None] == ["kept", "beside", "away"]
     told = "\n".join(said)
     assert f"{tmp_path / 'gone' / 'runs'} held runs long ago and is not there now" in told
     assert "the source of this run is not held" in told
     records.remove(folders["kept"])
     story.collect(store, dry_run=False, tell=Silent(), **limit)  # type: ignore[arg-type]
-    assert store.layers.path(trees["kept"]) is None
+    assert store.layers.path(trees["kept"]) is store.layers.path(trees["beside"]) is None
