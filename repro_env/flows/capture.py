@@ -185,11 +185,11 @@ def capture(request: Request, *, store: Store, tell: Tell) -> Captured:
         tell(f"no Dockerfile: {without}; `repro-env rebuild` makes the image")
     files.write(request.output, spec, store.facts)
     carried.keep_only(spec.carried)  # away with blobs of an earlier capture
-    beside = siblings.at_capture(spec, mentioned.paths, tree.excluded, [path for path, _ in request.data], store)
-    sourcedir.remember(spec, store, beside)
+    shown = siblings.at_capture(spec, mentioned.paths, tree.excluded, [path for path, _ in request.data], store)
+    sourcedir.remember(spec, store, shown)
     egress.remember(spec, store)
     proven = sum(one.hint.origin != "repacked" for one in locked.identified)
-    offers = tuple(_offers(request, tree, mentioned.paths, beside))
+    offers = tuple(_offers(request, tree, mentioned.paths, shown))
     holds_us = python.holds_us(locked.facts)
     return Captured(request.output / "spec.json", spec, offers, target, proven, mentioned.variables, holds_us)
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import posixpath
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from pathlib import Path
 
 import msgspec
@@ -60,8 +61,8 @@ def at_capture(
 ) -> tuple[str, ...]:
     """The directories beside the captured source that its code mentions, and that a run sees a copy of. `data`: named by the user."""
     workspace = plan.workspace_of(spec)
-    ignored = sorted(row.size for row in excluded if row.why.startswith("git-ignored"))
-    most = CAP - sum(size for number, size in enumerate(ignored) if sum(ignored[: number + 1]) <= CAP)
+    ignored = accumulate(sorted(row.size for row in excluded if row.why.startswith("git-ignored")))
+    most = CAP - max((size for size in ignored if size <= CAP), default=0)
     names = free(siblings.names(mentioned), spec)
     return tuple(sorted(siblings.look(Path(workspace), names, apart=(*data, store.root), most=most)))
 
@@ -75,7 +76,8 @@ def again(fact: SourceFact, spec: Spec, store: Store) -> SourceFact:
         fact = msgspec.structs.replace(fact, ignored=(), with_ignored=None)
     tree = None if fact.siblings_tree is None else store.layers.path(fact.siblings_tree)
     places = [f"{_place(spec, name)}/" for name in free(fact.siblings, spec, image=_image(spec, store))]
-    if tree is None or not all(_leads_to(found, places) for found in walk(tree)):
+    known = tree is not None and places and all(os.path.isdir(f"{tree}{place}") for place in places)  # noqa: PTH112
+    if tree is None or not known or not all(_leads_to(found, places) for found in walk(tree)):
         fact = msgspec.structs.replace(fact, siblings=(), siblings_tree=None)
     return fact
 

@@ -137,11 +137,11 @@ def _live(source: Source, directory: Path, never: Sequence[Path], store: Store, 
     paths = sorted(one.path for one in ignored if one.kind != "dir" or one.path in tree.ignored)
     outermost = [path for path in paths if not any(path.startswith(f"{other}/") for other in tree.ignored if other != path)]
     most = CAP - sum(one.size for one in ignored)
-    names, beside = _beside(source, directory, siblings, most, (*never, store.root), store)
-    return _Live(ordered(entries_of(found, known)), entries_of(ignored, known), tuple(outermost), names, beside)
+    names, siblings_tree = _siblings(source, directory, siblings, most, (*never, store.root), store)
+    return _Live(ordered(entries_of(found, known)), entries_of(ignored, known), tuple(outermost), names, siblings_tree)
 
 
-def _beside(
+def _siblings(
     source: Source, directory: Path, names: Sequence[str], most: int, apart: Sequence[Path], store: Store
 ) -> tuple[tuple[str, ...], str | None]:
     """`SourceFact.siblings` and `.siblings_tree`: what `capture.siblings` finds of the directories with these names."""
