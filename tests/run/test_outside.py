@@ -103,7 +103,7 @@ os.remove("../data/removed")
 
 
 def check_siblings(place: Place) -> None:
-    digest = rootfs.digest(2000)
+    digest = rootfs.digest(1001)
     tree = place.store / "layers" / digest.removeprefix("sha256:") / "srv/captured"
     for name, text in (("data/x", "data"), ("data/deep/y", "deep"), ("data/removed", "")):
         path = tree / name
