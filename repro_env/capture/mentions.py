@@ -14,8 +14,8 @@ from repro_env.io.files import Found
 _LARGEST = 2_000_000
 """Bytes: larger files are not searched."""
 _NEEDLE = re.compile(rb"git|setuptools_scm|versioneer|dulwich")
-_PATH = re.compile(rb"[\"'](?:\./)?((?:\.\./){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,60})(?=[/\"'])")
-"""The beginning of what may be a path, at the start of a string; nothing hidden."""
+_PATH = re.compile(rb"(?:[\"'](?:\./)?|[\"'}]/(?=\.\./))((?:\.\./){0,3}[A-Za-z0-9_][A-Za-z0-9_.-]{0,60})(?=[/\"'])")
+"""The beginning of what may be a path, at the start of a string or behind one (`here + "/../data"`); nothing hidden."""
 _JOINED = re.compile(rb"[\"']\.\.\\?[\"']\)?\s*[,/]\s*\\?[\"']([A-Za-z0-9_][A-Za-z0-9_.-]{0,60})")
 """`"..", "data"` and `Path("..") / "data"`, the latter the name of something beside the working directory."""
 _SETTINGS = (".yaml", ".yml", ".toml", ".json", ".ini", ".cfg", ".sh")

@@ -77,8 +77,8 @@ def test_beginnings_of_paths_in_settings_are_found(tmp_path: Path) -> None:
         "run.sh": "python train.py --data=../shards --cache ./cache/a /etc/../passwd\n",
         "notes.md": "see ../other\n",
         "eda.ipynb": '{"source": ["pd.read_csv(\'../raw/x.csv\')", "os.path.join(\\"..\\", \\"input\\")"]}',
-        "join.py": "os.path.join('..', 'results'); Path('..') / 'models'; Path(\"..\", \"input\"); ('...', 'no'); '..' + '/no'",
+        "join.py": "os.path.join('..', 'results'); Path('..') / 'models'; Path(\"..\", \"input\"); ('...', 'no'); '..' + '/no'; f'{here}/../logs'; here + '/../runs/x'",
     }
     found = mentions(tmp_path, texts, ()).paths
-    assert found >= {"../data", "../../raw", "../images", "../shards", "cache", "../raw", "../input", "../results", "../models"}
+    assert found >= {"../data", "../../raw", "../images", "../shards", "cache", "../raw", "../input", "../results", "../models", "../logs", "../runs"}
     assert not found & {"../other", "../no", "../passwd", "0.1", "etc"}
