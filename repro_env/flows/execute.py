@@ -129,7 +129,16 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "host":
         check_host(asked, spec, chosen)
     with tell.progress(0, "reading the source"):
-        source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written, again=asked.ignored)
+        source = snapshot.take(
+            spec,
+            folder,
+            directory=chosen.path,
+            runs=runs,
+            store=store,
+            without=written,
+            again=asked.ignored,
+            restore=asked.runner != "host" or asked.private,
+        )
     if asked.runner == "host":
         check_imports(spec, source, folder, runs=runs, store=store)
     git = repository.Shown()

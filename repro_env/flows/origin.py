@@ -140,7 +140,8 @@ def _brought(run: Run, spec: Spec, folder: Path, here: Path, runs: Path, store: 
     for directory in (*captured, *directories):
         with contextlib.suppress(ReproEnvError, OSError):
             without = () if directory is None else committed.written(run.start, directory)
-            taken = snapshot.take(spec, folder, directory=directory, runs=runs, store=store, without=without)
+            restore = bool(fact.restored)
+            taken = snapshot.take(spec, folder, directory=directory, runs=runs, store=store, without=without, restore=restore)
             if taken.fact.digest == fact.digest:
                 return True
     for directory in directories:
