@@ -77,6 +77,15 @@ def command(
             show_default=False,
         ),
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the code of the run is now: a directory that has the recorded files, or a clone whose history has them. "
+            "Other code is refused. Default: search in the store, beside the spec and in git.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
     runner: Annotated[
         str | None,
         typer.Option(
@@ -102,6 +111,7 @@ def command(
         environ=dict(os.environ),
         runs=None if runs is None else runs.absolute(),
         spec=spec,
+        source=None if source is None else source.resolve(),
         globs=Globs(results=tuple(result or ()), ignored=tuple(ignore or ())),
         env=tuple(variable(text) for text in env or ()),
         env_file=None if env_file is None else env_file.absolute(),

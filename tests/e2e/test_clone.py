@@ -11,7 +11,9 @@ import pytest
 
 from tests.e2e import parts
 
-TRAIN = "import os, pkg, pkg._version\nprint(os.getcwd(), __file__, pkg.word, pkg.__file__)\nopen('out.txt', 'w').write(pkg.word)\n"
+TRAIN = (
+    "import os, pkg, pkg._version\nprint(os.getcwd(), __file__, pkg.word, pkg.__file__)\nopen('out.txt', 'w').write(pkg.word)\n"
+)
 EDITABLE = {
     "METADATA": "Metadata-Version: 2.1\nName: pkg\nVersion: 1.0\n",
     "RECORD": "__editable__.pkg-1.0.pth,,\npkg-1.0.dist-info/METADATA,,\npkg-1.0.dist-info/RECORD,,\n",
