@@ -75,6 +75,10 @@ def _unpack(found: Opened, store: Store, *, word: str | None, dry_run: bool, jso
         if dry_run:
             _show(done.plan)
         say.result(done.image_id)
+        _hint(done, word, dry_run=dry_run)
+
+
+def _hint(done: Rebuilt, word: str | None, *, dry_run: bool) -> None:
     todo = dry_run and done.plan is not None
     following = f"rebuild {word or ''}" if todo else f"exec {f'--spec {word} ' if word else ''}train.py"
     say.say(f"next: repro-env {following}".rstrip())
