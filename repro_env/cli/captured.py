@@ -139,7 +139,7 @@ def _tell(path: Path, spec: Spec, proven: int, mentioned: Collection[str], *, ho
         from repro_env.capture.source import CAP
 
         most = say.size(CAP)
-        say.result(f"              git-ignored files are not captured; runs of this directory still see them, up to {most}")
+        say.result(f"              git-ignored data is not captured; runs in this directory still see it, up to {most}")
     for data in observed.data:
         say.result(f"data          {data.path}, {data.files:,} file{'s' * (data.files != 1)}, {say.size(data.size)}")
     for note in (*observed.notes, *_unheld(observed.variables, mentioned)):

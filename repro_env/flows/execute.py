@@ -137,7 +137,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
             store=store,
             without=written,
             again=asked.ignored,
-            restore=asked.runner != "host" or asked.private,
+            restore=asked.runner != "host",  # which runs in the directory itself
         )
     if asked.runner == "host":
         check_imports(spec, source, folder, runs=runs, store=store)

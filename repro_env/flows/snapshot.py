@@ -27,6 +27,7 @@ _FACT = "source-tree"
 OUTPUT = "output of a run on the host"
 """What `SourceFact.differs` says of a file that such a run left in the directory."""
 RESTORED = "git-ignored, and not here: runs use the captured file"
+_UNAVAILABLE = "git-ignored, and the captured file is not on this machine"
 _TRIES = 2
 """Before the last one, whose failure is told."""
 
@@ -74,6 +75,7 @@ def take(
     never = (*ours(directory, folder), runs, *(path for path in without if directory in path.parents))
     live, diff_id = _seen(source, directory, never, store)
     contents: Contents = FileContents(directory)
+    unavailable: Collection[str] = ()
     restored = missing_ignored(source, directory, [*live.entries, *live.ignored]) if restore else []
     if restored:
         try:
@@ -81,14 +83,15 @@ def take(
             contents = _Restored(contents, FileContents(_captured(source, folder, store)), {entry.path for entry in restored})
             entries = ordered([*live.entries, *restored])
             diff_id, live = stored(entries, contents, store), msgspec.structs.replace(live, entries=entries)
-        except ReproEnvError:  # the run goes without them, and they are named among what differs
-            restored = []
+        except ReproEnvError:
+            unavailable, restored = {entry.path for entry in restored}, []
     differs: tuple[str, ...] = ()
     if diff_id != source.tree.sha256:
         tree = store.layers.path(diff_id) or store.root  # it was put there just now
         differs = _explained(compare(of_notes(source.files), _by_path(live.entries)), source, tree)
         outputs = outputs_of_runs([entry for entry in live.entries if f"+ {entry.path}" in differs], runs, store)
         differs = tuple(f"{line} ({OUTPUT})" if line[2:] in outputs else line for line in differs)
+        differs = tuple(f"{line} ({_UNAVAILABLE})" if line[2:] in unavailable else line for line in differs)
     everything = ordered([*live.entries, *live.ignored])
     seen = stored(everything, contents, store) if live.ignored else diff_id
     tree = store.layers.path(seen) or store.root

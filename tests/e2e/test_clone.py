@@ -92,6 +92,16 @@ def test_a_clone_runs_its_own_code_at_the_captured_path(project: parts.Project, 
         assert " captured " in captured.out
         assert "captured source (--frozen)" in captured.err
         assert len(list((clone.folder / "runs").glob("2*"))) == 4
+        unpacked = (
+            clone.store
+            / "layers"
+            / json.loads((clone.folder / "repro/spec.json").read_text())["observed"]["source"]["tree"]["sha256"][7:]
+        )
+        assert unpacked.is_dir()
+        hidden = unpacked.rename(tmp_path / "unpacked")
+        done = clone.run("exec", "train.py", code=1, env=home)
+        hidden.rename(unpacked)
+        assert "- src/pkg/_version.py (git-ignored, and the captured file is not on this machine)" in done.err
         bare = clone.elsewhere(tmp_path / "store")
         said = parts.one_sentence(bare.run("exec", "train.py", code=11, env=home))
         assert "repro-env rebuild FILE|REF" in said
