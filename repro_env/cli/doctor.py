@@ -10,7 +10,7 @@ import typer
 from repro_env.cli import app as commands
 from repro_env.cli import say
 from repro_env.cli.options import JsonOption
-from repro_env.model.errors import SpecError
+from repro_env.model.errors import ReproEnvError
 
 if TYPE_CHECKING:
     from repro_env.store.store import Store
@@ -61,7 +61,7 @@ def _after(store: Store) -> str:
 
     try:
         spec, _ = locate(None, Path.cwd())
-    except SpecError:
+    except ReproEnvError:
         return "capture"
     return "rebuild" if store.images.get(spec.expected.image_id) is None else "exec COMMAND"
 

@@ -11,6 +11,7 @@ import typer
 from repro_env.cli import app as commands
 from repro_env.cli import say
 from repro_env.cli.options import JsonOption, RunsOption, again
+from repro_env.model.errors import UsageError
 
 if TYPE_CHECKING:
     from repro_env.cli.page import Page
@@ -105,6 +106,8 @@ def command(
     from repro_env.flows.verify import Wanted, verify
     from repro_env.store.store import Store
 
+    if source is not None and not source.is_dir():
+        raise UsageError("is not a directory", where=f"--source {source}", hint="name the directory that has the code of the run")
     wanted = Wanted(
         word=run,
         here=Path.cwd(),
