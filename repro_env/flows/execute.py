@@ -129,7 +129,16 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     if asked.runner == "host":
         check_host(asked, spec, chosen)
     with tell.progress(0, "reading the source"):
-        source = snapshot.take(spec, folder, directory=chosen.path, runs=runs, store=store, without=written, again=asked.ignored)
+        source = snapshot.take(
+            spec,
+            folder,
+            directory=chosen.path,
+            runs=runs,
+            store=store,
+            without=written,
+            again=asked.ignored,
+            restore=asked.runner != "host",  # which runs in the directory itself
+        )
     if asked.runner == "host":
         check_imports(spec, source, folder, runs=runs, store=store)
     git = repository.Shown()
@@ -199,7 +208,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         tool=__version__,
     )
     announce(asked, spec, start, where, chosen, git, launch, tell)
-    backend = backend or _backend(asked, spec, folder, runs, source.tree, store)
+    backend = backend or _backend(asked, spec, folder, runs, source.tree, store, tell)
     store.seen.see(runs)
     with store.lease.only(
         [*_needed(launch, folder, store), *filter(None, [git.digest])]
@@ -356,10 +365,11 @@ def save(files: Path, target: Path) -> None:
 class _Embedded:
     """The embedded runner; it writes into the run's files by itself."""
 
-    def __init__(self, asked: Asked, spec: Spec, store: Store) -> None:
+    def __init__(self, asked: Asked, spec: Spec, store: Store, tell: Tell) -> None:
         self._asked = asked
         self._spec = spec
         self._store = store
+        self._tell = tell
         self.began = False
         self.compiled: tuple[Module, ...] = ()
         self.lost: Lost | None = None
@@ -368,7 +378,10 @@ class _Embedded:
         from repro_env.run.embedded import EmbeddedRunner
 
         store = self._store
-        with store.bytecode.shown(launch.image, hidden=self._asked.hidden) as kept:
+        with store.bytecode.shown(launch.image, hidden=self._asked.hidden) as kept, contextlib.ExitStack() as waiting:
+            if kept is None and not self._asked.repeats:  # importing torch takes half a minute then
+                label = "waiting for output; a first run compiles what it imports"
+                waiting.enter_context(self._tell.progress(0, label))
             runner = EmbeddedRunner(
                 store.layers.path,
                 merged=store.root / "merged",
@@ -376,6 +389,7 @@ class _Embedded:
                 bytecode=kept,
                 bound=self._asked.keep_outside,
                 hidden=secrets_of(self._asked),
+                before=waiting.close,
             )
             outcome = runner.run(launch, folder=folder)
             self.lost = runner.lost
@@ -389,10 +403,10 @@ class _Embedded:
         return harvest(files, snapshot)
 
 
-def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, tree: Path, store: Store) -> Backend:
+def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, tree: Path, store: Store, tell: Tell) -> Backend:
     """`tree`: the source of the run, in the store."""
     if asked.runner == "embedded":
-        return _Embedded(asked, spec, store)
+        return _Embedded(asked, spec, store, tell)
     if asked.runner == "docker":
         docker: Backend = _engine().Docker(asked, spec, store)
         return docker

@@ -155,6 +155,8 @@ class SourceFact(Frozen, frozen=True, kw_only=True):
     """Git-ignored files and whole directories that the run saw as well: data; sorted."""
     with_ignored: Digest | None = None
     """The tree of the code and of these; None without them."""
+    restored: tuple[Line, ...] = ()
+    """Git-ignored files that the directory did not have, so that the run saw the captured ones; sorted."""
 
     @property
     def seen(self) -> str:
