@@ -16,7 +16,7 @@ from typing import Literal
 import msgspec
 
 from repro_env.capture import gitdiff, gitdir
-from repro_env.capture.gitask import NOT_TEXT, GitError, Repo, ask, head, line, opened, paths, reason, run
+from repro_env.capture.gitask import NOT_TEXT, GitError, Repo, ask, head, line, listing, opened, paths, reason, run
 from repro_env.model import redact
 from repro_env.model.environment import Git
 
@@ -77,6 +77,18 @@ def ignored(root: Path) -> Ignored:
             return _ignored(repo)
     except GitError as error:
         return Ignored(frozenset(), redact.line(f"which paths git ignores: {error}"))
+
+
+def ignores(root: Path, listed: Sequence[str]) -> frozenset[str]:
+    """Those of the paths below `root` that the repository ignores, whether they exist or not; empty where git cannot tell."""
+    if not listed or not _inside(root):
+        return frozenset()
+    try:
+        with opened(root) as repo:
+            done = run(repo, "check-ignore", "-z", "--stdin", stdin=listing(list(listed)))
+            return frozenset() if done.code or _is_ignored(repo) else frozenset(paths(done.stdout))
+    except GitError:
+        return frozenset()
 
 
 def _ignored(repo: Repo) -> Ignored:

@@ -57,6 +57,8 @@ _WORDS = frozenset(
     }
 )  # fmt: skip
 """Settings that change answers and cannot name a program. Their value is one word."""
+_INCOMPLETE = re.compile(rb"unable to read|bad (?:tree |commit )?object|missing (?:blob|tree|object)|promisor remote")
+"""What git prints where an object is missing or damaged."""
 _WORD = re.compile(r"[A-Za-z0-9]{1,16}")
 _PATTERNS = (("core.excludesfile", "ignore"), ("core.attributesfile", "attributes"))
 """Settings that name a file of patterns, and its name in the user's own directory for git."""
@@ -111,6 +113,14 @@ def opened(root: Path) -> Iterator[Repo]:
 def ask(repo: Repo, *args: str, stdin: bytes = b"", index: Path | None = None) -> bytes:
     """What git prints. Raises `GitError` for every exit code but 0."""
     done = run(repo, *args, stdin=stdin, index=index)
+    if done.code and _INCOMPLETE.search(done.stderr):
+        partial = any(name == "extensions.partialclone" or name.endswith(".promisor") for name, _ in repo.settings)
+        raise GitError(
+            "the repository is a partial clone that lacks some objects, and repro-env fetches nothing; "
+            "if you trust it, run `git diff HEAD` there, which fetches them"
+            if partial
+            else "the repository lacks some objects, or they are damaged; `git fsck` there names them"
+        )
     if done.code or done.timed_out:
         raise GitError(reason(done))
     return done.stdout

@@ -135,6 +135,11 @@ def _tell(path: Path, spec: Spec, proven: int, mentioned: Collection[str], *, ho
     for excluded in _largest(shown):
         measured = f" ({say.size(excluded.size)})" if excluded.size else ""
         say.result(f"  left out    {excluded.path}{measured}: {excluded.why}")
+    if observed.source is not None and any(row.why.startswith("git-ignored") for row in shown):
+        from repro_env.capture.source import CAP
+
+        most = say.size(CAP)
+        say.result(f"              git-ignored data is not captured; runs in this directory still see it, up to {most}")
     for data in observed.data:
         say.result(f"data          {data.path}, {data.files:,} file{'s' * (data.files != 1)}, {say.size(data.size)}")
     for note in (*observed.notes, *_unheld(observed.variables, mentioned)):

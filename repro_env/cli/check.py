@@ -81,8 +81,8 @@ def command(
         say.json_result(_facts(found, folder, done))
     else:
         _tell(found, folder, done, all_=all_)
-    if not done.compared.same:
-        say.say("next: repro-env capture, when what is here now is what you want")
+    if not (done.compared.same or json):
+        say.say("next: repro-env capture, to accept the current state")
     raise typer.Exit(0 if done.compared.same else 1)
 
 

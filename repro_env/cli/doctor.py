@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from repro_env.cli import app as commands
 from repro_env.cli import say
 from repro_env.cli.options import JsonOption
+from repro_env.model.errors import ReproEnvError
+
+if TYPE_CHECKING:
+    from repro_env.store.store import Store
 
 
 def add(app: typer.Typer) -> None:
@@ -31,7 +35,8 @@ def doctor(for_dir: Path | None, *, json: bool) -> int:
     from repro_env.flows.doctor import examine
     from repro_env.store.store import Store
 
-    answer = examine(Store.open().root, for_dir or Path.cwd())
+    store = Store.open()
+    answer = examine(store.root, for_dir or Path.cwd())
     if json:
         say.json_result(answer)
         return 0 if answer.works else 1
@@ -42,8 +47,23 @@ def doctor(for_dir: Path | None, *, json: bool) -> int:
             say.result(f"{'':9} {'':{width}}  {_fix(finding.fix)}")
     for text in answer.alternatives:
         say.result(f"works     {text}")
-    say.say("next: repro-env capture" if answer.works else "runs in the image are blocked on this machine until this is fixed")
+    say.say(
+        f"next: repro-env {_after(store)}"
+        if answer.works
+        else "runs in the image are blocked on this machine until this is fixed"
+    )
     return 0 if answer.works else 1
+
+
+def _after(store: Store) -> str:
+    """What to do next where runs work: what the project in this directory lacks."""
+    from repro_env.flows.locate import locate
+
+    try:
+        spec, _ = locate(None, Path.cwd())
+    except ReproEnvError:
+        return "capture"
+    return "rebuild" if store.images.get(spec.expected.image_id) is None else "exec COMMAND"
 
 
 def _fix(text: str) -> str:

@@ -429,7 +429,11 @@ def ending(done: Done) -> str:
     ended += f" after {end.seconds:.1f} s"
     inside = [output for output in end.outputs if not output.path.startswith("/")]
     if not end.outputs:
-        return f"{ended}; no outputs"
+        from repro_env.run import hostcopy
+
+        live = done.start.runner == "host" and hostcopy.COPIED not in outcome.means
+        place = f" in {done.start.source.directory} (files elsewhere are not looked for on the host)" if live else ""
+        return f"{ended}; no outputs{place}"
     if not inside:
         return ended
     count = f"{len(inside)} output{'s' * (len(inside) > 1)}"

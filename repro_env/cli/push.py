@@ -70,4 +70,5 @@ def command(
     else:
         say.result(done.image)
     say.say(f"sent {say.size(done.sent)} in {done.blobs} blobs" if done.changed else "all of it was there: nothing was sent")
-    say.say(f"next: repro-env rebuild {done.reference}")
+    if not json:
+        say.say(f"next: repro-env rebuild {done.reference}")

@@ -42,6 +42,7 @@ COMMANDS: Mapping[str, Mapping[str, Option]] = {
         "": Option("spec"),
         "--output": Option("output"),
         "--with-source": Option("with_source", "flag"),
+        "--frozen": Option("frozen", "flag"),
         "--user": Option("user"),
         "--provenance": Option("provenance", "path"),
         "--builder": Option("builder"),

@@ -29,7 +29,13 @@ def command(
     ] = None,
     with_source: Annotated[
         bool,
-        typer.Option("--with-source", help="With --output: add the code as last layer, which changes the image ID."),
+        typer.Option("--with-source", help="With --output: add the captured code as last layer, which changes the image ID."),
+    ] = False,
+    frozen: Annotated[
+        bool,
+        typer.Option(
+            "--frozen", help="With --with-source: add the captured code even if the code beside the spec differs from it."
+        ),
     ] = False,
     user: Annotated[
         str | None,
@@ -64,6 +70,7 @@ def command(
         spec=spec,
         output=output,
         with_source=with_source,
+        frozen=frozen,
         user=user,
         provenance=provenance,
         builder=builder,

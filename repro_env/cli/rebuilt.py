@@ -21,6 +21,7 @@ def run(
     spec: str | None = None,
     output: str | None = None,
     with_source: bool = False,
+    frozen: bool = False,
     user: str | None = None,
     provenance: Path | None = None,
     builder: str = "direct",
@@ -35,6 +36,8 @@ def run(
     if output is None and (with_source or user is not None or provenance is not None):
         option = "--with-source" if with_source else "--provenance" if user is None else "--user"
         raise UsageError("goes with --output", where=option, hint=f"say where the image goes: {_forms()}")
+    if frozen and not with_source:
+        raise UsageError("goes with --with-source", where="--frozen", hint="leave it out: no code is sent")
     if builder == "docker" and (output is not None or dry_run):
         raise UsageError(
             "goes without --output and --dry-run: it makes the image in the engine",
@@ -46,7 +49,17 @@ def run(
     if builder == "docker":
         _by_engine(found, store, json=json)
     elif output is not None:
-        _send(found, store, output, with_source=with_source, user=user, provenance=provenance, dry_run=dry_run, json=json)
+        _send(
+            found,
+            store,
+            output,
+            with_source=with_source,
+            frozen=frozen,
+            user=user,
+            provenance=provenance,
+            dry_run=dry_run,
+            json=json,
+        )
     else:
         # What was opened from a file or a registry is nearest to no folder: the next command has to name it too.
         _unpack(found, store, word=spec if found.runs is not None else None, dry_run=dry_run, json=json)
@@ -62,6 +75,10 @@ def _unpack(found: Opened, store: Store, *, word: str | None, dry_run: bool, jso
         if dry_run:
             _show(done.plan)
         say.result(done.image_id)
+        _hint(done, word, dry_run=dry_run)
+
+
+def _hint(done: Rebuilt, word: str | None, *, dry_run: bool) -> None:
     todo = dry_run and done.plan is not None
     following = f"rebuild {word or ''}" if todo else f"exec {f'--spec {word} ' if word else ''}train.py"
     say.say(f"next: repro-env {following}".rstrip())
@@ -73,6 +90,7 @@ def _send(
     output: str,
     *,
     with_source: bool,
+    frozen: bool,
     user: str | None,
     provenance: Path | None,
     dry_run: bool,
@@ -90,6 +108,7 @@ def _send(
         here=Path.cwd(),
         dry_run=dry_run,
         source=with_source,
+        frozen=frozen,
         user=user,
         provenance=provenance,
     )

@@ -109,7 +109,7 @@ def get(
     run = _find(run_id, runs)
     if run.state == "interrupted":
         story.settle(run, Store.open())
-    made = story.get(run, glob, to.absolute(), force=force, tell=say.tell)
+    made = story.get(run, glob, to.resolve(), force=force, tell=say.tell)
     if json:
         say.json_result({"files": [str(path) for path in made]})
         return

@@ -10,6 +10,9 @@ from repro_env.flows.show import Page as Facts
 from repro_env.model.accelerator import Device, Frameworks
 from repro_env.model.environment import Git
 
+_ORIGINS = {"carried": "bundled"}
+"""How people read what a spec calls an origin."""
+
 
 def environment(facts: Facts, page: Page) -> None:
     one = facts.environment
@@ -27,8 +30,8 @@ def environment(facts: Facts, page: Page) -> None:
 
 def distributions(facts: Facts, page: Page) -> None:
     one = facts.distributions
-    page.heading("distributions", f"{one.count:,}: {one.linked:,} linked, {one.carried:,} carried, {size(one.size)}")
-    page.row("origin", _counts(one.origins))
+    page.heading("distributions", f"{one.count:,}: {one.downloadable:,} downloadable, {one.bundled:,} bundled, {size(one.size)}")
+    page.row("origin", _counts({_ORIGINS.get(origin, origin): count for origin, count in one.origins.items()}))
     page.row("installed by", _counts(one.installers) + (f"; {one.requested:,} asked for by name" if one.requested else ""))
     page.listing("indexes", one.indexes, "--only distributions")
     page.listing("editable", one.editable, "--only distributions")
@@ -36,7 +39,7 @@ def distributions(facts: Facts, page: Page) -> None:
         (
             f"{found.name} {found.version}{_place(found.place, facts)}",
             size(found.size),
-            found.origin if found.kind == "wheel" else f"conda, {found.origin}",
+            ("" if found.kind == "wheel" else "conda, ") + _ORIGINS.get(found.origin, found.origin),
         )
         for found in one.all
     ]
@@ -45,25 +48,25 @@ def distributions(facts: Facts, page: Page) -> None:
         page.table(rows, "--only distributions", indent=4)
 
 
-def carried(facts: Facts, page: Page) -> None:
-    if not facts.carried:
-        page.heading("carried", "nothing but the trees: every distribution can be had again by URL and sha256")
+def bundled(facts: Facts, page: Page) -> None:
+    if not facts.bundled:
+        page.heading("bundled", "the file trees alone: every distribution can be downloaded again by URL and sha256")
         return
-    total = sum(one.size for one in facts.carried)
-    page.heading("carried", f"{len(facts.carried):,} that nothing can give again" + (f", {size(total)}" if total else ""))
-    rows = [(f"{one.name} {one.version}".strip(), size(one.size) if one.size else "", one.why) for one in facts.carried]
-    page.table(rows, "--only carried")
+    total = sum(one.size for one in facts.bundled)
+    page.heading("bundled", f"{len(facts.bundled):,} that cannot be downloaded again" + (f", {size(total)}" if total else ""))
+    rows = [(f"{one.name} {one.version}".strip(), size(one.size) if one.size else "", one.why) for one in facts.bundled]
+    page.table(rows, "--only bundled")
 
 
 def edited(facts: Facts, page: Page) -> None:
     if facts.edited:
-        page.heading("edited", f"{len(facts.edited):,} files are not as they were installed; held as they are")
+        page.heading("edited", f"{len(facts.edited):,} files were edited after installation; the edited files are bundled")
         page.table([(line,) for line in facts.edited], "--only edited")
 
 
 def outside(facts: Facts, page: Page) -> None:
     if facts.outside:
-        page.heading("outside", "what Python imports from beside the environment")
+        page.heading("outside", "what Python imports from outside the environment")
         page.table([(one.path, one.why) for one in facts.outside], "--only outside")
 
 
@@ -72,12 +75,12 @@ def system(facts: Facts, page: Page) -> None:
     how = "" if page.whole else " (--only system names them)"
     page.heading("system", f"{len(one.packages):,} packages of the operating system are in the base{how}")
     if one.owners:
-        rows = [(owner or "nobody's", str(count)) for owner, count in one.owners.items()]
+        rows = [(owner or "no package", str(count)) for owner, count in one.owners.items()]
         page.row("in use", f"{len(one.libraries):,} shared libraries, by owner:")
         page.table(rows, "--only system", indent=4)
     nobody = [library.path for library in one.libraries if not library.owner]
-    page.listing("nobody's", nobody, "--only system")
-    page.row("unowned", f"{size(one.unowned)} that belong to no package are carried" if one.unowned else "")
+    page.listing("no package", nobody, "--only system")
+    page.row("unowned", f"{size(one.unowned)} that belong to no package are bundled" if one.unowned else "")
     page.row("programs", ", ".join(one.programs))
     if page.whole:  # hundreds of names are not for a page
         page.listing("packages", [f"{package.name} {package.version}" for package in one.packages], "--only system")
@@ -198,11 +201,11 @@ def blobs(facts: Facts, page: Page) -> None:
 
 
 def notes(facts: Facts, page: Page) -> None:
-    _lines("notes", "what you should know, and nothing is wrong with", facts.notes, page)
+    _lines("notes", "facts to know; nothing is wrong", facts.notes, page)
 
 
 def unknown(facts: Facts, page: Page) -> None:
-    _lines("unknown", "what could not be told, or is not held", facts.unknown, page)
+    _lines("unknown", "what could not be found out, or is not in the spec", facts.unknown, page)
 
 
 def _lines(name: str, about: str, lines: tuple[str, ...], page: Page) -> None:
@@ -214,7 +217,7 @@ def _lines(name: str, about: str, lines: tuple[str, ...], page: Page) -> None:
 SECTIONS: Mapping[str, Callable[[Facts, Page], None]] = {
     "environment": environment,
     "distributions": distributions,
-    "carried": carried,
+    "bundled": bundled,
     "edited": edited,
     "outside": outside,
     "system": system,
@@ -256,7 +259,7 @@ def _git(git: Git | None) -> str:
         return "no repository that could be read"
     parts = [f"commit {git.commit[:12]}" if git.commit else "no commit yet", f"on {git.branch}" if git.branch else "detached"]
     parts.append("with uncommitted changes" if git.diff or git.untracked or git.dirty else "clean")
-    parts.append({"yes": "pushed", "no": "not pushed", "unknown": "not known whether it is pushed"}[git.pushed])
+    parts.append({"yes": "pushed", "no": "not pushed", "unknown": "unknown whether it is pushed"}[git.pushed])
     return ", ".join(parts) + (f", {git.remote}" if git.remote else "")
 
 

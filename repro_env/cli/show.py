@@ -22,7 +22,7 @@ Show what a spec holds, what it does not, and what of it is here.
   repro-env show --only distributions      one section, whole
   repro-env show --json                    all of it as one JSON object
 
-Sections: environment, distributions, carried, edited, outside, system, machine, code, data, variables, layers, blobs,
+Sections: environment, distributions, bundled, edited, outside, system, machine, code, data, variables, layers, blobs,
 notes, unknown. Nothing that the spec names is opened, started or asked for: a stranger's spec can be looked at.
 """
 SHOWN = 10

@@ -11,6 +11,7 @@ import typer
 from repro_env.cli import app as commands
 from repro_env.cli import say
 from repro_env.cli.options import JsonOption, RunsOption, again
+from repro_env.model.errors import UsageError
 
 if TYPE_CHECKING:
     from repro_env.cli.page import Page
@@ -77,6 +78,15 @@ def command(
             show_default=False,
         ),
     ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option(
+            help="Where the code of the run is now: a directory that has the recorded files, or a clone whose history has them. "
+            "Other code is refused. Default: search in the store, beside the spec and in git.",
+            metavar="DIR",
+            show_default=False,
+        ),
+    ] = None,
     runner: Annotated[
         str | None,
         typer.Option(
@@ -96,12 +106,15 @@ def command(
     from repro_env.flows.verify import Wanted, verify
     from repro_env.store.store import Store
 
+    if source is not None and not source.is_dir():
+        raise UsageError("is not a directory", where=f"--source {source}", hint="name the directory that has the code of the run")
     wanted = Wanted(
         word=run,
         here=Path.cwd(),
         environ=dict(os.environ),
         runs=None if runs is None else runs.absolute(),
         spec=spec,
+        source=None if source is None else source.resolve(),
         globs=Globs(results=tuple(result or ()), ignored=tuple(ignore or ())),
         env=tuple(variable(text) for text in env or ()),
         env_file=None if env_file is None else env_file.absolute(),
@@ -122,7 +135,8 @@ def command(
         page.print()
     if done.folder is None and done.verdict.files and not done.verdict.same:
         say.say("the outputs of the new run were removed; --keep keeps them")
-    say.say(f"next: repro-env runs {after(done)}{again(runs)}")
+    if not json:
+        say.say(f"next: repro-env runs {after(done)}{again(runs)}")
     raise typer.Exit(128 + done.stopped if done.stopped else 0 if done.verdict.same else 1)
 
 
@@ -178,8 +192,10 @@ def _files(page: Page, found: Verdict) -> None:
             title, f"{good:,} of {len(mine):,} the same" if kind != "volatile" else f"{len(mine):,} file{'s' * (len(mine) != 1)}"
         )
         shown = [] if kind == "volatile" else [one for one in mine if one not in equal]
+        # Lines of a log, such as widths of progress bars, are news only where results differ too.
+        brief = kind == "log" and found.same and not page.whole
         for one in shown if page.whole else shown[:_SHOWN]:
-            _file(page, one)
+            _file(page, one, brief=brief)
         if len(shown) > _SHOWN and not page.whole:
             page.text(f"and {len(shown) - _SHOWN:,} more (--all shows them)")
         if kind != "volatile" and moved and not page.whole:
@@ -194,9 +210,12 @@ def _moved(one: File) -> bool:
     return one.level == "bitwise" and one.path != one.now and one.apart == renamed(one.path, one.now)
 
 
-def _file(page: Page, one: File) -> None:
+def _file(page: Page, one: File, *, brief: bool) -> None:
     level = one.level or "not compared"
-    page.text(f"{one.path or one.now}  {level}" + (f": {one.why}" if one.why else ""))
+    brief = brief and bool(one.shown)
+    page.text(f"{one.path or one.now}  {level}" + (f": {one.why}" if one.why else "") + " (--all shows them)" * brief)
+    if brief:
+        return
     for line in one.shown:
         page.text(line, indent=6)
     for line in one.apart if page.whole else one.apart[:3]:

@@ -9,7 +9,7 @@ import msgspec
 
 from repro_env.flows import snapshot, sourcedir
 from repro_env.flows.data import places
-from repro_env.flows.locate import ours
+from repro_env.flows.locate import ours, runs_beside
 from repro_env.flows.opening import some
 from repro_env.image.entry import Entry, entries_of, of_notes, ordered
 from repro_env.model.environment import Git
@@ -33,6 +33,10 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     git: Git | None
     notebooks: tuple[Notebook, ...]
     requirements: tuple[FileDigest, ...]
+    outputs: frozenset[str] = frozenset()
+    """New files that runs on the host left: no code."""
+    restored: frozenset[str] = frozenset()
+    """Captured files that git ignores and that are not here: runs take them from the capture."""
 
 
 def captured(spec: Spec) -> Code | None:
@@ -63,18 +67,22 @@ def live(source: Source, root: Path, folder: Path, store: Store, *, without: Seq
     seen = look(root, include=source.include, exclude=source.exclude, never=never, facts=False)
     found = [one for one in seen.found if one.key[:2] not in own]
     entries = ordered(entries_of(found, store.hashes.of(root, found)))
+    then = of_notes(source.files)
     return Code(
         name=str(root),
         entries={entry.path: entry for entry in entries},
         git=git.look(root, never=never, held={one.path for one in found}).git,
         notebooks=notebook.look(root, found).notebooks,
         requirements=requirements.look(root, found).files,
+        outputs=snapshot.outputs_of_runs([entry for entry in entries if entry.path not in then], runs_beside(folder), store),
+        restored=frozenset(entry.path for entry in snapshot.missing_ignored(source, root, entries)),
     )
 
 
 def different(left: Code, right: Code) -> tuple[Difference, ...]:
     """Files that differ, then what git says of the two."""
     notes = {one.what: one.why for one in (*_requirements(left, right), *_notebooks(left, right))}
+    notes |= dict.fromkeys(right.outputs, snapshot.OUTPUT) | dict.fromkeys(right.restored, snapshot.RESTORED)
     found = [
         Difference(
             level="source",
@@ -82,7 +90,7 @@ def different(left: Code, right: Code) -> tuple[Difference, ...]:
             left=described(one.left),
             right=described(one.right),
             why=notes.get(one.path, "mode" if one.how == "mode" else ""),
-            counts=notes.get(one.path) != _OUTPUTS,
+            counts=notes.get(one.path) not in (_OUTPUTS, snapshot.OUTPUT, snapshot.RESTORED),
         )
         for one in changes(_files(left), _files(right))
     ]
@@ -102,7 +110,11 @@ def check_left_out(spec: Spec, folder: Path, *, frozen: bool, store: Store) -> N
         return
     now = live(source, directory, folder, store)
     marks = {"new": "+", "gone": "-"}
-    changed = [f"{marks.get(change.how, '~')} {change.path}" for change in changes(_files(then), _files(now))]
+    changed = [
+        f"{marks.get(change.how, '~')} {change.path}"
+        for change in changes(_files(then), _files(now))
+        if change.path not in now.outputs | now.restored
+    ]
     if changed:
         differ = "1 file differs" if len(changed) == 1 else f"{len(changed)} files differ"
         raise SourceError(

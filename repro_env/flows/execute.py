@@ -131,7 +131,15 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
     with tell.progress(0, "reading the source"):
         names = siblings.of_run(asked, spec, chosen.path, here, mounts=mounts, store=store)
         source = snapshot.take(
-            spec, folder, directory=chosen.path, runs=runs, store=store, without=written, again=asked.again, siblings=names
+            spec,
+            folder,
+            directory=chosen.path,
+            runs=runs,
+            store=store,
+            without=written,
+            again=asked.again,
+            siblings=names,
+            restore=asked.runner != "host",  # which runs in the directory itself
         )
     if asked.runner == "host":
         check_imports(spec, source, folder, runs=runs, store=store)
@@ -203,7 +211,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         tool=__version__,
     )
     announce(asked, spec, start, where, chosen, git, launch, tell)
-    backend = backend or _backend(asked, spec, folder, runs, source, store)
+    backend = backend or _backend(asked, spec, folder, runs, source, store, tell)
     store.seen.see(runs)
     with store.lease.only(
         [*_needed(launch, folder, store), *filter(None, [git.digest])]
@@ -360,10 +368,11 @@ def save(files: Path, target: Path) -> None:
 class _Embedded:
     """The embedded runner; it writes into the run's files by itself."""
 
-    def __init__(self, asked: Asked, spec: Spec, store: Store) -> None:
+    def __init__(self, asked: Asked, spec: Spec, store: Store, tell: Tell) -> None:
         self._asked = asked
         self._spec = spec
         self._store = store
+        self._tell = tell
         self.began = False
         self.compiled: tuple[Module, ...] = ()
         self.lost: Lost | None = None
@@ -372,7 +381,10 @@ class _Embedded:
         from repro_env.run.embedded import EmbeddedRunner
 
         store = self._store
-        with store.bytecode.shown(launch.image, hidden=self._asked.hidden) as kept:
+        with store.bytecode.shown(launch.image, hidden=self._asked.hidden) as kept, contextlib.ExitStack() as waiting:
+            if kept is None and not self._asked.repeats:  # importing torch takes half a minute then
+                label = "waiting for output; a first run compiles what it imports"
+                waiting.enter_context(self._tell.progress(0, label))
             runner = EmbeddedRunner(
                 store.layers.path,
                 merged=store.root / "merged",
@@ -380,6 +392,7 @@ class _Embedded:
                 bytecode=kept,
                 bound=self._asked.keep_outside,
                 hidden=secrets_of(self._asked),
+                before=waiting.close,
             )
             outcome = runner.run(launch, folder=folder)
             self.lost = runner.lost
@@ -393,9 +406,9 @@ class _Embedded:
         return harvest(files, snapshot)
 
 
-def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, source: Snapshot, store: Store) -> Backend:
+def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, source: Snapshot, store: Store, tell: Tell) -> Backend:
     if asked.runner == "embedded":
-        return _Embedded(asked, spec, store)
+        return _Embedded(asked, spec, store, tell)
     if asked.runner == "docker":
         docker: Backend = _engine().Docker(asked, spec, store)
         return docker

@@ -62,7 +62,8 @@ def _source(asked: Asked, spec: Spec, start: Start, chosen: SourceDirectory) -> 
     ignored += f", and a copy of {some(fact.siblings, ', ', _FEW)}" if fact.siblings else ""
     changes = [line for line in fact.differs if not line.endswith(f"({snapshot.OUTPUT})")]
     outputs = len(fact.differs) - len(changes)
-    more = (f", with {outputs:,} output{'s' * (outputs > 1)} of earlier runs on the host" if outputs else "") + ignored
+    restored = f", with the captured {some(fact.restored, ', ', _FEW)} (git-ignored, and not here)" if fact.restored else ""
+    more = (f", with {outputs:,} output{'s' * (outputs > 1)} of earlier runs on the host" if outputs else "") + restored + ignored
     if not changes:
         return f"source {moved}as captured{more}"
     return f"{f'source {moved}' if moved else ''}changed since capture: {some(changes, ', ', _FEW)}{more}"
@@ -90,6 +91,7 @@ def _details(asked: Asked, start: Start, where: Path, chosen: SourceDirectory, g
     fact = start.source
     yield f"source {fact.directory or 'as captured'}" + (f" at {fact.path}" if fact.directory != fact.path else "")
     yield from (f"  {line}" for line in fact.differs)
+    yield from (f"  git-ignored, and not here; the captured file is used: {path}" for path in fact.restored)
     yield from (f"  git-ignored, seen as data: {path}" for path in fact.ignored)
     yield from (f"  beside the source, seen as a copy: {path}" for path in fact.siblings)
     if git.text:

@@ -107,40 +107,59 @@ def check_given(run: Run, env: Sequence[tuple[str, str | None]], env_file: Path 
             )
 
 
-def source(run: Run, spec: Spec, folder: Path, *, here: Path, runs: Path, store: Store, tell: Tell) -> Spec:
-    """The spec with the run's own source as the captured one: brought into the store from wherever it is still whole."""
+def source(
+    run: Run, spec: Spec, folder: Path, *, here: Path, runs: Path, store: Store, tell: Tell, given: Path | None = None
+) -> Spec:
+    """The spec with the run's own source as the captured one, brought into the store from a place that still has all of it.
+
+    `given`: the only place to look at, where the user names one. Raises `SourceError` where no place has the recorded code.
+    """
     fact, source = run.start.source, spec.observed.source
     if source is None:
         raise SourceError("the spec holds no source", where=str(folder), hint="capture again with --source DIR")
     if fact.path != source.path:  # captured again elsewhere since: the run saw its code at its own place
         source = msgspec.structs.replace(source, path=fact.path)
         spec = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=source))
-    if store.layers.path(fact.digest) is None and not _brought(run, spec, folder, here, runs, store, tell):
+    if given is not None and not _brought(run, spec, folder, [given], runs, store, tell):
+        raise SourceError(
+            f"its files are not the code of the run ({fact.digest[:19]}…), and no commit of its repository that was tried has that code",
+            where=f"--source {given}",
+            hint="verify runs the recorded code and no other: name a directory or a clone that has it, or leave --source out",
+        )
+    if store.layers.path(fact.digest) is None and not _brought(
+        run, spec, folder, _places(run, spec, folder, here, runs, store), runs, store, tell
+    ):
         raise SourceError(
             f"its code ({fact.digest[:19]}…) is neither in the store nor beside the spec, nor is it the folder's or a commit's",
             where=run.folder.name,
-            hint=f"go to a clone of its repository, bring {committed.place(fact)} back to what it was then, or restore the spec's blobs",
+            hint=f"bring {committed.place(fact)} back to what it was then, or name a directory or a clone that has the code: --source DIR",
         )
     tree = msgspec.structs.replace(source.tree, sha256=fact.digest)
     observed = msgspec.structs.replace(spec.observed, source=msgspec.structs.replace(source, tree=tree))
     return msgspec.structs.replace(spec, observed=observed)
 
 
-def _brought(run: Run, spec: Spec, folder: Path, here: Path, runs: Path, store: Store, tell: Tell) -> bool:
+def _places(run: Run, spec: Spec, folder: Path, here: Path, runs: Path, store: Store) -> list[Path | None]:
+    """Where the code of a run may be; None for the captured files."""
+    places: list[Path | None] = [runs.absolute().parent, here]
+    with contextlib.suppress(ReproEnvError):  # what another spec says of its place is not needed to find a run's code
+        places.insert(0, sourcedir.choose(spec, folder, store=store).path)
+    if sourcedir.is_known(spec, folder, store):
+        places.insert(0, committed.place(run.start.source))
+    return [None, *places]
+
+
+def _brought(run: Run, spec: Spec, folder: Path, places: Sequence[Path | None], runs: Path, store: Store, tell: Tell) -> bool:
     fact, source = run.start.source, spec.observed.source
     if source is None:
         return False
-    places = [runs.absolute().parent, here]
-    with contextlib.suppress(ReproEnvError):  # what another spec says of its place is not needed to find a run's code
-        places = [path for path in (sourcedir.choose(spec, folder, store=store).path,) if path] + places
-    if sourcedir.is_known(spec, folder, store):
-        places.insert(0, committed.place(fact))
-    directories = [path for path in dict.fromkeys(places) if sourcedir.holds(source, path)]
-    captured = [None] if source.tree.sha256 == fact.digest else []
+    directories = [path for path in dict.fromkeys(places) if path is not None and sourcedir.holds(source, path)]
+    captured = [None] if None in places and source.tree.sha256 == fact.digest else []
     for directory in (*captured, *directories):
         with contextlib.suppress(ReproEnvError, OSError):
             without = () if directory is None else committed.written(run.start, directory)
-            taken = snapshot.take(spec, folder, directory=directory, runs=runs, store=store, without=without)
+            restore = bool(fact.restored)
+            taken = snapshot.take(spec, folder, directory=directory, runs=runs, store=store, without=without, restore=restore)
             if taken.fact.digest == fact.digest:
                 return True
     for directory in directories:

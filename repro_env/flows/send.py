@@ -11,7 +11,7 @@ import msgspec
 
 from repro_env.build.interface import Plan
 from repro_env.build.proven import Sent, recall
-from repro_env.flows import egress, outputs
+from repro_env.flows import code, egress, outputs
 from repro_env.flows.outputs import Target
 from repro_env.flows.rebuild import Rebuilt, rebuild
 from repro_env.image import layout
@@ -59,13 +59,14 @@ def send(
     here: Path,
     dry_run: bool = False,
     source: bool = False,
+    frozen: bool = False,
     user: str | None = None,
     provenance: Path | None = None,
 ) -> Delivery:
     """Send the image of a spec. `folder` holds the spec; `here`: what the paths of the command line are relative to.
 
-    `source`: with the code as last layer. `user`: `UID` or `UID:GID` that it starts as, default root. `provenance`: a file for the statement of what the image was made of.
-    With `dry_run` nothing is changed. Raises `UsageError`, and as `build.packing.pack` and the outputs do.
+    `source`: with the captured code as last layer; with `frozen` also where the code beside the spec differs. `user`: `UID` or `UID:GID` that it starts as, default root. `provenance`: a file for the statement of what the image was made of.
+    With `dry_run` nothing is changed. Raises `UsageError`, `SourceError`, and as `build.packing.pack` and the outputs do.
     """
     if target.kind == "squashfs":
         if source or user is not None or provenance is not None:
@@ -81,6 +82,8 @@ def send(
             where="--user",
             hint="for example 1000, or 1000:1000",
         )
+    if source:
+        code.check_left_out(spec, folder, frozen=frozen, store=store)
     if target.kind == "registry":
         egress.check(spec, folder, store=store)
     layers = tuple(one.diff_id for one in spec.expected.layers)

@@ -56,15 +56,15 @@ class Distribution(msgspec.Struct, frozen=True, kw_only=True):
     kind: str
     """`wheel` or `conda`."""
     origin: str
-    """`index`, `direct`: linked. `carried`: the original file is a blob. `repacked`: made from the installed files."""
+    """`index`, `direct`: downloadable. `carried`: the original file is a blob. `repacked`: made from the installed files."""
     index: str
     place: int
 
 
 class Distributions(msgspec.Struct, frozen=True, kw_only=True):
     count: int
-    linked: int
-    carried: int
+    downloadable: int
+    bundled: int
     size: int
     origins: dict[str, int]
     indexes: tuple[str, ...]
@@ -142,7 +142,7 @@ class Page(msgspec.Struct, frozen=True, kw_only=True):
 
     environment: Environment
     distributions: Distributions
-    carried: tuple[Carried, ...]
+    bundled: tuple[Carried, ...]
     edited: tuple[str, ...]
     outside: tuple[Outside, ...]
     system: System
@@ -161,7 +161,7 @@ def show(spec: Spec, folder: Path, store: Store | None, why: str = "") -> Page:
     return Page(
         environment=_environment(spec, folder, store, why),
         distributions=_distributions(spec),
-        carried=tuple(sorted(spec.observed.carried, key=lambda one: (-one.size, one.name))),
+        bundled=tuple(sorted(spec.observed.carried, key=lambda one: (-one.size, one.name))),
         edited=spec.observed.edited,
         outside=tuple(_outside(spec)),
         system=_system(spec),
@@ -239,11 +239,11 @@ def _distributions(spec: Spec) -> Distributions:
                     place=getattr(one, "place", 0),
                 )
             )
-    linked = sum(one.origin in ("index", "direct") for one in found)
+    downloadable = sum(one.origin in ("index", "direct") for one in found)
     return Distributions(
         count=len(found),
-        linked=linked,
-        carried=len(found) - linked,
+        downloadable=downloadable,
+        bundled=len(found) - downloadable,
         size=sum(one.size for one in found),
         origins=_counted(one.origin or "unknown" for one in found),
         indexes=spec.hints.indexes,
@@ -268,10 +268,10 @@ def _outside(spec: Spec) -> Iterator[Outside]:
     for path in observed.startup.sys_path:
         if not path.startswith("/") or _below(path, own) or posixpath.basename(path) == zipped:
             continue
-        where = "in the source" if source and _below(path, [source]) else "carried at its own path"
+        where = "in the source" if source and _below(path, [source]) else "bundled at its own path"
         yield Outside(path=path, why=f"on sys.path, {where}")
     for one in identity.others:
-        yield Outside(path=one.prefix, why="another place that packages are imported from, held at its own path")
+        yield Outside(path=one.prefix, why="another directory that packages are imported from, bundled at its own path")
 
 
 def _below(path: str, folders: Sequence[str]) -> bool:
@@ -347,7 +347,7 @@ def _trees(spec: Spec) -> Iterator[tuple[str, TreeBlob]]:
 def _blobs(spec: Spec, folder: Path) -> Iterator[Blob]:
     blobs = Blobs(folder / "blobs")
     carried = spec.carried
-    wanted = {  # a linked base need not be there
+    wanted = {  # a downloadable base need not be there
         tree.sha256: (what, tree.size)
         for what, tree in reversed(list(_trees(spec)))
         if tree.sha256 in carried or blobs.path(tree.sha256) is not None

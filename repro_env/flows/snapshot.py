@@ -6,7 +6,7 @@ import contextlib
 import os
 import posixpath
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -14,10 +14,10 @@ import msgspec
 from repro_env.catalog.index import Index
 from repro_env.flows.locate import ours
 from repro_env.image import layer
-from repro_env.image.entry import Contents, Entry, entries_of, members, of_notes, ordered
+from repro_env.image.entry import Contents, Entry, entries_of, members, misplaced, of_notes, ordered
 from repro_env.io.files import FileContents, walk
 from repro_env.model import redact
-from repro_env.model.errors import ArtifactError, CaptureError, SourceError
+from repro_env.model.errors import ArtifactError, CaptureError, ReproEnvError, SourceError
 from repro_env.model.run import SourceFact
 from repro_env.model.spec import Source, Spec
 from repro_env.store import parts
@@ -27,6 +27,8 @@ from repro_env.store.store import Store
 _FACT = "source-tree"
 OUTPUT = "output of a run on the host"
 """What `SourceFact.differs` says of a file that such a run left in the directory."""
+RESTORED = "git-ignored, and not here: runs use the captured file"
+_UNAVAILABLE = "git-ignored, and the captured file is not on this machine"
 _TRIES = 2
 """Before the last one, whose failure is told."""
 
@@ -52,6 +54,7 @@ def take(
     without: Sequence[Path] = (),
     again: SourceFact | None = None,
     siblings: Sequence[str] = (),
+    restore: bool = False,
 ) -> Snapshot:
     """Look at the code in a directory by the rules of the capture; without one, take the captured files.
 
@@ -59,6 +62,7 @@ def take(
     So do the directories beside it that `siblings` names.
 
     `without`: directories in it that are no code, such as those that the run writes checkpoints to. `again`: as `Asked.again`.
+    `restore`: take captured files that git ignores and that the directory lacks from the captured tree, where that can be had.
     `folder` holds the spec and its blobs. Raises `SourceError` and its neighbours, `ArtifactError` without the blob.
     """
     source = spec.observed.source
@@ -75,13 +79,26 @@ def take(
         return _snapshot(fact, tree, _listed(tree, store))
     never = (*ours(directory, folder), runs, *(path for path in without if directory in path.parents))
     live, diff_id = _seen(source, directory, never, store, siblings)
+    contents: Contents = FileContents(directory)
+    unavailable: Collection[str] = ()
+    restored = missing_ignored(source, directory, [*live.entries, *live.ignored]) if restore else []
+    if restored:
+        try:
+            _bring(spec, source, folder, store)
+            contents = _Restored(contents, FileContents(_captured(source, folder, store)), {entry.path for entry in restored})
+            entries = ordered([*live.entries, *restored])
+            diff_id, live = stored(entries, contents, store), msgspec.structs.replace(live, entries=entries)
+        except ReproEnvError:
+            unavailable, restored = {entry.path for entry in restored}, []
     differs: tuple[str, ...] = ()
     if diff_id != source.tree.sha256:
         tree = store.layers.path(diff_id) or store.root  # it was put there just now
         differs = _explained(compare(of_notes(source.files), _by_path(live.entries)), source, tree)
-        differs = _attributed(differs, live.entries, runs, store)
+        outputs = outputs_of_runs([entry for entry in live.entries if f"+ {entry.path}" in differs], runs, store)
+        differs = tuple(f"{line} ({OUTPUT})" if line[2:] in outputs else line for line in differs)
+        differs = tuple(f"{line} ({_UNAVAILABLE})" if line[2:] in unavailable else line for line in differs)
     everything = ordered([*live.entries, *live.ignored])
-    seen = stored(everything, FileContents(directory), store) if live.ignored else diff_id
+    seen = stored(everything, contents, store) if live.ignored else diff_id
     tree = store.layers.path(seen) or store.root
     fact = SourceFact(
         path=source.path,
@@ -90,6 +107,7 @@ def take(
         differs=differs,
         ignored=tuple(redact.line(path) for path in live.paths),
         with_ignored=seen if live.ignored else None,
+        restored=tuple(redact.line(entry.path) for entry in restored),
         siblings=live.siblings,
         siblings_tree=live.siblings_tree,
     )
@@ -103,6 +121,30 @@ def _snapshot(fact: SourceFact, tree: Path, entries: Sequence[Entry]) -> Snapsho
         paths=frozenset(entry.path for entry in entries),
         folders=frozenset(entry.path for entry in entries if entry.kind == "dir"),
     )
+
+
+class _Restored:
+    """The bytes of the captured files for some paths, and those of the directory for the others (`image.entry.Contents`)."""
+
+    def __init__(self, live: Contents, captured: Contents, paths: Collection[str]) -> None:
+        self._live = live
+        self._captured = captured
+        self._paths = paths
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        return (self._captured if entry.path in self._paths else self._live).chunks(entry)
+
+
+def missing_ignored(source: Source, directory: Path, entries: Sequence[Entry]) -> list[Entry]:
+    """Captured files that the directory lacks because git ignores them: no clone has generated code such as `_version.py`."""
+    from repro_env.capture import git
+
+    there = {entry.path for entry in entries}
+    captured = [entry for path, entry in of_notes(source.files).items() if path not in there]
+    missing = [entry for entry in captured if not os.path.lexists(directory / entry.path)]
+    ignored = git.ignores(directory, [entry.path for entry in missing])
+    found = [entry for entry in missing if entry.path in ignored]
+    return [] if misplaced([*entries, *found]) else found
 
 
 class _Live(msgspec.Struct, frozen=True):
@@ -212,15 +254,15 @@ def _explained(differs: Sequence[str], source: Source, tree: Path) -> tuple[str,
     return tuple(explained)
 
 
-def _attributed(differs: Sequence[str], entries: Sequence[Entry], runs: Path, store: Store) -> tuple[str, ...]:
-    """With a word on each new file that is an output of a recorded run on the host: nobody wrote it as code."""
-    new = {f"+ {entry.path}": bytes.fromhex(entry.sha256) for entry in entries if entry.kind == "file" and entry.size}
-    if not runs.is_dir() or new.keys().isdisjoint(differs):
-        return tuple(differs)
+def outputs_of_runs(new: Sequence[Entry], runs: Path, store: Store) -> frozenset[str]:
+    """The paths of the new files that are outputs of recorded runs on the host: nobody wrote them as code."""
+    files = {entry.path: bytes.fromhex(entry.sha256) for entry in new if entry.kind == "file" and entry.size}
+    if not files or not runs.is_dir():
+        return frozenset()
     listing = Index(store.runs).listing(runs, outputs=True)
-    left = [listing.outputs[run.folder] for run in listing.runs if run.runner == "host" and run.folder in listing.outputs]
-    digests = {data[start : start + 32] for data in left for start in range(0, len(data), 32)}
-    return tuple(f"{line} ({OUTPUT})" if new.get(line) in digests else line for line in differs)
+    recorded = [listing.outputs[run.folder] for run in listing.runs if run.runner == "host" and run.folder in listing.outputs]
+    digests = {data[start : start + 32] for data in recorded for start in range(0, len(data), 32)}
+    return frozenset(path for path, digest in files.items() if digest in digests)
 
 
 def compare(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> tuple[str, ...]:

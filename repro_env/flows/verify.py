@@ -43,6 +43,8 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     environ: Mapping[str, str]
     runs: Path | None = None
     spec: str | None = None
+    source: Path | None = None
+    """Where the code of the run is now, where it is not found."""
     globs: Globs = Globs()
     env: tuple[tuple[str, str | None], ...] = ()
     env_file: Path | None = None
@@ -91,7 +93,7 @@ def verify(
     wanted.globs.check(end, left.digests)
     spec, folder = origin.spec_of(run, wanted.spec, here=wanted.here, runs=runs, store=store, tell=tell)
     origin.check_given(run, wanted.env, wanted.env_file, network=wanted.network)
-    spec = origin.source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell)
+    spec = origin.source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell, given=wanted.source)
     note = f"verifies {run.short}" if wanted.keep else ""
     asked = origin.asked(run, end, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
     asked = msgspec.structs.replace(asked, data=(*asked.data, *unrecorded), again=siblings.again(run.start.source, spec, store))
@@ -106,7 +108,7 @@ def verify(
         with tell.progress(0, "copying checkpoints"):
             mounts, changed = origin.checkpoints(run, temporary / "checkpoints")
         if problems or changed:
-            return Verified(run=run, verdict=_cannot_start((*problems, *changed), promise))
+            return Verified(run=run, verdict=_cannot_start(run, problems, changed, promise))
         asked = msgspec.structs.replace(
             asked,
             checkpoints=tuple((one.source, one.target) for one in mounts),
@@ -195,9 +197,18 @@ def _modules(count: int, one: str, several: str) -> str:
     return f"1 module {one}" if count == 1 else f"{count:,} modules {several}"
 
 
-def _cannot_start(problems: tuple[str, ...], promise: Promise) -> Verdict:
+def _cannot_start(run: Run, data: Sequence[str], checkpoints: Sequence[str], promise: Promise) -> Verdict:
+    """What is not as it was before the run, and what to do about it."""
+    problems = [*data, *checkpoints]
     more = f" and {len(problems) - _NAMED} more" if len(problems) > _NAMED else ""
-    problem = f"it cannot start from the same: {'; '.join(problems[:_NAMED])}{more}"
+    hints = ["restore it, or say where a copy is: verify --data SRC:DST"] if data else []
+    if checkpoints:
+        target = next(fact.target for fact in run.start.data if fact.kind == "checkpoints")
+        hints.append(
+            "restore these checkpoints from a copy; to verify a run that continues another, let it read the old "
+            f"checkpoints with --data and write to a new directory: exec --data OLD --checkpoints NEW:{target}"
+        )
+    problem = f"it cannot start from the same: {'; '.join(problems[:_NAMED])}{more} ({'; '.join(hints)})"
     return judging.verdict((), promise, problem=problem)
 
 

@@ -151,15 +151,15 @@ def differs(facts: Facts, dist: InstalledDistribution, layout: Layout) -> str:
         if entry.path in installed.literals:
             # Scripts of entry points need not be there: ensurepip leaves some out. What names them was compared.
             if entry.path in installed.bodies and row is None:
-                return f"it has the script {entry.path}"
+                return f"the wheel has the script {entry.path} too"
         elif row is None:
-            return f"it has {entry.path}"
+            return f"the wheel has {entry.path} too"
         elif row.sha256 != entry.sha256 or row.size not in (-1, entry.size):
-            return f"it has other bytes in {entry.path}"
+            return f"{entry.path} differs"
     own = {entry.path for entry in installed.entries}
     for path in rows:
         if path not in own and not repacking.written_by_installers(path, dist) and not path.startswith(layout.scripts + "/"):
-            return f"it does not have {path}"
+            return f"{path} is not in the wheel"
     return ""
 
 
@@ -244,7 +244,7 @@ class _Search:
         """Raises `_NotThisError` or `ArtifactError` when it is another, `NetworkError` when it cannot be had."""
         seen = self._witness.look(one)
         if reason := differs(seen.facts, dist, self._layout):
-            raise _NotThisError(f"{one.filename} is another: {reason}")
+            raise _NotThisError(f"the installed files differ from {one.filename}: {reason}")
         url = one.url if local_path(one.url) is not None else redact.url(one.url)
         linked = one.linkable and _is_url(url) and url == _without_user(one.url)
         path = seen.path
@@ -286,7 +286,7 @@ def _repacked(
 
 def _told(reasons: Sequence[str]) -> list[str]:
     """Why no candidate is the wheel: how many there were, and what is wrong with the first, which fits best."""
-    count = f"none of {len(reasons)} wheels of this version is what is installed: " if len(reasons) > 1 else ""
+    count = f"none of {len(reasons)} wheels of this version matches: " if len(reasons) > 1 else ""
     return [count + reasons[0]] if reasons else []
 
 

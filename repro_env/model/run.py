@@ -159,6 +159,8 @@ class SourceFact(Frozen, frozen=True, kw_only=True):
     """Git-ignored files and whole directories that the run saw as well: data; sorted."""
     with_ignored: Digest | None = None
     """The tree of the code and of these; None without them."""
+    restored: tuple[Line, ...] = ()
+    """Git-ignored files that the directory did not have, so that the run saw the captured ones; sorted."""
     siblings: tuple[Sibling, ...] = ()
     """Directories beside the source that the run saw a copy of: data; sorted."""
     siblings_tree: Digest | None = None

@@ -41,13 +41,15 @@ class EmbeddedRunner:
         bytecode: Path | None = None,
         bound: Bound = outside.DEFAULT,
         hidden: Collection[str] | None = None,
+        before: Callable[[], None] | None = None,
     ) -> None:
         """`layers` gives the unpacked tree of a diff ID. `merged` is where trees of links are kept, on the same disk.
         `interpreter`: the image's Python, by its path inside.
 
         With a `strategy` only that one is used; else the best that the kernel allows, found by trying. `bytecode`
         is a tree laid out as PYTHONPYCACHEPREFIX, for the image to start with; it is only read. `bound`: how much is kept of
-        what the command writes outside its project. `hidden`: as of `Stage`.
+        what the command writes outside its project. `hidden`: as of `Stage`. `before`: called once, before the terminal gets
+        the command's first output; at the start where stdout is no terminal.
         """
         self._layers = layers
         self._merged = merged.resolve()
@@ -56,6 +58,7 @@ class EmbeddedRunner:
         self._bytecode = None if bytecode is None else bytecode.resolve()
         self._bound = bound
         self._hidden = hidden
+        self._before = before
         self.lost: Lost | None = None
         """After a run: what was not kept of what it wrote outside its project."""
         self.compiled: tuple[str, ...] = ()
@@ -98,6 +101,10 @@ class EmbeddedRunner:
             stage = Stage(
                 launch, folder, trees, snapshot, strategy, self._merged, self._bytecode, self._interpreter, self._hidden, stack
             )
+            if stage.terminal is not None and 1 in stage.terminal.streams:
+                stage.terminal.before = self._before
+            elif self._before is not None:
+                self._before()
             before = memory.kills()
             try:
                 supervised = supervise(launch, stage)

@@ -15,6 +15,7 @@ import signal
 import struct
 import termios
 import tty
+from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol
 
@@ -47,6 +48,8 @@ class Terminal:
     def __init__(self, streams: tuple[int, ...]) -> None:
         self.streams = streams
         self.log: Log | None = None
+        self.before: Callable[[], None] | None = None
+        """Called once, before the first output of the command."""
         self.main, self.side = os.openpty()  # `side` stays open here, so that reading `main` does not fail
         self.name = os.ttyname(self.side)
         self._output = next(stream for stream in (1, 2, 0) if stream in streams)
@@ -123,6 +126,9 @@ class Terminal:
             data = os.read(self.main, _READ)
         except OSError:
             return False
+        if self.before is not None:
+            self.before()
+            self.before = None
         if self.log is not None:
             self.log.add(data)
         with contextlib.suppress(OSError):

@@ -435,7 +435,8 @@ def test_a_partial_clone_fetches_nothing(repo: Path, git: Git, tmp_path: Path) -
     assert not mark.exists()
     assert answer.git is not None
     assert answer.git.dirty is True
-    assert answer.problems[0].startswith("whether the source is as committed: ")
+    assert answer.problems[0].startswith("whether the source is as committed: the repository is a partial clone that lacks")
+    assert "`git diff HEAD` there, which fetches them" in answer.problems[0]
 
 
 def test_a_working_tree_that_the_configuration_puts_elsewhere(repo: Path, git: Git, tmp_path: Path) -> None:

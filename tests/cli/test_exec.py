@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from repro_env.cli import exec as run
 from repro_env.flows.execute import Done
 from repro_env.model.errors import UsageError
-from repro_env.model.run import End, Outcome, Output, SourceFact, Start
+from repro_env.model.run import End, Outcome, Output, RunnerName, SourceFact, Start
 from repro_env.model.talk import Silent
 
 DIGEST = "sha256:" + "0" * 64
@@ -128,14 +128,22 @@ def test_a_path_with_a_colon_that_is_there_is_one_path(tmp_path: Path) -> None:
     assert run.mount("a:", "--data") == ("a", "")
 
 
-def done(*, code: int = 0, signal: int = 0, starved: bool = False, outputs: int = 0, holes: tuple[str, ...] = ()) -> Done:
+def done(
+    *,
+    code: int = 0,
+    signal: int = 0,
+    starved: bool = False,
+    outputs: int = 0,
+    holes: tuple[str, ...] = (),
+    runner: RunnerName = "embedded",
+) -> Done:
     start = Start(
         schema="repro-env/run-start/1",
         id="01a1fd02-1a59-73ca-8e91-4a5fbfd6a4b6",
         started="2026-07-01T10:15:30.000Z",
         spec=DIGEST,
         image=DIGEST,
-        runner="embedded",
+        runner=runner,
         command=("x",),
         cwd="/p",
         seed=0,
@@ -213,6 +221,7 @@ def test_every_way_to_end_is_reported(how: Done, said: str) -> None:
     closed = closing(how)
     assert said in closed.lines[0]
     assert closed.lines[0].endswith("; no outputs")
+    assert closing(done(runner="host")).lines[0].endswith("no outputs in /p (files elsewhere are not looked for on the host)")
     assert closed.details[-1] == "next: repro-env runs show bfd6a4b6"
 
 

@@ -32,6 +32,13 @@ def test_a_run_that_came_back(tmp_path: Path) -> None:
     assert "logs  1 of 1 the same\n  a.log  bitwise\n      apart: 10:15:30 x -> 10:15:31 x" in text
 
 
+def test_a_log_that_differs_around_equal_results_is_one_line(tmp_path: Path) -> None:
+    found = done(tmp_path, {"w.npy": b"1", "a.log": b"bar ##\nend ##\n"}, {"w.npy": b"1", "a.log": b"bar ###\nend ###\n"})
+    assert "  a.log  different: 2 of 2 lines differ, from line 1 (--all shows them)" in shown(found).splitlines()
+    assert "###" not in shown(found)
+    assert "+ bar ###" in shown(found, most=None)
+
+
 def test_one_that_did_not(tmp_path: Path) -> None:
     left = {"w.npy": npy(Tensor([1.0, 2.0])), "m.txt": b"loss 0.5\n", "x.pid": b"1"}
     right = {"w.npy": npy(Tensor([1.0, 2.0]).next(1)), "m.txt": b"loss 0.7\n", "x.pid": b"2"}

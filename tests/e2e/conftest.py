@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -29,8 +31,7 @@ def digits(ground: Path) -> parts.Project:
 
 
 @pytest.fixture(scope="session")
-def small(ground: Path) -> parts.Project:
-    """A venv with three small wheels from the configured index and an edited file, captured; the image is in the store."""
+def captured_small(ground: Path) -> parts.Project:
     folder = ground / "small"
     python = parts.venv(folder / ".venv", "packaging==26.3", "mdurl==0.1.2", "pygments==2.21.0")
     (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
@@ -40,7 +41,32 @@ def small(ground: Path) -> parts.Project:
     (folder / "hello.py").write_text("print('hello from', __file__)\nopen('made.txt', 'w').write('made')\n")
     made.capture()
     made.rebuild()
+    (ground / "small-kept").mkdir()
+    _copy(folder, ground / "small-kept")
     return made
+
+
+@pytest.fixture(scope="module")
+def small(captured_small: parts.Project, ground: Path) -> Iterator[parts.Project]:
+    """A venv with three small wheels from the configured index and an edited file, captured; the image is in the store.
+
+    What a module's tests leave in the project, or capture again, is undone after them.
+    """
+    yield captured_small
+    folder = captured_small.folder
+    for path in folder.iterdir():
+        if path.name in (".venv", "runs"):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
+    _copy(ground / "small-kept", folder)
+
+
+def _copy(source: Path, target: Path) -> None:
+    shutil.copytree(source / "repro", target / "repro", symlinks=True)
+    shutil.copy2(source / "hello.py", target / "hello.py")
 
 
 @pytest.fixture(scope="session")

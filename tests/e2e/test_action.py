@@ -129,6 +129,7 @@ def test_a_clone_without_blobs_is_green_and_its_next_job_finds_the_image_in_the_
     assert job.outputs["verdict"] == "bitwise"
     assert "<h3>repro-env: bitwise</h3>" in job.summary
     assert captured.image_id in job.summary
+    assert "next: repro-env" not in job.log, "each would be what to do after one step, in the middle of the job"
     assert job.commands == [], "what the training prints is no command to GitHub"
     assert (job.steps["Allow user namespaces"], job.steps["Save the store"]) == ("skipped", "success")
     remove_tree(Path(runner.environ["HOME"], ".cache"))

@@ -11,7 +11,9 @@ import pytest
 
 from tests.e2e import parts
 
-TRAIN = "import os, pkg\nprint(os.getcwd(), __file__, pkg.word, pkg.__file__)\nopen('out.txt', 'w').write(pkg.word)\n"
+TRAIN = (
+    "import os, pkg, pkg._version\nprint(os.getcwd(), __file__, pkg.word, pkg.__file__)\nopen('out.txt', 'w').write(pkg.word)\n"
+)
 EDITABLE = {
     "METADATA": "Metadata-Version: 2.1\nName: pkg\nVersion: 1.0\n",
     "RECORD": "__editable__.pkg-1.0.pth,,\npkg-1.0.dist-info/METADATA,,\npkg-1.0.dist-info/RECORD,,\n",
@@ -36,10 +38,11 @@ def project(ground: Path) -> parts.Project:
     (site / "pkg-1.0.dist-info" / "direct_url.json").write_text(json.dumps(direct))
     (folder / "src" / "pkg").mkdir(parents=True)
     (folder / "src" / "pkg" / "__init__.py").write_text("word = 'captured'\n")
+    (folder / "src" / "pkg" / "_version.py").write_text("version = '1.0'\n")  # as setuptools-scm and hatch-vcs write it
     (folder / "train.py").write_text(TRAIN)
     (folder / "src" / "pkg.egg-info").mkdir()
     (folder / "src" / "pkg.egg-info" / "PKG-INFO").write_text(EDITABLE["METADATA"])
-    (folder / ".gitignore").write_text(".venv/\nruns/\ndata/\n*.egg-info/\n")
+    (folder / ".gitignore").write_text(".venv/\nruns/\ndata/\n*.egg-info/\n_version.py\n")
     (folder / "data").mkdir()
     (folder / "data" / "a.csv").write_text("1")
     git(folder, "init", "--quiet")
@@ -63,7 +66,10 @@ def test_a_clone_runs_its_own_code_at_the_captured_path(project: parts.Project, 
     (tmp_path / "team mate").mkdir()
     git(tmp_path, "clone", "--quiet", project.folder, "team mate/theirs")
     fresh = project._replace(folder=tmp_path / "team mate" / "theirs")
-    assert "same" in fresh.run("check", "--project").out, "what `pip install -e` left beside the code is in no clone"
+    same = fresh.run("check", "--project").out
+    assert "same" in same, "what `pip install -e` left beside the code is in no clone"
+    assert "- src/pkg/_version.py" in same
+    assert "git-ignored, and not here: runs use the captured file" in same
     clone = edited(project, tmp_path / "team mate" / "theirs", "cloned")
     assert not (clone.folder / "repro" / "blobs").exists()
     assert clone.run("check", "--project", code=1).out.count("~ src/pkg/__init__.py") == 1
@@ -75,6 +81,7 @@ def test_a_clone_runs_its_own_code_at_the_captured_path(project: parts.Project, 
             at = project.folder
             assert done.out == f"{at} {at}/train.py cloned {at}/src/pkg/__init__.py\n"
             assert f"source {clone.folder} changed since capture: ~ src/pkg/__init__.py" in done.err
+            assert "with the captured src/pkg/_version.py (git-ignored, and not here)" in done.err
             assert "egg-info" not in done.err
         verified = clone.run("verify", "latest", env=home)
         assert "bitwise" in verified.out
@@ -85,6 +92,16 @@ def test_a_clone_runs_its_own_code_at_the_captured_path(project: parts.Project, 
         assert " captured " in captured.out
         assert "captured source (--frozen)" in captured.err
         assert len(list((clone.folder / "runs").glob("2*"))) == 4
+        unpacked = (
+            clone.store
+            / "layers"
+            / json.loads((clone.folder / "repro/spec.json").read_text())["observed"]["source"]["tree"]["sha256"][7:]
+        )
+        assert unpacked.is_dir()
+        hidden = unpacked.rename(tmp_path / "unpacked")
+        done = clone.run("exec", "train.py", code=1, env=home)
+        hidden.rename(unpacked)
+        assert "- src/pkg/_version.py (git-ignored, and the captured file is not on this machine)" in done.err
         bare = clone.elsewhere(tmp_path / "store")
         said = parts.one_sentence(bare.run("exec", "train.py", code=11, env=home))
         assert "repro-env rebuild FILE|REF" in said
@@ -97,6 +114,7 @@ def test_a_copy_a_working_tree_and_a_moved_project_run_their_own_code(project: p
     git(project.folder, "worktree", "add", "--quiet", tmp_path / "tree", "-b", "other")
     shutil.copytree(project.folder, tmp_path / "copied", ignore=shutil.ignore_patterns(".venv"))
     (tmp_path / "copied").rename(tmp_path / "moved")
+    (tmp_path / "moved" / "src" / "pkg" / "_version.py").write_text("version = '2.0'\n")
     for name in ("tree", "moved"):
         here = edited(project, tmp_path / name, name)
         assert f" {name} " in here.run("exec", "train.py").out

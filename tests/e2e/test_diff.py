@@ -114,7 +114,7 @@ def test_show_is_about_what_was_captured(two: tuple[parts.Project, parts.Project
     for text in (f"venv at {here.python.parents[1]}", "(in the store)", "packaging 26.3", "MISSING"):
         assert (text in page) == (text != "MISSING"), text
     found = json.loads(here.run("show", "--json").out)
-    assert found["distributions"]["count"] == found["distributions"]["linked"] + found["distributions"]["carried"]
+    assert found["distributions"]["count"] == found["distributions"]["downloadable"] + found["distributions"]["bundled"]
     assert {one["name"] for one in found["distributions"]["all"]} >= {"packaging", "mdurl", "pip"}
     assert found["system"]["packages"]
     assert all(one["stored"] for one in found["layers"])

@@ -133,7 +133,9 @@ def test_a_write_stays_in_the_run(small: parts.Project) -> None:
     small.run("exec", "hello.py")
     assert not (small.folder / "made.txt").exists()
     (small.folder / "got").mkdir(exist_ok=True)
-    small.run("runs", "get", "latest", "made.txt", "--to", small.folder / "got", "--force")
+    got = small.run("runs", "get", "latest", "made.txt", "--to", "repro/../got", "--force")
+    assert got.out == f"{small.folder}/got/made.txt\n"
+    assert "next: repro-env exec COMMAND\n" in small.run("doctor").err
     assert (small.folder / "got" / "made.txt").read_text() == "made"
 
 

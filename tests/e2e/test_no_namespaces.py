@@ -105,6 +105,7 @@ def test_a_run_on_the_host_is_verified_in_a_private_copy(session: Session) -> No
     run = session.record()["start"]["id"]
     again = session.run("exec", "--runner", "host", "--data", "../data", "train.py", "own.txt")
     assert "source as captured, with 4 outputs of earlier runs on the host" in again.err
+    assert session.run("check", "--project").out.count("output of a run on the host") == 4
     (folder / "train.py").write_text(f"{TRAIN}print('edited since')")
     shutil.rmtree(folder / "out")
     (session.home / ".seen").unlink()

@@ -121,14 +121,22 @@ def test_dry_run_changes_nothing(small: parts.Project, layout: dict[str, Any], p
 
 
 def test_with_source(small: parts.Project, layout: dict[str, Any], expected: str, place: Path) -> None:
-    done = small.run("rebuild", "--with-source", "--output", f"oci:{place / 'layout'}:source")
+    words = ("--with-source", "--output", f"oci:{place / 'layout'}:source")
+    (small.folder / "new.py").touch()
+    try:
+        said = parts.one_sentence(small.run("rebuild", *words, code=8))
+    finally:
+        (small.folder / "new.py").unlink()
+    assert "+ new.py" in said
+    assert "send the captured code as it is with --frozen" in said
+    done = small.run("rebuild", *words, "--frozen")
     image_id = done.out.strip()
     assert image_id != expected
     assert f"the environment's own is {expected}" in done.err
     config = json.loads(run(tool("skopeo"), "inspect", "--config", f"oci:{place / 'layout'}:source"))
     assert config["config"]["WorkingDir"] == str(small.folder)
     assert len(config["rootfs"]["diff_ids"]) == len(layout["layers"]) + 1
-    again = sent(small, "--with-source", "--output", f"oci:{place / 'layout'}:source")
+    again = sent(small, *words, "--frozen")
     assert (again["image_id"], again["environment_image_id"], again["made"]) == (image_id, expected, [])
 
 
@@ -150,6 +158,7 @@ def test_provenance_names_what_was_made(small: parts.Project, layout: dict[str, 
         (("--output", "docker-archive:x.tar:A!"), "name"),
         (("--with-source",), "goes with --output"),
         (("--provenance", "p.json"), "goes with --output"),
+        (("--frozen", "--output", "oci:x"), "goes with --with-source"),
         (("--builder", "docker", "--output", "oci:x"), "goes without --output"),
     ],
 )

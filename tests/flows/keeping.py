@@ -49,7 +49,7 @@ def main() -> None:
     store = Store.open(Path(plan.store))
     for diff_id in (*plan.launch.layers, plan.launch.snapshot):
         store.boot.see(hex_of(diff_id))  # the tiny layers are not called by what they are
-    backend = execute._Embedded(Asked(command=(), here=Path("/"), environ={}), spec, store)
+    backend = execute._Embedded(Asked(command=(), here=Path("/"), environ={}), spec, store, Silent())
     outcome = backend.run(plan.launch, folder=Path(plan.folder))
     said = Said()
     if plan.compiler:

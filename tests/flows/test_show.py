@@ -108,7 +108,7 @@ def test_the_page_says_what_matters(made: Spec, folder: Path, capsys: pytest.Cap
     code, out, err = call(capsys, folder)
     assert code == 0
     for text in (
-        "venv at /home/ann/project/.venv", made.digest, "not in the store", "2: 1 linked, 1 carried", "gamma 1 from file:///src/gamma",
+        "venv at /home/ann/project/.venv", made.digest, "not in the store", "2: 1 downloadable, 1 bundled", "gamma 1 from file:///src/gamma",
         "alpha 1.0  1.2 kB  from a local file", "lib/x.py (alpha: changed)", "/home/ann/lib", "deb libssl3 3.0.11", "/opt/hpcx/libx.so",
         "H100 (9.0, 132 units, 80.0 GB, off)", "NVIDIA 550.54, CUDA up to 12.4", "2.3.0 (CUDA 12.1, AVX2)", "cublas  12.1.3", "openmp 8",
         "needed at run time", "commit 0123456789ab, on main, with uncommitted changes, not pushed", "new.py", "a.ipynb", "requirements.txt",
@@ -132,7 +132,7 @@ def test_every_section_by_its_name_and_in_json(made: Spec, folder: Path, capsys:
         _, out, _ = call(capsys, folder, "--only", name, "--json")
         assert json.loads(out) == {name: whole[name]}
     assert whole["environment"]["spec_digest"] == full(made).digest
-    assert whole["distributions"]["linked"] == 1
+    assert whole["distributions"]["downloadable"] == 1
     assert [one["name"] for one in whole["distributions"]["all"]] == ["alpha", "beta"]
     assert whole["layers"][0] == {
         "kind": "base", "diff_id": made.identity.base.sha256, "size": made.identity.base.size, "holds": [], "stored": False,

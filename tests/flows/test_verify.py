@@ -189,7 +189,8 @@ def test_a_data_byte_is_found_before_anything_runs(place: Place) -> None:
     again = Fake(trained())
     found = verified(place, None, again).verdict
     assert (found.same, found.level, again.launch) == (False, None, None)
-    assert found.sentence == f"nothing was compared: it cannot start from the same: data {folder} have changed since the run"
+    what = f"data {folder} have changed since the run (restore it, or say where a copy is: verify --data SRC:DST)"
+    assert found.sentence == f"nothing was compared: it cannot start from the same: {what}"
     shutil.rmtree(folder)
     assert "no such data" in verified(place, None).verdict.sentence
 
@@ -246,7 +247,8 @@ def test_checkpoints_that_changed_since_are_named_and_nothing_runs(place: Place)
     again = Saving(1.0)
     found = verified(place, None, again).verdict
     assert (found.same, found.level, again.launch) == (False, None, None)
-    assert "/ck/step.txt was there before the run and has changed since" in found.sentence
+    assert "/ck/step.txt was there before the run and has changed since (restore these checkpoints" in found.sentence
+    assert "exec --data OLD --checkpoints NEW:/ck" in found.sentence
     (folder / "step.txt").unlink()
     assert "is gone" in verified(place, None, again).verdict.sentence
 
@@ -314,7 +316,9 @@ def test_code_is_found_in_history_though_checkpoints_lie_in_the_project(place: P
     place.store.layers.remove(first.start.source.digest)
     (place.project / "train.py").write_text("print(3)\n")
     git(place.project, "commit", "-a", "-m", "later, of what the run never saw")
-    assert verified(place, None, Saving(1.0, resume=True)).verdict.same
+    assert verified(place, None, Saving(1.0, resume=True), source=place.project).verdict.same
+    with pytest.raises(SourceError, match="not the code of the run"):
+        verified(place, None, Saving(1.0, resume=True), source=checkpoints)
 
 
 def test_a_list_of_checkpoints_that_was_edited_is_refused(place: Place) -> None:

@@ -19,7 +19,9 @@ def sha256(spec: Spec, name: str) -> str:
 
 
 def test_pylock(spec: Spec, index: Index) -> None:
-    found = tomllib.loads(pylock.render(spec).decode())
+    text = pylock.render(spec).decode()
+    assert "ends in .gz, decompress it" in text
+    found = tomllib.loads(text)
     assert found == {
         "lock-version": "1.0",
         "requires-python": "==3.11.*",
