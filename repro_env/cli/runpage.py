@@ -69,6 +69,7 @@ def _began(run: Run) -> Iterator[str]:
     yield from (f"  kept in {path}" for path in _kept(run))
     yield f"source    {source.directory or source.path} ({kind}, {source.digest})"
     yield from (f"  differs {line}" for line in source.differs)
+    yield from (f"  copy of {path}" for path in (*source.ignored, *source.siblings))
     yield f"seed      {start.seed}" + (", the same on all ranks" if start.ranks == "same" else "")
     yield f"mode      deterministic: {start.determinism}" + ("" if start.trace is None else ", traced")
     if start.threads:

@@ -121,6 +121,8 @@ def test_directories_beside_the_project_need_no_option(made: parts.Project) -> N
     assert done.out == "input [] ['x'] typed\n"
     assert "and a copy of ../input, ../models, ../results, and 1 more" in done.err
     assert outside(made) == LEFT
+    copies = [line for line in made.run("runs", "show", "latest").out.splitlines() if line.startswith("  copy of")]
+    assert copies == [f"  copy of {path}" for path in ("data", "../input", "../models", "../results", "../typed")]
     (root / "input").rename(root / "away")
     assert "2 of 2 the same" in made.run("verify", "latest").out, "the run's own data is used"
     assert "2 of 2 the same" in made.run("verify", "--runner", "host", "latest").out
