@@ -18,9 +18,9 @@ from tests.e2e import parts
 from tests.parts import need
 
 CLONE = "tests/e2e/test_clone.py::test_a_clone_runs_its_own_code_at_the_captured_path"
-PART = f"tests/e2e/test_inside.py tests/e2e/test_data.py {CLONE} tests/run tests/store"
-"""What is run again. The rest of the suite does not depend on who runs it; the training is the demo's."""
-MORE = "tests/e2e/test_bad_input.py tests/e2e/test_training.py tests/inside"
+PART = f"tests/e2e/test_inside.py tests/e2e/test_data.py {CLONE} tests/store"
+"""What is run again. `tests/run` starts its runs as root and as a plain user anyhow; the rest does not depend on who runs it."""
+MORE = "tests/e2e/test_bad_input.py tests/e2e/test_training.py tests/inside tests/run"
 """What is run again in the long counts."""
 
 
@@ -98,7 +98,7 @@ def user() -> Iterator[User]:
         yield User(uid, home, clone, Path(temporary), usable[0])
 
 
-@pytest.mark.slow
+@pytest.mark.soak
 @pytest.mark.root
 def test_the_demo(user: User) -> None:
     done = user.make("demo")

@@ -408,7 +408,7 @@ STARTS = {
 
 
 @pytest.mark.parametrize("name", STARTS)
-@pytest.mark.parametrize("kind", ["sitecustomize", "pth"])
+@pytest.mark.parametrize("kind", ["sitecustomize", pytest.param("pth", marks=pytest.mark.soak)])
 def test_code_at_start(ground: Ground, name: str, kind: str) -> None:
     code, named = STARTS[name]
     if kind == "pth" and "\n    " in code:

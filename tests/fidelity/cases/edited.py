@@ -161,7 +161,7 @@ def edited_shebang(at: Ground) -> None:
     at.write(at.site / "alpha.py", (at.site / "alpha.py").read_text().replace("alpha 1.0'", "alpha %s' % __debug__"))
 
 
-@case("a script and a compiled program dropped into bin/")
+@case("a script and a compiled program dropped into bin/", soak=True)
 def dropped(at: Ground) -> None:
     at.plain()
     at.write(at.prefix / "bin" / "mine", f"#!{at.python}\nimport alpha\nprint(alpha.VALUE)\n").chmod(0o755)
@@ -215,7 +215,7 @@ def leftovers(at: Ground) -> None:
     shutil.copytree(info, at.site / ("~" + info.name[1:]))
 
 
-@case("two versions' .dist-info of one distribution")
+@case("two versions' .dist-info of one distribution", soak=True)
 def two_dist_infos(at: Ground) -> None:
     at.plain()
     at.pip("gamma==1.0")

@@ -28,7 +28,7 @@ def replaced_wheel(at: Ground) -> None:
     at.wheel("local", files={"local.py": b"VALUE = 'new'\n"})
 
 
-@case("a local folder that was changed since")
+@case("a local folder that was changed since", soak=True)
 def changed_folder(at: Ground) -> None:
     at.plain()
     root = at.sources("thing")
@@ -44,7 +44,7 @@ def find_links(at: Ground) -> None:
     at.pip("accelerated==2.0+cpu", env=at.variables)
 
 
-@case("a local version (+cpu) from a file: index")
+@case("a local version (+cpu) from a file: index", soak=True)
 def file_index(at: Ground) -> None:
     at.plain()
     wheel = at.wheel("accelerated", "2.0+cpu", files={"accelerated.py": b"VALUE = 'cpu'\n"}, folder="mirror/accelerated")
@@ -93,7 +93,7 @@ def vcs_collected(at: Ground) -> None:
     shutil.rmtree(root / ".git")
 
 
-@case("conflicting pins, installed with --no-deps")
+@case("conflicting pins, installed with --no-deps", soak=True)
 def conflicting(at: Ground) -> None:
     at.venv()
     at.pip("--no-deps", "wants-new", "wants-old", "gamma==1.0")
@@ -158,7 +158,7 @@ def placed(at: Ground) -> None:
     at.pip("placed")
 
 
-@case("two distributions that own one path, the first installed last")
+@case("two distributions that own one path, the first installed last", soak=True)
 def overlap_first(at: Ground) -> None:
     at.venv()
     at.pip("over-second")

@@ -98,7 +98,7 @@ def python_home(at: Ground) -> None:
     at.variables["PYTHONHOME"] = at.run(at.base, "-c", "import sys; print(sys.prefix)").strip()
 
 
-@case("pyenv's python itself, packages in it")
+@case("pyenv's python itself, packages in it", soak=True)
 def version_managed(at: Ground) -> None:
     at.python_of_its_own()
     at.python = Path(at.base)
@@ -130,7 +130,7 @@ def over_debian(at: Ground) -> None:
     at.pip("alpha")
 
 
-@case("a module-style interpreter that finds libpython on LD_LIBRARY_PATH only")
+@case("a module-style interpreter that finds libpython on LD_LIBRARY_PATH only", soak=True)
 def module(at: Ground) -> None:
     at.python_of_its_own("sw/python")
     at.python = Path(at.base)

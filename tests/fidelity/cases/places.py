@@ -103,7 +103,7 @@ def no_user_site(at: Ground) -> None:
     at.variables["PYTHONNOUSERSITE"] = "1"
 
 
-@case("a zipped egg through easy-install.pth")
+@case("a zipped egg through easy-install.pth", soak=True)
 def zipped_egg(at: Ground) -> None:
     at.plain()
     egg = at.site / "eggy-1.0-py3.11.egg"
@@ -217,7 +217,7 @@ def below_dev_shm(at: Ground) -> None:
     at.write(at.site / "shared.pth", f"{folder}\n")
 
 
-@case("a wheel, another one and a folder beside them on PYTHONPATH")
+@case("a wheel, another one and a folder beside them on PYTHONPATH", soak=True)
 def beside_a_wheel(at: Ground) -> None:
     at.plain()
     one = wheels.make(at.root / "libs", "zipone", files={"zipone.py": b"VALUE = 1\n"})
