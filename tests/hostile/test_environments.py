@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from _pytest.mark import ParameterSet
 
 from tests.e2e import parts
 from tests.hostile.ground import PYTHON, Ground
@@ -34,6 +35,12 @@ class Case(NamedTuple):
     """0 captured, else the error's own; None: either."""
     held: tuple[bytes, ...] = ()
     """Bytes that are carried: what is strange and can be held as it is needs no word."""
+    soak: bool = False
+    """Like another case, and only in `make soak`."""
+
+
+def names_of(cases: dict[str, Case]) -> list[ParameterSet]:
+    return [pytest.param(name, marks=[pytest.mark.soak] * case.soak) for name, case in cases.items()]
 
 
 # -- distributions ------------------------------------------------------------------------------------------------
@@ -173,35 +180,35 @@ def strange_names_in_dist_infos(ground: Ground) -> None:
 
 DISTRIBUTIONS = {
     "a name that climbs": Case(climbing_name, "which is no name"),
-    "a version that climbs": Case(climbing_version, "which is no version"),
+    "a version that climbs": Case(climbing_version, "which is no version", soak=True),
     "RECORD with absolute paths": Case(absolute_record, "/etc/shadow"),
-    "RECORD with ..": Case(climbing_record, "private.txt"),
-    "RECORD naming another's file": Case(record_of_another, "x 1.0"),
+    "RECORD with ..": Case(climbing_record, "private.txt", soak=True),
+    "RECORD naming another's file": Case(record_of_another, "x 1.0", soak=True),
     "RECORD with strange rows": Case(record_with_strange_rows, "x 1.0"),
-    "RECORD that is no text": Case(record_of_no_text, "x 1.0"),
+    "RECORD that is no text": Case(record_of_no_text, "x 1.0", soak=True),
     "METADATA of 50 MB": Case(huge_metadata, "big"),
-    "METADATA of 50 MB in one line": Case(huge_metadata_without_a_head, "big-1.0.dist-info"),
+    "METADATA of 50 MB in one line": Case(huge_metadata_without_a_head, "big-1.0.dist-info", soak=True),
     "RECORD of 100 MB": Case(huge_record, "big-1.0.dist-info: its RECORD has more than"),
-    "RECORD of 200 000 rows": Case(many_rows, "its RECORD lists what is not in it"),
+    "RECORD of 200 000 rows": Case(many_rows, "its RECORD lists what is not in it", soak=True),
     "a symlink as dist-info": Case(linked_dist_info, "x-1.0.dist-info"),
     "a symlink as METADATA": Case(linked_metadata, "METADATA is a symlink"),
     "a pipe as RECORD": Case(pipe_as_record, "RECORD", None),
-    "a folder as METADATA": Case(folder_as_metadata, "METADATA"),
-    "a million tags": Case(a_million_tags, "its WHEEL"),
+    "a folder as METADATA": Case(folder_as_metadata, "METADATA", soak=True),
+    "a million tags": Case(a_million_tags, "its WHEEL", soak=True),
     "tags that multiply": Case(tags_that_multiply, "its WHEEL"),
     "entry points that climb": Case(climbing_entry_points, "x 1.0"),
-    "entry points that are no text": Case(entry_points_of_no_text, "x 1.0"),
+    "entry points that are no text": Case(entry_points_of_no_text, "x 1.0", soak=True),
     "two of one name": Case(two_of_one_name, "claim to be x"),
-    "direct_url.json of 10 MB": Case(huge_direct_url, "direct_url.json"),
+    "direct_url.json of 10 MB": Case(huge_direct_url, "direct_url.json", soak=True),
     "direct_url.json that climbs": Case(climbing_direct_url, "x", None),
-    "direct_url.json of everything": Case(everything_editable, "x", None),
+    "direct_url.json of everything": Case(everything_editable, "x", None, soak=True),
     "direct_url.json too deep": Case(deep_direct_url, "direct_url.json cannot be read"),
-    "direct_url.json of other types": Case(strange_direct_url, "direct_url.json cannot be read"),
+    "direct_url.json of other types": Case(strange_direct_url, "direct_url.json cannot be read", soak=True),
     "strange dist-info names": Case(strange_names_in_dist_infos, "x-1.0"),
 }
 
 
-@pytest.mark.parametrize("name", DISTRIBUTIONS)
+@pytest.mark.parametrize("name", names_of(DISTRIBUTIONS))
 def test_distributions(ground: Ground, name: str) -> None:
     judged(ground, DISTRIBUTIONS[name])
 
@@ -333,28 +340,28 @@ def a_sparse_terabyte(ground: Ground) -> None:
 
 FILES = {
     "a pipe": Case(pipe, "pipe.py", 7),
-    "a socket": Case(unix_socket, "sock", 7),
-    "a device": Case(device, "zero", 7),
+    "a socket": Case(unix_socket, "sock", 7, soak=True),
+    "a device": Case(device, "zero", 7, soak=True),
     "symlinks that loop": Case(link_loop, "", 0, (b"site-packages/self",)),
-    "a folder that loops": Case(folder_loop, "", 0, (b"deep/again",)),
+    "a folder that loops": Case(folder_loop, "", 0, (b"deep/again",), soak=True),
     "a symlink to /": Case(link_to_root, "all", 7),
-    "a symlink to /proc": Case(link_to_processes, "", 0, (b"site-packages/proc",)),
+    "a symlink to /proc": Case(link_to_processes, "", 0, (b"site-packages/proc",), soak=True),
     "a symlink to a pipe": Case(link_to_a_pipe, "linked", 7),
-    "a symlink to /dev/zero": Case(link_to_endless_zeros, "zeros", 7),
+    "a symlink to /dev/zero": Case(link_to_endless_zeros, "zeros", 7, soak=True),
     "a name with a newline": Case(newline, "", 0, (b"a\nRUN evil.py",)),
-    "a name with escapes": Case(escape, "", 0, (b"a\x1b[2J\x07.py",)),
+    "a name with escapes": Case(escape, "", 0, (b"a\x1b[2J\x07.py",), soak=True),
     "a name that is not UTF-8": Case(undecodable, "not UTF-8", 7),
-    "a name that runs right to left": Case(right_to_left, "", 0, ("\u202egpj.py".encode(),)),
-    "names as long as can be": Case(long_names, "", 0, (b"n" * 255, b"d" * 200)),
-    "names that differ in case": Case(case_twins, "", 0, (b"Twin.py", b"twin.py")),
+    "a name that runs right to left": Case(right_to_left, "", 0, ("\u202egpj.py".encode(),), soak=True),
+    "names as long as can be": Case(long_names, "", 0, (b"n" * 255, b"d" * 200), soak=True),
+    "names that differ in case": Case(case_twins, "", 0, (b"Twin.py", b"twin.py"), soak=True),
     "site-packages is a symlink": Case(linked_site, "plain 1.0", 0),
     "site-packages lies outside": Case(linked_site_outside, "site", None),
-    "an odd pyvenv.cfg": Case(odd_settings, "", None),
+    "an odd pyvenv.cfg": Case(odd_settings, "", None, soak=True),
     "a setuid file": Case(setuid, "", 0, (b"tool.py",)),
 }
 
 
-@pytest.mark.parametrize("name", FILES)
+@pytest.mark.parametrize("name", names_of(FILES))
 def test_files(ground: Ground, name: str) -> None:
     judged(ground, FILES[name])
 

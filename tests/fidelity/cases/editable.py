@@ -22,7 +22,7 @@ def dirty(at: Ground) -> None:
     at.write(root / "thing" / "fresh.py", "VALUE = 'neither committed nor added'\n")
 
 
-@case("editable, src layout, reading ../configs")
+@case("editable, src layout, reading ../configs", soak=True)
 def reads_beside(at: Ground) -> None:
     at.plain()
     root = at.sources(
@@ -32,7 +32,7 @@ def reads_beside(at: Ground) -> None:
     at.pip("-e", root)
 
 
-@case("editable with a git-ignored extension module built in place")
+@case("editable with a git-ignored extension module built in place", soak=True)
 def ignored_extension(at: Ground) -> None:
     at.plain()
     root = at.sources("thing", src=True, value="__import__('thing.fast').fast.VALUE")
@@ -71,7 +71,7 @@ def strict(at: Ground) -> None:
     at.pip("-e", at.sources("thing"), "--config-settings", "editable_mode=strict")
 
 
-@case("setup.py develop: .egg-link and easy-install.pth")
+@case("setup.py develop: .egg-link and easy-install.pth", soak=True)
 def develop(at: Ground) -> None:
     at.plain()
     at.pip("setuptools==68.2.2")

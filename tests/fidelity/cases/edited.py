@@ -21,7 +21,7 @@ def edited(at: Ground) -> None:
     at.write(at.site / "alpha.py", (at.site / "alpha.py").read_text().replace("alpha 1.0", "alpha edited"))
 
 
-@case("a stray module and a sitecustomize.py")
+@case("a stray module and a sitecustomize.py", soak=True)
 def stray(at: Ground) -> None:
     at.plain()
     at.write(at.site / "stray.py", "VALUE = 'nobody installed this'\n")
@@ -111,7 +111,7 @@ def times(at: Ground) -> None:
     os.utime(at.site / "beta" / "__init__.py", (2_208_988_800, 2_208_988_800))
 
 
-@case("non-ASCII names, and very long ones")
+@case("non-ASCII names, and very long ones", soak=True)
 def names(at: Ground) -> None:
     at.plain()
     at.write(at.site / "größe.py", "VALUE = 'größe'\n")
@@ -145,7 +145,7 @@ def a_pipe(at: Ground) -> None:
     os.mkfifo(at.site / "pipe")
 
 
-@case("a console script edited by hand")
+@case("a console script edited by hand", soak=True)
 def edited_script(at: Ground) -> None:
     at.plain()
     script = at.prefix / "bin" / "alpha"
@@ -266,7 +266,7 @@ def umask_002(at: Ground) -> None:
     at.write(at.site / "mine.py", "VALUE = 1\n")
 
 
-@case("umask 077")
+@case("umask 077", soak=True)
 def umask_077(at: Ground) -> None:
     at.umask = 0o077
     at.plain()

@@ -152,7 +152,7 @@ def namespace_pkg_resources(at: Ground) -> None:
         )
 
 
-@case(".data/ files, headers and scripts")
+@case(".data/ files, headers and scripts", soak=True)
 def placed(at: Ground) -> None:
     at.venv()
     at.pip("placed")
@@ -209,7 +209,7 @@ def wrong_record(at: Ground) -> None:
     path.write_text("".join(rows) + "nothing.py,sha256=AAAA,3\n")
 
 
-@case("an index that is gone", named="gamma")
+@case("an index that is gone", named="gamma", soak=True)
 def index_gone(at: Ground) -> None:
     """What was linked can be had nowhere: no image, and the distribution is named."""
     at.venv()
@@ -217,7 +217,7 @@ def index_gone(at: Ground) -> None:
     at.index_gone = True
 
 
-@case("a mirror instead of the index")
+@case("a mirror instead of the index", soak=True)
 def mirror(at: Ground) -> None:
     at.plain()
     at.pip("gamma==2.0")
@@ -245,7 +245,7 @@ def another_prefix(at: Ground) -> None:
     at.variables["PYTHONPATH"] = str(site)
 
 
-@case("a wheel on sys.path, imported as it is")
+@case("a wheel on sys.path, imported as it is", soak=True)
 def wheel_on_path(at: Ground) -> None:
     at.plain()
     wheel = at.wheel("zipped", files={"zipped.py": b"VALUE = 'from a zip'\n"})

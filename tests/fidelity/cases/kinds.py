@@ -9,7 +9,7 @@ from tests.fidelity.ground import Ground, run_path
 from tests.parts import need
 
 
-@case("virtualenv")
+@case("virtualenv", soak=True)
 def virtualenv(at: Ground) -> None:
     program = at.tool("virtualenv")
     at.make(str(program), "-q", "--no-download", "-p", at.base, str(at.prefix))
