@@ -1,4 +1,4 @@
-"""One output of two runs, compared: how alike it is, by what, and what is told of it."""
+"""One output of two runs, compared: how alike the two are, what differs, and what of it was explained."""
 
 from __future__ import annotations
 
@@ -10,14 +10,49 @@ from repro_env.model.codec import Frozen
 from repro_env.verify.answers import TensorDifference
 from repro_env.verify.kinds import Kind
 
-Sameness = Literal["bitwise", "numeric", "statistical", "different"]
-"""Every bit of every result; close, within the bounds below; alike over many seeds, which one run cannot show; none of it."""
-HEIGHT: dict[Sameness, int] = {"bitwise": 0, "numeric": 1, "statistical": 2, "different": 3}
+Sameness = Literal["bitwise", "equal except for", "numeric", "statistical", "different"]
+"""Every bit is equal; each difference is explained, and shown; close, within the bounds of `closeness` and `tensors`; alike over
+many seeds, which one run cannot show; none of these."""
+HEIGHT: dict[Sameness, int] = {"bitwise": 0, "equal except for": 1, "numeric": 2, "statistical": 3, "different": 4}
 SHOWN = 12
 """Lines of differences that are kept of one file."""
+TOLD = 1000
+"""Explained differences that are kept of one file; `ignored_count` counts all."""
+ACCEPTED = 200
+"""`--ignore` texts that are kept of one file."""
 NAMED = 5
 """Things that are named in one sentence."""
 _LINE = 300
+PACKING = "(packing)"
+"""The place of a difference that is in no value: spaces, the order in an archive, how something was compressed."""
+By = Literal["evidence", "library", "user"]
+
+
+class Change(Frozen, frozen=True, kw_only=True):
+    """Something that differs in a file."""
+
+    place: str
+    """What `--ignore FILE:PLACE` names: a dotted key, a column; empty for a line of text."""
+    then: str | None
+    """None: it is not there."""
+    now: str | None
+    at: str = ""
+    """Where that is besides, for a reader: `line 12`."""
+
+    @property
+    def shown(self) -> str:
+        """The whole place, for a reader."""
+        return ", ".join(part for part in (self.at, self.place) if part)
+
+
+class Ignored(Frozen, frozen=True, kw_only=True):
+    """A difference that does not count, and why."""
+
+    place: str
+    then: str
+    now: str
+    reason: str
+    by: By
 
 
 class File(Frozen, frozen=True, kw_only=True):
@@ -30,18 +65,18 @@ class File(Frozen, frozen=True, kw_only=True):
     kind: Kind
     level: Sameness | None
     """None: not compared."""
-    by: Literal["bytes", "tensors", "json", "table", "events", "text", "link", "nothing"] = "bytes"
+    by: Literal["bytes", "tensors", "json", "table", "events", "text", "binary", "link", "nothing"] = "bytes"
     why: str = ""
     """In a sentence: what differs, or why it was not compared."""
-    apart: tuple[str, ...] = ()
-    """What differs and says nothing of results."""
+    ignored: tuple[Ignored, ...] = ()
+    """Differences that were explained, at most `TOLD`."""
+    ignored_count: int = 0
+    """All of them."""
     tensors: tuple[TensorDifference, ...] = ()
     shown: tuple[str, ...] = ()
-    """Differences as lines: `- then`, `+ now`."""
-
-
-def renamed(path: str, now: str) -> tuple[str, ...]:
-    return (f"its path is {now} now",) if path and now and path != now else ()
+    """Differences that count, as lines: `- then`, `+ now`."""
+    accept: tuple[str, ...] = ()
+    """The texts of `--ignore` that would accept all differences that count; empty where no field of the file can be named."""
 
 
 def worse(one: Sameness, other: Sameness) -> Sameness:
@@ -52,14 +87,6 @@ def some(names: Sequence[str], count: int) -> str:
     shown = ", ".join(names[:NAMED])
     more = count - min(len(names), NAMED)
     return f"{shown} and {more:,} more" if more > 0 and shown else shown or f"{count:,}"
-
-
-def those(named: Sequence[str], shown: Sequence[str]) -> str:
-    if not named:
-        return ""
-    if len(named) == 1 and len(shown) == 2:
-        return f"{named[0]}: {shown[0][2:].rpartition(': ')[2]} -> {shown[1][2:].rpartition(': ')[2]}"
-    return f"{some(named, len(named))} differ{'s' * (len(named) == 1)}"
 
 
 def sides(name: str, then: str | None, now: str | None) -> list[str]:
