@@ -19,24 +19,24 @@ _HEADER = re.compile(rb"OHDR\x02([\x20-\x3f])((?:" + _TIME + rb"){4})")
 _ALL = 0xFFFFFFFF
 
 
-def timeless(data: bytes) -> tuple[bytes, int]:
-    """The bytes with zeros for such times, and how many objects had one."""
+def timeless(data: bytes) -> tuple[bytes, list[int]]:
+    """The bytes with zeros for such times, and the times, in seconds since 1970."""
     made = bytearray(data)
-    count = 0
-    for one in _MESSAGE.finditer(data):
-        made[one.start(1) : one.end(1)] = bytes(4)
-        count += 1
-    for one in _HEADER.finditer(data):
-        flags = one.group(1)[0]
-        at = one.end() + (4 if flags & 16 else 0)
+    times: list[int] = []
+    for found in _MESSAGE.finditer(data):
+        times += struct.unpack("<I", found.group(1))
+        made[found.start(1) : found.end(1)] = bytes(4)
+    for found in _HEADER.finditer(data):
+        flags = found.group(1)[0]
+        at = found.end() + (4 if flags & 16 else 0)
         width = 1 << (flags & 3)
         end = at + width + int.from_bytes(data[at : at + width], "little")
-        if end + 4 > len(data) or struct.unpack_from("<I", data, end)[0] != _lookup3(data[one.start() : end]):
+        if end + 4 > len(data) or struct.unpack_from("<I", data, end)[0] != _lookup3(data[found.start() : end]):
             continue
-        made[one.start(2) : one.end(2)] = bytes(16)
+        times += struct.unpack("<4I", found.group(2))
+        made[found.start(2) : found.end(2)] = bytes(16)
         made[end : end + 4] = bytes(4)
-        count += 1
-    return bytes(made), count
+    return bytes(made), times
 
 
 def _lookup3(data: bytes) -> int:

@@ -1,67 +1,24 @@
-"""JSON, and lines of it, whose bytes differ: key by key."""
+"""JSON, and lines of it, whose bytes differ: value by value."""
 
 from __future__ import annotations
 
 import json
-import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from repro_env.verify.closeness import value
-from repro_env.verify.compared import SHOWN, File, Sameness, cut, renamed, sides, those, worse
-from repro_env.verify.kinds import Kind
+from repro_env.verify.compared import Change
 
-_NUMBER = re.compile(r"\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
-_OWN = (
-    # The format of notebooks asks for a random id of each cell (nbformat 4.5); papermill notes how long one took.
-    (re.compile(r".*\.ipynb"), re.compile(r"cells\.\d+\.id"), re.compile(r'"[0-9a-f]{8}"')),
-    (re.compile(r".*\.ipynb"), re.compile(r"(?:cells\.\d+\.)?metadata\.papermill\.duration"), _NUMBER),
-    (
-        re.compile(r"(?:.*/)?catboost_info/catboost_training\.json"),
-        re.compile(r"iterations\.\d+\.(?:passed|remaining)_time"),
-        _NUMBER,
-    ),
-    (re.compile(r"(?:.*/)?joblib/.*/[0-9a-f]{32}/metadata\.json"), re.compile(r"duration"), _NUMBER),
-)
-"""Files of libraries, their own fields that say how long something took, or have a random name, and what stands in these."""
+PairNames = Callable[[Sequence[str], Sequence[str]], Sequence[tuple[str, str]]]
+"""Names that only the left side has, and only the right: those that are one name but for things of the runs' own."""
 
 
-def of_json(path: str, now: str, kind: Kind, left: str, right: str, *, masked: bool) -> File | None:
-    """None for what is no JSON."""
+def changes(path: str, left: str, right: str, pair_names: PairNames) -> list[Change] | None:
+    """None for what is no JSON, or has a key twice in one object."""
     try:
         one, other = (_parsed(text, lines=not path.lower().endswith((".json", ".ipynb"))) for text in (left, right))
-        found = list(_leaves("", one, other))
+        return list(_changes("", one, other, pair_names))
     except (ValueError, RecursionError):
         return None
-    level: Sameness = "bitwise"
-    apart, shown, named = list(renamed(path, now)), [], []
-    for name, then, there in found:
-        how = None if masked and _own(path, name, then, there) else value(name, then, there, masked=masked)
-        if how is None:
-            apart.append(f"{name}: {cut(then)} -> {cut(there)}")
-            continue
-        level = worse(level, how)
-        named.append(name)
-        shown += sides(f"{name}: ", then, there)
-    if not found:
-        apart.append("only spaces or the order of keys differ")
-    return File(
-        path=path,
-        now=now,
-        kind=kind,
-        level=level,
-        by="json",
-        why=those(named, shown),
-        apart=tuple(apart),
-        shown=tuple(shown[:SHOWN]),
-    )
-
-
-def _own(path: str, name: str, then: str | None, now: str | None) -> bool:
-    return any(
-        file.fullmatch(path) and field.fullmatch(name) and all(held.fullmatch(one or "") for one in (then, now))
-        for file, field, held in _OWN
-    )
 
 
 class _Float(float):
@@ -81,27 +38,36 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _parsed(text: str, *, lines: bool) -> object:
-    def one(text: str) -> object:
+    def parse(text: str) -> object:
         return json.loads(text, parse_float=_Float, object_pairs_hook=_once)
 
-    return [one(line) for line in text.split("\n") if line.strip()] if lines else one(text)
+    return [parse(line) for line in text.split("\n") if line.strip()] if lines else parse(text)
 
 
-def _leaves(name: str, one: Any, other: Any) -> Iterator[tuple[str, str | None, str | None]]:
-    """(dotted name, then, now) of what differs; None for what is not there."""
+def _changes(name: str, one: Any, other: Any, pair_names: PairNames) -> Iterator[Change]:
     below = name + "." if name else ""
     if isinstance(one, dict) and isinstance(other, dict):
-        for key in [*one, *(key for key in other if key not in one)]:
+        renamed = dict(pair_names([key for key in one if key not in other], [key for key in other if key not in one]))
+        for key, there in renamed.items():
+            yield Change(place=below + key, at="key", then=key, now=there)
+        other = {**{key: other[there] for key, there in renamed.items()}, **other}
+        new = [key for key in other if key not in one and key not in renamed.values()]
+        for key, value in one.items():
             if key not in other:
-                yield below + key, json.dumps(one[key]), None
-            elif key not in one:
-                yield below + key, None, json.dumps(other[key])
+                yield Change(place=below + key, then=_written(value), now=None)
             else:
-                yield from _leaves(below + key, one[key], other[key])
+                yield from _changes(below + key, value, other[key], pair_names)
+        for key in new:
+            yield Change(place=below + key, then=None, now=_written(other[key]))
+        both = [[key for key in side if key in one and key in other and key not in renamed] for side in (one, other)]
+        if both[0] != both[1]:
+            yield Change(place=f"{name} (order)".strip(), then=", ".join(both[0]), now=", ".join(both[1]))
     elif isinstance(one, list) and isinstance(other, list) and len(one) == len(other):
         for number, (then, now) in enumerate(zip(one, other, strict=True)):
-            yield from _leaves(f"{below}{number}", then, now)
-    else:
-        then, now = (each.text if isinstance(each, _Float) else json.dumps(each) for each in (one, other))
-        if type(one) is not type(other) or then != now:
-            yield name or "(all)", then, now
+            yield from _changes(f"{below}{number}", then, now, pair_names)
+    elif type(one) is not type(other) or _written(one) != _written(other):
+        yield Change(place=name or "(all)", then=_written(one), now=_written(other))
+
+
+def _written(value: object) -> str:
+    return value.text if isinstance(value, _Float) else json.dumps(value, ensure_ascii=False)

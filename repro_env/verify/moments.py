@@ -1,0 +1,107 @@
+"""Points in time that stand in a text, as programs write them: a date with at least hours and minutes, or seconds since 1970.
+
+A date alone, a time of day alone and a duration are none of these: they are too often results.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import datetime, timedelta, timezone
+from typing import NamedTuple
+
+_FRACTION = r"(?:\.(?P<fraction>\d{1,9})|,(?P<thousandths>\d{3})(?=[ \t\])|:]))?"
+"""After a comma only as Python's logging has it: elsewhere that may be the next column."""
+_ZONE = r"(?P<zone> ?(?:Z|UTC|GMT)(?![A-Za-z])| ?[+-](?:0\d|1[0-4])[:']?[0-5]\d'?)?"
+_YEAR, _MONTH, _DAY = r"(?P<year>(?:19|20)\d\d)", r"(?P<month>0[1-9]|1[0-2])", r"(?P<day>0[1-9]|[12]\d|3[01])"
+_NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
+_NAMED = rf"(?P<name>{'|'.join(_NAMES)})[a-z]{{0,6}}"
+_WEEKDAY = r"(?<![0-9A-Za-z])(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},? )?"
+_START, _END = r"(?<![0-9A-Za-z.])", r"(?![0-9])"
+
+
+def _clock(colon: str) -> str:
+    """The hour and the minute, perhaps seconds, with the same mark between them, perhaps a fraction and a zone."""
+    second = rf"(?:(?P=colon)(?P<second>[0-5]\d){_FRACTION})?"
+    return rf"(?P<hour>[01]\d|2[0-3])(?P<colon>{colon})(?P<minute>[0-5]\d){second}{_ZONE}"
+
+
+_PATTERNS = tuple(
+    re.compile(pattern)
+    for pattern in (
+        # 2026-03-04T09:15:02.125Z, 2026-03-04 09:15:02,125, 2026-03-04/09-15-02 (Hydra), 2026-03-04@09:15:02 (Keras), 2026/03/04 09:15
+        rf"{_START}{_YEAR}(?P<dash>[-/.]){_MONTH}(?P=dash){_DAY}(?:[T/_@-]| {{1,2}}){_clock('[:.-]')}{_END}",
+        # 20260304T091502Z, 20260304-091502, 20260304_091502, 20260304091502, D:20260304091502+00'00' (PDF)
+        rf"(?:{_START}|(?<=D:)){_YEAR}{_MONTH}{_DAY}[T_-]?{_clock('')}{_END}",
+        # Wed Mar  4 09:15:02 2026, Mar 04 2026 09:15:02, Mar04_09-15-02 (TensorBoard's directories have no year)
+        rf"{_WEEKDAY}{_NAMED} {{0,2}}(?P<day>\d{{1,2}})(?:,? (?P<early>20\d\d))?[ _,]{{1,2}}{_clock('[:-]')}(?: (?P<year>20\d\d))?{_END}",
+        # 04/Mar/2026:09:15:02 +0000, Wed, 04 Mar 2026 09:15:02 GMT
+        rf"{_WEEKDAY}(?P<day>\d{{1,2}})[ /-]{_NAMED}[ /-](?P<year>20\d\d)[ :]{{1,2}}{_clock(':')}{_END}",
+        # 03/04/2026 09:15:02, month first as transformers logs it
+        rf"(?<![0-9/]){_MONTH}/{_DAY}/{_YEAR},? {_clock(':')}{_END}",
+    )
+)
+_EPOCH = re.compile(
+    r"(?<![0-9A-Za-z+-])(?<![0-9]\.)(?P<whole>1\d{9}|1\d{12}|1\d{15}|1\d{18})(?P<part>\.\d{1,9})?(?![0-9A-Za-z]|\.\d)"
+)
+"""Seconds, milliseconds, microseconds or nanoseconds, from 2001 to 2033."""
+_DATES = re.compile(rf"(?<![0-9A-Za-z]){_YEAR}(?P<dash>[-_]?){_MONTH}(?P=dash){_DAY}(?![0-9A-Za-z])")
+
+
+class Moment(NamedTuple):
+    start: int
+    end: int
+    """Where it stands in the text."""
+    earliest: tuple[float, ...]
+    """Seconds since 1970 at which it begins: one, or one for each zone that a text without a zone can be in."""
+    length: float
+    """Seconds: how exactly it is written."""
+
+
+def moments(text: str, zones: tuple[int, ...], year: int) -> Iterator[Moment]:
+    """Every point in time in a text. `zones`: seconds east of Greenwich, for what is written without a zone; `year`: where none is written."""
+    for pattern in _PATTERNS:
+        for found in pattern.finditer(text):
+            earliest, length = _when(found, zones, year)
+            if earliest:
+                yield Moment(found.start(), found.end(), earliest, length)
+    for found in _EPOCH.finditer(text):
+        whole, part = found["whole"], found["part"] or ""
+        scale = 10 ** (len(whole) - 10)
+        yield Moment(
+            found.start(), found.end(), (float(whole + part) / scale,), (10.0 ** -(len(part) - 1) if part else 1.0) / scale
+        )
+
+
+def dates(text: str, zones: tuple[int, ...]) -> Iterator[Moment]:
+    """Every date without a time of day: only in names of files is that a point in time."""
+    for found in _DATES.finditer(text):
+        earliest, _ = _when(found, zones, 0)
+        if earliest:
+            yield Moment(found.start(), found.end(), earliest, 86400.0)
+
+
+def _when(found: re.Match[str], zones: tuple[int, ...], year: int) -> tuple[tuple[float, ...], float]:
+    parts = found.groupdict()
+    month = _NAMES.index(parts["name"]) + 1 if parts.get("name") else int(parts["month"])
+    fraction = parts.get("fraction") or parts.get("thousandths") or ""
+    try:
+        plain = datetime(
+            int(parts.get("year") or parts.get("early") or year),
+            month,
+            int(parts["day"]),
+            int(parts.get("hour") or 0),
+            int(parts.get("minute") or 0),
+            int(parts.get("second") or 0),
+            int(fraction[:6].ljust(6, "0")) if fraction else 0,
+            tzinfo=timezone.utc,
+        ).timestamp()
+    except ValueError:
+        return (), 0.0
+    length = 10.0 ** -len(fraction) if fraction else 1.0 if parts.get("second") else 60.0
+    zone = (parts.get("zone") or "").strip()
+    if zone[:1] in ("+", "-"):
+        digits = zone[1:].replace(":", "").replace("'", "")
+        shift = timedelta(hours=int(digits[:2]), minutes=int(digits[2:])).total_seconds()
+        return (plain - (shift if zone[0] == "+" else -shift),), length
+    return ((plain,) if zone else tuple(plain - east for east in zones)), length
