@@ -76,9 +76,9 @@ class Specs:
 
     def _search(self, known: dict[str, Found], digest: str) -> Found | None:
         """The first spec whose directory has every blob; if none has, the one with the fewest missing."""
-        for specs in (self._near, self._past):
-            while (best := known.get(digest)) is None or (specs is self._near and best.missing):
-                found = next(specs, None)
+        for source in (self._near, self._past):
+            while (best := known.get(digest)) is None or (source is self._near and best.missing):
+                found = next(source, None)
                 if found is None:
                     break
                 self._add(found)
