@@ -58,6 +58,7 @@ class Request(Frozen, frozen=True, kw_only=True):
     """What the run sees: the code, perhaps with git-ignored data."""
     code: Digest | None = None
     """The code alone; None where that is what the run sees."""
+    data: tuple[DataFact, ...] = ()
     siblings: Digest | None = None
     """As of `Launch`."""
     mounts: tuple[Mount, ...]
