@@ -411,7 +411,7 @@ def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, source: Snapsho
     if asked.runner == "embedded":
         return _Embedded(asked, spec, store, tell)
     if asked.runner == "docker":
-        docker: Backend = _engine().Docker(asked, spec, store)
+        docker: Backend = _engine().Docker(asked, spec, store, tell)
         return docker
     if asked.private:
         from repro_env.run.hostcopy import HostCopyRunner
