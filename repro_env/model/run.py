@@ -391,7 +391,7 @@ class End(Frozen, frozen=True, kw_only=True):
     seeded: tuple[Seeded, ...] = ()
     """What the script seeded itself, in the order of the first time."""
     entropy: tuple[Count, ...] = ()
-    """Bytes asked of the system's own randomness (`os.urandom`, `secrets`, `uuid`): no seed reaches them."""
+    """Bytes asked of the system's own randomness (`os.urandom`, `secrets`, `uuid`), which no seed reaches; none with `ids` seeded."""
     drawn: tuple[Drawn, ...] = ()
     """At most 10,000 ids, of draws of 16 to 64 bytes and of `uuid.uuid1`."""
     drawn_more: bool = False

@@ -139,6 +139,8 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
         "REPRO_ENV_IMAGE": spec.expected.image_id,
         "REPRO_ENV_CODE": request.code or request.snapshot,
     }
+    if request.ids == "seeded":
+        values["REPRO_ENV_IDS"] = request.ids
     if request.determinism != "off":
         values.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)
     if request.threads is not None:
