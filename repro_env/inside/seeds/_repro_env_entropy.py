@@ -58,7 +58,9 @@ class _State:
 
 
 def hook_uuid(uuid: Any) -> None:
-    """`uuid1` takes its own way."""
+    """`uuid1` takes its own way; `getnode` is random where there is no network card."""
+    if seeds._IDS:
+        uuid._node = int.from_bytes(seeds.part("ids").draw(6), "big") | 1 << 40
     plain = uuid.uuid1
 
     def uuid1(node: Any = None, clock_seq: Any = None) -> Any:
