@@ -147,7 +147,7 @@ def test_two_runs_see_the_same_machine_and_user(small: parts.Project, tmp_path: 
             assert written["end"]["entropy"] == []
             own = written["end"]["own"]
             assert (own["host"], own["user"]) == (evidence.digest_of_name("repro-env"), evidence.digest_of_name("user"))
-            assert (own["temporary"], own["home"]) == ("/tmp", seen[-1]["environ"]["HOME"])  # noqa: S108
+            assert (own["temporary"], own["home"]) == ("/tmp", seen[-1]["environ"]["HOME"])
             assert own["pids"] == seen[-1]["pids"][:1]
         first, second = seen
         assert first["environ"].pop("REPRO_ENV_RUN") != second["environ"].pop("REPRO_ENV_RUN")
