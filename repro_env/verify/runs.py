@@ -160,6 +160,7 @@ def _begun(start: Start) -> Iterator[_Said]:
     yield from ((("recipe", one.path, ""), one.sha256[7:19]) for one in start.recipe)
     yield ("seeds", "seed", ""), str(start.seed)
     yield ("seeds", "ranks", ""), start.ranks
+    yield ("seeds", "ids", ""), start.ids
     yield ("numbers", "deterministic", ""), start.determinism
     yield from ((("numbers", f"{one.name} (asked)", ""), one.value) for one in start.threads)
     for line in start.host:
