@@ -137,7 +137,7 @@ class Direct:
         for what, tree in self._trees.named():
             item, blob = self._trees.item(what, tree, ask=ask)
             items.append(item)
-            if item.origin not in ("layer", "carried", "nowhere"):
+            if item.origin not in ("layer", "bundled", "nowhere"):
                 fetch += item.size
                 write += blocks(item.size)
                 files += 1
@@ -260,7 +260,7 @@ class Direct:
         for what, tree in self._trees.named():
             item, wanted = self._trees.item(what, tree)
             if wanted:
-                if item.origin != "carried":
+                if item.origin != "bundled":
                     tell.detail(f"fetching the {what} from {item.where}")
                 task = _Task(TreeJob(tree, str(self._folder)), label=f"the {what}", size=tree.size)
                 task.fetched = fetchers.submit(self._brought, what, tree)

@@ -9,11 +9,11 @@ from repro_env.model.codec import Frozen
 from repro_env.model.talk import Tell
 from repro_env.model.text import Line
 
-Origin = Literal["layer", "blob", "live", "uv", "carried", "url", "index", "registry", "output", "nowhere"]
+Origin = Literal["layer", "blob", "live", "uv", "bundled", "url", "index", "registry", "output", "nowhere"]
 """Where the bytes of an artifact come from, nearest first.
 
 `layer`: unpacked in the store already. `blob`: the wheel is in the store. `live`: installed files of this
-machine, each proven by its sha256. `uv`: uv's cache of unpacked wheels, proven likewise. `carried`: a blob
+machine, each proven by its sha256. `uv`: uv's cache of unpacked wheels, proven likewise. `bundled`: a blob
 beside the spec. `url`: a hint of the spec. `index`: an index configured on this machine.
 `registry`: where the spec was pushed to, or opened from; a layer whose wheels are nowhere else comes whole.
 `output`: already where the image is sent to. `nowhere`: only of a source, which is no part of the image.

@@ -230,7 +230,7 @@ class Packing:
         if ask:
             for _ in carried.chunks(blob.sha256, blob.size):
                 pass
-        return Item(what=task.what, origin="carried", where=str(path), size=blob.size)
+        return Item(what=task.what, origin="bundled", where=str(path), size=blob.size)
 
     def _peek(self, one: Artifact, agree: Callable[[Place, Artifact], Place]) -> Place | ReproEnvError:
         try:

@@ -101,7 +101,7 @@ class Finder:
             yield from self._unpacked(one, facts)
         carried = self._carried.path(one.sha256)
         if carried is not None:
-            yield Place("carried", str(carried))
+            yield Place("bundled", str(carried))
         if self._givers is not None and one.sha256 in self._only:
             offer = self._givers.offer(one.sha256)
             if offer is not None:
@@ -137,12 +137,12 @@ class Finder:
             with self._answering(urlsplit(place.where).netloc, str(place)):
                 path = self._store.blobs.put(self._bounded(place, one), one.sha256, where=str(place))
             return Place(place.origin, str(path))
-        if place.origin == "carried":
+        if place.origin == "bundled":
             file = self._carried.file(one.sha256, one.size, self._store.blobs)
             if file is None:
                 raise ArtifactError("is no plain file", where=place.where, hint=_ELSEWHERE)
             place = Place(place.origin, str(file))
-        if place.origin in ("carried", "index"):
+        if place.origin in ("bundled", "index"):
             _is(Path(place.where), one)
         return place
 

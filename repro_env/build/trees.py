@@ -61,7 +61,7 @@ class Trees:
             if ask:
                 for _ in self._carried.chunks(tree.sha256, tree.size):
                     pass
-            return Item(what=what, origin="carried", where=str(path), size=tree.size), True
+            return Item(what=what, origin="bundled", where=str(path), size=tree.size), True
         offer = self.givers.offer(tree.sha256)
         if offer is not None:
             return Item(what=what, origin=offer.origin, where=offer.where, size=offer.size), True

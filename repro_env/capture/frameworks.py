@@ -50,7 +50,8 @@ _UNMOVING = re.compile(
     r"PATH|SLURM_\w+|MASTER_\w+|\w*RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|PMI_\w+|OMPI_\w+|TORCHELASTIC_\w+|PYTHONHASHSEED"
 )
 """Variables that no import looks at: another one of them is no reason to import again."""
-_COMPILERS = frozenset({"gcc", "cc", "clang", "g++", "c++", "clang++"})
+_COMPILERS = {"gcc": {"gcc", "cc", "clang"}, "g++": {"g++", "c++", "clang++"}}
+"""What does as well as each."""
 
 T = TypeVar("T")
 
@@ -226,9 +227,14 @@ def owners(installed: Iterable[InstalledDistribution], prefix: Path) -> dict[str
 
 def compiler_note(facts: Frameworks, programs: Sequence[str]) -> str:
     """What to say when the environment may call a compiler that the image will not hold; empty when there is nothing to say."""
-    if not facts.needs_compiler or any(Path(program).name.partition("-")[0] in _COMPILERS for program in programs):
+    there = {Path(program).name.partition("-")[0] for program in programs}
+    wanted = {"g++": "torch.compile and C++ extensions"} if facts.needs_compiler and facts.torch else {}
+    wanted |= {"gcc": "Triton"} if facts.triton else {}
+    missing = {name: who for name, who in wanted.items() if there.isdisjoint(_COMPILERS[name])}
+    if not missing:
         return ""
-    return "Triton and torch.compile call a C compiler at run time; capture with --with gcc if the run uses them"
+    calls = ", ".join(f"{who} call{'s' * (who == 'Triton')} {name}" for name, who in missing.items())
+    return f"{calls} at run time; capture with {' '.join(f'--with {name}' for name in missing)} if the run uses them"
 
 
 _PLAIN = {"started", "doing", "torch_git", "cuda", "hip", "arch", "cpu_capability", "needs_compiler", "triton", "mapped"}

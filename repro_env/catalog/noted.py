@@ -6,7 +6,8 @@ The file is the script's to write as well: nothing in it is trusted, and what is
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +15,7 @@ import msgspec
 
 from repro_env.io.files import open_regular
 from repro_env.model import redact
-from repro_env.model.run import Count, Fact, Rank, Seeded
+from repro_env.model.run import Count, Drawn, Fact, Rank, Seeded
 
 _MOST = 4 << 20
 """Bytes of notes that are read."""
@@ -22,6 +23,10 @@ _VALUES = 16
 """Different seeds of one call that are kept."""
 _FAILURES = 32
 """Facts on failures that are kept, of all processes."""
+_IDS = 10_000
+"""Ids that are kept, of all processes."""
+_PIDS = 1000
+_ID = re.compile(r"[0-9a-f]{16}(?:\.[0-9a-f]{16})?")
 _LONGEST = 4096
 """Characters of a path: PATH_MAX of Linux."""
 OTHERS = "and others"
@@ -55,6 +60,10 @@ class Noted(msgspec.Struct, frozen=True):
     seeded: tuple[Seeded, ...] = ()
     entropy: tuple[Count, ...] = ()
     """Summed over processes."""
+    drawn: tuple[Drawn, ...] = ()
+    drawn_more: bool = False
+    pids: tuple[int, ...] = ()
+    """As of `model.run.Own`."""
     operations: tuple[Count, ...] = ()
     """Summed over processes."""
     effective: tuple[Fact, ...] = ()
@@ -78,6 +87,13 @@ class _Line(msgspec.Struct):
     seeded: str = ""
     """The library; with `what`, `value`, `file`, `line`."""
     entropy: str = ""
+    ids: str = ""
+    """With `entropy`, `pid` and `worker`: digests of what was drawn, a word each."""
+    more: bool = False
+    """With `entropy`: there were more of them."""
+    pid: int = 0
+    """Alone: a process that has started."""
+    worker: str = ""
     operation: str = ""
     count: int = 0
     effective: dict[str, str] = {}
@@ -105,6 +121,8 @@ def parse(lines: Iterable[bytes]) -> Noted:
     holes: dict[str, None] = {}
     seeded: dict[Seeded, None] = {}
     entropy: dict[tuple[str, str, int], int] = {}
+    draws: list[_Line] = []
+    pids: list[int] = []
     operations: dict[tuple[str, str, int], int] = {}
     told: list[_Line] = []
     world: dict[int, Rank] = {}
@@ -127,6 +145,9 @@ def parse(lines: Iterable[bytes]) -> Noted:
             seeded[said] = None
         elif one.entropy:
             _add(entropy, (redact.line(one.entropy), *where), one.count)
+            draws.append(one)
+        elif one.pid:
+            pids.append(one.pid)
         elif one.operation:
             _add(operations, (redact.line(one.operation), *where), one.count)
         elif one.effective:
@@ -146,11 +167,15 @@ def parse(lines: Iterable[bytes]) -> Noted:
             holes[redact.line(f"seeds: {one.problem}")] = None
         elif one.library:
             holes[redact.line(f"{one.library} {one.what} at {one.file}:{one.line}")] = None
+    drawn, more = _drawn(draws, pids)
     effective = _effective([one for one in told if one.script] or told)
     return Noted(
         holes=tuple(holes),
         seeded=_few(seeded),
-        entropy=_counts(entropy),
+        entropy=tuple(count for count in _counts(entropy) if count.count),
+        drawn=drawn,
+        drawn_more=more,
+        pids=tuple(dict.fromkeys(pid for pid in pids if 0 < pid < 1 << 32))[:_PIDS],
         operations=_counts(operations),
         effective=tuple(Fact(name=name, value=_values(effective[name])) for name in sorted(effective)),
         world=tuple(world[rank] for rank in sorted(world)),
@@ -168,6 +193,24 @@ def _few(seeded: Iterable[Seeded]) -> tuple[Seeded, ...]:
         count = values[place] = values.get(place, 0) + (one.value != OTHERS)
         kept[one if one.value != OTHERS and count <= _VALUES else msgspec.structs.replace(one, value=OTHERS)] = None
     return tuple(kept)
+
+
+def _drawn(draws: Iterable[_Line], pids: Sequence[int]) -> tuple[tuple[Drawn, ...], bool]:
+    """The ids drawn at each place, and whether there were more.
+
+    Those of several processes are in an order that does not depend on which was faster: by worker, and only then by start.
+    """
+    order = {pid: number for number, pid in reversed([*enumerate(pids)])}
+    found: dict[tuple[str, str, int], list[str]] = {}
+    more, left = False, _IDS
+    for draw in sorted(draws, key=lambda draw: (draw.worker, order.get(draw.pid, len(pids)))):
+        ids = [word for word in draw.ids.split(" ", left)[:left] if _ID.fullmatch(word)] if left else []
+        more |= draw.more or len(ids) < draw.ids.count(" ") + bool(draw.ids)
+        left -= len(ids)
+        if ids:
+            found.setdefault((redact.line(draw.entropy), redact.line(draw.file), max(draw.line, 0)), []).extend(ids)
+    places = [Drawn(what=what, file=file, line=line, ids=tuple(ids)) for (what, file, line), ids in found.items()]
+    return tuple(places), more
 
 
 def _add(counts: dict[tuple[str, str, int], int], key: tuple[str, str, int], count: int) -> None:

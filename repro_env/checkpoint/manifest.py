@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import hashlib
+import itertools
 import json
 import math
 import os
@@ -26,10 +27,14 @@ _TYPES: dict[str, Any] = {
     "loader": (dict, type(None)),
     "run": str,
     "metrics": dict,
+    "data": dict,
+    "splits": dict,
     "parts": dict,
     "files": dict,
     "world": dict,
 }
+_SHOWN = 5
+"""Members that an error names."""
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
 """Names of files: none leaves the folder."""
 
@@ -192,14 +197,52 @@ def _script() -> Optional[dict[str, str]]:
         return None
 
 
-def split(members: Iterable[Any]) -> dict[str, Any]:
-    """Count and sha256 of the members of a split, in their order: numbers, text, or what has such a text."""
-    found, count = hashlib.sha256(), 0
-    plain = getattr(members, "tolist", None)  # of a tensor or array
-    for one in plain() if callable(plain) else members:
-        found.update(f"{one}\n".encode())
-        count += 1
-    return {"count": count, "sha256": found.hexdigest()}
+def data() -> dict[str, str]:
+    """Path -> digest of the data that this run was given; nothing outside of a run."""
+    return dict(json.loads(os.environ.get("REPRO_ENV_DATA") or "{}"))
+
+
+def splits(given: Mapping[str, Iterable[Any]]) -> dict[str, dict[str, Any]]:
+    """Count and sha256 of the members of each split, in their order: numbers, text, or what has such a text.
+
+    Raises `CheckpointError` for two splits that share members.
+    """
+    found: dict[str, dict[str, Any]] = {}
+    texts: dict[str, set[str]] = {}
+    for name, members in given.items():
+        digest, count = hashlib.sha256(), 0
+        texts[name] = set()
+        plain = getattr(members, "tolist", None)  # of a tensor or array
+        for member in plain() if callable(plain) else members:
+            digest.update(f"{member}\n".encode())
+            texts[name].add(str(member))
+            count += 1
+        found[name] = {"count": count, "sha256": digest.hexdigest()}
+    for first, second in itertools.combinations(texts, 2):
+        shared = sorted(texts[first] & texts[second], key=lambda text: (len(text), text))
+        if shared:
+            shown = ", ".join(shared[:_SHOWN]) + (f" and {len(shared) - _SHOWN} more" if len(shared) > _SHOWN else "")
+            raise CheckpointError(
+                f"the splits {first!r} and {second!r} overlap: both hold {shown}",
+                where="splits",
+                hint="give each member to one split; indices of two data sets need names that differ, such as 'test/17'",
+            )
+    return found
+
+
+def changed(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+    """Sentences about what of `data` or `splits` differs between a checkpoint and this process, or is missing now.
+
+    What has moved to another path is the same; what only one of them says is not compared, where nothing tells this process.
+    """
+    known = bool(os.environ.get("REPRO_ENV_RUN"))  # then every mount of the run is known
+    told = []
+    for key, value in sorted(then.items()):
+        if key in now and now[key] != value:
+            told.append(f"{name} {key} differs from what the checkpoint was trained on")
+        elif key not in now and known and key.startswith("/") and value not in now.values():
+            told.append(f"{name} {key}, which the checkpoint was trained on, is not in this run")
+    return told
 
 
 def note(opened: Opened) -> None:

@@ -25,14 +25,24 @@ def find(folder: Folder, path: Any) -> Optional[Opened]:
     return None if found is None else Opened(*found)
 
 
-def same_training(opened: Opened, parts: Mapping[str, Any]) -> None:
-    """Raises `CheckpointError` where it cannot be gone on from as it was; warns of what is left behind."""
+def same_training(opened: Opened, parts: Mapping[str, Any], about: Mapping[str, Any]) -> None:
+    """Raises `CheckpointError` where it cannot be gone on from as it was; warns of what is left behind.
+
+    `about`: the `data` and `splits` of this training.
+    """
     was = opened.facts["world"].get("size")
     if was != ranks.size():
         raise CheckpointError(
             f"was written by {was} processes, and now there are {ranks.size()}",
             where=opened.path,
             hint="start as many; for the weights alone use checkpoint.load()",
+        )
+    others = [line for name in ("data", "splits") for line in manifest.changed(name, opened.facts[name], about[name])]
+    if others:
+        raise CheckpointError(
+            "; ".join(others),
+            where=opened.path,
+            hint="resume with the same data and splits; for the weights alone use checkpoint.load()",
         )
     left = sorted(set(opened.facts["parts"]) - set(parts))
     if left:

@@ -44,7 +44,8 @@ class Checkpoint:
     each epoch, and on TERM and USR1 (the process then ends with 128 + the signal's number). The last `keep` stay (None:
     all), and the one with the best `best` ("accuracy:max").
 
-    `data`, `splits` (name -> members) and `recipe` go into the manifest. In a distributed run every rank makes the same
+    `data`, `splits` (name -> members) and `recipe` go into the manifest, beside the digests of the data of this run of
+    repro-env. `resume` refuses other data or splits, and two splits may not share a member. In a distributed run every rank makes the same
     calls. Weights of torch modules are written as safetensors. Gradients that no optimizer has used yet are kept too, so
     `step` may also be called after each micro-batch of an accumulation.
     """
@@ -81,8 +82,8 @@ class Checkpoint:
         self._every, self._seconds, self._each_epoch = every, seconds, each_epoch
         self._folder = Folder(self.folder, keep=keep, best=retention.best(best) if best else None)
         self._about = {
-            "data": dict(data or {}),
-            "splits": {name: manifest.split(members) for name, members in (splits or {}).items()},
+            "data": {**manifest.data(), **(data or {})},
+            "splits": manifest.splits(splits or {}),
             "recipe": recipe,
         }
         manifest.check_about(self._about)
@@ -258,7 +259,7 @@ class Checkpoint:
         opened = resuming.find(self._folder, path)
         if opened is None:
             return False
-        resuming.same_training(opened, self._parts)
+        resuming.same_training(opened, self._parts, self._about)
         of_parts.fill(opened, self._parts)
         own, facts = of_rank.unpack(opened), opened.facts
         for name, buffers in own["buffers"].items():

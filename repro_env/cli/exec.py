@@ -19,7 +19,7 @@ from repro_env.model.errors import RecordError, UsageError
 if TYPE_CHECKING:
     from repro_env.flows.asked import Asked
     from repro_env.flows.execute import Done
-    from repro_env.model.run import End, Lost, Mode, Ranks, RunnerName
+    from repro_env.model.run import End, Ids, Lost, Mode, Ranks, RunnerName
     from repro_env.model.talk import Tell
     from repro_env.run.outside import Bound
 
@@ -48,6 +48,8 @@ Options:
   --ranks each|same            Give each rank of a distributed run its own random streams (default), or rank 0's.
   --determinism MODE           warn (default): use deterministic implementations where libraries have them, and record where
                                they have none; strict: fail there; off: leave libraries as they are.
+  --ids system|seeded          seeded: draw uuid4, secrets, os.urandom and the names of tempfile from the seed. They can be
+                               predicted then: not for secrets. Default: system, or seeded with --determinism strict.
   --threads N                  Set the threads of numeric libraries. Default: as many as at capture.
   --trace[=K]                  Record each training step: its loss, a summary of the weights, and their sha256 every K steps
                                (default: as often as a small share of the time allows).
@@ -87,6 +89,7 @@ _VALUES = frozenset(
         "--seed",
         "--ranks",
         "--determinism",
+        "--ids",
         "--threads",
         "--recipe",
         "--parent",
@@ -108,6 +111,7 @@ _GPUS = 1024
 _CORES = 4096
 RANKS: tuple[Ranks, ...] = ("each", "same")
 MODES: tuple[Mode, ...] = ("warn", "off", "strict")
+IDS: tuple[Ids, ...] = ("system", "seeded")
 Word = TypeVar("Word", bound=str)
 _AFTER = "to give it to the command, put it after the command; a command that begins with a dash goes after --"
 
@@ -233,6 +237,7 @@ def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
     if not words.command[0]:
         raise UsageError("the command is an empty word", where="repro-env exec", hint="check the variable it came from")
     runner = runner_of(words.last("--runner"))
+    determinism = _one_of("--determinism", words.last("--determinism"), MODES)
 
     def path(option: str) -> Path | None:
         text = words.last(option)
@@ -250,7 +255,8 @@ def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
         checkpoints=tuple(mount(text, "--checkpoints") for text in words.all("--checkpoints")),
         seed=_seed(words.last("--seed")),
         ranks=_one_of("--ranks", words.last("--ranks"), RANKS),
-        determinism=_one_of("--determinism", words.last("--determinism"), MODES),
+        determinism=determinism,
+        ids=_one_of("--ids", words.last("--ids") or ("seeded" if determinism == "strict" else None), IDS),
         threads=_threads(words.last("--threads")),
         trace=_steps(words.last("--trace")),
         recipe=words.all("--recipe"),

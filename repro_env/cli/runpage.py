@@ -72,6 +72,7 @@ def _began(run: Run) -> Iterator[str]:
     yield from (f"  copy of {path}" for path in (*source.ignored, *source.siblings))
     yield f"seed      {start.seed}" + (", the same on all ranks" if start.ranks == "same" else "")
     yield f"mode      deterministic: {start.determinism}" + ("" if start.trace is None else ", traced")
+    yield f"ids       from the {'seed' if start.ids == 'seeded' else 'system'}"
     if start.threads:
         yield f"threads   {' '.join(f'{one.name}={one.value}' for one in start.threads)}"
     yield from (f"{one.kind:<9} {one.source} at {one.target}" + (f" ({one.digest})" if one.digest else "") for one in start.data)

@@ -12,9 +12,10 @@ from typing import Literal
 import msgspec
 
 from repro_env.capture import variables
+from repro_env.image import layout
 from repro_env.model.environment import Variable
 from repro_env.model.errors import DataError, RecordError, UsageError
-from repro_env.model.run import GivenVariable, Launch, Mode, Mount, Ranks, RunnerName, SourceFact, User
+from repro_env.model.run import GivenVariable, Ids, Launch, Mode, Mount, Ranks, RunnerName, SourceFact, User
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Tell
 from repro_env.model.text import RelPath
@@ -40,6 +41,7 @@ class Asked(msgspec.Struct, frozen=True, kw_only=True):
     seed: int | Literal["random"] | None = None
     ranks: Ranks = "each"
     determinism: Mode = "warn"
+    ids: Ids = "system"
     threads: int | None = None
     trace: int | None = None
     """As `model.run.Request`."""
@@ -264,18 +266,16 @@ def passed_of(asked: Asked, spec: Spec, launch: Launch, given: Sequence[GivenVar
 
 
 def user_of(environ: Mapping[str, str]) -> User:
-    """The caller by number; a name and a home even where the system knows none."""
+    """The caller by number, under a name that is the same for everybody; a home even where the system knows none."""
     import pwd
 
-    uid, gid = os.geteuid(), os.getegid()
-    try:
-        known = pwd.getpwuid(uid)
-        name, home = known.pw_name, known.pw_dir
-    except KeyError:
-        name, home = environ.get("USER", ""), ""
-    if not name.isascii() or not name.replace("-", "").replace("_", "").replace(".", "").isalnum():
-        name = "user"
-    home = os.path.normpath(environ.get("HOME") or home or "/")
+    uid, gid, home = os.geteuid(), os.getegid(), environ.get("HOME")
+    if not home:
+        try:
+            home = pwd.getpwuid(uid).pw_dir
+        except KeyError:
+            home = "/"
+    home = os.path.normpath(home)
     if not home.startswith("/") or home in ("/", "//"):
-        home = f"/home/{name}"
-    return User(uid=uid, gid=gid, name=name, home=home)
+        home = f"/home/{layout.CONTAINER_USER}"
+    return User(uid=uid, gid=gid, name=layout.CONTAINER_USER, home=home)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import pwd
 from collections.abc import Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -10,8 +12,8 @@ from pathlib import Path
 from repro_env.catalog import metrics, noted, outputs, parents, recipe, records
 from repro_env.flows import before
 from repro_env.io.files import remove_tree, sha256_of
-from repro_env.model import redact
-from repro_env.model.run import End, Launch, Lost, Outcome, Output, Start
+from repro_env.model import evidence, redact
+from repro_env.model.run import End, Launch, Lost, Outcome, Output, Own, Start
 from repro_env.run import console, plan, pycache
 from repro_env.run.bytecode import Module
 from repro_env.store.store import Store
@@ -53,6 +55,9 @@ def end_of(
         start=started,
         seeded=said.seeded,
         entropy=said.entropy,
+        drawn=said.drawn,
+        drawn_more=said.drawn_more,
+        own=own_of(launch, outcome, said.pids),
         operations=said.operations,
         effective=said.effective,
         world=said.world,
@@ -66,6 +71,28 @@ def end_of(
         lost=lost,
         resumed=parents.resumed(said.resumed, [folder.parent, *store.seen.folders()], start.id),
     )
+
+
+def own_of(launch: Launch, outcome: Outcome, pids: Sequence[int]) -> Own:
+    """What the command saw of its machine and user, and its processes."""
+    values = {variable.name: variable.value for variable in launch.env}
+    host, user = launch.hostname, launch.user.name
+    if outcome.isolation == "none":
+        host, user = os.uname().nodename, _login()
+    return Own(
+        host=evidence.digest_of_name(host),
+        user=evidence.digest_of_name(next((values[name] for name in ("LOGNAME", "USER") if values.get(name)), user)),
+        temporary=redact.line(next((values[name] for name in ("TMPDIR", "TEMP", "TMP") if values.get(name)), "/tmp")),  # noqa: S108
+        home=redact.line(values.get("HOME", "")),
+        pids=tuple(pids),
+    )
+
+
+def _login() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return ""
 
 
 def console_of(folder: Path) -> tuple[Output, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import ExitStack
 from pathlib import Path
 
 from repro_env.flows.asked import Asked, secrets_of
@@ -55,10 +56,11 @@ def _layer(store: Store, diff_id: str) -> Layer:
 class Docker:
     """The Docker runner as `flows.execute.Backend`."""
 
-    def __init__(self, asked: Asked, spec: Spec, store: Store) -> None:
+    def __init__(self, asked: Asked, spec: Spec, store: Store, tell: Tell) -> None:
         self._asked = asked
         self._spec = spec
         self._store = store
+        self._tell = tell
         self.began = False
         self.compiled: tuple[Module, ...] = ()
         self.lost: Lost | None = None
@@ -66,7 +68,10 @@ class Docker:
     def run(self, launch: Launch, *, folder: Path) -> Outcome:
         store = self._store
         shown = store.bytecode.shown(launch.image, hidden=self._asked.hidden)
-        with engines.opened(environ=self._asked.environ) as engine, shown as kept:
+        with ExitStack() as waiting, engines.opened(environ=self._asked.environ) as engine, shown as kept:
+            if not self._asked.repeats:
+                label = "waiting for output" + ("; a first run compiles what it imports" if kept is None else "")
+                waiting.enter_context(self._tell.progress(0, label))
             runner = DockerRunner(
                 store.layers.path,
                 engine=engine,
@@ -75,6 +80,7 @@ class Docker:
                 bytecode=kept,
                 bound=self._asked.keep_outside,
                 hidden=secrets_of(self._asked),
+                before=waiting.close,
             )
             try:
                 outcome = runner.run(launch, folder=folder)

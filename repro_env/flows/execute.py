@@ -158,6 +158,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         workspace=workspace,
         snapshot=source.fact.seen,
         code=source.fact.digest,
+        data=shown_data.facts,
         siblings=source.fact.siblings_tree,
         mounts=(*mounts, *git.mounts),
         given=given,
@@ -167,6 +168,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         seed=seed,
         ranks=asked.ranks,
         determinism=asked.determinism,
+        ids=asked.ids,
         threads=asked.threads,
         trace=asked.trace,
         network=asked.network,
@@ -199,6 +201,7 @@ def execute(asked: Asked, spec: Spec, folder: Path, *, store: Store, tell: Tell,
         host=host_facts(),
         ranks=asked.ranks,
         determinism=asked.determinism,
+        ids=asked.ids,
         threads=plan.threads(spec, asked.determinism, asked.threads),
         trace=asked.trace,
         before=before.digest(held),
@@ -410,7 +413,7 @@ def _backend(asked: Asked, spec: Spec, folder: Path, runs: Path, source: Snapsho
     if asked.runner == "embedded":
         return _Embedded(asked, spec, store, tell)
     if asked.runner == "docker":
-        docker: Backend = _engine().Docker(asked, spec, store)
+        docker: Backend = _engine().Docker(asked, spec, store, tell)
         return docker
     if asked.private:
         from repro_env.run.hostcopy import HostCopyRunner

@@ -147,7 +147,11 @@ def _checked(
     found: dict[str, list[record.Row]] = work.records(scanned, tree)
     work.wrong += verify.records(tree, found)
     work.unseen += verify.unrecorded(tree, found)
-    compared = None if spec is None else work.against(spec, tree, store)
+    compared = None
+    if spec is not None:
+        compared = work.against(spec, tree, store)
+    else:
+        work.without_spec(scanned, tree)
     return (
         Report(
             name=one.name,

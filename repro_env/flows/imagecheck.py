@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from repro_env.build import expected
 from repro_env.build.packed import moved
-from repro_env.image import config, flat, foreign, layer, record
+from repro_env.image import config, flat, foreign, layer, layout, record
 from repro_env.image.entry import Entry, ordered
 from repro_env.image.foreign import Scanned
 from repro_env.image.stack import below
@@ -196,6 +196,21 @@ class Work:
             except ArtifactError as error:
                 self.wrong.append(Mismatch(part="record", what=f"/{path}", why=error.what))
         return rows
+
+    def without_spec(self, scanned: list[Scanned | None], tree: Mapping[str, Entry]) -> None:
+        """Files that differ from RECORD in the layer for files edited before the capture: only the spec has its digest."""
+        marker = self._shown.placed.get(layout.inside(layout.MARKER)) if tree else None
+        changes = scanned[marker.layer - 1] if self.label and marker is not None and marker.layer else None
+        if marker is None or changes is None:
+            return
+        gone = {node.path for node in changes.nodes if node.kind == "gone"}
+        placed = {path for path, one in self._shown.placed.items() if one.layer == marker.layer - 1}
+        edited = verify.edited(self.wrong, placed, gone, tree)
+        self.wrong = [one for one in self.wrong if one not in edited]
+        self.unseen += [NotCompared(what=one.what, why=f"{one.why}; it may have been so at the capture") for one in edited]
+        if edited:
+            why = "only it can confirm files that were edited or added before the capture: name the spec with --spec"
+            self.unseen.append(NotCompared(what=verify.SPEC, why=why))
 
     def against(self, given: tuple[Spec, Path], tree: Mapping[str, Entry], store: Store) -> int | None:
         """Compare with a spec: by diff IDs where all are the expected ones, else path by path."""

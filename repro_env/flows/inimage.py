@@ -8,6 +8,7 @@ from repro_env.flows.asked import Asked
 from repro_env.model.errors import StoreError
 from repro_env.model.run import Launch, Outcome
 from repro_env.model.spec import Spec
+from repro_env.model.talk import Silent
 from repro_env.store.store import Store
 
 
@@ -16,7 +17,7 @@ def run(launch: Launch, folder: Path, spec: Spec, asked: Asked | None, store: St
     if asked is not None and asked.runner == "docker":
         from repro_env.flows.engine import Docker
 
-        return Docker(asked, spec, store).run(launch, folder=folder)
+        return Docker(asked, spec, store, Silent()).run(launch, folder=folder)
     if asked is not None and asked.runner == "host":
         from repro_env.run.hostcopy import HostCopyRunner
 

@@ -39,6 +39,8 @@ def announce(
     if asked.runner == "host":
         how = f" on the host, without isolation{', in a private copy of the source' if asked.private else ''}"
     tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(asked, spec, start, chosen)}")
+    if start.ids == "seeded":
+        tell("random ids are drawn from the seed and can be predicted: do not use them as secrets (--ids system)")
     if start.source.directory is not None and (hint := _own_code(asked, spec, chosen)):
         tell(f"{asked.here} is not the source of this run{hint}")
     if asked.private and not _is_held(asked):

@@ -218,6 +218,7 @@ def asked(
         seed=start.seed,
         ranks=start.ranks,
         determinism=start.determinism,
+        ids=start.ids,
         threads=threads_asked(start.threads),
         trace=start.trace,
         env=env,

@@ -56,8 +56,8 @@ def compared(words: tuple[str, str], runs: Path | None, here: Path, store: Store
     outputs = Outputs()
     metrics: tuple[Measured, ...] = ()
     if left.end is not None and right.end is not None:
-        facts = _sorted(*facts, *rules.ended(left.end, right.end))
         outputs = rules.outputs(left.end, right.end, (_beside(left), _beside(right)))
+        facts = _sorted(*facts, *rules.ended(left.end, right.end, outputs))
         metrics = rules.metrics(left.end.metrics, right.end.metrics, outputs)
     for run in (left, right):
         if run.end is None:

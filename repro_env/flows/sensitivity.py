@@ -6,7 +6,7 @@ Each is a run like any other, with a record of its own. Nothing but the seed may
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -18,7 +18,7 @@ from repro_env.model.codec import Frozen
 from repro_env.model.errors import DataError, RecordError, SourceError, UsageError
 from repro_env.model.run import End, Metric, Seeded
 from repro_env.model.talk import Tell
-from repro_env.verify import masks, sensitivity
+from repro_env.verify import sensitivity
 from repro_env.verify.sensitivity import Spread, Value
 
 Which = Literal["last", "min", "max"]
@@ -160,10 +160,11 @@ def measured(ends: Sequence[tuple[int, End]], metric: Wanted) -> tuple[Measured,
     """The numbers of all seeds, by metric. A wanted one is taken from the file where the first run has it."""
     values: dict[str, dict[int, float]] = {}
     names: dict[str, str] = {}
-    chosen = set(_chosen(_labels(ends[0][1].metrics), metric)) if ends and metric.name else set()
+    first = ends[0][1].metrics if ends else ()
+    chosen = set(_chosen(_labels(first, first), metric))
     for seed, end in ends:
-        for label, one in _labels(end.metrics).items():
-            if label in chosen if metric.name else not masks.volatile(one.name):
+        for label, one in _labels(end.metrics, first).items():
+            if label in chosen or not metric.name:
                 values.setdefault(label, {})[seed] = _number(one, metric.which)
                 names[label] = one.name
     plain = {label for label, name in names.items() if list(names.values()).count(name) == 1}
@@ -178,9 +179,9 @@ def measured(ends: Sequence[tuple[int, End]], metric: Wanted) -> tuple[Measured,
     )
 
 
-def check(metrics: Iterable[Metric], metric: Wanted) -> None:
+def check(metrics: Sequence[Metric], metric: Wanted) -> None:
     """Of the first run: raises as `over_seeds` says."""
-    there = _labels(metrics)
+    there = _labels(metrics, metrics)
     found = _chosen(there, metric)
     if not there:
         raise RecordError(
@@ -195,12 +196,25 @@ def check(metrics: Iterable[Metric], metric: Wanted) -> None:
         raise UsageError(what, where=f"--metric {metric.name}", hint=f"there {'are' if len(which) > 1 else 'is'} {named}")
 
 
-def _labels(metrics: Iterable[Metric]) -> dict[str, Metric]:
-    """`FILE:NAME` -> metric; what changes with every run is masked in the file's path. The first of a name counts."""
-    there: dict[str, Metric] = {}
+def _labels(metrics: Sequence[Metric], first: Sequence[Metric]) -> dict[str, Metric]:
+    """`FILE:NAME` -> metric, by the file that the first run has it in.
+
+    A file that has another path in each run is the same one where no other such file has a metric of that name.
+    """
+    new, old = _only(metrics, first), _only(first, metrics)
+    files = {name: old[name][0] for name in new if len(new[name]) == len(old.get(name, ())) == 1}
+    known = {one.file for one in first}
+    return {f"{one.file if one.file in known else files.get(one.name, one.file)}:{one.name}": one for one in metrics}
+
+
+def _only(metrics: Sequence[Metric], others: Sequence[Metric]) -> dict[str, list[str]]:
+    """Name of a metric -> files that have it and of which `others` has nothing."""
+    known = {one.file for one in others}
+    found: dict[str, list[str]] = {}
     for one in metrics:
-        there.setdefault(f"{masks.name(one.file)}:{one.name}", one)
-    return there
+        if one.file not in known:
+            found.setdefault(one.name, []).append(one.file)
+    return found
 
 
 def _chosen(there: dict[str, Metric], metric: Wanted) -> dict[str, Metric]:

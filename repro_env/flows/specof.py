@@ -16,6 +16,8 @@ from repro_env.model import spec as specs
 from repro_env.model.errors import ReproEnvError
 from repro_env.model.run import Start
 from repro_env.model.spec import Spec
+from repro_env.store.carried import Carried
+from repro_env.store.parts import BLOBS
 from repro_env.store.store import Store
 
 _VERSIONS = 200
@@ -30,6 +32,12 @@ class Found(msgspec.Struct, frozen=True):
     """The spec is not in the folder but in this commit."""
     file: str = ""
     """`sha256:<hex>` of its file's bytes."""
+
+    @property
+    def missing(self) -> int:
+        """How many of the spec's blobs are not in its directory: a clone has the spec without them."""
+        blobs = Carried(self.folder / BLOBS)
+        return sum(blobs.path(digest) is None for digest in self.spec.carried)
 
 
 class Specs:
@@ -53,19 +61,12 @@ class Specs:
 
     def exact(self, start: Start) -> Found | None:
         """The very file that a run ran from. None when it is nowhere, or not recorded."""
-        wanted = start.spec_file
-        if wanted is None:
-            return None
-        while wanted not in self._files and self._next():
-            pass
-        found = self._files.get(wanted)
+        found = self._search(self._files, start.spec_file) if start.spec_file is not None else None
         return found if found is not None and found.spec.digest == start.spec else None
 
     def find(self, digest: str) -> Found | None:
         """Its identity gives this digest. None when it is nowhere."""
-        while digest not in self._known and self._next():
-            pass
-        return self._known.get(digest)
+        return self._search(self._known, digest)
 
     def all(self) -> list[Found]:
         """Every spec that lies in a folder, each file once."""
@@ -73,16 +74,20 @@ class Specs:
             self._add(found)
         return [found for found in self._files.values() if not found.commit]
 
-    def _next(self) -> bool:
-        """Look at one more; False when there is none."""
-        found = next(self._near, None) or next(self._past, None)
-        if found is not None:
-            self._add(found)
-        return found is not None
+    def _search(self, known: dict[str, Found], digest: str) -> Found | None:
+        """The first spec whose directory has every blob; if none has, the one with the fewest missing."""
+        for source in (self._near, self._past):
+            while (best := known.get(digest)) is None or (source is self._near and best.missing):
+                found = next(source, None)
+                if found is None:
+                    break
+                self._add(found)
+        return known.get(digest)
 
     def _add(self, found: Found) -> None:
-        self._known.setdefault(found.spec.digest, found)
-        self._files.setdefault(found.file, found)
+        for known, key in ((self._known, found.spec.digest), (self._files, found.file)):
+            if key not in known or (not found.commit and found.missing < known[key].missing):
+                known[key] = found
 
     def _folders(self) -> Iterator[Found]:
         beside = self._runs.parent

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signal.SIGUSR1, signal.SIGUSR2, signal.SIGWINCH}
 FORWARDED |= {signal.SIGALRM, signal.SIGPIPE, signal.SIGTSTP, signal.SIGCONT, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)}
 WATCHED = FORWARDED | {signal.SIGCHLD}
+COMMAND = 32
+"""PID of the command in a container. The engine's own threads, which are gone by now, had some of the first ones: not always as many."""
 SI_USER = 0
 """Sent by kill(2); what a terminal sends is from the kernel, and reaches the command without us."""
 ADDR_NO_RANDOMIZE = 0x0040000
@@ -54,10 +56,16 @@ def start(folder: str) -> None:
     notes += ["system calls: the engine's own filter alone (%s)" % why for why in tried(filter_calls, launch["filter"])]
     before = kills()
     read, write = os.pipe()  # closed by a command that starts; else it brings the reason
-    child = os.fork()
-    if child == 0:
-        os.close(read)
-        become(launch, write, mask)
+    child = 0
+    while child < COMMAND:
+        child = os.fork()
+        if child == 0:
+            if os.getpid() < COMMAND:
+                os._exit(0)
+            os.close(read)
+            become(launch, write, mask)
+        if child < COMMAND:
+            os.waitpid(child, 0)
     os.close(write)
     tell(folder + "/started", {"pid": child})
     with os.fdopen(read, "rb") as pipe:

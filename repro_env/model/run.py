@@ -17,6 +17,8 @@ Mode = Literal["off", "warn", "strict"]
 record of where there is none; an error there."""
 Ranks = Literal["each", "same"]
 """Whether the ranks of a distributed run have random streams of their own, or all have rank 0's."""
+Ids = Literal["system", "seeded"]
+"""Where `os.urandom`, `secrets`, `uuid` and the names of `tempfile` come from: the system's randomness, or the run's seed."""
 
 
 class Mount(Frozen, frozen=True, kw_only=True):
@@ -58,6 +60,7 @@ class Request(Frozen, frozen=True, kw_only=True):
     """What the run sees: the code, perhaps with git-ignored data."""
     code: Digest | None = None
     """The code alone; None where that is what the run sees."""
+    data: tuple[DataFact, ...] = ()
     siblings: Digest | None = None
     """As of `Launch`."""
     mounts: tuple[Mount, ...]
@@ -71,6 +74,7 @@ class Request(Frozen, frozen=True, kw_only=True):
     seed: Seed
     ranks: Ranks = "each"
     determinism: Mode = "warn"
+    ids: Ids = "system"
     threads: int | None = None
     """Of every numeric library, as the user asked; None for what was captured."""
     trace: int | None = None
@@ -247,6 +251,7 @@ class Start(Frozen, frozen=True, kw_only=True):
     """Kernel, CPU and cores, one fact a line."""
     ranks: Ranks = "each"
     determinism: Mode = "off"
+    ids: Ids = "system"
     threads: tuple[Variable, ...] = ()
     """The variables by which threads were asked for; what came of it is in `End.effective`."""
     trace: int | None = None
@@ -305,6 +310,34 @@ class Count(Frozen, frozen=True, kw_only=True):
     line: int
 
 
+class Drawn(Frozen, frozen=True, kw_only=True):
+    """Random ids that processes of the run drew at one line, as digests: an id may be a secret."""
+
+    what: Line
+    """The function, as `uuid.uuid4`."""
+    file: Line
+    line: int
+    """Of the user's code, or of the package's where no code of the user's was running."""
+    ids: tuple[Line, ...]
+    """In the order of the draws; those of several processes by rank, worker and start. Each is what
+    `model.evidence.digest_of_id` gives of the bytes; for a UUID, a dot follows with the digest of its first eight digits."""
+
+
+class Own(Frozen, frozen=True, kw_only=True):
+    """What was the run's alone, or its machine's, and not its code's."""
+
+    host: Line
+    """`model.evidence.digest_of_name` of the host name that the command saw: nobody has to tell others how a machine is called."""
+    user: Line
+    """The same of the user's name."""
+    temporary: Line
+    """The directory for temporary files, as the command saw it."""
+    home: Line
+    """The home directory, as the command saw it."""
+    pids: tuple[int, ...] = ()
+    """The PIDs of the Python processes, as they saw them, in the order of their start. At most 1,000."""
+
+
 class Fact(Frozen, frozen=True, kw_only=True):
     """What was in force in the script's own process when it ended."""
 
@@ -359,7 +392,13 @@ class End(Frozen, frozen=True, kw_only=True):
     seeded: tuple[Seeded, ...] = ()
     """What the script seeded itself, in the order of the first time."""
     entropy: tuple[Count, ...] = ()
-    """Bytes asked of the system's own randomness (`os.urandom`, `secrets`, `uuid`): no seed reaches them."""
+    """Bytes asked of the system's own randomness (`os.urandom`, `secrets`, `uuid`), which no seed reaches; none with `ids` seeded."""
+    drawn: tuple[Drawn, ...] = ()
+    """At most 10,000 ids, of draws of 16 to 64 bytes and of `uuid.uuid1`."""
+    drawn_more: bool = False
+    """More ids were drawn than `drawn` has."""
+    own: Own | None = None
+    """None in records of versions that kept none."""
     operations: tuple[Count, ...] = ()
     """Operations without a deterministic implementation that ran."""
     effective: tuple[Fact, ...] = ()

@@ -61,6 +61,8 @@ class Attached(msgspec.Struct):
     """A file that is there once the command can be sent signals."""
     logs: Mapping[int, Log] = {}
     """Stream -> what takes its bytes too."""
+    before: Callable[[], None] | None = None
+    """Called once, before the first output of the command."""
 
     def wait(self) -> None:
         """Pass everything on until the container closes its end, or the engine does. Raises `OSError`."""
@@ -115,6 +117,9 @@ class Attached(msgspec.Struct):
                     data = b""
                 if not data:
                     return
+                if self.before is not None:
+                    self.before()
+                    self.before = None
                 for number, part in frames.feed(data):
                     if number in self.logs:
                         self.logs[number].add(part)

@@ -65,8 +65,9 @@ class DockerRunner:
         bytecode: Path | None = None,
         bound: Bound = outside.DEFAULT,
         hidden: Collection[str] | None = None,
+        before: Callable[[], None] | None = None,
     ) -> None:
-        """`layers`, `merged`, `bytecode`, `bound`, `hidden`: as the embedded runner's. `interpreter`: the image's Python, by its path inside.
+        """`before`: called once, before the command's first output. `layers`, `merged`, `bytecode`, `bound`, `hidden`: as the embedded runner's. `interpreter`: the image's Python, by its path inside.
 
         `suitable` has to hold for the engine.
         """
@@ -77,6 +78,7 @@ class DockerRunner:
         self._bytecode = bytecode
         self._bound = bound
         self._hidden = hidden
+        self._before = before
         self.lost: Lost | None = None
         """As of the embedded runner."""
         self.began = False
@@ -168,6 +170,7 @@ class DockerRunner:
                     resize=lambda rows, columns: _resize(engine, made, rows, columns),
                     started=control / "started",
                     logs=logs,
+                    before=self._before,
                 ).wait()
                 code, starved = _end(engine, made, told=os.path.lexists(control / "ended.json"))
             except (EngineError, OSError) as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import posixpath
 import re
 from collections.abc import Container, Iterator, Sequence
@@ -138,7 +139,10 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
         "REPRO_ENV_SPEC": spec.digest,
         "REPRO_ENV_IMAGE": spec.expected.image_id,
         "REPRO_ENV_CODE": request.code or request.snapshot,
+        "REPRO_ENV_DATA": json.dumps({fact.target: fact.digest for fact in request.data if fact.digest is not None}),
     }
+    if request.ids == "seeded":
+        values["REPRO_ENV_IDS"] = request.ids
     if request.determinism != "off":
         values.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)
     if request.threads is not None:

@@ -326,7 +326,7 @@ def files_of_etc(
     names = [f"127.0.0.1\tlocalhost {hostname}", "::1\tlocalhost ip6-localhost ip6-loopback"]
     line = f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{user.home}:{shell}"
     return {
-        "passwd": _accounts(passwd, user.name, user.uid, line),
+        "passwd": _accounts(passwd, user.name, line),
         "group": _group(group, user),
         "hosts": "".join(f"{line}\n" for line in names).encode() + (hosts or b""),
         "resolv.conf": resolv,
@@ -346,12 +346,12 @@ def _shell() -> str:
     return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"  # noqa: PTH110
 
 
-def _accounts(text: bytes, name: str, number: int, line: str) -> bytes:
-    """passwd(5) or group(5) with `line` first and without other entries of its name or number."""
+def _accounts(text: bytes, name: str, line: str) -> bytes:
+    """passwd(5) or group(5) with `line` first, which is found for its number, and without other entries of its name."""
     kept = []
     for entry in text.splitlines():
         fields = entry.split(b":")
-        if len(fields) > 2 and fields[0] != name.encode() and fields[2] != str(number).encode():
+        if len(fields) > 2 and fields[0] != name.encode():
             kept.append(entry)
     return b"\n".join([line.encode(), *kept]) + b"\n"
 
@@ -361,7 +361,7 @@ def _group(text: bytes, user: User) -> bytes:
         fields = entry.split(b":")
         if len(fields) > 2 and fields[2] == str(user.gid).encode():
             return text
-    return _accounts(text, user.name, user.gid, f"{user.name}:x:{user.gid}:")
+    return _accounts(text, user.name, f"{user.name}:x:{user.gid}:")
 
 
 def places(root: Root, temporary: Sequence[tuple[str, int]]) -> None:

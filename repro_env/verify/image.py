@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from typing import Literal, Protocol
 
 from repro_env.model.codec import Frozen
@@ -167,6 +168,24 @@ def _above(path: str) -> Iterator[str]:
 def _top(path: str, site: str) -> str:
     """The folder or file of `site` that a path lies in."""
     return f"{site}/{path[len(site) + 1 :].partition('/')[0]}"
+
+
+def edited(
+    found: Iterable[Mismatch], placed: Collection[str], gone: AbstractSet[str], tree: Mapping[str, Listed]
+) -> list[Mismatch]:
+    """The mismatches with RECORD that one layer makes, whose files are `placed` and which removes `gone`.
+
+    A file whose RECORD is in the same layer is not one: that layer holds the distribution itself.
+    """
+    recorded = {posixpath.basename(posixpath.dirname(path)) for path in placed if path.endswith(".dist-info/RECORD")}
+    edits = []
+    for one in found:
+        path = one.what[1:]
+        there = path if path in tree else resolved(tree, path)
+        ours = there in placed if there else not gone.isdisjoint((path, *_above(path)))
+        if one.part == "record" and ours and f"{one.of}.dist-info" not in recorded:
+            edits.append(one)
+    return edits
 
 
 def against(expected: Mapping[str, Listed], tree: Mapping[str, Listed]) -> Iterator[Mismatch]:

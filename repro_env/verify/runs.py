@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Literal, get_args
 
 from repro_env.model.codec import Frozen
-from repro_env.model.run import Count, End, Metric, Parameter, Start
-from repro_env.verify import masks, pairing
+from repro_env.model.run import Count, End, Metric, Start
+from repro_env.verify import pairing
 from repro_env.verify.pairing import Ambiguous
 
 Part = Literal["command", "recipe", "seeds", "numbers", "machine", "end"]
@@ -24,7 +24,7 @@ class Fact(Frozen, frozen=True, kw_only=True):
     part: Part
     what: str
     of: str = ""
-    """The configuration that a value is of, its path masked."""
+    """The configuration file that a value is of, by its path in the left run where that has it."""
     left: str
     """Empty: this record does not say it."""
     right: str
@@ -83,9 +83,9 @@ def begun(left: Start, right: Start) -> tuple[Fact, ...]:
     return _different(dict(_begun(left)), dict(_begun(right)))
 
 
-def ended(left: End, right: End) -> tuple[Fact, ...]:
-    """What came of it otherwise, apart from metrics and outputs."""
-    return _different(dict(_ended(left)), dict(_ended(right)))
+def ended(left: End, right: End, files: Outputs) -> tuple[Fact, ...]:
+    """What came of it otherwise, apart from metrics and outputs. `files`: of the same two runs."""
+    return _different(dict(_ended(left, {})), dict(_ended(right, _partners(files))))
 
 
 class Beside(Frozen, frozen=True, kw_only=True):
@@ -118,13 +118,18 @@ def outputs(left: End, right: End, beside: tuple[Beside, Beside] = (Beside(), Be
 
 def metrics(left: Sequence[Metric], right: Sequence[Metric], files: Outputs) -> tuple[Measured, ...]:
     """Beside each other where their files are, by name; sorted by file and name. `files`: of the same two runs."""
-    partner = {one.right: one.left for one in files.pairs}
+    partner = _partners(files)
     old = {(one.file, one.name): one for one in left}
     new = {(partner.get(one.file, one.file), one.name): one for one in right}
     return tuple(
         Measured(name=name, file=file, left=old.get((file, name)), right=new.get((file, name)))
         for file, name in sorted(old.keys() | new.keys())
     )
+
+
+def _partners(files: Outputs) -> dict[str, str]:
+    """Right path -> left path of the outputs that are pairs."""
+    return {pair.right: pair.left for pair in files.pairs}
 
 
 _Key = tuple[Part, str, str]
@@ -155,6 +160,7 @@ def _begun(start: Start) -> Iterator[_Said]:
     yield from ((("recipe", one.path, ""), one.sha256[7:19]) for one in start.recipe)
     yield ("seeds", "seed", ""), str(start.seed)
     yield ("seeds", "ranks", ""), start.ranks
+    yield ("seeds", "ids", ""), start.ids
     yield ("numbers", "deterministic", ""), start.determinism
     yield from ((("numbers", f"{one.name} (asked)", ""), one.value) for one in start.threads)
     for line in start.host:
@@ -163,8 +169,8 @@ def _begun(start: Start) -> Iterator[_Said]:
     yield ("machine", "repro-env", ""), start.tool
 
 
-def _ended(end: End) -> Iterator[_Said]:
-    yield from _parameters(end.parameters)
+def _ended(end: End, partner: Mapping[str, str]) -> Iterator[_Said]:
+    yield from ((("recipe", one.name, partner.get(one.file, one.file)), one.value) for one in end.parameters)
     if end.resumed:
         yield ("command", "resumed from", ""), ", ".join(f"{one.id or 'no run'} step {one.step}" for one in end.resumed)
     values: dict[str, list[str]] = {}
@@ -184,17 +190,6 @@ def _ended(end: End) -> Iterator[_Said]:
     yield ("end", "exit code", ""), str(outcome.exit_code)
     yield ("end", "signal", ""), str(outcome.signal or "none")
     yield ("end", "out of memory", ""), "yes" if outcome.out_of_memory else "no"
-
-
-def _parameters(found: Iterable[Parameter]) -> Iterator[_Said]:
-    """By masked file: a folder with the hour in its name says nothing. By its own where two files would be one."""
-    real: dict[str, set[str]] = {}
-    found = tuple(found)
-    for one in found:
-        real.setdefault(masks.name(one.file), set()).add(one.file)
-    for one in found:
-        masked = masks.name(one.file)
-        yield ("recipe", one.name, masked if len(real[masked]) == 1 else one.file), one.value
 
 
 def _counted(part: Part, counts: Iterable[Count]) -> Iterator[_Said]:

@@ -265,11 +265,11 @@ def test_a_plan_says_where_all_of_it_would_come_from(spec: Spec, folder: Path, s
     plan = packing.Packing(spec, folder, store, output).plan(ask=True)
     origins = {item.what: item.origin for item in plan.items}
     assert origins == {
-        "base": "carried",
-        "interpreter": "carried",
-        "alpha==1.0": "carried",
-        "beta-two==2.0": "carried",
-        "overlay": "carried",
+        "base": "bundled",
+        "interpreter": "bundled",
+        "alpha==1.0": "bundled",
+        "beta-two==2.0": "bundled",
+        "overlay": "bundled",
     }
     assert output.blobs == {}
     send(spec, folder, store, output)

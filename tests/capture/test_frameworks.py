@@ -321,12 +321,15 @@ def test_owners_by_record(tmp_path: Path) -> None:
 
 
 def test_the_note_about_compilers() -> None:
-    needs, not_ = Frameworks(needs_compiler=True), Frameworks()
-    assert frameworks.compiler_note(needs, ()).endswith("capture with --with gcc if the run uses them")
-    assert frameworks.compiler_note(needs, ("git",))
-    assert frameworks.compiler_note(needs, ("git", "gcc")) == ""
-    assert frameworks.compiler_note(needs, ("/usr/bin/clang-16",)) == ""
-    assert frameworks.compiler_note(not_, ()) == ""
+    torch = Frameworks(needs_compiler=True, torch="2.13.0")
+    both = Frameworks(needs_compiler=True, torch="2.13.0", triton="3.5.0")
+    assert frameworks.compiler_note(torch, ()).endswith("capture with --with g++ if the run uses them")
+    assert frameworks.compiler_note(torch, ("git", "gcc"))
+    assert frameworks.compiler_note(torch, ("git", "g++")) == ""
+    assert frameworks.compiler_note(both, ()).endswith("capture with --with g++ --with gcc if the run uses them")
+    assert frameworks.compiler_note(both, ("g++",)).endswith("capture with --with gcc if the run uses them")
+    assert frameworks.compiler_note(both, ("/usr/bin/clang-16", "/usr/bin/clang++-16")) == ""
+    assert frameworks.compiler_note(Frameworks(), ()) == ""
 
 
 @pytest.mark.soak

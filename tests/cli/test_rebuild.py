@@ -54,7 +54,7 @@ def test_json_is_one_object(project: Path, spec: Spec) -> None:
     facts = json.loads(call(project, "--json").stdout)
     assert facts["image_id"] == spec.expected.image_id
     assert facts["spec_digest"] == spec.digest
-    assert {item["what"]: item["origin"] for item in facts["items"]}["alpha==1.0"] == "carried"
+    assert {item["what"]: item["origin"] for item in facts["items"]}["alpha==1.0"] == "bundled"
     again = json.loads(call(project, "--json").stdout)
     assert (again["image_id"], again["items"], again["changed"]) == (spec.expected.image_id, [], False)
 

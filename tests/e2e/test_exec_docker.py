@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import parts
+from tests.e2e.test_quiet import waits_for_the_command
 
 
 def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project, tmp_path: Path) -> None:
@@ -35,6 +36,7 @@ def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project,
         assert {log["path"]: log["size"] for log in end["console"]} == {"stdout.log": 32, "stderr.log": 10}
         said = small.run("exec", "-v", "--runner", "docker", "-c", "import edited_or_not, sys", code=1)
         assert "loading" not in said.err
+        waits_for_the_command(small, "--runner", "docker")
         clone = tmp_path / "a clone"
         clone.mkdir()
         shutil.copytree(small.folder / "repro", clone / "repro", ignore=shutil.ignore_patterns("blobs"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from repro_env.model import evidence
 from tests.e2e import parts
 
 FACTS = Path(__file__).with_name("facts.py")
@@ -111,6 +113,47 @@ def test_who_and_where(small: parts.Project) -> None:
     assert home.startswith("/")
     assert local == "127.0.0.1"
     assert not (Path(home) / "x").exists(), "home is private"
+
+
+OWN = """
+import getpass, json, os, platform, pwd, resource, socket, sys, tempfile, time, uuid
+made = tempfile.mkdtemp()
+status = [line for line in open("/proc/self/status") if not line.startswith(("Vm", "Rss", "voluntary", "nonvoluntary"))]
+print(json.dumps({
+    "environ": dict(os.environ), "uname": platform.uname(), "host": [socket.gethostname(), socket.getfqdn(), platform.node()],
+    "address": socket.gethostbyname(socket.gethostname()), "hostname": open("/etc/hostname").read(), "passwd": pwd.getpwuid(os.getuid()),
+    "user": [getpass.getuser(), os.environ["USER"], os.environ["LOGNAME"]], "root": pwd.getpwnam("root").pw_uid,
+    "pids": [os.getpid(), os.getppid(), os.getpgid(0), os.getsid(0)], "cwd": os.getcwd(), "argv": [sys.argv, sys.orig_argv, sys.path],
+    "temporary": [tempfile.gettempdir(), made], "ids": [str(uuid.uuid4()), str(uuid.uuid1()), uuid.getnode()],
+    "groups": os.getgroups(), "limits": [resource.getrlimit(number) for number in range(16)], "zone": time.tzname,
+    "listed": {path: sorted(os.listdir(path)) for path in ("/", "/tmp", "/run", "/dev", os.path.expanduser("~"))},
+    "status": status, "fds": sorted(os.listdir("/proc/self/fd")), "interfaces": socket.if_nameindex(),
+}))
+"""
+
+
+@pytest.mark.parametrize("runner", ["embedded", "docker"])
+def test_two_runs_see_the_same_machine_and_user(small: parts.Project, tmp_path: Path, runner: str) -> None:
+    with parts.in_docker(small) if runner == "docker" else contextlib.nullcontext():
+        seen = []
+        for name in ("somebody", "else"):
+            record = tmp_path / f"{name}.json"
+            words = ("--record", record, "--runner", runner, "--determinism", "strict")
+            done = small.run("exec", *words, "-c", OWN, env={"USER": name, "LOGNAME": name})
+            assert "random ids are drawn from the seed" in done.err
+            seen.append(json.loads(done.out))
+            written = json.loads(record.read_text())
+            assert written["start"]["ids"] == "seeded"
+            assert written["end"]["entropy"] == []
+            own = written["end"]["own"]
+            assert (own["host"], own["user"]) == (evidence.digest_of_name("repro-env"), evidence.digest_of_name("user"))
+            assert (own["temporary"], own["home"]) == ("/tmp", seen[-1]["environ"]["HOME"])
+            assert own["pids"] == seen[-1]["pids"][:1]
+        first, second = seen
+        assert first["environ"].pop("REPRO_ENV_RUN") != second["environ"].pop("REPRO_ENV_RUN")
+        different = {name: (first[name], second[name]) for name in first if first[name] != second[name]}
+        assert not different
+        assert (first["address"], first["host"][0], first["user"]) == ("127.0.0.1", "repro-env", ["user"] * 3)
 
 
 def test_nothing_of_the_host_outside_the_mounts(small: parts.Project, tmp_path: Path) -> None:

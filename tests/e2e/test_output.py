@@ -115,7 +115,7 @@ def test_nothing_changed_and_it_says_what_was_looked_at(small: parts.Project, la
 def test_dry_run_changes_nothing(small: parts.Project, layout: dict[str, Any], place: Path) -> None:
     assert sent(small, "--output", f"oci:{place / 'layout'}:v1", "--dry-run")["items"] == []
     fresh = sent(small, "--output", f"oci:{place / 'never'}", "--dry-run")
-    assert {item["origin"] for item in fresh["items"]} <= {"blob", "carried", "url", "index"}
+    assert {item["origin"] for item in fresh["items"]} <= {"blob", "bundled", "url", "index"}
     assert fresh["changed"] is False
     assert not (place / "never").exists()
 

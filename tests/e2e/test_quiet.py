@@ -96,12 +96,16 @@ def test_a_quiet_command_prints_its_result_and_its_errors_alone(small: parts.Pro
     assert small.run("exec", "-q", "no-such-program", code=None).err.startswith("repro-env: error: ")
 
 
-def test_the_first_run_of_an_image_shows_on_a_terminal_that_it_waits_for_the_command(small: parts.Project) -> None:
-    for kept in (small.store / "bytecode").glob("*"):
+def waits_for_the_command(project: parts.Project, *options: str) -> None:
+    """The first run of an image shows on a terminal that it waits."""
+    for kept in (project.store / "bytecode").glob("*"):
         shutil.rmtree(kept)
-    written, lines = screen(
-        small, "exec", "python", "-c", "import time; time.sleep(1.3); print('begun'); time.sleep(1.2); print('done')"
-    )
-    assert re.search("waiting for output; a first run compiles what it imports: [12]s", written)
+    code = "import time; time.sleep(1.3); print('begun', flush=True); time.sleep(1.2); print('done')"
+    written, lines = screen(project, "exec", *options, "python", "-c", code)
+    assert re.search("waiting for output; a first run compiles what it imports: [123]s", written)
     assert "begun" in [line.strip() for line in lines]
     assert "waiting" not in written.partition("begun")[2]
+
+
+def test_the_first_run_of_an_image_shows_on_a_terminal_that_it_waits_for_the_command(small: parts.Project) -> None:
+    waits_for_the_command(small)

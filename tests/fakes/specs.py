@@ -30,12 +30,15 @@ TREES: Mapping[str, Mapping[str, bytes]] = {
 ARCHITECTURE: Literal["amd64", "arm64"] = "arm64" if os.uname().machine == "aarch64" else "amd64"
 
 
-def tree(files: Mapping[str, bytes]) -> list[Member]:
-    """The members of a tree of files."""
+def tree(files: Mapping[str, bytes | None]) -> list[Member]:
+    """The members of a tree of files; None for a file of a lower layer that is removed."""
     entries = ordered(
-        Entry(path, "file", "/bin/" in f"/{path}", len(data), hashlib.sha256(data).hexdigest()) for path, data in files.items()
+        Entry(path, "gone")
+        if data is None
+        else Entry(path, "file", "/bin/" in f"/{path}", len(data), hashlib.sha256(data).hexdigest())
+        for path, data in files.items()
     )
-    return list(members(entries, _Held(files)))
+    return list(members(entries, _Held({path: data for path, data in files.items() if data is not None})))
 
 
 class _Held:
@@ -54,7 +57,7 @@ def make(
     urls: Mapping[str, Sequence[str]] | None = None,
     carry: Sequence[str] = (),
     compress: Sequence[str] = (),
-    overlay: Mapping[str, bytes] | None = None,
+    overlay: Mapping[str, bytes | None] | None = None,
     architecture: Literal["amd64", "arm64"] = ARCHITECTURE,
 ) -> Spec:
     """A spec of the wheels `made` (normalised name -> file), written to `folder/spec.json` with its blobs beside.

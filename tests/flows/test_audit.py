@@ -16,6 +16,7 @@ from repro_env.flows import audit
 from repro_env.flows.audit import Audit
 from repro_env.flows.execute import Done
 from repro_env.model import codec
+from repro_env.model.artifact import TreeBlob
 from repro_env.model.run import DataFact, Launch, Parent, RecipeFile
 from repro_env.model.talk import Silent
 from repro_env.store.store import Store
@@ -135,10 +136,16 @@ def test_an_image_that_can_be_rebuilt_is_there(place: Place) -> None:
 def test_an_image_that_lacks_a_part_is_gone(place: Place) -> None:
     run(place)
     drop_image(place)
-    specs.blob(place.folder, place.spec.identity.base).unlink()
+    lose_blob(place, place.spec.identity.base)
     done = look(place)
     assert told(done) == [("image", "gone", place.spec.expected.image_id)]
     assert "cannot be rebuilt" in done.findings[0].why
+
+
+def lose_blob(place: Place, blob: TreeBlob) -> None:
+    """Beside the spec, and beside the runs."""
+    for path in place.project.rglob(specs.blob(place.folder, blob).name):
+        path.unlink()
 
 
 def lose_kept(place: Place) -> None:
@@ -182,7 +189,7 @@ def lost_code(place: Place) -> None:
     carried_code(place)
     source = place.spec.observed.source
     assert source is not None
-    specs.blob(place.folder, source.tree).unlink()
+    lose_blob(place, source.tree)
 
 
 def one_byte_of_the_carried_code(place: Place) -> None:

@@ -381,6 +381,8 @@ def test_data_of_the_capture_is_mounted_where_it_was_and_unchanged(place: Place,
     assert done.start.data[0].digest is not None
     assert backend.launch is not None
     assert [(one.kind, one.source, one.target) for one in backend.launch.mounts] == [("data", str(images), str(images))]
+    values = {variable.name: variable.value for variable in backend.launch.env}
+    assert json.loads(values["REPRO_ENV_DATA"]) == {str(images): done.start.data[0].digest}
     for other, said in (("b", "other names or contents"), ("bb", "had 1 files with 1 bytes"), ("", "is empty")):
         (images / "a").write_text(other)
         with pytest.raises(DataError, match=said) as caught:

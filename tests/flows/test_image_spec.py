@@ -43,22 +43,27 @@ class Made(msgspec.Struct, frozen=True):
 
 @pytest.fixture
 def made(tmp_path: Path) -> Made:
-    """The overlay holds an edited file and one that no RECORD knows."""
-    wheel = wheels.make(tmp_path / "wheels", "alpha", files={"alpha/__init__.py": b"A = 1\n", "alpha/more.py": b"B = 2\n"})
-    overlay = {f"{SITE}/alpha/more.py": b"B = 'edited'\n", f"{SITE}/own.pth": b"# own\n"}
+    """The overlay holds an edited file and one that no RECORD knows, and removes one."""
+    wheel = wheels.make(
+        tmp_path / "wheels", "alpha", files={"alpha/__init__.py": b"A = 1\n", "alpha/more.py": b"B = 2\n", "alpha/gone.py": b""}
+    )
+    overlay = {f"{SITE}/alpha/more.py": b"B = 'edited'\n", f"{SITE}/alpha/gone.py": None, f"{SITE}/own.pth": b"# own\n"}
     spec = specs.make(tmp_path / "project/repro", {"alpha": wheel}, carry=["alpha"], overlay=overlay)
     return Made(spec, tmp_path / "project/repro", Store.open())
 
 
+def unpacked(made: Made, where: Path) -> list[bytes]:
+    """The tars of an image's layers."""
+    tars = [
+        gzip.decompress(data) for path in (where / "blobs/sha256").iterdir() if (data := path.read_bytes())[:2] == b"\x1f\x8b"
+    ]
+    by_diff_id = {f"sha256:{hashlib.sha256(data).hexdigest()}": data for data in tars}
+    return [by_diff_id[layer.diff_id] for layer in made.spec.expected.layers]
+
+
 def otherwise(made: Made, where: Path, to: Path, change: dict[str, bytes | str | None] | None = None) -> Path:
     """The same tree as one layer, with times, owners and modes of its own: as a Dockerfile would leave it."""
-    blobs = where / "blobs/sha256"
-    layers = []
-    for one in made.spec.expected.layers:
-        for path in blobs.iterdir():
-            data = path.read_bytes()
-            if data[:2] == b"\x1f\x8b" and foreign.scan([data], where="").diff_id == one.diff_id:
-                layers.append(gzip.decompress(data))
+    layers = unpacked(made, where)
     flattened = flat.flatten([foreign.scan([data], where="").nodes for data in layers])
     to.mkdir()
     with tarfile.open(to / "one.tar", "w") as archive:
@@ -88,15 +93,23 @@ def test_the_image_of_the_spec(made: Made, tmp_path: Path) -> None:
     assert report.spec == made.spec.digest
     assert report.expected is not None
     assert report.expected > report.files
-    assert {one.what.rpartition("/")[2] for one in report.mismatches if one.captured} == {"more.py", "own.pth"}
+    assert {one.what.rpartition("/")[2] for one in report.mismatches if one.captured} == {"gone.py", "more.py", "own.pth"}
     assert all(one.captured for one in report.mismatches)
 
 
-def test_without_the_spec_edited_files_are_mismatches(made: Made, tmp_path: Path) -> None:
+@pytest.mark.parametrize("later", [{}, {f"{SITE}/alpha/more.py": b"B = 'later'\n"}, {f"{SITE}/new.py": b""}])
+def test_without_the_spec_files_edited_before_the_capture_are_named_and_those_edited_later_are_mismatches(
+    made: Made, tmp_path: Path, later: dict[str, bytes | str | None]
+) -> None:
     where = made.send(tmp_path / "oci")
-    found = verify_image(str(where), None, tmp_path, store=made.store, tell=Silent())
-    assert not found.good
-    assert {one.part for one in found.reports[0].mismatches} == {"record"}
+    if later:
+        layers = [*unpacked(made, where), b"".join(tar.write(images.files(later)))]
+        where = layout(layered(layers, {LABEL: made.spec.digest}), tmp_path / "later")
+    (report,) = verify_image(str(where), None, tmp_path, store=made.store, tell=Silent()).reports
+    assert not report.good
+    assert [one.what for one in report.mismatches] == [f"/{path}" for path in later]
+    edited = {f"/{SITE}/alpha/{name}" for name in ("more.py", "gone.py")} | {f"/{SITE}/own.pth"}
+    assert {one.what for one in report.not_compared} == edited - {f"/{path}" for path in later} | {"the spec"}
 
 
 def test_the_image_with_its_source(made: Made, tmp_path: Path) -> None:

@@ -62,6 +62,24 @@ def test_the_spec_of_a_run_survives_the_next_capture_with_all_that_it_carries(pl
     assert made.image_id == done.start.image
 
 
+def test_the_copy_of_a_spec_that_has_its_blobs_is_used(place: Place) -> None:
+    done = run(place)
+
+    def folder() -> Path:
+        found = Specs(done.folder.parent, place.project, place.store).of(done.start)
+        assert found is not None
+        assert Specs(done.folder.parent, place.project, place.store).find(done.start.spec) == found
+        return found.folder
+
+    assert folder() == place.folder
+    shutil.move(place.folder / "blobs", place.project.parent / "blobs")
+    assert folder() == folder_of(done), "as in a clone into which the runs were copied"
+    shutil.rmtree(folder_of(done) / "blobs")
+    assert folder() == place.folder, "none has them"
+    shutil.move(place.project.parent / "blobs", place.folder / "blobs")
+    assert folder() == place.folder, "as in a directory whose runs were cloned without blobs"
+
+
 def test_its_blobs_are_other_names_of_the_same_files_and_stay_proven(place: Place) -> None:
     blobs = Carried(place.folder / "blobs")
     assert all(blobs.has(one, place.store.facts) for one in place.spec.carried)

@@ -117,7 +117,7 @@ def test_without_all_the_rest_is_fetched(spec: Spec, folder: Path, tmp_path: Pat
     rebuilt = rebuild(found.spec, found.folder, store=store, dry_run=False, tell=Told())
     assert rebuilt.plan is not None
     origins = {item.what.partition("==")[0]: item.origin for item in rebuilt.plan.items}
-    assert (origins["alpha"], origins["beta"], origins["base"]) == ("carried", "url", "carried")
+    assert (origins["alpha"], origins["beta"], origins["base"]) == ("bundled", "url", "bundled")
 
 
 def test_a_damaged_blob_is_not_packed_and_the_old_file_stays(spec: Spec, folder: Path, tmp_path: Path) -> None:

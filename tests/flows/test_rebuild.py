@@ -121,8 +121,8 @@ def test_carried_wheels_become_the_expected_image(folder: Path, made: dict[str, 
     done = run(spec, folder, store)
     assert done.image_id == spec.expected.image_id
     assert store.images.get(done.image_id) == config.config(spec.identity, done.layers)
-    assert origins(done) == {"alpha": "carried", "beta-two": "carried"} | dict.fromkeys(
-        ("base", "interpreter", "overlay", "source"), "carried"
+    assert origins(done) == {"alpha": "bundled", "beta-two": "bundled"} | dict.fromkeys(
+        ("base", "interpreter", "overlay", "source"), "bundled"
     )
     assert done.fetched == 0
     alpha = tree(store, spec, "alpha")
@@ -186,7 +186,7 @@ def test_what_is_near_is_not_fetched(folder: Path, made: dict[str, Path], store:
     spec = specs.make(folder, made, urls=urls, carry=["alpha"])
     store.blobs.put([made["beta-two"].read_bytes()], spec.identity.distributions[1].sha256, where="test")
     done = run(spec, folder, store)
-    assert (origins(done)["alpha"], origins(done)["beta-two"]) == ("carried", "blob")
+    assert (origins(done)["alpha"], origins(done)["beta-two"]) == ("bundled", "blob")
     assert index.asked == []
 
 
@@ -392,7 +392,7 @@ def test_a_dry_run_changes_nothing(folder: Path, made: dict[str, Path], store: S
     assert done.plan is not None
     (alpha,) = (item for item in done.plan.items if item.what == "alpha==1.0")
     assert (alpha.origin, alpha.where) == ("url", urls["alpha"][1])
-    assert origins(done)["beta-two"] == "carried"
+    assert origins(done)["beta-two"] == "bundled"
 
 
 @pytest.mark.parametrize("damage", ["flip", "404", "nowhere", "silence"])

@@ -160,7 +160,7 @@ def test_a_dry_run_leaves_nothing(spec: Spec, folder: Path) -> None:
     done = to("oci:out", spec, folder, dry_run=True)
     assert (done.where, done.manifest_digest) == ("", "")
     assert done.plan is not None
-    assert {item.origin for item in done.plan.items} == {"carried"}
+    assert {item.origin for item in done.plan.items} == {"bundled"}
     assert not (folder.parent / "out").exists()
     to("docker-archive:i.tar", spec, folder, dry_run=True)
     assert not list(folder.parent.glob("*i.tar*"))

@@ -96,7 +96,7 @@ def test_the_seeds_follow_each_other_and_every_metric_has_its_spread() -> None:
     assert [one.seed for one in found.runs] == runs.seeds
     runs = Runs()
     found = runs.over(5)
-    assert [(one.metric, one.missing) for one in found.metrics] == [("accuracy", ()), ("loss", ())]  # how long it took is none
+    assert [(one.metric, one.missing) for one in found.metrics] == [("accuracy", ()), ("loss", ()), ("train_runtime", ())]
     assert found.metrics[0].spread is not None
     assert found.metrics[0].spread.mean == pytest.approx(0.92)
     assert found.good
@@ -127,11 +127,24 @@ def test_the_least_and_the_largest_value_can_be_asked_for() -> None:
 
 def test_the_name_of_a_file_that_changes_with_every_run_is_no_other_metric() -> None:
     def change(seed: int, one: Done) -> Done:
-        return with_end(one, metrics=(metric("acc", seed, f"tb/events.out.tfevents.178263{seed:04d}.host{seed}.{seed}.0"),))
+        name = f"tb/events.out.tfevents.178263{seed:04d}.host{seed}.{seed}.0"
+        return with_end(
+            one, metrics=(metric("acc", seed, name), metric("acc", 1, "best.json"), metric("loss", seed, f"{seed}.csv"))
+        )
 
-    found = Runs(change).over(5, "acc")
+    found = Runs(change).over(5, "loss")
     assert found.good
-    assert [one.metric for one in Runs(change).over(5).metrics] == ["acc"]
+    metrics = Runs(change).over(5).metrics
+    assert [(one.metric, one.missing) for one in metrics] == [
+        ("best.json:acc", ()),
+        ("tb/events.out.tfevents.1782630000.host0.0.0:acc", ()),
+        ("loss", ()),
+    ]
+
+    def two(seed: int, one: Done) -> Done:
+        return with_end(one, metrics=(metric("acc", seed, f"{seed}/a.csv"), metric("acc", 1, f"{seed}/b.csv")))
+
+    assert not Runs(two).over(5).good, "which file is which is not known"
 
 
 def test_one_name_in_several_files() -> None:

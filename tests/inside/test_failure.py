@@ -17,7 +17,7 @@ def noted(folder: Path, code: str, *, exit_code: int = 1) -> list[tuple[str, str
     (folder / "script.py").write_text(code)
     notes = folder / "notes"
     notes.unlink(missing_ok=True)
-    env = {"PATH": "/usr/bin:/bin", "PYTHONPATH": str(SEEDS), "REPRO_ENV_SEED": "1", "REPRO_ENV_NOTES": str(notes)}
+    env = {"PATH": f"{folder}/bin", "PYTHONPATH": str(SEEDS), "REPRO_ENV_SEED": "1", "REPRO_ENV_NOTES": str(notes)}
     done = subprocess.run([sys.executable, "script.py"], cwd=folder, env=env, capture_output=True, text=True, check=False)
     assert done.returncode == exit_code, done.stderr
     found = [json.loads(line) for line in notes.read_text().splitlines()] if notes.exists() else []
@@ -36,6 +36,19 @@ def noted(folder: Path, code: str, *, exit_code: int = 1) -> list[tuple[str, str
         ("import no_such.module", [("module", "no_such")]),
         ("import subprocess\nsubprocess.run(['no-such', 'x'])", [("program", "no-such")]),
         ("import subprocess\nsubprocess.run('no-such x', shell=True, check=True)", [("program", "no-such")]),
+        # As torch.compile, PyTorch's C++ extensions and Triton say it.
+        (
+            "raise ValueError(\"No working C++ compiler found in torch._inductor.config.cpp.cxx: (None, 'g++')\")",
+            [("program", "g++")],
+        ),
+        ("raise RuntimeError('Ninja is required to load C++ extensions (pip install ninja to get it)')", [("program", "ninja")]),
+        (
+            "raise RuntimeError('c++ -MMD -o x.so\\n/bin/sh: 1: c++: not found\\nninja: build stopped')",
+            [("program", "c++"), ("program", "ninja")],
+        ),
+        ("raise OSError('CUDA_HOME environment variable is not set.')", [("program", "nvcc")]),
+        ("raise RuntimeError('Failed to find C compiler.')", [("program", "gcc")]),
+        ("import os\nos.mkdir('bin')\nopen('bin/gcc', 'w')\nraise RuntimeError('Failed to find C compiler.')", []),
         ("import socket\nraise ConnectionError('no') from socket.gaierror(-3, 'x')", [("host", "")]),
         ("import errno, os\nraise OSError(errno.EROFS, os.strerror(errno.EROFS), '/data/x')", [("read-only", "/data/x")]),
         ("import os\nos.mkdir('sub')\nos.chdir('sub')\nopen('x')", [("path", "{here}/sub/x"), ("path", "{here}/x")]),

@@ -51,7 +51,8 @@ class Script:
     ) -> str:
         """What it printed. `quiet`: it says nothing on stderr."""
         (self.folder / "script.py").write_text(textwrap.dedent(code))
-        (self.folder / "holes").unlink(missing_ok=True)
+        for path in (self.folder / "holes", *self.folder.glob("ids-*")):  # each run has a directory of its own for these
+            path.unlink(missing_ok=True)
         env = {
             "PATH": os.environ["PATH"],
             "PYTHONPATH": str(SEEDS),

@@ -48,7 +48,7 @@ def test_what_came_of_it_otherwise() -> None:
         seeded=tuple(Seeded(library="torch", what="torch.manual_seed", value=str(n), file="a.py", line=2) for n in (1, 2)),
         outcome=Outcome(exit_code=137, signal=9, out_of_memory=False, isolation="none", means=()),
     )
-    assert told(runs.ended(one, other)) == [
+    assert told(runs.ended(one, other, runs.Outputs())) == [
         ("seeds", "numpy default_rng at a.py:1", "seeded by repro-env", ""),
         ("seeds", "torch.manual_seed at a.py:2", "", "1, 2"),
         ("numbers", "threads", "2", "1"),
@@ -62,22 +62,27 @@ def test_what_a_runner_used_is_set_beside_what_the_other_used() -> None:
     def used(*means: str) -> End:
         return ended({}, outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="none", means=means))
 
-    assert told(runs.ended(used("root: overlay", "bytecode: none yet"), used("root: overlay", "bytecode: kept", "plain"))) == [
+    left, right = used("root: overlay", "bytecode: none yet"), used("root: overlay", "bytecode: kept", "plain")
+    assert told(runs.ended(left, right, runs.Outputs())) == [
         ("machine", "bytecode", "none yet", "kept"),
         ("machine", "plain", "", "used"),
     ]
 
 
-def test_parameters_are_of_the_same_file_whatever_hour_is_in_its_path() -> None:
+def test_parameters_are_of_the_same_file_where_the_outputs_are_a_pair() -> None:
     def of(path: str, value: str) -> Parameter:
         return Parameter(name="lr", value=value, file=path)
 
-    one = ended({}, parameters=(of("outputs/2026-07-01/10-15-30/.hydra/config.yaml", "1"),))
-    other = ended({}, parameters=(of("outputs/2026-07-02/11-00-00/.hydra/config.yaml", "2"),))
-    assert told(runs.ended(one, other)) == [("recipe", "lr", "1", "2")]
+    left, right = (f"outputs/2026-07-0{day}/10-15-30/.hydra/config.yaml" for day in (1, 2))
+    one, other = ended({}, parameters=(of(left, "1"),)), ended({}, parameters=(of(right, "2"),))
+    found = runs.ended(one, other, runs.Outputs(pairs=(runs.Pair(left, right, False),)))
+    assert [(fact.what, fact.of, fact.left, fact.right) for fact in found] == [("lr", left, "1", "2")]
+    found = runs.ended(one, other, runs.Outputs())
+    assert [(fact.of, fact.left, fact.right) for fact in found] == [(left, "1", ""), (right, "", "2")]
     two = (of("logs/version_0/hparams.yaml", "1"), of("logs/version_1/hparams.yaml", "3"))
-    found = runs.ended(ended({}, parameters=two), ended({}, parameters=(two[0], of("logs/version_1/hparams.yaml", "4"))))
-    assert [(one.of, one.left, one.right) for one in found] == [("logs/version_1/hparams.yaml", "3", "4")]
+    other = ended({}, parameters=(two[0], of("logs/version_1/hparams.yaml", "4")))
+    found = runs.ended(ended({}, parameters=two), other, runs.Outputs())
+    assert [(fact.of, fact.left, fact.right) for fact in found] == [("logs/version_1/hparams.yaml", "3", "4")]
 
 
 def test_outputs_are_the_same_only_when_there_are_some_and_all_of_them_are() -> None:

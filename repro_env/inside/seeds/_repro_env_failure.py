@@ -1,7 +1,7 @@
 """Why a process failed, as its exceptions say: {"failure": kind, "what": name}. Read only where there was an exception.
 
 Kinds: `path` that is not there, `read-only` path that was to be written, `module` that cannot be imported, `program` that
-cannot be started, `host` that cannot be reached. What the exceptions that led to the last one say counts as well: libraries
+is not there, `host` that cannot be reached. What the exceptions that led to the last one say counts as well: libraries
 catch one and raise another.
 """
 
@@ -29,6 +29,10 @@ _UNREACHABLE = (errno.ENETUNREACH, errno.EHOSTUNREACH)
 _OFFLINE = ("OfflineModeIsEnabled", "LocalEntryNotFoundError")
 """Exceptions of huggingface_hub without network."""
 _PATHS = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`\n]+)`|(?<![\w:/.-])([\w.-]*/[^\s'\",:;()\[\]<>]+)")
+_TOOL = re.compile(r"(?<![\w./+-])(?:(?:c|g|clang)\+\+|gcc|clang|nvcc|hipcc|[Nn]inja|cmake)(?![\w/+-])")
+"""A program that builds code while a script runs. Who does not find one may not say so by an exception of its own."""
+_UNNAMED = {"C++ compiler": "g++", "C compiler": "gcc", "CUDA_HOME": "nvcc"}
+"""What messages of PyTorch and Triton say instead of the program's name."""
 _seen: dict[tuple[str, str], None] = {}
 
 
@@ -79,7 +83,11 @@ def _facts(error: BaseException) -> Iterator[tuple[str, str]]:
         else:
             yield from _missing(name)
     else:
-        for groups in _PATHS.findall(str(error)[:_TEXT]):
+        text = str(error)[:_TEXT]
+        for name in _TOOL.findall(text) or [program for phrase, program in _UNNAMED.items() if phrase in text]:
+            if not any(os.path.exists(os.path.join(folder, name.lower())) for folder in os.get_exec_path()):
+                yield "program", name.lower()
+        for groups in _PATHS.findall(text):
             name = "".join(groups)
             if ("/" in name or "." in name) and name.isprintable():
                 yield from _missing(name)

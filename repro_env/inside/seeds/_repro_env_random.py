@@ -44,7 +44,10 @@ def hook(random: Any) -> None:
             frame: FrameType | None = sys._getframe(1)
             while frame is not None and frame.f_code.co_filename == random.__file__:
                 frame = frame.f_back
-            if frame is not None and frame.f_globals.get("__name__") != "tempfile":
+            if frame is not None and frame.f_globals.get("__name__") == "tempfile":
+                if seeds._IDS:
+                    a = int.from_bytes(seeds.part("ids").draw(32), "big")
+            elif frame is not None:
                 what = "random.seed() without a seed" if self is random._inst else "random.Random() without a seed"
                 a = streams.stream("random.Random", 256)
                 if self is random._inst or places.is_users(frame) or len(_made) >= _MOST:
@@ -64,6 +67,8 @@ def hook(random: Any) -> None:
     if hasattr(os, "register_at_fork"):
         # `random` has itself reseeded from the system after a fork; what is registered later runs later.
         os.register_at_fork(after_in_child=lambda: _after_fork(random))
+    if random._urandom is not os.urandom:  # a .pth file of the environment imported it before us
+        random._urandom = os.urandom
     _State.module = random
     _seed(random)
 

@@ -5,6 +5,7 @@ needed: an image's first run finds no bytecode of these files, so what is not re
 
 - `streams`: the numbers that take the place of the system's randomness; `random`, `numpy`, `torch`: who gets them;
 - `children`, `pools`: processes and tasks that have streams of their own;
+- `ids`: bytes of the seed in place of the system's, where the user asked for it;
 - `notes`, `places`, `holes`, `entropy`: what is written down, and of which line of the user's;
 - `threads`, `determinism`, `alerts`, `world`, `effective`, `libraries`: repeatable code, and what was in force in the end;
 - `trace`: one line for each step of training;
@@ -30,10 +31,14 @@ if TYPE_CHECKING:  # importing typing takes as long as the interpreter's own sta
 _MASTER = os.environ.get("REPRO_ENV_SEED", "")
 _NOTES = os.environ.get("REPRO_ENV_NOTES", "")
 _SAME = os.environ.get("REPRO_ENV_RANKS", "") == "same"
+_IDS = os.environ.get("REPRO_ENV_IDS", "")
+"""Not empty: ids are drawn from the seed (`_repro_env_ids`)."""
 _MODE = os.environ.get("REPRO_ENV_DETERMINISM", "")
 """`off`, `warn` or `strict`; empty: nothing is set, and nothing said of what was in force."""
 _TRACE = os.environ.get("REPRO_ENV_TRACE", "")
 _HASHED = os.environ.get("PYTHONHASHSEED", "")
+_PIDS = 1000
+"""PIDs of a process' children that are noted."""
 _RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
 _THREADS = "REPRO_ENV_THREADS"
 _PUT = "REPRO_ENV_THREADS_PUT"
@@ -82,9 +87,13 @@ def install() -> None:
     sys.meta_path.insert(0, _Watch())
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+    if _NOTES:
+        note({"pid": os.getpid()})
+    if _IDS:
+        part("ids").start()
     for name in ("urandom", "getrandom"):
         if hasattr(os, name):
-            setattr(os, name, _counted(getattr(os, name), name))
+            setattr(os, name, _drawn(getattr(os, name), name))
     sys.exit = _watched(sys.exit)
     for name in list(_HOOKS):
         if name in sys.modules:  # a .pth file of the environment was faster
@@ -314,13 +323,14 @@ def _call(name: str, hook: Callable[[Any], object], module: ModuleType) -> None:
 # --- hooks of os
 
 
-def _counted(plain: Any, name: str) -> Any:
+def _drawn(plain: Any, name: str) -> Any:
     def ours(*args: Any, **kwargs: Any) -> Any:
+        value = plain(*args, **kwargs)
         try:
-            part("entropy").count("os." + name, sys._getframe(1))
+            return part("entropy").draw("os." + name, sys._getframe(1), value)
         except Exception as error:
             problem("os." + name, error)
-        return plain(*args, **kwargs)
+        return value
 
     ours.__name__ = ours.__qualname__ = name
     ours.__module__ = "os"
@@ -361,6 +371,8 @@ def _before_fork() -> None:
 def _after_fork() -> None:
     # For a bare os.fork. A child of multiprocessing gets its own identity right after this.
     each("forget")
+    if _State.forks <= _PIDS:
+        note({"pid": os.getpid()})
     try:
         part("children").become((*_State.worker, "fork", _State.forks))
     except Exception as error:

@@ -49,8 +49,11 @@ def _sha256(data: bytes) -> bytes:
 
 def _rank() -> str:
     """Empty for the first rank too: alone, it has the numbers of a run without ranks."""
-    if seeds._SAME:
-        return ""
+    return "" if seeds._SAME else own_rank()
+
+
+def own_rank() -> str:
+    """The same, also where all ranks have the numbers of the first."""
     rank = next((os.environ[name] for name in seeds._RANKS if os.environ.get(name)), None)
     if rank is None:  # Lightning starts its ranks with these two
         rank = f"{os.environ.get('NODE_RANK') or '0'}.{os.environ.get('LOCAL_RANK') or '0'}"

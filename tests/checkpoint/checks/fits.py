@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import warnings
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,32 @@ def another_training_is_refused(folder: Path) -> None:
             (again / name).write_bytes((path / name).read_bytes())
         manifest.write(str(again), facts | change)
         fails(lambda again=again: Checkpoint(folder / "x", model=model, signals=False).resume(again), said)  # type: ignore[misc]
+
+
+def other_data_and_splits_are_refused(folder: Path) -> None:
+    """Data of the run that moved, or that came to it, are none."""
+    model, _ = tiny()
+
+    def training(run: dict[str, str] | None, **more: Any) -> Checkpoint:
+        os.environ.pop("REPRO_ENV_RUN", None)
+        if run is not None:
+            os.environ.update({"REPRO_ENV_RUN": "run-1", "REPRO_ENV_DATA": json.dumps(run)})
+        return Checkpoint(folder / "c", model=model, signals=False, **more)
+
+    try:
+        training({"/data": "sha256:aa"}, splits={"train": [1, 2]}, data={"labels": "v1"}).save()
+        for run in ({"/data": "sha256:aa"}, {"/elsewhere": "sha256:aa", "/more": "sha256:bb"}):
+            assert training(run).resume()
+            assert training(run, splits={"train": [1, 2], "test": [3]}, data={"labels": "v1"}).resume()
+        fails(training({"/data": "sha256:bb"}).resume, "data /data differs")
+        fails(training({}).resume, "data /data, which the checkpoint was trained on, is not in this run")
+        fails(training({"/data": "sha256:aa"}, splits={"train": [2, 1]}).resume, "splits train differs")
+        fails(training({"/data": "sha256:aa"}, data={"labels": "v2"}).resume, "data labels differs")
+        os.environ.pop("REPRO_ENV_DATA")
+        assert training(None).resume(), "outside of a run nothing is known of data"
+    finally:
+        for name in ("REPRO_ENV_RUN", "REPRO_ENV_DATA"):
+            os.environ.pop(name, None)
 
 
 def another_loader_is_refused(folder: Path) -> None:
@@ -124,6 +151,11 @@ def what_cannot_be_meant_is_told_at_the_beginning(folder: Path) -> None:
         ({"keep": 0}, "keep=0"),
         ({"recipe": object()}, "recipe: cannot be written as JSON"),
         ({"data": {"train": float("nan")}}, "data: cannot be written as JSON"),
+        (
+            {"splits": {"train": range(9), "val": [9], "test": torch.tensor([10, 3, 7])}},
+            "'train' and 'test' overlap: both hold 3, 7 (",
+        ),
+        ({"splits": {"a": range(9), "b": map(str, range(9))}}, "both hold 0, 1, 2, 3, 4 and 4 more"),
         ({"scheduler": None}, "scheduler: a NoneType has no state"),
         ({"weights": model.state_dict()}, "weights: a OrderedDict has no state"),
     ):

@@ -124,6 +124,7 @@ def the_manifest_says_where_it_came_from(folder: Path) -> None:
     model, _ = tiny()
     notes = folder / "notes"
     run = {"REPRO_ENV_RUN": "run-1", "REPRO_ENV_NOTES": str(notes), "REPRO_ENV_SEED": "7", "REPRO_ENV_IMAGE": "sha256:aa"}
+    run["REPRO_ENV_DATA"] = json.dumps({"/data": "sha256:cc"})
     os.environ.update(run)
     try:
         training = Checkpoint(
@@ -131,7 +132,7 @@ def the_manifest_says_where_it_came_from(folder: Path) -> None:
             model=model,
             signals=False,
             data={"train": "sha256:bb"},
-            splits={"train": [3, 1], "test": torch.tensor([3, 1])},
+            splits={"train": [3, 1], "test": torch.tensor([4, 2])},
             recipe={"crop": 4},
         )
         first = manifest.read(training.save(accuracy=0.5))
@@ -143,13 +144,9 @@ def the_manifest_says_where_it_came_from(folder: Path) -> None:
         for name in run:
             del os.environ[name]
     facts = first.facts
-    assert (facts["run"], facts["image"], facts["seeds"]["master"], facts["data"]) == (
-        "run-1",
-        "sha256:aa",
-        7,
-        {"train": "sha256:bb"},
-    )
-    assert facts["splits"]["train"] == facts["splits"]["test"] == manifest.split(["3", "1"])
+    assert (facts["run"], facts["image"], facts["seeds"]["master"]) == ("run-1", "sha256:aa", 7)
+    assert facts["data"] == {"train": "sha256:bb", "/data": "sha256:cc"}
+    assert facts["splits"] == manifest.splits({"train": ["3", "1"], "test": ["4", "2"]})
     assert (facts["recipe"], facts["metrics"], facts["parent"], facts["spec"]) == ({"crop": 4}, {"accuracy": 0.5}, None, None)
     parent = {"run": "run-1", "path": first.path, "sha256": first.sha256, "step": 0}
     assert second.facts["parent"] == parent
