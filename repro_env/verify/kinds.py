@@ -60,7 +60,5 @@ def matches(path: str, globs: Sequence[str]) -> bool:
 
 
 def holds_tensors(path: str, start: bytes) -> bool:
-    """Whether `inside/compare.py` can look into a file of this name that begins with these bytes: tensors, a database, a model."""
-    return bool(
-        path.endswith(_TENSORS) or _PACKED.fullmatch(path) or start[:4] in (b"PK\x03\x04", b"CBM1") or start[:8] == b"SQLite f"
-    )
+    """Whether `inside/compare.py` can look into a file of this name that begins with these bytes: tensors, a zip, a database."""
+    return bool(path.endswith(_TENSORS) or _PACKED.fullmatch(path) or start[:4] == b"PK\x03\x04" or start[:8] == b"SQLite f")
