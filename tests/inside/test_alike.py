@@ -117,6 +117,7 @@ def big_endian(data: bytes) -> bytes:
     return data[:-8].replace(b"<f4", b">f4") + swapped
 
 
+SHARED = [1]
 GRAD = Tensor([1.0, 2.0], grad=True)
 VALUES: dict[str, tuple[str, bytes, bytes, list[str]]] = {
     "a parameter for a tensor": (
@@ -132,7 +133,12 @@ VALUES: dict[str, tuple[str, bytes, bytes, list[str]]] = {
         checkpoint({"w": Tensor([1.0, 2.0], parameter=True)}),
         ["w (requires_grad)"],
     ),
-    "a hook": (".pt", checkpoint({"w": ONE}), checkpoint({"w": Tensor([1.0, 2.0], hooks={1: "f"})}), ["w (hooks).1", "w (hooks) (class)"]),
+    "a hook": (
+        ".pt",
+        checkpoint({"w": ONE}),
+        checkpoint({"w": Tensor([1.0, 2.0], hooks={1: "f"})}),
+        ["w (hooks).1", "w (hooks) (class)"],
+    ),
     "tied weights": (".pt", checkpoint({"a": ONE, "b": ONE}), checkpoint({"a": ONE, "b": Tensor([1.0, 2.0])}), ["b (storage)"]),
     "a version of a module": (".pt", checkpoint(state_dict(1)), checkpoint(state_dict(2)), ["_metadata..version"]),
     "the order of a state dict": (".pt", checkpoint(state_dict(1)), checkpoint(state_dict(1, "ba")), ["(order)"]),
@@ -147,7 +153,7 @@ VALUES: dict[str, tuple[str, bytes, bytes, list[str]]] = {
     "an ordered dict": (".pkl", pickle.dumps({"a": 1}), pickle.dumps(collections.OrderedDict(a=1)), ["(class)"]),
     "one object twice": (
         ".pkl",
-        pickle.dumps((lambda one: {"a": one, "b": one})([1])),
+        pickle.dumps({"a": SHARED, "b": SHARED}),
         pickle.dumps({"a": [1], "b": [1]}),
         ["b", "b.0"],
     ),
@@ -213,8 +219,8 @@ def test_thousands_of_values_are_shown_and_all_are_counted(tmp_path: Path) -> No
     left, right = ({f"k{number}": f"{side} {number}" for number in range(2500)} for side in ("then", "now"))
     found = look(tmp_path, ".pkl", pickle.dumps(left), pickle.dumps(right))
     assert (len(found.others), found.other) == (2000, 2500)
-    left, right = ({number: side * 3000 for number in range(300)} for side in "ab")
-    found = look(tmp_path, ".pkl", pickle.dumps(left), pickle.dumps(right))
+    longer = [pickle.dumps([side * 3000] * 300) for side in "ab"]
+    found = look(tmp_path, ".pkl", *longer)
     assert found.other == 300
     assert 900_000 < sum(len(text or "") for row in found.others for text in row) <= 1 << 20
 

@@ -21,6 +21,7 @@ _TEXT = 16 << 20
 """Bytes of a member that is read as text; a larger one is compared as bytes."""
 _LINES = 100000
 _BINARY = re.compile("[\0-\x08\x0b\x0c\x0e-\x1f\x7f]")
+_METHODS = {0: "stored", 8: "deflated", 12: "bzip2", 14: "lzma"}
 _TIMES = 0x5455
 """The extra field of an extended timestamp."""
 _PACKING = (0x0001, 0x4246, 0xD935)
@@ -166,7 +167,7 @@ def _facts(info: zipfile.ZipInfo, local: bytes) -> "dict[str, object]":
     made = {
         "about time": "%04d-%02d-%02d %02d:%02d:%02d" % info.date_time,
         "about mode": Text("%s %o" % (stat.filemode(high), high)),
-        "about compression": Text(zipfile.compressor_names.get(info.compress_type, str(info.compress_type))),  # type: ignore[attr-defined]
+        "about compression": Text(_METHODS.get(info.compress_type, str(info.compress_type))),
         "about attributes": Text(
             "system %d, versions %d and %d, flags %d, internal %d, external %d"
             % (info.create_system, info.create_version, info.extract_version, info.flag_bits, info.internal_attr, low)
@@ -204,7 +205,7 @@ def _between(data: "memoryview", archive: zipfile.ZipFile, members: "list[_Membe
     if bytes(data[max(end, 0) : end + 4]) != b"PK\x05\x06":
         raise UnreadableError("has bytes after its archive")
     at, found, followed = 0, b"", False
-    start = archive.start_dir  # type: ignore[attr-defined]
+    start = archive.start_dir
     for begin, stop, more in [*sorted((each.start, each.end, each.followed) for each in members), (start, start, False)]:
         if begin < at:
             raise UnreadableError("has members that overlap")

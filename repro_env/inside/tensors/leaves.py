@@ -2,7 +2,7 @@
 
 import re
 import struct
-from typing import Dict, Iterable, List, Set, Tuple
+from typing import Iterable, Tuple
 
 from .arrays import array_of
 from .dtypes import width
@@ -27,17 +27,17 @@ class Flat:
     """What is in a file, by place. A value is a number or a text, or a `Text` that says what it is."""
 
     def __init__(self, root: object) -> None:
-        self.tensors = {}  # type: Dict[Place, Tensor]
-        self.values = {}  # type: Dict[Place, object]
-        self.orders = {}  # type: Dict[Place, List[str]]
+        self.tensors = {}  # type: dict[Place, Tensor]
+        self.values = {}  # type: dict[Place, object]
+        self.orders = {}  # type: dict[Place, list[str]]
         """Steps below a place, or other names, in their order."""
-        self.classes = set()  # type: Set[str]
-        self.names = set()  # type: Set[str]
+        self.classes = set()  # type: set[str]
+        self.names = set()  # type: set[str]
         """Keys at the top, members of a zip, tables."""
         self._left = _LEAVES
-        self._seen = {}  # type: Dict[int, Tuple[object, Place]]
+        self._seen = {}  # type: dict[int, tuple[object, Place]]
         """By its number in this process: a thing, and its first place."""
-        self._origins = {}  # type: Dict[int, List[Place]]
+        self._origins = {}  # type: dict[int, list[Place]]
         """By the number of what tensors are views of: their places."""
         self._visit((), root, 0)
         for places in self._origins.values():
@@ -111,7 +111,7 @@ class Flat:
         else:
             raise UnreadableError("holds a %s at %s, which is not read here" % (type(one).__name__, shown(place) or "its top"))
 
-    def _below(self, place: Place, parts: "Iterable[Tuple[str, object]]", depth: int, *, ordered: bool = True) -> None:
+    def _below(self, place: Place, parts: "Iterable[tuple[str, object]]", depth: int, *, ordered: bool = True) -> None:
         steps = []
         for step, value in parts:
             self._visit((*place, step), value, depth + 1)
@@ -120,7 +120,7 @@ class Flat:
         if len(steps) > 1:
             self.orders[(*place, "about order")] = steps
 
-    def _put_storage(self, places: "List[Place]") -> None:
+    def _put_storage(self, places: "list[Place]") -> None:
         """Which tensors share their elements, and the elements of their storage that none of them has."""
         for place in places[1:]:
             self._put((*place, "about storage"), Text("shares its storage with %s" % (shown(places[0]) or "the whole")))
@@ -131,7 +131,7 @@ class Flat:
                 self._put((*places[0], "about rest of storage"), _bytes(rest))
 
 
-def _gaps(origin: "memoryview", spans: "List[Tuple[int, int]]") -> bytes:
+def _gaps(origin: "memoryview", spans: "list[tuple[int, int]]") -> bytes:
     """The bytes of a storage that are in none of so many pieces of it."""
     found, at = [], 0
     for begin, end in [*sorted(spans), (len(origin), len(origin))]:
@@ -145,19 +145,19 @@ def _elements(storage: Storage) -> Tensor:
     """A storage that no tensor is a view of."""
     size = width(storage.dtype)
     count = len(storage.data) // size
-    facts = {"class": Text("torch storage"), "device": storage.device}
+    facts = {"class": Text("torch storage"), "device": storage.device}  # type: dict[str, object]
     made = Tensor(storage.dtype, (count,), storage.data[: count * size], facts)
     made.origin, made.covers = storage.origin, [(storage.start, storage.start + count * size)]
     return made
 
 
-def _parts(one: Opaque) -> "Iterable[Tuple[str, object]]":
+def _parts(one: Opaque) -> "Iterable[tuple[str, object]]":
     """What an object was made of, by steps."""
     parts = one.__dict__["parts"]
     if len(parts) == 1 and parts[0][0] == "args" and len(parts[0][1]) == 1:
         yield "only 0", parts[0][1][0]
         return
-    count = {}  # type: Dict[str, int]
+    count = {}  # type: dict[str, int]
     for kind, value in parts:
         if kind == "item":
             yield _key(value[0]), value[1]
@@ -169,7 +169,7 @@ def _parts(one: Opaque) -> "Iterable[Tuple[str, object]]":
             yield "part %s%s" % (kind, number or ""), value
 
 
-def _state(state: object) -> "Iterable[Tuple[str, object]]":
+def _state(state: object) -> "Iterable[tuple[str, object]]":
     """The attributes of an object, or what else it keeps."""
     if not isinstance(state, dict):
         yield "about state", state

@@ -19,7 +19,9 @@ class Tensor:
 
     __slots__ = ("covers", "data", "dtype", "facts", "origin", "shape")
 
-    def __init__(self, dtype: str, shape: "tuple[int, ...]", data: "memoryview", facts: "dict[str, object] | None" = None) -> None:
+    def __init__(
+        self, dtype: str, shape: "tuple[int, ...]", data: "memoryview", facts: "dict[str, object] | None" = None
+    ) -> None:
         self.dtype = dtype
         self.shape = shape
         self.data = data
@@ -41,7 +43,9 @@ class Storage:
 
     __slots__ = ("data", "device", "dtype", "origin", "start")
 
-    def __init__(self, dtype: str, data: "memoryview", origin: "memoryview | None" = None, start: int = 0, device: str = "cpu") -> None:
+    def __init__(
+        self, dtype: str, data: "memoryview", origin: "memoryview | None" = None, start: int = 0, device: str = "cpu"
+    ) -> None:
         self.dtype = dtype
         self.data = data
         self.origin = data if origin is None else origin
