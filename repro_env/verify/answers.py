@@ -53,8 +53,11 @@ class Answer(Frozen, frozen=True, kw_only=True):
     diff2: float = 0.0
     left2: float = 0.0
     missing: tuple[str, ...] = ()
+    missing_digests: tuple[str, ...] = ()
+    """Of each of them: equal where a tensor has another name now, and is the same in all else. Empty: not known."""
     gone: int = 0
     new: tuple[str, ...] = ()
+    new_digests: tuple[str, ...] = ()
     come: int = 0
     values: int = 0
     others: tuple[tuple[str, str | None, str | None], ...] = ()

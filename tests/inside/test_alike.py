@@ -210,6 +210,14 @@ def test_a_value_made_of_one_argument_is_shown_as_it(tmp_path: Path) -> None:
     )
 
 
+def test_a_tensor_of_another_name_has_the_same_digest(tmp_path: Path) -> None:
+    found = look(tmp_path, ".pt", checkpoint({"a": ONE, "b": GRAD}), checkpoint({"c": ONE, "d": ONE}))
+    assert (found.missing, found.new) == (("a", "b"), ("c", "d"))
+    first, second = found.missing_digests
+    assert found.new_digests[0] == first
+    assert second not in found.new_digests
+
+
 def test_classes_keep_their_modules(tmp_path: Path) -> None:
     found = look(tmp_path, ".pkl", pickle.dumps({"model": Thing(a=1)}), pickle.dumps({"model": Thing(a=2)}))
     assert (changes(found), found.names) == (["model.a"], ("model", "tests.inside.test_alike.Thing"))

@@ -1,5 +1,6 @@
 """Pairs of files, and the answers about them."""
 
+import hashlib
 import json
 import os
 import resource
@@ -43,6 +44,8 @@ def compare(left: str, right: str, numpy: Any) -> "dict[str, Any]":
     far          of the others, those whose relative L2 distance is over 0.01
     diff2/left2  of the others, sums of squares: of the differences, of the left side
     missing/new  names of tensors on one side only, at most 100; all of them are in `gone` and `come`
+    missing_digests/new_digests
+                 SHA-256 of each of these, with all that is said of it; empty where that is more than a few words
     values       how many other values there are on the left
     others       [name, left, right] of values that differ, null for none, at most 2,000 and 1 MiB; all of them are in `other`. Of a
                  long value there is the part where the two begin to differ, with "…" before it on both sides
@@ -78,14 +81,26 @@ def compare(left: str, right: str, numpy: Any) -> "dict[str, Any]":
         "diff2": finite(sum(one["diff2"] for one in floats)),
         "left2": finite(sum(one["left2"] for one in floats)),
         "missing": [_name(place) for place in missing[:_NAMED]],
+        "missing_digests": [_digest(before, place) for place in missing[:_NAMED]],
         "gone": len(missing),
         "new": [_name(place) for place in new[:_NAMED]],
+        "new_digests": [_digest(now, place) for place in new[:_NAMED]],
         "come": len(new),
         "values": len(before.values),
         "others": _bounded(rows),
         "other": len(rows),
         "names": sorted(_clean(name) for name in names[:_NAMES] if len(name) <= _LONGEST_NAME),
     }
+
+
+def _digest(side: Flat, place: Place) -> str:
+    tensor = side.tensors[place]
+    facts = {name: side.values.get((*place, "about " + name)) for name in [*tensor.facts, "storage"]}
+    if any(fact is None for name, fact in facts.items() if name != "storage"):
+        return ""
+    made = hashlib.sha256(json.dumps([tensor.dtype, tensor.shape, sorted((name, str(facts[name])) for name in facts)]).encode())
+    made.update(tensor.data)
+    return made.hexdigest()
 
 
 Difference = Tuple[Place, Optional[str], Optional[str]]
