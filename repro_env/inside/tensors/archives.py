@@ -135,7 +135,7 @@ class _Member:
         head = bytes(data[self.start : self.start + 30]) if self.start >= 0 else b""
         if len(head) < 30 or head[:4] != b"PK\x03\x04":
             raise UnreadableError("has a damaged member")
-        needed, flags, method, clock, day, _, _, _, size, more = struct.unpack("<HHHHHIIIHH", head[4:])
+        needed, flags, method, clock, day, *sizes, size, more = struct.unpack("<HHHHHIIIHH", head[4:])
         begin = self.start + 30 + size + more
         self.end = begin + info.compress_size
         if self.end > len(data):
@@ -145,8 +145,15 @@ class _Member:
         self.followed = bool(flags & 8)
         self.facts = _facts(info, bytes(data[begin - more : begin]))
         when = ((day >> 9) + 1980, day >> 5 & 15, day & 31, clock >> 11, clock >> 5 & 63, (clock & 31) * 2)
-        if (needed, flags, method, when) != (info.extract_version, info.flag_bits, info.compress_type, info.date_time):
-            self.facts["about local header"] = Text(head[4:14].hex())
+        right = (info.CRC, info.compress_size, info.file_size)
+        equal = all(own in (number, 0xFFFFFFFF) for own, number in zip(sizes, right)) or (self.followed and not any(sizes))  # noqa: B905
+        if (needed, flags, method, when) != (
+            info.extract_version,
+            info.flag_bits,
+            info.compress_type,
+            info.date_time,
+        ) or not equal:
+            self.facts["about local header"] = Text(head[4:26].hex())
         if info.compress_type != zipfile.ZIP_STORED or flags & 1:
             self.data = memoryview(archive.read(info))
             return
@@ -183,7 +190,7 @@ def _facts(info: zipfile.ZipInfo, local: bytes) -> "dict[str, object]":
             times = _times(field[4:]) if kind == _TIMES else {}
             if times and all(made.setdefault(name, when) == when for name, when in times.items()):
                 continue
-            if kind not in _PACKING:
+            if kind not in _PACKING or (kind != 1 and field[4:].strip(b"\0Z")):
                 others.append(field.hex())
     if others:
         made["about extra"] = Text(" ".join(others))

@@ -62,7 +62,7 @@ def named(module: str, name: str, nested: "Callable[[memoryview], object] | None
     top = module.partition(".")[0]
     if top == "torch" and name in _TORCH and module in ("torch._utils", "torch._tensor", "torch.storage"):
         return _TORCH[name]
-    if top == "numpy" and name in _NUMPY:
+    if name in _NUMPY and module in ("numpy", *("numpy.%s.%s" % (core, part) for core in ("core", "_core") for part in _PARTS)):
         return _NUMPY[name]
     if top == "pathlib" and name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath"):
         return partial(_path, opaque("pathlib." + name))
@@ -191,6 +191,7 @@ _TORCH = {
     "_rebuild_parameter_with_state": _parameter,
     "_rebuild_from_type_v2": _subclass,
 }
+_PARTS = ("multiarray", "numeric")
 _NUMPY = {"_reconstruct": _reconstruct, "_frombuffer": _buffered, "scalar": _scalar, "ndarray": Array, "dtype": Dtype}
 _PLAIN = {
     ("collections", "OrderedDict"): Ordered,
