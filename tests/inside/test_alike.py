@@ -65,6 +65,11 @@ DIFFERENT: dict[str, tuple[str, bytes, bytes]] = {
         archive(("x/data.pkl", PICKLED), ("x/extra", b"1")),
         archive(("x/data.pkl", PICKLED), ("x/extra", b"2")),
     ),
+    "a member beside what torch saved": (
+        ".pt",
+        archive(("a/data.pkl", PICKLED), ("a/x", b"1"), ("b/x", b"1")),
+        archive(("a/data.pkl", PICKLED), ("a/x", b"2"), ("b/x", b"1")),
+    ),
     "a text that is cut where it is told": (".pkl", pickle.dumps({"a": "x" * 9000 + "1"}), pickle.dumps({"a": "x" * 9000 + "2"})),
     "a number as text": (".pkl", pickle.dumps({"a": 5}), pickle.dumps({"a": "5"})),
     "true for one": (".pkl", pickle.dumps({"a": True}), pickle.dumps({"a": 1})),

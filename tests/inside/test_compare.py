@@ -100,6 +100,42 @@ pickle.dump({"a": numpy.float32(3), "b": torch.ones(2).numpy()}, open("p.pkl", "
 pickle.dump({"a": numpy.float32(4), "b": torch.ones(2).numpy()}, open("q.pkl", "wb"))
 other = compare("p.pkl", "q.pkl", numpy)
 said["pickles"] = [other["problem"], other["unequal"], other["other"]]
+
+# What is no element is a value as well.
+def rows(make):
+    found = []
+    for one in (False, True):
+        os.makedirs(str(one), exist_ok=True)
+        torch.manual_seed(0)
+        torch.save(make(one), "%s/m.pt" % one)
+    answer = compare("False/m.pt", "True/m.pt", numpy)
+    assert not answer["problem"] and not answer["unequal"], answer
+    return answer["others"]
+def network(one):
+    net = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+    net[1].weight.data.copy_(net[0].weight.data)
+    return net
+def tied(one):
+    net = network(one)
+    if one:
+        net[1].weight = net[0].weight
+    return net.state_dict()
+def frozen(one):
+    net = network(one)
+    net[0].bias.requires_grad_(not one)
+    return net
+def noted(one):
+    tensor = torch.nn.Parameter(torch.ones(2))
+    if one:
+        tensor.note = "a"
+    return tensor
+images = torch.arange(48.0).reshape(2, 3, 2, 4)
+said["facts"] = [
+    rows(tied), rows(frozen), rows(noted),
+    rows(lambda one: {"w": torch.nn.Parameter(torch.ones(2), requires_grad=False) if one else torch.ones(2)}),
+    rows(lambda one: {"w": images.to(memory_format=torch.channels_last) if one else images}),
+    rows(lambda one: {"w": torch.ones(2).numpy()[0] if one else torch.ones(2).numpy()[:1].reshape(())}),
+]
 print(json.dumps(said))
 """
 
@@ -142,6 +178,17 @@ def test_older_formats_scripts_and_pickles(said: Any) -> None:
     assert said["older"] == ["", 0, 0, 7]
     assert said["script"] == ""
     assert said["pickles"] == ["", 1, 0]
+
+
+def test_what_torch_keeps_beside_the_elements_is_compared(said: Any) -> None:
+    assert said["facts"] == [
+        [["1.weight (storage)", None, "shares its storage with 0.weight"]],
+        [["_modules.0._parameters.bias (requires_grad)", "True", "False"]],
+        [["(state).note", None, "a"]],
+        [["w (class)", "torch.Tensor", "torch.nn.parameter.Parameter"]],
+        [["w (strides)", None, "(24, 1, 12, 3)"]],
+        [["w (class)", None, "numpy scalar"]],
+    ]
 
 
 class Bomb:

@@ -48,8 +48,9 @@ def zipped(data: "memoryview", archive: zipfile.ZipFile) -> object:
     made = Parts()
     for name, part in parts.items():
         if bytes(part.data[:6]) == MAGIC:
+            # Without its suffix, as NumPy calls it.
             kind = "array" if name.endswith(".npy") and name[:-4] not in members else "file"
-            made["%s %s" % (kind, name)] = Known(npy(part.data), part.facts)
+            made["%s %s" % (kind, name[len(top) :])] = Known(npy(part.data), part.facts)
         else:
             made["file " + name[len(top) :]] = Known(content(name, part.data), part.facts)
     return Known(made, facts)
@@ -84,10 +85,12 @@ def _saved(parts: "dict[str, _Member]", top: str, facts: "dict[str, object]") ->
     file = io.BytesIO(bytes(parts[top + "/data.pkl"].data))
     made = Reader(file, storage, stream).load()
     rest = file.read()
-    facts = {**facts, "about member order": Order(name[len(top) + 1 :] for name in parts)}
+    facts = {**facts, "about member order": Order(name.partition("/")[2] for name in parts)}
     for whole, part in parts.items():
         name = whole[len(top) + 1 :]
-        if whole in used:
+        if not whole.startswith(top + "/"):
+            facts["outside " + whole] = Known(content(whole, part.data), part.facts)
+        elif whole in used:
             facts["storage " + name] = Parts(part.facts)
         elif (name == "data.pkl" and not rest) or name == ".data/serialization_id":  # a checksum of all others
             facts["file " + name] = Parts(part.facts)

@@ -61,7 +61,7 @@ class Flat:
             raise UnreadableError("is nested too deep")
         if len(place) == 1 and place[0].partition(" ")[0] in ("key", "file", "array"):
             self.names.add(place[0].partition(" ")[2])
-        if isinstance(one, Known):
+        while isinstance(one, Known):
             self._below(place, one.parts.items(), depth, ordered=False)
             one = one.value
         if isinstance(one, Array):
