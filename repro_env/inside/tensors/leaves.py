@@ -41,7 +41,8 @@ class Flat:
         """By the number of what tensors are views of: their places."""
         self._visit((), root, 0)
         for places in self._origins.values():
-            self._put_storage(sorted(places))
+            # By the shortest name: a key that is a path may be another in each run.
+            self._put_storage(sorted(places, key=lambda place: (len(shown(place)), place)))
 
     def _put(self, place: Place, value: object) -> None:
         self._left -= 1
