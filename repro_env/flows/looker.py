@@ -14,11 +14,11 @@ from repro_env.model.errors import ReproEnvError
 from repro_env.model.spec import Spec
 from repro_env.run import comparing
 from repro_env.store.store import Store
-from repro_env.verify import masks, outputs
+from repro_env.verify import outputs
 from repro_env.verify.outputs import Answer
 
-Look = Callable[[Sequence[tuple[Path, Path, bool]]], tuple[Answer, ...]]
-"""Pairs of files of tensors, and whether names in them are masked -> what differs in them."""
+Look = Callable[[Sequence[tuple[Path, Path]]], tuple[Answer, ...]]
+"""Pairs of files of tensors -> what differs in them."""
 _WANTED, _OUT = "wanted.json", "answers.json"
 _ANSWERS = 64 << 20
 """Bytes of answers that are read."""
@@ -27,14 +27,11 @@ _ANSWERS = 64 << 20
 def looker(spec: Spec, asked: Asked, store: Store) -> Look:
     """Looks in the runner of `asked`. What cannot be looked into has its reason as the answer, never an error."""
 
-    def look(pairs: Sequence[tuple[Path, Path, bool]]) -> tuple[Answer, ...]:
-        folders = list(dict.fromkeys(str(path.parent) for *both, _ in pairs for path in both))
+    def look(pairs: Sequence[tuple[Path, Path]]) -> tuple[Answer, ...]:
+        folders = list(dict.fromkeys(str(path.parent) for pair in pairs for path in pair))
         on_host = asked.runner == "host"
         place = {folder: folder if on_host else comparing.shown_at(number) for number, folder in enumerate(folders)}
-        words = [
-            [*(f"{place[str(path.parent)]}/{path.name}" for path in both), masks.NAMES if masked else ()]
-            for *both, masked in pairs
-        ]
+        words = [[f"{place[str(path.parent)]}/{path.name}" for path in pair] for pair in pairs]
         with store.temp.folder() as temporary:
             notes, folder = temporary / "notes", temporary / "run"
             notes.mkdir()

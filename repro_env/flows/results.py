@@ -136,10 +136,9 @@ def compare(left: Side, right: Side, globs: Globs, look: Look) -> tuple[File, ..
             else:
                 found.append(_by_content(one.left, one.right, kind, left, right, globs))
     if inside:
-        masked = [globs.masked(path) for path, _, _ in inside]
-        pairs = [(left.places[path], right.places[now], mask) for (path, now, _), mask in zip(inside, masked, strict=True)]
-        for (path, now, kind), mask, answer in zip(inside, masked, look(pairs), strict=True):
-            found.append(outputs.of_tensors(path, now, kind, answer, masked=mask))
+        pairs = [(left.places[path], right.places[now]) for path, now, _ in inside]
+        for (path, now, kind), answer in zip(inside, look(pairs), strict=True):
+            found.append(outputs.of_tensors(path, now, kind, answer))
     return tuple(found)
 
 

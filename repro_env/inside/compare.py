@@ -1,7 +1,7 @@
 """Compares files of tensors, pair by pair: `python compare.py WANTED OUT`.
 
-WANTED is a JSON file: a list of [left, right, masks] with the paths of two files; masks are [pattern, flags of re, replacement], for
-names in the files that hold a time or the like. OUT gets a JSON file, a list with one object a pair: see `compare` in `tensors/pairs.py`.
+WANTED is a JSON file: a list of [left, right], the paths of two files. OUT gets a JSON file, a list with one object a pair: see
+`compare` in `tensors/pairs.py`.
 
 Runs in other people's interpreters: the standard library only, Python 3.8.
 """

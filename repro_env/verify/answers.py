@@ -53,15 +53,19 @@ class Answer(Frozen, frozen=True, kw_only=True):
     diff2: float = 0.0
     left2: float = 0.0
     missing: tuple[str, ...] = ()
+    missing_digests: tuple[str, ...] = ()
+    """Of each of them: equal where a tensor has another name now, and is the same in all else. Empty: not known."""
     gone: int = 0
     new: tuple[str, ...] = ()
+    new_digests: tuple[str, ...] = ()
     come: int = 0
     values: int = 0
-    others: tuple[tuple[str, str | None, str | None, bool], ...] = ()
+    others: tuple[tuple[str, str | None, str | None], ...] = ()
+    """Place, then, now; None for what is not there. Texts that begin with "…" are not whole."""
     other: int = 0
-    renamed: tuple[tuple[str, str], ...] = ()
-    timed: tuple[str, ...] = ()
-    quiet: int = 0
+    """All values that differ, also those that are too many for `others`."""
+    names: tuple[str, ...] = ()
+    """What both files have, and what can tell who wrote them: classes of objects, members of a zip, tables, keys at the top."""
 
 
 def answers(data: bytes, count: int) -> tuple[Answer, ...]:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from repro_env.verify.answers import Answer, TensorDifference
-from repro_env.verify.closeness import value
-from repro_env.verify.compared import SHOWN, File, Sameness, cut, renamed, sides, some, worse
+from repro_env.verify.closeness import numbers
+from repro_env.verify.compared import SHOWN, File, Sameness, renamed, sides, some, worse
 from repro_env.verify.kinds import Kind
 
 NEAR = 1e-2
@@ -14,8 +14,8 @@ NEAR = 1e-2
 counts or instruction sets, 0.25 between two orders of the data: the two are far apart."""
 
 
-def of_tensors(path: str, now: str, kind: Kind, said: Answer, *, masked: bool = True) -> File:
-    """Of files whose bytes differ. `masked`: values that are times, paths with times and the like do not count."""
+def of_tensors(path: str, now: str, kind: Kind, said: Answer) -> File:
+    """Of files whose bytes differ."""
     if said.problem:
         why = f"its bytes differ, and it cannot be looked into: {said.problem}"
         return File(path=path, now=now, kind=kind, level="different", why=why, apart=renamed(path, now))
@@ -26,18 +26,11 @@ def of_tensors(path: str, now: str, kind: Kind, said: Answer, *, masked: bool = 
         parts.append(_tensors(said))
     elif said.tensors:
         parts.append(f"all {said.tensors} tensors bitwise")
-    apart = [*renamed(path, now), *(f"{then} is named {there} now" for then, there in said.renamed)]
-    apart += [f"{name}: spans of time" for name in said.timed]
-    if said.quiet:
-        apart.append(f"{said.quiet:,} value{'s' * (said.quiet != 1)} of its rows that say when, or by which random name")
+    apart = [*renamed(path, now)]
     shown = []
     named: list[str] = []
-    for name, then, there, texts in said.others:
-        how = value(name, then, there, masked=masked, texts=texts)
-        if how is None:
-            apart.append(f"{name}: {cut(then)} -> {cut(there)}")
-            continue
-        level = worse(level, how)
+    for name, then, there in said.others:
+        level = worse(level, "different" if then is None or there is None or then == there else numbers(then, there))
         named.append(name)
         shown += sides(f"{name} = ", then, there)
     if said.other > len(said.others):

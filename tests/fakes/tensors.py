@@ -20,12 +20,24 @@ _STORAGES = {"F64": "DoubleStorage", "F32": "FloatStorage", "F16": "HalfStorage"
 
 
 class Tensor:
-    """Numbers in C order."""
+    """Numbers in C order. `grad`: torch wants a gradient of them; `parameter`: torch has them as a parameter."""
 
-    def __init__(self, values: Sequence[float], shape: tuple[int, ...] | None = None, dtype: str = "F32") -> None:
+    def __init__(
+        self,
+        values: Sequence[float],
+        shape: tuple[int, ...] | None = None,
+        dtype: str = "F32",
+        *,
+        grad: bool = False,
+        parameter: bool = False,
+        hooks: Mapping[int, str] | None = None,
+    ) -> None:
         self.values = list(values)
         self.shape = (len(self.values),) if shape is None else shape
         self.dtype = dtype
+        self.grad = grad
+        self.parameter = parameter
+        self.hooks = OrderedDict(hooks or {})
 
     @property
     def data(self) -> bytes:
@@ -72,7 +84,7 @@ def npz(arrays: Mapping[str, Tensor], *, when: tuple[int, int, int, int, int, in
 def checkpoint(value: object, *, name: str = "archive") -> bytes:
     """As torch.save: a zip of a pickle and one file a storage. `value` may hold tensors, dicts, lists, plain values."""
     storages: list[bytes] = []
-    with _torch() as (storage_of, rebuild):
+    with _torch() as (storage_of, rebuild, rebuild_parameter):
 
         class Pickler(pickle.Pickler):
             def persistent_id(self, obj: Any) -> Any:
@@ -86,7 +98,10 @@ def checkpoint(value: object, *, name: str = "archive") -> bytes:
                     return NotImplemented
                 stride = tuple(math.prod(obj.shape[place + 1 :]) for place in range(len(obj.shape)))
                 held = _Storage(obj.dtype, obj.data, len(obj.values))
-                return rebuild, (held, 0, obj.shape, stride, False, OrderedDict())
+                if obj.parameter:
+                    plain = Tensor(obj.values, obj.shape, obj.dtype)
+                    return rebuild_parameter, (plain, obj.grad, obj.hooks)
+                return rebuild, (held, 0, obj.shape, stride, obj.grad, obj.hooks)
 
         pickled = io.BytesIO()
         Pickler(pickled, protocol=2).dump(value)
@@ -112,14 +127,18 @@ def _torch() -> Iterator[Any]:
     def rebuild(*args: object) -> None:
         """Never called."""
 
-    rebuild.__module__, rebuild.__qualname__ = "torch._utils", "_rebuild_tensor_v2"
-    utils._rebuild_tensor_v2 = rebuild  # type: ignore[attr-defined]
+    def rebuild_parameter(*args: object) -> None:
+        """Never called."""
+
+    for name, function in (("_rebuild_tensor_v2", rebuild), ("_rebuild_parameter", rebuild_parameter)):
+        function.__module__, function.__qualname__ = "torch._utils", name
+        setattr(utils, name, function)
     for each in _STORAGES.values():
         setattr(top, each, type(each, (), {"__module__": "torch", "__qualname__": each}))
     before = {name: sys.modules.get(name) for name in ("torch", "torch._utils")}
     sys.modules.update({"torch": top, "torch._utils": utils})
     try:
-        yield (lambda dtype: getattr(top, _STORAGES[dtype])), rebuild
+        yield (lambda dtype: getattr(top, _STORAGES[dtype])), rebuild, rebuild_parameter
     finally:
         for name, module in before.items():
             if module is None:

@@ -121,7 +121,7 @@ class Made:
             wide[..., 1] = one
             one = wide[..., 1]
         elif layout == 3:
-            whole = torch.cat([one.reshape(-1), one.reshape(-1)])
+            whole = torch.cat([torch.zeros_like(one).reshape(-1), one.reshape(-1)])
             one = whole[one.numel() :].view(one.shape)
         elif layout == 4 and kind in FLOATS:
             one = torch.nn.Parameter(one, requires_grad=coin and one.is_floating_point())

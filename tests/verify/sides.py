@@ -12,7 +12,7 @@ from repro_env.flows import results as flow
 from repro_env.flows.results import Globs, Side
 from repro_env.inside.tensors import pairs as inside
 from repro_env.model.run import End, Outcome
-from repro_env.verify import masks, outputs
+from repro_env.verify import outputs
 from repro_env.verify import verdict as judging
 from repro_env.verify.outputs import Answer
 from repro_env.verify.verdict import Promise, Verdict
@@ -22,9 +22,9 @@ BITWISE = Promise(level="bitwise", sentence="expected: bitwise identical")
 NUMERIC = Promise(level="numeric", sentence="expected: numeric")
 
 
-def look(pairs: Sequence[tuple[Path, Path, bool]]) -> tuple[Answer, ...]:
+def look(pairs: Sequence[tuple[Path, Path]]) -> tuple[Answer, ...]:
     """As a run would: through JSON. Without NumPy, which is faster and has a test of its own."""
-    said = [inside.compare(str(left), str(right), None, masks.NAMES if masked else ()) for left, right, masked in pairs]
+    said = [inside.compare(str(left), str(right), None) for left, right in pairs]
     return outputs.answers(msgspec.json.encode(said), len(pairs))
 
 

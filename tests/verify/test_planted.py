@@ -449,6 +449,6 @@ def test_every_weight_of_a_file_counts(tmp_path: Path) -> None:
             one = Tensor(WEIGHT.values, WEIGHT.shape, dtype)
             (tmp_path / "l.npy").write_bytes(npy(one))
             (tmp_path / "r.npy").write_bytes(npy(one.next(at, (-1) ** at)))
-            (answer,) = sides.look([(tmp_path / "l.npy", tmp_path / "r.npy", True)])
+            (answer,) = sides.look([(tmp_path / "l.npy", tmp_path / "r.npy")])
             (found,) = answer.different
             assert (found.differing, found.ulp, found.at) == (1, 1, (at // 6, at % 6))

@@ -1,7 +1,7 @@
 """NumPy's arrays: their elements, and how pickles hold them."""
 
 from .dtypes import KINDS, NUMPY, PARTS
-from .standins import Array, Dtype
+from .standins import Array, Dtype, Text
 from .tensor import Storage, Tensor, sized, strided
 from .unreadable import UnreadableError
 
@@ -29,7 +29,8 @@ def buffered(data: object, dtype: object, shape: object, order: object, *axes: o
 def scalar(dtype: object, data: object = None, *more: object) -> "Tensor | None":
     """A NumPy scalar as a tensor without dimensions."""
     code = code_of(dtype) if isinstance(dtype, Dtype) and isinstance(data, bytes) and not more else None
-    return None if code is None else _exact(code, (), False, memoryview(data))  # type: ignore[arg-type]
+    found = None if code is None else _exact(code, (), False, memoryview(data))  # type: ignore[arg-type]
+    return found and found.with_facts({"class": Text("numpy scalar")})
 
 
 def code_of(one: "Dtype") -> "str | None":
@@ -60,16 +61,19 @@ def elements(code: str, shape: "tuple[int, ...]", fortran: bool, data: "memoryvi
     if len(data) < count * width:
         raise UnreadableError("has an array that is cut off")
     data = data[: count * width]
+    facts = {}  # type: dict[str, object]
     if code[0] == ">":
+        facts["byte order"] = Text("big-endian")
         part = KINDS[PARTS.get(dtype, dtype)][0]
         swapped, whole = bytearray(len(data)), bytes(data)
         for number in range(part):
             swapped[number::part] = whole[part - 1 - number :: part]
         data = memoryview(bytes(swapped))
-    if not fortran or len(shape) < 2:
-        return Tensor(dtype, shape, data)
+    if not fortran:
+        return Tensor(dtype, shape, data, facts)
+    facts["memory order"] = Text("Fortran")
     stride, step = [], 1
     for size in shape:
         stride.append(step)
         step *= size
-    return strided(Storage(dtype, data), dtype, 0, shape, tuple(stride))
+    return strided(Storage(dtype, data), dtype, 0, shape, tuple(stride)).with_facts(facts)

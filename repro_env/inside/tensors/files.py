@@ -5,12 +5,12 @@ import zipfile
 
 from .archives import zipped
 from .joblibs import unpacked
-from .libraries import CATBOOST, catboost
 from .npy import MAGIC, npy
 from .older import stream
 from .safetensors import safetensors
 from .sqlite import MAGIC as DATABASE
 from .sqlite import database
+from .standins import Known
 
 
 def read(path: str) -> object:
@@ -21,14 +21,13 @@ def read(path: str) -> object:
         return safetensors(data)
     if start == DATABASE:
         return database(path)
-    if start[:4] == CATBOOST:
-        return catboost(data)
     if start[:6] == MAGIC:
         return npy(data)
     if start[:4] == b"PK\x03\x04":
         with open(path, "rb") as file, zipfile.ZipFile(file) as archive:
             return zipped(data, archive)
-    return stream(unpacked(data))
+    plain, facts = unpacked(data)
+    return Known(stream(plain), facts)
 
 
 def _mapped(path: str) -> "memoryview":

@@ -4,6 +4,7 @@ import bz2
 import lzma
 import pickle
 import re
+import time
 import zlib
 from typing import Any, Callable, ClassVar
 
@@ -16,18 +17,33 @@ from .unreadable import UnreadableError
 _NAME = "NumpyArrayWrapper"
 
 
-def unpacked(data: "memoryview") -> "memoryview":
-    """Without the compression that joblib knows; as it is where there is none."""
+def unpacked(data: "memoryview") -> "tuple[memoryview, dict[str, object]]":
+    """Without the compression that joblib knows, and what is said of it; as it is where there is none."""
     start = bytes(data[:6])
     if start[:1] == b"\x78" and (start[0] * 256 + start[1]) % 31 == 0:
-        return memoryview(_whole(zlib.decompressobj(), data))
-    if start[:2] == b"\x1f\x8b":
-        return memoryview(_whole(zlib.decompressobj(31), data))
-    if start[:3] == b"BZh":
-        return memoryview(_whole(bz2.BZ2Decompressor(), data))
-    if start == b"\xfd7zXZ\0" or start[:3] == b"\x5d\0\0":
-        return memoryview(_whole(lzma.LZMADecompressor(), data))
-    return data
+        how, unpacker = "zlib", zlib.decompressobj()  # type: tuple[str, Any]
+    elif start[:2] == b"\x1f\x8b":
+        how, unpacker = "gzip", zlib.decompressobj(31)
+    elif start[:3] == b"BZh":
+        how, unpacker = "bzip2", bz2.BZ2Decompressor()
+    elif start == b"\xfd7zXZ\0" or start[:3] == b"\x5d\0\0":
+        how, unpacker = "lzma", lzma.LZMADecompressor()
+    else:
+        return data, {}
+    facts = {"about compression": Text(how)}  # type: dict[str, object]
+    if how == "gzip":  # RFC 1952, 2.3
+        if data[3] & ~8:
+            raise UnreadableError("has a header of gzip that is not read here")
+        facts["about time"] = utc(int.from_bytes(data[4:8], "little"))
+        facts["about header"] = Text(bytes(data[8:10]).hex())
+        if data[3]:
+            facts["about file name"] = bytes(data[10 : 10 + 4096]).partition(b"\0")[0].decode("latin-1")
+    return memoryview(_whole(unpacker, data)), facts
+
+
+def utc(second: int) -> str:
+    """A time in seconds since 1970, as `YYYY-MM-DD HH:MM:SS`."""
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.gmtime(second))
 
 
 def _whole(one: Any, data: "memoryview") -> bytes:

@@ -36,16 +36,18 @@ def _one(data: "memoryview") -> "tuple[object, memoryview]":
     if size > _HEADER:
         raise UnreadableError("has a header that is too long")
     header: Any = ast.literal_eval(bytes(data[8 + width : 8 + width + size]).decode("utf-8" if version > 2 else "latin-1"))
+    if set(header) != {"descr", "shape", "fortran_order"}:
+        raise UnreadableError("has an array that is not described as NumPy does")
     body = data[8 + width + size :]
     code, shape, fortran = header["descr"], tuple(header["shape"]), bool(header["fortran_order"])
+    about = {"descr": repr(code), "shape": shape, "fortran_order": fortran}  # type: dict[str, object]
     found = elements(code, shape, fortran, body) if isinstance(code, str) else None
     if found is not None:
         return found, body[len(found.data) :]
     if isinstance(code, str) and code.lstrip("<>|=") == "O":
         file = io.BytesIO(bytes(body))
-        one = Reader(file, nested=stream).load()
-        return one, body[file.tell() :]
-    about = {"descr": repr(code), "shape": shape, "fortran_order": fortran}
+        about["objects"] = Reader(file, nested=stream).load()
+        return about, body[file.tell() :]
     # Where it is not known how long an element is, all that follows belongs to them.
     size = _itemsize(code)
     end = len(body) if size is None else size * sized(shape)

@@ -6,8 +6,8 @@ from typing import Any, Callable
 
 from .arrays import buffered, scalar
 from .dtypes import DTYPES, QUANTIZED, STORAGES, width
-from .standins import Array, Default, Dtype, Opaque, Ordered, Text, opaque
-from .tensor import Storage, Tensor, flipped, strided
+from .standins import Array, Default, Dtype, Known, Opaque, Ordered, Text, opaque
+from .tensor import Storage, Tensor, contiguous, flipped, strided
 
 
 class Reader(pickle.Unpickler):
@@ -41,12 +41,14 @@ class Reader(pickle.Unpickler):
         dtype = STORAGES.get(name) or DTYPES.get(name)
         if dtype is None:
             data = self._storages(str(pid[2]), QUANTIZED.get(name, 1))
-            return opaque("storage." + name)(Tensor("bytes", (len(data),), data))
-        data = self._storages(str(pid[2]), width(dtype))
+            return opaque("storage." + name)(Tensor("bytes", (len(data),), data), str(pid[3]))
+        whole = data = self._storages(str(pid[2]), width(dtype))
+        start = 0
         if len(pid) > 5 and isinstance(pid[5], tuple):  # a part of a storage, in the older format
             _, offset, size = pid[5]
-            data = data[offset * width(dtype) : (offset + size) * width(dtype)]
-        return Storage(dtype, data)
+            start = offset * width(dtype)
+            data = data[start : start + size * width(dtype)]
+        return Storage(dtype, data, whole, start, str(pid[3]))
 
 
 class JoblibError(Exception):
@@ -60,10 +62,10 @@ def named(module: str, name: str, nested: "Callable[[memoryview], object] | None
     top = module.partition(".")[0]
     if top == "torch" and name in _TORCH and module in ("torch._utils", "torch._tensor", "torch.storage"):
         return _TORCH[name]
-    if top == "numpy" and name in _NUMPY:
+    if name in _NUMPY and module in ("numpy", *("numpy.%s.%s" % (core, part) for core in ("core", "_core") for part in _PARTS)):
         return _NUMPY[name]
     if top == "pathlib" and name in ("PosixPath", "WindowsPath", "PurePosixPath", "PureWindowsPath", "Path", "PurePath"):
-        return _path
+        return partial(_path, opaque("pathlib." + name))
     if (module, name) in _PLAIN:
         return _PLAIN[module, name]
     return opaque("%s.%s" % (module, name))
@@ -71,10 +73,9 @@ def named(module: str, name: str, nested: "Callable[[memoryview], object] | None
 
 def _tensor_v2(storage: object, offset: int, size: "tuple[int, ...]", stride: "tuple[int, ...]", *more: object) -> object:
     """`more`: whether a gradient is wanted, hooks, and what is still to be done to the elements."""
-    metadata = more[2] if len(more) > 2 else None
-    if not isinstance(storage, Storage) or len(more) > 3:
-        return opaque("torch._utils._rebuild_tensor_v2")(storage, offset, size, stride, metadata)
-    return _turned(strided(storage, storage.dtype, offset, tuple(size), tuple(stride)), metadata)
+    if not isinstance(storage, Storage) or not 2 <= len(more) <= 3:
+        return opaque("torch._utils._rebuild_tensor_v2")(storage, offset, size, stride, *more)
+    return _tensor(storage, storage.dtype, offset, size, stride, *more)
 
 
 def _tensor_v3(
@@ -82,41 +83,59 @@ def _tensor_v3(
     offset: int,
     size: "tuple[int, ...]",
     stride: "tuple[int, ...]",
-    _grad: object,
-    _hooks: object,
+    grad: object,
+    hooks: object,
     dtype: object,
     *more: object,
 ) -> object:
     name = getattr(dtype, "name", "").rpartition(".")[2]
     if not isinstance(storage, Storage) or name not in DTYPES or len(more) > 1:
-        return opaque("torch._utils._rebuild_tensor_v3")(storage, offset, size, stride, dtype, *more)
-    return _turned(strided(storage, DTYPES[name], offset, tuple(size), tuple(stride)), more[0] if more else None)
+        return opaque("torch._utils._rebuild_tensor_v3")(storage, offset, size, stride, grad, hooks, dtype, *more)
+    return _tensor(storage, DTYPES[name], offset, size, stride, grad, hooks, *more)
 
 
-def _turned(one: Tensor, metadata: object) -> object:
-    """With what torch left to be done: a conjugate, or a minus. Anything else that is said of it stays beside it."""
-    left = dict(metadata) if isinstance(metadata, dict) else {"metadata": metadata} if metadata else {}
-    if left.pop("conj", False):
-        one = flipped(one, conjugate=True)
-    if left.pop("neg", False):
-        one = flipped(one, conjugate=False)
-    return opaque("torch.Tensor")(one, left) if left else one
+def _tensor(
+    storage: Storage,
+    dtype: str,
+    offset: int,
+    size: "tuple[int, ...]",
+    stride: "tuple[int, ...]",
+    grad: object,
+    hooks: object,
+    metadata: object = None,
+) -> Tensor:
+    """`metadata`: what torch left to be done to the elements (a conjugate, a minus), and anything else."""
+    made = strided(storage, dtype, offset, tuple(size), tuple(stride))
+    if isinstance(metadata, dict) and metadata.get("conj"):
+        made = flipped(made, conjugate=True)
+    if isinstance(metadata, dict) and metadata.get("neg"):
+        made = flipped(made, conjugate=False)
+    facts = {"class": Text("torch.Tensor"), "requires_grad": grad}  # type: dict[str, object]
+    if not contiguous(size, stride):
+        facts["strides"] = Text(str(tuple(stride)))
+    if storage.device != "cpu":
+        facts["device"] = storage.device
+    more = {"hooks": hooks, "metadata": metadata}
+    return made.with_facts({**facts, **{name: value for name, value in more.items() if value}})
 
 
 def _subclass(function: object, kind: object, args: object, state: object = None) -> object:
     """A tensor of a class of someone's own, or with attributes."""
     made = function(*args) if callable(function) and not isinstance(function, Opaque) and isinstance(args, tuple) else args
-    if getattr(kind, "name", "") in ("torch.Tensor", "torch._tensor.Tensor", "torch.nn.parameter.Parameter") and not state:
-        return made
-    return opaque("tensor")(made, kind, state)
+    return _more(made, kind if not hasattr(kind, "name") else Text(kind.name), {"state": state} if state else {})
 
 
-def _parameter(data: object, *_: object) -> object:
-    return data
+def _parameter(data: object, grad: object = None, hooks: object = None, state: object = None) -> object:
+    more = {"hooks": hooks, "state": state}
+    facts = {"requires_grad": grad, **{name: value for name, value in more.items() if value}}
+    return _more(data, Text("torch.nn.parameter.Parameter"), facts)
 
 
-def _parameter_with_state(data: object, _grad: object, _hooks: object, state: object = None) -> object:
-    return opaque("torch.nn.parameter.Parameter")(data, state) if state else data
+def _more(value: object, kind: object, facts: "dict[str, object]") -> object:
+    """A tensor, or what stands for one, of which more is said."""
+    if isinstance(value, Tensor):
+        return value.with_facts({**facts, "class": kind})
+    return Known(value, {"about " + name: fact for name, fact in {**facts, "tensor class": kind}.items()})
 
 
 def _load_from_bytes(nested: "Callable[[memoryview], object]", data: object) -> object:
@@ -146,10 +165,10 @@ def _encode(text: object, coding: object = None, *more: object) -> object:
     return opaque("_codecs.encode")(text, coding, *more)
 
 
-def _path(*parts: object) -> object:
+def _path(kind: "type[Opaque]", *parts: object) -> object:
     if not all(isinstance(part, str) for part in parts):
-        return opaque("pathlib.Path")(*parts)
-    return Text("path " + "/".join(parts).replace("//", "/", 1))  # type: ignore[arg-type]
+        return kind(*parts)
+    return kind("/".join(parts).replace("//", "/", 1))  # type: ignore[arg-type]
 
 
 def _moment(*args: object) -> object:
@@ -169,9 +188,10 @@ _TORCH = {
     "_rebuild_tensor_v2": _tensor_v2,
     "_rebuild_tensor_v3": _tensor_v3,
     "_rebuild_parameter": _parameter,
-    "_rebuild_parameter_with_state": _parameter_with_state,
+    "_rebuild_parameter_with_state": _parameter,
     "_rebuild_from_type_v2": _subclass,
 }
+_PARTS = ("multiarray", "numeric")
 _NUMPY = {"_reconstruct": _reconstruct, "_frombuffer": _buffered, "scalar": _scalar, "ndarray": Array, "dtype": Dtype}
 _PLAIN = {
     ("collections", "OrderedDict"): Ordered,

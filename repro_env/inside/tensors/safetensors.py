@@ -4,6 +4,7 @@ import json
 import struct
 
 from .dtypes import KINDS
+from .standins import Known, Order
 from .tensor import Tensor, sized
 from .unreadable import UnreadableError
 
@@ -29,22 +30,24 @@ def safetensors(data: "memoryview") -> object:
         begin, end = one["data_offsets"]
         if type(begin) is not int or type(end) is not int or not 0 <= begin <= end <= len(body):
             raise UnreadableError("has a tensor outside of the file")
-        places.append((begin, end))
+        places.append((begin, end, name))
         dtype, shape = one["dtype"], tuple(one["shape"])
         count = sized(shape)
         if dtype in KINDS and count * KINDS[dtype][0] != end - begin:
             raise UnreadableError("has a tensor of another size than its shape")
         if not isinstance(dtype, str):
             raise UnreadableError("has a tensor of no kind")
-        made[name] = Tensor(dtype, shape, body[begin:end])
+        facts = {key: one[key] for key in one if key not in ("dtype", "shape", "data_offsets")}
+        made[name] = Tensor(dtype, shape, body[begin:end], facts)
     at = 0
-    for begin, end in sorted(places):
+    places.sort()
+    for begin, end, _ in places:
         if begin != at:
             raise UnreadableError("has bytes that belong to no tensor, or to two")
         at = end
     if at != len(body):
         raise UnreadableError("has bytes after its last tensor")
-    return made
+    return Known(made, {"about data order": Order(name for *_, name in places)})
 
 
 def _once(pairs: "list[tuple[str, object]]") -> "dict[str, object]":

@@ -4,6 +4,7 @@ import os
 from typing import Any
 from urllib.parse import quote
 
+from .standins import Known, Order, Parts, Row, Text
 from .unreadable import UnreadableError
 
 MAGIC = b"SQLite f"
@@ -11,12 +12,11 @@ _ROWS = 1000000
 """Rows of one database that are looked at."""
 
 
-class Database(dict):  # type: ignore[type-arg]
-    """{table: [{column: value}]}, rows in the order in which they were inserted, and what was said to make tables, indices and views."""
+def database(path: str) -> Known:
+    """{table: [{column: value}]}, rows in the order of their numbers, and the SQL of tables, indices, views and triggers.
 
-
-def database(path: str) -> Database:
-    """Raises `UnreadableError` for one that is damaged, or of which a part is in another file."""
+    Raises `UnreadableError` for one that is damaged, or of which a part is in another file.
+    """
     try:
         import sqlite3
     except ImportError:
@@ -37,33 +37,33 @@ def database(path: str) -> Database:
         opened.close()
 
 
-def _read(opened: Any) -> Database:
+def _read(opened: Any) -> Known:
     ((whole,),) = opened.execute("PRAGMA integrity_check(1)").fetchall()
     if whole != "ok":
         raise UnreadableError("is a damaged SQLite database: %s" % whole)
     if opened.execute("PRAGMA encoding").fetchone()[0] != "UTF-8":  # what is no UTF-16 in it would be shown as something else
         raise UnreadableError("is an SQLite database in UTF-16, which is not read here")
-    made = Database()
+    facts = {}  # type: dict[str, object]
     for name in ("user_version", "application_id"):
-        made["(%s)" % name] = opened.execute("PRAGMA %s" % name).fetchone()[0]
+        facts["about " + name] = opened.execute("PRAGMA %s" % name).fetchone()[0]
     every = opened.execute("SELECT type, name, sql, rootpage FROM sqlite_master ORDER BY type, name, tbl_name").fetchall()
-    said = [one[:3] for one in every]
-    # Of a table its columns: libraries write its constraints in the order of a set. What a virtual one shows is made by a program;
-    # its own tables are among the others.
+    # What a virtual table shows is made by a program; its own tables are among the others.
     virtual = {name: page for kind, name, sql, page in every if kind == "table" and sql.upper().startswith("CREATE VIRTUAL")}
     if any(virtual.values()):
         raise UnreadableError("is a damaged SQLite database: a virtual table has rows of its own")
-    tables = [name for kind, name, _ in said if kind == "table" and name not in virtual]
-    made["(schema)"] = ["%s %s: %s" % one for one in said if one[0] != "table" or one[1] not in tables]
+    made = {}  # type: dict[str, object]
     left = [_ROWS]
-    for name in tables:
-        quoted = '"%s"' % name.replace('"', '""')
-        if name in made or "(columns of %s)" % name in made:
-            raise UnreadableError("is an SQLite database with a table that is named as what is said of others: %s" % name)
-        columns = [one[1:] for one in opened.execute("PRAGMA table_xinfo(%s)" % quoted)]
-        made["(columns of %s)" % name] = columns
-        made[name] = list(_rows(opened, quoted, [one[0].lower() for one in columns], left))
-    return made
+    for kind, name, sql, _ in every:
+        lines = [line.strip().rstrip(",") for line in (sql or "").split("\n")]
+        # Libraries write constraints in the order of a set: the order of lines is a value of its own.
+        said = Known(Text("\n".join(sorted(lines))), {"about order": Order(lines)})
+        rows = Parts()  # type: object
+        if kind == "table" and name not in virtual:
+            quoted = '"%s"' % name.replace('"', '""')
+            columns = [one[1].lower() for one in opened.execute("PRAGMA table_xinfo(%s)" % quoted)]
+            rows = list(_rows(opened, quoted, columns, left))
+        made["key " + name] = Known(rows, {"about %s" % kind: said})
+    return Known(Parts(made), facts)
 
 
 def _rows(opened: Any, quoted: str, taken: "list[str]", left: "list[int]") -> Any:
@@ -77,7 +77,7 @@ def _rows(opened: Any, quoted: str, taken: "list[str]", left: "list[int]") -> An
         left[0] -= 1
         if left[0] < 0:
             raise UnreadableError("is an SQLite database of more rows than are looked at")
-        yield dict(zip(names, row))  # noqa: B905
+        yield Row(zip(names, row))  # noqa: B905
 
 
 def _text(data: bytes) -> str:

@@ -1,4 +1,4 @@
-"""What stands for objects in a pickle: nothing that a pickle names is imported, so nothing of it runs."""
+"""What stands for objects in a pickle (nothing that a pickle names is imported, so nothing of it runs), and kinds of values of ours."""
 
 
 class Opaque:
@@ -41,8 +41,9 @@ def opaque(name: str) -> "type[Opaque]":
 
 
 class Ordered(dict):  # type: ignore[type-arg]
-    """`collections.OrderedDict` and the like; torch hangs a `_metadata` on it, which says nothing of values."""
+    """`collections.OrderedDict`; torch keeps the versions of modules in an attribute of it."""
 
+    name = "collections.OrderedDict"
     state = None  # type: object
 
     def __init__(self, *args: object) -> None:
@@ -51,11 +52,13 @@ class Ordered(dict):  # type: ignore[type-arg]
             dict.update(self, args[0])
 
     def __setstate__(self, state: object) -> None:
-        self.state = {key: state[key] for key in state if key != "_metadata"} or None if isinstance(state, dict) else state
+        self.state = state
 
 
 class Default(Ordered):
     """`collections.defaultdict`; what it makes of a key that is not there counts as its state."""
+
+    name = "collections.defaultdict"
 
     def __init__(self, *args: object) -> None:
         Ordered.__init__(self, *args[1:])
@@ -78,3 +81,35 @@ class Text(str):
     """Says what an object is, as another object's own text does not."""
 
     __slots__ = ()
+
+
+class Number(str):
+    """A number of JSON, as it is written."""
+
+    __slots__ = ()
+
+
+class Known:
+    """A value, and what a file says of it: `parts`, by the steps that lead to them (see `leaves.Place`)."""
+
+    __slots__ = ("parts", "value")
+
+    def __init__(self, value: object, parts: "dict[str, object]") -> None:
+        self.value = value
+        self.parts = parts
+
+
+class Parts(dict):  # type: ignore[type-arg]
+    """Things by the steps that lead to them, in the order in which a file has them."""
+
+
+class Row(dict):  # type: ignore[type-arg]
+    """A row of a table, whose columns have the order of the table."""
+
+
+class Lines(list):  # type: ignore[type-arg]
+    """The lines of a text."""
+
+
+class Order(list):  # type: ignore[type-arg]
+    """Names whose order counts."""

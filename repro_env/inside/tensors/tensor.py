@@ -2,7 +2,7 @@
 
 import itertools
 import struct
-from typing import Any
+from typing import Any, Sequence
 
 from .dtypes import KINDS, PARTS
 from .unreadable import UnreadableError
@@ -10,27 +10,47 @@ from .unreadable import UnreadableError
 _WIDER = 64
 _SMALL = 256 << 20
 """Bytes. A view that repeats its storage more than `_WIDER` times and is larger than this is not spelled out."""
+_SPANS = 1 << 20
+"""Of a view with gaps and more elements than this, it is not told which elements of its storage it has."""
 
 
 class Tensor:
-    """Elements in C order, little-endian."""
+    """Elements in C order, little-endian. `facts`: what else a file says of them, by name."""
 
-    __slots__ = ("data", "dtype", "shape")
+    __slots__ = ("covers", "data", "dtype", "facts", "origin", "shape")
 
-    def __init__(self, dtype: str, shape: "tuple[int, ...]", data: "memoryview") -> None:
+    def __init__(
+        self, dtype: str, shape: "tuple[int, ...]", data: "memoryview", facts: "dict[str, object] | None" = None
+    ) -> None:
         self.dtype = dtype
         self.shape = shape
         self.data = data
+        self.facts = facts or {}
+        self.origin = None  # type: object
+        """The memory or object that it is a view of: tensors with the same origin share their elements."""
+        self.covers = []  # type: list[tuple[int, int]]
+        """Bytes of its origin that are its elements: begin, end."""
+
+    def with_facts(self, facts: "dict[str, object]") -> "Tensor":
+        """The same elements, of which more is said."""
+        made = Tensor(self.dtype, self.shape, self.data, {**self.facts, **facts})
+        made.origin, made.covers = self.origin, self.covers
+        return made
 
 
 class Storage:
-    """A flat piece of memory in a file that torch.save wrote."""
+    """A flat piece of memory in a file that torch.save wrote: `data`, which begins `start` bytes into `origin`."""
 
-    __slots__ = ("data", "dtype")
+    __slots__ = ("data", "device", "dtype", "origin", "start")
 
-    def __init__(self, dtype: str, data: "memoryview") -> None:
+    def __init__(
+        self, dtype: str, data: "memoryview", origin: "memoryview | None" = None, start: int = 0, device: str = "cpu"
+    ) -> None:
         self.dtype = dtype
         self.data = data
+        self.origin = data if origin is None else origin
+        self.start = start
+        self.device = device
 
 
 def sized(shape: "tuple[int, ...]") -> int:
@@ -52,16 +72,31 @@ def strided(storage: Storage, dtype: str, offset: int, shape: "tuple[int, ...]",
     last = offset + sum((size - 1) * step for size, step in zip(shape, stride)) if count else offset  # noqa: B905
     if count and (last + 1) * width > len(storage.data):
         raise UnreadableError("has a tensor that is larger than its storage")
-    wanted, dense = 1, True
+    if contiguous(shape, stride):
+        made = Tensor(dtype, shape, storage.data[offset * width : (offset + count) * width])
+    elif count * width > max(len(storage.data) * _WIDER, _SMALL):
+        raise UnreadableError("has a tensor that is far larger than its storage")
+    else:
+        made = Tensor(dtype, shape, _spelled(storage.data, width, offset, shape, stride))
+    made.origin = storage.origin
+    order = sorted(range(len(shape)), key=lambda axis: (-stride[axis], -shape[axis]))
+    if contiguous([shape[axis] for axis in order], [stride[axis] for axis in order]):
+        made.covers = [(storage.start + offset * width, storage.start + (offset + count) * width)]
+    elif count <= _SPANS:
+        axes = [range(0, size * step, step) if step else [0] for size, step in zip(shape, stride)]  # noqa: B905
+        starts = (storage.start + (offset + sum(place)) * width for place in itertools.product(*axes))
+        made.covers = [(start, start + width) for start in starts]
+    return made
+
+
+def contiguous(shape: "Sequence[int]", stride: "Sequence[int]") -> bool:
+    """Whether elements lie one after the other, in C order."""
+    wanted = 1
     for size, step in zip(reversed(shape), reversed(stride)):  # noqa: B905
         if size != 1 and step != wanted:
-            dense = False
+            return 0 in shape
         wanted *= size
-    if dense or not count:
-        return Tensor(dtype, shape, storage.data[offset * width : (offset + count) * width])
-    if count * width > max(len(storage.data) * _WIDER, _SMALL):
-        raise UnreadableError("has a tensor that is far larger than its storage")
-    return Tensor(dtype, shape, _spelled(storage.data, width, offset, shape, stride))
+    return True
 
 
 def _spelled(data: "memoryview", width: int, offset: int, shape: "tuple[int, ...]", stride: "tuple[int, ...]") -> "memoryview":
@@ -92,11 +127,13 @@ def flipped(one: Tensor, *, conjugate: bool) -> Tensor:
     width = KINDS[dtype][0]
     if KINDS[dtype][1] not in ("f", "b") or (conjugate and dtype == one.dtype):
         raise UnreadableError("has a tensor whose sign is to be turned, and it has none")
-    turned = bytes(code ^ 128 for code in range(256))
+    flip = bytes(code ^ 128 for code in range(256))
     made = bytearray(one.data)
     start, step = (2 * width - 1, 2 * width) if conjugate else (width - 1, width)
-    made[start::step] = made[start::step].translate(turned)
-    return Tensor(one.dtype, one.shape, memoryview(bytes(made)))
+    made[start::step] = made[start::step].translate(flip)
+    turned = Tensor(one.dtype, one.shape, memoryview(bytes(made)), one.facts)
+    turned.origin, turned.covers = one.origin, one.covers
+    return turned
 
 
 def equal(one: "memoryview", other: "memoryview") -> bool:
