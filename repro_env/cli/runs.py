@@ -86,8 +86,7 @@ def show(
         verdict = None
     if json:
         facts = {"folder": str(run.folder), "state": run.state, "intact": run.intact, "start": run.start, "end": run.end}
-        facts["verified"] = verdict
-        say.json_result({**facts, "tags": list(annotation.tags(said)), "annotations": list(said)})
+        say.json_result({**facts, "verified": verdict, "tags": list(annotation.tags(said)), "annotations": list(said)})
         return
     for line in runpage.lines(run, said, verdict, whole=all_):
         say.result(say.visible(line))

@@ -10,8 +10,11 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
 from repro_env.io.files import atomic_write, read_regular
 from repro_env.model.errors import UsageError
+from repro_env.verify.compared import File
 from repro_env.verify.ignore import Ignore, parse
 
 if sys.version_info >= (3, 11):
@@ -25,6 +28,33 @@ _LARGEST = 4 << 20
 _HEADER = re.compile(r"^[ \t]*\[[ \t]*tool[ \t]*\.[ \t]*repro-env[ \t]*\.[ \t]*verify[ \t]*\][ \t]*(?:#.*)?\r?\n", re.MULTILINE)
 _ARRAY = re.compile(r"^[ \t]*ignore[ \t]*=[ \t]*\[", re.MULTILINE)
 _ARRAY_END = re.compile(r"^[ \t]*\]", re.MULTILINE)
+
+
+class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of the wish to accept all that differs."""
+
+    path: Path
+    texts: tuple[str, ...]
+    """The texts that were written, sorted; none where anything was refused."""
+    refused: tuple[str, ...]
+    """What no field can accept, each with its reason."""
+
+
+def project(runs: Path, spec: Path) -> Path:
+    """The directory whose pyproject.toml speaks for a run: above its `runs`, or, where only that has the file, above its spec's."""
+    return next((above for above in (runs.parent, spec.parent) if (above / NAME).is_file()), runs.parent)
+
+
+def accept(project: Path, files: Iterable[File], problem: str) -> Accepted:
+    """Write the texts that accept every difference of the results, or none of them where one cannot be accepted.
+
+    `problem`: what makes the runs different whatever their files are; empty for none. Raises as `add`.
+    """
+    differing = [file for file in files if file.kind == "result" and file.level not in ("bitwise", "equal except for")]
+    refused = tuple(f"{file.path or file.now}: {file.why}" for file in differing if not file.accept)
+    refused += (problem,) if problem else ()
+    texts = () if refused else add(project, (text for file in differing for text in file.accept))
+    return Accepted(path=project / NAME, texts=texts, refused=refused)
 
 
 def ignores(project: Path) -> tuple[Ignore, ...]:
