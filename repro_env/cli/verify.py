@@ -162,7 +162,7 @@ def command(
         page = Page.of_stdout(most=None if all_ or accept else _SHOWN)
         show(page, done)
         if accepted is not None:
-            _show_accepted(page, accepted)
+            _show_accepted(page, accepted, done.verdict)
         page.print()
     _keep(done, whole=all_)
     if done.folder is None and done.verdict.files and not done.verdict.same:
@@ -301,11 +301,17 @@ def _files(page: Page, title: str, files: Sequence[File]) -> None:
         page.text(f"and {len(differing) - _SHOWN:,} more (--all shows them)")
 
 
-def _show_accepted(page: Page, accepted: Accepted) -> None:
+def _show_accepted(page: Page, accepted: Accepted, found: Verdict) -> None:
+    from repro_env.verify.ignore import example
+
     if accepted.refused:
         page.heading("nothing was accepted", "these differences are in no field that can be named")
         page.table([(line,) for line in accepted.refused], "--all shows them")
-    else:
-        page.heading("accepted", f"{len(accepted.texts):,} lines were written to {accepted.path}; run verify again")
-        for text in accepted.texts:
-            page.text(text)
+        return
+    page.heading("accepted", f"{len(accepted.texts):,} lines were written to {accepted.path}; run verify again")
+    rows = []
+    for text in accepted.texts:
+        values = (example(text, file.shown) for file in found.files if text in file.accept)
+        then, now = next(filter(None, values), ("", ""))
+        rows.append((text, f"{then} -> {now}" if then or now else "(its values are not among the lines above)"))
+    page.table(rows, "--all shows them")

@@ -175,6 +175,21 @@ def accept_line(file: str, then: str, now: str) -> tuple[str, ...]:
     return found if then == now else ()
 
 
+def example(text: str, lines: Sequence[str]) -> tuple[str, str] | None:
+    """The two values of a difference that the text accepts, of lines `- PLACE: then`, `+ PLACE: now`; None where there is none."""
+    ignore = parse(text)
+    for old, new in zip(lines, lines[1:], strict=False):
+        if old[:2] != "- " or new[:2] != "+ ":
+            continue
+        then, now = old[2:], new[2:]
+        if HOLE in (ignore.place or ""):
+            if ignore.blank(then)[0] == ignore.blank(now)[0]:
+                return then, now
+        elif ignore.matches_place(then.partition(": ")[0].rpartition(", ")[2]):
+            return then.partition(": ")[2], now.partition(": ")[2]
+    return None
+
+
 def _emptied(then: str, now: str) -> str:
     """The word with `{}` for what differs, widened to whole numbers and names; a unit behind a number stays."""
     most = min(len(then), len(now))
