@@ -13,6 +13,7 @@ difference that was found. Pure.
 from __future__ import annotations
 
 import glob
+import itertools
 import re
 from collections.abc import Iterator, Sequence
 from functools import cached_property
@@ -178,7 +179,7 @@ def accept_line(file: str, then: str, now: str) -> tuple[str, ...]:
 def example(text: str, lines: Sequence[str]) -> tuple[str, str] | None:
     """The two values of a difference that the text accepts, of lines `- PLACE: then`, `+ PLACE: now`; None where there is none."""
     ignore = parse(text)
-    for old, new in zip(lines, lines[1:], strict=False):
+    for old, new in itertools.pairwise(lines):
         if old[:2] != "- " or new[:2] != "+ ":
             continue
         then, now = old[2:], new[2:]
