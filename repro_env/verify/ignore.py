@@ -26,7 +26,8 @@ from repro_env.verify.kinds import matches
 
 Source = Literal["--ignore", "pyproject.toml"]
 HOLE = "{}"
-_WORD = re.compile(r"\S+")
+_WORD = re.compile(r"\0[^\0]*\0|[^\s\0]+")
+"""A word; or, between two NUL characters, something that evidence explains (`evidence.bare`), which no text can name."""
 _SPACE = re.compile(r"\s")
 _HINT = "write FILE or FILE:PLACE, for example '*.log', 'metrics.json:train_runtime' or 'train.log:took {}s'"
 
@@ -142,7 +143,8 @@ def accept_line(file: str, then: str, now: str) -> tuple[str, ...]:
     """The texts that together accept the difference of two lines; none where the lines have too little in common.
 
     A word that differs becomes `{}`. What is attached to it on both sides stays (`took=12.5s` gives `took={}s`), and so does
-    the text before it, back to the last word with a letter or digit.
+    the text before it, back to the last word with a letter or digit. What stands between two NUL characters in both lines is
+    explained already, and no part of a text.
     """
     old, new = list(_WORD.finditer(then)), list(_WORD.finditer(now))
     if then == now or HOLE in then or len(old) != len(new):
@@ -162,6 +164,8 @@ def accept_line(file: str, then: str, now: str) -> tuple[str, ...]:
             pattern += before + _emptied(old[index][0], new[index][0])
         first = number
         while first > start and not re.search(r"\w", then[old[first].start() : old[number].start()]):
+            if "\0" in then[old[first - 1].start() : old[first].start()]:
+                break
             first -= 1
         pattern = then[old[first].start() : old[number].start()] + pattern
         if not re.search(r"\w", pattern.replace(HOLE, "")) and end < len(old):
