@@ -40,17 +40,21 @@ The levels:
   different         anything else, and a result that is missing or new
 
 A difference has a reason if both values were their own run's (a time between its start and its end, its run ID, directory or
-host name, an ID that it drew), if a library is known to write the field (`repro_env/verify/fields.toml`), or if you say so.
-Durations and speeds have no reason of their own: accept them once. The level to expect is printed before the run starts.
+host name, an ID that it drew), if a library is known to write the field, or if you say so with --ignore. Durations and speeds
+differ until you accept them. The level to expect is printed before the run starts.
 
---ignore takes FILE or FILE:PLACE. FILE is a path, a name, a directory or a pattern; write a colon in it as `\\:`. PLACE is a key
-of JSON (`train_runtime` at any depth, or `log_history.*.train_runtime`), a column of CSV, `table.column` of SQLite, or a piece of
-a line of text in which `{}` stands for what may differ. FILE alone leaves the whole file out. The same texts can stand in
-pyproject.toml: `ignore = [...]` below `[tool.repro-env.verify]`. --accept writes those for all that differs there; verify again
-afterwards.
+\b
+  --ignore FILE                 leave out the file: a path, a name, a directory or a pattern
+  --ignore FILE:KEY             a key of JSON at any depth, a dotted path (log_history.*.runtime), a column of CSV
+  --ignore FILE:TABLE.COLUMN    a column of SQLite
+  --ignore 'FILE:took {} s'     a piece of a line of text; {} stands for one word
+  --ignore 'FILE:*'             every value of the file
 
-All files are results. What the command printed (console) is compared and reported, but decides only if you name it with
---result. Ignored files are listed. Code in the files is never run: tensors and databases are read in the sandbox.
+Write a colon in FILE as `\\:`. The same texts are read from `ignore = [...]` in the table [tool.repro-env.verify] of the project's
+pyproject.toml. --accept adds to it all that differs: look at it, and verify again.
+
+All files are results. What the command printed (console) is compared and reported, and decides only if you name it with
+--result. Code in the files is never run: tensors and databases are read in the sandbox.
 
 Directories given with --checkpoints are not touched: the new run works on private copies of their content before the run. The
 verdict is kept in `verified/` of the run's directory.
@@ -72,7 +76,7 @@ def command(
     result: Annotated[
         list[str] | None,
         typer.Option(
-            help="Let these outputs decide, as what the command printed: a path, a name, a directory or a pattern. Repeatable.",
+            help="Let these outputs decide too, for example stdout.log: a path, a name or a pattern. Repeatable.",
             metavar="GLOB",
         ),
     ] = None,
