@@ -21,6 +21,7 @@ from repro_env.flows.execute import Backend, Done, execute, host_facts
 from repro_env.flows.looker import Look, looker
 from repro_env.flows.results import Globs
 from repro_env.flows.runs import where
+from repro_env.model import redact
 from repro_env.model.run import End, RunnerName
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Details, Tell
@@ -28,6 +29,7 @@ from repro_env.run import plan, pycache
 from repro_env.run.bytecode import Module
 from repro_env.store.store import Store
 from repro_env.verify import verdict as judging
+from repro_env.verify.compared import Ignored
 from repro_env.verify.verdict import Here, Promise, Verdict
 
 _NAMED = 3
@@ -154,7 +156,18 @@ def verify(
                 causes=(*judging.causes(end.effective, done.end.effective), *_compiled(more)),
                 first=results.first_step(run.folder, done.folder),
             )
-        return Verified(run=run, verdict=found, folder=kept, project=project, problem=_exit(end, done.end))
+        return Verified(run=run, verdict=_without_secrets(found), folder=kept, project=project, problem=_exit(end, done.end))
+
+
+def _without_secrets(found: Verdict) -> Verdict:
+    """The verdict without ignored values whose place is named as a secret's."""
+
+    def hidden(ignored: Ignored) -> Ignored:
+        then, now = (redact.value(ignored.place, text) for text in (ignored.then, ignored.now))
+        return msgspec.structs.replace(ignored, then=then, now=now)
+
+    files = tuple(msgspec.structs.replace(file, ignored=tuple(map(hidden, file.ignored))) for file in found.files)
+    return msgspec.structs.replace(found, files=files)
 
 
 def _name(number: int) -> str:
