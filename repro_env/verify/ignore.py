@@ -16,7 +16,7 @@ import glob
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from functools import cached_property
+from fnmatch import fnmatchcase
 from typing import Literal
 
 from repro_env.model import redact
@@ -32,7 +32,7 @@ _SPACE = re.compile(r"\s")
 _HINT = "write FILE or FILE:PLACE, for example '*.log', 'metrics.json:train_runtime' or 'train.log:took {}s'"
 
 
-class Ignore(Frozen, frozen=True, dict=True):
+class Ignore(Frozen, frozen=True):
     """One text, parsed."""
 
     file: str
@@ -48,11 +48,14 @@ class Ignore(Frozen, frozen=True, dict=True):
         return path == self.file or matches(path, (self.file,))
 
     def matches_place(self, place: str) -> bool:
-        """Whether it names this key or column. `place`: dotted. A pattern without dots means the last part at any depth."""
+        """Whether it names this key or column. `place`: dotted. A pattern without dots means the last part at any depth.
+
+        In the pattern, only `*` and `?` are special: names of keys have brackets.
+        """
         if self.place is None:
             return False
-        last = place if "." in self.place else place.rpartition(".")[2]
-        return bool(self._place.fullmatch(place) or self._place.fullmatch(last))
+        pattern = self.place.replace("[", "[[]")
+        return fnmatchcase(place, pattern) or ("." not in pattern and fnmatchcase(place.rpartition(".")[2], pattern))
 
     def blank(self, line: str) -> tuple[str, tuple[str, ...]]:
         """The line with `{}` for what may differ, and what stood there."""
@@ -67,12 +70,6 @@ class Ignore(Frozen, frozen=True, dict=True):
             values += [line[left:right] for left, right in ends]
             done = ends[-1][1] + len(pieces[-1])
         return "".join((*made, line[done:])), tuple(values)
-
-    @cached_property
-    def _place(self) -> re.Pattern[str]:
-        """A glob in which only `*` and `?` are special: names of keys have brackets."""
-        text = re.escape(self.place or "").replace(r"\*", ".*").replace(r"\?", ".")
-        return re.compile(text, re.DOTALL)
 
 
 def _found(pieces: Sequence[str], line: str) -> Iterator[tuple[int, list[tuple[int, int]]]]:

@@ -136,6 +136,7 @@ def test_a_long_line_takes_no_longer_than_its_length() -> None:
     ignore = parse("a.log:a{}b{}c{}d")
     began = time.monotonic()
     assert ignore.blank("a" * 1_000_000 + "bc" * 500_000)[1] == ()
+    assert not parse("a.json:" + "*a" * 50 + "b").matches_place("a" * 5_000)
     assert time.monotonic() - began < 5
 
 
