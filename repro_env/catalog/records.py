@@ -8,6 +8,7 @@
         outside/     what it wrote elsewhere, by absolute path
         stdout.log   what it printed (`run.console`)
         trace/       the steps of its training (`exec --trace`)
+        verified/    the verdicts of `verify` (`catalog.verified`)
     runs/latest -> the newest run's folder
 
 A run is running while somebody holds its lock; the kernel frees it when the last process of the run dies.
@@ -42,7 +43,7 @@ TRACE = "trace"
 """In a run's folder: the steps of training, one file a process."""
 LARGEST = 256 << 20
 """Bytes of a record's file that are read; a million outputs are about 150 MB."""
-_DIRECTORIES = ("files", "outside", TRACE, "annotations")
+_DIRECTORIES = ("files", "outside", TRACE, "annotations", "verified")
 _GONE = ".gone-"
 _RESTORE = "a record is never written again: restore it from a copy, or remove the run with `repro-env runs rm`"
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")

@@ -265,7 +265,7 @@ def _compared(report: _Report, answer: dict[str, Any]) -> None:
 def _verified(report: _Report, answer: dict[str, Any]) -> None:
     """Take over what `verify` answered."""
     for file in answer["files"]:
-        if file["kind"] != "volatile" and file["level"] != "bitwise":
+        if file["kind"] == "result" and file["level"] not in ("bitwise", "equal except for"):
             report.rows.append((file["path"] or file["now"], "first run", file["level"] or "not compared", file["why"]))
     level = answer["level"] or "not compared"
     report.steps.append(("verify", answer["sentence"]))

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from repro_env.catalog import annotation, ids, specs
 from repro_env.catalog.annotation import Annotation
 from repro_env.catalog.records import Run
+from repro_env.catalog.verified import Last
 from repro_env.cli import ownseeds, say
 from repro_env.model.run import Count, End, Metric, Number, Parent, Rank
 
@@ -15,10 +16,13 @@ SHOWN = 20
 """Lines of one list, unless all are asked for. Outputs are always all there."""
 
 
-def lines(run: Run, said: Sequence[Annotation], *, whole: bool = False) -> Iterator[str]:
-    """`said`: its annotations, oldest first. `whole`: no list is cut."""
+def lines(run: Run, said: Sequence[Annotation], verdict: Last | None = None, *, whole: bool = False) -> Iterator[str]:
+    """`said`: its annotations, oldest first. `verdict`: of its last verification. `whole`: no list is cut."""
     most = None if whole else SHOWN
     yield from _head(run, said)
+    if verdict is not None:
+        ignored = f", {verdict.ignored:,} difference{'s' * (verdict.ignored != 1)} ignored" if verdict.ignored else ""
+        yield f"verified  {verdict.level}{'' if verdict.same else ', not as expected'} ({verdict.written}{ignored})"
     yield from _began(run)
     if run.end is not None:
         yield from _ended(run.end, most)

@@ -12,6 +12,7 @@ import typer
 from repro_env.cli import app as commands
 from repro_env.cli import say, summary
 from repro_env.cli.options import JsonOption, RunsOption, again
+from repro_env.model.errors import ReproEnvError
 
 if TYPE_CHECKING:
     from repro_env.catalog.index import Summary
@@ -73,16 +74,21 @@ def show(
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.catalog import annotation
+    from repro_env.catalog import annotation, verified
     from repro_env.cli import runpage
 
     run = _find(run_id, runs)
     said = annotation.of(run.folder)
+    try:
+        verdict = verified.last(run.folder)
+    except ReproEnvError as error:  # it is no part of the record
+        say.error(error)
+        verdict = None
     if json:
         facts = {"folder": str(run.folder), "state": run.state, "intact": run.intact, "start": run.start, "end": run.end}
-        say.json_result({**facts, "tags": list(annotation.tags(said)), "annotations": list(said)})
+        say.json_result({**facts, "verified": verdict, "tags": list(annotation.tags(said)), "annotations": list(said)})
         return
-    for line in runpage.lines(run, said, whole=all_):
+    for line in runpage.lines(run, said, verdict, whole=all_):
         say.result(say.visible(line))
     if run.end is not None and run.end.outputs:
         say.say(f"next: repro-env runs get {run.short} --to DIR{again(runs)}")

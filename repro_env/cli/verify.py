@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,8 +18,9 @@ from repro_env.model.errors import UsageError
 
 if TYPE_CHECKING:
     from repro_env.cli.page import Page
+    from repro_env.flows.projectfile import Accepted
     from repro_env.flows.verify import Verified
-    from repro_env.verify.outputs import File
+    from repro_env.verify.compared import File, Ignored
     from repro_env.verify.verdict import Verdict
 
 _HELP = """\
@@ -24,24 +28,43 @@ Run a recorded run again, from its own spec, code, data and seed, and compare th
 
 \b
   repro-env verify latest
-  repro-env verify 1f2e3d4c --result 'metrics/*' --ignore '*.png'
+  repro-env verify 1f2e3d4c --ignore 'metrics.json:train_runtime' --ignore 'train.log:took {} s'
+  repro-env verify --accept
 
-The levels: bitwise (every bit of every result), numeric (rounding: tensors within a relative L2 distance of 0.01, numbers
-in text within 0.001), different. Statistical is never claimed from one run. The level to expect on this machine is printed
-before the run starts. What the command prints is shown with --verbose only. A run that left no results is not run again.
+The levels:
 
-Outputs are results, logs (*.log, TensorBoard's event files ...) or volatile (W&B's own files, profiles ...). Only results
-decide; logs are compared and reported. In text, dates, times, durations, hosts, PIDs and random names are ignored unless the
-file is named with --result; what was ignored is reported. Files of tensors (.safetensors, .pt, .pth, .ckpt, .npz, .npy, .pkl,
-joblib's) are compared tensor by tensor, SQLite databases (MLflow's and Optuna's among them) row by row, in the sandbox; no
-code in them is run.
+\b
+  bitwise           every byte of every result is equal
+  equal except for  every difference has a reason, and is shown with it
+  numeric           only rounding differs: tensors within a relative L2 distance of 0.01, numbers in text within 0.001
+  different         anything else, and a result that is missing or new
 
-Directories given with --checkpoints are not touched: the new run works on private copies of their content before the run.
+A difference has a reason if both values were their own run's (a time between its start and its end, its run ID, directory or
+host name, an ID that it drew), if a library is known to write the field, or if you say so with --ignore. Durations and speeds
+differ until you accept them. The level to expect is printed before the run starts.
+
+\b
+  --ignore FILE                 leave out the file: a path, a name, a directory or a pattern
+  --ignore FILE:KEY             a key of JSON at any depth, a dotted path (log_history.*.runtime), a column of CSV
+  --ignore FILE:TABLE.COLUMN    a column of SQLite
+  --ignore 'FILE:took {} s'     a piece of a line of text; {} stands for one word
+  --ignore 'FILE:*'             every value of the file
+
+Write a colon in FILE as `\\:`. The same texts are read from `ignore = [...]` in the table [tool.repro-env.verify] of the project's
+pyproject.toml. --accept adds to it all that differs: look at it, and verify again.
+
+All files are results. What the command printed (console) is compared and reported, and decides only if you name it with
+--result. Code in the files is never run: tensors and databases are read in the sandbox.
+
+Directories given with --checkpoints are not touched: the new run works on private copies of their content before the run. The
+verdict is kept in `verified/` of the run's directory.
 
 Exit code 0: every result has the expected level. 1: some have not, or nothing was compared. 128 + N: ended by signal N.
 """
 _SHOWN = 10
-"""Files of one kind, unless all are asked for."""
+"""Files of one kind, and texts of --ignore, unless all are asked for."""
+_IGNORED = 50
+"""Lines of ignored differences, unless all are asked for."""
 
 
 def add(app: typer.Typer) -> None:
@@ -52,9 +75,18 @@ def command(
     run: Annotated[str, typer.Argument(help="A short id, the beginning of one, or `latest`.", metavar="RUN")] = "latest",
     result: Annotated[
         list[str] | None,
-        typer.Option(help="Outputs to compare exactly as results: a path, a name, a directory or a pattern.", metavar="GLOB"),
+        typer.Option(
+            help="Let these outputs decide too, for example stdout.log: a path, a name or a pattern. Repeatable.",
+            metavar="GLOB",
+        ),
     ] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="Outputs to leave out of the verdict.", metavar="GLOB")] = None,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(help="Accept differences in this file, or at this place in it. Repeatable.", metavar="FILE[:PLACE]"),
+    ] = None,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Write the --ignore texts for all that differs to pyproject.toml.")
+    ] = False,
     env: Annotated[
         list[str] | None, typer.Option(help="Give a variable of the run again; records hold no values.", metavar="NAME[=VALUE]")
     ] = None,
@@ -102,9 +134,11 @@ def command(
     json: JsonOption = False,
 ) -> None:
     from repro_env.cli.exec import Marked, mount, runner_of, variable
+    from repro_env.cli.page import Page
     from repro_env.flows.results import Globs
     from repro_env.flows.verify import Wanted, verify
     from repro_env.store.store import Store
+    from repro_env.verify.ignore import parse
 
     if source is not None and not source.is_dir():
         raise UsageError("is not a directory", where=f"--source {source}", hint="name the directory that has the code of the run")
@@ -115,7 +149,7 @@ def command(
         runs=None if runs is None else runs.absolute(),
         spec=spec,
         source=None if source is None else source.resolve(),
-        globs=Globs(results=tuple(result or ()), ignored=tuple(ignore or ())),
+        globs=Globs(results=tuple(result or ()), ignored=tuple(parse(text) for text in ignore or ())),
         env=tuple(variable(text) for text in env or ()),
         env_file=None if env_file is None else env_file.absolute(),
         data=tuple(mount(text, "--data") for text in data or ()),
@@ -125,19 +159,47 @@ def command(
         output=say.Screen.level == "verbose",
     )
     done = verify(wanted, store=Store.open(), tell=Marked())
+    accepted = _accept(done) if accept else None
     if json:
-        say.json_result(facts(done))
+        say.json_result({**facts(done), "accepted": [] if accepted is None else list(accepted.texts)})
     else:
-        from repro_env.cli.page import Page
-
-        page = Page.of_stdout(most=None if all_ else _SHOWN)
+        page = Page.of_stdout(most=None if all_ or accept else _SHOWN)
         show(page, done)
+        if accepted is not None:
+            _show_accepted(page, accepted, done.verdict)
         page.print()
+    _keep(done, whole=all_)
     if done.folder is None and done.verdict.files and not done.verdict.same:
         say.say("the outputs of the new run were removed; --keep keeps them")
     if not json:
         say.say(f"next: repro-env runs {after(done)}{again(runs)}")
     raise typer.Exit(128 + done.stopped if done.stopped else 0 if done.verdict.same else 1)
+
+
+def _accept(done: Verified) -> Accepted | None:
+    from repro_env.flows import projectfile
+
+    if done.verdict.same:
+        return None
+    if done.project is None:
+        raise UsageError("nothing was compared, so nothing can be accepted", where="--accept", hint=done.verdict.sentence)
+    return projectfile.accept(done.project, done.verdict.files, done.problem)
+
+
+def _keep(done: Verified, *, whole: bool) -> None:
+    """Keep the verdict beside the run. The verdict stands where that fails."""
+    from repro_env.catalog import verified
+    from repro_env.cli.page import Page
+    from repro_env.model.errors import ReproEnvError
+
+    if done.verdict.level is None:
+        return
+    page = Page(most=None if whole else _SHOWN)
+    show(page, done)
+    try:
+        say.say.detail(f"the verdict is kept in {verified.write(done.run.folder, facts(done), page.lines)}")
+    except ReproEnvError as error:
+        say.say.warn(f"note: the verdict was not kept: {error}")
 
 
 def after(done: Verified) -> str:
@@ -148,8 +210,9 @@ def after(done: Verified) -> str:
 
 
 def facts(done: Verified) -> dict[str, object]:
-    """The object that `--json` prints; its keys are a contract."""
+    """The object that `--json` prints and that is kept beside the run; its keys are a contract."""
     found = done.verdict
+    results = [file for file in found.files if file.kind == "result"]
     return {
         "run": done.run.start.id,
         "folder": str(done.run.folder),
@@ -158,6 +221,9 @@ def facts(done: Verified) -> dict[str, object]:
         "promised": found.promise.level,
         "promise": found.promise.sentence,
         "sentence": found.sentence,
+        "ignored": sum(file.ignored_count for file in results),
+        "reasons": dict(_reasons(results)),
+        "accept": _texts(found),
         "first_step": found.first,
         "causes": list(found.causes),
         "files": list(found.files),
@@ -167,58 +233,89 @@ def facts(done: Verified) -> dict[str, object]:
 
 def show(page: Page, done: Verified) -> None:
     found = done.verdict
+    word, _, about = found.sentence.partition(": ")
+    page.verdict(word, about, "green" if found.same else "red")
     page.row("run", f"{done.run.short} ({done.run.folder})", indent=0)
     page.row("expected", found.promise.sentence.partition(" ")[2], indent=0)
     if done.folder is not None:
         page.row("new run", str(done.folder), indent=0)
-    word, _, about = found.sentence.partition(": ")
-    page.verdict(word, about, "green" if found.same else "red")
     page.row("first step", found.first, indent=0)
     if found.causes and not (found.same and found.level == "bitwise"):
         page.heading("what was in force in one run alone")
-        page.table([(one,) for one in found.causes], "--all shows them")
-    _files(page, found)
+        page.table([(cause,) for cause in found.causes], "--all shows them")
+    _ignored(page, [file for file in found.files if file.kind != "console" or page.whole])
+    _files(page, "results", [file for file in found.files if file.kind == "result"])
+    _files(page, "console, which decides nothing", [file for file in found.files if file.kind == "console"])
+    texts = [] if found.same else _texts(found)
+    if texts:
+        page.heading("to accept what differs", "with these options, or all of them with verify --accept")
+        page.table([(f"--ignore {shlex.quote(text)}",) for text in texts], "--accept writes them to pyproject.toml")
 
 
-def _files(page: Page, found: Verdict) -> None:
-    for title, kind in (("results", "result"), ("logs", "log"), ("volatile, which do not count", "volatile")):
-        mine = [one for one in found.files if one.kind == kind]
-        if not mine:
-            continue
-        moved = [one for one in mine if _moved(one)]
-        equal = [one for one in mine if one.level == "bitwise" and not one.apart] + ([] if page.whole else moved)
-        good = sum(one.level == "bitwise" for one in mine)
-        page.heading(
-            title, f"{good:,} of {len(mine):,} the same" if kind != "volatile" else f"{len(mine):,} file{'s' * (len(mine) != 1)}"
-        )
-        shown = [] if kind == "volatile" else [one for one in mine if one not in equal]
-        # Lines of a log, such as widths of progress bars, are news only where results differ too.
-        brief = kind == "log" and found.same and not page.whole
-        for one in shown if page.whole else shown[:_SHOWN]:
-            _file(page, one, brief=brief)
-        if len(shown) > _SHOWN and not page.whole:
-            page.text(f"and {len(shown) - _SHOWN:,} more (--all shows them)")
-        if kind != "volatile" and moved and not page.whole:
-            one = moved[0]
-            page.text(f"{len(moved):,} bitwise under another path, as {one.path} -> {one.now} (--all shows them)")
+def _texts(found: Verdict) -> list[str]:
+    """The texts of --ignore that accept what differs in results, sorted."""
+    return sorted({text for file in found.files if file.kind == "result" for text in file.accept})
 
 
-def _moved(one: File) -> bool:
-    """Whether nothing about it is another but its path."""
-    from repro_env.verify.compared import renamed
+def _reasons(files: Iterable[File]) -> list[tuple[str, int]]:
+    """Reasons for which differences were ignored, and how often, most often first."""
+    counts = Counter(ignored.reason for file in files for ignored in file.ignored)
+    more = sum(file.ignored_count - len(file.ignored) for file in files)
+    return [*sorted(counts.items(), key=lambda item: (-item[1], item[0])), *([("not listed", more)] if more else [])]
 
-    return one.level == "bitwise" and one.path != one.now and one.apart == renamed(one.path, one.now)
 
-
-def _file(page: Page, one: File, *, brief: bool) -> None:
-    level = one.level or "not compared"
-    brief = brief and bool(one.shown)
-    page.text(f"{one.path or one.now}  {level}" + (f": {one.why}" if one.why else "") + " (--all shows them)" * brief)
-    if brief:
+def _ignored(page: Page, files: Sequence[File]) -> None:
+    """Every difference that does not count, by file, with its reason; the number for each reason in any case."""
+    whole = [file for file in files if file.kind == "ignored"]
+    count = sum(file.ignored_count for file in files)
+    if not count and not whole:
         return
-    for line in one.shown:
-        page.text(line, indent=6)
-    for line in one.apart if page.whole else one.apart[:3]:
-        page.text(f"apart: {line}", indent=6)
-    if len(one.apart) > 3 and not page.whole:
-        page.text(f"apart: and {len(one.apart) - 3:,} more", indent=6)
+    parts = [f"{number:,} {reason}" for reason, number in _reasons(files)]
+    parts += [f"{len(whole):,} whole file{'s' * (len(whole) != 1)}"] if whole else []
+    page.heading("ignored", ", ".join(parts))
+    lines: list[tuple[int, str]] = []
+    for file in files:
+        if file.kind == "ignored":
+            lines.append((2, f"{file.path or file.now}  the whole file: {file.why}"))
+        elif file.ignored:
+            lines.append((2, file.path if file.path == file.now else f"{file.path} -> {file.now}"))
+            lines += [(6, f"{_place(ignored)}{ignored.then} -> {ignored.now} ({ignored.reason})") for ignored in file.ignored]
+    most = len(lines) if page.whole else _IGNORED
+    for indent, line in lines[:most]:
+        page.text(line, indent=indent)
+    if len(lines) > most:
+        page.text(f"and {len(lines) - most:,} more lines (--all shows them)")
+
+
+def _place(ignored: Ignored) -> str:
+    return f"{ignored.place}: " if ignored.place else ""
+
+
+def _files(page: Page, title: str, files: Sequence[File]) -> None:
+    if not files:
+        return
+    differing = [file for file in files if file.level not in ("bitwise", "equal except for")]
+    page.heading(title, f"{len(files) - len(differing):,} of {len(files):,} the same")
+    for file in differing if page.whole else differing[:_SHOWN]:
+        page.text(f"{file.path or file.now}  {file.level or 'not compared'}" + (f": {file.why}" if file.why else ""))
+        # What was printed is news only where it was asked for: with --result it is a result.
+        for line in file.shown if file.kind == "result" or page.whole else ():
+            page.text(line, indent=6)
+    if len(differing) > _SHOWN and not page.whole:
+        page.text(f"and {len(differing) - _SHOWN:,} more (--all shows them)")
+
+
+def _show_accepted(page: Page, accepted: Accepted, found: Verdict) -> None:
+    from repro_env.verify.ignore import example
+
+    if accepted.refused:
+        page.heading("nothing was accepted", "these differences are in no field that can be named")
+        page.table([(line,) for line in accepted.refused], "--all shows them")
+        return
+    page.heading("accepted", f"{len(accepted.texts):,} lines were written to {accepted.path}; run verify again")
+    rows = []
+    for text in accepted.texts:
+        values = (example(text, file.shown) for file in found.files if text in file.accept)
+        then, now = next(filter(None, values), ("", ""))
+        rows.append((text, f"{then} -> {now}" if then or now else "(its values are not among the lines above)"))
+    page.table(rows, "--all shows them")

@@ -1,7 +1,7 @@
 """The story of `repro-env verify`: a recorded run is run again from what it started from, and what it left is compared.
 
-Nothing of the first run is touched: the new one writes into a folder of its own, and works on private copies of what
-lay in its `--checkpoints`. What it needs and is not there any more is a reason to say so, never to go on with something else.
+The record and the outputs of the first run are not touched: the new one writes into a folder of its own, and works on private
+copies of what was in its `--checkpoints`. What it needs and is not there any more is a reason to say so, never to go on with something else.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ import msgspec
 
 from repro_env.catalog import records
 from repro_env.catalog.records import Run
-from repro_env.flows import bytecode, origin, results, siblings, streams
+from repro_env.flows import bytecode, origin, projectfile, results, siblings, streams
 from repro_env.flows.asked import Asked
 from repro_env.flows.execute import Backend, Done, execute, host_facts
 from repro_env.flows.looker import Look, looker
 from repro_env.flows.results import Globs
 from repro_env.flows.runs import where
+from repro_env.model import redact
 from repro_env.model.run import End, RunnerName
 from repro_env.model.spec import Spec
 from repro_env.model.talk import Details, Tell
@@ -28,6 +29,7 @@ from repro_env.run import plan, pycache
 from repro_env.run.bytecode import Module
 from repro_env.store.store import Store
 from repro_env.verify import verdict as judging
+from repro_env.verify.compared import Ignored
 from repro_env.verify.verdict import Here, Promise, Verdict
 
 _NAMED = 3
@@ -46,6 +48,7 @@ class Wanted(msgspec.Struct, frozen=True, kw_only=True):
     source: Path | None = None
     """Where the code of the run is now, where it is not found."""
     globs: Globs = Globs()
+    """As the options say; what pyproject.toml says is added."""
     env: tuple[tuple[str, str | None], ...] = ()
     env_file: Path | None = None
     data: tuple[tuple[str, str], ...] = ()
@@ -66,6 +69,10 @@ class Verified(msgspec.Struct, frozen=True, kw_only=True):
     """The new run's, with `keep`."""
     stopped: int = 0
     """The signal by which somebody ended it; 0 for none."""
+    project: Path | None = None
+    """The directory whose pyproject.toml says what may differ; None where no outputs were compared."""
+    problem: str = ""
+    """What makes the two runs different whatever their outputs are."""
 
 
 def verify(
@@ -93,12 +100,14 @@ def verify(
     wanted.globs.check(end, left.digests)
     spec, folder = origin.spec_of(run, wanted.spec, here=wanted.here, runs=runs, store=store, tell=tell)
     origin.check_given(run, wanted.env, wanted.env_file, network=wanted.network)
+    project = projectfile.project(run.folder.parent, folder)
+    globs = msgspec.structs.replace(wanted.globs, ignored=(*wanted.globs.ignored, *projectfile.ignores(project)))
     spec = origin.source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell, given=wanted.source)
     note = f"verifies {run.short}" if wanted.keep else ""
     asked = origin.asked(run, end, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
     asked = msgspec.structs.replace(asked, data=(*asked.data, *unrecorded), again=siblings.again(run.start.source, spec, store))
     promise = judging.promised(run.start, end, _here(run, end, spec, asked, store, [target for _, target in unrecorded]))
-    kinds = results.kinds(left, wanted.globs)
+    kinds = results.kinds(left, globs)
     if "result" not in kinds:
         problem = f"{judging.nothing(kinds)}. The command was not run again"
         return Verified(run=run, verdict=judging.verdict((), promise, problem=problem))
@@ -141,13 +150,24 @@ def verify(
         keep_bytecode(more, spec, store=store, tell=tell, asked=asked, least=1)
         with tell.progress(0, f"comparing with {run.folder.name}"):
             found = judging.verdict(
-                results.compare(left, right, wanted.globs, look or looker(spec, asked, store)),
+                results.compare(left, right, globs, look or looker(spec, asked, store)),
                 promise,
                 problem=_exit(end, done.end),
                 causes=(*judging.causes(end.effective, done.end.effective), *_compiled(more)),
                 first=results.first_step(run.folder, done.folder),
             )
-        return Verified(run=run, verdict=found, folder=kept)
+        return Verified(run=run, verdict=_without_secrets(found), folder=kept, project=project, problem=_exit(end, done.end))
+
+
+def _without_secrets(found: Verdict) -> Verdict:
+    """The verdict without ignored values whose place is named as a secret's."""
+
+    def hidden(ignored: Ignored) -> Ignored:
+        then, now = (redact.value(ignored.place, text) for text in (ignored.then, ignored.now))
+        return msgspec.structs.replace(ignored, then=then, now=now)
+
+    files = tuple(msgspec.structs.replace(file, ignored=tuple(map(hidden, file.ignored))) for file in found.files)
+    return msgspec.structs.replace(found, files=files)
 
 
 def _name(number: int) -> str:

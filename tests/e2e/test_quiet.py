@@ -70,7 +70,7 @@ def test_verify_shows_its_progress_and_its_verdict_and_not_what_the_command_prin
     (small.folder / "nothing.py").write_text("print('the console is all')")
     small.run("exec", "nothing.py")
     refused = small.run("verify", "-v", code=1)
-    assert "nothing was compared: the run left only logs; name what counts with --result GLOB" in refused.out
+    assert "nothing was compared: the run left only" in refused.out
     assert "the console is all" not in refused.err
     assert "bitwise: the one result is the same" in small.run("verify", "--result", "stdout.log").out
 

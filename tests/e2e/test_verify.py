@@ -38,7 +38,9 @@ with open("/ck/last.txt", "a") as file:
 """
 
 
-def test_a_run_comes_back_and_a_planted_difference_is_found_at_its_place(digits: parts.Project, tmp_path: Path) -> None:
+def test_a_run_comes_back_and_a_planted_difference_is_found_at_its_place(
+    digits: parts.Project, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
     (digits.folder / "small.py").write_text(SCRIPT)
     data, checkpoints = tmp_path / "data.txt", tmp_path / "ck"
     data.write_text("1.5\n2.5\n")
@@ -48,12 +50,17 @@ def test_a_run_comes_back_and_a_planted_difference_is_found_at_its_place(digits:
         (digits.folder / "small.py").unlink()  # from here on the code is the store's
     mine = (checkpoints / "last.txt").read_bytes()
 
+    first = json.loads(digits.run("verify", "latest", "--env", "DELTA=0", "--accept", "--json", code=1).out)
+    accepted = digits.folder / "pyproject.toml"
+    request.addfinalizer(accepted.unlink)
+    assert (first["level"], first["accepted"]) == ("different", ["train.log:took {}"]), first
     same = json.loads(digits.run("verify", "latest", "--env", "DELTA=0", "--json").out)
-    assert (same["same"], same["level"], same["promised"]) == (True, "bitwise", "bitwise"), same
-    found = {Path(one["path"]).name: one for one in same["files"]}
+    assert (same["same"], same["level"], same["promised"]) == (True, "equal except for", "bitwise"), same
+    assert same["reasons"]["as pyproject.toml says"] == 1
+    assert "verified  equal except for" in digits.run("runs", "show", "latest").out
+    found = {Path(one["path"]).name: one for one in same["files"] if one["kind"] == "result"}
     assert set(found) == {"weights.npz", "metrics.json", "scores.db", "train.log", "last.txt"}
-    assert found["metrics.json"]["apart"][0].startswith("runtime: ")
-    assert found["scores.db"]["apart"] == ["5 values of its rows that say when, or by which random name"]
+    assert {name for name, file in found.items() if file["ignored"]} == {"weights.npz", "metrics.json", "scores.db", "train.log"}
     assert found["weights.npz"]["path"] != found["weights.npz"]["now"], "paired although its folder has another name"
     assert (checkpoints / "last.txt").read_bytes() == mine, "the user's own checkpoints are as they were"
 

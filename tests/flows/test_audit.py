@@ -11,7 +11,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from repro_env.catalog import annotation, outputs, records
+from repro_env.catalog import annotation, outputs, records, verified
 from repro_env.flows import audit
 from repro_env.flows.audit import Audit
 from repro_env.flows.execute import Done
@@ -71,7 +71,7 @@ def test_what_is_all_there_has_no_finding(place: Place, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x").write_text("x")
     run(place, data=((str(tmp_path / "data"), ""),))
-    run(place)
+    verified.write(run(place).folder, {"level": "bitwise", "same": True, "ignored": 0}, ["bitwise"])
     done = look(place)
     assert (done.findings, done.bad, done.runs) == ((), 0, 2)
     assert done.checked == {

@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from repro_env.catalog import annotation, records
-from repro_env.flows import before, origin, verify
+from repro_env.flows import before, origin, projectfile, verify
 from repro_env.flows.execute import Done
 from repro_env.flows.results import Globs
 from repro_env.flows.verify import Verified, Wanted
@@ -23,6 +23,7 @@ from repro_env.model.errors import RecordError, SourceError, SpecError, UsageErr
 from repro_env.model.run import Launch, Mount, Outcome
 from repro_env.run import pycache
 from repro_env.run.bytecode import Module
+from repro_env.verify.ignore import parse
 from tests.capture.conftest import Git, git  # noqa: F401
 from tests.fakes.tensors import Tensor, npy
 from tests.flows.test_execute import Fake, Place, Work, writes
@@ -395,6 +396,47 @@ def test_nothing_runs_where_the_record_shows_that_there_is_nothing_to_compare(pl
     assert "expected" not in place.talk
 
 
+def test_what_is_accepted_in_pyproject_is_ignored_with_its_reason(place: Place) -> None:
+    place.run(backend=Fake(trained(m_json='{"auc": 0.9, "runtime": 1.5}')))
+    again = trained(m_json='{"auc": 0.9, "runtime": 1.7}')
+    found = verified(place, again)
+    assert (found.verdict.same, found.verdict.level, found.project) == (False, "different", place.project)
+    assert projectfile.accept(place.project, found.verdict.files, found.problem).texts == ("m.json:runtime",)
+    verdict = verified(place, again).verdict
+    assert (verdict.same, verdict.level) == (True, "equal except for")
+    (ignored,) = [ignored for file in verdict.files for ignored in file.ignored]
+    assert (ignored.place, ignored.reason, ignored.by) == ("runtime", "as pyproject.toml says", "user")
+    assert not verified(place, trained(m_json='{"auc": 0.8, "runtime": 1.7}')).verdict.same
+
+
+def test_where_pyproject_ignores_every_result_nothing_was_compared(place: Place) -> None:
+    place.run(backend=Fake(trained()))
+    (place.project / "pyproject.toml").write_text("[tool.repro-env.verify]\nignore = ['*']\n")
+    found = verified(place, trained(2.0)).verdict
+    assert (found.same, found.level) == (False, None)
+    assert found.sentence.startswith("nothing was compared")
+
+
+def test_a_pyproject_that_cannot_be_understood_is_refused_before_anything_runs(place: Place) -> None:
+    place.run(backend=Fake(trained()))
+    (place.project / "pyproject.toml").write_text("[tool.repro-env.verify]\nignore = '*.log'\n")
+    again = Fake(trained())
+    with pytest.raises(UsageError, match="is not a list of texts"):
+        verified(place, None, again)
+    assert again.launch is None
+
+
+def test_another_exit_code_cannot_be_accepted(place: Place) -> None:
+    place.run(backend=Fake(trained(m_json="{}")))
+
+    def failing(launch: Launch, folder: Path) -> int:
+        trained(m_json="{}")(launch, folder)
+        return 1
+
+    found = verified(place, failing)
+    assert "exit code 1 and not 0" in projectfile.accept(place.project, found.verdict.files, found.problem).refused[0]
+
+
 def test_another_cpu_is_said_beforehand(place: Place) -> None:
     done = place.run(backend=Fake(trained()))
     edited(done, host=("cpu Other (x86_64)",))
@@ -450,16 +492,16 @@ def test_a_run_that_is_repeated_finds_the_bytecode_that_the_first_one_found(
     assert ("recompiling bytecode" in place.talk) == bool(hidden)
 
 
-@pytest.mark.parametrize("option", [{"results": ("metrics/*",)}, {"results": ("",)}, {"ignored": ("*.png", "")}])
-def test_a_glob_that_means_nothing_is_refused_before_anything_runs(place: Place, option: dict[str, tuple[str, ...]]) -> None:
+@pytest.mark.parametrize("option", [{"results": ("metrics/*",)}, {"results": ("",)}])
+def test_a_result_that_means_nothing_is_refused_before_anything_runs(place: Place, option: dict[str, tuple[str, ...]]) -> None:
     place.run(backend=Fake(trained(log_txt="a")))
     again = Fake(trained(log_txt="b"))
     with pytest.raises(UsageError) as caught:
         verified(place, None, again, globs=Globs(**option))
     assert again.launch is None
-    if "results" in option:
-        assert caught.value.hint == "there are log.txt, w.npy"
-    found = verified(place, None, again, globs=Globs(results=("w.*",), ignored=("*.png", "log.txt"))).verdict
+    assert caught.value.hint == "there are log.txt, w.npy"
+    ignored = parse("*.png"), parse("log.txt")
+    found = verified(place, None, again, globs=Globs(results=("w.*",), ignored=ignored)).verdict
     assert found.same
 
 
