@@ -85,7 +85,6 @@ def _facts(found: Compared) -> dict[str, object]:
             "different": [[one.left, one.right] for one in found.outputs.pairs if not one.same],
             "missing": list(found.outputs.missing),
             "new": list(found.outputs.new),
-            "ambiguous": list(found.outputs.ambiguous),
             "unread": list(found.outputs.unread),
         },
         "trace": None if found.steps is None else {"equal": found.steps.equal, "compared": found.steps},
@@ -141,13 +140,12 @@ def _named(run: Run, tags: tuple[str, ...]) -> str:
 
 
 def _counted(outputs: Outputs) -> str:
-    if not outputs.pairs and not (outputs.missing or outputs.new or outputs.ambiguous or outputs.unread):
+    if not outputs.pairs and not (outputs.missing or outputs.new or outputs.unread):
         return "there are no outputs to compare"
     same = sum(one.same for one in outputs.pairs)
     parts = [f"{same:,} of {len(outputs.pairs):,} outputs that both have are the same, byte for byte"]
     parts += [f"{len(outputs.missing):,} only of A"] if outputs.missing else []
     parts += [f"{len(outputs.new):,} only of B"] if outputs.new else []
-    parts += [f"{len(outputs.ambiguous):,} groups cannot be paired"] if outputs.ambiguous else []
     parts += [f"{len(outputs.unread):,} were not read"] if outputs.unread else []
     return ", ".join(parts)
 
@@ -195,7 +193,6 @@ def _outputs(page: Page, found: Outputs) -> None:
     rows = [("~", one.left if one.left == one.right else f"{one.left} -> {one.right}") for one in found.pairs if not one.same]
     rows += [("-", path) for path in found.missing]
     rows += [("+", path) for path in found.new]
-    rows += [("?", f"{one.name}: {', '.join(one.left)} or {', '.join(one.right)}") for one in found.ambiguous]
     rows += [("?", line) for line in found.unread]
     if rows:
         page.heading("outputs")

@@ -14,8 +14,7 @@ from repro_env.model.errors import ReproEnvError
 from repro_env.model.spec import Spec
 from repro_env.run import comparing
 from repro_env.store.store import Store
-from repro_env.verify import outputs
-from repro_env.verify.outputs import Answer
+from repro_env.verify.answers import Answer, answers
 
 Look = Callable[[Sequence[tuple[Path, Path]]], tuple[Answer, ...]]
 """Pairs of files of tensors -> what differs in them."""
@@ -59,6 +58,6 @@ def looker(spec: Spec, asked: Asked, store: Store) -> Look:
                     data = file.read(_ANSWERS)
             except OSError as error:
                 return (Answer(problem=f"the comparison gave no answer: {error.strerror}"),) * len(pairs)
-            return outputs.answers(data, len(pairs))
+            return answers(data, len(pairs))
 
     return look

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
+from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,13 +16,18 @@ from repro_env.flows import before, traces
 from repro_env.flows.looker import Look
 from repro_env.io.files import open_regular, read_regular, sha256_of
 from repro_env.model.errors import RecordError, UsageError
-from repro_env.model.run import End, Mount
+from repro_env.model.run import End, Mount, Start
 from repro_env.run import console, hostcopy
-from repro_env.verify import divergence, outputs
-from repro_env.verify.outputs import File
+from repro_env.verify import divergence, evidence
+from repro_env.verify.compared import File
+from repro_env.verify.evidence import Evidence
+from repro_env.verify.fields import own_names
+from repro_env.verify.ignore import Ignore
+from repro_env.verify.judge import LARGEST, Judge
+from repro_env.verify.kinds import Kind, holds_tensors, matches
+from repro_env.verify.links import of_links
 from repro_env.verify.pairing import Paired, pair
 
-_NAMED = 3
 _LISTED = 8
 """Outputs that an error names."""
 
@@ -35,8 +42,9 @@ class Side(msgspec.Struct, frozen=True):
     end: End
     folder: Path
     """Of the run."""
-    copy: tuple[bytes, bytes] | None = None
-    """Of a run in a private copy of its source: the path of the copy, and the one of the source."""
+    evidence: Evidence = Evidence()
+    copied: bool = False
+    """Whether the run was on the host in a private copy of its source."""
 
     def below(self, path: str) -> Path | None:
         """The directory below which no symlink leads to the file of `path` (`io.files.open_regular`)."""
@@ -48,29 +56,23 @@ class Globs(msgspec.Struct, frozen=True, kw_only=True):
     """What the user says about which outputs count."""
 
     results: tuple[str, ...] = ()
-    """Globs of outputs that are results, in which nothing is masked."""
-    ignored: tuple[str, ...] = ()
-    """Globs of outputs that do not count."""
+    """Globs of outputs that decide, in which only the user's word explains a difference."""
+    ignored: tuple[Ignore, ...] = ()
 
-    def of(self, path: str) -> outputs.Kind:
-        return outputs.kind_of(path, self.results, self.ignored)
-
-    def masked(self, path: str) -> bool:
-        return not outputs.matches(path, self.results)
+    def of(self, path: str, kind: Kind = "result") -> Kind:
+        """`kind`: of an output that the user does not name."""
+        if any(one.place is None and one.matches_file(path) for one in self.ignored):
+            return "ignored"
+        return "result" if matches(path, self.results) else kind
 
     def check(self, end: End, paths: Iterable[str]) -> None:
-        """Whether each means something of what the run left. Raises `UsageError`: a misspelt one would mask what counts.
-
-        One that is ignored may be missing: nothing is hidden by that.
-        """
+        """Whether each glob of results means something of what the run left. Raises `UsageError`."""
         there = sorted({*paths, *(one.path for one in end.console), *(line.partition(" -> ")[0] for line in end.others)})
         for glob in self.results:
-            if not glob or not any(outputs.matches(path, (glob,)) for path in there):
+            if not glob or not any(matches(path, (glob,)) for path in there):
                 more = f" and {len(there) - _LISTED:,} more" if len(there) > _LISTED else ""
                 names = f"there are {', '.join(there[:_LISTED])}{more}" if there else "the run left none"
                 raise UsageError("is none of the run's outputs", where=f"--result {glob}", hint=names)
-        if "" in self.ignored:
-            raise UsageError("is empty", where="--ignore", hint="name outputs by a path, a name, a folder or a pattern")
 
 
 def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
@@ -90,18 +92,30 @@ def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
                 )
             digests[shown] = held.sha256
             places[shown] = Path(sources[held.target], held.path) if held.path else Path(sources[held.target])
-    copy = None
-    if hostcopy.COPIED in end.outcome.means:
-        source = records.read(folder).start.source.path
-        copy = os.fsencode(hostcopy.place(folder, source)), os.fsencode(source)
-    return Side(digests, places, end, folder, copy)
+    start = records.read(folder).start
+    return Side(digests, places, end, folder, own(folder, start, end), hostcopy.COPIED in end.outcome.means)
 
 
-def kinds(side: Side, globs: Globs) -> set[outputs.Kind]:
+def own(folder: Path, start: Start, end: End) -> Evidence:
+    """What the run in `folder` had for itself."""
+    workspace = str(hostcopy.place(folder, start.source.path)) if hostcopy.COPIED in end.outcome.means else start.source.path
+    names = ((workspace, "the project's directory"), (str(folder), "the run's directory"), (folder.name, "the run's directory"))
+    paths = [output.path for output in end.outputs]
+    return evidence.of_run(start, end, (*names, *own_names(paths)), _zones(start.started))
+
+
+def _zones(started: str) -> tuple[int, ...]:
+    """How far east of Greenwich this machine's clock is, in seconds, when a run started."""
+    local = datetime.fromisoformat(started.replace("Z", "+00:00")).astimezone().utcoffset()
+    return () if local is None else (int(local.total_seconds()),)
+
+
+def kinds(side: Side, globs: Globs) -> set[Kind]:
     """The kinds of all that a run left: outputs, links, files of the source that it deleted, and what it printed."""
     links = [line.partition(" -> ")[0] for line in side.end.others if " -> " in line]
     return {
-        globs.of(path) for path in (*side.digests, *side.end.removed, *links, *(log.path for log in side.end.console if log.size))
+        *(globs.of(path) for path in (*side.digests, *side.end.removed, *links)),
+        *(globs.of(log.path, "console") for log in side.end.console if log.size),
     }
 
 
@@ -116,29 +130,29 @@ def without_outside(side: Side) -> tuple[Side, int]:
 
 def compare(left: Side, right: Side, globs: Globs, look: Look) -> tuple[File, ...]:
     """Everything that two runs left: pairs by digest, then by what is in them."""
-    paired = pair(left.digests, right.digests)
+    judge = Judge(left.evidence, right.evidence, globs.ignored, globs.results)
+    paired = pair(left.digests, right.digests, judge.pair_names)
     found = [*_unpaired(paired, globs), *_removed(left.end, right.end, globs)]
-    found += _consoles(left, right, globs)
-    found += outputs.of_links(left.end.others, right.end.others, globs.results, globs.ignored)
-    inside: list[tuple[str, str, outputs.Kind]] = []
+    found += _consoles(left, right, globs, judge)
+    found += of_links(left.end.others, right.end.others, judge)
+    inside: list[tuple[str, str, Kind]] = []
     for one in paired.pairs:
         kind = globs.of(one.left)
         if left.digests[one.left] == right.digests[one.right]:
-            found.append(outputs.equal(one.left, one.right, kind))
-        elif kind == "volatile":
-            found.append(File(path=one.left, now=one.right, kind=kind, level=None, by="nothing", why="it is not looked at"))
+            found.append(judge.equal(one.left, one.right, kind))
+        elif kind == "ignored":
+            why = judge.left_out(one.left)
+            found.append(File(path=one.left, now=one.right, kind=kind, level=None, by="nothing", why=why))
+        elif why := _changed(left, one.left) or _changed(right, one.right):
+            found.append(File(path=one.left, now=one.right, kind=kind, level="different", why=f"its bytes differ, and {why}"))
+        elif holds_tensors(one.left, _start(left, one.left)):
+            inside.append((one.left, one.right, kind))
         else:
-            why = _changed(left, one.left) or _changed(right, one.right)
-            if why:
-                found.append(File(path=one.left, now=one.right, kind=kind, level="different", why=f"its bytes differ, and {why}"))
-            elif outputs.holds_tensors(one.left, _start(left, one.left)):
-                inside.append((one.left, one.right, kind))
-            else:
-                found.append(_by_content(one.left, one.right, kind, left, right, globs))
+            found.append(_by_content(one.left, one.right, kind, left, right, judge))
     if inside:
         pairs = [(left.places[path], right.places[now]) for path, now, _ in inside]
         for (path, now, kind), answer in zip(inside, look(pairs), strict=True):
-            found.append(outputs.of_tensors(path, now, kind, answer))
+            found.append(judge.of_answer(path, now, kind, answer, partial(_both, path, now, left, right)))
     return tuple(found)
 
 
@@ -147,43 +161,34 @@ def _unpaired(paired: Paired, globs: Globs) -> Iterator[File]:
         yield File(path=path, now="", kind=globs.of(path), level="different", by="nothing", why="it is missing now")
     for path in paired.new:
         yield File(path="", now=path, kind=globs.of(path), level="different", by="nothing", why="it was not there then")
-    for one in paired.ambiguous:
-        why = f"it could be paired with any of {', '.join(one.right[:_NAMED])}{' …' * (len(one.right) > _NAMED)}"
-        for path in one.left:
-            yield File(path=path, now="", kind=globs.of(path), level=None, by="nothing", why=why)
-        for path in one.right:
-            others = f"{', '.join(one.left[:_NAMED])}{' …' * (len(one.left) > _NAMED)}"
-            yield File(
-                path="", now=path, kind=globs.of(path), level=None, by="nothing", why=f"it could be paired with any of {others}"
-            )
 
 
-def _consoles(left: Side, right: Side, globs: Globs) -> Iterator[File]:
+def _consoles(left: Side, right: Side, globs: Globs, judge: Judge) -> Iterator[File]:
     """What both commands printed, where it is of the same streams: on a terminal, two are one."""
     sides = []
     for side in (left, right):
         digests = {one.path: one.sha256 for one in side.end.console}
-        sides.append(Side(digests, {name: side.folder / name for name in digests}, side.end, side.folder))
+        sides.append(Side(digests, {name: side.folder / name for name in digests}, side.end, side.folder, side.evidence))
     then, now = sides
     sizes = {one.path: one.size for end in (left.end, right.end) for one in end.console if one.size}
     if sizes and then.digests.keys() != now.digests.keys():
         name = console.BOTH
-        if globs.of(name) == "log":  # as far as the order of two streams does not matter
-            yield outputs.of_bytes(name, name, "log", *(_lines(side) for side in sides))
+        if globs.of(name, "console") == "console":  # as far as the order of two streams does not matter
+            yield judge.of_bytes(name, name, "console", *(_lines(side) for side in sides))
         return
     for name in sorted(sizes):
-        kind = globs.of(name)
+        kind = globs.of(name, "console")
         if then.digests[name] == now.digests[name]:
-            yield outputs.equal(name, name, kind)
+            yield judge.equal(name, name, kind)
         elif why := _changed(then, name) or _changed(now, name):
             yield File(path=name, now=name, kind=kind, level="different", why=f"its bytes differ, and {why}")
         else:
-            yield _by_content(name, name, kind, then, now, globs)
+            yield _by_content(name, name, kind, then, now, judge)
 
 
 def _lines(side: Side) -> bytes:
     """The lines of all logs, sorted."""
-    texts = [read_regular(path, outputs.LARGEST, below=side.folder) for path in side.places.values()]
+    texts = [read_regular(path, LARGEST, below=side.folder) for path in side.places.values()]
     return b"".join(sorted(b"".join(texts).splitlines(keepends=True)))
 
 
@@ -209,22 +214,18 @@ def _start(side: Side, path: str) -> bytes:
         return file.read(8)
 
 
-def _by_content(path: str, now: str, kind: outputs.Kind, left: Side, right: Side, globs: Globs) -> File:
-    one, other = left.places[path], right.places[now]
-    if max(one.stat().st_size, other.stat().st_size) > outputs.LARGEST:
-        why = "its bytes differ, and it is too large to be compared as text"
-        return File(path=path, now=now, kind=kind, level="different", why=why, apart=outputs.renamed(path, now))
-    masked = globs.masked(path)
-    both = [
-        read_regular(file, outputs.LARGEST, below=each.below(name))
-        for file, each, name in ((one, left, path), (other, right, now))
-    ]
-    moved = [data.replace(*side.copy) if masked and side.copy else data for data, side in zip(both, (left, right), strict=True)]
-    apart = ("the path of the private copy",) if moved != both else ()
-    if moved[0] == moved[1]:
-        return File(path=path, now=now, kind=kind, level="bitwise", apart=(*outputs.renamed(path, now), *apart))
-    compared = outputs.of_bytes(path, now, kind, *moved, masked=masked)
-    return msgspec.structs.replace(compared, apart=(*compared.apart, *apart))
+def _by_content(path: str, now: str, kind: Kind, left: Side, right: Side, judge: Judge) -> File:
+    if max(left.places[path].stat().st_size, right.places[now].stat().st_size) > LARGEST:
+        why = "its bytes differ, and it is too large to be looked into"
+        return File(path=path, now=now, kind=kind, level="different", why=why)
+    return judge.of_bytes(path, now, kind, *_both(path, now, left, right))
+
+
+def _both(path: str, now: str, left: Side, right: Side) -> tuple[bytes, bytes]:
+    """The bytes of both, up to a bound."""
+    one, other = ((left, path), (right, now))
+    then, there = (read_regular(side.places[name], LARGEST, below=side.below(name)) for side, name in (one, other))
+    return then, there
 
 
 def first_step(left: Path, right: Path) -> str:

@@ -10,7 +10,7 @@ import msgspec
 
 from repro_env.catalog import annotation, parents, records
 from repro_env.catalog.records import Run
-from repro_env.flows import before, committed, compare, sides, traces, trees
+from repro_env.flows import before, committed, compare, results, sides, traces, trees
 from repro_env.flows.runs import where
 from repro_env.flows.specof import Specs
 from repro_env.image.entry import Entry
@@ -20,6 +20,7 @@ from repro_env.store.store import Store
 from repro_env.verify import divergence
 from repro_env.verify import runs as rules
 from repro_env.verify.difference import Difference, NotCompared, ordered
+from repro_env.verify.judge import Judge
 from repro_env.verify.runs import Beside, Fact, Measured, Outputs
 from repro_env.verify.tree import changes, described
 
@@ -56,7 +57,8 @@ def compared(words: tuple[str, str], runs: Path | None, here: Path, store: Store
     outputs = Outputs()
     metrics: tuple[Measured, ...] = ()
     if left.end is not None and right.end is not None:
-        outputs = rules.outputs(left.end, right.end, (_beside(left), _beside(right)))
+        judge = Judge(results.own(left.folder, left.start, left.end), results.own(right.folder, right.start, right.end))
+        outputs = rules.outputs(left.end, right.end, (_beside(left), _beside(right)), judge.pair_names)
         facts = _sorted(*facts, *rules.ended(left.end, right.end, outputs))
         metrics = rules.metrics(left.end.metrics, right.end.metrics, outputs)
     for run in (left, right):

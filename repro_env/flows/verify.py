@@ -140,7 +140,7 @@ def verify(
         if problem := _unheld(run, end, done):
             return Verified(run=run, verdict=judging.verdict((), promise, problem=problem), folder=kept)
         right = results.side(done.folder, done.end, mounts)
-        if run.start.runner == "host" and left.copy is None:
+        if run.start.runner == "host" and not left.copied:
             right, outside = results.without_outside(right)
             if outside:
                 tell(

@@ -26,10 +26,9 @@ def changes(left: bytes, right: bytes) -> list[Change]:
     for start, end in _spans(left, right):
         if len(found) == _PLACES:
             return [Change(place="(bytes)", then=f"{len(left):,} bytes", now="the same number, which differ at many places")]
-        texts = [_text(data, start, end) for data in (left, right)]
-        if texts[0] is not None and texts[1] is not None:
-            first = min(at for at, _ in texts)
-            last = max(to for _, to in texts)
+        texts = [text for data in (left, right) if (text := _text(data, start, end))]
+        if len(texts) == 2:
+            first, last = min(at for at, _ in texts), max(to for _, to in texts)
             then, now = (data[first:last].decode("latin-1") for data in (left, right))
         else:
             then, now = (f"0x{data[start : min(end, start + 32)].hex()}" for data in (left, right))

@@ -1,50 +1,16 @@
-"""Two values or pieces of text that are not equal: may rounding alone have done it, or do they say nothing of results?"""
+"""Two pieces of text that are not equal: may rounding alone have done it?"""
 
 from __future__ import annotations
 
 import math
 import re
 
-from repro_env.verify import masks
 from repro_env.verify.compared import Sameness
 
 CLOSE = 1e-3
 """Relative distance of two numbers in text that may still be rounding: in measured runs that differed by nothing but the
 number of threads, losses moved by a few units in the last place."""
 _NUMBER = re.compile(r"(?<![0-9A-Za-z_.])[-+]?(?:\d+\.?\d*(?:[eE][-+]?\d+)?|\.\d+(?:[eE][-+]?\d+)?|nan|inf)(?![0-9A-Za-z_])")
-_PATH = re.compile(r"(?<!\S)[^\s/]*/\S*")
-"""What has no space in it: a number beside a path belongs to none."""
-_PLACE = re.compile(r"(?:\.\d+)+\Z")
-"""In a list: a list of times has the name of what it lists."""
-
-
-def value(name: str, then: str | None, now: str | None, *, masked: bool, texts: bool = True) -> Sameness | None:
-    """A value that differs: its level, or None where it says nothing of results. `texts`: both are here as they are, whole."""
-    if then is None or now is None or then == now:  # what is equal here differs in what cannot be shown
-        return "different"
-    if masked and (_named(name, then, now) or (texts and _alike(then, now))):
-        return None
-    return numbers(then, now)
-
-
-def _named(name: str, then: str, now: str) -> bool:
-    """Whether its own name says that a value is a time or the like. What holds other values is not masked by its name."""
-    if any(one[:1] in ("{", "[") for one in (then, now)):
-        return False
-    key = _PLACE.sub("", name).rpartition(".")[2]
-    if key.endswith(("host", "hostname")) and not any(letter.isalpha() for letter in then + now):
-        return False  # a score of the hosts'
-    return masks.volatile(key)
-
-
-def _alike(then: str, now: str) -> bool:
-    one, other = masks.text(then), masks.text(now)
-    if one == other:
-        return True
-    # Only a path may have a moment as a bare number in it: any other number may be a seed, or a count.
-    ones, others = (_PATH.sub(lambda found: masks.name(found[0]), text) for text in (one, other))
-    # Nor ends a path's counter before a space: that may be the first of several words.
-    return ones == others and masks.name(one) == masks.name(other)
 
 
 def numbers(then: str, now: str) -> Sameness:

@@ -101,7 +101,9 @@ def _values(summary: bytes) -> list[tuple[str, str]] | None:
 
 def _shown(data: bytes) -> str:
     """As text that no other bytes have."""
-    return data.decode("ascii", "backslashreplace") if all(32 <= byte < 127 and byte != 92 for byte in data) else f"0x{data.hex()}"
+    return (
+        data.decode("ascii", "backslashreplace") if all(32 <= byte < 127 and byte != 92 for byte in data) else f"0x{data.hex()}"
+    )
 
 
 def _fields(message: bytes) -> list[tuple[int, bytes, bytes]] | None:

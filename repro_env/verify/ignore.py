@@ -48,14 +48,18 @@ class Ignore(Frozen, frozen=True):
         return path == self.file or matches(path, (self.file,))
 
     def matches_place(self, place: str) -> bool:
-        """Whether it names this key or column. `place`: dotted. A pattern without dots means the last part at any depth.
+        """Whether it names this key or column. `place`: dotted. A pattern without dots means the last part at any depth, and numbers
+        of items and rows can be left out.
 
         In the pattern, only `*` and `?` are special: names of keys have brackets.
         """
         if self.place is None:
             return False
         pattern = self.place.replace("[", "[[]")
-        return fnmatchcase(place, pattern) or ("." not in pattern and fnmatchcase(place.rpartition(".")[2], pattern))
+        whole = (place, re.sub(r"\.\d+(?=\.)", "", place))
+        return any(fnmatchcase(each, pattern) for each in whole) or (
+            "." not in pattern and fnmatchcase(place.rpartition(".")[2], pattern)
+        )
 
     def blank(self, line: str) -> tuple[str, tuple[str, ...]]:
         """The line with `{}` for what may differ, and what stood there."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 from repro_env.verify.compared import Change
-
-PairNames = Callable[[Sequence[str], Sequence[str]], Sequence[tuple[str, str]]]
-"""Names that only the left side has, and only the right: those that are one name but for things of the runs' own."""
+from repro_env.verify.pairing import PairNames
 
 
 def changes(path: str, left: str, right: str, pair_names: PairNames) -> list[Change] | None:

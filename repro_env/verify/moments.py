@@ -1,6 +1,6 @@
 """Points in time that stand in a text, as programs write them: a date with at least hours and minutes, or seconds since 1970.
 
-A date alone, a time of day alone and a duration are none of these: they are too often results.
+A date alone, a time of day alone and a duration are none of these: too often they are results.
 """
 
 from __future__ import annotations
@@ -10,14 +10,16 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta, timezone
 from typing import NamedTuple
 
-_FRACTION = r"(?:\.(?P<fraction>\d{1,9})|,(?P<thousandths>\d{3})(?=[ \t\])|:]))?"
+_FRACTION = r"(?:\.(?P<fraction>\d{1,9})|_(?P<millionths>\d{6})|,(?P<thousandths>\d{3})(?=[ \t\])|:]))?"
 """After a comma only as Python's logging has it: elsewhere that may be the next column."""
 _ZONE = r"(?P<zone> ?(?:Z|UTC|GMT)(?![A-Za-z])| ?[+-](?:0\d|1[0-4])[:']?[0-5]\d'?)?"
 _YEAR, _MONTH, _DAY = r"(?P<year>(?:19|20)\d\d)", r"(?P<month>0[1-9]|1[0-2])", r"(?P<day>0[1-9]|[12]\d|3[01])"
 _NAMES = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 _NAMED = rf"(?P<name>{'|'.join(_NAMES)})[a-z]{{0,6}}"
 _WEEKDAY = r"(?<![0-9A-Za-z])(?:(?:Mon|Tue|Wed|Thu|Fri|Sat|Sun)[a-z]{0,6},? )?"
-_START, _END = r"(?<![0-9A-Za-z.])", r"(?![0-9])"
+_START = r"(?<![0-9A-Za-z.])"
+_END = r"(?![0-9]|[:.][0-9]| ?(?:[AaPp][Mm]|[ECMPA][SD]T|CES?T|EES?T|WES?T|BST|IST|JST|HST|MSK|SGT|AE[SD]T)(?![A-Za-z]))"
+"""What follows may say another zone, or the afternoon: then the time is not known."""
 
 
 def _clock(colon: str) -> str:
@@ -45,7 +47,6 @@ _EPOCH = re.compile(
     r"(?<![0-9A-Za-z+-])(?<![0-9]\.)(?P<whole>1\d{9}|1\d{12}|1\d{15}|1\d{18})(?P<part>\.\d{1,9})?(?![0-9A-Za-z]|\.\d)"
 )
 """Seconds, milliseconds, microseconds or nanoseconds, from 2001 to 2033."""
-_DATES = re.compile(rf"(?<![0-9A-Za-z]){_YEAR}(?P<dash>[-_]?){_MONTH}(?P=dash){_DAY}(?![0-9A-Za-z])")
 
 
 class Moment(NamedTuple):
@@ -56,35 +57,29 @@ class Moment(NamedTuple):
     """Seconds since 1970 at which it begins: one, or one for each zone that a text without a zone can be in."""
     length: float
     """Seconds: how exactly it is written."""
+    form: str
+    """How it is written."""
 
 
 def moments(text: str, zones: tuple[int, ...], year: int) -> Iterator[Moment]:
     """Every point in time in a text. `zones`: seconds east of Greenwich, for what is written without a zone; `year`: where none is written."""
-    for pattern in _PATTERNS:
+    for number, pattern in enumerate(_PATTERNS):
         for found in pattern.finditer(text):
             earliest, length = _when(found, zones, year)
             if earliest:
-                yield Moment(found.start(), found.end(), earliest, length)
+                marks = re.sub(r"[0-9]+|[A-Za-z]{3,}", "", found[0])
+                yield Moment(found.start(), found.end(), earliest, length, f"{number} {marks}")
     for found in _EPOCH.finditer(text):
         whole, part = found["whole"], found["part"] or ""
         scale = 10 ** (len(whole) - 10)
-        yield Moment(
-            found.start(), found.end(), (float(whole + part) / scale,), (10.0 ** -(len(part) - 1) if part else 1.0) / scale
-        )
-
-
-def dates(text: str, zones: tuple[int, ...]) -> Iterator[Moment]:
-    """Every date without a time of day: only in names of files is that a point in time."""
-    for found in _DATES.finditer(text):
-        earliest, _ = _when(found, zones, 0)
-        if earliest:
-            yield Moment(found.start(), found.end(), earliest, 86400.0)
+        length = (10.0 ** -(len(part) - 1) if part else 1.0) / scale
+        yield Moment(found.start(), found.end(), (float(whole + part) / scale,), length, f"{len(whole)} {bool(part)}")
 
 
 def _when(found: re.Match[str], zones: tuple[int, ...], year: int) -> tuple[tuple[float, ...], float]:
     parts = found.groupdict()
     month = _NAMES.index(parts["name"]) + 1 if parts.get("name") else int(parts["month"])
-    fraction = parts.get("fraction") or parts.get("thousandths") or ""
+    fraction = parts.get("fraction") or parts.get("millionths") or parts.get("thousandths") or ""
     try:
         plain = datetime(
             int(parts.get("year") or parts.get("early") or year),

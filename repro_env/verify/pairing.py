@@ -1,24 +1,18 @@
-"""Which output of a run is which of the run before: by path, then by path with dates, times, hosts and counters taken out."""
+"""Which output of a run is which of the run before: by path, then by path without what was the runs' own in it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Sequence
 
 from repro_env.model.codec import Frozen
-from repro_env.verify import masks
+
+PairNames = Callable[[Sequence[str], Sequence[str]], Sequence[tuple[str, str]]]
+"""Names that only the left side has, and only the right: those that are one name (`judge.Judge.pair_names`)."""
 
 
 class Pair(Frozen, frozen=True):
     left: str
     right: str
-
-
-class Ambiguous(Frozen, frozen=True):
-    """Outputs of one masked name that could be paired in more than one way."""
-
-    name: str
-    left: tuple[str, ...]
-    right: tuple[str, ...]
 
 
 class Paired(Frozen, frozen=True):
@@ -28,36 +22,18 @@ class Paired(Frozen, frozen=True):
     """Only left; sorted."""
     new: tuple[str, ...]
     """Only right; sorted."""
-    ambiguous: tuple[Ambiguous, ...]
 
 
-def pair(left: Mapping[str, str], right: Mapping[str, str]) -> Paired:
-    """Both sides: path -> digest. Each path is in the answer exactly once.
+def by_path(_: Sequence[str], __: Sequence[str]) -> Sequence[tuple[str, str]]:
+    """Names that differ are two names."""
+    return ()
 
-    Of several that one masked name means, those with equal digests are pairs: whichever is taken, they are equal. One that
-    is left on each side is a pair as well. More are ambiguous, since an order of names is no evidence.
-    """
-    pairs = [Pair(path, path) for path in left if path in right]
-    groups: dict[str, tuple[list[str], list[str]]] = {}
-    for number, (side, other) in enumerate(((left, right), (right, left))):
-        for path in sorted(side):
-            if path not in other:
-                groups.setdefault(masks.name(path), ([], []))[number].append(path)
-    missing: list[str] = []
-    new: list[str] = []
-    ambiguous: list[Ambiguous] = []
-    for name, (ones, others) in groups.items():
-        for path in list(ones):
-            equal = next((other for other in others if right[other] == left[path]), None)
-            if equal is not None:
-                pairs.append(Pair(path, equal))
-                ones.remove(path)
-                others.remove(equal)
-        if len(ones) == len(others) == 1:
-            pairs.append(Pair(ones[0], others[0]))
-        elif ones and others:
-            ambiguous.append(Ambiguous(name, tuple(ones), tuple(others)))
-        else:
-            missing += ones
-            new += others
-    return Paired(tuple(sorted(pairs, key=lambda one: one.left)), tuple(sorted(missing)), tuple(sorted(new)), tuple(ambiguous))
+
+def pair(left: Iterable[str], right: Iterable[str], pair_names: PairNames = by_path) -> Paired:
+    """Each path is in the answer exactly once."""
+    ones, others = set(left), set(right)
+    pairs = [Pair(path, path) for path in ones & others]
+    pairs += [Pair(*names) for names in pair_names(sorted(ones - others), sorted(others - ones))]
+    missing = ones.difference(one.left for one in pairs)
+    new = others.difference(one.right for one in pairs)
+    return Paired(tuple(sorted(pairs, key=lambda one: one.left)), tuple(sorted(missing)), tuple(sorted(new)))

@@ -9,7 +9,7 @@ from typing import Literal, get_args
 from repro_env.model.codec import Frozen
 from repro_env.model.run import Count, End, Metric, Start
 from repro_env.verify import pairing
-from repro_env.verify.pairing import Ambiguous
+from repro_env.verify.pairing import PairNames, by_path
 
 Part = Literal["command", "recipe", "seeds", "numbers", "machine", "end"]
 """What was asked; what the configuration says; where random numbers come from; how numbers are computed; where; the end."""
@@ -67,14 +67,13 @@ class Outputs(Frozen, frozen=True, kw_only=True):
     """Only left."""
     new: tuple[str, ...] = ()
     """Only right."""
-    ambiguous: tuple[Ambiguous, ...] = ()
     unread: tuple[str, ...] = ()
     """`<path> (why)`: what could not be read when one of the runs ended."""
 
     @property
     def same(self) -> bool:
         """Not when there is nothing to compare."""
-        others = self.missing or self.new or self.ambiguous or self.unread
+        others = self.missing or self.new or self.unread
         return bool(self.pairs) and not others and all(one.same for one in self.pairs)
 
 
@@ -97,15 +96,16 @@ class Beside(Frozen, frozen=True, kw_only=True):
     """`<path> (why)`."""
 
 
-def outputs(left: End, right: End, beside: tuple[Beside, Beside] = (Beside(), Beside())) -> Outputs:
+def outputs(
+    left: End, right: End, beside: tuple[Beside, Beside] = (Beside(), Beside()), pair_names: PairNames = by_path
+) -> Outputs:
     """By the digests of the records. What is no plain file counts as it is told, and a removed file as an output too."""
     old, new = {**dict(_left(left)), **dict(beside[0].files)}, {**dict(_left(right)), **dict(beside[1].files)}
-    paired = pairing.pair(old, new)
+    paired = pairing.pair(old, new, pair_names)
     return Outputs(
         pairs=tuple(Pair(one.left, one.right, old[one.left] == new[one.right]) for one in paired.pairs),
         missing=paired.missing,
         new=paired.new,
-        ambiguous=paired.ambiguous,
         unread=tuple(
             dict.fromkeys(
                 line

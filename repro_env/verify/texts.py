@@ -18,5 +18,7 @@ def changes(left: str, right: str) -> list[Change]:
         if then != now
     ]
     found += [Change(place="", at=f"line {number}", then=line, now=None) for number, line in enumerate(one[common:], common + 1)]
-    found += [Change(place="", at=f"line {number}", then=None, now=line) for number, line in enumerate(other[common:], common + 1)]
+    found += [
+        Change(place="", at=f"line {number}", then=None, now=line) for number, line in enumerate(other[common:], common + 1)
+    ]
     return found

@@ -6,7 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 
 from repro_env.model.codec import Frozen
 from repro_env.model.run import End, Fact, RunnerName, Start
-from repro_env.verify.outputs import HEIGHT, File, Kind, Sameness
+from repro_env.verify.compared import HEIGHT, File, Sameness
+from repro_env.verify.kinds import Kind
 
 _NAMED = 3
 
@@ -175,9 +176,11 @@ def verdict(
     compared = [one for one in results if one.level is not None]
     open_ = [one for one in results if one.level is None]
     level = _worst([one.level for one in compared if one.level is not None])
+    if level == "bitwise" and any(one.kind == "ignored" for one in ordered):
+        level = "equal except for"
     if problem:
         level = "different" if compared else None
-    same = level is not None and not problem and not open_ and HEIGHT[level] <= HEIGHT[promise.level]
+    same = level is not None and not problem and not open_ and HEIGHT[level] <= _allowed(promise)
     return Verdict(
         level=level,
         same=same,
@@ -197,11 +200,16 @@ def _worst(levels: Sequence[Sameness]) -> Sameness | None:
     return worst
 
 
-_KINDS = {"result": 0, "log": 1, "volatile": 2}
+def _allowed(promise: Promise) -> int:
+    """What is explained is no less than bitwise."""
+    return max(HEIGHT[promise.level], HEIGHT["equal except for"])
+
+
+_KINDS = {"result": 0, "console": 1, "ignored": 2}
 
 
 def _height(one: File) -> int:
-    return 4 if one.level is None else HEIGHT[one.level]
+    return 5 if one.level is None else HEIGHT[one.level]
 
 
 def _sentence(
@@ -211,31 +219,37 @@ def _sentence(
         why = problem or (_not_compared(left) if left else nothing({one.kind for one in files}))
         return f"nothing was compared: {why}"
     worst = [one for one in compared if one.level == level]
-    apart = sum(bool(one.apart) for one in compared)
+    count = sum(one.ignored_count for one in compared)
+    within = sum(bool(one.ignored_count) for one in compared)
+    fields = f"{count:,} difference{'s' * (count != 1)} in {_some(within, len(compared))}, each with its reason"
     if problem:
         text = problem
     elif level == "bitwise":
         text = f"{_all(len(compared))} the same, bit for bit"
+    elif level == "equal except for":
+        text = fields if count else f"files that are left out; {_all(len(compared))} the same, bit for bit"
     else:
         first = worst[0]
         of = len(compared)
-        count = f"{len(worst):,} of {_count(of)}" if len(worst) < of else _every(of)
-        text = f"{count} {'differs' if len(worst) == 1 else 'differ'}: {first.path or first.now}: {first.why}"
+        number = f"{len(worst):,} of {_count(of)}" if len(worst) < of else _every(of)
+        text = f"{number} {'differs' if len(worst) == 1 else 'differ'}: {first.path or first.now}: {first.why}"
     said = [f"{level}: {text}"]
-    if apart:
-        said.append(
-            f"{apart:,} of them apart from what says nothing of results (times, hosts, counters), told below"
-            if level == "bitwise"
-            else ""
-        )
+    if count and level != "equal except for":
+        said.append(f"besides, {fields}")
     if left:
         said.append(_not_compared(left))
-    logs = sum(one.kind == "log" and one.level != "bitwise" for one in files)
-    if logs:
-        said.append(f"{logs:,} log{'s' * (logs != 1)} differ{'s' * (logs == 1)}")
-    if not problem and not left and 0 < HEIGHT[level] <= HEIGHT[promise.level]:
+    ignored = sum(one.kind == "ignored" for one in files)
+    if ignored:
+        said.append(f"{ignored:,} file{'s' * (ignored != 1)} left out")
+    if any(one.kind == "console" and one.level not in ("bitwise", "equal except for") for one in files):
+        said.append("what was printed differs")
+    if not problem and not left and HEIGHT["equal except for"] < HEIGHT[level] <= HEIGHT[promise.level]:
         said.append("which is what was promised")
-    return "; ".join(part for part in said if part)
+    return "; ".join(said)
+
+
+def _some(count: int, of: int) -> str:
+    return f"{count:,} of {_count(of)}" if count < of else _every(of)
 
 
 def _all(count: int) -> str:
@@ -260,5 +274,5 @@ def nothing(kinds: Collection[Kind]) -> str:
     """Why outputs of these kinds cannot be compared: there is no result among them."""
     if not kinds:
         return "the run left no outputs; let it write what counts into a file"
-    names = " and ".join(sorted("logs" if kind == "log" else "volatile files" for kind in kinds))
-    return f"the run left only {names}; name what counts with --result GLOB"
+    names = {"console": "what it printed", "ignored": "files that are left out"}
+    return f"the run left only {' and '.join(sorted(names[kind] for kind in kinds))}; name what counts with --result GLOB"

@@ -12,9 +12,9 @@ from repro_env.flows import results as flow
 from repro_env.flows.results import Globs, Side
 from repro_env.inside.tensors import pairs as inside
 from repro_env.model.run import End, Outcome
-from repro_env.verify import outputs
 from repro_env.verify import verdict as judging
-from repro_env.verify.outputs import Answer
+from repro_env.verify.answers import Answer, answers
+from repro_env.verify.ignore import parse
 from repro_env.verify.verdict import Promise, Verdict
 
 INSIDE = Path(flow.__file__).parents[1] / "inside" / "compare.py"
@@ -24,11 +24,10 @@ NUMERIC = Promise(level="numeric", sentence="expected: numeric")
 
 def look(pairs: Sequence[tuple[Path, Path]]) -> tuple[Answer, ...]:
     """As a run would: through JSON. Without NumPy, which is faster and has a test of its own."""
-    said = [inside.compare(str(left), str(right), None) for left, right in pairs]
-    return outputs.answers(msgspec.json.encode(said), len(pairs))
+    return answers(msgspec.json.encode([inside.compare(str(left), str(right), None) for left, right in pairs]), len(pairs))
 
 
-def end(outs: Sequence[object] = (), others: tuple[str, ...] = (), removed: tuple[str, ...] = (), code: int = 0) -> End:
+def end(others: tuple[str, ...] = (), removed: tuple[str, ...] = (), code: int = 0) -> End:
     return End(
         schema="repro-env/run-end/1",
         id="id",
@@ -65,4 +64,5 @@ def judged(
     removed: tuple[tuple[str, ...], tuple[str, ...]] = ((), ()),
 ) -> Verdict:
     one, other = side(root / "left", left, links[0], removed[0]), side(root / "right", right, links[1], removed[1])
-    return judging.verdict(flow.compare(one, other, Globs(results=results, ignored=ignored), look), promise)
+    globs = Globs(results=results, ignored=tuple(map(parse, ignored)))
+    return judging.verdict(flow.compare(one, other, globs, look), promise)

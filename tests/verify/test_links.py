@@ -6,44 +6,32 @@ from collections.abc import Sequence
 
 import pytest
 
+from repro_env.verify.judge import Judge
 from repro_env.verify.links import of_links
-
-SAVED = ("wandb/run-20260701_101530-abc12def/files/w.txt", "wandb/run-20260702_230102-9z8y7x6w/files/w.txt")
+from tests.verify.test_pairing import NOW, THEN
 
 
 def levels(left: Sequence[str], right: Sequence[str], results: Sequence[str] = ()) -> list[tuple[str, str, str | None]]:
-    return [(one.path, one.now, one.level) for one in of_links(left, right, results, ())]
+    return [(file.path, file.now, file.level) for file in of_links(left, right, Judge(THEN, NOW, results=results))]
 
 
-def test_links_in_folders_of_a_run_are_paired() -> None:
-    one, other = SAVED
-    (found,) = of_links([f"{one} -> /p/w.txt"], [f"{other} -> /p/w.txt"], (), ())
-    assert (found.path, found.now, found.level) == (one, other, "bitwise")
-    assert found.apart == (f"its path is {other} now",)
-    assert levels([f"{one} -> /p/w.txt"], [f"{other} -> /p/v.txt"]) == [(one, other, "different")]
-    log = "logs/debug.log -> /h/.cache/wandb/logs/core-debug-20260701_101530.log"
-    assert levels([log], [log.replace("20260701_101530", "20260702_230102")]) == [("logs/debug.log", "logs/debug.log", "bitwise")]
-
-
-def test_what_the_user_names_is_not_masked() -> None:
-    then, now = "latest -> run-20260701_101530-abc12def", "latest -> run-20260702_230102-9z8y7x6w"
-    assert levels([then], [now]) == [("latest", "latest", "bitwise")]
+def test_where_a_link_leads_is_a_result_but_for_things_of_the_runs_own() -> None:
+    then, now = "latest -> run-20260701_101530", "latest -> run-20260702_230102"
+    assert levels([then], [now]) == [("latest", "latest", "equal except for")]
     assert levels([then], [now], ("latest",)) == [("latest", "latest", "different")]
+    assert levels(["a -> version_1"], ["a -> version_2"]) == [("a", "a", "different")]
 
 
-def test_those_of_one_name_are_paired_where_they_lead_to_the_same_and_else_named() -> None:
-    left = [f"run-{n}/last -> a{n}" for n in (1, 2)]
-    assert levels(left, [f"run-{n}/last -> a{n - 2}" for n in (3, 4)]) == [
-        ("run-1/last", "run-3/last", "bitwise"),
-        ("run-2/last", "run-4/last", "bitwise"),
-    ]
-    unclear = levels(left, [f"run-{n}/last -> b{n}" for n in (3, 4)])
-    assert [level for *_, level in unclear] == [None] * 4
+def test_links_in_a_directory_of_a_run_are_paired() -> None:
+    one, other = "run-20260701_101530/w.txt", "run-20260702_230102/w.txt"
+    assert levels([f"{one} -> /p/w.txt"], [f"{other} -> /p/w.txt"]) == [(one, other, "equal except for")]
+    assert levels([f"{one} -> /p/w.txt"], [f"{other} -> /p/v.txt"]) == [(one, other, "different")]
 
 
 @pytest.mark.parametrize(
     ("left", "right", "expected"),
     [
+        (["a -> b"], ["a -> b"], [("a", "a", "bitwise")]),
         (["a -> b"], [], [("a", "", "different")]),
         ([], ["a -> b"], [("", "a", "different")]),
         (["a (Permission denied)"], [], [("a", "a", None)]),

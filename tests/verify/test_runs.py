@@ -5,7 +5,9 @@ import msgspec
 from repro_env.model.environment import Variable
 from repro_env.model.run import Count, End, Fact, Metric, Outcome, Output, Parameter, Seeded, Start
 from repro_env.verify import runs
+from repro_env.verify.judge import Judge
 from tests.catalog.test_records import end, start
+from tests.verify.test_pairing import NOW, THEN
 
 A, B = ("sha256:" + letter * 64 for letter in "ab")
 
@@ -91,7 +93,9 @@ def test_outputs_are_the_same_only_when_there_are_some_and_all_of_them_are() -> 
     assert not runs.outputs(ended({"a": A}), ended({"a": B})).same
     assert not runs.outputs(ended({"a": A, "b": A}), ended({"a": A})).same
     assert not runs.outputs(ended({"a": A}), ended({"a": A, "b": A})).same
-    assert runs.outputs(ended({"o/2026-07-01/10-15-30/a": A}), ended({"o/2026-07-02/11-00-00/a": A})).same
+    one, other = ended({"o/2026-07-01/10-15-30/a": A}), ended({"o/2026-07-02/11-00-00/a": A})
+    assert runs.outputs(one, other, pair_names=Judge(THEN, NOW).pair_names).same
+    assert not runs.outputs(one, other).same
     assert not runs.outputs(ended({"a": A}), ended({"a": A}, removed=("b",))).same
 
 
@@ -112,8 +116,9 @@ def test_metrics_are_beside_each_other_by_their_paired_files() -> None:
     def of(path: str, name: str, last: float, count: int = 1) -> Metric:
         return Metric(name=name, file=path, count=count, last=last, least=0.0, most=9.0)
 
-    left, right = (f"runs/Jul0{n}_10-15-30_ann/events.out.tfevents.176000000{n}.ann.{n}.0" for n in (1, 2))
-    files = runs.outputs(ended({left: A, "m.json": A}), ended({right: B, "m.json": A}))
+    left, right = (f"runs/Jul0{n}_10-15-30_a/events.out.tfevents.{1782814530 + n * 86400}.a.7.0" for n in (1, 2))
+    one, other = ended({left: A, "m.json": A}), ended({right: B, "m.json": A})
+    files = runs.outputs(one, other, pair_names=Judge(THEN, NOW).pair_names)
     found = runs.metrics(
         [of("m.json", "acc", 0.5), of(left, "loss", 2.0), of(left, "old", 1.0)],
         [of("m.json", "acc", 0.5), of(right, "loss", 1.5), of("n.json", "new", 1.0)],
