@@ -325,7 +325,7 @@ def _accept(
 ) -> tuple[str, ...]:
     found: dict[str, None] = {}
     for place in dict.fromkeys(change.place for change in left if change.place):
-        text = "" if _LINE.fullmatch(place) or place in ("(more)", "(size)", "(bytes)") else accept(path, place)
+        text = "" if place in ("(more)", "(size)", "(bytes)") else accept(path, place)
         if not text:
             return ()
         found[text] = None

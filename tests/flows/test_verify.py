@@ -378,19 +378,18 @@ def test_a_command_of_several_lines_is_not_guessed(place: Place) -> None:
 
 
 @pytest.mark.parametrize(
-    ("work", "why"),
+    ("work", "ignored", "why"),
     [
-        (None, "the run left no outputs; let it write what counts into a file"),
-        (
-            writes(a_log="1", b_pid="2"),
-            "the run left only logs and volatile files; name what counts with --result GLOB",
-        ),
+        (None, (), "the run left no outputs; let it write what counts into a file"),
+        (trained(), ("*",), "the run left only files that are left out; name what counts with --result GLOB"),
     ],
 )
-def test_nothing_runs_where_the_record_shows_that_there_is_nothing_to_compare(place: Place, work: Work | None, why: str) -> None:
+def test_nothing_runs_where_the_record_shows_that_there_is_nothing_to_compare(
+    place: Place, work: Work | None, ignored: tuple[str, ...], why: str
+) -> None:
     place.run(backend=Fake(work))
     again = Fake(work)
-    found = verified(place, None, again).verdict
+    found = verified(place, None, again, globs=Globs(ignored=tuple(map(parse, ignored)))).verdict
     assert (found.same, found.level, again.launch) == (False, None, None)
     assert found.sentence == f"nothing was compared: {why}. The command was not run again"
     assert "expected" not in place.talk
@@ -492,12 +491,12 @@ def test_a_run_that_is_repeated_finds_the_bytecode_that_the_first_one_found(
     assert ("recompiling bytecode" in place.talk) == bool(hidden)
 
 
-@pytest.mark.parametrize("option", [{"results": ("metrics/*",)}, {"results": ("",)}])
-def test_a_result_that_means_nothing_is_refused_before_anything_runs(place: Place, option: dict[str, tuple[str, ...]]) -> None:
+@pytest.mark.parametrize("result", ["metrics/*", ""])
+def test_a_result_that_means_nothing_is_refused_before_anything_runs(place: Place, result: str) -> None:
     place.run(backend=Fake(trained(log_txt="a")))
     again = Fake(trained(log_txt="b"))
     with pytest.raises(UsageError) as caught:
-        verified(place, None, again, globs=Globs(**option))
+        verified(place, None, again, globs=Globs(results=(result,)))
     assert again.launch is None
     assert caught.value.hint == "there are log.txt, w.npy"
     ignored = parse("*.png"), parse("log.txt")

@@ -26,7 +26,7 @@ RUNS = json.loads((PLANTED / "runs.json").read_text())
 
 
 def cases(*names: str) -> list[dict[str, Any]]:
-    return [json.loads(line) for name in names for line in (PLANTED / f"{name}.jsonl").read_text().splitlines()]
+    return [json.loads(line) for name in names for line in (PLANTED / f"{name}.jsonl").read_text().split("\n") if line]
 
 
 def judged(case: dict[str, Any], folder: Path) -> Verdict:

@@ -45,7 +45,7 @@ PLACES = [
     ("train_runtime", "train_runtime.x", False),
     ("*_runtime", "log_history.3.train_runtime", True),
     ("log_history.*.train_runtime", "log_history.3.train_runtime", True),
-    ("log_history.train_runtime", "log_history.3.train_runtime", False),
+    ("log_history.train_runtime", "log_history.3.train_runtime", True),
     ("history.3", "log_history.3", False),
     ("eval.time", "eval.time", True),
     ("eval.time", "evalxtime", False),
