@@ -118,7 +118,8 @@ def test_who_and_where(small: parts.Project) -> None:
 OWN = """
 import getpass, json, os, platform, pwd, resource, socket, sys, tempfile, time, uuid
 made = tempfile.mkdtemp()
-status = [line for line in open("/proc/self/status") if not line.startswith(("Vm", "Rss", "voluntary", "nonvoluntary"))]
+told = ("Name", "Umask", "Tgid", "Pid", "PPid", "Uid", "Gid", "Groups", "NSpid", "Cap", "NoNewPrivs", "Seccomp:")
+status = [line for line in open("/proc/self/status") if line.startswith(told)]
 print(json.dumps({
     "environ": dict(os.environ), "uname": platform.uname(), "host": [socket.gethostname(), socket.getfqdn(), platform.node()],
     "address": socket.gethostbyname(socket.gethostname()), "hostname": open("/etc/hostname").read(), "passwd": pwd.getpwuid(os.getuid()),
