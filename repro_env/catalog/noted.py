@@ -90,9 +90,9 @@ class _Line(msgspec.Struct):
     ids: str = ""
     """With `entropy`, `pid` and `worker`: digests of what was drawn, a word each."""
     more: bool = False
-    """With `entropy`: there were more of them."""
+    """With `entropy`: more ids were drawn than noted."""
     pid: int = 0
-    """Alone: a process that has started."""
+    """Without `entropy`: a process that started."""
     worker: str = ""
     operation: str = ""
     count: int = 0
@@ -198,7 +198,7 @@ def _few(seeded: Iterable[Seeded]) -> tuple[Seeded, ...]:
 def _drawn(draws: Iterable[_Line], pids: Sequence[int]) -> tuple[tuple[Drawn, ...], bool]:
     """The ids drawn at each place, and whether there were more.
 
-    Those of several processes are in an order that does not depend on which was faster: by worker, and only then by start.
+    Ids of several processes are sorted by worker and then by start, so their order does not depend on which process was faster.
     """
     order = {pid: number for number, pid in reversed([*enumerate(pids)])}
     found: dict[tuple[str, str, int], list[str]] = {}

@@ -198,7 +198,7 @@ def _script() -> Optional[dict[str, str]]:
 
 
 def data() -> dict[str, str]:
-    """Path -> digest of the data that this run was given; nothing outside of a run."""
+    """Path -> digest of the `--data` of this run; empty outside of a run."""
     return dict(json.loads(os.environ.get("REPRO_ENV_DATA") or "{}"))
 
 
@@ -225,24 +225,24 @@ def splits(given: Mapping[str, Iterable[Any]]) -> dict[str, dict[str, Any]]:
             raise CheckpointError(
                 f"the splits {first!r} and {second!r} overlap: both hold {shown}",
                 where="splits",
-                hint="give each member to one split; indices of two data sets need names that differ, such as 'test/17'",
+                hint="put each member into one split; if the splits index different data sets, use names such as 'test/17'",
             )
     return found
 
 
 def changed(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
-    """Sentences about what of `data` or `splits` differs between a checkpoint and this process, or is missing now.
+    """List, as sentences, the `data` or `splits` of a checkpoint that differ or are missing in this process.
 
-    What has moved to another path is the same; what only one of them says is not compared, where nothing tells this process.
+    Data may be at a different path. Missing data are reported only in a run, where all mounts are listed in REPRO_ENV_DATA.
     """
-    known = bool(os.environ.get("REPRO_ENV_RUN"))  # then every mount of the run is known
-    told = []
+    is_run = bool(os.environ.get("REPRO_ENV_RUN"))
+    problems = []
     for key, value in sorted(then.items()):
         if key in now and now[key] != value:
-            told.append(f"{name} {key} differs from what the checkpoint was trained on")
-        elif key not in now and known and key.startswith("/") and value not in now.values():
-            told.append(f"{name} {key}, which the checkpoint was trained on, is not in this run")
-    return told
+            problems.append(f"{name} {key} changed since the checkpoint was written")
+        elif key not in now and is_run and key.startswith("/") and value not in now.values():
+            problems.append(f"{name} {key} of the checkpoint is missing in this run")
+    return problems
 
 
 def note(opened: Opened) -> None:

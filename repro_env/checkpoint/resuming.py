@@ -26,7 +26,7 @@ def find(folder: Folder, path: Any) -> Optional[Opened]:
 
 
 def same_training(opened: Opened, parts: Mapping[str, Any], about: Mapping[str, Any]) -> None:
-    """Raises `CheckpointError` where it cannot be gone on from as it was; warns of what is left behind.
+    """Raise `CheckpointError` if the training cannot resume unchanged; warn about parts that are not restored.
 
     `about`: the `data` and `splits` of this training.
     """

@@ -44,8 +44,8 @@ class Checkpoint:
     each epoch, and on TERM and USR1 (the process then ends with 128 + the signal's number). The last `keep` stay (None:
     all), and the one with the best `best` ("accuracy:max").
 
-    `data`, `splits` (name -> members) and `recipe` go into the manifest, beside the digests of the data of this run of
-    repro-env. `resume` refuses other data or splits, and two splits may not share a member. In a distributed run every rank makes the same
+    `data`, `splits` (name -> members) and `recipe` are written to the manifest, with the digests of the run's `--data`.
+    `resume` refuses data and splits that changed. Two splits must not share members. In a distributed run every rank makes the same
     calls. Weights of torch modules are written as safetensors. Gradients that no optimizer has used yet are kept too, so
     `step` may also be called after each micro-batch of an accumulation.
     """

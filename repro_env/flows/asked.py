@@ -266,7 +266,7 @@ def passed_of(asked: Asked, spec: Spec, launch: Launch, given: Sequence[GivenVar
 
 
 def user_of(environ: Mapping[str, str]) -> User:
-    """The caller by number, under a name that is the same for everybody; a home even where the system knows none."""
+    """Return the caller's uid and gid with a fixed name, so that runs of all users agree, and the home directory."""
     import pwd
 
     uid, gid, home = os.geteuid(), os.getegid(), environ.get("HOME")

@@ -198,18 +198,21 @@ class Work:
         return rows
 
     def without_spec(self, scanned: list[Scanned | None], tree: Mapping[str, Entry]) -> None:
-        """Files that differ from RECORD in the layer for files edited before the capture: only the spec has its digest."""
+        """Report mismatches in the layer of edited files as not compared: only the spec has the digest of that layer."""
         marker = self._shown.placed.get(layout.inside(layout.MARKER)) if tree else None
         changes = scanned[marker.layer - 1] if self.label and marker is not None and marker.layer else None
         if marker is None or changes is None:
             return
         gone = {node.path for node in changes.nodes if node.kind == "gone"}
-        placed = {path for path, one in self._shown.placed.items() if one.layer == marker.layer - 1}
+        placed = {path for path, entry in self._shown.placed.items() if entry.layer == marker.layer - 1}
         edited = verify.edited(self.wrong, placed, gone, tree)
-        self.wrong = [one for one in self.wrong if one not in edited]
-        self.unseen += [NotCompared(what=one.what, why=f"{one.why}; it may have been so at the capture") for one in edited]
+        self.wrong = [mismatch for mismatch in self.wrong if mismatch not in edited]
+        self.unseen += [
+            NotCompared(what=mismatch.what, why=f"{mismatch.why}; it may have been edited before the capture")
+            for mismatch in edited
+        ]
         if edited:
-            why = "only it can confirm files that were edited or added before the capture: name the spec with --spec"
+            why = "files that were edited or added before the capture can be confirmed only by the spec: name it with --spec"
             self.unseen.append(NotCompared(what=verify.SPEC, why=why))
 
     def against(self, given: tuple[Spec, Path], tree: Mapping[str, Entry], store: Store) -> int | None:

@@ -197,23 +197,26 @@ def check(metrics: Sequence[Metric], metric: Wanted) -> None:
 
 
 def _labels(metrics: Sequence[Metric], first: Sequence[Metric]) -> dict[str, Metric]:
-    """`FILE:NAME` -> metric, by the file that the first run has it in.
+    """Return `FILE:NAME` -> metric, with the file of the first run.
 
-    A file that has another path in each run is the same one where no other such file has a metric of that name.
+    A file whose path changes from run to run is matched by the name of a metric that only one such file has on each side.
     """
     new, old = _only(metrics, first), _only(first, metrics)
     files = {name: old[name][0] for name in new if len(new[name]) == len(old.get(name, ())) == 1}
-    known = {one.file for one in first}
-    return {f"{one.file if one.file in known else files.get(one.name, one.file)}:{one.name}": one for one in metrics}
+    common = {metric.file for metric in first}
+    return {
+        f"{metric.file if metric.file in common else files.get(metric.name, metric.file)}:{metric.name}": metric
+        for metric in metrics
+    }
 
 
 def _only(metrics: Sequence[Metric], others: Sequence[Metric]) -> dict[str, list[str]]:
-    """Name of a metric -> files that have it and of which `others` has nothing."""
-    known = {one.file for one in others}
+    """Return metric name -> files with that metric that do not occur in `others`."""
+    files = {metric.file for metric in others}
     found: dict[str, list[str]] = {}
-    for one in metrics:
-        if one.file not in known:
-            found.setdefault(one.name, []).append(one.file)
+    for metric in metrics:
+        if metric.file not in files:
+            found.setdefault(metric.name, []).append(metric.file)
     return found
 
 

@@ -75,7 +75,7 @@ class Specs:
         return [found for found in self._files.values() if not found.commit]
 
     def _search(self, known: dict[str, Found], digest: str) -> Found | None:
-        """The first spec whose directory has every blob; if none has, the one with the fewest missing."""
+        """Return the first spec whose directory has every blob, or else the spec with the fewest missing blobs."""
         for source in (self._near, self._past):
             while (best := known.get(digest)) is None or (source is self._near and best.missing):
                 found = next(source, None)

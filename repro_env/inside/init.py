@@ -23,7 +23,7 @@ FORWARDED = {signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGTERM, signa
 FORWARDED |= {signal.SIGALRM, signal.SIGPIPE, signal.SIGTSTP, signal.SIGCONT, *range(signal.SIGRTMIN, signal.SIGRTMAX + 1)}
 WATCHED = FORWARDED | {signal.SIGCHLD}
 COMMAND = 32
-"""PID of the command in a container. The engine's own threads, which are gone by now, had some of the first ones: not always as many."""
+"""PID of the command in a container. The engine's threads take a varying number of the lower PIDs before it."""
 SI_USER = 0
 """Sent by kill(2); what a terminal sends is from the kernel, and reaches the command without us."""
 ADDR_NO_RANDOMIZE = 0x0040000

@@ -123,7 +123,7 @@ class Frameworks(Frozen, frozen=True, kw_only=True):
     versions: tuple[Line, ...] = ()
     """`<name> <version>` of each other numeric package that was imported, or that lies there unimported."""
     needs_compiler: bool = False
-    """Triton or `torch.compile` is there: the one calls a C compiler at run time, the other a C++ compiler."""
+    """Triton is installed, which calls a C compiler at run time, or `torch.compile`, which calls a C++ compiler."""
     libraries: tuple[Library, ...] = ()
     """Sorted by name, then path."""
     threads: tuple[Threads, ...] = ()

@@ -1,4 +1,4 @@
-"""Digests of what a run drew, and of what its machine is called. They are compared, and never turned back."""
+"""Digests of the random ids of a run and of host and user names, so that records can be compared without the values."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ import hashlib
 
 
 def digest_of_id(normal: str) -> str:
-    """The digest of a random id: 16 hexadecimal digits. `normal`: as of `normal_id`, or the first eight digits of it."""
+    """Return the digest of a random id, 16 hexadecimal digits. `normal`: the result of `normal_id`, or its first eight digits."""
     return hashlib.sha256(f"repro-env id\0{normal}".encode()).hexdigest()[:16]
 
 
 def normal_id(digits: str) -> str:
-    """The one form of an id: lower-case hexadecimal digits; 32 of them with the version and variant of a UUID of version 4."""
+    """Normalize an id: lower-case hexadecimal digits; if there are 32, with the version and variant of a version 4 UUID."""
     digits = digits.lower()
     if len(digits) != 32:
         return digits
@@ -19,5 +19,5 @@ def normal_id(digits: str) -> str:
 
 
 def digest_of_name(name: str) -> str:
-    """The digest of a host's or user's name: 16 hexadecimal digits."""
+    """Return the digest of a host name or user name, 16 hexadecimal digits."""
     return hashlib.sha256(f"repro-env own\0{name}".encode()).hexdigest()[:16]

@@ -311,25 +311,25 @@ class Count(Frozen, frozen=True, kw_only=True):
 
 
 class Drawn(Frozen, frozen=True, kw_only=True):
-    """Random ids that processes of the run drew at one line, as digests: an id may be a secret."""
+    """Random ids drawn at one line of code, as digests, because an id may be a secret."""
 
     what: Line
     """The function, as `uuid.uuid4`."""
     file: Line
     line: int
-    """Of the user's code, or of the package's where no code of the user's was running."""
+    """The line of the user's code, or of the package if no user code was running."""
     ids: tuple[Line, ...]
-    """In the order of the draws; those of several processes by rank, worker and start. Each is what
-    `model.evidence.digest_of_id` gives of the bytes; for a UUID, a dot follows with the digest of its first eight digits."""
+    """Digests (`model.evidence.digest_of_id`) in the order of the draws; sorted by rank, worker and start if there are several
+    processes. For a UUID, a dot and the digest of its first eight digits follow."""
 
 
 class Own(Frozen, frozen=True, kw_only=True):
-    """What was the run's alone, or its machine's, and not its code's."""
+    """Facts of one run and its machine that do not come from its code."""
 
     host: Line
-    """`model.evidence.digest_of_name` of the host name that the command saw: nobody has to tell others how a machine is called."""
+    """`model.evidence.digest_of_name` of the host name that the command saw; a digest, because host names are private."""
     user: Line
-    """The same of the user's name."""
+    """The digest of the user name."""
     temporary: Line
     """The directory for temporary files, as the command saw it."""
     home: Line
@@ -392,13 +392,13 @@ class End(Frozen, frozen=True, kw_only=True):
     seeded: tuple[Seeded, ...] = ()
     """What the script seeded itself, in the order of the first time."""
     entropy: tuple[Count, ...] = ()
-    """Bytes asked of the system's own randomness (`os.urandom`, `secrets`, `uuid`), which no seed reaches; none with `ids` seeded."""
+    """Draws from the system's randomness (`os.urandom`, `secrets`, `uuid`), which no seed controls; empty with seeded `ids`."""
     drawn: tuple[Drawn, ...] = ()
     """At most 10,000 ids, of draws of 16 to 64 bytes and of `uuid.uuid1`."""
     drawn_more: bool = False
-    """More ids were drawn than `drawn` has."""
+    """Whether more ids were drawn than `drawn` holds."""
     own: Own | None = None
-    """None in records of versions that kept none."""
+    """None in records of older versions."""
     operations: tuple[Count, ...] = ()
     """Operations without a deterministic implementation that ran."""
     effective: tuple[Fact, ...] = ()

@@ -347,7 +347,7 @@ def _shell() -> str:
 
 
 def _accounts(text: bytes, name: str, line: str) -> bytes:
-    """passwd(5) or group(5) with `line` first, which is found for its number, and without other entries of its name."""
+    """Return passwd(5) or group(5) with `line` first, so that its number resolves to it, and no other entry of that name."""
     kept = []
     for entry in text.splitlines():
         fields = entry.split(b":")

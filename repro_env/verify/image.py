@@ -173,18 +173,18 @@ def _top(path: str, site: str) -> str:
 def edited(
     found: Iterable[Mismatch], placed: Collection[str], gone: AbstractSet[str], tree: Mapping[str, Listed]
 ) -> list[Mismatch]:
-    """The mismatches with RECORD that one layer makes, whose files are `placed` and which removes `gone`.
+    """Return the mismatches with RECORD that are caused by one layer, which contains `placed` and removes `gone`.
 
-    A file whose RECORD is in the same layer is not one: that layer holds the distribution itself.
+    Files whose RECORD is in the same layer are left out, because that layer contains the distribution itself.
     """
     recorded = {posixpath.basename(posixpath.dirname(path)) for path in placed if path.endswith(".dist-info/RECORD")}
     edits = []
-    for one in found:
-        path = one.what[1:]
+    for mismatch in found:
+        path = mismatch.what[1:]
         there = path if path in tree else resolved(tree, path)
         ours = there in placed if there else not gone.isdisjoint((path, *_above(path)))
-        if one.part == "record" and ours and f"{one.of}.dist-info" not in recorded:
-            edits.append(one)
+        if mismatch.part == "record" and ours and f"{mismatch.of}.dist-info" not in recorded:
+            edits.append(mismatch)
     return edits
 
 

@@ -24,7 +24,7 @@ class Fact(Frozen, frozen=True, kw_only=True):
     part: Part
     what: str
     of: str = ""
-    """The configuration file that a value is of, by its path in the left run where that has it."""
+    """The configuration file of a value, by its path in the left run if it is there."""
     left: str
     """Empty: this record does not say it."""
     right: str
@@ -84,7 +84,7 @@ def begun(left: Start, right: Start) -> tuple[Fact, ...]:
 
 
 def ended(left: End, right: End, files: Outputs) -> tuple[Fact, ...]:
-    """What came of it otherwise, apart from metrics and outputs. `files`: of the same two runs."""
+    """Return the recorded results that differ, without metrics and outputs. `files`: the outputs of the same two runs."""
     return _different(dict(_ended(left, {})), dict(_ended(right, _partners(files))))
 
 

@@ -118,8 +118,8 @@ def test_who_and_where(small: parts.Project) -> None:
 OWN = """
 import getpass, json, os, platform, pwd, resource, socket, sys, tempfile, time, uuid
 made = tempfile.mkdtemp()
-told = ("Name", "Umask", "Tgid", "Pid", "PPid", "Uid", "Gid", "Groups", "NSpid", "Cap", "NoNewPrivs", "Seccomp:")
-status = [line for line in open("/proc/self/status") if line.startswith(told)]
+fields = ("Name", "Umask", "Tgid", "Pid", "PPid", "Uid", "Gid", "Groups", "NSpid", "Cap", "NoNewPrivs", "Seccomp:")
+status = [line for line in open("/proc/self/status") if line.startswith(fields)]
 print(json.dumps({
     "environ": dict(os.environ), "uname": platform.uname(), "host": [socket.gethostname(), socket.getfqdn(), platform.node()],
     "address": socket.gethostbyname(socket.gethostname()), "hostname": open("/etc/hostname").read(), "passwd": pwd.getpwuid(os.getuid()),
@@ -270,7 +270,7 @@ def test_data_is_read_only_and_checkpoints_are_not(small: parts.Project, tmp_pat
     assert (tmp_path / "ck" / "new").stat().st_uid == os.getuid()
 
 
-@pytest.mark.soak  # capturing torch takes minutes; the trainings of `test_same_numbers` run with it
+@pytest.mark.soak  # capturing torch takes minutes; `test_same_numbers` trains with torch
 def test_torch_and_matplotlib_work_inside(torch: parts.Project) -> None:
     """As the uid that runs this: the user's name, fonts and caches, the compiler's import, a process group over gloo."""
     code = (
@@ -285,7 +285,7 @@ def test_torch_and_matplotlib_work_inside(torch: parts.Project) -> None:
     assert torch.python_says(code) == "3.0\n"
 
 
-@pytest.mark.soak  # capturing torch takes minutes; the trainings of `test_same_numbers` run with it
+@pytest.mark.soak  # capturing torch takes minutes; `test_same_numbers` trains with torch
 def test_torchrun_is_found(torch: parts.Project) -> None:
     (torch.folder / "ranks.py").write_text(
         "import os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
@@ -296,7 +296,7 @@ def test_torchrun_is_found(torch: parts.Project) -> None:
     assert sorted(said.split("\n")[:2]) == ["rank 0 of 2", "rank 1 of 2"]
 
 
-@pytest.mark.soak  # capturing torch takes minutes; the trainings of `test_same_numbers` run with it
+@pytest.mark.soak  # capturing torch takes minutes; `test_same_numbers` trains with torch
 def test_every_file_of_a_large_environment(torch: parts.Project) -> None:
     host, inside = both(torch)
     different = {name for name in host if host[name] != inside[name]}

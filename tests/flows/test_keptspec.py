@@ -75,7 +75,7 @@ def test_the_copy_of_a_spec_that_has_its_blobs_is_used(place: Place) -> None:
     shutil.move(place.folder / "blobs", place.project.parent / "blobs")
     assert folder() == folder_of(done), "as in a clone into which the runs were copied"
     shutil.rmtree(folder_of(done) / "blobs")
-    assert folder() == place.folder, "none has them"
+    assert folder() == place.folder, "no copy has its blobs"
     shutil.move(place.project.parent / "blobs", place.folder / "blobs")
     assert folder() == place.folder, "as in a directory whose runs were cloned without blobs"
 

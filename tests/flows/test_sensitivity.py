@@ -144,7 +144,7 @@ def test_the_name_of_a_file_that_changes_with_every_run_is_no_other_metric() -> 
     def two(seed: int, one: Done) -> Done:
         return with_end(one, metrics=(metric("acc", seed, f"{seed}/a.csv"), metric("acc", 1, f"{seed}/b.csv")))
 
-    assert not Runs(two).over(5).good, "which file is which is not known"
+    assert not Runs(two).over(5).good, "the files cannot be matched"
 
 
 def test_one_name_in_several_files() -> None:

@@ -36,7 +36,7 @@ class Case(NamedTuple):
     held: tuple[bytes, ...] = ()
     """Bytes that are carried: what is strange and can be held as it is needs no word."""
     soak: bool = False
-    """Like another case, and only in `make soak`."""
+    """Similar to a case that always runs; included only in `make soak`."""
 
 
 def names_of(cases: dict[str, Case]) -> list[ParameterSet]:

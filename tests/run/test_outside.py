@@ -190,12 +190,12 @@ def test_what_a_hostile_run_leaves_is_never_followed_or_opened(tmp_path: Path) -
 def test_temporary_files_are_kept_only_beside_a_project_that_is_one_and_in_a_home_directory_that_is_one() -> None:
     def skipped(*kept: str) -> list[str]:
         rules = msgspec.structs.replace(RULES, kept=kept)
-        paths = ("/tmp", "/tmp/x", "/tmp/work", "/tmp/work/out", "/var/tmp/x", "/home/ann/.cache", "/home/ann/x")
+        paths = ("/tmp", "/tmp/x", "/tmp/job", "/tmp/job/out", "/var/tmp/x", "/home/ann/.cache", "/home/ann/x")
         return [path for path in paths if rules.skip(path)]
 
-    assert skipped("/srv") == ["/tmp/x", "/tmp/work", "/tmp/work/out", "/var/tmp/x", "/home/ann/.cache"]
-    assert skipped("/tmp/work") == ["/tmp/x", "/var/tmp/x", "/home/ann/.cache"]
-    assert skipped("/srv", "/tmp/work") == ["/tmp/x", "/var/tmp/x", "/home/ann/.cache"]
+    assert skipped("/srv") == ["/tmp/x", "/tmp/job", "/tmp/job/out", "/var/tmp/x", "/home/ann/.cache"]
+    assert skipped("/tmp/job") == ["/tmp/x", "/var/tmp/x", "/home/ann/.cache"]
+    assert skipped("/srv", "/tmp/job") == ["/tmp/x", "/var/tmp/x", "/home/ann/.cache"]
     assert skipped("/tmp") == ["/var/tmp/x", "/home/ann/.cache"]
 
 

@@ -38,7 +38,7 @@ _FULL = 1 << 20
 
 
 class _Draws:
-    """Draws at one line: how often, how often as noted, and the ids that are not noted yet."""
+    """Draws at one line: their number, the number already noted, and ids not noted yet."""
 
     __slots__ = ("count", "ids", "noted")
 
@@ -58,7 +58,7 @@ class _State:
 
 
 def hook_uuid(uuid: Any) -> None:
-    """`uuid1` takes its own way; `getnode` is random where there is no network card."""
+    """Wrap `uuid1`, which does not call `os.urandom`, and `getnode`, which is random without a network card."""
     if seeds._IDS:
         uuid._node = int.from_bytes(seeds.part("ids").draw(6), "big") | 1 << 40
     plain = uuid.uuid1
@@ -67,7 +67,7 @@ def hook_uuid(uuid: Any) -> None:
         made = plain(node, clock_seq)
 
         def form(value: bytes) -> bytes:
-            number = int.from_bytes(value, "big") | 1 << 40  # a node that is no network card's
+            number = int.from_bytes(value, "big") | 1 << 40  # a random node, not a network card's
             if node is not None:
                 number = number >> 48 << 48 | node
             if clock_seq is not None:
@@ -89,9 +89,9 @@ def hook_uuid(uuid: Any) -> None:
 
 
 def draw(what: str, frame: FrameType | None, value: bytes, form: Callable[[bytes], bytes] = bytes) -> bytes:
-    """Count one call of `what`, which `frame` made and the system answered with `value`. Returns what the caller gets.
+    """Count one call of `what` by `frame`, for which the system returned `value`. Return the bytes for the caller.
 
-    `form` makes that of random bytes.
+    `form` turns random bytes into the form of the value.
     """
     while frame is not None and frame.f_code.co_filename in _DOORS:
         door = _DOORS[frame.f_code.co_filename]
@@ -107,7 +107,7 @@ def draw(what: str, frame: FrameType | None, value: bytes, form: Callable[[bytes
     if draws is None:
         if len(_draws) >= _PLACES:
             return value
-        draws = _draws.setdefault(place, _Draws())  # another thread may have been here
+        draws = _draws.setdefault(place, _Draws())  # a second thread may have added it
     draws.count += 1
     if 16 <= len(value) <= 64:
         _State.ids += 1
@@ -133,7 +133,7 @@ def _digest(digits: str) -> str:
 def _note(place: tuple[str, str, int], draws: _Draws) -> None:
     what, file, line = place
     more, ids = draws.count - draws.noted, len(draws.ids)
-    draws.noted += more  # before it is written, which lets other threads go on
+    draws.noted += more  # set before the write, during which other threads run
     facts = {"entropy": what, "count": 0 if seeds._IDS else more, "file": file, "line": line}
     if ids or _State.ids > _MOST:
         facts.update(pid=os.getpid(), worker=_State.worker)
@@ -151,7 +151,7 @@ def forget() -> None:
 
 
 def restart() -> None:
-    """Be another worker."""
+    """Take the name of the new worker."""
     _State.worker = streams.own_rank() + repr(seeds._State.worker)
 
 

@@ -30,9 +30,9 @@ _OFFLINE = ("OfflineModeIsEnabled", "LocalEntryNotFoundError")
 """Exceptions of huggingface_hub without network."""
 _PATHS = re.compile(r"'([^'\n]+)'|\"([^\"\n]+)\"|`([^`\n]+)`|(?<![\w:/.-])([\w.-]*/[^\s'\",:;()\[\]<>]+)")
 _TOOL = re.compile(r"(?<![\w./+-])(?:(?:c|g|clang)\+\+|gcc|clang|nvcc|hipcc|[Nn]inja|cmake)(?![\w/+-])")
-"""A program that builds code while a script runs. Who does not find one may not say so by an exception of its own."""
+"""Programs that build code while a script runs. Libraries report a missing one in the text of any exception."""
 _UNNAMED = {"C++ compiler": "g++", "C compiler": "gcc", "CUDA_HOME": "nvcc"}
-"""What messages of PyTorch and Triton say instead of the program's name."""
+"""Phrases in messages of PyTorch and Triton, and the program that is missing."""
 _seen: dict[tuple[str, str], None] = {}
 
 

@@ -1,9 +1,9 @@
-"""Bytes of the run's seed in place of the system's randomness, for ids and names (`exec --ids seeded`).
+"""Draw ids and names from the run's seed instead of the system's randomness (`exec --ids seeded`).
 
-A stream is sha256(master, interpreter, worker, "ids", ordinal). Two processes must not draw the same id, so interpreters that
-a run starts differ as well: each is named by the one that started it, its command line, its rank, and its number among those
-with the same of all these. A child of multiprocessing belongs to the interpreter of its parent, and its number as a worker
-tells it apart, whatever the start method. `REPRO_ENV_IDS` holds the name of the interpreter for those that it starts.
+A stream is sha256(master, interpreter, worker, "ids", ordinal). Two processes must not draw the same id, so each interpreter
+has a name: a digest of its parent interpreter, command line, rank, and number among interpreters with the same three. A child
+of multiprocessing uses the interpreter of its parent and its own worker number, for every start method. `REPRO_ENV_IDS` passes
+the name of an interpreter to its children.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _HELPERS = ("multiprocessing.", "popen_loky")
 class _State:
     interpreter = ""
     of_parent = ""
-    """The name for a process of multiprocessing, once it knows its number."""
+    """The interpreter name of a process of multiprocessing, used once its number is known."""
     is_helper = False
     worker: tuple[Any, ...] = ()
     ordinals = itertools.count()
-    """Of the draws of `worker`. A worker never comes back after another one."""
+    """Numbers of the draws of `worker`. A process never returns to an earlier worker."""
 
 
 def start() -> None:
@@ -49,7 +49,7 @@ def start() -> None:
 
 
 def _number(group: str) -> int:
-    """How many interpreters of this group there were before. They append a byte each to a file beside the notes."""
+    """Count the earlier interpreters of this group. Each appends a byte to a file in the directory of the notes."""
     if not seeds._NOTES:
         return 0
     fd = os.open(f"{os.path.dirname(seeds._NOTES)}/ids-{group}", os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -61,7 +61,7 @@ def _number(group: str) -> int:
 
 
 def restart() -> None:
-    """Be a forked child, or a process of multiprocessing, which was a forked child until now or an interpreter of its own."""
+    """Rename this process: it is a forked child, or multiprocessing has just given it its number."""
     worker = seeds._State.worker
     if worker[-2:-1] == ("fork",):
         if not _State.is_helper:

@@ -18,7 +18,7 @@ _noted: set[Any] = set()
 
 
 def size() -> int:
-    """Bytes of the notes of all processes until now."""
+    """Return the size of the notes of all processes, in bytes."""
     try:
         return os.stat(seeds._NOTES).st_size
     except OSError:

@@ -5,7 +5,7 @@ needed: an image's first run finds no bytecode of these files, so what is not re
 
 - `streams`: the numbers that take the place of the system's randomness; `random`, `numpy`, `torch`: who gets them;
 - `children`, `pools`: processes and tasks that have streams of their own;
-- `ids`: bytes of the seed in place of the system's, where the user asked for it;
+- `ids`: ids drawn from the seed (`--ids seeded`);
 - `notes`, `places`, `holes`, `entropy`: what is written down, and of which line of the user's;
 - `threads`, `determinism`, `alerts`, `world`, `effective`, `libraries`: repeatable code, and what was in force in the end;
 - `trace`: one line for each step of training;

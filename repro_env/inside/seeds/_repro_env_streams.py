@@ -53,7 +53,7 @@ def _rank() -> str:
 
 
 def own_rank() -> str:
-    """The same, also where all ranks have the numbers of the first."""
+    """Return the rank even if all ranks use the streams of rank 0."""
     rank = next((os.environ[name] for name in seeds._RANKS if os.environ.get(name)), None)
     if rank is None:  # Lightning starts its ranks with these two
         rank = f"{os.environ.get('NODE_RANK') or '0'}.{os.environ.get('LOCAL_RANK') or '0'}"

@@ -38,7 +38,7 @@ def another_training_is_refused(folder: Path) -> None:
 
 
 def other_data_and_splits_are_refused(folder: Path) -> None:
-    """Data of the run that moved, or that came to it, are none."""
+    """Data at a new path, and additional data, are accepted."""
     model, _ = tiny()
 
     def training(run: dict[str, str] | None, **more: Any) -> Checkpoint:
@@ -52,12 +52,12 @@ def other_data_and_splits_are_refused(folder: Path) -> None:
         for run in ({"/data": "sha256:aa"}, {"/elsewhere": "sha256:aa", "/more": "sha256:bb"}):
             assert training(run).resume()
             assert training(run, splits={"train": [1, 2], "test": [3]}, data={"labels": "v1"}).resume()
-        fails(training({"/data": "sha256:bb"}).resume, "data /data differs")
-        fails(training({}).resume, "data /data, which the checkpoint was trained on, is not in this run")
-        fails(training({"/data": "sha256:aa"}, splits={"train": [2, 1]}).resume, "splits train differs")
-        fails(training({"/data": "sha256:aa"}, data={"labels": "v2"}).resume, "data labels differs")
+        fails(training({"/data": "sha256:bb"}).resume, "data /data changed since")
+        fails(training({}).resume, "data /data of the checkpoint is missing in this run")
+        fails(training({"/data": "sha256:aa"}, splits={"train": [2, 1]}).resume, "splits train changed since")
+        fails(training({"/data": "sha256:aa"}, data={"labels": "v2"}).resume, "data labels changed since")
         os.environ.pop("REPRO_ENV_DATA")
-        assert training(None).resume(), "outside of a run nothing is known of data"
+        assert training(None).resume(), "outside of a run, data are not compared"
     finally:
         for name in ("REPRO_ENV_RUN", "REPRO_ENV_DATA"):
             os.environ.pop(name, None)
