@@ -14,7 +14,7 @@ TRAINERS := build/trainers
 TORCH ?= torch==2.13.0+cpu
 # Files of tests at a time: on two cores one more than those, since a test waits a part of its time.
 WORKERS ?= 3
-.PHONY: help demo test soak lint bench relock clean tool dev trainers
+.PHONY: help demo test pythons soak lint bench relock clean tool dev trainers
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -41,6 +41,17 @@ WITH = REPRO_ENV_TEST_PYTHONS=$(CURDIR)/$(TRAINERS)/bin/python REPRO_ENV_TEST_TR
 test: trainers ## the whole test suite but the long counts
 	$(WITH) $(DEV)/bin/python -m pytest -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder $(ARGS)
 
+# Fast, and most of what may depend on the version of Python: formats, databases, statistics, reading of other tools' files.
+QUICK := oci schema store registry io runs/records runs/lineage compare environment/python environment/source environment/wheels delivery/documents
+
+pythons: dev ## the quick tests under the oldest and the newest other Python of this machine
+	@set -e; for python in $$($(DEV)/bin/python -m tests.pythons); do \
+		venv=build/pythons/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
+		PYTHON=$$python lockfiles/venv.sh $$venv test project; \
+		echo "under $$($$venv/bin/python --version):"; \
+		$$venv/bin/python -m pytest -q -m "not soak" -n $(WORKERS) $(QUICK:%=tests/%) $(ARGS); \
+	done
+
 soak: trainers ## the long counts; results go to benchmarks/results/
 	$(WITH) $(DEV)/bin/python -m pytest -m soak $(ARGS)
 
@@ -52,8 +63,8 @@ lint: dev ## ruff and mypy --strict
 bench: dev ## every ratio of benchmarks/README.md, measured here
 	$(DEV)/bin/python benchmarks/all.py $(ARGS)
 
-relock: dev ## write lockfiles/ anew (seconds: nothing is downloaded)
-	@TORCH="$(TORCH)" lockfiles/relock.sh
+relock: dev ## write lockfiles/ with pip-tools; pins stay where they fit, but with ARGS=--upgrade
+	@lockfiles/relock.sh $(ARGS)
 
 clean: ## remove what make has made here; the store of images stays
 	rm -rf build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -16,13 +16,13 @@ def first(python: Path, folder: Path, store: Path) -> float:
 
 INDEX = """
 import os, sys, time
-from repro_env.capture import distributions, python
-from repro_env.lock import identify
-from repro_env.model.talk import Silent
+from repro_env.environment.python import distributions, interpreter as python
+from repro_env.environment.wheels import identification as wheels
+from repro_env.schema.progress import Silent
 from repro_env.store.store import Store
 facts = python.interpret(sys.argv[1], dict(os.environ)); scanned = distributions.scan(facts.layout)
 start = time.perf_counter()
-identify.identify(scanned.distributions, facts.layout, store=Store.open(), talk=Silent())
+wheels.identify(scanned.distributions, facts.layout, store=Store.open(), talk=Silent())
 print(time.perf_counter() - start)
 """
 

@@ -14,9 +14,9 @@ import parts
 
 sys.path.insert(0, str(parts.ROOT))
 
-from repro_env.catalog import ids, records
-from repro_env.model import codec
-from repro_env.model.run import End, Metric, Outcome, Output, Parent, SourceFact, Start
+from repro_env.runs.records import ids, records
+from repro_env.schema import codec
+from repro_env.schema.run import End, Metric, Outcome, Output, Parent, SourceFact, Start
 
 MANY = 10_000
 OUTPUTS = 20
@@ -147,7 +147,7 @@ def main(count: int) -> list[parts.Row]:
     ]
 
 
-_DIRECT = "import sys; from pathlib import Path; from repro_env.catalog import records; records.listing(Path(sys.argv[1]))"
+_DIRECT = "import sys; from pathlib import Path; from repro_env.runs.records import records; records.listing(Path(sys.argv[1]))"
 
 if __name__ == "__main__":
     made = main(parts.arguments(__doc__).count)

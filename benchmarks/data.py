@@ -20,7 +20,7 @@ import parts
 
 _CACHES = Path("/proc/sys/vm/drop_caches")
 _OURS = (
-    "import sys; from pathlib import Path; from repro_env.capture import data; from repro_env.io.hashes import FileHashes;"
+    "import sys; from pathlib import Path; from repro_env.environment.source import data; from repro_env.io.hashes import FileHashes;"
     "data.fingerprint(Path(sys.argv[1]), '/data', FileHashes(Path(sys.argv[2])))"
 )
 

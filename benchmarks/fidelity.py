@@ -1,7 +1,8 @@
-"""The trap benchmark, ours and the others': every case of tests/fidelity, captured and brought back by each tool.
+"""The trap benchmark of other tools: every case of tests/fidelity, recorded and brought back by each.
 
-Writes benchmarks/results/fidelity.json and the table in benchmarks/README.md. A tool that only records is judged by what its
-record brings back: a fresh environment of the same kind, made at the same path, into which the record is installed.
+Writes benchmarks/results/fidelity.json and the table in benchmarks/README.md, whose column of repro-env is what the tests assert of
+each case: they run it, and nothing here runs it again. A tool that only records is judged by what its record brings back: a fresh
+environment of the same kind, made at the same path, into which the record is installed.
 `--only WORD` runs the cases whose id has the word and keeps the other results; `--no-peers` leaves all but `pip freeze` out.
 """
 
@@ -268,33 +269,25 @@ RECORDS: dict[str, Callable[[Stage], str]] = {"pip freeze": freeze, "wandb": wan
 # -- all of it --------------------------------------------------------------------------------------------------------
 
 
-def judge(case: Case, machine: play.Machine, folder: Path, tool: str) -> Judged:
+def judge(case: Case, proxy: str, folder: Path, tool: str) -> Judged:
     """What a tool does with a case; folders of this machine by a word in what it said."""
     root = Path(tempfile.mkdtemp(prefix="case-", dir=folder))
     try:
-        verdict, detail = _judged(case, machine, root / "x", tool)
+        if tool == "reprozip":
+            verdict, detail = reprozip(case, root / "x", proxy)
+        else:
+            verdict, detail = restored(case, root / "x", proxy, tool, RECORDS[tool])
     except subprocess.TimeoutExpired:
         verdict, detail = "fails", "did not end within minutes"
     except pytest.skip.Exception as reason:
         verdict, detail = "n/a", f"not on this machine: {reason}"
     except FileNotFoundError as error:
-        if tool == "repro-env":
-            raise
         # Nothing but the case itself can make such an environment, and its parts are gone.
         verdict, detail = "n/a", f"no fresh environment of this kind can be made: {Path(str(error.filename)).name} is gone"
     finally:
         remove_tree(root)
     told = re.sub(r"https?://\S+", "<url>", detail.replace(str(root / "x"), "…").replace(sys.base_prefix, "<python>"))
     return Judged(verdict, told[:2000])
-
-
-def _judged(case: Case, machine: play.Machine, root: Path, tool: str) -> Judged:
-    if tool == "repro-env":
-        verdict = play.play(case, root, machine)
-        return Judged(verdict.verdict, verdict.detail)
-    if tool == "reprozip":
-        return reprozip(case, root, machine.proxy)
-    return restored(case, root, machine.proxy, tool, RECORDS[tool])
 
 
 def main(only: str, *, peers: bool, missing: bool) -> None:
@@ -305,12 +298,11 @@ def main(only: str, *, peers: bool, missing: bool) -> None:
         folder = Path(made)
         packages.publish(folder / "index")
         with Index(folder / "index", yanked=False) as index:
-            machine = play.warmed(folder / "warm", index.proxy)
             for case in cases():
                 row = before.get(case.id, {"case": case.id})
-                if only in case.id and not (missing and "repro-env" in row):
-                    tools = ["repro-env", "pip freeze", *(PEERS if peers and case.id in WIDE else ())]
-                    row |= {"title": case.title, **{tool: judge(case, machine, folder, tool)._asdict() for tool in tools}}
+                if only in case.id and not (missing and "pip freeze" in row):
+                    tools = ["pip freeze", *(PEERS if peers and case.id in WIDE else ())]
+                    row |= {"title": case.title, **{tool: judge(case, index.proxy, folder, tool)._asdict() for tool in tools}}
                     print(case.id, *(f"{tool}: {row[tool]['verdict']}" for tool in tools), sep=" | ", flush=True)
                 rows.append(row)
                 _write(
@@ -324,10 +316,8 @@ def main(only: str, *, peers: bool, missing: bool) -> None:
 
 
 def versions() -> dict[str, str]:
-    import repro_env
-
     pip = subprocess.run([sys.executable, "-m", "pip", "--version"], capture_output=True, text=True, check=True).stdout.split()[1]
-    return {"repro-env": repro_env.__version__, "pip": pip, **{name: pin.partition("==")[2] for name, pin in PEERS.items()}}
+    return {"pip": pip, **{name: pin.partition("==")[2] for name, pin in PEERS.items()}}
 
 
 def _write(result: dict[str, Any]) -> None:
@@ -349,7 +339,9 @@ def _table(result: dict[str, Any]) -> None:
     """The one table in benchmarks/README.md, between two marks."""
     tools = ("repro-env", *TOOLS)
     lines = [f"| case | {' | '.join(tools)} |", f"|---|{'---|' * len(tools)}"]
+    asserted = {case.id: case.verdict for case in cases()}
     for one in result["cases"]:
+        one["repro-env"] = {"verdict": asserted[one["case"]]}
         shown = " | ".join(WORDS[one[tool]["verdict"]] if tool in one else "" for tool in tools)
         lines.append(f"| {one['title']} | {shown} |")
     counts = []

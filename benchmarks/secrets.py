@@ -16,7 +16,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from repro_env.capture import secrets
+from repro_env.environment.secrets import scanner
 from repro_env.io.files import walk
 from tests.secrets import habits
 from tests.secrets.planted import Mint
@@ -46,11 +46,11 @@ def planted(folder: Path) -> tuple[int, list[str]]:
     for path, data in made.items():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
         (folder / path).write_bytes(data)
-    found = {one.path for one in secrets.among(folder, list(walk(folder)))}
+    found = {secret.path for secret in scanner.among(folder, list(walk(folder)))}
     return len(made), sorted(path for path in made if not any(path == one or path.startswith(f"{one}/") for one in found))
 
 
-def project(name: str, folder: Path) -> tuple[list[secrets.Secret], int, float]:
+def project(name: str, folder: Path) -> tuple[list[scanner.Secret], int, float]:
     """The findings in a project's source distribution, its bytes, and the seconds of processor time that it took."""
     pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--no-binary", ":all:", "--dest", str(folder), name]
     subprocess.run(pip, check=True)
@@ -59,7 +59,7 @@ def project(name: str, folder: Path) -> tuple[list[secrets.Secret], int, float]:
         packed.extractall(folder / "src", filter="data")
     found = list(walk(folder / "src"))
     start = time.process_time()
-    hits = list(secrets.among(folder / "src", found))
+    hits = list(scanner.among(folder / "src", found))
     return hits, sum(one.size for one in found), time.process_time() - start
 
 

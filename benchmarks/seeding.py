@@ -4,16 +4,14 @@
 
 User and system time of the whole process, from `wait4`. Three sides take turns: without hooks; with those for seeds alone
 (no determinism mode); with all that `exec` puts in place by default. The least of each side counts: on a busy machine
-everything else is other work. Bytecode is there on all sides, as it is kept after an image's first run; the first interpreter of
-that one, which compiles what it needs of the hooks, has rows of its own. Next to importing NumPy or torch a difference of milliseconds does
+everything else is other work. Bytecode is there on all sides, as in every run. Next to importing NumPy or torch a difference of milliseconds does
 not show: there, what the hooks take after the import and at the end is timed inside, and added to what an empty script pays.
-That counts what every script reads at its end twice, which for the first interpreter is some milliseconds: a bound from above.
+That counts what every script reads at its end twice: a bound from above.
 """
 
 from __future__ import annotations
 
 import os
-import shutil
 import statistics
 import sys
 import tempfile
@@ -21,7 +19,7 @@ from pathlib import Path
 
 import parts
 
-HOOKS = parts.ROOT / "repro_env" / "inside" / "seeds"
+HOOKS = parts.ROOT / "repro_env" / "guest" / "seeds"
 LIBRARIES = ("numpy", "torch")
 GOAL = 15.0
 """Milliseconds of CPU an interpreter."""
@@ -47,16 +45,16 @@ for _ in range(1000):
 INSIDE = """
 import sys, time
 seeds = sys.modules["_repro_env_seeds"]
-plain, spent = seeds._call, 0.0
+plain, spent = seeds._run_hook, 0.0
 def call(*args):
     global spent
     start = time.process_time()
     plain(*args)
     spent += time.process_time() - start
-seeds._call = call
+seeds._run_hook = call
 import LIBRARY
 start = time.process_time()
-seeds._end()
+seeds.at_exit()
 print((spent + time.process_time() - start) * 1000)
 """
 
@@ -97,7 +95,6 @@ def having(python: str, module: str) -> bool:
 
 def main(python: str, count: int) -> list[parts.Row]:
     rows: list[parts.Row] = []
-    libraries: list[tuple[str, int, float]] = []
     start = 0.0
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -132,53 +129,20 @@ def main(python: str, count: int) -> list[parts.Row]:
                 start = least["all"] - least["plain"]
             if library in LIBRARIES:
                 rows.append(inside(python, library, rounds, min(times["plain"]), start, environments["all"]))
-                libraries.append((library, rounds, min(times["plain"])))
-        rows.append(first(python, count, folder, environments))
-        cold = float(rows[-1].theirs.split("+")[-1].split()[0])
-        rows.extend(inside(python, *each, cold, environments["all"], compiled=compiled(folder)) for each in libraries)
     return rows
 
 
-def compiled(folder: Path) -> Path:
-    """Where the bytecode of the hooks is."""
-    return folder / "pyc" / HOOKS.relative_to("/")
-
-
-def inside(
-    python: str, library: str, count: int, plain: float, start: float, env: dict[str, str], *, compiled: Path | None = None
-) -> parts.Row:
-    """What the hooks take within an import and at the end, and what they cost an empty script. `compiled`: is emptied before."""
-    code, times = INSIDE.replace("LIBRARY", library), []
-    for _ in range(count):
-        if compiled is not None:
-            shutil.rmtree(compiled, ignore_errors=True)
-        times.append(start + float(parts.output([python, "-c", code], env=env)))
-    which = "all hooks" if compiled is None else "the first interpreter of an image's first run, all hooks"
+def inside(python: str, library: str, count: int, plain: float, start: float, env: dict[str, str]) -> parts.Row:
+    """What the hooks take within an import and at the end, and what they cost an empty script."""
+    code = INSIDE.replace("LIBRARY", library)
+    times = [start + float(parts.output([python, "-c", code], env=env)) for _ in range(count)]
     return parts.Row(
-        f"import {library}: {which}, timed inside, and what they cost an empty script (least of {count}; medians in brackets)",
+        f"import {library}: all hooks, timed inside, and what they cost an empty script (least of {count}; medians in brackets)",
         f"{min(times):.1f} ms ({statistics.median(times):.1f})",
         f"without {plain:.1f} ms",
         1 + min(times) / plain,
         f"at most {GOAL:.0f} ms",
         min(times) <= GOAL,
-    )
-
-
-def first(python: str, count: int, folder: Path, environments: dict[str, dict[str, str]]) -> parts.Row:
-    """The first interpreter of an image's first run, which has to compile our modules."""
-    cold, plain = [], []
-    for _ in range(count):
-        shutil.rmtree(compiled(folder), ignore_errors=True)
-        cold.append(spent(python, "pass", environments["all"]))
-        plain.append(spent(python, "pass", environments["plain"]))
-    more = min(cold) - min(plain)
-    return parts.Row(
-        f"nothing: the first interpreter of an image's first run, which compiles what it needs of the hooks, CPU (least of {count}; medians in brackets)",
-        f"{min(cold):.1f} ms ({statistics.median(cold):.1f})",
-        f"without {min(plain):.1f} ms ({statistics.median(plain):.1f}); {more:+.1f} ms",
-        min(cold) / min(plain),
-        f"at most {GOAL:.0f} ms more",
-        more <= GOAL,
     )
 
 

@@ -16,11 +16,11 @@ import parts
 
 PROBE = """
 import os, sys
-from repro_env.capture import distributions, python
-from repro_env.lock import places
+from repro_env.environment.python import distributions, interpreter as python
+from repro_env.environment.python import sites
 facts = python.interpret(sys.argv[1], dict(os.environ))
 scanned = distributions.scan(facts.layout)
-print(len(scanned.distributions), len(places.listed(facts, facts.layout, scanned)))
+print(len(scanned.distributions), len(sites.listed(facts, facts.layout, scanned)))
 """
 
 

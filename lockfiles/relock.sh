@@ -1,33 +1,37 @@
 #!/bin/sh
-# Writes every lock file anew from the .in files: one set for Python 3.11 and newer, one for 3.10 (some packages have
-# left 3.10 behind). uv resolves for the first release of each, so that every patch release can install what it names, and
-# takes the hashes from the index: nothing is downloaded. It asks the public index, or where UV_DEFAULT_INDEX says.
-# No index, find-links folder or path of this machine gets into them. The wide environment of the benchmarks and the one of
-# the trainers are locked for 3.11 only, and without torch (see ml185.in) and what only its GPU builds need.
+# Writes every lock file from its .in file with pip-tools: one set with Python 3.11, which newer ones use too, and one with
+# 3.10 (some packages have left 3.10 behind). Pins that still fit stay; `make relock ARGS=--upgrade` takes the newest.
+# PYTHON311 and PYTHON310 name the interpreters. pip's configuration says which index is asked; no index, find-links directory or path
+# of this machine gets into the files. The wide environment of the benchmarks and the one of the trainers are locked for 3.11 only, and
+# without torch (see ml185.in) and what only its GPU builds need.
 set -eu
 cd "$(dirname -- "$0")/.."
-compile() {
-    version=$1 to=$2 from=$3
-    shift 3
-    echo "$to" >&2
-    build/venv/bin/uv pip compile --quiet --no-config --upgrade --generate-hashes --custom-compile-command "make relock" \
-        --no-emit-index-url --no-emit-find-links --no-emit-index-annotation --only-binary :all: --no-binary antlr4-python3-runtime \
-        --python-version "$version" --output-file "$to" "$@" "$from"
+upgrade=${1-}
+
+compile() { # VERSION LOCK, from the .in file of the same name
+    echo "$2" >&2
+    # shellcheck disable=SC2086 # not a word if nothing is to be upgraded
+    CUSTOM_COMPILE_COMMAND="make relock" "build/relock/$1/bin/pip-compile" --quiet --no-config --generate-hashes --allow-unsafe \
+        --strip-extras --no-emit-options --pip-args="--only-binary :all: --no-binary antlr4-python3-runtime" $upgrade \
+        --output-file "$2" "lockfiles/$(basename "$2" .txt).in"
 }
-without_torch() {
-    # Torch is resolved as the index has it, since what depends on it is needed; then all that only its GPU builds want goes.
-    compile "$@"
-    gpu=$(sed -nE 's/^((nvidia|cuda|triton)[a-z0-9-]*)==.*/--no-emit-package=\1/p' "$2")
-    compile "$@" --no-emit-package=torch $gpu # a word for each
+
+check() { # VERSION LOCK: the first release of this Python can install it too. uv asks the public index, or UV_DEFAULT_INDEX
+    build/venv/bin/uv pip compile --quiet --no-config --no-deps --python-version "$1" --only-binary :all: \
+        --no-binary antlr4-python3-runtime "$2" >/dev/null
 }
-for name in tool test example; do
-    compile 3.11 "lockfiles/$name.txt" "lockfiles/$name.in"
-    compile 3.10 "lockfiles/py310/$name.txt" "lockfiles/$name.in"
+
+PYTHON=${PYTHON311:-python3.11} lockfiles/venv.sh build/relock/3.11 relock
+PYTHON=${PYTHON310:-python3.10} lockfiles/venv.sh build/relock/3.10 relock
+for name in relock tool test example; do
+    compile 3.11 "lockfiles/$name.txt"
+    check 3.11 "lockfiles/$name.txt"
+    compile 3.10 "lockfiles/py310/$name.txt"
+    check 3.10 "lockfiles/py310/$name.txt"
 done
-# The release that the Makefile installs, whichever build: a local version has no entry in the index.
-constraint=$(mktemp)
-trap 'rm -f "$constraint"' EXIT
-echo "${TORCH%%+*}" >"$constraint"
-without_torch 3.11 lockfiles/trainers.txt lockfiles/trainers.in --constraint "$constraint"
-without_torch 3.11 lockfiles/ml185.txt lockfiles/ml185.in
-sed -i "s|$constraint|the Makefile|" lockfiles/trainers.txt
+for name in trainers ml185; do
+    compile 3.11 "lockfiles/$name.txt"
+    awk '/^[^ ]/ { drop = /^(torch|triton|nvidia-.*|cuda-.*)==/ } !drop' "lockfiles/$name.txt" >"build/relock/$name.txt"
+    mv "build/relock/$name.txt" "lockfiles/$name.txt"
+    check 3.11 "lockfiles/$name.txt"
+done

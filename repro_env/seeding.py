@@ -1,4 +1,4 @@
-"""Seeds for code that wants its own: `repro_env.seed("split")`. Python 3.8 or newer, the standard library only."""
+"""Seeds derived from the master seed: `repro_env.seed("split")`. Supports Python 3.8 and uses only the standard library."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import os
 
 
 def seed(purpose: str, bits: int = 32) -> int:
-    """A seed for one purpose, such as "split", "train" or "eval": `bits` (1 to 256) of sha256(master seed, purpose).
+    """Return the seed for a purpose such as "split", "train" or "eval": the first bits of sha256(master seed, purpose).
 
-    The same number on every rank, in every process and at every call, so that all ranks split the data alike and a
-    training that goes on later gets what it had. Whoever wants a seed a rank puts the rank into the purpose. A seed with
-    fewer bits is the top of one with more. 32 bits suit every library: NumPy's legacy `seed` takes no more.
+    The seed is the same on every rank, in every process and in every call, so that all ranks split the data in the same
+    way, also when a training resumes. For a different seed on each rank, include the rank in the purpose. A seed with
+    fewer bits consists of the highest bits of a longer seed. All libraries accept 32 bits.
 
-    The master seed is the run's (REPRO_ENV_SEED, set by `repro-env exec`); outside of a run, where that is not set, 0.
-    Raises `ValueError` for an empty purpose, a number of bits out of range, or a REPRO_ENV_SEED that is no whole number.
+    The master seed is the variable REPRO_ENV_SEED, which `repro-env exec` sets. Outside of a run, the default is 0.
+    Raises `ValueError` if the purpose is empty, if `bits` is not between 1 and 256, or if REPRO_ENV_SEED is not an integer.
     """
     if not purpose:
-        raise ValueError('a seed is for a purpose: name it, as in repro_env.seed("split")')
+        raise ValueError('the purpose of the seed is empty: name it, for example repro_env.seed("split")')
     if not 1 <= bits <= 256:
-        raise ValueError(f"a seed has 1 to 256 bits, not {bits}")
+        raise ValueError(f"bits must be between 1 and 256 for a seed (got {bits})")
     master = os.environ.get("REPRO_ENV_SEED") or "0"
     if not (master.isascii() and master.isdigit()):
-        raise ValueError(f"REPRO_ENV_SEED is {master!r}: it must be a whole number that is not negative")
+        raise ValueError(f"REPRO_ENV_SEED must be an integer that is not negative (got {master!r})")
     from hashlib import sha256
 
     text = "\0".join(("repro-env/seed/1", str(int(master)), purpose))

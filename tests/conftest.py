@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from repro_env.cli import say
+from repro_env.cli.ui import messages
 
 TOGETHER = {
     "captured": (
@@ -30,8 +30,8 @@ TOGETHER = {
         "e2e/test_store.py",
         "e2e/test_exec_docker.py",
     ),
-    "base": ("base/",),
-    "run": ("run/", "flows/test_bytecode.py"),
+    "system": ("environment/system/",),
+    "sandbox": ("sandbox/", "runs/execution/test_bytecode.py"),
     "hostile": ("hostile/test_environments.py", "hostile/test_git.py"),
 }
 """Files that one worker runs, by a name: what they share, as `small`, `torch` and `cut`, would else be made by each."""
@@ -42,11 +42,11 @@ LONG = (
     "hostile/test_environments.py",
     "e2e/",
     "hostile/",
-    "run/",
+    "sandbox/",
     "secrets/",
     "checkpoint/",
-    "inside/",
-    "base/",
+    "guest/",
+    "environment/system/",
 )
 """Files that take longest, first: with several workers, none is left alone with them at the end."""
 
@@ -93,7 +93,7 @@ def variables_stay() -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def normal_level(monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that a test runs in this process must not decide how much the next one prints."""
-    monkeypatch.setattr(say.Screen, "level", "normal")
+    monkeypatch.setattr(messages.Screen, "level", "normal")
 
 
 @pytest.fixture(autouse=True)

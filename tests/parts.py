@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import os
+import sys
 
 import pytest
+
+BASE_PYTHON = os.path.join(sys.base_prefix, "bin", "python{}.{}".format(*sys.version_info))  # noqa: PTH118
+"""The Python that made the environment of the tests. Before Python 3.11, `sys._base_executable` is that of the environment."""
 
 
 def need(condition: object, message: str) -> None:

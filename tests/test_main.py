@@ -1,4 +1,4 @@
-"""The entry point, before any command."""
+"""The entry point of the command line."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-SAYS = "import os; from repro_env.__main__ import uncoerced; uncoerced(); print(os.environ.get('LC_CTYPE'))"
+CODE = "import os; from repro_env.__main__ import undo_locale_coercion as undo; undo(); print(os.environ.get('LC_CTYPE'))"
 
 
 @pytest.mark.parametrize(
-    ("given", "left"),
+    ("variables", "expected"),
     [({}, "None"), ({"LC_CTYPE": "C.UTF-8"}, "C.UTF-8"), ({"LC_ALL": "C"}, "None"), ({"LANG": "C.UTF-8"}, "None")],
 )
-def test_what_our_own_python_sets_is_not_the_users(given: dict[str, str], left: str) -> None:
-    """With no locale at all, Python puts LC_CTYPE=C.UTF-8 into its own environment: captured, it would change UTF-8 mode in the image."""
-    done = subprocess.run([sys.executable, "-c", SAYS], env=given, capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == left
+def test_the_lc_ctype_that_python_sets_itself_is_removed(variables: dict[str, str], expected: str) -> None:
+    """Without a locale, Python sets LC_CTYPE=C.UTF-8. A capture of it would change the UTF-8 mode in the image."""
+    process = subprocess.run([sys.executable, "-c", CODE], env=variables, capture_output=True, text=True, check=True)
+    assert process.stdout.strip() == expected
 
 
 def shell(words: str) -> subprocess.CompletedProcess[str]:
@@ -27,22 +27,23 @@ def shell(words: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("words", ["TOOL --version >&-", "TOOL exec --help >&-", "TOOL sensitivity --help >&-"])
-def test_an_answer_to_a_closed_stdout_is_a_failure_told(words: str) -> None:
-    done = shell(words)
-    assert done.returncode == 13
-    assert "standard output: is closed" in done.stderr
-    assert "Traceback" not in done.stderr
+def test_a_closed_stdout_is_an_error(words: str) -> None:
+    process = shell(words)
+    assert process.returncode == 13
+    assert "standard output is closed" in process.stderr
+    assert "Traceback" not in process.stderr
 
 
-def test_streams_that_are_closed_are_not_taken_by_files() -> None:
-    """A file that is opened first would be stdout, and whatever a child prints would go into it."""
-    code = "import os; from repro_env.__main__ import occupied; occupied(); os.write(9, b'%d' % (os.open('/', os.O_RDONLY) > 2))"
-    done = shell(f'{sys.executable} -c "{code}" 9>&1 <&- >&- 2>&-')
-    assert (done.stdout, done.returncode) == ("1", 0)
+def test_an_opened_file_does_not_replace_a_closed_stream() -> None:
+    """Otherwise, the first file that is opened would be stdout, and the output of child processes would overwrite it."""
+    code = "import os; from repro_env.__main__ import fill_closed_streams; fill_closed_streams()"
+    code += "; os.write(9, b'%d' % (os.open('/', os.O_RDONLY) > 2))"
+    process = shell(f'{sys.executable} -c "{code}" 9>&1 <&- >&- 2>&-')
+    assert (process.stdout, process.returncode) == ("1", 0)
 
 
-def test_the_report_of_a_bug_escapes_control_characters() -> None:
-    code = "import sys, repro_env.cli.quick as q; q.run = lambda w: 1 / 0 if w[0] == 'a' else open('/nowhere/\\x9bx'); "
+def test_bug_reports_and_os_errors_escape_control_characters() -> None:
+    code = "import sys, repro_env.cli.app as app; app.run = lambda w: 1 / 0 if w[0] == 'a' else open('/nowhere/\\x9bx'); "
     code += "from repro_env.__main__ import main; main()"
     bug = subprocess.run([sys.executable, "-c", code, "a"], capture_output=True, text=True, check=False)
     assert bug.returncode == 70
@@ -53,12 +54,10 @@ def test_the_report_of_a_bug_escapes_control_characters() -> None:
     assert "/nowhere/\\x9bx: cannot be used: No such file or directory" in gone.stderr
 
 
-def test_names_of_files_are_utf8_in_every_locale(tmp_path: Path) -> None:
-    """A character set of ASCII here; ISO-8859-1 takes the same way."""
+def test_file_names_are_utf8_in_every_locale(tmp_path: Path) -> None:
+    """Tested with ASCII. The code for ISO-8859-1 is the same."""
     (tmp_path / "größe.py").write_text("x = 1\n")
-    code = (
-        "from repro_env.__main__ import in_utf8; in_utf8(); import os, sys; sys.stdout.buffer.write(os.listdir('.')[0].encode())"
-    )
+    code = "from repro_env.__main__ import restart_in_utf8; restart_in_utf8(); import os, sys; sys.stdout.buffer.write(os.listdir('.')[0].encode())"
     env = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0"}
-    done = subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, check=True)
-    assert done.stdout.decode() == "größe.py"
+    process = subprocess.run([sys.executable, "-c", code], env=env, cwd=tmp_path, capture_output=True, check=True)
+    assert process.stdout.decode() == "größe.py"

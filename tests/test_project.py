@@ -47,6 +47,7 @@ def test_the_wheel_ships_templates_and_what_goes_inside(wheel: Path) -> None:
     for path in (ROOT / "templates").rglob("*"):
         if path.is_file():
             assert f"repro_env/_templates/{path.relative_to(ROOT / 'templates').as_posix()}" in names
+    assert "repro_env/py.typed" in names
     for path in (ROOT / "repro_env").rglob("*.py"):
         assert path.relative_to(ROOT).as_posix() in names
     assert any(name.startswith("repro_env/_templates/") for name in names)
@@ -122,7 +123,7 @@ def test_what_the_tool_needs_is_what_its_lock_holds() -> None:
     asked = {line for line in (ROOT / "lockfiles" / "tool.in").read_text().splitlines() if not line.startswith("#")}
     assert {Requirement(line).name for line in asked} == {requirement.name for requirement in needed} | {"editables", "hatchling"}
     for lock in LOCKS:
-        if lock.name in ("example.txt", "ml185.txt", "trainers.txt"):
+        if lock.name in ("example.txt", "ml185.txt", "relock.txt", "trainers.txt"):
             continue
         pinned = dict(re.findall(r"^([a-z0-9.-]+)==(\S+)", lock.read_text(), re.MULTILINE))
         version = "3.10" if lock.parent.name == "py310" else "3.11"
@@ -130,6 +131,35 @@ def test_what_the_tool_needs_is_what_its_lock_holds() -> None:
             if requirement.marker is None or requirement.marker.evaluate({"python_version": version}):
                 found = pinned[requirement.name]
                 assert requirement.specifier.contains(found), f"{lock.name}: {found} is not {requirement}"
+
+
+def test_trainers_are_locked_for_the_torch_that_make_installs() -> None:
+    (release,) = re.findall(r"^TORCH \?= (torch==[\d.]+)", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert release in (ROOT / "lockfiles" / "trainers.in").read_text().splitlines()
+
+
+def test_ci_runs_every_python_that_the_package_names() -> None:
+    workflow = (ROOT / ".github" / "workflows" / "test.yml").read_text()
+    (matrix,) = re.findall(r"^ *python: \[(.*)\]$", workflow, re.MULTILINE)
+    named = re.findall(r'"Programming Language :: Python :: (3\.\d+)"', (ROOT / "pyproject.toml").read_text())
+    assert re.findall(r'"(.*?)"', matrix) == named
+    assert named[0] == "3.10"
+
+
+IMPORT_ALL = """
+import importlib, pkgutil, sys, repro_env
+for module in pkgutil.walk_packages(repro_env.__path__, "repro_env."):
+    if not module.name.startswith(("repro_env.guest", "repro_env.checkpoint", "repro_env.__main__")):
+        importlib.import_module(module.name)
+print(len(sys.modules), *sys.modules.keys() & {"docker", "pip", "pynvml", "requests", "yaml"})
+"""
+
+
+def test_large_dependencies_are_imported_only_when_they_are_used() -> None:
+    shown = subprocess.run([sys.executable, "-c", IMPORT_ALL], cwd=ROOT, capture_output=True, text=True, check=True).stdout
+    count, *imported = shown.split()
+    assert int(count) > 300
+    assert imported == []
 
 
 def test_the_extra_for_tests_is_what_the_tests_run_on() -> None:
@@ -151,8 +181,9 @@ SERVICES = {
     "lab.blob.core.windows.net", "packages.north.org", "conda.north.org", "git.north.org", "api.north.org",
 }  # fmt: skip
 """Of URLs that are secrets, or hold one: planted in tests, never asked. One in a URL of an example host counts as made up."""
-FORMATS = {"in-toto.io", "slsa.dev", "index.docker.io"}
-"""In names that a format prescribes: statement and predicate types, and Docker's key for the credentials of its default registry."""
+FORMATS = {"in-toto.io", "slsa.dev", "index.docker.io", "www.w3.org", "purl.org", "vega.github.io"}
+"""In names that a format prescribes: statement and predicate types, Docker's key for the credentials of its default registry, and
+namespaces of XML and JSON documents."""
 
 
 def test_no_file_names_a_package_index_or_this_checkout() -> None:

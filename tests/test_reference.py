@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from repro_env.cli import app
-from repro_env.cli import exec as one_run
 
 ROOT = Path(__file__).parents[1]
 REFERENCE = (ROOT / "docs" / "reference.md").read_text()
@@ -24,19 +23,13 @@ def commands(found: Any, name: str = "") -> dict[str, set[str]]:
     """Each command by its words -> its options, as the parser knows them."""
     below = getattr(found, "commands", None)
     if below is None:
-        return {name: {option for one in found.params for option in (*one.opts, *one.secondary_opts) if option.startswith("--")}}
+        shown = [param for param in found.params if not getattr(param, "hidden", False)]
+        return {name: {option for param in shown for option in (*param.opts, *param.secondary_opts) if option.startswith("--")}}
     return {word: options for key, one in below.items() for word, options in commands(one, f"{name} {key}".strip()).items()}
 
 
 def all_commands() -> dict[str, set[str]]:
-    there = commands(app.parser(None))
-    ours = set(one_run._VALUES | one_run._FLAGS | one_run._MAYBE)
-    from repro_env.cli import sensitivity
-
-    there["exec"] = ours
-    there["sensitivity"] = (ours - set(sensitivity._SINGLE)) | {"--seeds", "--metric"}
-    del there["runs lineage"]  # the same function as `lineage`
-    return there
+    return commands(app.parser(None))
 
 
 COMMANDS = all_commands()
@@ -58,7 +51,7 @@ def part(command: str) -> tuple[list[str], list[str]]:
 def test_every_option_is_in_the_reference(command: str) -> None:
     rows, others = part(command)
     named = set(OPTION.findall("\n".join(rows + others)))
-    if command == "sensitivity":  # "Options are those of `exec`, but for ..."
+    if command in ("sensitivity", "shell"):  # "Options are those of `exec`, but for ..."
         named |= {option for option in COMMANDS["exec"] if f"`{option}`" not in "\n".join(others)}
     assert COMMANDS[command] - EVERYWHERE - named == set()
 
@@ -73,18 +66,18 @@ def test_the_reference_names_no_option_that_is_not_there(command: str) -> None:
 
 def test_every_command_but_shell_prints_json() -> None:
     assert [name for name, options in COMMANDS.items() if "--json" not in options] == ["shell"]
-    assert "Every command but `shell` takes `--json`" in REFERENCE
+    assert "Every command except `shell` has the option `--json`" in REFERENCE
 
 
 def test_every_command_has_a_row_and_every_row_is_a_command() -> None:
     table = REFERENCE.partition("| command | does | stdout |")[2].partition("\n\n")[0]
     named = {word for row in table.splitlines()[2:] for word in re.findall(r"`([a-z]+(?: [a-z]+)?)", row.split("|")[1])}
     assert {name for name in COMMANDS if name not in named} == set()
-    assert {name for name in named if name not in COMMANDS and name != "runs lineage"} == set()
+    assert {name for name in named if name not in COMMANDS} == set()
 
 
 def test_every_exit_code_is_in_the_reference() -> None:
-    from repro_env.model import errors
+    from repro_env.schema import errors
 
     rows = set(re.findall(r"^\| (\d+) \| (\w+) \|", REFERENCE, re.MULTILINE))
     ours = [one for one in vars(errors).values() if isinstance(one, type) and issubclass(one, errors.ReproEnvError)]
@@ -112,8 +105,7 @@ def test_documents_show_commands_and_options_that_there_are(document: Path) -> N
             continue
         rest = words[len(name.split()) :]
         if name in ("exec", "sensitivity"):
-            more = ("--seeds", "--metric") if name == "sensitivity" else ()
-            one_run.split([word for word in rest if word != "..."], more=more, name=name)
+            app.parse(name, [word for word in rest if word != "..."])
             continue
         used = {word.partition("=")[0] for word in rest if word.startswith("-")}
         assert used - COMMANDS[name] == set(), words
@@ -127,11 +119,11 @@ def test_command_lines_are_found_in_documents() -> None:
 
 
 def test_every_field_of_a_record_is_in_the_reference() -> None:
-    from repro_env.model.run import End, Start
+    from repro_env.schema.run import End, Start
 
-    section = REFERENCE.partition("## The folder of a run")[2].partition("\n## ")[0]
+    section = REFERENCE.partition("## The directory of a run")[2].partition("\n## ")[0]
     for record, file in ((Start, "start.json"), (End, "end.json")):
-        table = section.partition(f"| `{file}` | holds |")[2].partition("\n\n")[0]
+        table = section.partition(f"| `{file}` | content |")[2].partition("\n\n")[0]
         named = set(re.findall(r"`([a-z_]+)`", "\n".join(row.split("|")[1] for row in table.splitlines()[2:])))
         assert set(record.__struct_fields__) - {"schema"} - named == set(), file
         assert named - set(record.__struct_fields__) == set(), file

@@ -46,11 +46,13 @@ def main() -> int:
     print(f"$ cd {os.path.relpath(PROJECT)}")
 
     run("capture", "--python", ".venv/bin/python", "--seed", SEED)
-    run("exec", "--runner", "host", "--save", "../host", "train.py")
+    run("exec", "--runner", "host", "train.py")
+    run("runs", "get", "latest", "--to", "../host")
     print("\n$ rm -r outputs    # on the host a script writes where it stands; in the image, into its run's own folder")
     shutil.rmtree(PROJECT / "outputs", ignore_errors=True)
     run("rebuild")
-    run("exec", "--save", "../image", "train.py")
+    run("exec", "train.py")
+    run("runs", "get", "latest", "--to", "../image")
 
     host, image = files(DEMO / "host"), files(DEMO / "image")
     print("\nWhat the two trainings wrote, file by file (sha256 on the host, in the image):")

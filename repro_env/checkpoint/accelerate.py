@@ -1,4 +1,4 @@
-"""accelerate: `Checkpoint` with what `Accelerator.prepare` gave. Its own save_state is not used.
+"""Use `Checkpoint` with Hugging Face accelerate, instead of its save_state.
 
 loader = accelerate.loader(accelerator, dataset, batch_size=32)
 model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
@@ -17,16 +17,16 @@ from repro_env.checkpoint.training import Checkpoint
 def loader(
     accelerator: Any, dataset: Any, *, shuffle: bool = True, seed: Optional[int] = None, drop_last: bool = False, **others: Any
 ) -> Any:
-    """As `repro_env.checkpoint.loader`, prepared: accelerate shares the batches out over the ranks."""
+    """Do the same as `repro_env.checkpoint.loader`, with the loader prepared: accelerate distributes the batches to the ranks."""
     from torch.utils.data import DataLoader
 
-    chosen = int(os.environ.get("REPRO_ENV_SEED") or 0) if seed is None else seed
-    sampler = KeyedSampler(len(dataset), chosen, shuffle=shuffle)
-    return accelerator.prepare(DataLoader(Keyed(dataset, chosen), sampler=sampler, drop_last=drop_last, **others))
+    seed = int(os.environ.get("REPRO_ENV_SEED") or 0) if seed is None else seed
+    sampler = KeyedSampler(len(dataset), seed, shuffle=shuffle)
+    return accelerator.prepare(DataLoader(Keyed(dataset, seed), sampler=sampler, drop_last=drop_last, **others))
 
 
 def checkpoint(accelerator: Any, folder: Any, **options: Any) -> Checkpoint:
-    """A `Checkpoint` that also keeps the accelerator's gradient scaler and its place in an accumulation, where there are any."""
+    """Create a `Checkpoint` that also saves the accelerator's gradient scaler and its position in a gradient accumulation."""
     scaler = getattr(accelerator, "scaler", None)
     if scaler is not None:
         options.setdefault("scaler", scaler)
@@ -36,7 +36,7 @@ def checkpoint(accelerator: Any, folder: Any, **options: Any) -> Checkpoint:
 
 
 class _Accumulation:
-    """Which micro-batch is the next: `accumulate` counts them."""
+    """The number of the current micro-batch, which `Accelerator.accumulate` counts."""
 
     def __init__(self, accelerator: Any) -> None:
         self._accelerator = accelerator

@@ -1,10 +1,10 @@
-"""What can go wrong with a checkpoint, as one error that says what, where, and what to do next."""
+"""The error and the warning of checkpoints."""
 
 from __future__ import annotations
 
 
 class CheckpointError(Exception):
-    """A checkpoint that cannot be written, read, or gone on from exactly."""
+    """A checkpoint cannot be written or read, or training cannot resume from it exactly."""
 
     def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
         super().__init__(what, where, hint)
@@ -17,13 +17,13 @@ class CheckpointError(Exception):
         return f"{text} ({self.hint})" if self.hint else text
 
     def __reduce__(self) -> tuple[object, ...]:
-        # An error of one rank is raised on all of them.
-        return (_again, (self.what, self.where, self.hint))
+        # The error of one rank is sent to all ranks.
+        return (_restore, (self.what, self.where, self.hint))
 
 
 class CheckpointWarning(UserWarning):
-    """Training goes on, but not from where one would think."""
+    """Training continues, but not exactly as the user may expect."""
 
 
-def _again(what: str, where: str, hint: str) -> CheckpointError:
+def _restore(what: str, where: str, hint: str) -> CheckpointError:
     return CheckpointError(what, where=where, hint=hint)

@@ -1,7 +1,7 @@
-"""A checkpoint's folder on disk: there whole, or not at all.
+"""Write and read the directory of a checkpoint atomically: it exists completely or not at all.
 
-It is written under a hidden name, every file and folder is flushed to the disk, and one rename shows it. A process that
-is killed at any moment leaves the folders that were there before, and a hidden one that the next writer removes.
+A checkpoint is written to a hidden directory, all files and directories are flushed to disk, and a rename makes it visible.
+If the process is killed at any time, all previous checkpoints remain, and the next writer removes the hidden directory.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import shutil
 import stat
 import time
 from collections.abc import Iterable, Iterator
-from io import FileIO
+from io import BufferedReader, FileIO
 from typing import Any, NamedTuple
 
 from repro_env.checkpoint.errors import CheckpointError
@@ -27,19 +27,19 @@ _HIDDEN = ".unfinished-"
 _LOCK = ".lock"
 _PIECE = 1 << 20
 _LARGEST = 64 << 20
-"""Bytes of a manifest, or of sums, that are read."""
+"""Largest size of a manifest or checksum file, in bytes."""
 
 
 class File(NamedTuple):
-    """What was written, or has to be there."""
+    """The content of a file that was written or is expected."""
 
     sha256: str
-    """Bare hexadecimal."""
+    """Hexadecimal, without a prefix."""
     size: int
 
 
 class Saved(NamedTuple):
-    """A checkpoint by its name alone; a larger serial is younger."""
+    """The name of a checkpoint, parsed. A larger serial is more recent."""
 
     serial: int
     step: int
@@ -47,7 +47,7 @@ class Saved(NamedTuple):
 
 
 class Writer:
-    """A new file that is hashed as it is written. As much of a file object as `torch.save` needs."""
+    """A new file that is hashed while it is written. Has the methods of a file object that `torch.save` needs."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
@@ -64,72 +64,72 @@ class Writer:
         return len(view)
 
     def flush(self) -> None:
-        """Nothing is held back."""
+        """Do nothing: `write` does not buffer."""
 
-    def finish(self) -> File:
-        """Down to the disk; the file is closed then."""
+    def __enter__(self) -> Writer:  # noqa: PYI034 - Self came with Python 3.11
+        return self
+
+    def __exit__(self, error: object, *_: object) -> None:
+        """Close the file, and flush it to disk first unless there was an error."""
         try:
-            os.fsync(self._fd)
+            if error is None:
+                os.fsync(self._fd)
         finally:
             os.close(self._fd)
-        return File(self._hash.hexdigest(), self._size)
 
-    def give_up(self) -> None:
-        os.close(self._fd)
+    def content(self) -> File:
+        """Return what was written."""
+        return File(self._hash.hexdigest(), self._size)
 
 
 def write(path: str, chunks: Iterable[Any]) -> File:
-    """A new file of these bytes, flushed to the disk."""
-    file = Writer(path)
-    try:
+    """Write a new file, and flush it to disk."""
+    with Writer(path) as file:
         for chunk in chunks:
             file.write(chunk)
-    except BaseException:
-        file.give_up()
-        raise
-    return file.finish()
+    return file.content()
 
 
 def digest(path: str) -> File:
-    """Of a file as it is on disk. Raises `OSError`."""
-    found, size = hashlib.sha256(), 0
+    """Return the digest and size of a file on disk. Raises `OSError`."""
+    hasher, size = hashlib.sha256(), 0
     for piece in _pieces(path):
-        found.update(piece)
+        hasher.update(piece)
         size += len(piece)
-    return File(found.hexdigest(), size)
+    return File(hasher.hexdigest(), size)
 
 
 def read(path: str, expected: File) -> bytearray:
-    """The whole file. Raises `CheckpointError` where it is not the expected one."""
+    """Return the content of a file. Raises `CheckpointError` if it differs from what was written."""
     try:
         size = os.stat(path).st_size
         if size != expected.size:
-            raise CheckpointError(f"has {size} bytes and had {expected.size} when it was written", where=path)
+            raise CheckpointError(
+                f"this file has {size} bytes, but {expected.size} bytes were written", where=path, hint=_DAMAGED
+            )
         data = bytearray(size)
-        with opened(path) as file:
-            view, done = memoryview(data), 0
-            while done < size:
-                count = file.readinto(view[done:])
-                if not count:
-                    break
-                done += count
+        with BufferedReader(open_regular(path)) as file:
+            file.readinto(data)
     except OSError as error:
-        raise CheckpointError(f"cannot be read: {error.strerror or error}", where=path) from error
+        raise CheckpointError(f"this file cannot be read: {error.strerror or error}", where=path) from error
     if hashlib.sha256(data).hexdigest() != expected.sha256:
-        raise CheckpointError("is not what was written: its sha256 is another", where=path)
+        raise CheckpointError("this file changed after it was written: its sha256 differs", where=path, hint=_DAMAGED)
     return data
 
 
-def opened(path: str, *, follow: bool = False) -> FileIO:
-    """A regular file, opened for reading. Raises `OSError` for anything else, and for a symlink unless `follow`."""
+_DAMAGED = "use another checkpoint"
+
+
+def open_regular(path: str, *, follow: bool = False) -> FileIO:
+    """Open a regular file for reading. Raises `OSError` for other kinds of file, and for a symlink unless `follow`."""
     if not stat.S_ISREG(os.stat(path, follow_symlinks=follow).st_mode):
         raise OSError(errno.EINVAL, "it is not a regular file", path)
     return FileIO(os.open(path, os.O_RDONLY | (0 if follow else os.O_NOFOLLOW) | os.O_NONBLOCK | os.O_CLOEXEC))
 
 
 def small(path: str) -> bytes:
-    """The content of a manifest or of sums. Raises `OSError` as `opened`, and for one that is too large."""
-    with opened(path) as file:
+    """Return the content of a manifest or checksum file. Raises `OSError` as `open_regular`, and if it is too large."""
+    with open_regular(path) as file:
         data = bytearray()
         while piece := file.read(_PIECE):
             data += piece
@@ -139,22 +139,18 @@ def small(path: str) -> bytes:
 
 
 def _pieces(path: str) -> Iterator[bytes]:
-    with opened(path, follow=True) as file:  # files of another program may be symlinks
-        while True:
-            piece = file.read(_PIECE)
-            if not piece:
-                return
-            yield piece
+    with open_regular(path, follow=True) as file:  # other programs may write symlinks
+        yield from iter(lambda: file.read(_PIECE), b"")
 
 
 def listed(folder: str) -> list[Saved]:
-    """The checkpoints in a folder, youngest first."""
+    """Return the checkpoints in a directory, the most recent first."""
     try:
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
-    found = [(name, _NAME.fullmatch(name)) for name in names]
-    return sorted((Saved(int(match[1]), int(match[2]), name) for name, match in found if match), reverse=True)
+    matches = (_NAME.fullmatch(name) for name in names)
+    return sorted((Saved(int(match[1]), int(match[2]), match[0]) for match in matches if match), reverse=True)
 
 
 def name(serial: int, step: int) -> str:
@@ -162,21 +158,24 @@ def name(serial: int, step: int) -> str:
 
 
 def begin(folder: str) -> str:
-    """A new hidden folder to write into."""
-    # Not from the system's randomness: a run is asked what it took from there.
+    """Create a new hidden directory to write to."""
+    # Without random numbers: a run records those that are drawn from the system.
     path = os.path.join(folder, f"{_HIDDEN}{os.getpid()}-{time.monotonic_ns():x}")
     os.mkdir(path)
     return path
 
 
 def show(hidden: str, folder: str, serial: int, step: int) -> str:
-    """Make what was written a checkpoint. The path. Raises `OSError` where the serial is taken."""
+    """Rename the hidden directory, which makes the checkpoint visible, and return its path.
+
+    Raises `OSError` if there is already a checkpoint of this serial and step.
+    """
     flush(hidden)
     path = os.path.join(folder, name(serial, step))
     try:
         os.rename(hidden, path)
     except FileNotFoundError:
-        # A file system on a network asks again when the answer was lost: the second time, it has been done.
+        # A network file system repeats the request if the answer was lost. The first request may have succeeded.
         if os.path.exists(hidden) or not os.path.exists(os.path.join(path, MANIFEST)):
             raise
     flush(folder)
@@ -184,12 +183,12 @@ def show(hidden: str, folder: str, serial: int, step: int) -> str:
 
 
 def drop(hidden: str) -> None:
-    """Give up what was begun; the next writer removes what is left of it."""
+    """Remove an unfinished checkpoint. The next writer removes what cannot be removed now."""
     shutil.rmtree(hidden, ignore_errors=True)
 
 
 def remove(folder: str, name: str) -> None:
-    """Take a checkpoint away: hidden first, so that no half of it is ever seen."""
+    """Remove a checkpoint. It is renamed to a hidden name first, so that an incomplete checkpoint is never visible."""
     hidden = os.path.join(folder, f"{_HIDDEN}{os.getpid()}-{name}")
     try:
         os.rename(os.path.join(folder, name), hidden)
@@ -199,29 +198,29 @@ def remove(folder: str, name: str) -> None:
 
 
 def sweep(folder: str) -> None:
-    """Remove what a killed writer left. Only with the lock held: then nobody else is writing."""
+    """Remove the unfinished checkpoints of killed writers. The caller must hold the lock."""
     for name in os.listdir(folder):
         if name.startswith(_HIDDEN):
             shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
 
 
 def flush(folder: str) -> None:
-    """The names in a folder, down to the disk."""
+    """Flush the names in a directory to disk."""
     fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
-        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that knows no such thing
+        if error.errno not in (errno.EINVAL, errno.ENOTSUP):  # a file system that does not support it
             raise
     finally:
         os.close(fd)
 
 
 def lock(folder: str) -> int:
-    """Be the only writer of a folder, for as long as this process lives or the descriptor is open.
+    """Lock a directory against other writers until this process ends or the returned file descriptor is closed.
 
-    A lock of the process: children do not have it, so that workers of a killed run do not keep the next one out.
-    Raises `CheckpointError` where another process has it.
+    Child processes do not inherit the lock, so that workers of a killed run do not block the next run.
+    Raises `CheckpointError` if another process holds the lock.
     """
     fd = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
@@ -230,16 +229,18 @@ def lock(folder: str) -> int:
         os.close(fd)
         if error.errno in (errno.EACCES, errno.EAGAIN):
             raise CheckpointError(
-                "another process writes checkpoints here", where=folder, hint="end it, or give this one a folder of its own"
+                "another process writes checkpoints to this directory",
+                where=folder,
+                hint="end that process, or use another directory",
             ) from None
         raise CheckpointError(
-            f"cannot be locked: {error.strerror}", where=folder, hint="take a file system that has locks"
+            f"this directory cannot be locked: {error.strerror}", where=folder, hint="use a file system that supports locks"
         ) from error
     return fd
 
 
 def seal(folder: str) -> None:
-    """Write the sums of all files of a folder that another program has made, after they are down on the disk."""
+    """Flush all files of a directory that another program wrote, then write their checksums."""
     lines = []
     for path in _below(folder):
         _sync(os.path.join(folder, path))
@@ -252,8 +253,8 @@ def seal(folder: str) -> None:
     flush(folder)
 
 
-def sealed(folder: str) -> bool:
-    """Whether a folder has sums, and all its files are those."""
+def is_sealed(folder: str) -> bool:
+    """Whether a directory has checksums and all its files match them."""
     try:
         lines = small(os.path.join(folder, SUMS)).decode().splitlines()
         return bool(lines) and all(digest(os.path.join(folder, line[66:])).sha256 == line[:64] for line in lines)
@@ -262,9 +263,9 @@ def sealed(folder: str) -> bool:
 
 
 def _below(folder: str) -> list[str]:
-    """Files of a folder, relative and sorted, without the sums."""
-    found = [os.path.relpath(os.path.join(at, name), folder) for at, _, names in os.walk(folder) for name in names]
-    return sorted(path for path in found if path not in (SUMS, f".{SUMS}"))
+    """Return the sorted relative paths of the files in a directory, without the checksum file."""
+    paths = [os.path.relpath(os.path.join(parent, name), folder) for parent, _, names in os.walk(folder) for name in names]
+    return sorted(path for path in paths if path not in (SUMS, f".{SUMS}"))
 
 
 def _sync(path: str) -> None:

@@ -1,7 +1,7 @@
-"""Gradients that no optimizer has used yet: those of an accumulation that a checkpoint falls into.
+"""Save the gradients that no optimizer has used yet, for checkpoints within a gradient accumulation.
 
-Kept only then, since most loops leave used ones behind, as large as the weights. Used is a gradient that was there when its
-optimizer stepped, and has not changed since: the same tensor in the same version. What cannot be known to be used is kept.
+Used gradients are not saved, because they are as large as the weights. A gradient counts as used if it existed when its
+optimizer stepped and has not changed since: it is still the same tensor in the same version. All others are saved.
 """
 
 from __future__ import annotations
@@ -15,34 +15,39 @@ from repro_env.checkpoint.errors import CheckpointError
 
 
 class Gradients:
-    """Of the parameters of modules and optimizers among some parts."""
+    """The gradients of the modules and optimizers in the parts of a training."""
 
     def __init__(self, parts: Mapping[str, Any]) -> None:
         self._parts = parts
         self._used: dict[int, tuple[Any, int]] = {}
-        """Parameter's id -> the gradient, weakly held, and its version."""
+        """Parameter id -> a weak reference to the used gradient, and its version."""
         for part in parts.values():
-            # accelerate wraps optimizers, and its wrapper steps only when it is time.
+            # accelerate wraps optimizers, and its wrapper does not step after each micro-batch.
             optimizer = getattr(part, "optimizer", part)
-            listen = getattr(optimizer, "register_step_post_hook", None)
-            if hasattr(optimizer, "param_groups") and callable(listen):
-                with contextlib.suppress(AttributeError):  # a subclass that has left out its parent's beginning
-                    listen(self._stepped)
+            register = getattr(optimizer, "register_step_post_hook", None)
+            if hasattr(optimizer, "param_groups") and callable(register):
+                with contextlib.suppress(AttributeError):  # a subclass that does not call its parent's __init__
+                    register(self._record_step)
 
-    def waiting(self) -> dict[str, Any]:
-        """By the name of the parameter."""
-        return {name: one.grad for name, one in self._parameters() if one.grad is not None and not self._is_used(one)}
+    def unused(self) -> dict[str, Any]:
+        """Return the gradients that no optimizer has used, by the name of the parameter."""
+        return {
+            name: parameter.grad
+            for name, parameter in self._parameters()
+            if parameter.grad is not None and not self._is_used(parameter)
+        }
 
-    def put_back(self, state: Mapping[str, Any]) -> None:
-        """What `waiting` gave; every other parameter has none then. Raises `CheckpointError` where one is gone."""
-        there = dict(self._parameters())
-        gone = sorted(set(state) - set(there))
-        if gone:
-            raise CheckpointError(f"a gradient of {gone[0]} was kept, and there is no such parameter now", where="resume")
-        for name, parameter in there.items():
+    def restore(self, state: Mapping[str, Any]) -> None:
+        """Restore the result of `unused`, and remove all other gradients. Raises `CheckpointError` for a missing parameter."""
+        parameters = dict(self._parameters())
+        missing = sorted(set(state) - set(parameters))
+        if missing:
+            what = f"the checkpoint contains a gradient of {missing[0]}, which is not a parameter of the model"
+            raise CheckpointError(what, where="resume", hint="use the same model and optimizer as in the checkpoint")
+        for name, parameter in parameters.items():
             parameter.grad = state[name].to(parameter.device) if name in state else None
 
-    def _stepped(self, optimizer: Any, *_: Any) -> None:
+    def _record_step(self, optimizer: Any, *_: Any) -> None:
         try:
             from torch.utils.weak import TensorWeakRef
         except ImportError:
@@ -58,17 +63,17 @@ class Gradients:
         return mark is not None and mark[0]() is parameter.grad and mark[1] == parameter.grad._version  # noqa: SLF001
 
     def _parameters(self) -> Iterator[tuple[str, Any]]:
-        """Each once: under its name in a module, else under its place in an optimizer."""
-        seen: set[int] = set()
+        """Yield each parameter once, with its name in a module, or otherwise with its index in an optimizer."""
+        yielded: set[int] = set()
         for name, part in self._parts.items():
-            for own, parameter in part.named_parameters() if of_parts.is_module(part) else ():
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
-                    yield f"{name}.{own}", parameter
+            for parameter_name, parameter in part.named_parameters() if of_parts.is_module(part) else ():
+                if id(parameter) not in yielded:
+                    yielded.add(id(parameter))
+                    yield f"{name}.{parameter_name}", parameter
         for name, part in self._parts.items():
             groups = getattr(part, "param_groups", None) if not of_parts.is_module(part) else None
-            flat = [one for group in groups or () if isinstance(group, dict) for one in group.get("params", ())]
-            for index, parameter in enumerate(flat):
-                if id(parameter) not in seen:
-                    seen.add(id(parameter))
+            parameters = [item for group in groups or () if isinstance(group, dict) for item in group.get("params", ())]
+            for index, parameter in enumerate(parameters):
+                if id(parameter) not in yielded:
+                    yielded.add(id(parameter))
                     yield f"{name}[{index}]", parameter

@@ -1,4 +1,4 @@
-"""TERM and USR1: remembered when they come, acted on after the step that is running."""
+"""Handle SIGTERM and SIGUSR1: a signal is recorded, and the training saves and exits after the current step."""
 
 from __future__ import annotations
 
@@ -18,63 +18,62 @@ SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 
 
 class Interrupts:
-    """In place from `listen` to `close`. What listened before is called as well, when it is a function."""
+    """Signal handlers that are installed between `listen` and `close`. They also call the previous handlers."""
 
     def __init__(self) -> None:
-        self.came = 0
-        """The signal's number; 0 for none yet."""
-        self._before: dict[int, Any] = {}
-        self._owner = os.getpid()
+        self.received = 0
+        """The number of the last signal, or 0."""
+        self._previous: dict[int, Any] = {}
         self._child: Optional[Callable[[], None]] = None
 
     def listen(self) -> None:
         if threading.current_thread() is not threading.main_thread():
             warnings.warn(
-                "TERM and USR1 are not acted on: Python hears signals in its main thread only", CheckpointWarning, stacklevel=3
+                "SIGTERM and SIGUSR1 are not handled, because the Checkpoint was not created in the main thread",
+                CheckpointWarning,
+                stacklevel=3,
             )
             return
-        self._owner = os.getpid()
         for number in SIGNALS:
-            self._before[number] = signal.signal(number, self._hear)
+            self._previous[number] = signal.signal(number, self._handle)
         if self._child is None:
             self._child = self._after_fork
             os.register_at_fork(after_in_child=self._child)
 
     def close(self) -> None:
-        for number, before in self._before.items():
-            if signal.getsignal(number) == self._hear:
-                signal.signal(number, signal.SIG_DFL if before is None else before)
-        self._before = {}
+        for number, previous in self._previous.items():
+            if signal.getsignal(number) == self._handle:
+                signal.signal(number, signal.SIG_DFL if previous is None else previous)
+        self._previous = {}
 
-    def _hear(self, number: int, frame: Optional[FrameType]) -> None:
-        self.came = number
-        # A signal for a whole job reaches the loader's workers too: torch would raise here, in the middle of a step,
-        # that they are gone. What is left to do without them is to save.
+    def _handle(self, number: int, frame: Optional[FrameType]) -> None:
+        self.received = number
+        # A signal to all processes of a job also ends the loader's workers, and torch would raise an error about them in
+        # the middle of a step. The checkpoint can be saved without them.
         if callable(signal.getsignal(signal.SIGCHLD)):
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        before = self._before.get(number)
-        if callable(before):
-            before(number, frame)
+        previous = self._previous.get(number)
+        if callable(previous):
+            previous(number, frame)
 
     def _after_fork(self) -> None:
-        """In a child, TERM ends it as it would without us; USR1 is a word to the parent, and no end."""
-        if not self._before:
-            return
-        before, self._before = self._before, {}
-        self.came = 0
-        for number, old in before.items():
-            if signal.getsignal(number) == self._hear:
-                usual = signal.SIG_DFL if old is None else old
-                signal.signal(number, signal.SIG_IGN if number == signal.SIGUSR1 and usual == signal.SIG_DFL else usual)
+        """Restore the previous handlers in a child process, except that SIGUSR1 is ignored instead of ending it."""
+        handlers, self._previous = self._previous, {}
+        self.received = 0
+        for number, previous in handlers.items():
+            if signal.getsignal(number) == self._handle:
+                handler = signal.SIG_DFL if previous is None else previous
+                is_fatal = number == signal.SIGUSR1 and handler == signal.SIG_DFL
+                signal.signal(number, signal.SIG_IGN if is_fatal else handler)
 
 
 def leave(number: int, steps: int, iterator: Any, *, tell: bool) -> NoReturn:
-    """End as the signal asks for; a checkpoint was written. Raises `SystemExit`."""
-    # Workers of a loader that is left in its middle would be waited for at exit.
-    shut = getattr(iterator, "_shutdown_workers", None)
-    if callable(shut):
+    """Exit with the status of the signal, after a checkpoint was written. Raises `SystemExit`."""
+    # Otherwise the process would wait at exit for the workers of an unfinished iteration.
+    shutdown = getattr(iterator, "_shutdown_workers", None)
+    if callable(shutdown):
         with contextlib.suppress(Exception):
-            shut()
+            shutdown()
     if tell:
-        sys.stderr.write(f"repro-env: {signal.Signals(number).name}: saved at step {steps}, and ends\n")
+        sys.stderr.write(f"repro-env: received {signal.Signals(number).name}, saved at step {steps}, exiting\n")
     raise SystemExit(128 + number)

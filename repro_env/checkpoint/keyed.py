@@ -1,7 +1,7 @@
-"""Samples whose randomness is a function of (seed, epoch, index), in an order that is one of (seed, epoch).
+"""Keyed samples: the randomness of a sample depends only on (seed, epoch, index), and the order only on (seed, epoch).
 
-So nothing has to be remembered but a position: the epoch goes on at any batch, without fetching those before it again,
-and with any number of workers.
+A checkpoint therefore needs only the position. An epoch can resume at any batch without fetching the previous batches
+again, and with any number of workers.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ import sys
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from repro_env.checkpoint import ranks
+from repro_env.checkpoint import ranks, rng
 
 
 class Key(int):
-    """An index that knows its epoch, also in a worker that has a copy of the dataset from an earlier one."""
+    """An index with its epoch. A worker's copy of the dataset may be from an earlier epoch, so the index carries it."""
 
     epoch: int
 
@@ -28,68 +28,58 @@ class Key(int):
 
 
 class Keyed:
-    """A dataset that seeds Python's, NumPy's and torch's global generators for each sample.
+    """A dataset that seeds the global generators of Python, NumPy and torch for each sample.
 
-    `dataset` is one with indices. Generators that it holds or makes itself are its own affair.
+    `dataset` must support indices. Generators that it creates itself are not seeded.
     """
 
     def __init__(self, dataset: Any, seed: int) -> None:
         self.dataset = dataset
         self.seed = seed
         self.epoch = 0
-        """Of indices that come from another sampler than `KeyedSampler`."""
+        """The epoch of indices that do not come from `KeyedSampler`."""
 
     def __len__(self) -> int:
         return len(self.dataset)
 
     def __getitem__(self, key: int) -> Any:
-        """A plain index counts as one of the epoch that `epoch` says."""
+        """Return a sample. A plain index belongs to the epoch `self.epoch`."""
         epoch, index = getattr(key, "epoch", self.epoch), int(key)
         import torch
         from torch.utils.data import get_worker_info
 
-        random, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
-        before: Any = None
-        if get_worker_info() is None:  # the script's own process: its generators are not ours to move
-            before = (
-                torch.get_rng_state(),
-                random.getstate() if random else None,
-                numpy.get_state(legacy=False) if numpy else None,
-            )
+        # In the script's own process the generators must not change.
+        state = rng.capture(cuda=False) if get_worker_info() is None else {}
         try:
             torch.default_generator.manual_seed(_seed_others("keyed", self.seed, epoch, index))
             return self.dataset[index]
         finally:
-            if before is not None:
-                torch.set_rng_state(before[0])
-                if random is not None and before[1] is not None:
-                    random.setstate(before[1])
-                if numpy is not None and before[2] is not None:
-                    numpy.set_state(before[2])
+            rng.restore(state)
 
 
 def seed_all(*key: Any) -> None:
-    """Python's, NumPy's and torch's global generators (CUDA's too), each from the key."""
+    """Seed the global generators of Python, NumPy and torch (including CUDA) from a key."""
     import torch
 
     torch.manual_seed(_seed_others(*key))
 
 
 def _seed_others(*key: Any) -> int:
-    """Python's and NumPy's, as far as they were imported; the seed for torch, 63 bits."""
+    """Seed the generators of Python and NumPy if they are imported, and return the seed for torch, of 63 bits."""
     bits = hashlib.sha256("\0".join(("repro-env/keyed/1", *map(str, key))).encode()).digest()
     random, numpy = sys.modules.get("random"), sys.modules.get("numpy.random")
     if random is not None:
         random.seed(int.from_bytes(bits[8:16], "little"))
     if numpy is not None:
-        numpy.seed([int.from_bytes(bits[at : at + 4], "little") for at in (16, 20, 24, 28)])
+        numpy.seed([int.from_bytes(bits[offset : offset + 4], "little") for offset in (16, 20, 24, 28)])
     return int.from_bytes(bits[:8], "little") >> 1
 
 
 class KeyedSampler:
-    """Indices of one rank in one epoch, from any position on.
+    """Yields the indices of a rank in an epoch, from any position.
 
-    Every rank gets as many: the first ones again where the length cannot be divided, or none of the rest with `drop_last`.
+    All ranks get the same number of indices. If the length is not divisible, the first indices are repeated, or with
+    `drop_last` the last indices are dropped.
     """
 
     def __init__(
@@ -102,29 +92,29 @@ class KeyedSampler:
         self.rank = rank
         self.size = size
         self.epoch = 0
-        """What the next iteration gives; frameworks set it through `set_epoch`."""
+        """The epoch of the next iteration. Frameworks set it through `set_epoch`."""
         self._skip = 0
 
     def begin(self, epoch: int, skip: int = 0) -> None:
-        """What the next iteration gives: this epoch, without its first `skip` indices."""
+        """Set the epoch of the next iteration, and the number of indices to skip in it."""
         self.epoch = epoch
         self._skip = skip
 
     def set_epoch(self, epoch: int) -> None:
-        """As `torch.utils.data.DistributedSampler` has it."""
+        """Set the epoch, as in `torch.utils.data.DistributedSampler`."""
         self.epoch = epoch
 
     def __len__(self) -> int:
-        whole, rest = divmod(self.length, self.size)
-        return whole if self.drop_last or not rest else whole + 1
+        return (self.length if self.drop_last else self.length + self.size - 1) // self.size
 
     def __iter__(self) -> Iterator[Key]:
         order = self.order(self.epoch)
-        mine = [order[at % len(order)] for at in range(self.rank, len(self) * self.size, self.size)] if order else []
-        return iter([Key.of(index, self.epoch) for index in mine[self._skip :]])
+        positions = range(self.rank, len(self) * self.size, self.size) if order else ()
+        indices = [order[position % len(order)] for position in positions]
+        return iter([Key.of(index, self.epoch) for index in indices[self._skip :]])
 
     def order(self, epoch: int) -> list[int]:
-        """Of all indices, over all ranks."""
+        """Return the order of all indices, for all ranks together."""
         if not self.shuffle:
             return list(range(self.length))
         import torch
@@ -143,13 +133,13 @@ def loader(
     drop_last: bool = False,
     **others: Any,
 ) -> Any:
-    """A `torch.utils.data.DataLoader` over `Keyed` samples; `others` are its own arguments (batch_size, num_workers, ...).
+    """Return a `torch.utils.data.DataLoader` with `Keyed` samples. `others`: its arguments (batch_size, num_workers, ...).
 
-    `seed`: else REPRO_ENV_SEED, which a run has, else 0. Ranks share an epoch when `torch.distributed` was started
-    before. Its `batch_size` is that of one rank.
+    The default of `seed` is the REPRO_ENV_SEED of a run, or 0. If `torch.distributed` is already initialized, the samples of
+    an epoch are distributed to the ranks. `batch_size` is the size for each rank.
     """
     from repro_env.checkpoint.keyedloader import KeyedLoader
 
-    chosen = int(os.environ.get("REPRO_ENV_SEED") or 0) if seed is None else seed
-    sampler = KeyedSampler(len(dataset), chosen, shuffle=shuffle, drop_last=drop_last, rank=ranks.rank(), size=ranks.size())
-    return KeyedLoader(Keyed(dataset, chosen), sampler=sampler, drop_last=drop_last, **others)
+    seed = int(os.environ.get("REPRO_ENV_SEED") or 0) if seed is None else seed
+    sampler = KeyedSampler(len(dataset), seed, shuffle=shuffle, drop_last=drop_last, rank=ranks.rank(), size=ranks.size())
+    return KeyedLoader(Keyed(dataset, seed), sampler=sampler, drop_last=drop_last, **others)

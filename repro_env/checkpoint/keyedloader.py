@@ -1,4 +1,4 @@
-"""The loader of keyed samples. Apart from `keyed`, since it is of torch's own type."""
+"""The loader of keyed samples. It is a separate module because it imports torch."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from torch.utils.data import DataLoader
 
 
 class KeyedLoader(DataLoader):  # type: ignore[misc]
-    """Has `state_dict` and `load_state_dict`, as Lightning wants it of a loader that can be resumed in an epoch."""
+    """Has `state_dict` and `load_state_dict`, which Lightning requires to resume within an epoch."""
 
     _done = 0
-    """Batches that were handed out in this epoch."""
+    """Number of batches that this epoch has returned."""
     _skip = 0
-    """Batches that the next epoch leaves out."""
+    """Number of batches to skip in the next epoch."""
 
     def __iter__(self) -> Any:
         if self._skip:
@@ -23,7 +23,7 @@ class KeyedLoader(DataLoader):  # type: ignore[misc]
         return _Counted(self, super().__iter__())
 
     def state_dict(self) -> dict[str, int]:
-        """An epoch of which all was handed out is over: then it is the next one's beginning."""
+        """Return the position. After the last batch this is the beginning of the next epoch."""
         epoch = self.sampler.epoch
         return {"epoch": epoch + 1, "batch": 0} if self._done >= len(self) else {"epoch": epoch, "batch": self._done}
 
@@ -33,17 +33,19 @@ class KeyedLoader(DataLoader):  # type: ignore[misc]
 
 
 class _Counted:
-    def __init__(self, loader: KeyedLoader, rest: Iterator[Any]) -> None:
+    """An iterator that counts the batches of its loader."""
+
+    def __init__(self, loader: KeyedLoader, batches: Iterator[Any]) -> None:
         self._loader = loader
-        self._rest = rest
+        self._batches = batches
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        batch = next(self._rest)
+        batch = next(self._batches)
         self._loader._done += 1  # noqa: SLF001 - its own iterator
         return batch
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._rest, name)
+        return getattr(self._batches, name)

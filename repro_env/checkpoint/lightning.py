@@ -1,7 +1,7 @@
-"""Lightning: its own checkpoints, from which a training goes on bit for bit, also in the middle of an epoch.
+"""Make the checkpoints of Lightning exact, so that a training resumes bit for bit, also in the middle of an epoch.
 
-Lightning keeps weights, optimizers, schedulers and progress. What it does not keep is made a function of where the
-training is: random numbers of each batch by `ExactResume`, order and samples by `repro_env.checkpoint.loader`.
+Lightning saves weights, optimizers, schedulers and progress. Everything else is computed from the position in the training: the
+random numbers of each batch by `ExactResume`, and the order and the samples by `repro_env.checkpoint.loader`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from repro_env.checkpoint import keyed
 
 
 class ExactResume(Callback):  # type: ignore[misc]
-    """Seeds the global generators for each batch, each epoch and each validation. `seed`: else REPRO_ENV_SEED, else 0."""
+    """Seeds the global generators for each batch, epoch and validation. The default of `seed` is REPRO_ENV_SEED, or 0."""
 
     def __init__(self, seed: Optional[int] = None) -> None:
         self.seed = int(os.environ.get("REPRO_ENV_SEED") or 0) if seed is None else seed

@@ -1,12 +1,11 @@
-"""Where a loader is in its epoch, and how it gets there again in a new process. Three ways:
+"""Save the position of a loader in its epoch, and restore it in a new process. There are three kinds of loaders:
 
-- keyed: the loader of `checkpoint.loader`. A number is enough.
-- stateful: it has `state_dict` and `load_state_dict`, as torchdata's StatefulDataLoader, whose workers are helped to
-  remember what they drew (`workers.py`).
-- replayed: anything else. The generators go back to where they were when the epoch began, the batches before the
-  position are fetched again and thrown away. Exact also for random numbers in workers, and costs that fetching.
+- keyed: a loader of `checkpoint.loader`. The position is a number.
+- stateful: a loader with `state_dict` and `load_state_dict`, such as torchdata's StatefulDataLoader without workers.
+- replayed: any other loader, and StatefulDataLoader with workers, whose generators it does not save. The generators are reset to their state at the beginning of the epoch, and the batches before
+  the position are fetched again and discarded. This is exact even for random numbers in workers, but takes time.
 
-In each way the main process' generators are put back afterwards: `iter(loader)` itself draws from them.
+In all cases the generators of the main process are restored afterwards, because `iter(loader)` draws from them.
 """
 
 from __future__ import annotations
@@ -15,39 +14,40 @@ import warnings
 from collections.abc import Iterator
 from typing import Any, Optional
 
-from repro_env.checkpoint import rng, workers
+from repro_env.checkpoint import rng
 from repro_env.checkpoint.errors import CheckpointError, CheckpointWarning
 from repro_env.checkpoint.keyed import Keyed, KeyedSampler
 
 
-class Followed:
-    """One pass over a loader, of which the position can be kept."""
+class TrackedLoader:
+    """An iteration over a loader whose position can be saved."""
 
     def __init__(self, loader: Any, epoch: int) -> None:
         self.loader = loader
         self.epoch = epoch
         self.kind = _kind(loader)
-        if self.kind == "stateful" and _forgets(loader):
-            if workers.can_remember(loader):
-                workers.remember(loader)
-            else:
-                warnings.warn(
-                    "this loader keeps its position, and not the random numbers of its workers: if the dataset draws any, a "
-                    "training that goes on in the middle of an epoch differs; checkpoint.loader() has no such gap",
-                    CheckpointWarning,
-                    stacklevel=3,
-                )
+        if (
+            self.kind == "stateful"
+            and getattr(loader, "num_workers", False)
+            and not isinstance(getattr(loader, "dataset", None), Keyed)
+        ):
+            warnings.warn(
+                "this loader saves its position, but not the random generators of its workers: if the dataset draws random "
+                "numbers, a training that resumes in the middle of an epoch will differ; use checkpoint.loader() instead",
+                CheckpointWarning,
+                stacklevel=3,
+            )
         self._start: Any = None
-        """The generators when the epoch began; only where it may be replayed."""
+        """The state of the generators at the beginning of the epoch; only for replayed loaders."""
 
     def facts(self) -> dict[str, Any]:
-        """What has to be as it was for the position to mean the same."""
+        """Return the properties of the loader that must be unchanged for a position to be valid."""
         loader, dataset = self.loader, getattr(self.loader, "dataset", None)
         try:
             length = len(dataset if dataset is not None else loader)
         except TypeError:
             length = None
-        sampler = _keyed(loader) or getattr(loader, "sampler", None)
+        sampler = _keyed_sampler(loader) or getattr(loader, "sampler", None)
         facts = {
             "kind": self.kind,
             "workers": int(getattr(loader, "num_workers", 0)),
@@ -61,39 +61,39 @@ class Followed:
         return facts
 
     def begin(self) -> Iterator[Any]:
-        """From the first batch."""
-        self._sampler(0)
+        """Start the iteration at the first batch."""
+        self._prepare_sampler(0)
         if self.kind == "replayed":
             self._start = {"rng": rng.capture(), "generators": self._generators()}
         return self._iterate()
 
-    def go_on(self, state: Any, batch: int, now: Any) -> Iterator[Any]:
-        """From after `batch` batches. `state` is what `state()` gave, `now` the generators at that moment."""
+    def resume(self, state: Any, batch: int, generators: Any) -> Iterator[Any]:
+        """Start the iteration after `batch` batches. `state` is the result of `state()`, `generators` the saved generators."""
         if self.kind == "keyed":
-            self._sampler(batch)
+            self._prepare_sampler(batch)
             iterator = self._iterate()
-            # An iterator that is a generator has not begun before its first batch; keyed samples draw from nothing of ours.
-            first = next(iterator, _NOTHING)
-            iterator = _Ahead(iterator, first)
+            # A generator starts at its first batch, and may draw from the global generators then, so that is fetched here.
+            iterator = _Prefetched(iterator, next(iterator, _EMPTY))
         elif self.kind == "stateful":
-            self._sampler(0)
+            self._prepare_sampler(0)
             self.loader.load_state_dict(state["position"])
             iterator = self._iterate()
         else:
-            self._sampler(0)
+            self._prepare_sampler(0)
             self._start = state["start"]
             rng.restore(self._start["rng"])
             self._set_generators(self._start["generators"])
             iterator = self._iterate()
             for skipped in range(batch):
-                if next(iterator, _NOTHING) is _NOTHING:
-                    raise CheckpointError(f"has {skipped} batches now, and {batch} were done", where="the loader")
-        rng.restore(now)
+                if next(iterator, _EMPTY) is _EMPTY:
+                    what = f"the loader has only {skipped} batches, but the checkpoint was written after batch {batch}"
+                    raise CheckpointError(what, where="batches()", hint="use the same loader as in the checkpoint")
+        rng.restore(generators)
         self._set_generators(state["generators"])
         return iterator
 
     def state(self) -> dict[str, Any]:
-        """The position now, between two batches."""
+        """Return the current position, between two batches."""
         state: dict[str, Any] = {"generators": self._generators()}
         if self.kind == "stateful":
             state["position"] = self.loader.state_dict()
@@ -104,111 +104,108 @@ class Followed:
     def _iterate(self) -> Iterator[Any]:
         iterator: Iterator[Any] = iter(self.loader)
         if iterator is self.loader:
-            raise CheckpointError(
-                "it can be gone through only once", where="the loader", hint="give batches() a DataLoader, or a list"
-            )
+            what = "this is an iterator, which can be iterated only once"
+            raise CheckpointError(what, where="batches()", hint="pass a DataLoader or a list")
         return iterator
 
-    def _sampler(self, skip: int) -> None:
-        """`skip`: batches of this rank."""
+    def _prepare_sampler(self, skip: int) -> None:
+        """Set the epoch of the sampler. `skip`: number of batches of this rank to skip, for keyed loaders."""
         if hasattr(self.loader, "iteration") and type(self.loader).__module__.startswith("accelerate."):
-            self.loader.iteration = self.epoch  # it would call set_epoch with its own count
-        sampler, batches = _keyed(self.loader), getattr(self.loader, "batch_sampler", None)
+            self.loader.iteration = self.epoch  # otherwise it calls set_epoch with its own count
+        sampler, batches = _keyed_sampler(self.loader), getattr(self.loader, "batch_sampler", None)
         if sampler is not None:
-            # What accelerate has shared out over ranks goes through all of the sampler on each of them.
-            shared = getattr(batches, "num_processes", 1)
+            # With accelerate, each rank iterates over the batches of all ranks and uses only its own.
+            processes = getattr(batches, "num_processes", 1)
             size = getattr(batches, "batch_size", None) or 1
-            sampler.begin(self.epoch, skip * size * shared if self.kind == "keyed" else 0)
+            sampler.begin(self.epoch, skip * size * processes if self.kind == "keyed" else 0)
             return
         dataset = getattr(self.loader, "dataset", None)
-        if isinstance(dataset, Keyed):  # else each epoch would draw the same
+        if isinstance(dataset, Keyed):  # otherwise each epoch would draw the same numbers
             dataset.epoch = self.epoch
         set_epoch = getattr(getattr(self.loader, "sampler", None), "set_epoch", None)
         if callable(set_epoch):
             set_epoch(self.epoch)
 
     def _generators(self) -> list[Any]:
-        return [one.get_state() for one in self._own()]
+        return [generator.get_state() for generator in self._loader_generators()]
 
     def _set_generators(self, states: list[Any]) -> None:
-        own = self._own()
-        if len(own) != len(states):
-            raise CheckpointError(f"has {len(own)} generators of its own now, and had {len(states)}", where="the loader")
-        for index, one in enumerate(own):
-            one.set_state(states[index])
+        generators = self._loader_generators()
+        if len(generators) != len(states):
+            what = f"the loader has {len(generators)} generators, but had {len(states)} in the checkpoint"
+            raise CheckpointError(what, where="batches()", hint="use the same loader as in the checkpoint")
+        for generator, state in zip(generators, states):
+            generator.set_state(state)
 
-    def _own(self) -> list[Any]:
-        """Generators that the script gave the loader or its samplers."""
+    def _loader_generators(self) -> list[Any]:
+        """Return the generators that the script passed to the loader or its samplers."""
         loader, batches = self.loader, getattr(self.loader, "batch_sampler", None)
-        holders = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
-        found = {id(one): one for one in (getattr(holder, "generator", None) for holder in holders) if one is not None}
-        return [one for one in found.values() if hasattr(one, "set_state")]
+        owners = (loader, getattr(loader, "sampler", None), batches, getattr(batches, "sampler", None))
+        generators = [getattr(owner, "generator", None) for owner in owners]
+        unique = {id(generator): generator for generator in generators}
+        return [generator for generator in unique.values() if hasattr(generator, "set_state")]
 
 
-_NOTHING = object()
+_EMPTY = object()
 
 
-class _Ahead:
-    """An iterator of which the first is there already."""
+class _Prefetched:
+    """An iterator whose first item has already been fetched."""
 
-    def __init__(self, rest: Iterator[Any], first: Any) -> None:
-        self._rest = rest
+    def __init__(self, iterator: Iterator[Any], first: Any) -> None:
+        self._iterator = iterator
         self._first = first
 
     def __iter__(self) -> Iterator[Any]:
         return self
 
     def __next__(self) -> Any:
-        first, self._first = self._first, _NOTHING
-        return next(self._rest) if first is _NOTHING else first
+        first, self._first = self._first, _EMPTY
+        return next(self._iterator) if first is _EMPTY else first
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._rest, name)
+        return getattr(self._iterator, name)
 
 
-def _keyed(loader: Any) -> Optional[KeyedSampler]:
-    """The sampler at the bottom, when it is ours: accelerate puts its own samplers of batches on top."""
+def _keyed_sampler(loader: Any) -> Optional[KeyedSampler]:
+    """Return the `KeyedSampler` of a loader, which accelerate wraps in its own batch samplers; None for other samplers."""
     batches = getattr(loader, "batch_sampler", None)
     batches = getattr(batches, "batch_sampler", batches)
-    for one in (getattr(loader, "sampler", None), getattr(batches, "sampler", None)):
-        if isinstance(one, KeyedSampler):
-            return one
+    for sampler in (getattr(loader, "sampler", None), getattr(batches, "sampler", None)):
+        if isinstance(sampler, KeyedSampler):
+            return sampler
     return None
 
 
 def _kind(loader: Any) -> str:
     dataset = getattr(loader, "dataset", None)
-    if _keyed(loader) is not None and isinstance(dataset, Keyed):
+    if _keyed_sampler(loader) is not None and isinstance(dataset, Keyed):
         return "keyed"
     if type(loader).__module__.startswith("accelerate."):
         raise CheckpointError(
-            "accelerate's loaders are a batch ahead, and random numbers with them",
-            where="the loader",
-            hint="prepare a loader of repro_env.checkpoint.accelerate.loader()",
+            "loaders of accelerate cannot be resumed exactly, because they fetch a batch in advance",
+            where="batches()",
+            hint="create the loader with repro_env.checkpoint.accelerate.loader()",
         )
     if getattr(loader, "persistent_workers", False) and getattr(loader, "num_workers", 0):
         raise CheckpointError(
-            "persistent workers carry random numbers from epoch to epoch, where no checkpoint reaches them",
-            where="the loader",
-            hint="use persistent_workers=False, or checkpoint.loader(), where they do no harm",
+            "a loader with persistent workers cannot be resumed exactly, because their random generators cannot be saved",
+            where="batches()",
+            hint="use persistent_workers=False, or checkpoint.loader(), which supports them",
         )
-    if callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None)):
-        return "stateful"
-    return "replayed"
+    is_stateful = callable(getattr(loader, "state_dict", None)) and callable(getattr(loader, "load_state_dict", None))
+    is_torchdata = any(kind.__module__.startswith("torchdata.stateful_dataloader") for kind in type(loader).__mro__)
+    loses_workers = is_torchdata and getattr(loader, "num_workers", False)
+    return "stateful" if is_stateful and not loses_workers else "replayed"
 
 
-def _forgets(loader: Any) -> bool:
-    """Whether random numbers in workers are no part of a stateful loader's state."""
-    return bool(getattr(loader, "num_workers", 0)) and not isinstance(getattr(loader, "dataset", None), Keyed)
-
-
-def differing(was: dict[str, Any], now: dict[str, Any]) -> list[str]:
-    """What of the facts keeps a position from meaning the same, one sentence each."""
-    free = {"workers"} if was.get("kind") == "keyed" else set()
-    if was.get("kind") == "stateful" and not was.get("workers") and not now.get("workers"):
-        free = {"workers"}
+def differences(saved: dict[str, Any], current: dict[str, Any]) -> list[str]:
+    """Return, as sentences, the changes of a loader's facts that make a saved position invalid."""
+    ignored = {"workers"} if saved.get("kind") == "keyed" else set()
+    if saved.get("kind") == "stateful" and not saved.get("workers") and not current.get("workers"):
+        ignored = {"workers"}
     return [
-        f"{name} is {now.get(name)!r} and was {was.get(name)!r}"
-        for name in sorted({*was, *now} - free)
-        if was.get(name) != now.get(name)
+        f"{name} is {current.get(name)!r} but was {saved.get(name)!r}"
+        for name in sorted({*saved, *current} - ignored)
+        if saved.get(name) != current.get(name)
     ]

@@ -1,4 +1,4 @@
-"""`manifest.json`: what a checkpoint holds, and what it came from. And whether its files are still those."""
+"""Write, read and check `manifest.json`, which describes the content and the origin of a checkpoint."""
 
 from __future__ import annotations
 
@@ -34,31 +34,32 @@ _TYPES: dict[str, Any] = {
     "world": dict,
 }
 _SHOWN = 5
-"""Members that an error names."""
+"""Number of split members that an error lists."""
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")
-"""Names of files: none leaves the folder."""
+"""Valid file names. None of them refers to another directory."""
 
 
 class OtherVersionError(CheckpointError):
-    """A good checkpoint, of a version of this package that has another schema: none to pass over."""
+    """A version of repro-env with another schema wrote the checkpoint. It is not damaged, so it must not be skipped."""
 
 
 class Opened(NamedTuple):
-    """A checkpoint of which the manifest was read and is what was written."""
+    """A checkpoint with its verified manifest."""
 
     path: str
     facts: dict[str, Any]
     sha256: str
-    """Of the manifest, bare hexadecimal."""
+    """Of the manifest, hexadecimal without a prefix."""
 
     def file(self, name: str) -> File:
         entry = self.facts["files"].get(name)
         if entry is None:
-            raise CheckpointError("is not in the checkpoint", where=os.path.join(self.path, name))
+            where = os.path.join(self.path, name)
+            raise CheckpointError("this file is not in the checkpoint", where=where, hint="use another checkpoint")
         return File(str(entry["sha256"]), int(entry["size"]))
 
     def read(self, name: str) -> bytearray:
-        """A file, checked. Raises `CheckpointError`."""
+        """Return the verified content of a file. Raises `CheckpointError`."""
         return files.read(os.path.join(self.path, name), self.file(name))
 
     def metrics(self) -> dict[str, float]:
@@ -66,51 +67,50 @@ class Opened(NamedTuple):
 
 
 def write(path: str, facts: Mapping[str, Any]) -> None:
-    """The manifest and the sums of all files, this one too."""
+    """Write the manifest and the checksums of all files, including the manifest."""
     text = json.dumps(facts, indent=1, sort_keys=True, ensure_ascii=False, allow_nan=False).encode() + b"\n"
-    own = files.write(os.path.join(path, files.MANIFEST), [text])
     sums = {name: entry["sha256"] for name, entry in facts["files"].items()}
-    sums[files.MANIFEST] = own.sha256
+    sums[files.MANIFEST] = files.write(os.path.join(path, files.MANIFEST), [text]).sha256
     lines = "".join(f"{sums[name]}  {name}\n" for name in sorted(sums))
     files.write(os.path.join(path, files.SUMS), [lines.encode()])
 
 
 def read(path: str) -> Opened:
-    """The manifest of a checkpoint. Raises `CheckpointError` where it is not what was written; the files are not read."""
+    """Read and verify the manifest of a checkpoint, but not its other files. Raises `CheckpointError`."""
     where = os.path.join(path, files.MANIFEST)
     try:
         data = files.small(where)
         sums = files.small(os.path.join(path, files.SUMS)).decode()
     except (OSError, UnicodeDecodeError) as error:
-        raise CheckpointError(f"cannot be read: {error}", where=path) from error
+        raise CheckpointError(f"this checkpoint cannot be read: {error}", where=path) from error
     digest = hashlib.sha256(data).hexdigest()
     if f"{digest}  {files.MANIFEST}\n" not in sums:
-        raise CheckpointError(f"is not what was written: {files.SUMS} has another sha256 for it", where=where)
+        raise CheckpointError(f"this file changed after it was written: its sha256 differs from {files.SUMS}", where=where)
     try:
         facts = json.loads(data)
     except (ValueError, RecursionError) as error:
-        raise CheckpointError("is no JSON", where=where) from error
+        raise CheckpointError("this file is not valid JSON", where=where) from error
     if not isinstance(facts, dict) or facts.get("schema") != SCHEMA:
         schema = facts.get("schema") if isinstance(facts, dict) else None
         raise OtherVersionError(
-            f"has the schema {schema!r}, and this version knows {SCHEMA!r}",
+            f"this checkpoint has the schema {schema!r}, but this version of repro-env only supports {SCHEMA!r}",
             where=where,
-            hint="go on with the version of repro-env that wrote it, or give another folder",
+            hint="resume with the version of repro-env that wrote it, or use another directory",
         )
-    wrong = _wrong(facts)
-    if wrong:
-        raise CheckpointError(f"{wrong} is missing or of another type", where=where, hint="take another checkpoint")
+    invalid = _invalid_entry(facts)
+    if invalid:
+        raise CheckpointError(f"{invalid} is missing or has the wrong type", where=where, hint="use another checkpoint")
     return Opened(path, facts, digest)
 
 
-def _wrong(facts: dict[str, Any]) -> str:
-    """What of a manifest that anyone may have written is not as it has to be; empty where all is."""
+def _invalid_entry(facts: dict[str, Any]) -> str:
+    """Return the name of the first invalid entry of a manifest, or an empty string. The manifest may be untrusted."""
     for name, kind in _TYPES.items():
         if not isinstance(facts.get(name), kind) or isinstance(facts[name], bool):
             return name
     for name, entry in facts["files"].items():
-        whole = isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and type(entry.get("size")) is int
-        if not whole or not _PLAIN.fullmatch(name):
+        valid = isinstance(entry, dict) and isinstance(entry.get("sha256"), str) and type(entry.get("size")) is int
+        if not valid or not _PLAIN.fullmatch(name):
             return f"files[{name!r}]"
     for name, file in facts["parts"].items():
         if not isinstance(file, str) or file not in facts["files"]:
@@ -122,51 +122,54 @@ def _wrong(facts: dict[str, Any]) -> str:
 
 
 def check(opened: Opened) -> None:
-    """Every file is there and has its sha256. Raises `CheckpointError` for the first that has not."""
+    """Check that every file exists and has its sha256. Raises `CheckpointError` for the first that does not."""
     for name in sorted(opened.facts["files"]):
         path, expected = os.path.join(opened.path, name), opened.file(name)
         try:
             found = files.digest(path)
         except OSError as error:
-            raise CheckpointError(f"cannot be read: {error.strerror or error}", where=path) from error
+            raise CheckpointError(f"this file cannot be read: {error.strerror or error}", where=path) from error
         if found != expected:
-            raise CheckpointError("is not what was written: its sha256 is another", where=path)
+            raise CheckpointError("this file changed after it was written: its sha256 differs", where=path)
 
 
 def check_about(about: Mapping[str, Any]) -> None:
-    """What a script says of its data and recipe can be written. Raises `CheckpointError`: before the training, not after hours."""
+    """Check, before the training starts, that its data and recipe can be written as JSON. Raises `CheckpointError`."""
     for name, value in about.items():
         try:
             json.dumps(value, allow_nan=False)
         except (TypeError, ValueError, RecursionError) as error:  # noqa: PERF203 - each on its own
             raise CheckpointError(
-                f"cannot be written as JSON: {error}", where=name, hint="give text, finite numbers, lists and dicts"
+                f"this argument cannot be written as JSON: {error}",
+                where=name,
+                hint="use only text, finite numbers, lists and dicts",
             ) from error
 
 
 def number(name: str, value: Any) -> Union[float, int, str]:
-    """A metric; JSON has no name for what is not finite. Raises `CheckpointError`."""
+    """Return a metric as a number, or as text if it is not finite, as JSON requires. Raises `CheckpointError`."""
     try:
         value = value.item() if hasattr(value, "item") else value  # of a tensor or NumPy
         plain = value if isinstance(value, int) and not isinstance(value, bool) else float(value)
     except (TypeError, ValueError, RuntimeError, OverflowError) as error:
-        raise CheckpointError(f"is no number: {error}", where=f"the metric {name}", hint="give one number") from error
+        what = f"a metric must be a single number: {error}"
+        raise CheckpointError(what, where=f"metric {name}", hint="pass a number, or a tensor with one element") from error
     if isinstance(plain, int) or math.isfinite(plain):
         return plain
     return "nan" if math.isnan(plain) else "inf" if plain > 0 else "-inf"
 
 
 def now() -> str:
-    """UTC, with milliseconds."""
+    """Return the current time in UTC, with milliseconds."""
     return datetime.datetime.now(datetime.timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def origin() -> dict[str, Any]:
-    """What this process is: its run, code, image, seeds, versions. None for what cannot be known from inside."""
+    """Describe this process: its run, code, image, seeds and versions. Facts that are not available are None."""
     torch: Any = sys.modules.get("torch")
     numpy: Any = sys.modules.get("numpy")
     master = os.environ.get("REPRO_ENV_SEED", "")
-    from repro_env import __version__
+    from repro_env.version import __version__
 
     return {
         "run": os.environ.get("REPRO_ENV_RUN", ""),
@@ -198,18 +201,18 @@ def _script() -> Optional[dict[str, str]]:
 
 
 def data() -> dict[str, str]:
-    """Path -> digest of the `--data` of this run; empty outside of a run."""
+    """Return path -> digest of the `--data` of this run; empty if this is not a run."""
     return dict(json.loads(os.environ.get("REPRO_ENV_DATA") or "{}"))
 
 
-def splits(given: Mapping[str, Iterable[Any]]) -> dict[str, dict[str, Any]]:
-    """Count and sha256 of the members of each split, in their order: numbers, text, or what has such a text.
+def splits(members_by_name: Mapping[str, Iterable[Any]]) -> dict[str, dict[str, Any]]:
+    """Return the count and the sha256 of the members of each split. They can be numbers, text, or other values with a text.
 
-    Raises `CheckpointError` for two splits that share members.
+    Raises `CheckpointError` if two splits share members.
     """
-    found: dict[str, dict[str, Any]] = {}
+    result: dict[str, dict[str, Any]] = {}
     texts: dict[str, set[str]] = {}
-    for name, members in given.items():
+    for name, members in members_by_name.items():
         digest, count = hashlib.sha256(), 0
         texts[name] = set()
         plain = getattr(members, "tolist", None)  # of a tensor or array
@@ -217,36 +220,36 @@ def splits(given: Mapping[str, Iterable[Any]]) -> dict[str, dict[str, Any]]:
             digest.update(f"{member}\n".encode())
             texts[name].add(str(member))
             count += 1
-        found[name] = {"count": count, "sha256": digest.hexdigest()}
+        result[name] = {"count": count, "sha256": digest.hexdigest()}
     for first, second in itertools.combinations(texts, 2):
         shared = sorted(texts[first] & texts[second], key=lambda text: (len(text), text))
         if shared:
-            shown = ", ".join(shared[:_SHOWN]) + (f" and {len(shared) - _SHOWN} more" if len(shared) > _SHOWN else "")
+            listed = ", ".join(shared[:_SHOWN]) + (f" and {len(shared) - _SHOWN} more" if len(shared) > _SHOWN else "")
             raise CheckpointError(
-                f"the splits {first!r} and {second!r} overlap: both hold {shown}",
+                f"the splits {first!r} and {second!r} overlap: both hold {listed}",
                 where="splits",
                 hint="put each member into one split; if the splits index different data sets, use names such as 'test/17'",
             )
-    return found
+    return result
 
 
-def changed(name: str, then: Mapping[str, Any], now: Mapping[str, Any]) -> list[str]:
+def changed(name: str, saved: Mapping[str, Any], current: Mapping[str, Any]) -> list[str]:
     """List, as sentences, the `data` or `splits` of a checkpoint that differ or are missing in this process.
 
     Data may be at a different path. Missing data are reported only in a run, where all mounts are listed in REPRO_ENV_DATA.
     """
     is_run = bool(os.environ.get("REPRO_ENV_RUN"))
     problems = []
-    for key, value in sorted(then.items()):
-        if key in now and now[key] != value:
+    for key, value in sorted(saved.items()):
+        if key in current and current[key] != value:
             problems.append(f"{name} {key} changed since the checkpoint was written")
-        elif key not in now and is_run and key.startswith("/") and value not in now.values():
+        elif key not in current and is_run and key.startswith("/") and value not in current.values():
             problems.append(f"{name} {key} of the checkpoint is missing in this run")
     return problems
 
 
 def note(opened: Opened) -> None:
-    """Tell the run's record (REPRO_ENV_NOTES) which checkpoint it goes on from."""
+    """Report to the run's record (REPRO_ENV_NOTES) from which checkpoint it resumes."""
     path = os.environ.get("REPRO_ENV_NOTES")
     if not path:
         return

@@ -1,4 +1,4 @@
-"""The parts of a training: what a script has named, what of it goes into a checkpoint, and how it comes back."""
+"""Save and load the parts of a training, such as models and optimizers, which the script passes by name."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from repro_env.checkpoint.errors import CheckpointError
 from repro_env.checkpoint.manifest import Opened
 
 STATE = "state.pt"
-"""What is no plain weight, and the script's own values."""
+"""File for everything that cannot be stored as safetensors, and for the script's own values."""
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _SHARDED = {
     "FullyShardedDataParallel": "FSDP",
@@ -21,30 +21,32 @@ _SHARDED = {
     "DeepSpeedEngine": "DeepSpeed",
     "ZeroRedundancyOptimizer": "ZeRO",
 }
-"""By name: none of them is imported where it is not used."""
+"""By class name, so that these libraries need not be imported."""
 
 
 class Written(NamedTuple):
-    holds: dict[str, str]
-    """Part -> the file that it is in."""
+    """The files that were written."""
+
+    parts: dict[str, str]
+    """Part -> name of its file."""
     files: dict[str, files.File]
 
     def facts(self) -> dict[str, Any]:
-        """Of the manifest."""
+        """Return the entries for the manifest."""
         return {
-            "parts": self.holds,
+            "parts": self.parts,
             "files": {name: {"sha256": file.sha256, "size": file.size} for name, file in self.files.items()},
         }
 
 
 def inner(part: Any) -> Any:
-    """The module in what DistributedDataParallel or torch.compile made of it: its names are those of the script's own."""
+    """Return the module in the wrappers of DistributedDataParallel and torch.compile, whose names are those of the script."""
     while True:
         kind = type(part).__name__
         if kind in ("DistributedDataParallel", "DataParallel"):
             part = part.module
         elif kind == "OptimizedModule":
-            part = part._orig_mod  # noqa: SLF001 - it has no other name
+            part = part._orig_mod  # noqa: SLF001 - it has only this private name
         else:
             return part
 
@@ -55,32 +57,33 @@ def is_module(part: Any) -> bool:
 
 
 def check(parts: Mapping[str, Any]) -> None:
-    """Say at once what cannot be kept. Raises `CheckpointError`.
+    """Check that all parts can be saved. Raises `CheckpointError`.
 
-    Of a sharded part a rank's `state_dict` is a piece, or a call that waits for all ranks: neither makes a checkpoint.
+    Sharded parts are not supported: the `state_dict` of a rank is incomplete, or waits for all ranks.
     """
     for name, part in parts.items():
         if not _NAME.fullmatch(name):
-            raise CheckpointError("is no name for a part", where=name, hint="letters, digits and _")
+            hint = "use only letters, digits and _, and do not start with a digit"
+            raise CheckpointError("this name of a part is invalid", where=name, hint=hint)
         if not rng.has_state(part):
             raise CheckpointError(
-                f"a {type(part).__qualname__} has no state that could be kept",
+                f"a {type(part).__qualname__} has no state that can be saved",
                 where=name,
-                hint="give an object with state_dict() and load_state_dict(), or a random generator",
+                hint="pass an object with state_dict() and load_state_dict(), or a random generator",
             )
-        for one in _looked_at(part):
-            by = _sharded(one)
-            if by:
+        for component in _components(part):
+            method = _sharding(component)
+            if method:
                 raise CheckpointError(
-                    f"is sharded over the ranks ({by}), and a checkpoint here holds whole states only",
+                    f"this part is sharded over the ranks ({method}), but only complete states can be saved",
                     where=name,
-                    hint="keep it with torch.distributed.checkpoint, or train with DistributedDataParallel; checkpoint.load() "
-                    "fills a model before it is sharded",
+                    hint="save it with torch.distributed.checkpoint, or train with DistributedDataParallel; checkpoint.load() "
+                    "can load a model before it is sharded",
                 )
 
 
-def _looked_at(part: Any) -> Iterator[Any]:
-    """The part itself, and what in it may be a shard: modules, parameters, what an optimizer steps."""
+def _components(part: Any) -> Iterator[Any]:
+    """Yield the part and everything in it that may be sharded: modules, parameters, and the parameters of optimizers."""
     yield part
     if is_module(part):
         yield from part.modules()
@@ -90,82 +93,79 @@ def _looked_at(part: Any) -> Iterator[Any]:
             yield from group.get("params", ())
 
 
-def _sharded(one: Any) -> str:
-    """By what; empty for what is whole."""
-    if getattr(one, "_is_flat_param", False):  # torch marks these by an attribute: their type is a plain Parameter's
+def _sharding(component: Any) -> str:
+    """Return the method by which a component is sharded, or an empty string."""
+    if getattr(component, "_is_flat_param", False):  # torch marks flat parameters with an attribute, not with a class
         return "FSDP"
-    return next((_SHARDED[kind.__name__] for kind in type(one).__mro__ if kind.__name__ in _SHARDED), "")
+    return next((_SHARDED[kind.__name__] for kind in type(component).__mro__ if kind.__name__ in _SHARDED), "")
 
 
 def write(parts: Mapping[str, Any], own: Mapping[str, Any], folder: str, *, step: int) -> Written:
-    """Files of all parts and of the script's `own` values, into a folder. Raises `CheckpointError`, `OSError`."""
+    """Write the files of all parts and of the script's `own` values to a directory. Raises `CheckpointError` or `OSError`."""
     import torch
 
     written: dict[str, files.File] = {}
-    holds: dict[str, str] = {}
-    rest: dict[str, Any] = {}
+    names: dict[str, str] = {}
+    states: dict[str, Any] = {}
     for name, part in parts.items():
-        state = rng.state_of(part)
+        state = rng.get_state(part)
         if is_module(part):
-            plain = {key: value for key, value in state.items() if weights.storable(value)}
-            odd = {key: value for key, value in state.items() if key not in plain}
-            holds[name] = f"{name}.safetensors"
-            written[holds[name]] = files.write(os.path.join(folder, holds[name]), weights.chunks(plain, step=step))
-            if odd:
-                rest[name] = values.encode(odd, name)
+            tensors = {key: value for key, value in state.items() if weights.is_storable(value)}
+            other_values = {key: value for key, value in state.items() if key not in tensors}
+            names[name] = f"{name}.safetensors"
+            written[names[name]] = files.write(os.path.join(folder, names[name]), weights.chunks(tensors, step=step))
+            if other_values:
+                states[name] = values.encode(other_values, name)
         else:
-            holds[name] = STATE
-            rest[name] = values.encode(state, name)
-    file = files.Writer(os.path.join(folder, STATE))
-    try:
-        torch.save({"parts": rest, "values": values.encode(dict(own), "values")}, file)
-    except BaseException:
-        file.give_up()
-        raise
-    written[STATE] = file.finish()
-    return Written(holds, written)
+            names[name] = STATE
+            states[name] = values.encode(state, name)
+    with files.Writer(os.path.join(folder, STATE)) as file:
+        torch.save({"parts": states, "values": values.encode(dict(own), "values")}, file)
+    written[STATE] = file.content()
+    return Written(names, written)
 
 
-def fill(opened: Opened, parts: Mapping[str, Any]) -> None:
-    """Put the states of a checkpoint into these parts. Raises `CheckpointError` where one is missing or does not fit."""
+def load(opened: Opened, parts: Mapping[str, Any]) -> None:
+    """Load the states of these parts from a checkpoint. Raises `CheckpointError` if a state is missing or does not fit."""
     check(parts)
-    holds = opened.facts["parts"]
+    names = opened.facts["parts"]
     for name in parts:
-        if name not in holds:
+        if name not in names:
             raise CheckpointError(
-                f"holds no part {name!r}, only {', '.join(sorted(holds)) or 'none'}",
+                f"this checkpoint has no part {name!r}; its parts are: {', '.join(sorted(names)) or 'none'}",
                 where=opened.path,
-                hint="name the parts as they were; checkpoint.load() fills some of them",
+                hint="use the same names; checkpoint.load() can load a subset of the parts",
             )
-    rest = values.load(opened, STATE, {"parts": dict})["parts"]
-    # Weights first: optimizers and schedulers may look at them.
+    states = values.load(opened, STATE, {"parts": dict})["parts"]
+    # Weights first, because optimizers and schedulers may use them.
     for name in sorted(parts, key=lambda name: not is_module(parts[name])):
-        part, file = parts[name], holds[name]
+        part, file = parts[name], names[name]
         if is_module(part) != (file != STATE):
+            is_now, was = ("a", "not a") if is_module(part) else ("not a", "a")
             raise CheckpointError(
-                f"{name} is of another kind now",
+                f"{name} is {is_now} module, but was {was} module in the checkpoint",
                 where=opened.path,
-                hint="it was a module there, and is none here, or the other way round",
+                hint="pass the same parts as in the checkpoint",
             )
         try:
             if file == STATE:
-                rng.put_back(part, rest[name])
+                rng.set_state(part, states[name])
             else:
                 tensors = weights.parse(opened.read(file), os.path.join(opened.path, file))
-                part.load_state_dict({**tensors, **rest.get(name, {})})
+                part.load_state_dict({**tensors, **states.get(name, {})})
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise CheckpointError(
-                f"does not fit {name} as it is now: {error}",
+                f"the state of {name} in this checkpoint does not fit: {error}",
                 where=opened.path,
-                hint="build it as it was, or begin in another folder",
+                hint="create this part as in the checkpoint, or start in another directory",
             ) from error
 
 
 def buffers(parts: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Of each module what is no weight: ranks keep their own, such as the running means of BatchNorm."""
+    """Return the buffers of each module, such as the running means of BatchNorm, which differ between ranks."""
     return {name: _buffers(part) for name, part in parts.items() if is_module(part)}
 
 
 def _buffers(part: Any) -> dict[str, Any]:
-    named = {name for name, _ in part.named_parameters(remove_duplicate=False)}
-    return {name: value for name, value in part.state_dict().items() if name not in named}
+    parameters = {name for name, _ in part.named_parameters(remove_duplicate=False)}
+    return {name: value for name, value in part.state_dict().items() if name not in parameters}

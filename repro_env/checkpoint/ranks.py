@@ -1,4 +1,4 @@
-"""The processes of a distributed run, through `torch.distributed` where the script has started it; else there is one."""
+"""Communicate with the other ranks if the script has initialized `torch.distributed`; otherwise there is a single rank."""
 
 from __future__ import annotations
 
@@ -20,80 +20,80 @@ def rank() -> int:
 
 
 def size() -> int:
-    """World size."""
+    """Return the world size."""
     distributed = _distributed()
     return int(distributed.get_world_size()) if distributed else 1
 
 
 def backend() -> str:
-    """Empty for a run of one process."""
+    """Return the name of the backend, or an empty string if the run is not distributed."""
     distributed = _distributed()
     return str(distributed.get_backend()) if distributed else ""
 
 
 def gather(value: Any) -> list[Any]:
-    """Everyone's value, by rank, on rank 0; elsewhere an empty list."""
+    """Return the values of all ranks on rank 0, and an empty list on other ranks."""
     distributed = _distributed()
     if not distributed:
         return [value]
     if rank():
         distributed.gather_object(value, None, dst=0)
         return []
-    found: list[Any] = [None] * size()
-    distributed.gather_object(value, found, dst=0)
-    return found
+    values: list[Any] = [None] * size()
+    distributed.gather_object(value, values, dst=0)
+    return values
 
 
-def share(value: Any) -> Any:
-    """Rank 0's value, on all."""
+def broadcast(value: Any) -> Any:
+    """Return the value of rank 0 on all ranks."""
     distributed = _distributed()
     if not distributed:
         return value
-    box = [value]
-    distributed.broadcast_object_list(box, src=0)
-    return box[0]
+    values = [value]
+    distributed.broadcast_object_list(values, src=0)
+    return values[0]
 
 
-def by_first(work: Callable[[], Any]) -> Any:
-    """Rank 0 does it, for all: its result, or its error, on each of them."""
-    found: Any = None
+def run_on_first(work: Callable[[], Any]) -> Any:
+    """Call `work` on rank 0, and return its result or raise its error on all ranks."""
+    result: Any = None
     if not rank():
         try:
-            found = _Done(work())
+            result = _Result(work())
         except Exception as error:
             if size() == 1:
                 raise
-            # Others may not be able to go between processes.
-            found = (
+            # Other exceptions may not be picklable.
+            result = (
                 error
                 if isinstance(error, CheckpointError)
                 else CheckpointError(f"{type(error).__name__}: {error}", where="rank 0")
             )
-    found = share(found)
-    if isinstance(found, CheckpointError):
-        raise found
-    return found.value
+    result = broadcast(result)
+    if isinstance(result, CheckpointError):
+        raise result
+    return result.value
 
 
-class _Done(NamedTuple):
+class _Result(NamedTuple):
     value: Any
 
 
 class Agreement:
-    """One number that all ranks agree on at each step: the largest that any of them asks for."""
+    """Returns the largest of the numbers that the ranks pass to it in a step."""
 
     def __init__(self) -> None:
         self._group: Any = None
 
-    def __call__(self, wanted: int) -> int:
+    def __call__(self, number: int) -> int:
         distributed = _distributed()
         if not distributed or size() == 1:
-            return wanted
+            return number
         import torch
 
         if self._group is None and backend() != "gloo":
-            # On the CPU: the step that runs on the GPU is not waited for.
+            # gloo runs on the CPU, so that this does not wait for the step on the GPU.
             self._group = distributed.new_group(backend="gloo")
-        box = torch.tensor([wanted])
-        distributed.all_reduce(box, op=distributed.ReduceOp.MAX, group=self._group)
-        return int(box.item())
+        tensor = torch.tensor([number])
+        distributed.all_reduce(tensor, op=distributed.ReduceOp.MAX, group=self._group)
+        return int(tensor.item())

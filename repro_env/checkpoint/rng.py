@@ -1,4 +1,4 @@
-"""Random generators: the global ones of this process, and those that a script holds itself."""
+"""Save and restore random generators: the global ones of this process, and those of the script."""
 
 from __future__ import annotations
 
@@ -8,30 +8,30 @@ from typing import Any
 from repro_env.checkpoint.errors import CheckpointError
 
 
-def capture() -> dict[str, Any]:
-    """The state of Python's, NumPy's, torch's and CUDA's own generators, as far as they were imported and started."""
-    found: dict[str, Any] = {}
-    random, numpy, torch = (_imported(name) for name in ("random", "numpy.random", "torch"))
+def capture(*, cuda: bool = True) -> dict[str, Any]:
+    """Return the state of the global generators of Python, NumPy, torch and CUDA, if they are imported and initialized."""
+    state: dict[str, Any] = {}
+    random, numpy, torch = (sys.modules.get(name) for name in ("random", "numpy.random", "torch"))
     if random is not None:
-        found["python"] = random.getstate()
+        state["python"] = random.getstate()
     if numpy is not None:
-        found["numpy"] = numpy.get_state(legacy=False)
+        state["numpy"] = numpy.get_state(legacy=False)
     if torch is not None:
-        found["torch"] = torch.get_rng_state()
-        if torch.cuda.is_available() and torch.cuda.is_initialized():
-            found["cuda"] = torch.cuda.get_rng_state_all()
-    return found
+        state["torch"] = torch.get_rng_state()
+        if cuda and torch.cuda.is_available() and torch.cuda.is_initialized():
+            state["cuda"] = torch.cuda.get_rng_state_all()
+    return state
 
 
 def restore(state: dict[str, Any]) -> None:
-    """Put them back. Raises `CheckpointError` where the machine or the script has other generators now."""
+    """Restore the result of `capture`. Raises `CheckpointError` if the generators of this process are different."""
     try:
         _restore(state)
     except (TypeError, ValueError, RuntimeError, IndexError, KeyError) as error:
         raise CheckpointError(
-            f"are of another kind now: {error}",
-            where="the random generators",
-            hint="go on with the libraries that it was written with",
+            f"the state of the random generators does not fit: {error}",
+            where="resume",
+            hint="use the same versions of Python, NumPy and torch as in the checkpoint",
         ) from error
 
 
@@ -49,41 +49,25 @@ def _restore(state: dict[str, Any]) -> None:
 
         torch.set_rng_state(state["torch"])
         if "cuda" in state:
-            here = torch.cuda.device_count() if torch.cuda.is_available() else 0
-            if here != len(state["cuda"]):
+            devices = torch.cuda.device_count() if torch.cuda.is_available() else 0
+            if devices != len(state["cuda"]):
                 raise CheckpointError(
-                    f"was written with {len(state['cuda'])} CUDA devices, and here are {here}",
-                    hint="CUDA_VISIBLE_DEVICES decides how many a process sees",
+                    f"the checkpoint was written with {len(state['cuda'])} CUDA devices, but {devices} are visible",
+                    where="resume",
+                    hint="set CUDA_VISIBLE_DEVICES to the same number of devices",
                 )
             torch.cuda.set_rng_state_all(state["cuda"])
 
 
-def pack(state: dict[str, Any]) -> dict[str, Any]:
-    """What `capture` gave, with bytes for torch's tensor: between processes, tensors go through shared memory, a file each."""
-    import ctypes
-
-    if "torch" not in state:
-        return state
-    tensor = state["torch"].contiguous()
-    return {**state, "torch": ctypes.string_at(tensor.data_ptr(), tensor.numel())}
-
-
-def unpack(state: dict[str, Any]) -> dict[str, Any]:
-    """What `pack` was given."""
-    import torch
-
-    return {**state, "torch": torch.frombuffer(bytearray(state["torch"]), dtype=torch.uint8)} if "torch" in state else state
-
-
 def has_state(part: Any) -> bool:
-    """Whether `state_of` gives something."""
+    """Whether `get_state` supports this part."""
     return hasattr(part, "bit_generator") or any(
         callable(getattr(part, name, None)) for name in ("state_dict", "getstate", "get_state")
     )
 
 
-def state_of(part: Any) -> Any:
-    """The state of anything that has one: a `state_dict`, or a generator's own."""
+def get_state(part: Any) -> Any:
+    """Return the state of a part: its `state_dict`, or the state of a random generator."""
     if callable(getattr(part, "state_dict", None)):
         return part.state_dict()
     if callable(getattr(part, "getstate", None)):
@@ -93,8 +77,8 @@ def state_of(part: Any) -> Any:
     return part.get_state()
 
 
-def put_back(part: Any, state: Any) -> None:
-    """What `state_of` gave, into the part."""
+def set_state(part: Any, state: Any) -> None:
+    """Restore the result of `get_state`."""
     if callable(getattr(part, "load_state_dict", None)):
         part.load_state_dict(state)
     elif callable(getattr(part, "setstate", None)):
@@ -103,7 +87,3 @@ def put_back(part: Any, state: Any) -> None:
         part.bit_generator.state = state
     else:
         part.set_state(state)
-
-
-def _imported(name: str) -> Any:
-    return sys.modules.get(name)

@@ -1,9 +1,9 @@
-"""Hugging Face Trainer: its own checkpoints, from which a training goes on bit for bit, also in the middle of an epoch.
+"""Make the checkpoints of the Hugging Face Trainer exact, so that a training resumes bit for bit, also within an epoch.
 
-The Trainer keeps weights, optimizer, scheduler, progress and random generators, and skips what was done by index. What
-it does not keep are the random numbers of samples: `repro_env.checkpoint.Keyed` around the training data makes them a
-function of epoch and index. And its checkpoints are folders that a kill can leave half written: each gets the sums of
-its files when it is whole, and `last` finds the youngest that still has them.
+The Trainer saves weights, optimizer, scheduler, progress and random generators, and skips completed batches by index. It
+does not save the random numbers of samples: wrap the training data in `repro_env.checkpoint.Keyed`, so that they depend
+only on epoch and index. A killed process can leave an incomplete checkpoint: `ExactResume` adds checksums to each complete
+one, and `last` finds the most recent one whose files match.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from repro_env.checkpoint import files, keyed
 
 
 class ExactResume(TrainerCallback):  # type: ignore[misc]
-    """Tells `Keyed` data which epoch it is, and seals each checkpoint. `save_total_limit` has to leave two or more."""
+    """Sets the epoch of `Keyed` data, and adds checksums to each checkpoint. `save_total_limit` must be at least 2."""
 
     def on_epoch_begin(self, args: Any, state: Any, control: Any, **others: Any) -> None:  # noqa: ARG002
         dataset = getattr(others.get("train_dataloader"), "dataset", None)
@@ -30,12 +30,15 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]
 
 
 def last(folder: Any) -> Optional[str]:
-    """The youngest checkpoint of an output folder that is whole, for `trainer.train(resume_from_checkpoint=...)`; else None."""
+    """Return the path of the most recent intact checkpoint in an output directory, or None.
+
+    Pass it to `trainer.train(resume_from_checkpoint=...)`.
+    """
     where = os.fspath(folder)
     try:
         names = os.listdir(where)
     except FileNotFoundError:
         return None
     steps = sorted((int(name[11:]) for name in names if name.startswith("checkpoint-") and name[11:].isdigit()), reverse=True)
-    whole = (path for path in (os.path.join(where, f"checkpoint-{step}") for step in steps) if files.sealed(path))
-    return next(whole, None)
+    paths = (os.path.join(where, f"checkpoint-{step}") for step in steps)
+    return next((path for path in paths if files.is_sealed(path)), None)

@@ -1,12 +1,13 @@
-"""Weights in the safetensors format (its README, "Format"): a length, a header in JSON, and the tensors' bytes.
+"""Write and read weights in the safetensors format (its README, "Format"): a length, a JSON header, and the tensors' bytes.
 
-Our own writer, so that nothing has to be installed and the same weights are the same bytes.
+This module does not need the safetensors library, and the same weights always result in the same bytes.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -33,30 +34,30 @@ _CODES = {
 _ALIASES = "repro_env.aliases"
 _STEP = "repro_env.step"
 _LONGEST = 100 << 20
-"""Bytes of a header, as the safetensors library has it."""
+"""Largest size of a header in bytes, as in the safetensors library."""
 
 
-def storable(tensor: Any) -> bool:
-    """Whether the format knows such a tensor: a plain one, of a type that it has a name for."""
+def is_storable(tensor: Any) -> bool:
+    """Whether the format supports a tensor: a strided one of a supported dtype."""
     import torch
 
     return type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout == torch.strided and str(tensor.dtype) in _CODES
 
 
 def chunks(tensors: Mapping[str, Any], *, step: int) -> Iterator[Any]:
-    """The bytes of a file, piece by piece: one tensor at a time is copied to the CPU.
+    """Yield the bytes of a file in chunks. Only one tensor at a time is copied to the CPU.
 
-    A tensor under two names is written once; the second name is told in the metadata.
+    A tensor with two names is written once, and its second name is stored in the metadata.
     """
     if sys.byteorder != "little":
-        raise CheckpointError("weights are little-endian, and this machine is not")
+        raise CheckpointError("weights can be saved only on a little-endian machine")
     aliases: dict[str, str] = {}
     first: dict[Any, str] = {}
     for name, tensor in tensors.items():
         key = (tensor.data_ptr(), tuple(tensor.shape), tensor.stride(), str(tensor.dtype), str(tensor.device))
         if tensor.numel() and first.setdefault(key, name) != name:
             aliases[name] = first[key]
-    # As the library orders them: the widest first, so that each lies at a multiple of its own width.
+    # The order of the safetensors library: the widest elements first, so that every tensor is aligned.
     names = sorted((name for name in tensors if name not in aliases), key=lambda name: (-tensors[name].element_size(), name))
     metadata = {"format": "pt", _STEP: str(step)}
     if aliases:
@@ -79,35 +80,33 @@ def chunks(tensors: Mapping[str, Any], *, step: int) -> Iterator[Any]:
 
 
 def parse(data: bytearray, where: str) -> dict[str, Any]:
-    """Name -> tensor on the CPU, in memory that `data` owns. Raises `CheckpointError` for what is no such file."""
+    """Return name -> tensor on the CPU; the tensors use the memory of `data`. Raises `CheckpointError` for an invalid file."""
     import torch
 
     types = {code: getattr(torch, name[6:]) for name, code in _CODES.items() if hasattr(torch, name[6:])}
     size = int.from_bytes(data[:8], "little")
     if len(data) < 8 or size > min(_LONGEST, len(data) - 8):
-        raise CheckpointError("is no safetensors file", where=where)
+        raise CheckpointError("this is not a safetensors file", where=where, hint="use another checkpoint")
     try:
         header = json.loads(bytes(data[8 : 8 + size]))
         metadata = header.pop("__metadata__", {})
-        found: dict[str, Any] = {}
+        tensors: dict[str, Any] = {}
         for name, entry in header.items():
-            shape, (start, end) = [int(each) for each in entry["shape"]], entry["data_offsets"]
-            kind = types[entry["dtype"]]
-            count = 1
-            for each in shape:
-                count *= each
-            width = torch.empty((), dtype=kind).element_size()
+            shape, (start, end) = [int(length) for length in entry["shape"]], entry["data_offsets"]
+            dtype = types[entry["dtype"]]
+            count = math.prod(shape)
+            width = torch.empty((), dtype=dtype).element_size()
             if not 0 <= start <= end <= len(data) - 8 - size or end - start != count * width:
                 raise ValueError(name)
             start += 8 + size
             if count == 0:
-                found[name] = torch.empty(shape, dtype=kind)
-            elif start % width:  # of another writer
-                found[name] = torch.frombuffer(data[start : start + count * width], dtype=kind).reshape(shape)
+                tensors[name] = torch.empty(shape, dtype=dtype)
+            elif start % width:  # another program wrote the file
+                tensors[name] = torch.frombuffer(data[start : start + count * width], dtype=dtype).reshape(shape)
             else:
-                found[name] = torch.frombuffer(data, dtype=kind, count=count, offset=start).reshape(shape)
-        for name, other in json.loads(metadata.get(_ALIASES, "{}")).items():
-            found[name] = found[other]
+                tensors[name] = torch.frombuffer(data, dtype=dtype, count=count, offset=start).reshape(shape)
+        for alias, name in json.loads(metadata.get(_ALIASES, "{}")).items():
+            tensors[alias] = tensors[name]
     except (ValueError, KeyError, TypeError, AttributeError, IndexError, RuntimeError) as error:
-        raise CheckpointError("its header cannot be understood", where=where) from error
-    return found
+        raise CheckpointError("the header of this file is invalid", where=where, hint="use another checkpoint") from error
+    return tensors

@@ -1,82 +1,89 @@
-"""The commands by name. Only the one that is called is imported, so that none pays for another's start."""
+"""The commands by name. Only the module of the called command is imported, so that every command starts quickly."""
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from repro_env import __version__
-from repro_env.model.errors import UsageError
+from repro_env.cli.ui import messages
+from repro_env.schema.errors import UsageError
+from repro_env.version import __version__
 
 COMMANDS = {
-    "capture": "Write the spec of a live environment, file for file.",
-    "check": "Compare what is here with the spec: has anything changed?",
-    "show": "Show what a spec holds, and what it does not.",
-    "diff": "Say in what two environments differ.",
-    "rebuild": "Make the exact image that a spec describes, or say why not.",
-    "image": "Verify an image, whoever made it: is it what it says?",
-    "push": "Send image, spec and what it carries to a registry.",
-    "pack": "Write a spec and what it needs as one file.",
+    "capture": "Capture a Python environment in a spec, file for file.",
+    "check": "Compare the environment, the code and the data with the spec.",
+    "show": "Show what a spec contains.",
+    "diff": "Compare two environments.",
+    "rebuild": "Build the exact image that a spec describes.",
+    "image": "Verify that an image is intact, and matches its spec.",
+    "push": "Push the image, the spec and the bundled files to a registry.",
+    "pack": "Write a spec and its files to one bundle file.",
     "exec": "Run a command in the captured environment, and record it.",
     "shell": "Open a shell in the captured environment.",
-    "verify": "Run a recorded run again: what is the same, at which level?",
-    "sensitivity": "Run a command with several seeds: how far do numbers move?",
-    "lineage": "Say which run made a file, and what came of it.",
+    "verify": "Run a recorded run again and compare the outputs.",
+    "sensitivity": "Run a command with several seeds and report how metrics vary.",
+    "lineage": "Show which run made a file, and which runs used it.",
     "runs": "List, show, compare, tag and clean up recorded runs.",
     "ci": "Check, rebuild, run, verify and push in a CI job.",
-    "store": "Show what is kept on this machine, and clean it up.",
-    "doctor": "Try all that a run needs here, and name the fixes.",
+    "store": "Show, verify and clean up the local store.",
+    "doctor": "Check what runs need on this machine, and suggest fixes.",
 }
-"""Name -> one line of help, that fits 80 columns. Each lives in the module of its name and offers `add(app)`."""
+"""Name -> one line of help that fits 80 columns. The module of that name has the function `add(app)`."""
 
-EPILOG = "Start with `repro-env capture` in your project folder, with its environment active."
+_TRANSPARENT = ("ci", "exec", "sensitivity", "shell", "verify")
+"""Commands that run a command of the user, whose output would mix with a progress line."""
+
+# Newer versions of Typer contain their own copy of click. Typer's public names refer to the copy in use.
+_ParserError: Any = typer.BadParameter.__mro__[2]
+"""The base class of all errors that the parser raises for a wrong command line."""
+
+EPILOG = "To start, activate the environment of your project and run `repro-env capture` in the project's directory."
 
 
-def application(wanted: str | None) -> typer.Typer:
-    """The Typer application, with the wanted command alone when it is one of ours, else with all."""
+def application(name: str | None) -> typer.Typer:
+    """The Typer application with one command, or with all commands if `name` is not the name of a command."""
     from typer.core import TyperGroup
 
     class Ordered(TyperGroup):
         def list_commands(self, ctx: Any) -> list[str]:
-            """As in `COMMANDS`: Typer would put groups last."""
+            """The order of `COMMANDS`; Typer would list groups last."""
             return sorted(super().list_commands(ctx), key=list(COMMANDS).index)
 
     app = typer.Typer(
         name="repro-env",
         cls=Ordered,
-        help="The rebuilt environment is the captured one, file for file, or the command fails and says why.",
+        help="Capture a Python environment, rebuild it file for file, and run and verify commands in it.",
         epilog=EPILOG,
         no_args_is_help=True,
         add_completion=False,
         rich_markup_mode=None,
         pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
+        context_settings={"help_option_names": []},  # `options.common` adds --help
     )
     app.callback()(_options)
-    for name in [wanted] if wanted in COMMANDS else COMMANDS:
-        importlib.import_module(f"repro_env.cli.{name}").add(app)
+    for command in [name] if name in COMMANDS else COMMANDS:
+        importlib.import_module(f"repro_env.cli.{command}").add(app)
     return app
 
 
-def parser(wanted: str | None) -> Any:
-    """The commands as the option parser has them, each with the options that all have."""
+def parser(name: str | None) -> Any:
+    """The parser of `application(name)`; every command also has the common options."""
     from typer.main import get_command
 
-    from repro_env.cli import options
+    from repro_env.cli.ui import options
 
-    command = get_command(application(wanted))
-    options.add_levels(command)
+    command = get_command(application(name))
+    options.add_common(command)
     return command
 
 
 def _version(value: bool) -> None:
     if value:
-        from repro_env.cli import say
-
-        say.result(f"repro-env {__version__}")
+        messages.result(f"repro-env {__version__}")
         raise typer.Exit
 
 
@@ -85,36 +92,50 @@ def _options(
         bool, typer.Option("--version", help="Print the version and exit.", callback=_version, is_eager=True)
     ] = False,
 ) -> None:
-    """Options that stand before every command."""
+    """The options before the command."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Run one command line. Returns the exit code; our own errors pass through to the caller."""
-    # Typer brings a click of its own from some version on; its public names lead to the one that is in use.
-    click_exception: Any = typer.BadParameter.__mro__[2]
+    """Run one command line. Returns the exit code. Raises `ReproEnvError`; `UsageError` for a wrong command line."""
+    name = next((word for word in arguments if not word.startswith("-")), "")
     command = parser(arguments[0] if arguments else None)
     try:
-        result = command.main(list(arguments), prog_name="repro-env", standalone_mode=False)
+        with (
+            contextlib.nullcontext() if name in _TRANSPARENT else messages.say.command(name),
+            command.make_context("repro-env", list(arguments)) as context,
+        ):
+            code = command.invoke(context)
     except typer.Exit as stop:
         return stop.exit_code
-    except typer.Abort:
-        return 130
-    except click_exception as error:
-        from repro_env.cli import say
-
-        if (said := error.format_message()).startswith("Usage: "):  # a group without a command: its help
-            say.say.warn(said.rstrip("\n"))
-        else:
-            say.error(_usage(said, getattr(error, "ctx", None)))
+    except _ParserError as error:
+        if not (message := error.format_message()).startswith("Usage: "):
+            raise _usage(error, name) from None
+        messages.say.warn(message.rstrip("\n"))  # the help of a group that was called without a command
         return int(error.exit_code)
-    return result if isinstance(result, int) else 0
+    return code if isinstance(code, int) else 0
 
 
-def _usage(said: str, context: Any) -> UsageError:
-    """What the parser says of a command line, as every other error of ours: what, where, what next."""
-    said = said.strip().rstrip(".")
-    if context is None:
-        return UsageError(said, where="repro-env", hint="`repro-env --help` shows the commands")
+def parse(name: str, words: Sequence[str]) -> Any:
+    """Parse the command line of a command without running it.
+
+    Returns a context with `params`, the options by name, and `args`, the words after the options.
+    `context.command.invoke(context)` runs the command. Raises `UsageError`.
+    """
+    group = parser(name)
+    try:
+        parent = group.make_context("repro-env", [name])
+        return group.commands[name].make_context(name, list(words), parent=parent)
+    except _ParserError as error:
+        raise _usage(error, name) from None
+
+
+def _usage(error: Any, name: str) -> UsageError:
+    """The `UsageError` for an error of the parser."""
+    message, context = error.format_message().strip().rstrip(".").replace("Value error, ", ""), getattr(error, "ctx", None)
+    message = message[:1].lower() + message[1:]
+    if context is None:  # the value of an option is missing
+        command = f"repro-env {name}".strip()
+        return UsageError(message, where=command, hint=f"for the options, run `{command} --help`")
     usage = " ".join(" ".join(context.command.collect_usage_pieces(context)).split())
-    hint = f"usage: {context.command_path} {usage}; `{context.command_path} --help` says more"
-    return UsageError(said[:1].lower() + said[1:], where=context.command_path, hint=hint)
+    hint = f"usage: {context.command_path} {usage} (for the options, run `{context.command_path} --help`)"
+    return UsageError(message, where=context.command_path, hint=hint)

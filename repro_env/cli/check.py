@@ -1,4 +1,4 @@
-"""`repro-env check`: is what is here still what was captured?"""
+"""`repro-env check`: compare the live environment, the code and the data with the spec."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import say
-from repro_env.cli.options import JsonOption, SpecArgument
-from repro_env.model.errors import UsageError
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import AllOption, JsonOption, SourceOption, SpecArgument, check_source, value
+from repro_env.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from repro_env.flows.check import Asked, Checked
-    from repro_env.model.spec import Spec
+    from repro_env.api.check import CheckOptions, CheckResult
+    from repro_env.schema.spec import Spec
 
 _HELP = """\
-Compare the live environment, the code and the data with the spec, and name what has changed.
+Compare the live environment, the code and the data with the spec, and list what changed since the capture.
 
 \b
-  repro-env check                    everything
-  repro-env check --environment      the environment alone: packages, edited files, interpreter, system, variables
-  repro-env check --project          the code alone: no environment and no store content is needed (for CI)
+  repro-env check                    compare everything
+  repro-env check --environment      compare packages, edited files, interpreter, system and variables
+  repro-env check --project          compare the code; needs neither the environment nor the store (for CI)
 
-Files are compared by their bytes, so an edit in site-packages is seen, and so is an upgrade of a system library.
-Variables that change numbers are compared with those of your shell. Another commit around the same files is named and
-counts for nothing. Data are looked for where runs see them; elsewhere with --data.
+Every file is compared byte for byte, so edits in site-packages and upgrades of system libraries are found. Variables that
+can change numbers are compared with those of your shell. Data is compared at the path where runs see it; name another
+path with --data.
 
-Lines begin with `-` for what is gone, `+` for what is new, `~` for what is otherwise now (captured -> now). What can
-change numbers comes first.
+In the list, `-` marks what was removed, `+` what was added, and `~` what changed (captured -> now). Differences that can
+change numbers come first. A different Git commit with the same files is listed, but is not counted as a difference.
 
-Exit code 0: all is as captured. 1: something has changed, or could not be compared; both are named.
+Exit code 0: nothing changed. 1: something changed, or could not be compared.
 """
 
 
@@ -42,113 +42,89 @@ def add(app: typer.Typer) -> None:
 
 def command(
     spec: SpecArgument = None,
-    environment: Annotated[bool, typer.Option("--environment", help="The environment alone, not the code and the data.")] = False,
-    project: Annotated[
-        bool, typer.Option("--project", help="The code alone: its files, what it says it needs, and git's state.")
+    environment: Annotated[
+        bool, typer.Option("--environment", help="Compare only the environment, not the code and the data.")
     ] = False,
+    project: Annotated[bool, typer.Option("--project", help="Compare only the code: its files and the state of Git.")] = False,
     python: Annotated[
         str | None,
-        typer.Option(
-            help="The environment to compare: its python, or its folder. Default: the captured one.",
-            metavar="PATH",
-            show_default=False,
-        ),
+        value("PATH", "Compare this environment: its Python, or its directory. Default: the captured environment."),
     ] = None,
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            help="The code to compare. Default: the directory that holds the spec's directory.",
-            metavar="DIR",
-            show_default=False,
-        ),
-    ] = None,
+    source: SourceOption = None,
     data: Annotated[
         list[str] | None,
-        typer.Option(help="Where captured data are now; DST is where runs see them, by default SRC.", metavar="SRC[:DST]"),
+        value("SRC[:DST]", "Compare SRC with the captured data that runs see at DST. DST defaults to SRC. Repeatable."),
     ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Show every difference, however many there are.")] = False,
+    all_: AllOption = False,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.flows.check import check
-    from repro_env.flows.opened import opened
+    from repro_env.api.check import check
+    from repro_env.specs.argument import open_spec
     from repro_env.store.store import Store
 
-    asked = _asked(environment=environment, project=project, python=python, source=source, data=data or ())
-    which = opened(spec, Path.cwd(), tell=say.say)
-    found, folder = which.spec, which.folder
-    done = check(found, folder, asked, store=Store.open(), tell=say.say)
+    request = _request(environment=environment, project=project, python=python, source=source, data=data or ())
+    location = open_spec(spec, Path.cwd(), tell=messages.say)
+    checked = check(location.spec, location.folder, request, store=Store.open(), tell=messages.say)
     if json:
-        say.json_result(_facts(found, folder, done))
+        messages.json_result(
+            checked.compared,
+            environment=checked.environment,
+            source=checked.source,
+            spec=location.folder / "spec.json",
+            spec_digest=location.spec.digest,
+        )
     else:
-        _tell(found, folder, done, all_=all_)
-    if not (done.compared.same or json):
-        say.say("next: repro-env capture, to accept the current state")
-    raise typer.Exit(0 if done.compared.same else 1)
+        _print(location.spec, location.folder, checked, all_=all_)
+    if not (checked.compared.same or json):
+        messages.say("next: repro-env capture, to accept the current state")
+    raise typer.Exit(0 if checked.compared.same else 1)
 
 
-def _asked(
+def _request(
     *, environment: bool, project: bool, python: str | None, source: Path | None, data: list[str] | tuple[str, ...]
-) -> Asked:
-    from repro_env.cli.exec import mount
-    from repro_env.flows.check import Asked
+) -> CheckOptions:
+    from repro_env.api.check import CheckOptions
+    from repro_env.cli.exec import parse_mount
 
     if environment and project:
-        raise UsageError("say the opposite", where="--environment and --project", hint="leave out both to check everything")
-    for option, given, against, other in (
+        raise UsageError("--environment and --project are mutually exclusive", hint="leave out both to check everything")
+    for option, given, excluded, scope in (
         ("--python", python, project, "--project"),
         ("--source", source, environment, "--environment"),
         ("--data", data, environment or project, "--environment" if environment else "--project"),
     ):
-        if given and against:
-            raise UsageError("is not looked at", where=f"{option} with {other}", hint=f"leave out {option} or {other}")
-    if source is not None and not source.is_dir():
-        raise UsageError("is no folder", where=f"--source {source}", hint="name the folder of the code")
+        if given and excluded:
+            raise UsageError(f"{option} has no effect with {scope}", hint=f"leave out {option} or {scope}")
     if python is not None and "/" in python:
         python = str(Path(python).absolute())
-    pairs = [mount(text, "--data") for text in data]
-    return Asked(
+    pairs = [parse_mount(text, "--data") for text in data]
+    return CheckOptions(
         environ=dict(os.environ),
         environment=not project,
         project=not environment,
         python=python,
-        source=None if source is None else source.resolve(),
+        source=check_source(source),
         data={(target or str(Path(path).absolute())).rstrip("/"): Path(path).absolute() for path, target in pairs},
     )
 
 
-def _facts(spec: Spec, folder: Path, done: Checked) -> dict[str, object]:
-    """The object that `--json` prints; its keys are a contract."""
-    from repro_env.cli import difference
-
-    return {
-        "same": done.compared.same,
-        "spec": str(folder / "spec.json"),
-        "spec_digest": spec.digest,
-        "environment": done.environment,
-        "source": done.source,
-        "differences": difference.facts(done.compared.differences),
-        "not_compared": list(done.compared.missing),
-    }
-
-
-def _tell(spec: Spec, folder: Path, done: Checked, *, all_: bool) -> None:
-    from repro_env.cli import difference
-    from repro_env.cli.page import Page
+def _print(spec: Spec, directory: Path, checked: CheckResult, *, all_: bool) -> None:
+    from repro_env.cli.ui import differences as difference
+    from repro_env.cli.ui.page import Page
 
     page = Page.of_stdout(most=None if all_ else difference.SHOWN)
-    page.row("spec", f"{folder} ({spec.digest[7:19]})", indent=0)
-    page.row("environment", done.environment, indent=0)
-    page.row("source", done.source, indent=0)
-    every = done.compared.differences
-    # What follows from the rest is for `diff`, unless there is nothing that it follows from.
-    found = (
-        [one for one in every if one.level != "digests"] if any(one.counts and one.level != "digests" for one in every) else every
-    )
-    if done.compared.same:
-        page.verdict("same", "all that was compared is as captured", "green")
-    elif any(one.counts for one in found):
-        page.verdict("drifted", difference.counted(found), "red")
+    page.row("spec", f"{directory} ({spec.digest[7:19]})", indent=0)
+    page.row("environment", checked.environment, indent=0)
+    page.row("source", checked.source, indent=0)
+    differences = checked.compared.differences
+    # Digests differ because something else differs. They are shown only if they are all that differs.
+    causes = [entry for entry in differences if entry.level != "digests"]
+    shown = causes if any(entry.counts for entry in causes) else differences
+    if checked.compared.same:
+        page.verdict("same", "nothing changed since the capture", "green")
+    elif any(entry.counts for entry in shown):
+        page.verdict("drifted", difference.summary(shown), "red")
     else:
-        page.verdict("not compared", "what was compared is as captured, and something was not compared", "red")
-    difference.show(page, found, done.compared.missing)
+        page.verdict("not compared", "no difference was found, but something could not be compared", "red")
+    difference.show(page, shown, checked.compared.not_compared)
     page.print()

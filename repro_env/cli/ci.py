@@ -1,4 +1,4 @@
-"""`repro-env ci`: what a CI job does with a captured project, as one command that reports to GitHub Actions."""
+"""`repro-env ci`: the steps of a CI job for a captured project, with reports for GitHub Actions."""
 
 from __future__ import annotations
 
@@ -13,44 +13,45 @@ import msgspec
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import github, say
-from repro_env.cli.options import JsonOption
-from repro_env.model.errors import ReproEnvError, SandboxError, UsageError
+from repro_env.cli import exec as exec_command
+from repro_env.cli.ui import github, messages
+from repro_env.cli.ui.options import SPEC, JsonOption, value
+from repro_env.schema.errors import ReproEnvError, SandboxError, UsageError
 
 if TYPE_CHECKING:
-    from repro_env.cli.exec import Words
-    from repro_env.flows.doctor import Diagnosis
+    from repro_env.api.doctor import Diagnosis
 
 _HELP = """\
-Compare the checked-out code with the spec, rebuild the image, and, if asked, run a command, verify the run and push the image.
+Compare the checked-out code with the spec and rebuild the image. Optionally run a command, verify the run and push the image.
 
 \b
   repro-env ci
   repro-env ci --exec 'train.py --epochs 1' --verify
   repro-env ci --push REGISTRY/TEAM/NAME:TAG
 
-The first step that fails ends the job, with its own exit code. In GitHub Actions the result is also written as outputs,
-annotations and a job summary. Each option can be set by a variable instead: REPRO_ENV_CI_EXEC for --exec.
+The first step that fails ends the job, with the exit code of that step. In GitHub Actions, the result is also written as
+outputs, annotations and a job summary. Each option can also be set by a variable, for example REPRO_ENV_CI_EXEC for --exec.
 """
 
 
 class _Report:
-    """What the job found so far. `verdict` is one word for programs."""
+    """The results of the steps so far."""
 
     def __init__(self) -> None:
         self.verdict = "error"
+        """A word for programs."""
         self.sentence = ""
-        self.after = ""
+        self.advice = ""
         """What to do next."""
         self.outputs: dict[str, str] = {}
         self.steps: list[tuple[str, str]] = []
         self.rows: list[tuple[str, str, str, str]] = []
-        """What differs: its name, as captured, as it is now, why."""
+        """For each difference: the name, the captured value, the value now, and the reason."""
         self.files: dict[str, str] = {}
         """Name of a row -> path of the file, relative to the repository."""
 
-    def conclude(self, verdict: str, sentence: str, after: str = "") -> None:
-        self.verdict, self.sentence, self.after = verdict, sentence, after
+    def conclude(self, verdict: str, sentence: str, advice: str = "") -> None:
+        self.verdict, self.sentence, self.advice = verdict, sentence, advice
 
 
 def add(app: typer.Typer) -> None:
@@ -58,33 +59,24 @@ def add(app: typer.Typer) -> None:
 
 
 def command(
-    spec: Annotated[
-        str,
-        typer.Option(
-            envvar="REPRO_ENV_CI_SPEC",
-            help="The spec, its directory, a bundle FILE, or a registry's REF. Default: the nearest repro/spec.json upwards.",
-            metavar="SPEC",
-            show_default=False,
-            show_envvar=False,
-        ),
-    ] = "",
+    spec: Annotated[str, value("SPEC", f"Use this spec: {SPEC}", envvar="REPRO_ENV_CI_SPEC", show_envvar=False)] = "",
     check: Annotated[
         bool,
         typer.Option(
             "--check/--no-check",
             envvar="REPRO_ENV_CI_CHECK",
-            help="Stop if the code changed since the capture.",
+            help="Stop if the code changed since the capture. Default: --check.",
+            show_default=False,
             show_envvar=False,
         ),
     ] = True,
     exec_: Annotated[
         str,
-        typer.Option(
+        value(
+            "WORDS",
+            "Run a command after the rebuild. WORDS are the arguments of `repro-env exec`, quoted as in a shell.",
             "--exec",
             envvar="REPRO_ENV_CI_EXEC",
-            help="Run this afterwards: what follows `repro-env exec`, quoted as in a shell.",
-            metavar="WORDS",
-            show_default=False,
             show_envvar=False,
         ),
     ] = "",
@@ -93,37 +85,36 @@ def command(
         typer.Option(
             "--verify",
             envvar="REPRO_ENV_CI_VERIFY",
-            help="Run it a second time and compare the outputs.",
+            help="Run the command of --exec a second time and compare the outputs.",
             show_envvar=False,
         ),
     ] = False,
     push: Annotated[
         str,
-        typer.Option(
+        value(
+            "REF",
+            "Send the image, the spec and the bundled files to this registry.",
             envvar="REPRO_ENV_CI_PUSH",
-            help="Send the image, the spec and the bundled files to this registry.",
-            metavar="REF",
-            show_default=False,
             show_envvar=False,
         ),
     ] = "",
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Read the spec, print what a cache of the store needs, and change nothing.")
+        bool, typer.Option("--dry-run", help="Print the digests, the path of the store and a key for caching it; change nothing.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
     from repro_env.registry.reference import parse
 
     report = _Report()
-    with github.commands_paused(os.environ):
+    with github.pause_commands(os.environ):
         try:
-            words = _words(exec_, verify=verify)
+            context = _parse(exec_, verify=verify)
             if push:
-                parse(push)  # before the work, not after it
+                parse(push)  # report a wrong REF before the work starts
             source = _identify(report, spec)
-            code = 0 if dry_run else _job(report, spec, source, exec_, words, check=check, verify=verify, push=push)
+            code = 0 if dry_run else _job(report, spec, source, context, check=check, verify=verify, push=push)
         except ReproEnvError as error:
-            say.error(error)
+            messages.error(error)
             report.conclude("error", str(error), error.hint)
             code = error.exit_code
         if not (dry_run or json or report.verdict == "error"):
@@ -133,114 +124,115 @@ def command(
     if path := os.environ.get("GITHUB_OUTPUT"):
         github.append(path, github.outputs(report.outputs))
     if json:
-        say.json_result(report.outputs)
+        messages.json_result(report.outputs)
     raise typer.Exit(code)
 
 
-def _words(text: str, *, verify: bool) -> Words:
-    from repro_env.cli.exec import split
-
+def _parse(text: str, *, verify: bool) -> Any:
+    """The parser's context for the value of --exec; None if it is empty."""
     try:
-        words = split(shlex.split(text))
+        words = shlex.split(text)
     except ValueError as error:
-        raise UsageError(f"cannot be split into words: {error}", where=f"--exec {text}", hint="check its quotes") from None
-    if words.options and not words.command:
-        raise UsageError("names no command", where=f"--exec {text}", hint="for example: --exec 'train.py --epochs 1'")
-    if verify and not words.command:
-        raise UsageError("there is no run to verify", where="--verify", hint="name a command with --exec")
-    return words
+        raise UsageError(f"--exec cannot be split into words: {error}", hint=f"check the quotes of: {text}") from None
+    if not words and verify:
+        raise UsageError("--verify requires --exec", hint="name a command, for example: --exec 'train.py --epochs 1'")
+    with contextlib.suppress(typer.Exit):  # --help was given
+        context = commands.parse("exec", words) if words else None
+        if context is None or exec_command.words(context):
+            return context
+    raise UsageError(f'--exec does not name a command (got "{text}")', hint="for example: --exec 'train.py --epochs 1'")
 
 
-def _identify(report: _Report, spec: str) -> list[str]:
-    """Read the spec: what it describes, and what a cache needs.
+def _identify(report: _Report, spec: str) -> str | None:
+    """Read the spec, and set the outputs that identify the image and its cache.
 
-    Returns the option that names the checked-out code, where no such code is beside the spec: a bundle file, or one in a registry.
+    Returns the directory of the checked-out code if the spec is a bundle file or in a registry, else None.
     """
-    from repro_env.flows.opened import opened
+    from repro_env.specs.argument import open_spec
     from repro_env.store.store import Store
 
     store = Store.open()
-    found = opened(spec or None, Path.cwd(), store, say.say)
-    image = found.spec.expected.image_id
+    location = open_spec(spec or None, Path.cwd(), store, messages.say)
+    image = location.spec.expected.image_id
     report.outputs |= {
-        "spec-digest": found.spec.digest,
+        "spec-digest": location.spec.digest,
         "image-id": image,
         "store": str(store.root),
         "cache-key": f"repro-env-{image.removeprefix('sha256:')}",
     }
-    return ["--source=."] if found.folder.is_relative_to(store.root) else []
+    return "." if location.folder.is_relative_to(store.root) else None
 
 
-def _job(report: _Report, spec: str, source: list[str], exec_: str, words: Words, *, check: bool, verify: bool, push: str) -> int:
-    named, last = ([f"--spec={spec}"], ["--", spec]) if spec else ([], [])
+def _job(report: _Report, spec: str, source: str | None, context: Any, *, check: bool, verify: bool, push: str) -> int:
+    """Run the steps. Returns the exit code of the first step that fails, else 0."""
+    option, argument = ([f"--spec={spec}"], ["--", spec]) if spec else ([], [])
     if check:
-        code, answer = _answer("check", "--project", "--json", *source, *last)
-        _compared(report, answer)
+        code, answer = _answer("check", "--project", "--json", *([f"--source={source}"] if source else []), *argument)
+        _add_check(report, answer)
         if code:
             return code
-    _answer("rebuild", "--json", *last)
+    _answer("rebuild", "--json", *argument)
     report.outputs["rebuilt"] = "true"
     report.steps.append(("rebuild", f"the captured image: {report.outputs['image-id']}"))
-    report.conclude("rebuilt", "The image is the captured one, file for file.")
-    if words.command:
-        from repro_env.cli import exec as one_run
-
-        chosen = [] if words.last("--runner") else runner(_diagnosis())
-        code_of = [] if words.last("--source") or words.has("--frozen") else source
-        # Ours stand first: the user's words end with the command.
-        code = one_run.main([*named, *chosen, *code_of, *shlex.split(exec_)])
-        report.steps.append(("exec", f"exit code {code}: {shlex.join(words.command)}"))
+    report.conclude("rebuilt", "The rebuilt image is identical to the captured one.")
+    if context is not None:
+        options = context.params
+        options["spec"] = options["spec"] or spec or None
+        options["runner"] = options["runner"] or runner(_diagnosis())
+        if not options["frozen"]:
+            options["source"] = options["source"] or source
+        code = int(context.command.invoke(context))
+        report.steps.append(("exec", f"exit code {code}: {shlex.join(exec_command.words(context))}"))
         report.conclude("ran" if not code else "failed", f"The command ended with exit code {code}.")
         if code:
             return code
-    if verify:
-        code, answer = _answer("verify", "--json", *named, *_again(words), "latest")
-        _verified(report, answer)
-        if code:
-            return code
+        if verify:
+            code, answer = _answer("verify", "--json", *option, *_verify_options(options), "latest")
+            _add_verify(report, answer)
+            if code:
+                return code
     if push:
-        answer = _answer("push", "--json", *named, "--", push)[1]
+        answer = _answer("push", "--json", *option, "--", push)[1]
         report.outputs["image-ref"] = answer["image"]
         report.steps.append(("push", answer["image"]))
     return 0
 
 
 def _answer(*words: str) -> tuple[int, dict[str, Any]]:
-    """The exit code and the answer of a command with `--json`. Raises what the command raises."""
-    say.say(f"$ repro-env {shlex.join(words)}")
+    """Run a command with `--json`. Returns its exit code and its answer. Raises what the command raises."""
+    messages.say(f"$ repro-env {shlex.join(words)}")
     with contextlib.redirect_stdout(io.StringIO()) as answer:
         code = commands.run(words)
-    if not answer.getvalue():
-        raise UsageError("was refused; the lines above say why", where=f"repro-env {shlex.join(words)}")
     return code, msgspec.json.decode(answer.getvalue(), type=dict[str, Any])
 
 
-def _again(words: Words) -> list[str]:
-    """What `verify` needs of the options of `exec`: no record holds values of variables or opens the network."""
-    given = [f"{name}={value}" for name, value in words.options if name in ("--runs", "--env", "--env-file")]
-    return [*given, "--network"] if words.has("--network") else given
+def _verify_options(options: dict[str, Any]) -> list[str]:
+    """The options of `exec` that `verify` needs again, because the record does not contain them."""
+    words = [f"--{name.replace('_', '-')}={options[name]}" for name in ("runs", "env_file") if options[name] is not None]
+    words += [f"--env={text}" for text in options["env"] or ()]
+    return [*words, "--network"] if options["network"] else words
 
 
 def _diagnosis() -> Diagnosis:
-    from repro_env.flows.doctor import examine
+    from repro_env.api.doctor import examine
     from repro_env.store.store import Store
 
     return examine(Store.open().root, Path.cwd())
 
 
-def runner(found: Diagnosis) -> list[str]:
-    """The option for `exec`: none where our own runner works, else the Docker runner if an engine answers. Raises `SandboxError`."""
-    if found.works:
-        return []
-    finding = next(finding for finding in found.findings if finding.state == "blocked")
-    if any(not engine.problem for engine in found.engines):
-        say.say.warn(f"using --runner docker: {finding.name}: {finding.text}")
-        return ["--runner", "docker"]
+def runner(diagnosis: Diagnosis) -> str | None:
+    """The runner for `exec`: None if the default runner works, else docker if an engine works. Raises `SandboxError`."""
+    if diagnosis.works:
+        return None
+    finding = next(finding for finding in diagnosis.findings if finding.state == "blocked")
+    if diagnosis.has_engine:
+        messages.say.warn(f"using --runner docker: {finding.name}: {finding.text}")
+        return "docker"
     raise SandboxError(f"{finding.name}: {finding.text}", where="this machine", hint=finding.fix)
 
 
-def _compared(report: _Report, answer: dict[str, Any]) -> None:
-    """Take over what `check` answered."""
+def _add_check(report: _Report, answer: dict[str, Any]) -> None:
+    """Add the answer of `check` to the report."""
     root = Path(os.environ.get("GITHUB_WORKSPACE") or Path.cwd()).resolve()
     for difference in answer["differences"]:
         if not difference["counts"]:
@@ -253,44 +245,45 @@ def _compared(report: _Report, answer: dict[str, Any]) -> None:
     for missing in answer["not_compared"]:
         report.rows.append((missing["what"], "", "", f"not compared: {missing['why']}"))
     count = len(report.rows)
-    differs = f"{count} difference{'s' * (count != 1)} from the spec"
-    report.steps.append(("check", "as captured" if answer["same"] else differs))
+    differences = f"{count} difference{'s' * (count != 1)} from the spec"
+    report.steps.append(("check", "unchanged since the capture" if answer["same"] else differences))
     if not answer["same"]:
-        after = "Run `repro-env capture` and commit repro/, or switch the comparison off (check: false, or --no-check)."
+        advice = "Run `repro-env capture` and commit repro/, or skip the comparison (check: false, or --no-check)."
         if any(what == "files of the source" for what, *_ in report.rows):
-            after += " With the complete history (fetch-depth: 0 of actions/checkout) the files can be named."
-        report.conclude("drifted", f"The code is not the captured one: {differs}.", after)
+            advice += " To list the files that changed, check out the complete history (fetch-depth: 0 of actions/checkout)."
+        report.conclude("drifted", f"The code changed since the capture: {differences}.", advice)
 
 
-def _verified(report: _Report, answer: dict[str, Any]) -> None:
-    """Take over what `verify` answered."""
+def _add_verify(report: _Report, answer: dict[str, Any]) -> None:
+    """Add the answer of `verify` to the report."""
     for file in answer["files"]:
-        if file["kind"] != "volatile" and file["level"] != "bitwise":
+        if file["kind"] == "result" and file["level"] not in ("bitwise", "equal except for"):
             report.rows.append((file["path"] or file["now"], "first run", file["level"] or "not compared", file["why"]))
     level = answer["level"] or "not compared"
     report.steps.append(("verify", answer["sentence"]))
-    after = "" if answer["same"] else "Run `repro-env verify` on a machine of yours to look at the files."
-    report.conclude(level, f"The command was run twice. {answer['sentence']}", after)
+    advice = "" if answer["same"] else "To inspect the files, run `repro-env verify` on your own machine."
+    report.conclude(level, f"The command was run twice. {answer['sentence']}", advice)
 
 
 def _print(report: _Report) -> None:
     if report.rows:
-        say.result(say.table(report.rows, header=("what", "captured", "now", "why")))
-    say.result(f"{report.verdict}: {report.sentence}")
+        messages.result(messages.table(report.rows, header=("what", "captured", "now", "why")))
+    messages.result(f"{report.verdict}: {report.sentence}")
 
 
 def _publish(report: _Report, code: int) -> None:
-    """Write the result where GitHub Actions reads it."""
+    """Write the annotations, the outputs and the summary for GitHub Actions."""
     report.outputs["verdict"] = report.verdict
     if os.environ.get("GITHUB_ACTIONS") == "true" and code:
         title = f"repro-env: {report.verdict}"
-        found = [
+        lines = [
             github.annotation(f"{name}: {why or f'{left} -> {right}'}", title=title, file=report.files.get(name, ""))
             for name, left, right, why in report.rows
         ]
-        found.append(github.annotation(f"{report.sentence.rstrip('.')}. {report.after}".strip(), title=title))
-        for line in [*found[: github.ANNOTATIONS - 1], found[-1]] if len(found) > github.ANNOTATIONS else found:
-            say.result(line)
+        lines = lines[: github.ANNOTATIONS - 1]
+        lines.append(github.annotation(f"{report.sentence.rstrip('.')}. {report.advice}".strip(), title=title))
+        for line in lines:
+            messages.result(line)
     if path := os.environ.get("GITHUB_STEP_SUMMARY"):
         tables = ((("step", "result"), report.steps), (("what differs", "captured", "now", "why"), report.rows))
-        github.append(path, github.summary(f"repro-env: {report.verdict}", report.sentence, tables, report.after))
+        github.append(path, github.summary(f"repro-env: {report.verdict}", report.sentence, tables, report.advice))

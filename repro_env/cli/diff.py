@@ -1,4 +1,4 @@
-"""`repro-env diff`: two environments, and in what they differ."""
+"""`repro-env diff`: compare two environments."""
 
 from __future__ import annotations
 
@@ -9,22 +9,25 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import say
-from repro_env.cli.options import JsonOption
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import AllOption, JsonOption
 
 if TYPE_CHECKING:
-    from repro_env.flows.diff import Diffed, Named
+    from repro_env.api.diff import DiffResult, SideSummary
 
 _HELP = """\
-Say in what two environments differ, what can change results first.
+Compare two environments, and list the differences.
 
-A and B are each one of: a spec (its folder, a packed FILE, a registry's REF); a live environment (its python, its
-folder, or the word `live` for the active one); an image of the store (its ID, or the beginning of one).
+\b
+A and B can each be:
+  a spec                its directory, a bundle FILE, or a REF in a registry
+  a live environment    its Python, its directory, or the word `live` for the active environment
 
-Lines begin with `-` for what only A has, `+` for what only B has, `~` for what both have otherwise. What follows from
-the rest (layers, digests) comes last, then what was only seen of the machines (GPU, CPU, kernel): that is in no image.
+In the list, `-` marks what only A has, `+` what only B has, and `~` what differs (A -> B). Differences that can change
+numbers come first. Digests that differ because of them come last. Observed facts about the machines (GPU, CPU, kernel)
+are listed, but are not counted as differences.
 
-Exit code 0: the same environment, code and data, as far as both sides hold them. 1: they differ.
+Exit code 0: environment, code and data are the same, as far as both sides have them. 1: they differ.
 """
 
 
@@ -33,57 +36,43 @@ def add(app: typer.Typer) -> None:
 
 
 def command(
-    left: Annotated[str, typer.Argument(help="A spec, a live environment, or an image.", metavar="A")],
-    right: Annotated[str, typer.Argument(help="Another one.", metavar="B")],
-    all_: Annotated[bool, typer.Option("--all", help="Show every difference, however many there are.")] = False,
+    left: Annotated[str, typer.Argument(help="A spec or a live environment.", metavar="A")],
+    right: Annotated[str, typer.Argument(help="The spec or environment to compare with.", metavar="B")],
+    all_: AllOption = False,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.flows.diff import diff
+    from repro_env.api.diff import diff
     from repro_env.store.store import Store
 
-    found = diff(left, right, Path.cwd(), dict(os.environ), store=Store.open(), tell=say.say)
+    comparison = diff(left, right, Path.cwd(), dict(os.environ), store=Store.open(), tell=messages.say)
     if json:
-        say.json_result(_facts(found))
+        messages.json_result(comparison)
     else:
-        _tell(found, all_=all_)
-    raise typer.Exit(0 if found.same else 1)
+        _print(comparison, all_=all_)
+    raise typer.Exit(0 if comparison.same else 1)
 
 
-def _facts(found: Diffed) -> dict[str, object]:
-    """The object that `--json` prints; its keys are a contract."""
-    from repro_env.cli import difference
+def _print(comparison: DiffResult, *, all_: bool) -> None:
+    from repro_env.cli.ui import differences
+    from repro_env.cli.ui.page import Page
 
-    return {
-        "same": found.same,
-        "left": found.left,
-        "right": found.right,
-        "differences": difference.facts(found.differences),
-        "same_layers": found.layers,
-        "same_distributions": found.distributions,
-    }
-
-
-def _tell(found: Diffed, *, all_: bool) -> None:
-    from repro_env.cli import difference
-    from repro_env.cli.page import Page
-
-    page = Page.of_stdout(most=None if all_ else difference.SHOWN)
-    page.row("A", _side(found.left), indent=0)
-    page.row("B", _side(found.right), indent=0)
-    if found.same:
-        page.verdict("same", _equal(found), "green")
+    page = Page.of_stdout(most=None if all_ else differences.SHOWN)
+    page.row("A", _side(comparison.left), indent=0)
+    page.row("B", _side(comparison.right), indent=0)
+    if comparison.same:
+        page.verdict("same", _equal_parts(comparison), "green")
     else:
-        page.verdict("different", f"{difference.counted(found.differences)}; {_equal(found)}", "red")
-    difference.show(page, found.differences)
+        page.verdict("different", f"{differences.summary(comparison.differences)}; {_equal_parts(comparison)}", "red")
+    differences.show(page, comparison.differences)
     page.print()
 
 
-def _side(one: Named) -> str:
-    return f"{one.name} ({one.kind}, spec {one.spec_digest[7:19]}, image {one.image_id[7:19]})"
+def _side(side: SideSummary) -> str:
+    return f"{side.name} ({side.kind}, spec {side.spec_digest[7:19]}, image {side.image_id[7:19]})"
 
 
-def _equal(found: Diffed) -> str:
-    layers = f"{found.layers} of {max(found.left.layers, found.right.layers)} layers"
-    if found.left.distributions is None or found.right.distributions is None:
-        return f"{layers} are the same"
-    return f"{layers} and {found.distributions} of {max(found.left.distributions, found.right.distributions)} distributions are the same"
+def _equal_parts(comparison: DiffResult) -> str:
+    left, right = comparison.left, comparison.right
+    layers = f"{comparison.same_layers} of {max(left.layers, right.layers)} layers"
+    distributions = f"{comparison.same_distributions} of {max(left.distributions, right.distributions)} distributions"
+    return f"{layers} and {distributions} are the same"

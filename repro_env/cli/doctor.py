@@ -1,4 +1,4 @@
-"""`repro-env doctor`: one line for each thing a run needs, with its fix."""
+"""`repro-env doctor`: one line for each thing that runs need, with a fix if it is missing."""
 
 from __future__ import annotations
 
@@ -8,22 +8,31 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import say
-from repro_env.cli.options import JsonOption
-from repro_env.model.errors import ReproEnvError
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import JsonOption, value
+from repro_env.schema.errors import ReproEnvError
 
 if TYPE_CHECKING:
     from repro_env.store.store import Store
 
 
+_HELP = """\
+Check what runs need on this machine, and suggest fixes.
+
+Each line begins with `ok`, `fallback` (runs work, with a limitation), `blocked`, or `absent` (only some runners need it).
+
+Exit code 0: runs work on this machine. 1: they do not.
+"""
+
+
 def add(app: typer.Typer) -> None:
-    app.command(name="doctor", help=commands.COMMANDS["doctor"])(command)
+    app.command(name="doctor", help=_HELP, short_help=commands.COMMANDS["doctor"])(command)
 
 
 def command(
     for_dir: Annotated[
         Path | None,
-        typer.Option("--for", help="The folder that runs will be kept in.", metavar="DIR", show_default="the current folder"),
+        value("DIR", "Check this directory, in which runs will be stored. Default: the current directory.", "--for"),
     ] = None,
     json: JsonOption = False,
 ) -> None:
@@ -31,33 +40,33 @@ def command(
 
 
 def doctor(for_dir: Path | None, *, json: bool) -> int:
-    """Returns the exit code: 0 when `exec` will run here, perhaps with fall-backs, else 1."""
-    from repro_env.flows.doctor import examine
+    """Print the findings. Returns the exit code: 0 if `exec` works here, also with fallbacks, else 1."""
+    from repro_env.api.doctor import examine
     from repro_env.store.store import Store
 
     store = Store.open()
     answer = examine(store.root, for_dir or Path.cwd())
     if json:
-        say.json_result(answer)
+        messages.json_result(answer)
         return 0 if answer.works else 1
     width = max(len(finding.name) for finding in answer.findings)
     for finding in answer.findings:
-        say.result(f"{_WORDS[finding.state]:9} {finding.name:{width}}  {finding.text}")
+        messages.result(f"{finding.state:9} {finding.name:{width}}  {finding.text}")
         if finding.fix:
-            say.result(f"{'':9} {'':{width}}  {_fix(finding.fix)}")
+            messages.result(f"{'':9} {'':{width}}  {_fix(finding.fix)}")
     for text in answer.alternatives:
-        say.result(f"works     {text}")
-    say.say(
-        f"next: repro-env {_after(store)}"
+        messages.result(f"works     {text}")
+    messages.say(
+        f"next: repro-env {_next_command(store)}"
         if answer.works
-        else "runs in the image are blocked on this machine until this is fixed"
+        else "runs in the image do not work on this machine until this is fixed"
     )
     return 0 if answer.works else 1
 
 
-def _after(store: Store) -> str:
-    """What to do next where runs work: what the project in this directory lacks."""
-    from repro_env.flows.locate import locate
+def _next_command(store: Store) -> str:
+    """The next command for the project in this directory."""
+    from repro_env.store.specs.lookup import locate
 
     try:
         spec, _ = locate(None, Path.cwd())
@@ -67,11 +76,8 @@ def _after(store: Store) -> str:
 
 
 def _fix(text: str) -> str:
-    """With who can do it, where that is not the user."""
-    from repro_env.run.diagnosis import ADMINISTRATOR
+    """The fix, marked if only an administrator can apply it."""
+    from repro_env.sandbox.doctor.diagnosis import ADMINISTRATOR
 
     plain = text.removeprefix(ADMINISTRATOR)
     return f"fix: {text}" if plain == text else f"fix, by an administrator: {plain}"
-
-
-_WORDS = {"ok": "ok", "fallback": "falls back", "blocked": "blocked", "absent": "absent"}

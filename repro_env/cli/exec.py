@@ -1,426 +1,392 @@
-"""`repro-env exec`: our options, then the command, untouched.
-
-The words are split here and not by the option parser of the other commands: nothing of the command may be taken
-for ours, `--help` and `--` included, and a run should not wait for a parser to be imported.
-"""
+"""`repro-env exec`: its options, followed by the user's command, which is not parsed."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import msgspec
+import typer
+from typer.core import TyperCommand
 
-from repro_env.cli import say
-from repro_env.model.errors import RecordError, UsageError
+from repro_env.cli import app as commands
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import (
+    EnvFileOption,
+    EnvOption,
+    JsonOption,
+    NetworkOption,
+    SourceOption,
+    SpecOption,
+    parameters,
+    parse_path,
+    runs_option,
+    value,
+)
+from repro_env.schema.errors import RecordError, UsageError
+from repro_env.schema.run import Ids, Mode, Ranks, RunnerName
 
 if TYPE_CHECKING:
-    from repro_env.flows.asked import Asked
-    from repro_env.flows.execute import Done
-    from repro_env.model.run import End, Ids, Lost, Mode, Ranks, RunnerName
-    from repro_env.model.talk import Tell
-    from repro_env.run.outside import Bound
+    from repro_env.api.execute import FinishedRun
+    from repro_env.runs.start.request import RunOptions
+    from repro_env.sandbox.externaloutputs import Bound
+    from repro_env.schema.progress import Tell
+    from repro_env.schema.run import End, Lost
+    from repro_env.specs.argument import Opened
+    from repro_env.store.store import Store
 
-HELP = """\
-Usage: repro-env exec [OPTIONS] [--] COMMAND [ARGS]...
-
+_HELP = """\
 Run a command in the captured environment, and record the run.
 
-  repro-env exec train.py --lr 0.1          the image's python runs the script
-  repro-env exec -m pkg.train               a module; -c CODE works too
-  repro-env exec torchrun train.py          any other word is found on the image's PATH
-  repro-env exec --seed 7 -- train.py       our options stand before the command
+\b
+  repro-env exec train.py --lr 0.1        run a script with the image's Python
+  repro-env exec -m pkg.train             run a module; -c CODE runs code
+  repro-env exec torchrun train.py        run a program on the image's PATH
+  repro-env exec --seed 7 -- train.py     give options to repro-env
 
 The options of repro-env end at the first word that is not one of them. Everything after it is passed to the command,
 including --seed, --help and --. A script runs in a copy of your source. Files that it writes are kept in the directory
-of the run, runs/<UTC>-<script>-<id>/files, and `repro-env runs get latest` copies them to you.
+of the run, runs/<UTC>-<script>-<id>/files. To copy them to the current directory, run `repro-env runs get latest`.
 
-Options:
-  --spec SPEC                  Use this spec: a file, its directory, a packed FILE, or a registry's REF. Default: the nearest
-                               repro/spec.json upwards.
-  --data SRC[:DST]             Mount a file or directory read-only; DST defaults to the same absolute path. Repeatable. Data named
-                               at capture is mounted by itself when it is unchanged and where it was.
-  --checkpoints SRC[:DST]      Mount a persistent, writable directory; created if missing. Repeatable.
-  --data-changed               Run even if data named at capture is missing or changed; changed data needs --data as well.
-  --seed N|random              Set the master seed, 0 to 4294967295. Default: the seed of the capture.
-  --ranks each|same            Give each rank of a distributed run its own random streams (default), or rank 0's.
-  --determinism MODE           warn (default): use deterministic implementations where libraries have them, and record where
-                               they have none; strict: fail there; off: leave libraries as they are.
-  --ids system|seeded          seeded: draw uuid4, secrets, os.urandom and the names of tempfile from the seed. They can be
-                               predicted then: not for secrets. Default: system, or seeded with --determinism strict.
-  --threads N                  Set the threads of numeric libraries. Default: as many as at capture.
-  --trace[=K]                  Record each training step: its loss, a summary of the weights, and their sha256 every K steps
-                               (default: as often as a small share of the time allows).
-  --env NAME[=VALUE]           Set a variable; NAME alone passes your value. The record keeps the name only. Repeatable.
-  --env-file FILE              Set variables from lines of NAME=VALUE.
-  --network                    Let the run reach the network.
-  --source DIR                 Run the code in this directory. Default: the directory that holds the spec's directory.
-  --frozen                     Run the captured files, not the code as it is now.
-  --runner NAME                embedded (default); docker: in a container of Docker or Podman; host: in the live
-                               environment, without isolation.
-  --gpus N|all|none            Request GPUs from the engine of the docker runner. Default: none.
-  --recipe FILE                Record the digest of a file (or of a folder's files) that says how to train. Repeatable.
-  --parent RUN                 Record that this run starts from another one: an id, or a run's folder. Repeatable.
-  --tag TAG                    Tag the run. Repeatable; `repro-env runs tag` does so later.
-  --note TEXT                  Add a note to the run; `repro-env runs note` does so later.
-  --runs DIR                   Record the run in this directory. Default: runs/ beside the spec's directory.
-  --keep-outside SIZE|all      How much to keep of what the command writes outside the project (not of temporary files and
-                               caches), such as 20G. Default: 16G and 100,000 files. More than that fails the run.
-  --save DIR                   Copy the outputs to this directory afterwards; it must be new or empty.
-  --record FILE                Write the record to this JSON file too; an existing file is replaced.
-  --json                       Print the end of the record as one line on stdout, after the command's own output.
-  -q, --quiet                  Print only warnings and errors beside the command's own output.
-  -v, --verbose                Print details too.
-  -h, --help                   Show this and exit.
-
-The exit code is the command's own (128 + N when signal N ended it); errors of repro-env start with "repro-env: error".
+The exit code is the command's own (128 + N if signal N ended it). Errors of repro-env start with "repro-env: error".
 """
-
-_VALUES = frozenset(
-    {
-        "--spec",
-        "--source",
-        "--runner",
-        "--gpus",
-        "--data",
-        "--checkpoints",
-        "--seed",
-        "--ranks",
-        "--determinism",
-        "--ids",
-        "--threads",
-        "--recipe",
-        "--parent",
-        "--tag",
-        "--note",
-        "--env",
-        "--env-file",
-        "--runs",
-        "--keep-outside",
-        "--save",
-        "--record",
-    }
-)
-_MAYBE = frozenset({"--trace"})
-"""With a value after `=`, or with none."""
-_FLAGS = frozenset({"--network", "--frozen", "--data-changed", "--json", "--help", "-h", *say.LEVELS})
-_REPEATED = frozenset({"--data", "--checkpoints", "--env", "--recipe", "--parent", "--tag"})
+METAVAR = "[OPTIONS] [--] COMMAND [ARGS]..."
 _GPUS = 1024
-_CORES = 4096
-RANKS: tuple[Ranks, ...] = ("each", "same")
-MODES: tuple[Mode, ...] = ("warn", "off", "strict")
-IDS: tuple[Ids, ...] = ("system", "seeded")
-Word = TypeVar("Word", bound=str)
-_AFTER = "to give it to the command, put it after the command; a command that begins with a dash goes after --"
 
 
-class Words(msgspec.Struct, frozen=True):
-    """A command line, split: our options in order, and the command."""
+def options(
+    module: Annotated[bool, typer.Option("-m", help="Run a module, for example -m pkg.train.")] = False,
+    code: Annotated[bool, typer.Option("-c", help="Run Python code, for example -c 'import torch'.")] = False,
+    spec: SpecOption = None,
+    data: Annotated[
+        list[str] | None,
+        value(
+            "SRC[:DST]",
+            "Mount a file or directory read-only. DST defaults to the same absolute path. Captured data is mounted without "
+            "this option if it is unchanged and at the same path. Repeatable.",
+        ),
+    ] = None,
+    checkpoints: Annotated[
+        list[str] | None,
+        value("SRC[:DST]", "Mount a persistent, writable directory; created if missing. Repeatable."),
+    ] = None,
+    data_changed: Annotated[
+        bool,
+        typer.Option(
+            "--data-changed",
+            help="Run even if captured data is missing or changed. To mount changed data, also name it with --data.",
+        ),
+    ] = False,
+    seed: Annotated[
+        str | None, value("N|random", "Set the master seed, 0 to 4294967295. Default: the seed of the capture.")
+    ] = None,
+    ranks: Annotated[
+        Ranks,
+        value(
+            "each|same",
+            "each (default): give each rank of a distributed run its own random streams. same: give all ranks those of rank 0.",
+        ),
+    ] = "each",
+    determinism: Annotated[
+        Mode,
+        value(
+            "MODE",
+            "warn (default): use deterministic implementations where libraries have them, and record the operations that have none. "
+            "strict: fail at such operations. off: do not change the settings of libraries.",
+        ),
+    ] = "warn",
+    ids: Annotated[
+        Ids | None,
+        value(
+            "system|seeded",
+            "system: draw uuid4, secrets, os.urandom and the names of tempfile from the system. seeded: draw them from the seed; "
+            "they are then predictable, so do not use them for secrets. Default: system, or seeded with --determinism strict.",
+        ),
+    ] = None,
+    threads: Annotated[
+        int | None,
+        value("N", "Set the number of threads of numeric libraries. Default: the number at capture.", min=1, max=4096),
+    ] = None,
+    trace: Annotated[
+        bool,
+        typer.Option(
+            "--trace",
+            help="Record the loss and a checksum of the weights for each training step (the first 10,000, then every 1,000th), "
+            "and the SHA-256 of all weights every 1,000 steps.",
+        ),
+    ] = False,
+    env: EnvOption = None,
+    env_file: EnvFileOption = None,
+    network: NetworkOption = False,
+    source: SourceOption = None,
+    frozen: Annotated[bool, typer.Option("--frozen", help="Run the captured files, not the current code.")] = False,
+    runner: Annotated[
+        RunnerName | None,
+        value(
+            "NAME",
+            "embedded (default): run in the image. docker: run in a container of Docker or Podman. host: run in the live "
+            "environment, without isolation.",
+        ),
+    ] = None,
+    gpus: Annotated[
+        str | None, value("N|all|none", "Request GPUs from the engine; requires --runner docker. Default: none.")
+    ] = None,
+    recipe: Annotated[
+        list[str] | None,
+        value(
+            "FILE",
+            "Record the digest of a file that describes the training, or of all files in a directory. Repeatable.",
+        ),
+    ] = None,
+    parent: Annotated[
+        list[str] | None,
+        value("RUN", "Record that this run starts from another run: an ID, `latest`, or the run's directory. Repeatable."),
+    ] = None,
+    tag: Annotated[list[str] | None, value("TAG", "Tag the run, like `repro-env runs tag`. Repeatable.")] = None,
+    note: Annotated[str, value("TEXT", "Add a note to the run, like `repro-env runs note`.")] = "",
+    runs: Annotated[
+        Path | None,
+        value("DIR", "Record the run in this directory. Default: runs/ next to the spec's directory.", parser=parse_path),
+    ] = None,
+    keep_outside: Annotated[
+        str | None,
+        value(
+            "SIZE|all",
+            "Keep at most this size of files that the command writes outside the project, for example 20G. Larger files are lost "
+            "and the run fails. Temporary files and caches are never kept. Default: 16GiB and 100,000 files.",
+        ),
+    ] = None,
+    json: JsonOption = False,
+) -> None:
+    """Declare the options for the parser. `request` reads their values from the parser's context."""
 
-    options: tuple[tuple[str, str], ...]
-    """(name, value); the value of a flag is empty."""
-    command: tuple[str, ...]
 
-    def last(self, name: str) -> str | None:
-        return next((value for option, value in reversed(self.options) if option == name), None)
+class Command(TyperCommand):
+    """A command line of options followed by the user's command, whose words are not parsed as options."""
 
-    def all(self, name: str) -> tuple[str, ...]:
-        return tuple(value for option, value in self.options if option == name)
+    allow_extra_args = True
+    allow_interspersed_args = False
 
-    def has(self, name: str) -> bool:
-        return any(option == name for option, _ in self.options)
+    def invoke(self, ctx: Any) -> int:
+        return run(ctx.params, words(ctx))
 
 
-def split(words: Sequence[str], *, more: Sequence[str] = (), name: str = "exec") -> Words:
-    """Our options end at the first word that is not one: a program, a script, `-m`, `-c`, or what follows `--`.
+class SimilarCommand(Command):
+    """A command that has the options of `exec`, except `excluded`, in addition to its own."""
 
-    `more`: options with a value that another command of that `name` has beside those of `exec`. Raises `UsageError`
-    for an option that is not ours, one without its value, one given twice.
-    """
-    options: list[tuple[str, str]] = []
-    left = list(words)
-    values = _VALUES.union(more)
-    while left:
-        word = left[0]
-        if word == "--":
-            return Words(tuple(options), tuple(left[1:]))
-        if not word.startswith("-") or word in ("-m", "-c", "-"):
-            break
-        option, equals, value = word.partition("=")
-        left.pop(0)
-        if option in _FLAGS:
-            if equals:
-                raise UsageError("takes no value", where=word, hint=f"say {option} alone")
-        elif option in _MAYBE:
-            if equals and not value:
-                raise UsageError("needs a value after =", where=word, hint=f"or say {option} alone")
-        elif option in values:
-            if not equals:
-                if not left or left[0] == "--" or left[0] in values | _FLAGS:
-                    raise UsageError("needs a value", where=option, hint=f"`repro-env {name} --help` shows them all")
-                value = left.pop(0)
-        else:
-            raise UsageError(f"is no option of repro-env {name}", where=word, hint=_hint(option, values))
-        if option not in _REPEATED and any(option == known for known, _ in options):
-            raise UsageError("is given twice", where=option, hint="say it once")
-        options.append((option, value))
-    return Words(tuple(options), tuple(left))
+    excluded: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, name: str | None, *, params: list[Any], **settings: Any) -> None:
+        shared = parameters(options)
+        for option in shared:
+            option.hidden = option.name in self.excluded
+        super().__init__(name, params=[*params, *shared], **settings)
+
+    def invoke(self, ctx: Any) -> int:
+        for name in self.excluded:
+            if ctx.params[name]:
+                raise UsageError(f"`{self.name}` does not support the option --{name} of `exec`", hint="leave it out")
+        return self.run(ctx.params, words(ctx))
+
+    @staticmethod
+    def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
+        """Run the command. Returns the exit code."""
+        raise NotImplementedError
 
 
-def _hint(name: str, values: frozenset[str]) -> str:
-    import difflib
-
-    close = difflib.get_close_matches(name, sorted(values | _FLAGS | _MAYBE), 1)
-    return f"did you mean {close[0]}? {_AFTER}" if close else _AFTER
+def add(app: typer.Typer) -> None:
+    app.command(name="exec", cls=Command, help=_HELP, short_help=commands.COMMANDS["exec"], options_metavar=METAVAR)(options)
 
 
-def main(words: Sequence[str]) -> int:
-    """Run `repro-env exec`. Returns the command's own exit code; raises our errors."""
-    parsed = split(words)
-    if parsed.has("--help") or parsed.has("-h"):
-        from repro_env.cli import untouched
+def words(context: Any) -> tuple[str, ...]:
+    """The words of the user's command in a context of the parser."""
+    return (*["-m"] * context.params["module"], *["-c"] * context.params["code"], *context.args)
 
-        untouched.show(HELP)
-        return 0
-    set_level(parsed)
-    asked = request(parsed, here=_here(), environ=dict(os.environ))
-    from repro_env.flows.execute import execute
-    from repro_env.flows.opened import opened
-    from repro_env.store.store import Store
 
-    tell = Marked()
-    found = opened(parsed.last("--spec"), asked.here, tell=tell)
-    if asked.runs is None and found.runs is not None:
-        asked = msgspec.structs.replace(asked, runs=found.runs)
-    store = Store.open()
-    done = execute(asked, found.spec, found.folder, store=store, tell=tell)
-    close(done, tell, runs=parsed.last("--runs") or "")
-    if parsed.has("--json"):
-        say.json_result(done.end)
-    if done.compiled:
-        from repro_env.flows import bytecode
+def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
+    """Run `repro-env exec`. Returns the exit code of the user's command. Raises `ReproEnvError`."""
+    tell = Prefixed()
+    run_request, location, store = prepare(options, request(options, command), tell)
+    from repro_env.api.execute import execute
 
-        bytecode.keep(done.compiled, found.spec, store=store, tell=tell, asked=asked)
-    code = done.end.outcome.exit_code
-    if done.end.lost is not None:
-        problem = loss(done.end.lost)
+    result = execute(run_request, location.spec, location.folder, store=store, tell=tell)
+    report_end(result, tell, runs=options["runs"])
+    if options["json"]:
+        messages.json_result(result.end)
+    code = result.end.outcome.exit_code
+    if result.end.lost is not None:
+        error = loss_error(result.end.lost)
         if not code:
-            raise problem
-        say.error(problem)
+            raise error
+        messages.error(error)
     return code
 
 
-def loss(lost: Lost) -> RecordError:
-    """The error for results of the command that were not kept."""
+def prepare(options: Mapping[str, Any], run_request: RunOptions, tell: Tell) -> tuple[RunOptions, Opened, Store]:
+    """Open the spec and the store of a request. Returns the request with the directory of runs that belongs to the spec."""
+    from repro_env.specs.argument import open_spec
+    from repro_env.store.store import Store
+
+    location = open_spec(options["spec"], run_request.here, tell=tell)
+    return msgspec.structs.replace(run_request, runs=run_request.runs or location.runs), location, Store.open()
+
+
+def loss_error(lost: Lost) -> RecordError:
+    """The error for outputs that exceeded --keep-outside and were not kept."""
     count = f"{lost.files:,} file{'s' * (lost.files != 1)}"
     return RecordError(
-        f"{count} ({say.size(lost.size)}) that the command wrote outside the project were not kept: {', '.join(lost.largest[:3])}",
-        hint="run it again with --keep-outside all, or with --checkpoints DIR for a directory that stays where it is",
+        f"{count} ({messages.size(lost.size)}) that the command wrote outside the project were not kept: {', '.join(lost.largest[:3])}",
+        hint="run the command again with --keep-outside all, or write the files to a directory given with --checkpoints",
     )
 
 
-def set_level(words: Words) -> None:
-    """Apply --quiet and --verbose."""
-    for option, _ in words.options:
-        if option in say.LEVELS:
-            say.set_level(say.LEVELS[option])
+def request(options: Mapping[str, Any], command: Sequence[str]) -> RunOptions:
+    """Convert the options as typed to a request. Raises `UsageError`."""
+    from repro_env.runs.start.request import RunOptions
 
+    if not command:
+        raise UsageError("no command was given", hint="for example: train.py --epochs 3")
+    if not command[0]:
+        raise UsageError("the command is an empty string", hint="check the variable that it came from")
+    here = _current_directory()
+    runner: RunnerName = options["runner"] or "embedded"
 
-def request(words: Words, *, here: Path, environ: dict[str, str]) -> Asked:
-    """Options as typed -> what is asked for. Raises `UsageError`."""
-    from repro_env.flows.asked import Asked
+    def values(name: str) -> tuple[str, ...]:
+        return tuple(options[name] or ())
 
-    if not words.command:
-        raise UsageError("there is no command", where="repro-env exec", hint="say what to run: repro-env exec train.py")
-    if not words.command[0]:
-        raise UsageError("the command is an empty word", where="repro-env exec", hint="check the variable it came from")
-    runner = runner_of(words.last("--runner"))
-    determinism = _one_of("--determinism", words.last("--determinism"), MODES)
-
-    def path(option: str) -> Path | None:
-        text = words.last(option)
-        if text == "":
-            raise UsageError("needs a value", where=option, hint="`repro-env exec --help` shows them all")
-        return None if text is None else Path(os.path.normpath(here / text))
-
-    return Asked(
-        command=words.command,
+    return RunOptions(
+        command=tuple(command),
         here=here,
-        environ=environ,
+        environ=dict(os.environ),
         runner=runner,
-        gpus=gpus_of(words.last("--gpus"), runner),
-        data=tuple(mount(text, "--data") for text in words.all("--data")),
-        checkpoints=tuple(mount(text, "--checkpoints") for text in words.all("--checkpoints")),
-        seed=_seed(words.last("--seed")),
-        ranks=_one_of("--ranks", words.last("--ranks"), RANKS),
-        determinism=determinism,
-        ids=_one_of("--ids", words.last("--ids") or ("seeded" if determinism == "strict" else None), IDS),
-        threads=_threads(words.last("--threads")),
-        trace=_steps(words.last("--trace")),
-        recipe=words.all("--recipe"),
-        parents=words.all("--parent"),
-        tags=words.all("--tag"),
-        note=words.last("--note") or "",
-        env=tuple(variable(text) for text in words.all("--env")),
-        env_file=path("--env-file"),
-        network=words.has("--network"),
-        frozen=words.has("--frozen"),
-        private=words.has("--frozen"),
-        source=path("--source"),
-        data_changed=words.has("--data-changed"),
-        runs=path("--runs"),
-        keep_outside=_bound(words.last("--keep-outside")),
-        save=path("--save"),
-        record=path("--record"),
+        gpus=_parse_gpus(options["gpus"], runner),
+        data=tuple(parse_mount(text, "--data") for text in values("data")),
+        checkpoints=tuple(parse_mount(text, "--checkpoints") for text in values("checkpoints")),
+        seed=_parse_seed(options["seed"]),
+        ranks=options["ranks"],
+        determinism=options["determinism"],
+        ids=options["ids"] or ("seeded" if options["determinism"] == "strict" else "system"),
+        threads=options["threads"],
+        trace=options["trace"],
+        recipe=values("recipe"),
+        parents=values("parent"),
+        tags=values("tag"),
+        note=options["note"],
+        env=tuple(parse_variable(text) for text in values("env")),
+        env_file=options["env_file"],
+        network=options["network"],
+        frozen=options["frozen"],
+        private=options["frozen"],
+        source=options["source"],
+        data_changed=options["data_changed"],
+        runs=options["runs"],
+        keep_outside=_parse_bound(options["keep_outside"]),
     )
 
 
-def runner_of(text: str | None) -> RunnerName:
-    if text is None or text == "embedded":
-        return "embedded"
-    if text in ("docker", "host"):
-        return "docker" if text == "docker" else "host"
-    raise UsageError(f'invalid value "{text}"', where="--runner", hint="choose from embedded, docker, host")
-
-
-def gpus_of(text: str | None, runner: RunnerName) -> int | Literal["all"]:
-    """How many GPUs are asked for. Raises `UsageError`, also for a runner that takes no such request."""
+def _parse_gpus(text: str | None, runner: RunnerName) -> int | Literal["all"]:
+    """The number of requested GPUs. Raises `UsageError`, also if the runner does not support --gpus."""
     if text is None or text in ("none", "0"):
         return 0
     if text != "all" and not (text.isascii() and text.isdigit() and int(text) <= _GPUS):
-        raise UsageError(f'must be a number, "all" or "none" (got "{text}")', where="--gpus", hint="such as --gpus 1")
+        raise UsageError(f'--gpus must be a number, "all" or "none" (got "{text}")', hint="for example: --gpus 1")
     if runner == "embedded":
-        raise UsageError("the embedded runner gives no GPUs yet", where=f"--gpus {text}", hint="use --runner docker")
+        raise UsageError(f"the embedded runner does not support --gpus {text}", hint="use --runner docker")
     if runner == "host":
-        raise UsageError("the host runner has all GPUs of this machine", where=f"--gpus {text}", hint="leave it out")
+        raise UsageError(f"the host runner uses all GPUs and does not support --gpus {text}", hint="leave out --gpus")
     return "all" if text == "all" else int(text)
 
 
-def mount(text: str, option: str) -> tuple[str, str]:
-    """`SRC[:DST]`. A path that is there, colon and all, is SRC alone."""
+def parse_mount(text: str, option: str) -> tuple[str, str]:
+    """The parts of `SRC[:DST]`. An existing path that contains a colon is SRC alone."""
     source, colon, target = text.rpartition(":")
     if not colon or os.path.exists(text):  # noqa: PTH110
         source, target = text, ""
     if not source or (colon and target and not target.startswith("/")):
-        raise UsageError(
-            "is not SRC[:DST] with an absolute DST", where=f"{option} {text}", hint=f"such as {option} ./images:/data/images"
-        )
+        hint = f"for example: {option} ./images:/data/images"
+        raise UsageError(f'{option} must be SRC[:DST] with an absolute DST (got "{text}")', hint=hint)
     return source, target
 
 
-def variable(text: str) -> tuple[str, str | None]:
-    """`NAME=VALUE`, or `NAME` for the caller's own value."""
+def parse_variable(text: str) -> tuple[str, str | None]:
+    """The name and value of `NAME=VALUE`; the value is None for `NAME`, which passes the caller's value."""
     name, equals, value = text.partition("=")
     return name, value if equals else None
 
 
-def _seed(text: str | None) -> Any:
+def _parse_seed(text: str | None) -> Any:
     if text is None or text == "random":
         return text
     if not (text.isascii() and text.isdigit() and int(text) < 2**32):
-        raise UsageError(
-            f'must be an integer between 0 and 4294967295, or "random" (got "{text}")', where="--seed", hint="such as --seed 7"
-        )
+        message = f'--seed must be an integer between 0 and 4294967295, or "random" (got "{text}")'
+        raise UsageError(message, hint="for example: --seed 7")
     return int(text)
 
 
-def _one_of(option: str, text: str | None, there: Sequence[Word]) -> Word:
-    """One of a few words, the first where none is given."""
-    for word in there:
-        if text is None or text == word:
-            return word
-    raise UsageError(f'invalid value "{text}"', where=option, hint=f"choose from {', '.join(there)}")
-
-
-def _threads(text: str | None) -> int | None:
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and 0 < int(text) <= _CORES):
-        raise UsageError(
-            f'must be an integer between 1 and {_CORES} (got "{text}")', where="--threads", hint="such as --threads 8"
-        )
-    return int(text)
-
-
-def _steps(text: str | None) -> int | None:
-    """Every how many steps weights are hashed: 0 for a number found by their cost; None where nothing is traced."""
-    if not text:
-        return None if text is None else 0
-    if not (text.isascii() and text.isdigit() and 0 < int(text) < 2**31):
-        raise UsageError(f'must be an integer from 1 (got "{text}")', where="--trace=K", hint="or give --trace alone")
-    return int(text)
-
-
-def _bound(text: str | None) -> Bound:
-    from repro_env.run.outside import ALL, Bound
+def _parse_bound(text: str | None) -> Bound:
+    from repro_env.sandbox.externaloutputs import ALL, Bound
 
     if text is None or text == "all":
         return Bound() if text is None else ALL
-    from repro_env.cli.store import parsed
+    from repro_env.cli.store import parse_size
 
-    return Bound(size=parsed(text, "--keep-outside"))
+    return Bound(size=parse_size(text, "--keep-outside"))
 
 
-def _here() -> Path:
+def _current_directory() -> Path:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        raise UsageError("the current folder was removed", where=".", hint="change to one that exists") from None
+        raise UsageError("the current directory was removed", where=".", hint="change to an existing directory") from None
 
 
-class Marked:
-    """Ours among the command's own lines on stderr."""
+class Prefixed:
+    """Print with the prefix `repro-env: `, because the command prints to stderr too."""
 
     def __call__(self, text: str, /) -> None:
-        say.say(f"repro-env: {text}")
+        messages.say(f"repro-env: {text}")
 
     def detail(self, text: str, /) -> None:
-        say.say.detail(f"repro-env: {text}")
+        messages.say.detail(f"repro-env: {text}")
 
     def warn(self, text: str, /) -> None:
-        say.say.warn(f"repro-env: {text}")
+        messages.say.warn(f"repro-env: {text}")
 
     def progress(self, total: int, label: str, /) -> Any:
-        return say.say.progress(total, f"repro-env: {label}")
+        return messages.say.progress(total, f"repro-env: {label}")
 
 
-def close(done: Done, tell: Tell, *, runs: str = "") -> None:
-    """Report how a run ended: two lines, a warning for each thing that could be lost, and details.
+def report_end(result: FinishedRun, tell: Tell, *, runs: Path | None = None) -> None:
+    """Report how a run ended: two lines, a warning for everything that may be lost, and details. `runs`: the value of --runs."""
+    from repro_env.runs.records.ids import short
 
-    `runs`: the value of --runs; empty when it was not given.
-    """
-    import shlex
-
-    from repro_env.catalog.ids import short
-
-    end = done.end
-    tell(ending(done))
-    for text in done.advice:
+    end = result.end
+    tell(ending(result))
+    for text in result.advice:
         tell(f"hint: {text}")
     if outside := [output for output in end.outputs if output.path.startswith("/")]:
-        count = f"{len(outside):,} file{'s' * (len(outside) > 1)} ({say.size(sum(output.size for output in outside))})"
-        tell(f"kept outside the project: {count} in {done.folder / 'outside'}")
+        count = f"{len(outside):,} file{'s' * (len(outside) > 1)} ({messages.size(sum(output.size for output in outside))})"
+        tell(f"written outside the project: {count}, kept in {result.folder / 'outside'}")
     if end.outputs:
         largest = sorted(end.outputs, key=lambda output: (-output.size, output.path))[:3]
-        tell.detail("largest outputs: " + ", ".join(f"{output.path} ({say.size(output.size)})" for output in largest))
+        tell.detail("largest outputs: " + ", ".join(f"{output.path} ({messages.size(output.size)})" for output in largest))
     if skipped := [entry for entry in end.others if " -> " not in entry]:
         more = f" and {len(skipped) - 1} more" if len(skipped) > 1 else ""
         tell.warn(f"in the run's directory, but not in its record: {skipped[0]}{more}")
-    if done.start.trace is not None and not end.trace:
-        tell.warn("nothing was traced: the hooks saw no step of a torch optimizer")
-    if found := chance(end):
-        tell("; ".join(found))
-    tell.detail(f"record: {done.folder}")
-    word = short(end.id)
-    where = f" --runs {shlex.quote(runs)}" if runs else ""
-    tell.detail(f"next: repro-env runs {f'get {word} --to DIR' if end.outputs else f'show {word}'}{where}")
+    if result.start.trace and not end.trace:
+        tell.warn("nothing was traced: no step of a torch optimizer was detected")
+    if notes := seed_notes(end):
+        tell("; ".join(notes))
+    tell.detail(f"record: {result.folder}")
+    run_id = short(end.id)
+    tell.detail(f"next: repro-env runs {f'get {run_id} --to DIR' if end.outputs else f'show {run_id}'}{runs_option(runs)}")
 
 
-def ending(done: Done) -> str:
+def ending(result: FinishedRun) -> str:
     """How the command ended, and where its outputs are."""
-    end, outcome = done.end, done.end.outcome
+    end, outcome = result.end, result.end.outcome
     if outcome.signal:
         import signal
 
@@ -428,39 +394,33 @@ def ending(done: Done) -> str:
             name = signal.Signals(outcome.signal).name
         except ValueError:
             name = f"signal {outcome.signal}"
-        ended = f"ended by {name}" + (", out of memory" if outcome.out_of_memory else "")
+        text = f"ended by {name}" + (", out of memory" if outcome.out_of_memory else "")
     else:
-        ended = "finished" if not outcome.exit_code else f"exit code {outcome.exit_code}"
-        ended += ", something in it ran out of memory" if outcome.out_of_memory else ""
-    ended += f" after {end.seconds:.1f} s"
+        text = "finished" if not outcome.exit_code else f"exit code {outcome.exit_code}"
+        text += ", a process ran out of memory" if outcome.out_of_memory else ""
+    text += f" after {end.seconds:.1f} s"
     inside = [output for output in end.outputs if not output.path.startswith("/")]
     if not end.outputs:
-        from repro_env.run import hostcopy
+        from repro_env.sandbox.host import copyrunner
 
-        live = done.start.runner == "host" and hostcopy.COPIED not in outcome.means
-        place = f" in {done.start.source.directory} (files elsewhere are not looked for on the host)" if live else ""
-        return f"{ended}; no outputs{place}"
+        live = result.start.runner == "host" and copyrunner.COPIED not in outcome.means
+        searched = f" in {result.start.source.directory} (the host runner does not search elsewhere)" if live else ""
+        return f"{text}; no outputs{searched}"
     if not inside:
-        return ended
+        return text
     count = f"{len(inside)} output{'s' * (len(inside) > 1)}"
-    return f"{ended}; {count} ({say.size(sum(output.size for output in inside))}) in {done.folder / 'files'}"
+    return f"{text}; {count} ({messages.size(sum(output.size for output in inside))}) in {result.folder / 'files'}"
 
 
-def chance(end: End) -> list[str]:
-    """What of the run its seed alone did not decide."""
-    found = []
-    # Those that libraries make for themselves are in the record alone.
-    if own := [hole for hole in end.holes if "-packages/" not in hole]:
-        count = f"{len(own)} unseeded random generator{'s' * (len(own) > 1)}"
-        found.append(f"seeded automatically: {count} ({'first: ' * (len(own) > 1)}{own[0]})")
+def seed_notes(end: End) -> list[str]:
+    """Notes on random generators without a seed, and on operations that are not deterministic."""
+    notes = []
+    # Generators that libraries create are only recorded.
+    if generators := [entry for entry in end.holes if "-packages/" not in entry]:
+        count = f"{len(generators)} unseeded random generator{'s' * (len(generators) > 1)}"
+        notes.append(f"seeded automatically: {count} ({'first: ' * (len(generators) > 1)}{generators[0]})")
     if end.operations:
         most = max(end.operations, key=lambda operation: operation.count)
         more = f" and {len(end.operations) - 1} more" if len(end.operations) > 1 else ""
-        found.append(f"not deterministic: {most.what}, {most.count} times at {most.file}:{most.line}{more}")
-    return found
-
-
-def add(app: Any) -> None:
-    from repro_env.cli import untouched
-
-    untouched.add(app, "exec", main)
+        notes.append(f"not deterministic: {most.what}, {most.count} times at {most.file}:{most.line}{more}")
+    return notes

@@ -1,4 +1,4 @@
-"""`repro-env pack`: a spec and what it needs as one file."""
+"""`repro-env pack`: write a spec and its files to one bundle file."""
 
 from __future__ import annotations
 
@@ -8,18 +8,19 @@ from typing import Annotated
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import say
-from repro_env.cli.options import JsonOption
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import JsonOption
 
 _HELP = """\
-Write a spec's folder as one file, which `rebuild`, `exec --spec` and `show` take like the folder.
+Write a spec and its files to one bundle file. Commands that take a SPEC, such as `rebuild`, `show` and `exec --spec`,
+accept the file in place of the directory.
 
 \b
-  repro-env pack repro paper.tar           the spec and what it carries; wheels come from their indexes again
-  repro-env pack repro paper.tar --all     every wheel, package and the base too: rebuilds with no network, in years too
-  repro-env pack REGISTRY/NAME:TAG x.tar   what was pushed there
+  repro-env pack repro paper.tar           pack the spec and the bundled files; a rebuild downloads the wheels
+  repro-env pack repro paper.tar --all     also pack all wheels, conda packages and the base; a rebuild needs no network
+  repro-env pack REGISTRY/NAME:TAG x.tar   pack a spec that was pushed to a registry
 
-The same spec gives the same bytes. The file is written at once or not at all.
+The same spec always gives the same bytes. If the command fails, no file is written.
 """
 
 
@@ -29,41 +30,37 @@ def add(app: typer.Typer) -> None:
 
 def command(
     spec: Annotated[
-        str, typer.Argument(help="The spec, its folder, a packed FILE, or a registry's REF.", metavar="SPEC", show_default=False)
+        str,
+        typer.Argument(
+            help="A spec.json, its directory, a bundle FILE, or a REF in a registry.", metavar="SPEC", show_default=False
+        ),
     ],
     file: Annotated[
-        Path, typer.Argument(help="The file to write; replaced when it is there.", metavar="FILE", show_default=False)
+        Path, typer.Argument(help="The file to write. An existing file is replaced.", metavar="FILE", show_default=False)
     ],
-    all_: Annotated[bool, typer.Option("--all", help="Every wheel and conda package too, fetched where it is missing.")] = False,
+    all_: Annotated[
+        bool, typer.Option("--all", help="Also pack all wheels, conda packages and the base; download those that are missing.")
+    ] = False,
     frozen: Annotated[
-        bool, typer.Option("--frozen", help="Pack the captured code even if the code beside the spec differs from it.")
+        bool, typer.Option("--frozen", help="Pack the captured code even if the code next to the spec differs from it.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.flows.opened import opened
-    from repro_env.flows.pack import pack
+    from repro_env.api.pack import pack
+    from repro_env.specs.argument import open_spec
     from repro_env.store.store import Store
 
     store, here = Store.open(), Path.cwd()
-    found = opened(spec, here, store, say.say)
-    done = pack(found.spec, found.folder, here / file, everything=all_, frozen=frozen, store=store, tell=say.say)
+    location = open_spec(spec, here, store, messages.say)
+    bundle = pack(location.spec, location.folder, here / file, everything=all_, frozen=frozen, store=store, tell=messages.say)
     if json:
-        say.json_result(
-            {
-                "path": str(done.path),
-                "sha256": done.digest,
-                "size": done.size,
-                "blobs": done.blobs,
-                "complete": done.complete,
-                "fetched": done.fetched,
-                "spec_digest": done.spec_digest,
-                "image_id": done.image_id,
-            }
+        messages.json_result(bundle)
+    else:
+        messages.result(bundle.sha256)
+    if bundle.complete:
+        messages.say(f"wrote {file} ({messages.size(bundle.size)}); it contains everything that a rebuild needs")
+    else:
+        messages.say(
+            f"wrote {file} ({messages.size(bundle.size)}); a rebuild downloads the other files. To include them, use --all"
         )
-    else:
-        say.result(done.digest)
-    if done.complete:
-        say.say(f"{file} has {say.size(done.size)} and all that a rebuild needs")
-    else:
-        say.say(f"{file} has {say.size(done.size)}; a rebuild fetches the rest. With --all the file would hold it")
-    say.say(f"next: repro-env rebuild {file}")
+    messages.say(f"next: repro-env rebuild {file}")

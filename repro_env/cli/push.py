@@ -1,4 +1,4 @@
-"""`repro-env push`: an image with its spec into a registry."""
+"""`repro-env push`: push an image and its spec to a registry."""
 
 from __future__ import annotations
 
@@ -8,19 +8,19 @@ from typing import Annotated
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import say
-from repro_env.cli.options import JsonOption
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import JsonOption, SpecOption
 
 _HELP = """\
-Send the image to a registry, and with it the spec and all that the spec carries, so that both stay together.
+Push the image, the spec and the bundled files to a registry. Blobs that the registry has are not sent again.
 
 \b
-  repro-env push REGISTRY/TEAM/NAME:TAG               of the nearest repro/spec.json
-  repro-env push REGISTRY/TEAM/NAME:TAG --spec SPEC
+  repro-env push REGISTRY/TEAM/NAME:TAG                push the nearest repro/spec.json
+  repro-env push REGISTRY/TEAM/NAME:TAG --spec SPEC    push another spec
 
-What is there is not sent again. From then on `repro-env rebuild REGISTRY/TEAM/NAME:TAG` needs nothing else, and
-`remote.json` beside the spec says where a rebuild may take from what is missing. Credentials are those of
-`docker login`; they are written nowhere.
+Afterwards, `repro-env rebuild REGISTRY/TEAM/NAME:TAG` works on every machine. The command also writes `remote.json` next
+to the spec: commit it, so that rebuilds in a clone can download missing files from the registry. The credentials of
+`docker login` are used, and are not stored.
 """
 
 
@@ -30,45 +30,31 @@ def add(app: typer.Typer) -> None:
 
 def command(
     reference: Annotated[
-        str, typer.Argument(help="Where to: HOST/NAME:TAG. Without a tag: latest.", metavar="REF", show_default=False)
+        str, typer.Argument(help="The target, HOST/NAME:TAG. TAG defaults to latest.", metavar="REF", show_default=False)
     ],
-    spec: Annotated[
-        str | None,
-        typer.Option(
-            help="The spec, its folder, a packed FILE, or a registry's REF. Default: the nearest repro/spec.json upwards.",
-            metavar="SPEC",
-            show_default=False,
-        ),
-    ] = None,
+    spec: SpecOption = None,
     frozen: Annotated[
-        bool, typer.Option("--frozen", help="Send the captured code even if the code beside the spec differs from it.")
+        bool, typer.Option("--frozen", help="Push the captured code even if the code next to the spec differs from it.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.flows.opened import opened
-    from repro_env.flows.push import push
+    from repro_env.api.push import push
     from repro_env.registry.reference import parse
+    from repro_env.specs.argument import open_spec
     from repro_env.store.store import Store
 
-    to = parse(reference)
+    target = parse(reference)
     store = Store.open()
-    found = opened(spec, Path.cwd(), store, say.say)
-    done = push(found.spec, found.folder, to, frozen=frozen, store=store, tell=say.say)
+    location = open_spec(spec, Path.cwd(), store, messages.say)
+    result = push(location.spec, location.folder, target, frozen=frozen, store=store, tell=messages.say)
     if json:
-        say.json_result(
-            {
-                "reference": done.reference,
-                "image": done.image,
-                "spec": done.spec,
-                "image_id": done.image_id,
-                "spec_digest": done.spec_digest,
-                "sent": done.sent,
-                "blobs": done.blobs,
-                "changed": done.changed,
-            }
-        )
+        messages.json_result(result)
     else:
-        say.result(done.image)
-    say.say(f"sent {say.size(done.sent)} in {done.blobs} blobs" if done.changed else "all of it was there: nothing was sent")
+        messages.result(result.image)
+    messages.say(
+        f"sent {messages.size(result.sent)} in {result.blobs} blobs"
+        if result.changed
+        else "nothing was sent: the registry has all blobs"
+    )
     if not json:
-        say.say(f"next: repro-env rebuild {done.reference}")
+        messages.say(f"next: repro-env rebuild {result.reference}")

@@ -1,79 +1,124 @@
-"""`repro-env rebuild`: its options. What they do is in `rebuilt`; a usual command line does not come here (`quick`)."""
+"""`repro-env rebuild`: build the image of a spec, and print only its ID on stdout."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import rebuilt
-from repro_env.cli.options import JsonOption, SpecArgument
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import DryRunOption, JsonOption, SpecArgument, value
+from repro_env.schema.errors import UsageError
+
+if TYPE_CHECKING:
+    from repro_env.api.send import Delivery
+    from repro_env.delivery.builder.plan import Plan
+
+
+_HELP = """\
+Build the exact image that a spec describes, and print its ID.
+
+Missing files are downloaded and verified. The command fails if the image would not be identical to the captured one.
+"""
 
 
 def add(app: typer.Typer) -> None:
-    app.command(name="rebuild", help=commands.COMMANDS["rebuild"])(command)
+    app.command(name="rebuild", help=_HELP, short_help=commands.COMMANDS["rebuild"])(command)
 
 
 def command(
     spec: SpecArgument = None,
     output: Annotated[
         str | None,
-        typer.Option(
-            help="Send the image there instead of unpacking it here: oci:DIR[:TAG], docker-archive:FILE[:NAME], docker:[NAME], "
-            "squashfs:FILE, or HOST/REPOSITORY:TAG. Default: unpack it in the store, for exec.",
-            metavar="WHERE",
-            show_default=False,
+        value(
+            "WHERE",
+            "Write the image to oci:DIR[:TAG], docker-archive:FILE[:NAME], docker:[NAME], squashfs:FILE, or "
+            "HOST/REPOSITORY:TAG. Default: unpack it in the store, for exec.",
         ),
     ] = None,
     with_source: Annotated[
         bool,
-        typer.Option("--with-source", help="With --output: add the captured code as last layer, which changes the image ID."),
+        typer.Option("--with-source", help="With --output: add the captured code as the last layer. This changes the image ID."),
     ] = False,
     frozen: Annotated[
         bool,
         typer.Option(
-            "--frozen", help="With --with-source: add the captured code even if the code beside the spec differs from it."
+            "--frozen", help="With --with-source: add the captured code even if the code next to the spec differs from it."
         ),
     ] = False,
     user: Annotated[
         str | None,
-        typer.Option(
-            help="With --output: start the image as this numeric user, which changes the image ID. Default: root.",
-            metavar="UID[:GID]",
-            show_default=False,
+        value(
+            "UID[:GID]",
+            "With --output: start the image as this numeric user. This changes the image ID. Default: root.",
         ),
     ] = None,
-    provenance: Annotated[
-        Path | None,
-        typer.Option(
-            help="With --output: write what the image was made of (in-toto statement, SLSA provenance) to FILE.",
-            metavar="FILE",
-            show_default=False,
-        ),
-    ] = None,
-    builder: Annotated[
-        str,
-        typer.Option(
-            help="Build with `direct`, which needs no container engine, or with `docker`, which builds the Dockerfile without "
-            "network and compares every file.",
-            metavar="NAME",
-        ),
-    ] = "direct",
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print where everything would come from, and change nothing.")
-    ] = False,
+    dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    rebuilt.run(
-        spec=spec,
-        output=output,
-        with_source=with_source,
-        frozen=frozen,
-        user=user,
-        provenance=provenance,
-        builder=builder,
-        dry_run=dry_run,
-        json=json,
-    )
+    from repro_env.api.rebuild import Rebuilt, rebuild
+    from repro_env.delivery.targets import argument
+    from repro_env.specs.argument import open_spec
+    from repro_env.store.store import Store
+
+    options = [name for name, given in (("--with-source", with_source), ("--user", user is not None)) if given]
+    if output is None and options:
+        raise UsageError(f"{options[0]} requires --output", hint=f"choose an output: {argument.FORMS}")
+    if frozen and not with_source:
+        raise UsageError("--frozen requires --with-source", hint="leave it out: an image without --with-source has no code")
+    store, here = Store.open(), Path.cwd()
+    location = open_spec(spec, here, store, messages.say)
+    result: Rebuilt | Delivery
+    if output is None:
+        result = rebuild(location.spec, location.folder, store=store, dry_run=dry_run, tell=messages.say)
+    else:
+        from repro_env.api.send import send
+
+        result = send(
+            location.spec,
+            location.folder,
+            argument.parse(output),
+            store=store,
+            tell=messages.say,
+            here=here,
+            dry_run=dry_run,
+            source=with_source,
+            frozen=frozen,
+            user=user,
+        )
+    if json:
+        messages.json_result(result)
+        return
+    if dry_run:
+        _show(result.plan)
+    elif not isinstance(result, Rebuilt):
+        _describe(result, options)
+    messages.result(result.image_id)
+    if output is None:
+        # The next command must name the spec too if it was opened from a bundle file or a registry.
+        word = spec if location.runs is not None else None
+        unbuilt = dry_run and result.plan is not None
+        following = f"rebuild {word or ''}" if unbuilt else f"exec {f'--spec {word} ' if word else ''}train.py"
+        messages.say(f"next: repro-env {following}".rstrip())
+
+
+def _describe(result: Delivery, options: list[str]) -> None:
+    if result.image_id != result.environment_image_id:
+        messages.say(
+            f"the image ID differs from that of the environment because of {' and '.join(options)}; "
+            f"the environment has {result.environment_image_id}"
+        )
+    manifest = f", manifest {result.manifest_digest}" if result.manifest_digest else ""
+    messages.say(f"wrote {len(result.made)} of {len(result.layers)} layers ({messages.size(result.sent)})")
+    messages.say(f"the image is at {result.where}{manifest}")
+
+
+def _show(plan: Plan | None) -> None:
+    if plan is None:
+        messages.say.warn("the image is up to date: nothing would be built")
+        return
+    for item in plan.items:
+        where = f"  {item.where}" if item.where else ""
+        messages.say.warn(f"{item.what:<32} {item.origin:<8} {messages.size(item.size):>10}{where}")

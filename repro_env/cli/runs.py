@@ -1,164 +1,188 @@
-"""`repro-env runs`: list, show, get, rm; the rest is in modules of its own."""
+"""`repro-env runs`: the commands list, show, get, logs and rm. Other modules add further commands."""
 
 from __future__ import annotations
 
 import importlib
-import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import say, summary
-from repro_env.cli.options import JsonOption, RunsOption, again
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import (
+    AllOption,
+    JsonOption,
+    RunArgument,
+    RunsOption,
+    find_run,
+    find_runs,
+    parse_path,
+    runs_option,
+    value,
+)
+from repro_env.schema.errors import ReproEnvError
 
 if TYPE_CHECKING:
-    from repro_env.catalog.index import Summary
-    from repro_env.catalog.records import Run
+    from repro_env.runs.records.index import Summary
+    from repro_env.runs.records.records import Run
 
-_MORE = ("logs", "runscompare", "annotate", "keep", "lineage")
-"""Modules with further commands below `runs`: each offers `add_below(runs)`."""
-IdArgument = Annotated[str, typer.Argument(help="A short id, a beginning of one, or `latest`.", metavar="ID")]
+_MORE = ("runscompare", "annotate", "retention")
+"""Modules with further commands of `runs`. Each has the function `add_below(runs)`."""
 
 
 def add(app: typer.Typer) -> None:
-    below = typer.Typer(help=commands.COMMANDS["runs"], no_args_is_help=True)
-    below.command(name="list", help="Every run, newest first.")(list_)
-    below.command(name="show", help="One run: what ran, in what, how it ended, what it left.")(show)
-    below.command(name="get", help="Copy outputs of a run into a folder, by their paths.")(get)
-    below.command(name="rm", help="Remove runs with their outputs.")(rm)
+    group = typer.Typer(help=commands.COMMANDS["runs"], no_args_is_help=True)
+    group.command(name="list", help="List the runs, newest first.")(list_)
+    group.command(name="show", help="Show a run. The page has its command, environment, data, metrics, outputs and notes.")(show)
+    group.command(name="get", help="Copy outputs of a run to a directory.")(get)
+    group.command(name="logs", help="Print the output of a run's command. Its stdout goes to stdout, its stderr to stderr.")(logs)
+    group.command(name="rm", help="Remove runs with their outputs.")(rm)
     for name in _MORE:
-        importlib.import_module(f"repro_env.cli.{name}").add_below(below)
-    app.add_typer(below, name="runs")
+        importlib.import_module(f"repro_env.cli.{name}").add_below(group)
+    app.add_typer(group, name="runs")
 
 
 def list_(
     tag: Annotated[
-        list[str] | None,
-        typer.Option("--tag", help="Only runs with this tag. May be given several times: with all of them.", metavar="TAG"),
+        list[str] | None, value("TAG", "List only runs that have this tag. Repeatable: runs must have all tags.")
     ] = None,
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.flows.runs import listed, where
+    from repro_env.api.runs import list_runs
 
-    folder = where(_absolute(runs), Path.cwd())
-    found = listed(folder, say.tell)
-    wanted = set(tag or ())
-    there, damaged = [one for one in found.runs if wanted <= set(one.tags or ())], found.unreadable
+    directory = find_runs(runs)
+    listing = list_runs(directory, messages.say)
+    tags = set(tag or ())
+    selected, unreadable = [run for run in listing.runs if tags <= set(run.tags or ())], listing.unreadable
     if json:
-        unreadable = [{"folder": str(one.folder), "error": str(one.why)} for one in damaged]
-        say.json_result({"runs": [facts(run) for run in there], "unreadable": unreadable})
+        messages.json_result({"runs": selected, "unreadable": unreadable})
         return
-    if there:
+    if selected:
         header = ("ID", "WHEN (UTC)", "COMMAND", "STATE", "TIME", "OUTPUTS")
-        tagged = ("TAGS",) if any(one.tags != () for one in there) else ()
-        say.result(say.table([_row(run) for run in there], header=(*header, *tagged)))
-    for one in damaged:
-        say.say.warn(f"cannot be read: {one.why}")
-    for run in found.runs:
+        more = ("TAGS",) if any(run.tags != () for run in selected) else ()
+        messages.result(messages.table([_row(run) for run in selected], header=(*header, *more)))
+    for damaged in unreadable:
+        messages.say.warn(f"cannot be read: {damaged.why}")
+    for run in listing.runs:
         if run.tags is None:
-            say.say.warn(f"its notes and tags cannot be read: {run.folder}")
-    if there:
-        say.say(f"next: repro-env runs show {there[0].short}{again(runs)}")
+            messages.say.warn(f"the notes and tags of {run.folder} cannot be read")
+    if selected:
+        messages.say(f"next: repro-env runs show {selected[0].short}{runs_option(runs)}")
     else:
-        following = f"runs list{again(runs)}" if found.runs else "exec COMMAND"
-        say.say(f"no runs{' with these tags' * bool(wanted)} in {folder}; next: repro-env {following}")
+        command = f"runs list{runs_option(runs)}" if listing.runs else "exec COMMAND"
+        messages.say(f"no runs{' with these tags' * bool(tags)} in {directory}; next: repro-env {command}")
 
 
 def show(
-    run_id: IdArgument = "latest",
-    all_: Annotated[bool, typer.Option("--all", help="Show every metric, parameter and setting.")] = False,
+    run_id: RunArgument = "latest",
+    all_: AllOption = False,
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.catalog import annotation
-    from repro_env.cli import runpage
+    from repro_env.cli.ui import runpage
+    from repro_env.runs.records import annotation, verdicts
 
-    run = _find(run_id, runs)
-    said = annotation.of(run.folder)
+    run = _read(run_id, runs)
+    annotations = annotation.of(run.folder)
+    try:
+        verdict = verdicts.last(run.folder)
+    except ReproEnvError as error:  # show the run even if its verdict cannot be read
+        messages.error(error)
+        verdict = None
     if json:
         facts = {"folder": str(run.folder), "state": run.state, "intact": run.intact, "start": run.start, "end": run.end}
-        say.json_result({**facts, "tags": list(annotation.tags(said)), "annotations": list(said)})
+        tags = list(annotation.tags(annotations))
+        messages.json_result({**facts, "verified": verdict, "tags": tags, "annotations": list(annotations)})
         return
-    for line in runpage.lines(run, said, whole=all_):
-        say.result(say.visible(line))
+    for line in runpage.lines(run, annotations, verdict, complete=all_):
+        messages.result(messages.visible(line))
     if run.end is not None and run.end.outputs:
-        say.say(f"next: repro-env runs get {run.short} --to DIR{again(runs)}")
+        messages.say(f"next: repro-env runs get {run.short} --to DIR{runs_option(runs)}")
 
 
 def get(
-    run_id: IdArgument = "latest",
+    run_id: RunArgument = "latest",
     glob: Annotated[
         str | None,
         typer.Argument(
-            help="Which outputs: a path, a name, a folder, or a pattern of those. Default: all.",
+            help="The outputs to copy: a path, a name, a directory, or a pattern of these. Default: all outputs.",
             metavar="GLOB",
             show_default=False,
         ),
     ] = None,
-    to: Annotated[Path, typer.Option(help="Where to put them.", metavar="DIR", show_default="the current folder")] = Path(),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what is there.")] = False,
+    to: Annotated[
+        Path, value("DIR", "Copy the outputs to this directory. Default: the current directory.", parser=parse_path)
+    ] = Path(),
+    force: Annotated[bool, typer.Option("--force", help="Overwrite existing files.")] = False,
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.flows import runs as story
+    from repro_env.api import runs as use_case
     from repro_env.store.store import Store
 
-    run = _find(run_id, runs)
+    run = _read(run_id, runs)
     if run.state == "interrupted":
-        story.settle(run, Store.open())
-    made = story.get(run, glob, to.resolve(), force=force, tell=say.tell)
+        use_case.finish_interrupted(run, Store.open())
+    copies = use_case.copy_outputs(run, glob, to.resolve(), force=force, tell=messages.say)
     if json:
-        say.json_result({"files": [str(path) for path in made]})
+        messages.json_result({"files": [str(path) for path in copies]})
         return
-    for path in made:
-        say.result(say.visible(str(path)))
+    for path in copies:
+        messages.result(messages.visible(str(path)))
     if run.state != "done":
-        say.say(f"note: the run is {run.state}: these are the outputs so far")
-    say.say(f"next: repro-env runs show {run.short}{again(runs)}")
+        messages.say(f"note: the run is {run.state}, so there may be more outputs")
+    messages.say(f"next: repro-env runs show {run.short}{runs_option(runs)}")
+
+
+def logs(
+    run_id: RunArgument = "latest",
+    runs: RunsOption = None,
+    json: JsonOption = False,
+) -> None:
+    from repro_env.api.runs import read_logs
+    from repro_env.sandbox.console import STDERR
+
+    directory = find_run(run_id, runs)
+    lines = read_logs(directory)
+    if json:
+        by_name: dict[str, list[str]] = {}
+        for name, line in lines:
+            by_name.setdefault(name, []).append(line)
+        messages.json_result({"run": directory.name, "logs": by_name})
+        return
+    for name, line in lines:
+        (messages.say if name == STDERR else messages.result)(line)
 
 
 def rm(
-    run_ids: Annotated[list[str], typer.Argument(help="Short ids, beginnings of them, or `latest`.", metavar="ID")],
-    force: Annotated[bool, typer.Option("--force", help="Remove a run that is still running, too.")] = False,
+    run_ids: Annotated[list[str], typer.Argument(help="Short IDs, beginnings of IDs, or `latest`.", metavar="ID")],
+    force: Annotated[bool, typer.Option("--force", help="Also remove runs that are still running.")] = False,
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.flows import runs as story
+    from repro_env.api import runs as use_case
 
-    gone = story.remove(story.where(_absolute(runs), Path.cwd()), run_ids, force=force)
+    removed = use_case.remove(find_runs(runs), run_ids, force=force)
     if json:
-        say.json_result({"removed": [path.name for path in gone]})
+        messages.json_result({"removed": [path.name for path in removed]})
         return
-    for path in gone:
-        say.result(f"removed {path.name}")
-    say.say(f"next: repro-env runs list{again(runs)}")
-
-
-def facts(run: Summary) -> dict[str, object]:
-    """One run for `list --json`."""
-    more = {"seconds": run.seconds, "outputs": run.outputs, "size": run.size, "seed": run.seed}
-    return {**summary.facts(run), **more}
+    for path in removed:
+        messages.result(f"removed {path.name}")
+    messages.say(f"next: repro-env runs list{runs_option(runs)}")
 
 
 def _row(run: Summary) -> tuple[str, ...]:
-    when = run.started[:19].replace("T", " ")
-    words = shlex.join(run.command)
-    words = words if len(words) <= 40 else words[:39] + "…"
+    from repro_env.cli.ui.runpage import columns
+
     tags = "?" if run.tags is None else ", ".join(run.tags)
     if run.seconds is None:
-        return (run.short, when, words, run.ended, "", "", tags)
-    return (run.short, when, words, run.ended, f"{run.seconds:.1f} s", f"{run.outputs} ({say.size(run.size or 0)})", tags)
+        return (*columns(run), run.ending, "", "", tags)
+    return (*columns(run), run.ending, f"{run.seconds:.1f} s", f"{run.outputs} ({messages.size(run.size or 0)})", tags)
 
 
-def _find(word: str, runs: Path | None) -> Run:
-    from repro_env.catalog import records
-    from repro_env.flows.runs import where
+def _read(run_id: str, runs: Path | None) -> Run:
+    from repro_env.runs.records import records
 
-    return records.read(records.find(where(_absolute(runs), Path.cwd()), word))
-
-
-def _absolute(path: Path | None) -> Path | None:
-    return None if path is None else path.absolute()
+    return records.read(find_run(run_id, runs))

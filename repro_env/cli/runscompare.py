@@ -1,4 +1,4 @@
-"""`repro-env runs compare`: two recorded runs, and in what they differ."""
+"""`repro-env runs compare`: compare two recorded runs."""
 
 from __future__ import annotations
 
@@ -8,195 +8,155 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from repro_env.cli import say
-from repro_env.cli.options import JsonOption, RunsOption
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import AllOption, JsonOption, RunsOption
 
 if TYPE_CHECKING:
-    from repro_env.catalog.records import Run
-    from repro_env.cli.page import Page
-    from repro_env.flows.runscompare import Compared
-    from repro_env.model.run import Metric
-    from repro_env.verify import divergence
-    from repro_env.verify.runs import Measured, Outputs, Part
+    from repro_env.api.runscompare import Compared
+    from repro_env.cli.ui.page import Page
+    from repro_env.compare.runs import MetricPair, Outputs, Part
+    from repro_env.compare.traces import divergence
+    from repro_env.runs.records.records import Run
+    from repro_env.schema.run import Metric
 
 _HELP = """\
-Say in what two recorded runs differ: command, recipe, seeds, settings in force, code, data, environment, metrics, outputs.
+Compare two recorded runs: command, recipe, seeds, settings, code, data, environment, metrics and outputs.
 
-A and B are each a short id, a beginning of one, `latest`, or the folder of a run. Nothing is run: outputs are compared by
-the digests in the records. They are paired by their paths, then by their paths without dates, times, process numbers,
-hosts and counters.
+Nothing is run. Outputs are compared by the digests in the records. Outputs with different paths are compared too if the
+evidence of the two runs explains the difference of the paths, as in `verify`.
 
-Exit code 0: the outputs are the same, byte for byte. 1: they differ, or there are none to compare.
+Exit code 0: the outputs are identical. 1: they differ, or neither run has outputs.
 """
 _TITLES: dict[Part, str] = {
-    "command": "what was asked",
-    "recipe": "the recipe",
+    "command": "command",
+    "recipe": "recipe",
     "seeds": "random numbers",
     "numbers": "how numbers are computed",
-    "machine": "the machine",
-    "end": "how it ended",
+    "machine": "machine",
+    "end": "how the run ended",
 }
 _SHOWN = 15
-_MORE = "--all shows them"
+"""Entries of a list that are shown without --all."""
 _LONG = 60
-"""Characters of a value, unless all is asked for."""
+"""Characters of a value that are shown without --all."""
+_RUN = "A short ID, the beginning of an ID, `latest`, or the directory of a run."
 
 
 def add_below(runs: typer.Typer) -> None:
-    runs.command(name="compare", help=_HELP, short_help="Say in what two recorded runs differ.")(command)
+    runs.command(name="compare", help=_HELP, short_help="Compare two recorded runs.")(command)
 
 
 def command(
-    left: Annotated[str, typer.Argument(help="A run.", metavar="A")],
-    right: Annotated[str, typer.Argument(help="Another one.", metavar="B")],
-    all_: Annotated[bool, typer.Option("--all", help="Show every difference, and metrics that are the same.")] = False,
+    left: Annotated[str, typer.Argument(help=_RUN, metavar="A")],
+    right: Annotated[str, typer.Argument(help=_RUN, metavar="B")],
+    all_: AllOption = False,
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.flows.runscompare import compared
+    from repro_env.api.runscompare import compare_runs
     from repro_env.store.store import Store
 
-    folder = None if runs is None else runs.absolute()
-    found = compared((left, right), folder, Path.cwd(), Store.open())
+    comparison = compare_runs((left, right), runs, Path.cwd(), Store.open())
     if json:
-        say.json_result(_facts(found))
+        messages.json_result(comparison)
     else:
-        _tell(found, whole=all_)
-    raise typer.Exit(0 if found.same else 1)
+        _print(comparison, complete=all_)
+    raise typer.Exit(0 if comparison.same else 1)
 
 
-def _facts(found: Compared) -> dict[str, object]:
-    """The object that `--json` prints; its keys are a contract."""
-    from repro_env.cli import difference
+def _print(comparison: Compared, *, complete: bool) -> None:
+    from repro_env.cli.ui import differences
+    from repro_env.cli.ui.page import Page
 
-    return {
-        "same": found.same,
-        "left": _run(found.left, found.tags[0]),
-        "right": _run(found.right, found.tags[1]),
-        "records": list(found.facts),
-        "differences": difference.facts(found.differences),
-        "not_compared": [{"what": one.what, "why": one.why} for one in found.missing],
-        "metrics": [
-            {"name": one.name, "file": one.file, "left": one.left, "right": one.right, "same": one.same, "change": one.change}
-            for one in found.metrics
-        ],
-        "outputs": {
-            "same": [[one.left, one.right] for one in found.outputs.pairs if one.same],
-            "different": [[one.left, one.right] for one in found.outputs.pairs if not one.same],
-            "missing": list(found.outputs.missing),
-            "new": list(found.outputs.new),
-            "ambiguous": list(found.outputs.ambiguous),
-            "unread": list(found.outputs.unread),
-        },
-        "trace": None if found.steps is None else {"equal": found.steps.equal, "compared": found.steps},
-    }
-
-
-def _run(run: Run, tags: tuple[str, ...]) -> dict[str, object]:
-    return {
-        "id": run.start.id,
-        "folder": str(run.folder),
-        "state": run.state,
-        "started": run.start.started,
-        "seconds": None if run.end is None else run.end.seconds,
-        "tags": list(tags),
-    }
-
-
-def _tell(found: Compared, *, whole: bool) -> None:
-    from repro_env.cli import difference
-    from repro_env.cli.page import Page
-
-    page = Page.of_stdout(most=None if whole else _SHOWN)
-    page.row("A", _named(found.left, found.tags[0]), indent=0)
-    page.row("B", _named(found.right, found.tags[1]), indent=0)
-    if found.same:
-        page.verdict("same", _counted(found.outputs), "green")
+    page = Page.of_stdout(most=None if complete else _SHOWN)
+    page.row("A", _title(comparison.left, comparison.tags[0]), indent=0)
+    page.row("B", _title(comparison.right, comparison.tags[1]), indent=0)
+    if comparison.same:
+        page.verdict("same", _summary(comparison.outputs), "green")
     else:
-        page.verdict("different", _counted(found.outputs), "red")
+        page.verdict("different", _summary(comparison.outputs), "red")
     for part, title in _TITLES.items():
-        facts = [one for one in found.facts if one.part == part]
+        facts = [fact for fact in comparison.facts if fact.part == part]
         if facts:
             page.heading(title)
-            rows = [(one.what, _change_of(one.left, one.right, whole=whole), one.of) for one in facts]
-            page.table(rows, _MORE)
-    difference.show(page, found.differences, found.missing)
-    _metrics(page, found.metrics, whole=whole)
-    _steps(page, found.steps)
-    _outputs(page, found.outputs)
+            rows = [(fact.what, _values(fact.left, fact.right, complete=complete), fact.of) for fact in facts]
+            page.table(rows)
+    differences.show(page, comparison.differences, comparison.not_compared)
+    _metrics(page, comparison.metrics, complete=complete)
+    _steps(page, comparison.steps)
+    _outputs(page, comparison.outputs)
     page.print()
 
 
-def _change_of(left: str, right: str, *, whole: bool) -> str:
-    """Long values are cut, but never where that would hide in what they differ."""
-    said = [text or "(not said)" for text in (left, right)]
-    short = [text if len(text) <= _LONG else f"{text[:_LONG]}…" for text in said]
-    return " -> ".join(said if whole or short[0] == short[1] else short)
+def _values(left: str, right: str, *, complete: bool) -> str:
+    """`left -> right`. Long values are shortened if the difference is still visible."""
+    values = [text or "(none)" for text in (left, right)]
+    short = [text if len(text) <= _LONG else f"{text[:_LONG]}…" for text in values]
+    return " -> ".join(values if complete or short[0] == short[1] else short)
 
 
-def _named(run: Run, tags: tuple[str, ...]) -> str:
+def _title(run: Run, tags: tuple[str, ...]) -> str:
     seconds = "" if run.end is None else f", {run.end.seconds:.1f} s"
     about = f"{run.start.started[:19].replace('T', ' ')}{seconds}"
     return f"{run.short} ({about}{''.join(f', {tag}' for tag in tags)})  {shlex.join(run.start.command)}"
 
 
-def _counted(outputs: Outputs) -> str:
-    if not outputs.pairs and not (outputs.missing or outputs.new or outputs.ambiguous or outputs.unread):
-        return "there are no outputs to compare"
-    same = sum(one.same for one in outputs.pairs)
-    parts = [f"{same:,} of {len(outputs.pairs):,} outputs that both have are the same, byte for byte"]
-    parts += [f"{len(outputs.missing):,} only of A"] if outputs.missing else []
-    parts += [f"{len(outputs.new):,} only of B"] if outputs.new else []
-    parts += [f"{len(outputs.ambiguous):,} groups cannot be paired"] if outputs.ambiguous else []
-    parts += [f"{len(outputs.unread):,} were not read"] if outputs.unread else []
+def _summary(outputs: Outputs) -> str:
+    if not outputs.pairs and not (outputs.missing or outputs.new or outputs.unread):
+        return "neither run has outputs"
+    same = sum(pair.same for pair in outputs.pairs)
+    parts = [f"{same:,} of {len(outputs.pairs):,} common outputs are identical"]
+    parts += [f"{len(outputs.missing):,} only in A"] if outputs.missing else []
+    parts += [f"{len(outputs.new):,} only in B"] if outputs.new else []
+    parts += [f"{len(outputs.unread):,} not read"] if outputs.unread else []
     return ", ".join(parts)
 
 
-def _metrics(page: Page, found: tuple[Measured, ...], *, whole: bool) -> None:
-    if not found:
+def _metrics(page: Page, metrics: tuple[MetricPair, ...], *, complete: bool) -> None:
+    if not metrics:
         return
-    same = sum(one.same for one in found)
-    page.heading("metrics", f"{same:,} of {len(found):,} the same; the last value of each, and how many there are")
+    same = sum(metric.same for metric in metrics)
+    page.heading("metrics", f"{same:,} of {len(metrics):,} the same; last values, with the number of values")
     rows = [
-        (one.name, _last(one.left), _last(one.right), "same" if one.same else _change(one), one.file)
-        for one in found
-        if whole or not one.same
+        (metric.name, _last(metric.left), _last(metric.right), "same" if metric.same else _change(metric), metric.file)
+        for metric in metrics
+        if complete or not metric.same
     ]
     if rows:
-        page.table([("NAME", "A", "B", "B - A", "FILE"), *rows], _MORE)
+        page.table([("NAME", "A", "B", "B - A", "FILE"), *rows])
 
 
-def _last(one: Metric | None) -> str:
-    from repro_env.cli.runpage import number
+def _last(metric: Metric | None) -> str:
+    from repro_env.cli.ui.runpage import number
 
-    return "-" if one is None else f"{number(one.last)} ({one.count:,})"
+    return "-" if metric is None else f"{number(metric.last)} ({metric.count:,})"
 
 
-def _change(one: Measured) -> str:
-    """Six digits; numbers that are too near for these are told as they are."""
-    if one.left is None or one.right is None:
+def _change(metric: MetricPair) -> str:
+    """The difference of the last values with six digits, or a note if it cannot be computed or is 0."""
+    if metric.left is None or metric.right is None:
         return ""
-    if one.change is None:
-        return "no number"
-    return f"{one.change:+.6g}" if one.change else "+0, others before it differ"
+    if metric.change is None:
+        return "not a number"
+    return f"{metric.change:+.6g}" if metric.change else "+0, earlier values differ"
 
 
-def _steps(page: Page, found: divergence.Compared | None) -> None:
-    if found is None:
+def _steps(page: Page, steps: divergence.Comparison | None) -> None:
+    if steps is None:
         return
-    from repro_env.verify.divergence import sentence
+    from repro_env.compare.traces.divergence import sentence
 
-    page.heading("steps of training", f"compared: losses of {found.losses:,}, digests of all weights {found.digests:,}")
-    rows = [(f"~ {sentence(one)}",) for one in found.first] + [(f"? {line}",) for line in found.missing]
-    page.table(rows or [("= no step differs" if found.equal else "? nothing was compared",)], _MORE)
+    page.heading("training steps", f"compared the losses of {steps.losses:,} and the weights of {steps.digests:,}")
+    rows = [(f"~ {sentence(step)}",) for step in steps.first] + [(f"? {line}",) for line in steps.missing]
+    page.table(rows or [("= no step differs" if steps.equal else "? nothing was compared",)])
 
 
-def _outputs(page: Page, found: Outputs) -> None:
-    rows = [("~", one.left if one.left == one.right else f"{one.left} -> {one.right}") for one in found.pairs if not one.same]
-    rows += [("-", path) for path in found.missing]
-    rows += [("+", path) for path in found.new]
-    rows += [("?", f"{one.name}: {', '.join(one.left)} or {', '.join(one.right)}") for one in found.ambiguous]
-    rows += [("?", line) for line in found.unread]
+def _outputs(page: Page, outputs: Outputs) -> None:
+    pairs = [pair for pair in outputs.pairs if not pair.same]
+    rows = [("~", pair.left if pair.left == pair.right else f"{pair.left} -> {pair.right}") for pair in pairs]
+    rows += [("-", path) for path in outputs.missing]
+    rows += [("+", path) for path in outputs.new]
+    rows += [("?", line) for line in outputs.unread]
     if rows:
         page.heading("outputs")
-        page.table(rows, _MORE)
+        page.table(rows)

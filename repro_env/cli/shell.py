@@ -1,78 +1,52 @@
-"""`repro-env shell`: an interactive shell where a run would be. Nothing is recorded, and what it writes is thrown away."""
+"""`repro-env shell`: open an interactive shell in the captured environment. The shell is not recorded, and its files are discarded."""
 
 from __future__ import annotations
 
-import os
-from pathlib import Path
-from typing import Annotated
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import msgspec
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import say
-from repro_env.cli.options import SpecArgument
-from repro_env.model.errors import UsageError
+from repro_env.cli import exec as exec_command
+from repro_env.cli.ui import messages
+from repro_env.schema.errors import UsageError
+
+_HELP = """\
+Open a shell in the captured environment, to try commands before `repro-env exec`.
+
+Nothing is recorded, and files that you write are discarded, except in directories of --checkpoints.
+"""
+
+
+def options() -> None:
+    """Declare no options: a shell has only options of `exec`."""
+
+
+class Command(exec_command.SimilarCommand):
+    excluded = ("module", "code", "trace", "recipe", "parent", "tag", "note", "runs", "json")
+
+    @staticmethod
+    def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
+        """Open the shell. Returns its exit code. Raises `ReproEnvError`."""
+        if command:
+            raise UsageError("`shell` does not accept a command", hint=f"use `repro-env exec {command[0]}`")
+        if options["runner"] == "host":
+            raise UsageError("`shell` does not support --runner host", hint="use your own shell with the environment active")
+        tell = exec_command.Prefixed()
+        request, location, store = exec_command.prepare(options, exec_command.request(options, ["bash"]), tell)
+        from repro_env.api.execute import execute
+
+        with store.temp.directory() as temporary:
+            request = msgspec.structs.replace(request, runs=temporary / "runs", keeps_record=False)
+            messages.say(
+                "this shell runs in the captured environment; files that you write are discarded, except in --checkpoints"
+            )
+            result = execute(request, location.spec, location.folder, store=store, tell=tell)
+        messages.say("next: repro-env exec COMMAND")
+        return result.end.outcome.exit_code
 
 
 def add(app: typer.Typer) -> None:
-    app.command(name="shell", help=commands.COMMANDS["shell"])(command)
-
-
-def command(
-    spec: SpecArgument = None,
-    data: Annotated[
-        list[str] | None, typer.Option(help="Show a file or folder read-only, as `exec --data`.", metavar="SRC[:DST]")
-    ] = None,
-    checkpoints: Annotated[
-        list[str] | None, typer.Option(help="Show a folder that can be written, as `exec --checkpoints`.", metavar="SRC[:DST]")
-    ] = None,
-    env: Annotated[list[str] | None, typer.Option(help="Set a variable, as `exec --env`.", metavar="NAME[=VALUE]")] = None,
-    runner: Annotated[str, typer.Option(help="`embedded` or `docker`, as `exec --runner`.", metavar="NAME")] = "embedded",
-    gpus: Annotated[str, typer.Option(help="As `exec --gpus`.", metavar="N|all|none")] = "none",
-    network: Annotated[bool, typer.Option("--network", help="Let it reach the network.")] = False,
-    data_changed: Annotated[
-        bool, typer.Option("--data-changed", help="Run even if data named at capture is missing or changed.")
-    ] = False,
-    source: Annotated[
-        Path | None,
-        typer.Option(
-            help="Show the code in this directory. Default: the directory that holds the spec's directory.",
-            metavar="DIR",
-            show_default=False,
-        ),
-    ] = None,
-    frozen: Annotated[bool, typer.Option("--frozen", help="Show the captured files, not the code as it is now.")] = False,
-) -> int:
-    from repro_env.cli import exec as run
-    from repro_env.flows.asked import Asked
-    from repro_env.flows.execute import execute
-    from repro_env.flows.opened import opened
-    from repro_env.store.store import Store
-
-    chosen = run.runner_of(runner)
-    if chosen == "host":
-        raise UsageError("has no shell of its own", where="--runner host", hint="you are in one already")
-    here = Path.cwd()
-    store = Store.open()
-    found = opened(spec, here, store, say.say)
-    with store.temp.folder() as temporary:
-        asked = Asked(
-            command=("bash",),
-            here=here,
-            environ=dict(os.environ),
-            runner=chosen,
-            gpus=run.gpus_of(gpus, chosen),
-            data=tuple(run.mount(text, "--data") for text in data or ()),
-            checkpoints=tuple(run.mount(text, "--checkpoints") for text in checkpoints or ()),
-            env=tuple(run.variable(text) for text in env or ()),
-            network=network,
-            frozen=frozen,
-            source=None if source is None else here / source,
-            data_changed=data_changed,
-            runs=temporary / "runs",
-            kept=False,
-        )
-        say.say("a shell in the captured environment; what you write here is thrown away, except in --checkpoints")
-        done = execute(asked, found.spec, found.folder, store=store, tell=run.Marked())
-    say.say("next: repro-env exec COMMAND")
-    return done.end.outcome.exit_code
+    app.command(name="shell", cls=Command, help=_HELP, short_help=commands.COMMANDS["shell"])(options)

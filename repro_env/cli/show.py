@@ -1,32 +1,27 @@
-"""`repro-env show`: what a spec holds, section by section."""
+"""`repro-env show`: show what a spec contains, section by section."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
 
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import say
-from repro_env.cli.options import JsonOption, SpecArgument
-from repro_env.model.errors import UsageError
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import AllOption, JsonOption, SpecArgument
 
 _HELP = """\
-Show what a spec holds, what it does not, and what of it is here.
+Show what a spec contains, what it does not contain, and which of its files are on this machine.
 
 \b
-  repro-env show                           a page; long lists are cut, with a count
-  repro-env show --all                     everything
-  repro-env show --only distributions      one section, whole
-  repro-env show --json                    all of it as one JSON object
+  repro-env show                           show one page; long lists are shortened
+  repro-env show --all                     show complete lists
+  repro-env show --json                    print everything as one JSON object
 
-Sections: environment, distributions, bundled, edited, outside, system, machine, code, data, variables, layers, blobs,
-notes, unknown. Nothing that the spec names is opened, started or asked for: a stranger's spec can be looked at.
+The command reads only the spec, the names and sizes of its blobs, and the local store. It is safe for untrusted specs.
 """
 SHOWN = 10
-"""Entries of a list, unless all are asked for."""
+"""Entries of a list that are shown without --all."""
 
 
 def add(app: typer.Typer) -> None:
@@ -35,40 +30,25 @@ def add(app: typer.Typer) -> None:
 
 def command(
     spec: SpecArgument = None,
-    only: Annotated[
-        list[str] | None, typer.Option(help="Show this section alone, and all of it. Repeatable.", metavar="SECTION")
-    ] = None,
-    all_: Annotated[bool, typer.Option("--all", help="Cut no list.")] = False,
+    all_: AllOption = False,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.cli.page import Page
-    from repro_env.cli.sections import SECTIONS
-    from repro_env.flows import opened as words
-    from repro_env.flows.show import opened, show
+    from repro_env.api.show import open_store, show
+    from repro_env.cli.ui import specpage
+    from repro_env.cli.ui.page import Page
+    from repro_env.specs import argument as opening
 
-    chosen = _chosen(only or [], SECTIONS)
-    which = words.opened(spec, Path.cwd(), tell=say.say)
-    shown = show(which.spec, which.folder, *opened())
+    location = opening.open_spec(spec, Path.cwd(), tell=messages.say)
+    shown = show(location.spec, location.folder, *open_store())
     if json:
-        say.json_result({name: getattr(shown, name) for name in chosen} if only else shown)
+        messages.json_result(shown)
         return
-    page = Page.of_stdout(most=None if all_ or only else SHOWN)
-    for name in chosen:
-        before = len(page.lines)
-        SECTIONS[name](shown, page)
-        if only and len(page.lines) == before:
-            page.heading(name, "nothing")
+    page = Page.of_stdout(most=None if all_ else SHOWN)
+    specpage.add(shown, page)
     page.print()
-    if any(not blob.here for blob in shown.blobs) and (which.folder / "remote.json").is_file():
-        say.say("next: repro-env rebuild, which takes what is missing from where the spec was pushed")
+    if any(not blob.here for blob in shown.blobs) and (location.folder / "remote.json").is_file():
+        messages.say("next: repro-env rebuild, which downloads the missing blobs from the registry in remote.json")
     elif any(not blob.here for blob in shown.blobs):
-        say.say("next: copy the blobs/ folder of the capture beside the spec; without it not all can be rebuilt")
+        messages.say("next: copy the directory blobs/ of the capture next to the spec; a rebuild needs it")
     else:
-        say.say("next: repro-env check" if shown.environment.image == "in the store" else "next: repro-env rebuild")
-
-
-def _chosen(only: list[str], sections: Mapping[str, Callable[..., Any]]) -> list[str]:
-    for name in only:
-        if name not in sections:
-            raise UsageError("is no section", where=f"--only {name}", hint=f"there are {', '.join(sections)}")
-    return [name for name in sections if not only or name in only]
+        messages.say("next: repro-env check" if shown.image == "in the store" else "next: repro-env rebuild")

@@ -1,4 +1,4 @@
-"""`repro-env store`: usage, gc, verify."""
+"""`repro-env store`: the commands usage, gc and verify."""
 
 from __future__ import annotations
 
@@ -8,183 +8,143 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import say
-from repro_env.cli.options import JsonOption
-from repro_env.model.errors import UsageError
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import DryRunOption, JsonOption, value
+from repro_env.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from repro_env.flows.store import Collected, Usage, Verified
+    from repro_env.api.store import Collected
 
 KEEP_DAYS = 30.0
 _WORDS = {
     "blob": "wheels and archives",
-    "bytecode": "bytecode",
-    "damaged": "damaged, still in a run",
+    "damaged": "damaged, used by a run",
     "fact": "facts",
     "image": "images",
     "layer": "layers and source trees",
-    "links": "trees of links",
-    "spec": "specs from files or registries",
+    "links": "link trees",
+    "spec": "specs from bundle files or registries",
 }
+"""Kind of an entry -> its name in tables."""
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 
 
 def add(app: typer.Typer) -> None:
-    below = typer.Typer(help=commands.COMMANDS["store"], no_args_is_help=True)
-    below.command(name="usage", help="What lies in the store, by kind and by image.")(usage)
-    below.command(name="gc", help="Remove what was not used for long. What a run or a build uses stays.")(gc)
-    below.command(name="verify", help="Read every byte of the store, and name what is damaged.")(verify)
-    app.add_typer(below, name="store")
+    group = typer.Typer(help=commands.COMMANDS["store"], no_args_is_help=True)
+    group.command(name="usage", help="Show the disk usage of the store, by kind and by image.")(usage)
+    group.command(name="gc", help="Remove entries that were not used recently. Entries that a run or build uses are kept.")(gc)
+    group.command(name="verify", help="Read the complete store, and list damaged files. Exit code 1 if a file is damaged.")(
+        verify
+    )
+    app.add_typer(group, name="store")
 
 
 def usage(json: JsonOption = False) -> None:
-    from repro_env.flows import store as story
+    from repro_env.api import store as use_case
     from repro_env.store.store import Store
 
-    found = story.usage(Store.open())
+    result = use_case.measure(Store.open())
     if json:
-        say.json_result(_usage_facts(found))
+        messages.json_result(result)
         return
-    say.result(f"{found.root}  {say.size(found.size)}")
-    rows = [(_WORDS[kind], f"{count:,}", say.size(size)) for kind, (count, size) in sorted(found.kinds.items())]
-    say.result(say.table([*rows, ("hashes, marks, locks", "", say.size(found.other))], header=("KIND", "COUNT", "SIZE")))
-    if found.images:
+    messages.result(f"{result.root}  {messages.size(result.size)}")
+    rows = [(_WORDS[kind], f"{count:,}", messages.size(size)) for kind, (count, size) in sorted(result.kinds.items())]
+    messages.result(messages.table([*rows, ("other files", "", messages.size(result.other))], header=("KIND", "COUNT", "SIZE")))
+    if result.images:
         images = [
             (
-                one.image_id.removeprefix("sha256:")[:12],
-                _when(one.used),
-                f"{one.layers}",
-                say.size(one.own),
-                say.size(one.shared),
-                "running" if one.running else "",
+                image.image_id.removeprefix("sha256:")[:12],
+                _format_time(image.used),
+                f"{image.layers}",
+                messages.size(image.own),
+                messages.size(image.shared),
+                "running" if image.running else "",
             )
-            for one in found.images
+            for image in result.images
         ]
-        say.result("")
-        say.result(say.table(images, header=("IMAGE", "LAST USED (UTC)", "LAYERS", "OWN", "SHARED", "")))
-    say.say("next: repro-env store gc --dry-run")
+        messages.result("")
+        messages.result(messages.table(images, header=("IMAGE", "LAST USED (UTC)", "LAYERS", "OWN", "SHARED", "")))
+    messages.say("next: repro-env store gc --dry-run")
 
 
 def gc(
     keep_days: Annotated[
         float | None,
-        typer.Option(
-            help=f"Remove what was not used for so many days. Default: {KEEP_DAYS:.0f}, or none with --max-size.",
-            metavar="DAYS",
+        value(
+            "DAYS",
+            f"Remove entries that were not used for this number of days. Default: {KEEP_DAYS:.0f}; with --max-size, no limit.",
             min=0,
-            show_default=False,
         ),
     ] = None,
     max_size: Annotated[
         str | None,
-        typer.Option(
-            help="Remove the least recently used until the store is no larger: 20GB, 500MB, 1.5TiB.",
-            metavar="SIZE",
-            show_default=False,
+        value(
+            "SIZE", "Remove the least recently used entries until the store has at most this size, for example 20GB or 1.5TiB."
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and change nothing.")] = False,
+    dry_run: DryRunOption = False,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.flows import store as story
+    from repro_env.api import store as use_case
     from repro_env.store.store import Store
 
-    most = None if max_size is None else parsed(max_size)
+    most = None if max_size is None else parse_size(max_size)
     days = KEEP_DAYS if keep_days is None and most is None else keep_days
-    done = story.collect(Store.open(), keep_days=days, max_size=most, dry_run=dry_run, tell=say.say)
+    result = use_case.collect(Store.open(), keep_days=days, max_size=most, dry_run=dry_run, tell=messages.say)
     if json:
-        say.json_result(_collected_facts(done))
+        messages.json_result(result)
         return
-    for line in _collected(done, most):
-        say.result(line)
-    say.say("next: repro-env store gc" if dry_run else "next: repro-env store usage")
+    for line in _gc_lines(result, most):
+        messages.result(line)
+    messages.say("next: repro-env store gc" if dry_run else "next: repro-env store usage")
 
 
 def verify(
     repair: Annotated[
-        bool, typer.Option("--repair", help="Remove what is damaged: the next command that needs it fetches or makes it again.")
+        bool, typer.Option("--repair", help="Remove damaged files. Later commands download or build them again.")
     ] = False,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.flows import store as story
+    from repro_env.api import store as use_case
     from repro_env.store.store import Store
 
-    done = story.verify(Store.open(), repair=repair, tell=say.say)
+    result = use_case.verify(Store.open(), repair=repair, tell=messages.say)
     if json:
-        say.json_result(_verified_facts(done))
+        messages.json_result(result)
     else:
-        for one in done.damaged:
-            say.result(f"damaged  {one.kind:<8}  {one.name}")
-        say.result(f"{done.checked:,} read, {len(done.damaged)} damaged" + (", removed" if done.damaged and repair else ""))
-        if done.damaged:
-            say.say("next: repro-env rebuild" if repair else "next: repro-env store verify --repair")
-    raise typer.Exit(1 if done.damaged and not repair else 0)
+        for entry in result.damaged:
+            messages.result(f"damaged  {entry.kind:<8}  {entry.name}")
+        removed = " and removed" if result.damaged and repair else ""
+        messages.result(f"{result.checked:,} entries read, {len(result.damaged)} damaged{removed}")
+        if result.damaged:
+            messages.say("next: repro-env rebuild" if repair else "next: repro-env store verify --repair")
+    raise typer.Exit(1 if result.damaged and not repair else 0)
 
 
-def parsed(text: str, option: str = "--max-size") -> int:
-    """Bytes. Raises `UsageError`."""
-    found = _SIZE.fullmatch(text.strip())
-    if found is None:
-        raise UsageError("is no size", where=f"{option} {text}", hint="say 20GB, 500MB or 1.5TiB")
-    number, unit, binary = found.groups()
+def parse_size(text: str, option: str = "--max-size") -> int:
+    """The number of bytes. Raises `UsageError`."""
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise UsageError(f'{option} must be a size (got "{text}")', hint="for example: 20GB, 500MB or 1.5TiB")
+    number, unit, binary = match.groups()
     return int(float(number) * (1024 if binary else 1000) ** " kmgt".index(unit.lower() or " "))
 
 
-def _collected(done: Collected, most: int | None) -> list[str]:
+def _gc_lines(result: Collected, most: int | None) -> list[str]:
     counts: dict[str, tuple[int, int]] = {}
-    for one in done.things:
-        count, size = counts.get(one.kind, (0, 0))
-        counts[one.kind] = (count + 1, size + one.size)
-    verb = "would remove" if done.dry_run else "removed"
-    lines = [f"{verb}  {_WORDS[kind]}: {count:,}, {say.size(size)}" for kind, (count, size) in sorted(counts.items())]
-    left = done.before - done.freed
-    lines.append(f"{say.size(done.freed)} of {say.size(done.before)}" if lines else "nothing to remove")
-    if most is not None and left > most:
-        lines.append(f"{say.size(left)} are left: in use, the source of a recorded run, or facts")
+    for entry in result.things:
+        count, size = counts.get(entry.kind, (0, 0))
+        counts[entry.kind] = (count + 1, size + entry.size)
+    verb = "would remove" if result.dry_run else "removed"
+    lines = [f"{verb}  {_WORDS[kind]}: {count:,}, {messages.size(size)}" for kind, (count, size) in sorted(counts.items())]
+    remaining = result.before - result.freed
+    lines.append(f"{messages.size(result.freed)} of {messages.size(result.before)}" if lines else "nothing to remove")
+    if most is not None and remaining > most:
+        lines.append(f"{messages.size(remaining)} cannot be removed: entries in use, sources of recorded runs, and facts")
     return lines
 
 
-def _usage_facts(found: Usage) -> dict[str, object]:
-    """The object that `--json` prints; its keys are a contract."""
-    return {
-        "root": found.root,
-        "size": found.size,
-        "kinds": {kind: {"count": count, "size": size} for kind, (count, size) in found.kinds.items()},
-        "other": found.other,
-        "unbound": found.unbound,
-        "images": [
-            {
-                "image_id": one.image_id,
-                "spec_digest": one.spec or None,
-                "used": _when(one.used).replace(" ", "T") + "Z",
-                "layers": one.layers,
-                "own": one.own,
-                "shared": one.shared,
-                "running": one.running,
-            }
-            for one in found.images
-        ],
-    }
-
-
-def _collected_facts(done: Collected) -> dict[str, object]:
-    return {
-        "dry_run": done.dry_run,
-        "before": done.before,
-        "freed": done.freed,
-        "things": [{"kind": one.kind, "name": one.name, "size": one.size} for one in done.things],
-    }
-
-
-def _verified_facts(done: Verified) -> dict[str, object]:
-    return {
-        "checked": done.checked,
-        "damaged": [{"kind": one.kind, "name": one.name, "size": one.size} for one in done.damaged],
-        "repaired": done.repaired,
-    }
-
-
-def _when(seconds: float) -> str:
+def _format_time(seconds: float) -> str:
     from datetime import datetime, timezone
 
     return datetime.fromtimestamp(seconds, timezone.utc).strftime("%Y-%m-%d %H:%M:%S")

@@ -1,47 +1,84 @@
-"""`repro-env verify`: run a recorded run again and compare, with the level of sameness."""
+"""`repro-env verify`: run a recorded run again and compare the outputs."""
 
 from __future__ import annotations
 
 import os
+import shlex
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from repro_env.cli import app as commands
-from repro_env.cli import say
-from repro_env.cli.options import JsonOption, RunsOption, again
-from repro_env.model.errors import UsageError
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.options import (
+    AllOption,
+    EnvFileOption,
+    EnvOption,
+    JsonOption,
+    NetworkOption,
+    RunArgument,
+    RunsOption,
+    check_source,
+    parse_path,
+    runs_option,
+    value,
+)
+from repro_env.schema.errors import UsageError
+from repro_env.schema.run import RunnerName
 
 if TYPE_CHECKING:
-    from repro_env.cli.page import Page
-    from repro_env.flows.verify import Verified
-    from repro_env.verify.outputs import File
-    from repro_env.verify.verdict import Verdict
+    from repro_env.api.verify import Verified
+    from repro_env.cli.ui.page import Page
+    from repro_env.compare.outputs.comparison import File
+    from repro_env.compare.outputs.ignorefile import Accepted
+    from repro_env.compare.outputs.verdict import Verdict
 
 _HELP = """\
-Run a recorded run again, from its own spec, code, data and seed, and compare the outputs.
+Run a recorded run again with its own spec, code, data and seed, and compare the outputs.
 
 \b
   repro-env verify latest
-  repro-env verify 1f2e3d4c --result 'metrics/*' --ignore '*.png'
+  repro-env verify 1f2e3d4c --ignore 'metrics.json:train_runtime' --ignore 'train.log:took {} s'
+  repro-env verify --accept
 
-The levels: bitwise (every bit of every result), numeric (rounding: tensors within a relative L2 distance of 0.01, numbers
-in text within 0.001), different. Statistical is never claimed from one run. The level to expect on this machine is printed
-before the run starts. What the command prints is shown with --verbose only. A run that left no results is not run again.
+The levels:
 
-Outputs are results, logs (*.log, TensorBoard's event files ...) or volatile (W&B's own files, profiles ...). Only results
-decide; logs are compared and reported. In text, dates, times, durations, hosts, PIDs and random names are ignored unless the
-file is named with --result; what was ignored is reported. Files of tensors (.safetensors, .pt, .pth, .ckpt, .npz, .npy, .pkl,
-joblib's) are compared tensor by tensor, SQLite databases (MLflow's and Optuna's among them) row by row, in the sandbox; no
-code in them is run.
+\b
+  bitwise           every byte of every result is equal
+  equal except for  every difference has a reason, and is shown with it
+  numeric           only rounding differs: tensors within a relative L2 distance of 0.01, numbers in text within 0.001
+  different         anything else, such as a result that is missing or new
 
-Directories given with --checkpoints are not touched: the new run works on private copies of their content before the run.
+A difference has a reason in three cases: each value is evidence of its own run (a time between its start and end, its run ID,
+directory or host name, a random ID that it drew), a known library writes the field, or you accept the difference with --ignore.
+Durations and speeds are different until you accept them. The expected level is printed before the run starts.
 
-Exit code 0: every result has the expected level. 1: some have not, or nothing was compared. 128 + N: ended by signal N.
+\b
+  --ignore FILE                 ignore the file: a path, a name, a directory or a pattern
+  --ignore FILE:KEY             ignore a JSON key at any depth, a dotted path (log_history.*.runtime), a CSV column
+  --ignore FILE:TABLE.COLUMN    ignore an SQLite column
+  --ignore 'FILE:took {} s'     ignore a part of a line of text; {} stands for one word
+  --ignore 'FILE:*'             ignore every value of the file
+
+Write a colon in FILE as `\\:`. The same texts are read from the lines of `repro-env.ignore` in the project. --accept
+adds a line for each difference. Review the lines, and verify again.
+
+All output files are results. The printed output (console) is compared too, but affects the verdict only if you name it with
+--result. Tensors and databases are read in a sandbox; code in them is never run.
+
+Directories given with --checkpoints are not changed. The new run gets private copies of their content from before the
+recorded run. The verdict is kept in `verified/` in the run's directory.
+
+Exit code 0: every result has the expected level. 1: some results do not, or nothing was compared. 128 + N: signal N ended the
+command.
 """
 _SHOWN = 10
-"""Files of one kind, unless all are asked for."""
+"""Files of one kind, and texts for --ignore, that are shown without --all."""
+_IGNORED = 50
+"""Lines of ignored differences that are shown without --all."""
 
 
 def add(app: typer.Typer) -> None:
@@ -49,176 +86,227 @@ def add(app: typer.Typer) -> None:
 
 
 def command(
-    run: Annotated[str, typer.Argument(help="A short id, the beginning of one, or `latest`.", metavar="RUN")] = "latest",
+    run: RunArgument = "latest",
     result: Annotated[
         list[str] | None,
-        typer.Option(help="Outputs to compare exactly as results: a path, a name, a directory or a pattern.", metavar="GLOB"),
-    ] = None,
-    ignore: Annotated[list[str] | None, typer.Option(help="Outputs to leave out of the verdict.", metavar="GLOB")] = None,
-    env: Annotated[
-        list[str] | None, typer.Option(help="Give a variable of the run again; records hold no values.", metavar="NAME[=VALUE]")
-    ] = None,
-    env_file: Annotated[
-        Path | None,
-        typer.Option("--env-file", help="Set variables from lines of NAME=VALUE.", metavar="FILE", show_default=False),
-    ] = None,
-    data: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Name where data of the run are now, or data that a run on the host did not record. Repeatable.",
-            metavar="SRC[:DST]",
+        value(
+            "GLOB",
+            "Compare these outputs strictly: accept only differences that --ignore names. A path, a name or a pattern, for "
+            "example console.log. Repeatable.",
         ),
     ] = None,
-    network: Annotated[bool, typer.Option("--network", help="Give the run the network again.")] = False,
+    ignore: Annotated[
+        list[str] | None,
+        value("FILE[:PLACE]", "Accept differences in this file, or in this field of it. Repeatable."),
+    ] = None,
+    accept: Annotated[
+        bool, typer.Option("--accept", help="Accept all differences: add their --ignore texts to repro-env.ignore.")
+    ] = False,
+    env: EnvOption = None,
+    env_file: EnvFileOption = None,
+    data: Annotated[
+        list[str] | None,
+        value("SRC[:DST]", "Mount SRC at DST in place of the recorded data, or in addition for a run on the host. Repeatable."),
+    ] = None,
+    network: NetworkOption = False,
     spec: Annotated[
         str | None,
-        typer.Option(
-            help="The spec of the run. Default: search beside the runs, from here upwards, in the store, in git.",
-            metavar="SPEC",
-            show_default=False,
+        value(
+            "SPEC",
+            "Use this spec of the run. Default: search next to the runs, in this directory and its parents, in the store and "
+            "in Git's history.",
         ),
     ] = None,
     source: Annotated[
         Path | None,
-        typer.Option(
-            help="Where the code of the run is now: a directory that has the recorded files, or a clone whose history has them. "
-            "Other code is refused. Default: search in the store, beside the spec and in git.",
-            metavar="DIR",
-            show_default=False,
+        value(
+            "DIR",
+            "Take the code of the run from this directory, which has the recorded files now or in its Git history. "
+            "Default: search in the store, next to the spec and in Git's history.",
+            parser=parse_path,
         ),
     ] = None,
     runner: Annotated[
-        str | None,
-        typer.Option(
-            help="Run it with embedded, docker or host (the live environment, in a private copy of the source). "
-            "Default: the recorded runner; the image for a run on the host.",
-            metavar="NAME",
-            show_default=False,
+        RunnerName | None,
+        value(
+            "NAME",
+            "Use the runner embedded, docker or host (the live environment, with a private copy of the source). "
+            "Default: the recorded runner, but embedded for a run on the host.",
         ),
     ] = None,
-    keep: Annotated[bool, typer.Option("--keep", help="Keep the new run.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="Show every file.")] = False,
+    keep: Annotated[bool, typer.Option("--keep", help="Keep the new run with its outputs. Default: remove it.")] = False,
+    all_: AllOption = False,
     runs: RunsOption = None,
     json: JsonOption = False,
 ) -> None:
-    from repro_env.cli.exec import Marked, mount, runner_of, variable
-    from repro_env.flows.results import Globs
-    from repro_env.flows.verify import Wanted, verify
+    from repro_env.api.verify import VerifyRequest, verify
+    from repro_env.cli.exec import Prefixed, parse_mount, parse_variable
+    from repro_env.cli.ui.page import Page
+    from repro_env.compare.outputs.ignore import parse
+    from repro_env.compare.outputs.results import Globs
     from repro_env.store.store import Store
 
-    if source is not None and not source.is_dir():
-        raise UsageError("is not a directory", where=f"--source {source}", hint="name the directory that has the code of the run")
-    wanted = Wanted(
+    request = VerifyRequest(
         word=run,
         here=Path.cwd(),
         environ=dict(os.environ),
-        runs=None if runs is None else runs.absolute(),
+        runs=runs,
         spec=spec,
-        source=None if source is None else source.resolve(),
-        globs=Globs(results=tuple(result or ()), ignored=tuple(ignore or ())),
-        env=tuple(variable(text) for text in env or ()),
-        env_file=None if env_file is None else env_file.absolute(),
-        data=tuple(mount(text, "--data") for text in data or ()),
+        source=check_source(source),
+        globs=Globs(results=tuple(result or ()), ignored=tuple(parse(text) for text in ignore or ())),
+        env=tuple(parse_variable(text) for text in env or ()),
+        env_file=env_file,
+        data=tuple(parse_mount(text, "--data") for text in data or ()),
         network=network,
-        runner=None if runner is None else runner_of(runner),
+        runner=runner,
         keep=keep,
-        output=say.Screen.level == "verbose",
+        output=messages.Screen.level == "verbose",
     )
-    done = verify(wanted, store=Store.open(), tell=Marked())
+    verification = verify(request, store=Store.open(), tell=Prefixed())
+    accepted = _accept(verification) if accept else None
     if json:
-        say.json_result(facts(done))
+        messages.json_result({**facts(verification), "accepted": [added.text for added in accepted.added] if accepted else []})
     else:
-        from repro_env.cli.page import Page
-
-        page = Page.of_stdout(most=None if all_ else _SHOWN)
-        show(page, done)
+        page = Page.of_stdout(most=None if all_ or accept else _SHOWN)
+        show(page, verification)
+        if accepted is not None:
+            _show_accepted(page, accepted)
         page.print()
-    if done.folder is None and done.verdict.files and not done.verdict.same:
-        say.say("the outputs of the new run were removed; --keep keeps them")
+    _keep(verification, complete=all_)
+    if verification.folder is None and verification.verdict.files and not verification.verdict.same:
+        messages.say("the outputs of the new run were removed; use --keep to keep them")
     if not json:
-        say.say(f"next: repro-env runs {after(done)}{again(runs)}")
-    raise typer.Exit(128 + done.stopped if done.stopped else 0 if done.verdict.same else 1)
+        messages.say(f"next: repro-env runs {next_command(verification)}{runs_option(runs)}")
+    raise typer.Exit(128 + verification.stopped if verification.stopped else 0 if verification.verdict.same else 1)
 
 
-def after(done: Verified) -> str:
-    """What to do next, after `repro-env runs`."""
-    if done.folder is None:
-        return f"show {done.run.short}"
-    return f"compare {done.run.short} {done.folder.name.rpartition('-')[2]}"
+def _accept(result: Verified) -> Accepted | None:
+    from repro_env.compare.outputs import ignorefile
+
+    if result.verdict.same:
+        return None
+    if result.project is None:
+        raise UsageError("nothing was compared, so --accept has no effect", hint=result.verdict.sentence)
+    return ignorefile.accept(result.project, result.verdict.files, result.problem)
 
 
-def facts(done: Verified) -> dict[str, object]:
-    """The object that `--json` prints; its keys are a contract."""
-    found = done.verdict
+def _keep(result: Verified, *, complete: bool) -> None:
+    """Write the verdict to the directory of the run. If that fails, print a warning."""
+    from repro_env.cli.ui.page import Page
+    from repro_env.runs.records import verdicts
+    from repro_env.schema.errors import ReproEnvError
+
+    if result.verdict.level is None:
+        return
+    page = Page(most=None if complete else _SHOWN)
+    show(page, result)
+    try:
+        messages.say.detail(f"the verdict is kept in {verdicts.write(result.run.folder, facts(result), page.lines)}")
+    except ReproEnvError as error:
+        messages.say.warn(f"note: the verdict was not kept: {error}")
+
+
+def next_command(result: Verified) -> str:
+    """The next command, without `repro-env runs`."""
+    if result.folder is None:
+        return f"show {result.run.short}"
+    return f"compare {result.run.short} {result.folder.name.rpartition('-')[2]}"
+
+
+def facts(result: Verified) -> dict[str, object]:
+    """The object that `--json` prints and that is kept with the run. Its keys are stable."""
+    verdict = result.verdict
+    results = [file for file in verdict.files if file.kind == "result"]
     return {
-        "run": done.run.start.id,
-        "folder": str(done.run.folder),
-        "same": found.same,
-        "level": found.level,
-        "promised": found.promise.level,
-        "promise": found.promise.sentence,
-        "sentence": found.sentence,
-        "first_step": found.first,
-        "causes": list(found.causes),
-        "files": list(found.files),
-        "kept": None if done.folder is None else str(done.folder),
+        "run": result.run.start.id,
+        "folder": str(result.run.folder),
+        "same": verdict.same,
+        "level": verdict.level,
+        "promised": verdict.promise.level,
+        "promise": verdict.promise.sentence,
+        "sentence": verdict.sentence,
+        "ignored": sum(file.ignored_count for file in results),
+        "reasons": dict(_reasons(results)),
+        "accept": _texts(verdict),
+        "first_step": verdict.first,
+        "causes": list(verdict.causes),
+        "files": list(verdict.files),
+        "kept": None if result.folder is None else str(result.folder),
     }
 
 
-def show(page: Page, done: Verified) -> None:
-    found = done.verdict
-    page.row("run", f"{done.run.short} ({done.run.folder})", indent=0)
-    page.row("expected", found.promise.sentence.partition(" ")[2], indent=0)
-    if done.folder is not None:
-        page.row("new run", str(done.folder), indent=0)
-    word, _, about = found.sentence.partition(": ")
-    page.verdict(word, about, "green" if found.same else "red")
-    page.row("first step", found.first, indent=0)
-    if found.causes and not (found.same and found.level == "bitwise"):
-        page.heading("what was in force in one run alone")
-        page.table([(one,) for one in found.causes], "--all shows them")
-    _files(page, found)
+def show(page: Page, result: Verified) -> None:
+    verdict = result.verdict
+    word, _, about = verdict.sentence.partition(": ")
+    page.verdict(word, about, "green" if verdict.same else "red")
+    page.row("run", f"{result.run.short} ({result.run.folder})", indent=0)
+    page.row("expected", verdict.promise.sentence.partition(" ")[2], indent=0)
+    if result.folder is not None:
+        page.row("new run", str(result.folder), indent=0)
+    page.row("first step", verdict.first, indent=0)
+    if verdict.causes and not (verdict.same and verdict.level == "bitwise"):
+        page.heading("settings that differ")
+        page.table([(cause,) for cause in verdict.causes])
+    _ignored(page, [file for file in verdict.files if file.kind != "console" or page.complete])
+    _files(page, "results", [file for file in verdict.files if file.kind == "result"])
+    _files(page, "console (does not affect the verdict)", [file for file in verdict.files if file.kind == "console"])
+    texts = [] if verdict.same else _texts(verdict)
+    if texts:
+        page.heading("to accept the differences", "use these options, or verify --accept for all of them")
+        page.table([(f"--ignore {shlex.quote(text)}",) for text in texts])
 
 
-def _files(page: Page, found: Verdict) -> None:
-    for title, kind in (("results", "result"), ("logs", "log"), ("volatile, which do not count", "volatile")):
-        mine = [one for one in found.files if one.kind == kind]
-        if not mine:
-            continue
-        moved = [one for one in mine if _moved(one)]
-        equal = [one for one in mine if one.level == "bitwise" and not one.apart] + ([] if page.whole else moved)
-        good = sum(one.level == "bitwise" for one in mine)
-        page.heading(
-            title, f"{good:,} of {len(mine):,} the same" if kind != "volatile" else f"{len(mine):,} file{'s' * (len(mine) != 1)}"
-        )
-        shown = [] if kind == "volatile" else [one for one in mine if one not in equal]
-        # Lines of a log, such as widths of progress bars, are news only where results differ too.
-        brief = kind == "log" and found.same and not page.whole
-        for one in shown if page.whole else shown[:_SHOWN]:
-            _file(page, one, brief=brief)
-        if len(shown) > _SHOWN and not page.whole:
-            page.text(f"and {len(shown) - _SHOWN:,} more (--all shows them)")
-        if kind != "volatile" and moved and not page.whole:
-            one = moved[0]
-            page.text(f"{len(moved):,} bitwise under another path, as {one.path} -> {one.now} (--all shows them)")
+def _texts(verdict: Verdict) -> list[str]:
+    """The texts for --ignore that accept the differences of results, sorted."""
+    return sorted({accept.text for file in verdict.files if file.kind == "result" for accept in file.accept})
 
 
-def _moved(one: File) -> bool:
-    """Whether nothing about it is another but its path."""
-    from repro_env.verify.compared import renamed
+def _reasons(files: Iterable[File]) -> list[tuple[str, int]]:
+    """The reasons for ignored differences with their counts, the largest count first."""
+    counts = Counter(ignored.reason for file in files for ignored in file.ignored)
+    more = sum(file.ignored_count - len(file.ignored) for file in files)
+    return [*sorted(counts.items(), key=lambda item: (-item[1], item[0])), *([("not listed", more)] if more else [])]
 
-    return one.level == "bitwise" and one.path != one.now and one.apart == renamed(one.path, one.now)
 
-
-def _file(page: Page, one: File, *, brief: bool) -> None:
-    level = one.level or "not compared"
-    brief = brief and bool(one.shown)
-    page.text(f"{one.path or one.now}  {level}" + (f": {one.why}" if one.why else "") + " (--all shows them)" * brief)
-    if brief:
+def _ignored(page: Page, files: Sequence[File]) -> None:
+    """Add the ignored differences to the page, by file, with their reasons."""
+    excluded = [file for file in files if file.left_out]
+    count = sum(file.ignored_count for file in files)
+    if not count and not excluded:
         return
-    for line in one.shown:
-        page.text(line, indent=6)
-    for line in one.apart if page.whole else one.apart[:3]:
-        page.text(f"apart: {line}", indent=6)
-    if len(one.apart) > 3 and not page.whole:
-        page.text(f"apart: and {len(one.apart) - 3:,} more", indent=6)
+    parts = [f"{number:,} {reason}" for reason, number in _reasons(files)]
+    parts += [f"{len(excluded):,} complete file{'s' * (len(excluded) != 1)}"] if excluded else []
+    page.heading("ignored", ", ".join(parts))
+    lines: list[tuple[int, str]] = []
+    for file in files:
+        if file.left_out:
+            lines.append((2, f"{file.name}  the complete file: {file.why}"))
+        elif file.ignored:
+            lines.append((2, file.path if file.path == file.now else f"{file.path} -> {file.now}"))
+            for ignored in file.ignored:
+                place = f"{ignored.place}: " if ignored.place else ""
+                lines.append((6, f"{place}{ignored.then} -> {ignored.now} ({ignored.reason})"))
+    for indent, line in lines if page.complete else lines[:_IGNORED]:
+        page.text(line, indent=indent)
+    page.count(0 if page.complete else len(lines) - _IGNORED)
+
+
+def _files(page: Page, title: str, files: Sequence[File]) -> None:
+    if not files:
+        return
+    differing = [file for file in files if not file.equal]
+    page.heading(title, f"{len(files) - len(differing):,} of {len(files):,} the same")
+    for file in differing if page.complete else differing[:_SHOWN]:
+        page.text(f"{file.name}  {file.level or 'not compared'}" + (f": {file.why}" if file.why else ""))
+        for line in file.shown if file.kind == "result" or page.complete else ():
+            page.text(line, indent=6)
+    page.count(0 if page.complete else len(differing) - _SHOWN)
+
+
+def _show_accepted(page: Page, accepted: Accepted) -> None:
+    if accepted.refused:
+        page.heading("nothing was accepted", "these differences cannot be accepted by field")
+        page.table([(line,) for line in accepted.refused])
+        return
+    page.heading("accepted", f"{len(accepted.added):,} lines were written to {accepted.path}; run verify again")
+    page.table([(added.text, f"{added.then} -> {added.now}") for added in accepted.added])

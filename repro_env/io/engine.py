@@ -1,66 +1,57 @@
-"""The one door to container engines: Docker, or Podman through its compatible socket, by docker-py.
+"""Connect to container engines with docker-py: Docker, or Podman through its compatible socket.
 
-Whatever goes wrong on the way is one sentence: no socket, no permission, nothing that answers, an engine that dies
-in mid-talk, or what the engine itself says. docker-py is imported when an engine is opened, never before.
+Every failure becomes an `EngineError`: a missing socket, missing permissions, no answer, a lost connection, or an error
+that the engine reports. docker-py is imported when an engine is connected to, not before.
 """
 
 from __future__ import annotations
 
 import contextlib
-import errno
-import json
 import os
 import socket
-import ssl
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import msgspec
 
-from repro_env.model import redact
-from repro_env.model.errors import EngineError
+from repro_env.io.failures import chain, class_names
+from repro_env.schema import redact
+from repro_env.schema.errors import EngineError
 
 if TYPE_CHECKING:
     from docker import DockerClient
 
 DEFAULT = "unix:///var/run/docker.sock"
 ANSWER = 60.0
-"""Seconds that an engine may be silent while it is asked for something short."""
-MISSING = "no Docker or Podman engine answers there"
-_START = "start it (as root: systemctl start docker), or name another with DOCKER_HOST; the embedded runner and builder need none"
-_LOST = "see whether it still runs (docker info), and start again; what was begun there may have to be removed by hand"
+"""Seconds to wait for the answer to a short request."""
+MISSING = "no Docker or Podman engine answers at this address"
+_START = "start it (as root: systemctl start docker), or set DOCKER_HOST; the embedded runner needs no engine"
+_LOST = "check whether the engine still runs (docker info), then try again; unfinished containers may have to be removed by hand"
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """What an engine says of itself."""
+    """What an engine reports about itself."""
 
     product: str
     """`Docker` or `Podman`."""
     version: str
     api: str
-    """Version of the engine's API that is talked."""
+    """Version of the engine's API in use."""
     architecture: str
-    """As the OCI image spec names it; as the engine says it where that is unknown."""
+    """In the terms of the OCI image spec, or as reported by the engine if it is not a known one."""
     os: str
     """`linux`."""
-    elsewhere: str
-    """Why its files are not this machine's; empty when they are. A folder cannot be mounted into its containers then."""
+    remote_reason: str
+    """Why the engine does not share this machine's file system, or empty. A remote engine cannot mount local directories."""
     rootless: bool
-    """It runs as a plain user: uid 0 of its containers is that user."""
-    buildkit: bool
-    """Its build endpoint takes `version=2`."""
+    """The engine runs as an unprivileged user, and uid 0 in its containers is that user."""
     runtimes: tuple[str, ...]
-    """Names of its OCI runtimes, sorted: `nvidia` says that GPUs can be had where device requests cannot be tried."""
-    storage: str
-    """Its storage driver; images are compared by it, containers run on it."""
-    cgroups: str
-    """`1`, `2`, or empty when it does not say."""
+    """Sorted names of its OCI runtimes. `nvidia` shows that GPUs are available if device requests cannot be tested."""
 
 
 class Engine:
-    """An engine that answered. `client` is docker-py's; use it inside `talk`, so that a failure is a sentence."""
+    """A connected engine. Use docker-py's `client` inside `talk`, which translates its exceptions."""
 
     def __init__(self, client: DockerClient, address: str, facts: Facts) -> None:
         self.client = client
@@ -69,12 +60,12 @@ class Engine:
         self.facts = facts
 
     @contextlib.contextmanager
-    def talk(self, doing: str = "") -> Iterator[None]:
-        """Translates every failure of docker-py within. Raises `EngineError`; its `status` says whether the engine answered, and what.
+    def talk(self, action: str = "") -> Iterator[None]:
+        """Translate the exceptions of docker-py to `EngineError`; its `status` is the HTTP status of the engine's answer, or 0.
 
-        `doing` completes "the engine cannot …": `start the container`.
+        `action` completes "the engine cannot ...", for example `start the container`.
         """
-        with _translated(self.address, doing):
+        with _translated(self.address, action):
             yield
 
     def close(self) -> None:
@@ -88,232 +79,188 @@ class Engine:
         self.close()
 
 
-def opened(address: str = "", environ: Mapping[str, str] | None = None, *, timeout: float = ANSWER) -> Engine:
-    """The engine at an address (`unix:///…`, `tcp://…`), or the one that the user's Docker commands would reach.
+def connect(address: str = "", *, timeout: float = ANSWER) -> Engine:
+    """Connect to the engine at an address (`unix:///...`, `tcp://...`), or to the one that Docker's commands would use.
 
-    That is `DOCKER_HOST`, else the Docker context in force, else the default socket, else the user's own (rootless)
-    one. `timeout`: seconds of silence within a talk that mean that it does not answer. Raises `EngineError`.
+    That is the first of: `DOCKER_HOST`, the current Docker context, the default socket, the user's own (rootless) socket.
+    `timeout`: seconds to wait for each answer. Raises `EngineError`.
     """
-    environ = os.environ if environ is None else environ
-    where, tls = _address(address, environ)
+    with _translated(address or "the Docker configuration", "be found"):
+        where, tls = _address(address)
     shown = redact.url(where)
     if where.startswith("ssh://"):
         raise EngineError(
-            "is reached by ssh, which is not supported",
+            "engines cannot be reached by ssh",
             where=shown,
             hint="forward its socket: ssh -nNT -L /tmp/engine.sock:/var/run/docker.sock HOST, then DOCKER_HOST=unix:///tmp/engine.sock",
         )
-    with _translated(shown, "say what it is"):
-        _knock(where, timeout)
+    with _translated(shown, _IDENTIFY):
+        _check_socket(where, timeout)
         import docker
         from docker.constants import MINIMUM_DOCKER_API_VERSION
         from docker.errors import DockerException
 
-        def client(version: str) -> DockerClient:
+        def make_client(version: str) -> DockerClient:
             try:
                 return docker.DockerClient(base_url=where, version=version, timeout=timeout, tls=tls or False)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:  # it reads the user's settings, trusting them
+            except (ValueError, KeyError, TypeError, AttributeError) as error:  # docker-py does not check the user's settings
                 raise EngineError(
                     f"the Docker configuration cannot be read: {error}",
-                    where=environ.get("DOCKER_CONFIG") or "~/.docker",
-                    hint="mend config.json there, or name another folder with DOCKER_CONFIG",
+                    where=os.environ.get("DOCKER_CONFIG") or "~/.docker",
+                    hint="fix config.json there, or set DOCKER_CONFIG to another directory",
                 ) from None
 
-        with contextlib.closing(client(MINIMUM_DOCKER_API_VERSION)) as asking:  # docker-py's `auto` leaves a socket open
-            version = asking.api.version(api_version=False)
+        with contextlib.closing(make_client(MINIMUM_DOCKER_API_VERSION)) as client:  # docker-py's `auto` leaves a socket open
+            version = client.api.version(api_version=False)
             if not version.get("ApiVersion"):
-                raise DockerException("it does not say which version of the API it talks")
-            info = asking.info()
-        talking = client(str(version["ApiVersion"]))
-    found = facts(version, info, where=where, api=str(version["ApiVersion"]))
-    return Engine(talking, shown, found)
+                raise DockerException("the engine does not report its API version")
+            info = client.info()
+        api = str(version["ApiVersion"])
+        return Engine(make_client(api), shown, facts(version, info, where=where, api=api))
 
 
-def _knock(where: str, timeout: float) -> None:
-    """Raises `OSError` for a local socket that takes no connection: docker-py would leave its end of it open."""
+_IDENTIFY = "report its version"
+
+
+def _check_socket(where: str, timeout: float) -> None:
+    """Raise `OSError` if a local socket refuses connections: docker-py would leave its own socket open."""
     if where.startswith("unix://"):
         path = "/" + where.removeprefix("unix://").lstrip("/")
-        with socket.socket(socket.AF_UNIX) as talk:
-            talk.settimeout(timeout)
-            talk.connect(path)
+        with socket.socket(socket.AF_UNIX) as connection:
+            connection.settimeout(timeout)
+            connection.connect(path)
 
 
-def available(address: str = "", environ: Mapping[str, str] | None = None) -> bool:
-    """Whether an engine answers soon."""
+def available(address: str = "") -> bool:
+    """Whether an engine answers within 5 seconds."""
     try:
-        opened(address, environ, timeout=5).close()
+        connect(address, timeout=5).close()
     except EngineError:
         return False
     return True
 
 
-def podman(environ: Mapping[str, str] | None = None) -> str:
-    """The address of a Podman socket on this machine, the user's own first; empty when there is none."""
-    environ = os.environ if environ is None else environ
-    folders = [environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}", "/run"]
-    found = (f"{folder}/podman/podman.sock" for folder in folders)
-    return next((f"unix://{path}" for path in found if os.path.exists(path)), "")  # noqa: PTH110 - a plain string
+def podman() -> str:
+    """Return the address of this machine's Podman socket, the user's own if there is one; empty without a socket."""
+    paths = (f"{directory}/podman/podman.sock" for directory in (_user_directory(), "/run"))
+    return next((f"unix://{path}" for path in paths if os.path.exists(path)), "")  # noqa: PTH110 - a plain string
 
 
 def facts(version: Mapping[str, Any], info: Mapping[str, Any], *, where: str, api: str) -> Facts:
-    """What the engine's answers to `/version` and `/info` mean. `where`: the address that it was asked at."""
-    components = {str(one.get("Name", "")): one for one in version.get("Components") or ()}
-    product = "Podman" if any("podman" in name.lower() for name in components) else "Docker"
+    """Interpret the engine's answers to `/version` and `/info`. `where`: the address of the engine."""
+    components = [str(component.get("Name", "")).lower() for component in version.get("Components") or ()]
     machine = str(version.get("Arch") or info.get("Architecture") or "")
-    security = [str(one) for one in info.get("SecurityOptions") or ()]
     return Facts(
-        product=product,
+        product="Podman" if any("podman" in name for name in components) else "Docker",
         version=str(version.get("Version") or "unknown"),
         api=api,
         architecture={"x86_64": "amd64", "aarch64": "arm64"}.get(machine, machine),
         os=str(version.get("Os") or info.get("OSType") or ""),
-        elsewhere=_elsewhere(where, str(info.get("Name") or "")),
-        rootless=any("rootless" in one for one in security),
-        # Podman takes `version=2` and builds with its own builder, which has no such cache mounts or progress.
-        buildkit=product == "Docker" and _number(api) >= (1, 39),
+        remote_reason=_remote_reason(where, str(info.get("Name") or "")),
+        rootless=any("rootless" in str(option) for option in info.get("SecurityOptions") or ()),
         runtimes=tuple(sorted(info.get("Runtimes") or ())),
-        storage=str(info.get("Driver") or ""),
-        cgroups=str(info.get("CgroupVersion") or ""),
     )
 
 
-def _elsewhere(where: str, name: str) -> str:
+def _remote_reason(where: str, name: str) -> str:
     parts = urlsplit(where)
     if parts.scheme in ("tcp", "http", "https") and parts.hostname not in ("localhost", "127.0.0.1", "::1"):
-        return f"it is reached at {redact.url(where)}"
-    here = os.uname().nodename
-    if name and name != here:  # a forwarded socket, a virtual machine, or we are in a container ourselves
-        return f"it runs on {name}, and this is {here}"
+        return f"its address is {redact.url(where)}"
+    local_name = os.uname().nodename
+    if name and name != local_name:  # a forwarded socket, a virtual machine, or this process runs in a container
+        return f"it runs on {name}, not on this machine ({local_name})"
     return ""
 
 
-def _number(api: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in api.split(".") if part.isdigit())
+def _user_directory() -> str:
+    return os.environ.get("XDG_RUNTIME_DIR") or f"/run/user/{os.getuid()}"
 
 
-def _address(address: str, environ: Mapping[str, str]) -> tuple[str, Any]:
-    """Where to, and docker-py's TLS settings or None."""
-    if address:
-        return address, _tls(environ) if address.startswith("tcp://") else None
-    if given := environ.get("DOCKER_HOST"):
-        return given, _tls(environ)
-    chosen = environ.get("DOCKER_CONTEXT") or _current_context(environ)
-    if chosen and chosen != "default":
-        return _context(chosen)
-    if not os.path.exists(DEFAULT.removeprefix("unix://")):  # noqa: PTH110
-        own = f"{environ.get('XDG_RUNTIME_DIR') or f'/run/user/{os.getuid()}'}/docker.sock"
-        if os.path.exists(own):  # noqa: PTH110
-            return f"unix://{own}", None
-    return DEFAULT, None
-
-
-def _current_context(environ: Mapping[str, str]) -> str:
-    folder = environ.get("DOCKER_CONFIG") or f"{environ.get('HOME') or '/'}/.docker"
-    try:
-        found = json.loads(Path(folder, "config.json").read_bytes())
-        return str(found.get("currentContext") or "")
-    except (OSError, ValueError, AttributeError):
-        return ""
-
-
-def _context(name: str) -> tuple[str, Any]:
-    with _translated(f"the Docker context {name}", "be read"):
-        from docker.context import ContextAPI
-
-        found = ContextAPI.get_context(name)
-        if found is None or not found.Host:
-            raise EngineError("is not there", where=f"the Docker context {name}", hint="docker context ls; or set DOCKER_HOST")
-        return str(found.Host), found.TLSConfig
-
-
-def _tls(environ: Mapping[str, str]) -> Any:
-    """As Docker's own commands read the variables (docker-py, `kwargs_from_env`)."""
-    if not (environ.get("DOCKER_TLS_VERIFY") or environ.get("DOCKER_CERT_PATH")):
-        return None
+def _address(address: str) -> tuple[str, Any]:
+    """Return the address of the engine, and docker-py's TLS settings or None."""
+    from docker.context import ContextAPI
     from docker.utils import kwargs_from_env
 
-    return kwargs_from_env(environment=dict(environ)).get("tls")
+    if host := address or os.environ.get("DOCKER_HOST"):
+        return host, kwargs_from_env().get("tls")
+    name = os.environ.get("DOCKER_CONTEXT")
+    context = ContextAPI.get_context(name)
+    if context is None or not context.Host:
+        hint = "choose from the output of `docker context ls`, or set DOCKER_HOST"
+        raise EngineError("the Docker context does not exist", where=name or "the current context", hint=hint)
+    if context is not ContextAPI.DEFAULT_CONTEXT:
+        return str(context.Host), context.TLSConfig
+    rootless = f"{_user_directory()}/docker.sock"
+    is_rootless = not os.path.exists(DEFAULT.removeprefix("unix://")) and os.path.exists(rootless)  # noqa: PTH110
+    return f"unix://{rootless}" if is_rootless else DEFAULT, None
 
 
 @contextlib.contextmanager
-def _translated(where: str, doing: str) -> Iterator[None]:
+def _translated(where: str, action: str) -> Iterator[None]:
     try:
         yield
     except EngineError:
         raise
     except Exception as error:
-        found = explained(error, where, doing)
-        if found is None:
+        engine_error = translate(error, where, action)
+        if engine_error is None:
             raise
-        raise found from None
+        raise engine_error from None
 
 
-def explained(error: Exception, where: str, doing: str) -> EngineError | None:
-    """What an exception of docker-py means; None for one that is not its."""
-    from docker.errors import APIError, DockerException, TLSParameterError
+def translate(error: Exception, where: str, action: str) -> EngineError | None:
+    """Translate an exception that docker-py raised to an `EngineError`; None if it has nothing to do with the engine."""
+    from docker.errors import APIError, DockerException
 
     if isinstance(error, APIError):
-        said = " ".join(str(error.explanation or error).split())
-        what = f"the engine cannot {doing}: {said}" if doing else f"the engine says: {said}"
-        return EngineError(what, where=where, hint=_hint(said), status=int(error.status_code or 0))
-    foreign = type(error).__module__.split(".")[0]
-    if not isinstance(error, (DockerException, OSError)) and foreign not in ("urllib3", "http", "requests"):
+        message = " ".join(str(error.explanation or error).split())
+        what = f"the engine cannot {action}: {message}" if action else f"the engine reported an error: {message}"
+        return EngineError(what, where=where, hint=_hint(message), status=int(error.status_code or 0))
+    package = type(error).__module__.split(".")[0]
+    if not isinstance(error, (DockerException, OSError)) and package not in ("urllib3", "http", "requests"):
         return None
-    roots = list(_roots(error))
-    number = next((one.errno for one in roots if isinstance(one, OSError) and isinstance(one.errno, int)), 0)
-    kinds = {type(one).__name__ for one in roots}
+    number = next((cause.errno for cause in chain(error) if isinstance(cause, OSError) and isinstance(cause.errno, int)), 0)
+    kinds = class_names(error)
     text = " ".join(str(error).split())
-    first = not doing or doing == "say what it is"
-    if number == errno.ENOENT:
-        return EngineError(f"{MISSING}: there is no such socket", where=where, hint=_START)
-    if number in (errno.EACCES, errno.EPERM):
-        return EngineError(
-            "this user may not talk to the engine",
-            where=where,
-            hint="be a member of its group (docker), or use a rootless engine with DOCKER_HOST",
-        )
-    if first and number in (errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.ENOTSOCK):
-        return EngineError(f"{MISSING}: {os.strerror(number).lower()}", where=where, hint=_START)
-    if isinstance(error, TLSParameterError) or any(isinstance(one, ssl.SSLError) for one in roots) or "SSLError" in kinds:
-        return EngineError(f"TLS fails: {text}", where=where, hint="see DOCKER_CERT_PATH and DOCKER_TLS_VERIFY")
-    if kinds & {"ReadTimeout", "ReadTimeoutError", "ConnectTimeout", "ConnectTimeoutError", "TimeoutError"}:
-        return EngineError(
-            "the engine does not answer", where=where, hint="it hangs or is overloaded; restart it, and start again"
-        )
-    if "NameResolutionError" in kinds or "gaierror" in kinds:
-        return EngineError(f"{MISSING}: the name is not known", where=where, hint=_START)
-    if isinstance(error, DockerException) and not (kinds & _LINES):
-        return EngineError(
-            f"cannot be used: {text}", where=where, hint="see DOCKER_HOST, DOCKER_CONTEXT and the Docker configuration"
-        )
-    if first:
-        return EngineError(f"{MISSING}: {text}", where=where, hint=_START)
-    return EngineError(f"the engine went away while it was asked to {doing}", where=where, hint=_LOST)
+    for names, what, hint in _FAILURES:
+        if kinds & names:
+            return EngineError(what.format(text=text), where=where, hint=hint)
+    if isinstance(error, DockerException) and not (kinds & _BROKEN_CONNECTION):
+        hint = "check DOCKER_HOST, DOCKER_CONTEXT and the Docker configuration"
+        return EngineError(f"the engine cannot be used: {text}", where=where, hint=hint)
+    if action in ("", _IDENTIFY):
+        reason = os.strerror(number).lower() if number else text
+        return EngineError(f"{MISSING}: {reason}", where=where, hint=_START)
+    return EngineError(f"the connection was lost while the engine was asked to {action}", where=where, hint=_LOST)
 
 
-_LINES = {"ConnectionError", "ProtocolError", "RemoteDisconnected", "IncompleteRead", "ChunkedEncodingError", "MaxRetryError"}
-"""Exceptions, of several libraries, that mean a connection that broke."""
+_FAILURES = (
+    ({"FileNotFoundError"}, f"{MISSING}: the socket does not exist", _START),
+    ({"ConnectionRefusedError"}, f"{MISSING}: connection refused", _START),
+    (
+        {"PermissionError"},
+        "this user is not allowed to use the engine",
+        "add the user to the engine's group (docker), or set DOCKER_HOST to a rootless engine",
+    ),
+    (
+        {"SSLError", "TLSParameterError"},
+        "the TLS connection to the engine failed: {text}",
+        "check DOCKER_CERT_PATH and DOCKER_TLS_VERIFY",
+    ),
+    ({"gaierror", "NameResolutionError"}, f"{MISSING}: the host name cannot be resolved", _START),
+    ({"Timeout", "TimeoutError"}, "the engine does not answer", "it may hang or be overloaded; restart it, then try again"),
+)
+"""Names of exceptions and of their base classes, what happened, and what to do."""
+_BROKEN_CONNECTION = {"ConnectionError", "HTTPError", "HTTPException", "ChunkedEncodingError"}
+"""Names of the base classes, in several libraries, of the exceptions for a broken connection."""
 
 
-def _roots(error: BaseException) -> Iterator[BaseException]:
-    """The exception and all that it wraps, in any of the ways that HTTP libraries do."""
-    waiting: list[object] = [error]
-    seen: set[int] = set()
-    while waiting:
-        one = waiting.pop()
-        if not isinstance(one, BaseException) or id(one) in seen:
-            continue
-        seen.add(id(one))
-        yield one
-        waiting += [one.__cause__, one.__context__, getattr(one, "reason", None), *one.args]
-
-
-def _hint(said: str) -> str:
-    low = said.lower()
-    if "no space left" in low:
-        return "make room where the engine keeps its images (docker system df)"
-    if "could not select device driver" in low:
-        return "install the engine's GPU runtime (nvidia-container-toolkit), or leave --gpus out"
-    if "no such image" in low or "not found" in low:
+def _hint(message: str) -> str:
+    lower = message.lower()
+    if "no space left" in lower:
+        return "free some disk space where the engine keeps its images (docker system df)"
+    if "could not select device driver" in lower:
+        return "install the engine's GPU runtime (nvidia-container-toolkit), or omit --gpus"
+    if "no such image" in lower or "not found" in lower:
         return "load or pull the image first"
-    return "the sentence is the engine's own"
+    return "this message comes from the engine"

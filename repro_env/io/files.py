@@ -1,4 +1,4 @@
-"""Files: listing trees, reading without following links, writing at once or not at all, locks, free room."""
+"""List file trees, read files without following symlinks, write files atomically, lock files, and measure free disk space."""
 
 from __future__ import annotations
 
@@ -17,103 +17,66 @@ from typing import Literal, Protocol
 
 import msgspec
 
-from repro_env.model.errors import ArtifactError, CaptureError, DiskError
+from repro_env.schema.errors import ArtifactError, CaptureError, DiskError
 
 CHUNK = 1 << 20
 """Bytes per read."""
 Kind = Literal["file", "dir", "link", "other"]
 Key = tuple[int, int, int, int, int]
-"""(device, inode, size, mtime in ns, ctime in ns): while it stays, so does the content."""
+"""(device, inode, size, mtime in ns, ctime in ns). While the key stays the same, so does the content."""
 
 
 class Found(msgspec.Struct, frozen=True, gc=False):
-    """One path of a tree, as `lstat` shows it."""
+    """A path in a file tree, with the facts from `lstat`."""
 
     path: str
-    """Relative to the root that was walked, "/" between parts."""
+    """Relative to the root of the walk, with "/" between parts."""
     kind: Kind
     """`other`: a device, socket or pipe."""
     executable: bool
-    """The owner's executable bit, of a file."""
+    """Whether a file's owner may execute it."""
     size: int
-    """Bytes of a file, else 0."""
+    """Size of a file in bytes; 0 for other kinds."""
     target: str
-    """Of a symlink, as it is written; else empty."""
+    """Target of a symlink as written; empty for other kinds."""
     key: Key
 
 
-def never(path: str, is_dir: bool) -> bool:  # noqa: ARG001
-    """Skip nothing."""
+def _skip_nothing(path: str, is_dir: bool) -> bool:  # noqa: ARG001
     return False
 
 
-def walk(root: Path, *, skip: Callable[[str, bool], bool] = never) -> Iterator[Found]:
-    """Everything below `root`, each folder before what is in it, sorted by name within a folder.
+def walk(root: Path, *, skip: Callable[[str, bool], bool] = _skip_nothing) -> Iterator[Found]:
+    """Yield everything below `root`: each directory before its entries, and the entries sorted by name.
 
-    `skip(path, is_dir)` leaves a path out, and all below it; a symlink is never a folder. No file is opened
-    and no symlink followed (but `root` itself may be one). What vanishes meanwhile is not listed. Raises
-    `PermissionError` for a folder that cannot be read, `CaptureError` for a name that is not UTF-8 and not skipped.
+    If `skip(path, is_dir)` is true, the path and everything below it is omitted. Symlinks count as files, not directories.
+    No file is opened and no symlink followed, except for `root`. Paths that disappear during the walk are omitted.
+    Raises `PermissionError` for an unreadable directory, and `CaptureError` for a name that is not UTF-8.
     """
-    levels = [_level(root, "", -1, 0)]
-    try:
-        items, prefix, fd = levels[-1]
-        while True:
-            if not items:
-                _close(levels.pop())
-                if not levels:
-                    return
-                items, prefix, fd = levels[-1]
-                continue
-            item = items.pop()
-            path = prefix + item.name
-            is_dir = item.is_dir(follow_symlinks=False)
-            if skip(path, is_dir):
-                continue
-            if not (item.name.isascii() or _is_text(item.name)):
-                raise CaptureError("has a name that is not UTF-8", where=repr(os.fsencode(path)), hint="rename it")
-            try:
-                found = _found(path, item, fd)
-                below = _level(root, path, fd, len(levels)) if is_dir else None
-            except FileNotFoundError:
-                continue
-            if below is not None:
-                levels.append(below)
-                items, prefix, fd = below
-            yield found
-    finally:
-        for level in levels:
-            _close(level)
+    pending = _listing(str(root), "")
+    while pending:
+        path, item = pending.pop()
+        is_dir = item.is_dir(follow_symlinks=False)
+        if skip(path, is_dir):
+            continue
+        if not (item.name.isascii() or _is_text(item.name)):
+            raise CaptureError("this file name is not valid UTF-8", where=repr(os.fsencode(path)), hint="rename the file")
+        try:
+            entry = _entry(path, item)
+            if is_dir:
+                pending += _listing(item.path, f"{path}/")
+        except FileNotFoundError:
+            continue
+        yield entry
 
 
-_Level = tuple[list["os.DirEntry[str]"], str, int]
-"""A folder on the way down: what is left of it, the start of its paths, and the folder itself, open, or -1."""
-_HELD = 64
-"""Folders held open at most: what is in them the kernel need not look for from the root."""
+def _listing(directory: str, prefix: str) -> list[tuple[str, os.DirEntry[str]]]:
+    """Return the paths and entries of a directory, the last name first, so that `pop` returns them in order."""
+    with os.scandir(directory) as listing:
+        return [(prefix + item.name, item) for item in sorted(listing, key=_by_name, reverse=True)]
+
+
 _by_name = operator.attrgetter("name")
-
-
-def _level(root: Path, path: str, parent: int, depth: int) -> _Level:
-    full = f"{root}/{path}" if path else str(root)
-    fd = -1
-    try:
-        if depth < _HELD:
-            flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-            near = parent >= 0
-            fd = os.open(path.rpartition("/")[2] if near else full, flags, dir_fd=parent if near else None)
-        with os.scandir(full if fd < 0 else fd) as listing:
-            items = sorted(listing, key=_by_name, reverse=True)  # last first, so that `pop` gives them in order
-    except BaseException as error:
-        if fd >= 0:
-            os.close(fd)
-        if isinstance(error, OSError):
-            error.filename = full
-        raise
-    return items, f"{path}/" if path else "", fd
-
-
-def _close(level: _Level) -> None:
-    if level[2] >= 0:
-        os.close(level[2])
 
 
 def _is_text(name: str) -> bool:
@@ -124,55 +87,59 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _found(path: str, item: os.DirEntry[str], folder: int) -> Found:
+def _entry(path: str, item: os.DirEntry[str]) -> Found:
     facts = item.stat(follow_symlinks=False)
     size, mode = facts.st_size, facts.st_mode
-    key = (facts.st_dev, facts.st_ino, size, facts.st_mtime_ns, facts.st_ctime_ns)
+    key = _key(facts)
     kind = stat.S_IFMT(mode)
     if kind == stat.S_IFREG:
         return Found(path, "file", bool(mode & 0o100), size, "", key)
     if kind == stat.S_IFDIR:
         return Found(path, "dir", False, 0, "", key)
     if kind == stat.S_IFLNK:
-        target = os.readlink(item.path, dir_fd=folder if folder >= 0 else None)
+        target = os.readlink(item.path)  # noqa: PTH115 - a path object takes longer
         if not _is_text(target):
-            raise CaptureError("is a symlink whose target is not UTF-8", where=path, hint="remove it or point it elsewhere")
+            what = "the target of this symlink is not valid UTF-8"
+            raise CaptureError(what, where=path, hint="remove it, or change its target")
         return Found(path, "link", False, 0, target, key)
     return Found(path, "other", False, 0, "", key)
 
 
-def fingerprint(found: Iterable[Found]) -> str:
-    """Of a listing (hex): it stays while every path is what it was, and every file has the key that it had.
+def fingerprint(entries: Iterable[Found]) -> str:
+    """Return a digest (hex) of a listing. It changes with any path, kind, symlink target, executable bit or key of a file.
 
-    Folders count by their paths alone: bytecode that comes and goes in them changes their times.
+    The times of directories do not count, because bytecode that is written to them changes these.
     """
-    rows = [(one.path, one.executable, one.key) if one.kind == "file" else (one.path, one.kind, one.target) for one in found]
+    rows = [
+        (entry.path, entry.executable, entry.key) if entry.kind == "file" else (entry.path, entry.kind, entry.target)
+        for entry in entries
+    ]
     return hashlib.sha256(msgspec.msgpack.encode(rows)).hexdigest()
 
 
 def atomic_write(path: Path, data: bytes, *, flush: bool = True) -> None:
-    """Write a file at once or not at all: a reader, and a crash, see the old bytes or the new ones. Mode by the umask.
+    """Replace a file atomically: readers see either the old or the new content, even after a crash. The umask sets its mode.
 
-    Without `flush` the file may be torn after a power cut: only for what says itself whether it is whole.
+    Without `flush` the file may be incomplete after a power failure: use it only for content that readers can verify.
     """
     atomic_stream(path, (data,), len(data), flush=flush)
 
 
 def atomic_stream(path: Path, chunks: Iterable[bytes], size: int = 0, *, flush: bool = True) -> None:
-    """As `atomic_write`, of a file that is not held whole. `size`: bytes in all, for messages; 0 when not known.
+    """Replace a file atomically with the bytes of `chunks`. `size`: total bytes for error messages; 0 if unknown.
 
-    An exception of `chunks` passes through, and the old file stays. The temporary file has a fixed name, so that
-    the next write takes over what a killed one left.
+    If `chunks` raises an exception, the old file stays. The name of the temporary file is fixed, so that the next write
+    reuses the file of a process that was killed.
     """
     temporary = path.parent / f".{path.name[:200]}.tmp"
     with room(path.parent, size):
-        fd = _own(temporary)
+        fd = _open_locked(temporary)
         try:
             os.ftruncate(fd, 0)
             for chunk in chunks:
-                rest = memoryview(chunk)
-                while rest:
-                    rest = rest[os.write(fd, rest) :]
+                remaining = memoryview(chunk)
+                while remaining:
+                    remaining = remaining[os.write(fd, remaining) :]
             if flush:
                 os.fsync(fd)
             temporary.replace(path)
@@ -183,11 +150,11 @@ def atomic_stream(path: Path, chunks: Iterable[bytes], size: int = 0, *, flush: 
         finally:
             os.close(fd)
     if flush:
-        sync_folder(path.parent)
+        sync_directory(path.parent)
 
 
-def _own(path: Path) -> int:
-    """Open a file to write, made when missing; nobody else who comes this way has it at the same time."""
+def _open_locked(path: Path) -> int:
+    """Open a file for writing, create it if missing, and lock it against other writers."""
     while True:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
         try:
@@ -198,12 +165,12 @@ def _own(path: Path) -> int:
         except BaseException:
             os.close(fd)
             raise
-        os.close(fd)  # the one before us renamed it or removed it
+        os.close(fd)  # another writer has renamed or removed the file
 
 
-def sync_folder(folder: Path) -> None:
-    """Make a rename in this folder survive a power cut, where the file system can."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def sync_directory(directory: Path) -> None:
+    """Flush a directory to disk, so that a rename in it survives a power failure. Does nothing if the file system cannot."""
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         with contextlib.suppress(OSError):
             os.fsync(fd)
@@ -224,8 +191,8 @@ def open_regular(path: Path, *, below: Path | None = None) -> int:
             kind = stat.S_IFREG if number == len(parts) else stat.S_IFDIR
             # Checked before opening, since opening a device can have side effects.
             expect(os.stat(part, dir_fd=handle, follow_symlinks=False).st_mode, kind)
-            more = os.O_RDONLY | os.O_NONBLOCK if kind == stat.S_IFREG else os.O_PATH | os.O_DIRECTORY
-            opened = os.open(part, os.O_NOFOLLOW | os.O_CLOEXEC | more, dir_fd=handle)
+            flags = os.O_RDONLY | os.O_NONBLOCK if kind == stat.S_IFREG else os.O_PATH | os.O_DIRECTORY
+            opened = os.open(part, os.O_NOFOLLOW | os.O_CLOEXEC | flags, dir_fd=handle)
             os.close(handle)
             handle = opened
             if part == "..":
@@ -242,8 +209,8 @@ def open_regular(path: Path, *, below: Path | None = None) -> int:
 def expect(mode: int, kind: int, where: str = "") -> None:
     """Raise `OSError` unless a mode is that of a regular file or of a directory (`kind`: S_IFREG or S_IFDIR)."""
     if stat.S_IFMT(mode) != kind:
-        wanted = "a regular file" if kind == stat.S_IFREG else "a directory"
-        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not {wanted}", where or None)
+        expected = "a regular file" if kind == stat.S_IFREG else "a directory"
+        raise OSError(errno.EINVAL, f"it is {_KINDS.get(stat.S_IFMT(mode), 'something else')}, not {expected}", where or None)
 
 
 _KINDS = {
@@ -270,7 +237,7 @@ def read_regular(path: Path, most: int, *, below: Path | None = None) -> bytes:
 
 
 def sha256_of(path: Path, *, below: Path | None = None) -> str:
-    """Hex, of a file's content. Raises `OSError` as `open_regular`, for a symlink too."""
+    """Return the sha256 of a file in hex. Raises `OSError` as `open_regular`, also for a symlink."""
     hasher = hashlib.sha256()
     fd = open_regular(path, below=below)
     try:
@@ -282,7 +249,7 @@ def sha256_of(path: Path, *, below: Path | None = None) -> str:
 
 
 class Sized(Protocol):
-    """What `FileContents` has to know of an entry (`image.entry.Entry`)."""
+    """The attributes of an entry that `FileContents` uses (`oci.entry.Entry`)."""
 
     @property
     def path(self) -> str: ...
@@ -291,10 +258,10 @@ class Sized(Protocol):
 
 
 class FileContents:
-    """The bytes of files under a folder, for entries that lie below the prefix `strip` (`image.entry.Contents`).
+    """Read the files of a directory, for entries whose paths start with the prefix `strip` (`oci.entry.Contents`).
 
-    `keys`: of files by path relative to the folder, as they were when they were hashed. One that has another key by now,
-    or gets one while it is read, is refused: what is computed from its bytes would be remembered as that of others.
+    `keys`: by path relative to the directory, the key that each file had when it was hashed. A file whose key has changed
+    before or during reading is refused, because results computed from the new bytes would be cached for the old ones.
     """
 
     def __init__(self, root: Path, strip: str = "", keys: Mapping[str, Key] | None = None) -> None:
@@ -303,53 +270,61 @@ class FileContents:
         self._keys = keys or {}
 
     def chunks(self, entry: Sized) -> Iterator[bytes]:
-        """Raises `ArtifactError` when the file is gone, a symlink, not a file, or longer than its entry says; `CaptureError` for another key."""
+        """Yield the bytes of a file. Raises `CaptureError` if its key has changed.
+
+        Raises `ArtifactError` if it is missing, not a regular file, or longer than its entry's size.
+        """
         if not entry.path.startswith(self._strip):
-            raise ArtifactError(f"does not lie below {self._strip}", where=entry.path)
+            raise ArtifactError(f"this path is not below {self._strip}", where=entry.path)
         path = self._root + entry.path[len(self._strip) :]
         key = self._keys.get(entry.path[len(self._strip) :])
-        left = entry.size
+        remaining = entry.size
         try:
-            # O_NONBLOCK: a pipe that took the file's place must not hang us
+            # O_NONBLOCK: opening a named pipe that replaced the file must not block
             fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
             try:
                 _check_key(fd, key, path)
                 while True:
-                    asked = min(CHUNK, left + 1)
-                    chunk = os.read(fd, asked)
-                    left -= len(chunk)
-                    if left < 0:
-                        raise ArtifactError("became longer while it was being read", where=path, hint="stop what writes it")
+                    limit = min(CHUNK, remaining + 1)
+                    chunk = os.read(fd, limit)
+                    remaining -= len(chunk)
+                    if remaining < 0:
+                        what = "this file became longer while it was being read"
+                        raise ArtifactError(what, where=path, hint="stop the process that writes to it, then try again")
                     if chunk:
                         yield chunk
-                    if not chunk or (left == 0 and len(chunk) < asked):
+                    if not chunk or (remaining == 0 and len(chunk) < limit):
                         _check_key(fd, key, path)
-                        return  # at the end; whoever takes the bytes counts them
+                        return  # the caller checks the number of bytes
             finally:
                 os.close(fd)
         except OSError as error:
             raise ArtifactError(
-                f"cannot be read: {error.strerror}", where=path, hint="it was changed or removed meanwhile; try again"
+                f"this file cannot be read: {error.strerror}", where=path, hint="it was changed or removed meanwhile; try again"
             ) from None
 
 
 def _check_key(fd: int, key: Key | None, path: str) -> None:
     if key is not None and _key(os.fstat(fd)) != key:
-        raise CaptureError("changed while it was captured", where=path, hint="wait until nothing writes there, and capture again")
+        what = "this file changed while it was captured"
+        raise CaptureError(what, where=path, hint="stop the process that writes to it, then capture again")
 
 
 def _key(facts: os.stat_result) -> Key:
     return (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
 
-def keys_of(found: Iterable[Found], below: str = "") -> dict[str, Key]:
-    """Of the files among what was found, by path; `below` stands before each."""
-    return {below + one.path: one.key for one in found if one.kind == "file"}
+def keys_of(entries: Iterable[Found], below: str = "") -> dict[str, Key]:
+    """Return the keys of the files in a listing, by path. `below` is prepended to each path."""
+    return {below + entry.path: entry.key for entry in entries if entry.kind == "file"}
 
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[None]:
-    """Hold the lock file `path`; others wait. Made when missing, and left behind. Freed by the kernel when the process dies."""
+    """Lock the file `path`, after other processes have released it. It is created if missing, and stays on disk.
+
+    The kernel releases the lock when the process ends.
+    """
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         fcntl.flock(fd, fcntl.LOCK_EX)
@@ -359,7 +334,10 @@ def locked(path: Path) -> Iterator[None]:
 
 
 def free(path: Path) -> tuple[int, int]:
-    """Bytes and inodes free for this user where `path` is or would be. `sys.maxsize` inodes where they are not counted."""
+    """Return the bytes and inodes available to this user at `path`, which need not exist.
+
+    The number of inodes is `sys.maxsize` if the file system does not count them.
+    """
     while not path.exists() and path != path.parent:
         path = path.parent
     facts = os.statvfs(path)
@@ -367,37 +345,37 @@ def free(path: Path) -> tuple[int, int]:
 
 
 @contextlib.contextmanager
-def room(folder: Path, needed: int = 0) -> Iterator[None]:
-    """Turn "no space" and "over quota" inside the block into `DiskError`. `needed`: bytes in all, 0 when not known."""
+def room(directory: Path, needed: int = 0) -> Iterator[None]:
+    """Translate "no space left" and "quota exceeded" in the block to `DiskError`. `needed`: total bytes, 0 if unknown."""
     try:
         yield
     except OSError as error:
         if error.errno not in (errno.ENOSPC, errno.EDQUOT):
             raise
-        size, inodes = free(folder)
-        wants = f", {needed:,} bytes needed" if needed else ""
+        size, inodes = free(directory)
+        demand = f", {needed:,} bytes needed" if needed else ""
         if error.errno == errno.EDQUOT:
-            what = f"over the disk quota{wants}"
+            what = f"the disk quota is exceeded{demand}"
         elif inodes == 0:
-            what = "no room for more files: the file system is out of inodes"
+            what = "no more files can be created: the file system has no free inodes"
         else:
-            what = f"no room left: {size:,} bytes free{wants}"
-        hint = "free some room there, or put the store elsewhere with REPRO_ENV_STORE"
-        raise DiskError(what, where=str(folder), hint=hint) from None
+            what = f"not enough disk space: {size:,} bytes free{demand}"
+        hint = "free some disk space, or set REPRO_ENV_STORE to a directory on another disk"
+        raise DiskError(what, where=str(directory), hint=hint) from None
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a folder and all below it, read-only folders too. One that is not there is fine."""
+    """Remove a directory and everything in it, including read-only directories. Does nothing if it does not exist."""
     try:
         shutil.rmtree(path)
     except FileNotFoundError:
         if os.path.lexists(path):
-            remove_tree(path)  # somebody else is removing the same tree
+            remove_tree(path)  # another process is removing the same tree
     except PermissionError:
         path.chmod(0o700)
-        for folder, names, _ in os.walk(path):
+        for directory, names, _ in os.walk(path):
             for name in names:
-                below = Path(folder, name)
-                if not below.is_symlink():
-                    below.chmod(0o700)
+                subdirectory = Path(directory, name)
+                if not subdirectory.is_symlink():
+                    subdirectory.chmod(0o700)
         shutil.rmtree(path)

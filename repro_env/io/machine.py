@@ -1,21 +1,21 @@
-"""This machine, as an image names it."""
+"""The platform of this machine, in the terms of an image."""
 
 from __future__ import annotations
 
 import os
 
-from repro_env.model.errors import PlatformError
-from repro_env.model.spec import Platform
+from repro_env.schema.errors import PlatformError
+from repro_env.schema.spec import Platform
 
 
 def platform() -> Platform:
-    """The platform that images made here are for. Raises `PlatformError` where there is none."""
-    here = os.uname()
-    if here.sysname == "Linux" and here.machine == "x86_64":
+    """Return the platform of images that are captured on this machine. Raises `PlatformError` if it is not supported."""
+    machine = os.uname()
+    if machine.sysname == "Linux" and machine.machine == "x86_64":
         return Platform(os="linux", architecture="amd64")
-    if here.sysname == "Linux" and here.machine == "aarch64":
+    if machine.sysname == "Linux" and machine.machine == "aarch64":
         return Platform(os="linux", architecture="arm64")
     raise PlatformError(
-        f"this machine is {here.sysname} on {here.machine}; repro-env captures and runs Linux on x86_64 or aarch64",
-        hint="run it on the Linux machine that trains",
+        f"repro-env needs Linux on x86_64 or aarch64, but this machine runs {machine.sysname} on {machine.machine}",
+        hint="run repro-env on the Linux machine that trains",
     )

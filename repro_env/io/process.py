@@ -1,4 +1,4 @@
-"""The one door to helper processes (a training run is no helper: it has the runner)."""
+"""Run helper programs. A training run is started by a runner instead."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ import msgspec
 _READ = 1 << 16
 _POLL = 0.1
 _GRACE = 1.0
-"""Seconds that a pipe may stay open after the child itself is gone: something it left behind holds it."""
+"""Seconds to keep reading after the child has ended, while a process that it started holds a pipe open."""
 
 
 class Done(msgspec.Struct, frozen=True):
     """How a process ended."""
 
     code: int
-    """Its exit status; minus the signal's number when a signal ended it."""
+    """The exit status, or minus the number of the signal that ended the process."""
     stdout: bytes
     stderr: bytes
     timed_out: bool
-    """It was killed because its time was over."""
+    """Whether the process was killed at the timeout."""
 
 
 def run(
@@ -39,12 +39,13 @@ def run(
     stdin: bytes | Iterator[bytes] = b"",
     limit: int = 64 << 20,
 ) -> Done:
-    """Run a program to its end. `timeout` in seconds; `limit` bytes are kept of each of stdout and stderr, the rest dropped.
+    """Run a program until it ends, at most `timeout` seconds. Keeps the first `limit` bytes of each of stdout and stderr.
 
-    `stdin` may be given in pieces; an exception of theirs passes through, and the child is killed.
+    If `stdin` is an iterator that raises an exception, the child is killed and the exception passes through.
 
-    The child gets a session of its own: it cannot ask on the terminal, and nothing of its process group outlives
-    this call. An exit status is never an error here. Raises `FileNotFoundError` or `PermissionError` when it cannot start.
+    The child runs in its own session: it cannot prompt on the terminal, and all processes of its process group are killed
+    before this function returns. Any exit status is a result. Raises `FileNotFoundError` or `PermissionError` if the
+    program cannot be started.
     """
     started = time.monotonic()
     child = subprocess.Popen(
@@ -58,25 +59,25 @@ def run(
         bufsize=0,
     )
     try:
-        kept, timed_out = _talk(child, stdin, None if timeout is None else started + timeout, limit)
+        output, timed_out = _communicate(child, stdin, None if timeout is None else started + timeout, limit)
     finally:
-        # Not reaped yet, so its number cannot be another group's by now.
+        # The child has not been reaped yet, so its PID cannot have been reused.
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
         for pipe in (child.stdin, child.stdout, child.stderr):
             if pipe is not None:
                 pipe.close()
         child.wait()
-    return Done(child.returncode, bytes(kept[0]), bytes(kept[1]), timed_out)
+    return Done(child.returncode, bytes(output[0]), bytes(output[1]), timed_out)
 
 
-def _talk(
+def _communicate(
     child: subprocess.Popen[bytes], stdin: bytes | Iterator[bytes], deadline: float | None, limit: int
 ) -> tuple[list[bytearray], bool]:
-    """Feed and drain the child until it has ended and its pipes are empty, or its time is over."""
-    kept = [bytearray(), bytearray()]
+    """Write to stdin and read stdout and stderr until the child has ended and its pipes are empty, or until the deadline."""
+    output = [bytearray(), bytearray()]
     pieces = iter((stdin,)) if isinstance(stdin, bytes) else stdin
-    rest = memoryview(b"")
+    pending = memoryview(b"")
     ended: float | None = None
     with selectors.DefaultSelector() as selector:
         for number, pipe in enumerate((child.stdout, child.stderr)):
@@ -91,25 +92,25 @@ def _talk(
             if ended is None and _has_ended(child.pid):
                 ended = now
             if ended is not None and (not selector.get_map() or now - ended > _GRACE):
-                return kept, False
+                return output, False
             if deadline is not None and now >= deadline:
-                return kept, ended is None
+                return output, ended is None
             if not selector.get_map():
-                time.sleep(wait)  # it closed its pipes and goes on working
+                time.sleep(wait)  # the child has closed its pipes and is still running
                 wait = min(2 * wait, 0.05)
                 continue
             pause = _POLL if deadline is None else max(0.0, min(_POLL, deadline - now))
             for key, _ in selector.select(pause):
                 if key.data == 2:
-                    rest = rest or memoryview(next((piece for piece in pieces if piece), b""))
+                    pending = pending or memoryview(next((piece for piece in pieces if piece), b""))
                     try:
-                        if rest:
-                            rest = rest[os.write(key.fd, rest[:_READ]) :]
+                        if pending:
+                            pending = pending[os.write(key.fd, pending[:_READ]) :]
                             continue
                     except BlockingIOError:
                         continue
                     except BrokenPipeError:
-                        rest = rest[:0]
+                        pending = pending[:0]
                     assert child.stdin is not None  # noqa: S101
                     selector.unregister(key.fileobj)
                     child.stdin.close()
@@ -117,10 +118,10 @@ def _talk(
                 chunk = os.read(key.fd, _READ)
                 if not chunk:
                     selector.unregister(key.fileobj)
-                elif room := limit - len(kept[key.data]):
-                    kept[key.data] += chunk[:room]
+                elif free := limit - len(output[key.data]):
+                    output[key.data] += chunk[:free]
 
 
 def _has_ended(pid: int) -> bool:
-    """Whether the child has ended; it is left to be reaped."""
+    """Whether the child has ended. Does not reap it."""
     return os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None

@@ -1,4 +1,4 @@
-"""A remote file as a seekable one: only what is read of it is fetched."""
+"""Read parts of a remote file through HTTP range requests."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-from repro_env.io.answer import content_range, cut, exactly
+from repro_env.io.failures import cut_error
+from repro_env.io.response import Answer
 
 TRIES = 3
-"""Of a transfer that was cut."""
+"""Number of tries if a transfer is cut off."""
 TAIL = 32 << 10
-"""Bytes fetched first, from the end: a wheel's central directory, and RECORD mostly too."""
+"""Bytes to fetch first, from the end: they contain a wheel's central directory, and usually its RECORD."""
 STEP = 32 << 10
-"""Bytes fetched at least; doubled for reads that go on where the last fetch ended, up to `MAX_STEP`."""
+"""Smallest number of bytes to fetch. Doubled for each sequential read, up to `MAX_STEP`."""
 MAX_STEP = 4 << 20
 
 
 class RangesRefusedError(Exception):
-    """The server does not give parts of this file: fetch the whole."""
+    """The server does not support range requests for this file. Fetch the complete file instead."""
 
 
 class RangeFile(io.RawIOBase):
-    """A remote file as a seekable one. Parts once fetched stay in memory until it is closed."""
+    """A seekable remote file that fetches what is read. Fetched parts stay in memory until it is closed."""
 
-    def __init__(self, get: Callable[[dict[str, str]], AbstractContextManager[Any]], url: str) -> None:
+    def __init__(self, get: Callable[[dict[str, str]], AbstractContextManager[Answer]], url: str) -> None:
         super().__init__()
         self._get = get
         self._url = url
@@ -33,7 +34,7 @@ class RangeFile(io.RawIOBase):
         self._position = 0
         self._step = STEP
         self._next = -1
-        self.size = self._first()
+        self.size = self._fetch_tail()
 
     def readable(self) -> bool:
         return True
@@ -53,20 +54,20 @@ class RangeFile(io.RawIOBase):
 
     def read(self, size: int = -1) -> bytes:
         end = self.size if size < 0 else min(self._position + size, self.size)
-        found = []
+        parts = []
         while self._position < end:
-            part = self._held(self._position, end)
-            found.append(part)
+            part = self._part(self._position, end)
+            parts.append(part)
             self._position += len(part)
-        return b"".join(found)
+        return b"".join(parts)
 
     def readinto(self, buffer: Any) -> int:
         part = self.read(len(buffer))
         buffer[: len(part)] = part
         return len(part)
 
-    def _held(self, position: int, end: int) -> bytes:
-        """Bytes from `position` on, at most to `end`; fetched if need be."""
+    def _part(self, position: int, end: int) -> bytes:
+        """Return bytes from `position` up to `end` or less, and fetch them if necessary."""
         upper = self.size
         for start, part in self._parts.items():
             if start <= position < start + len(part):
@@ -79,30 +80,30 @@ class RangeFile(io.RawIOBase):
         self._parts[position] = self._fetch(position, stop)
         return self._parts[position][: end - position]
 
-    def _first(self) -> int:
-        """Fetch the tail, and so the size."""
-        with self._get({**_WHOLE, "Range": f"bytes=-{TAIL}"}) as response:
-            if response.status_code == 206:
-                start, total = content_range(response)
-                if start >= 0 and total > start and (part := exactly(response, total - start)) is not None:
+    def _fetch_tail(self) -> int:
+        """Fetch the end of the file, and return the file's size."""
+        with self._get({**_UNCACHED, "Range": f"bytes=-{TAIL}"}) as answer:
+            if answer.status == 206:
+                start, total = answer.range
+                if start >= 0 and total > start and (part := answer.read_exactly(total - start)) is not None:
                     self._parts[start] = part
                     return total
-        # Some servers know no range that counts from the end; what they make of an ordinary one tells the size.
-        with self._get({**_WHOLE, "Range": "bytes=0-0"}) as response:
-            start, total = content_range(response) if response.status_code == 206 else (-1, -1)
+        # Some servers do not support ranges that count from the end. The answer to an ordinary range contains the size.
+        with self._get({**_UNCACHED, "Range": "bytes=0-0"}) as answer:
+            start, total = answer.range if answer.status == 206 else (-1, -1)
         if start != 0 or total < 1:
             raise RangesRefusedError
         return total
 
     def _fetch(self, start: int, stop: int) -> bytes:
         for _ in range(TRIES):
-            with self._get({**_WHOLE, "Range": f"bytes={start}-{stop - 1}"}) as response:
-                if response.status_code != 206 or content_range(response) != (start, self.size):
+            with self._get({**_UNCACHED, "Range": f"bytes={start}-{stop - 1}"}) as answer:
+                if answer.status != 206 or answer.range != (start, self.size):
                     raise RangesRefusedError
-                part = exactly(response, stop - start)
+                part = answer.read_exactly(stop - start)
             if part is not None:
                 return part
-        raise cut(self._url)
+        raise cut_error(self._url)
 
 
-_WHOLE = {"Accept-Encoding": "identity", "Cache-Control": "no-cache"}
+_UNCACHED = {"Accept-Encoding": "identity", "Cache-Control": "no-cache"}

@@ -1,4 +1,4 @@
-"""What hangs on an image: asked by the referrers API, and kept under a tag where a registry has none (distribution spec 1.1)."""
+"""List and attach the referrers of an image, by the referrers API or, without it, under a tag (distribution spec 1.1)."""
 
 from __future__ import annotations
 
@@ -9,30 +9,31 @@ from typing import Any
 
 import msgspec
 
-from repro_env.io.target import origin
-from repro_env.model import codec
-from repro_env.model.errors import ArtifactError, NetworkError
-from repro_env.model.image import INDEX, MANIFEST, Blob
+from repro_env.io.urls import origin
+from repro_env.oci.manifestreader import EMPTY, EMPTY_DATA, MAX_SIZE, Descriptor, Index, blob_of, parse
 from repro_env.registry.client import Registry, pull
-from repro_env.registry.manifest import EMPTY, EMPTY_DATA, LARGEST, Descriptor, Index, described, parse
+from repro_env.schema import codec
+from repro_env.schema.errors import ArtifactError, NetworkError
+from repro_env.schema.image import INDEX, MANIFEST, Blob
 
-_PAGES = 100
-_WRITES = 5
+_MAX_PAGES = 100
+_MAX_WRITES = 5
 _NEXT = re.compile(r'\s*<([^<>]*)>\s*;\s*rel="?next"?')
 
 
 def fallback_tag(digest: str) -> str:
-    """Under which an index lists what hangs on this manifest."""
+    """The tag of the index that lists the referrers of this manifest."""
     return digest.replace(":", "-")
 
 
-def listed(registry: Registry, repository: str, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
-    """What hangs on a manifest, by the API and by the tag, each once, sorted by digest. `artifact_type`: of this type alone."""
-    found = {
-        one.digest: one for one in (*_tagged(registry, repository, digest)[1], *(_by_api(registry, repository, digest) or ()))
+def list_referrers(registry: Registry, repository: str, digest: str, artifact_type: str = "") -> tuple[Descriptor, ...]:
+    """The referrers of a manifest, from the API and the tag, without duplicates, sorted by digest."""
+    by_digest = {
+        descriptor.digest: descriptor
+        for descriptor in (*_read_tag(registry, repository, digest)[1], *(_by_api(registry, repository, digest) or ()))
     }
-    chosen = (one for _, one in sorted(found.items()))
-    return tuple(one for one in chosen if not artifact_type or one.artifact_type == artifact_type)
+    descriptors = (descriptor for _, descriptor in sorted(by_digest.items()))
+    return tuple(descriptor for descriptor in descriptors if not artifact_type or descriptor.artifact_type == artifact_type)
 
 
 def attach(
@@ -43,16 +44,16 @@ def attach(
     blobs: Sequence[Blob | Descriptor],
     annotations: Mapping[str, str] | None = None,
 ) -> Blob:
-    """Hang a manifest with these blobs, which are there already (`ensure`, `upload`), on the manifest `subject`. Same input, same digest.
+    """Attach a manifest with these blobs to the manifest `subject`. The blobs must exist (`ensure`, `upload`). Deterministic.
 
-    Where the registry does not say that it took note of the subject, the index of the fallback tag is rewritten, and looked at
-    afterwards, since two may do so at the same moment.
+    If the registry does not confirm the subject, the index of the fallback tag is updated and read again, because two programs
+    may update it at the same time.
     """
     config = registry.ensure(repository, EMPTY_DATA, EMPTY)
     document: dict[str, object] = {
         "artifactType": artifact_type,
         "config": _descriptor(config),
-        "layers": [_descriptor(one) for one in blobs] or [_descriptor(config)],
+        "layers": [_descriptor(blob) for blob in blobs] or [_descriptor(config)],
         "mediaType": MANIFEST,
         "schemaVersion": 2,
         "subject": _descriptor(subject),
@@ -60,39 +61,43 @@ def attach(
     if annotations:
         document["annotations"] = dict(annotations)
     data = codec.canonical(document)
-    made = described(data, MANIFEST)
-    hanging = any(one.digest == made.digest for one in listed(registry, repository, subject.digest))
-    if hanging and registry.head(repository, made.digest) is not None:
-        return made
-    _, noted = registry.put(repository, made.digest, data, MANIFEST)
-    if noted != subject.digest:
-        entry = Descriptor(MANIFEST, made.digest, made.size, artifact_type, dict(annotations) if annotations else None)
+    manifest = blob_of(data, MANIFEST)
+    is_listed = any(descriptor.digest == manifest.digest for descriptor in list_referrers(registry, repository, subject.digest))
+    if is_listed and registry.head(repository, manifest.digest) is not None:
+        return manifest
+    _, confirmed_subject = registry.put_manifest(repository, manifest.digest, data, MANIFEST)
+    if confirmed_subject != subject.digest:
+        entry = Descriptor(MANIFEST, manifest.digest, manifest.size, artifact_type, dict(annotations) if annotations else None)
         _add(registry, repository, subject.digest, entry)
-    return made
+    return manifest
 
 
 def _add(registry: Registry, repository: str, digest: str, entry: Descriptor) -> None:
-    """Written, and looked at: somebody else may have written between our reading and writing."""
+    """Add an entry to the fallback tag, and read it again, because another program may have written it in between."""
     tag = fallback_tag(digest)
     where = registry.where(repository, tag)
-    for _ in range(_WRITES):
-        kept, there = _tagged(registry, repository, digest)
-        if any(one.digest == entry.digest for one in there):
+    for _ in range(_MAX_WRITES):
+        data_before, descriptors = _read_tag(registry, repository, digest)
+        if any(descriptor.digest == entry.digest for descriptor in descriptors):
             return
-        # What others put there stays as it is, with what is not read here.
-        held: dict[str, Any] = msgspec.json.decode(kept) if kept else {"manifests": [], "mediaType": INDEX, "schemaVersion": 2}
-        held["manifests"] = sorted([*held["manifests"], msgspec.to_builtins(entry)], key=lambda one: str(one["digest"]))
-        data = codec.canonical(held)
-        if len(data) > LARGEST:
-            what = f"lists more than the {LARGEST:,} bytes that an index may have"
-            raise ArtifactError(what, where=where, hint="delete what is old there")
+        # Entries of other programs are kept unchanged, with fields that repro-env does not use.
+        index: dict[str, Any] = (
+            msgspec.json.decode(data_before) if data_before else {"manifests": [], "mediaType": INDEX, "schemaVersion": 2}
+        )
+        index["manifests"] = sorted([*index["manifests"], msgspec.to_builtins(entry)], key=lambda entry: str(entry["digest"]))
+        data = codec.canonical(index)
+        if len(data) > MAX_SIZE:
+            what = f"this index of referrers would have more than the allowed {MAX_SIZE:,} bytes"
+            raise ArtifactError(what, where=where, hint="delete old referrers")
         registry.put_manifest(repository, tag, data, INDEX)
-    if all(one.digest != entry.digest for one in _tagged(registry, repository, digest)[1]):
-        raise NetworkError("is rewritten by others all the time", where=where, hint="push again when they are done")
+    if all(descriptor.digest != entry.digest for descriptor in _read_tag(registry, repository, digest)[1]):
+        raise NetworkError(
+            "another program keeps overwriting this index of referrers", where=where, hint="push again when it has finished"
+        )
 
 
-def _tagged(registry: Registry, repository: str, digest: str) -> tuple[bytes, tuple[Descriptor, ...]]:
-    """The index under the tag, as it is kept and as it is read; empty when there is none."""
+def _read_tag(registry: Registry, repository: str, digest: str) -> tuple[bytes, tuple[Descriptor, ...]]:
+    """The index of the fallback tag, as bytes and as descriptors; both empty if there is none."""
     tag = fallback_tag(digest)
     if registry.head(repository, tag) is None:
         return b"", ()
@@ -101,44 +106,48 @@ def _tagged(registry: Registry, repository: str, digest: str) -> tuple[bytes, tu
 
 
 def _by_api(registry: Registry, repository: str, digest: str) -> tuple[Descriptor, ...] | None:
-    """None where the registry has no such API."""
+    """The referrers from the API; None if the registry does not have it."""
     server = registry.server
     url = server.url(f"{repository}/referrers/{digest}")
     first = url
-    found: list[Descriptor] = []
-    for _ in range(_PAGES):
+    descriptors: list[Descriptor] = []
+    for _ in range(_MAX_PAGES):
         with server.send("GET", url, scope=(pull(repository),), headers={"Accept": INDEX}) as answer:
-            media_type = answer.headers.get("Content-Type", "").partition(";")[0].strip()
+            media_type = answer.content_type
             if answer.status in (400, 404, 405) or (answer.status == 200 and media_type != INDEX):
                 return None
             if answer.status != 200:
-                raise server.refused(answer, registry.where(repository, digest), doing="pull")
-            data = answer.whole(LARGEST)
-            following = _NEXT.match(answer.headers.get("Link", ""))
+                raise server.status_error(answer, registry.where(repository, digest), doing="pull")
+            data = answer.read(MAX_SIZE)
+            next_page = _NEXT.match(answer.headers.get("Link", ""))
         if data is None:
-            raise NetworkError("breaks off before the end", where=registry.where(repository, digest), hint="try again")
-        found += _index(data, media_type, registry.where(repository, digest))
-        if following is None:
-            return tuple(found)
-        url = urllib.parse.urljoin(url, following[1])
+            raise NetworkError(
+                "the list of referrers was incomplete each time", where=registry.where(repository, digest), hint="try again"
+            )
+        descriptors += _index(data, media_type, registry.where(repository, digest))
+        if next_page is None:
+            return tuple(descriptors)
+        url = urllib.parse.urljoin(url, next_page[1])
         if origin(url) != origin(first):
             raise NetworkError(
-                "goes on with its list at another server",
+                "the next page of the list of referrers is on another server",
                 where=registry.where(repository, digest),
-                hint="ask who runs that registry",
+                hint="ask its administrator",
             )
     raise NetworkError(
-        f"lists more than {_PAGES} pages", where=registry.where(repository, digest), hint="delete what is old there"
+        f"the list of referrers has more than {_MAX_PAGES} pages",
+        where=registry.where(repository, digest),
+        hint="delete old referrers",
     )
 
 
 def _index(data: bytes, media_type: str, where: str) -> tuple[Descriptor, ...]:
-    found = parse(data, media_type, where=where)
-    if not isinstance(found, Index):
-        raise ArtifactError("is no index of what hangs on an image", where=where, hint="delete that tag, and push again")
-    return found.manifests
+    index = parse(data, media_type, where=where)
+    if not isinstance(index, Index):
+        raise ArtifactError("this is not an index of referrers", where=where, hint="delete that tag, and push again")
+    return index.manifests
 
 
-def _descriptor(one: Blob | Descriptor) -> dict[str, object]:
-    found: dict[str, object] = {"digest": one.digest, "mediaType": one.media_type, "size": one.size}
-    return {**found, "annotations": one.annotations} if isinstance(one, Descriptor) and one.annotations else found
+def _descriptor(blob: Blob | Descriptor) -> dict[str, object]:
+    fields: dict[str, object] = {"digest": blob.digest, "mediaType": blob.media_type, "size": blob.size}
+    return {**fields, "annotations": blob.annotations} if isinstance(blob, Descriptor) and blob.annotations else fields

@@ -1,56 +1,61 @@
-"""One registry, asked with what it wants to be asked with, and its refusals as sentences."""
+"""Send authenticated requests to a registry, and describe its errors."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
-from repro_env.io.answer import LATER
-from repro_env.io.target import check, is_loopback, origin
-from repro_env.io.web import PAUSE, TRIES, Answer, Web
-from repro_env.model import codec, redact
-from repro_env.model.errors import NetworkError
-from repro_env.registry import auth, challenge, token
+from repro_env.io import dockerlogin
+from repro_env.io.failures import LATER
+from repro_env.io.registryhttp import PAUSE, TRIES, Source, Web
+from repro_env.io.response import Answer
+from repro_env.io.urls import check, is_loopback, origin
+from repro_env.registry import challenge, token
 from repro_env.registry.reference import api_host
+from repro_env.schema import codec, redact
+from repro_env.schema.errors import NetworkError
 
-_SAID = 1 << 16
-_QUOTED = 300
+_MAX_ERROR = 1 << 16
+_MAX_QUOTE = 300
 
 
-class _One(msgspec.Struct, frozen=True):
+class _Error(msgspec.Struct, frozen=True):
     code: str = ""
     message: str = ""
 
 
 class _Errors(msgspec.Struct, frozen=True):
-    errors: list[_One] = []
+    errors: list[_Error] = []
 
 
 class Server:
-    """Requests to one registry. For several threads, for forked processes, and to be pickled: secrets are then read anew."""
+    """Requests to one registry.
+
+    May be used from several threads and in forked processes, and be pickled: secrets are then read again.
+    """
 
     def __init__(self, host: str, *, pause: float = PAUSE) -> None:
         self.host = host
-        """As references have it; who answers may have another name (docker.io)."""
+        """As in references; the API may be on another host (docker.io)."""
         self.web = Web(pause=pause)
         self._base = ""
-        self._wanted: challenge.Challenge | None = None
-        self._known: auth.Credentials | None = None
+        self._challenge: challenge.Challenge | None = None
+        self._credentials: dockerlogin.Credentials | None = None
         self._tokens: dict[tuple[str, ...], token.Token] = {}
-        self._of = os.getpid()
+        self._pid = os.getpid()
 
     def __getstate__(self) -> dict[str, object]:
         return {"host": self.host, "web": self.web, "_base": self._base}
 
     def __setstate__(self, state: dict[str, object]) -> None:
         self.__dict__.update(state)
-        self._wanted, self._known, self._tokens, self._of = None, None, {}, os.getpid()
+        self._challenge, self._credentials, self._tokens, self._pid = None, None, {}, os.getpid()
 
     def url(self, path: str) -> str:
-        """`path` below `/v2/`. A registry of this machine may speak plain HTTP: it is asked once."""
+        """The URL of a path below `/v2/`. A registry on this machine may use plain HTTP: this is checked once."""
         if not self._base:
             name = api_host(self.host)
             scheme = "http" if is_loopback(name) and not self.web.speaks_tls(name) else "https"
@@ -65,105 +70,107 @@ class Server:
         *,
         scope: tuple[str, ...],
         headers: Mapping[str, str] | None = None,
-        body: bytes | Iterable[bytes] | None = None,
+        body: bytes | Source | None = None,
         tries: int = TRIES,
     ) -> Iterator[Answer]:
-        """Send, with credentials where they are wanted, and only to this registry itself; the answer may have any status but 401.
+        """Send a request, with credentials if necessary, and only to this registry. The response may have any status except 401.
 
-        `scope`: what is asked for, as tokens name it. A `body` that can be read only once is sent once: then 401 is an answer.
+        `scope`: the permissions, in the form of token scopes. A `Source` is sent once; 401 is then
+        returned.
         """
-        scope = challenge.merged(scope)
+        scope = challenge.merge_scopes(scope)
         check(url, given_by=self.url(""))
-        ours = origin(url) == origin(self.url(""))
-        again = body is None or isinstance(body, bytes)
+        is_own = origin(url) == origin(self.url(""))
+        can_repeat = not isinstance(body, Source)
         for attempt in range(2):
-            used = self._authorization(scope) if ours else ""
-            with self.web.send(method, url, headers=headers, authorization=used, body=body, tries=tries) as answer:
-                if answer.status != 401 or not ours or origin(answer.url) != origin(url):
+            authorization = self._authorization(scope) if is_own else ""
+            with self.web.send(method, url, headers=headers, authorization=authorization, body=body, tries=tries) as answer:
+                if answer.status != 401 or not is_own or origin(answer.url) != origin(url):
                     yield answer
                     return
-                self._learn(answer, scope, was_used=used, last=attempt == 1)
-                if not again:
+                self._authenticate(answer, scope, used=authorization, last=attempt == 1)
+                if not can_repeat:
                     yield answer
                     return
 
-    def refused(self, answer: Answer, where: str, *, doing: str = "") -> NetworkError:
-        """The sentence for a status that is none of those hoped for. `doing`: `pull`, `push`."""
+    def status_error(self, answer: Answer, where: str, *, doing: str) -> NetworkError:
+        """The error for an unexpected status. `doing`: `pull` or `push`."""
         status = answer.status
         if origin(answer.url) != origin(self.url("")):
-            what = f"sends on to {redact.url(answer.url)}, and that answers with status {status}"
+            what = f"the registry redirects to {redact.url(answer.url)}, which answers with status {status}"
             return NetworkError(what, where=where, hint=LATER)
-        said = self._said(answer)
+        hint = LATER
         if status in (401, 403):
-            who = f"the credentials of {self._known.source}" if self._known else "anybody without credentials"
-            what = f"does not let {who} {doing or 'in'} (status {status}){said}"
-            return NetworkError(what, where=where, hint=f"docker login {self.host}, as someone who may {doing or 'do this'}")
-        if status in (404, 410):
-            return NetworkError(
-                f"is not there (status {status}){said}", where=where, hint="look at the name; it may have been deleted"
-            )
-        if status == 429:
+            user = f"the credentials from {self._credentials.source} are" if self._credentials else "anonymous users are"
+            what, hint = f"{user} not allowed to {doing}", f"log in as a user who may {doing}: docker login {self.host}"
+        elif status in (404, 410):
+            what, hint = "the registry does not have this image or blob", "check the name; it may have been deleted"
+        elif status == 413:
+            what, hint = "the registry does not accept data of this size", "ask its administrator"
+        elif status == 429:
             waiting = answer.headers.get("Retry-After", "")
-            wanted = f" and wants a pause of {waiting} s" if waiting.isascii() and waiting.isdigit() else ""
-            hint = "wait a while and try again" + ("" if self._known else f"; with docker login {self.host} more may be allowed")
-            return NetworkError(f"gets too many requests (status 429){wanted}{said}", where=where, hint=hint)
-        if status == 413:
-            return NetworkError(f"takes nothing of this size (status 413){said}", where=where, hint="ask who runs that registry")
-        if status >= 500:
-            return NetworkError(f"has a problem of its own (status {status}){said}", where=where, hint=LATER)
-        return NetworkError(f"answered with status {status}{said}", where=where, hint=LATER)
+            pause = f" and asks to wait {waiting} s" if waiting.isascii() and waiting.isdigit() else ""
+            what, hint = f"the registry received too many requests{pause}", "wait a while and try again"
+            hint += "" if self._credentials else f"; with docker login {self.host} more may be allowed"
+        elif status >= 500:
+            what = "the registry has an internal problem"
+        else:
+            what = "the registry did not accept the request"
+        return NetworkError(f"{what} (status {status}){self._message(answer)}", where=where, hint=hint)
 
     def close(self) -> None:
         """Close the connections of this thread."""
         self.web.close()
 
     def _authorization(self, scope: tuple[str, ...]) -> str:
-        if self._wanted is None:
+        if self._challenge is None:
             return ""
-        if self._wanted.scheme == "basic":
-            return self._known.basic if self._known else ""
-        kept = self._tokens.get(scope)
-        return f"Bearer {kept.value}" if kept is not None and kept.is_fresh else ""
+        if self._challenge.scheme == "basic":
+            return self._credentials.basic if self._credentials else ""
+        cached = self._tokens.get(scope)
+        return f"Bearer {cached.value}" if cached is not None and cached.is_fresh else ""
 
-    def _learn(self, answer: Answer, scope: tuple[str, ...], *, was_used: str, last: bool) -> None:
-        """From a 401: get what is wanted. Raises `NetworkError` when there is nothing more to try."""
-        if self._known is None:
-            self._known = auth.find(self.host)
-        wanted = challenge.parse(answer.headers.get("WWW-Authenticate", ""))
-        bearer = next((one for one in wanted if one.scheme == "bearer"), None)
-        basic = next((one for one in wanted if one.scheme == "basic"), None)
-        if last or (basic is not None and bearer is None and was_used):
-            if self._known is None:
+    def _authenticate(self, answer: Answer, scope: tuple[str, ...], *, used: str, last: bool) -> None:
+        """Get the credentials that a response with status 401 requires. Raises `NetworkError` if there is nothing more to try."""
+        if self._credentials is None:
+            self._credentials = dockerlogin.find(self.host)
+        challenges = challenge.parse(answer.headers.get("WWW-Authenticate", ""))
+        bearer = next((offer for offer in challenges if offer.scheme == "bearer"), None)
+        basic = next((offer for offer in challenges if offer.scheme == "basic"), None)
+        if last or (basic is not None and bearer is None and used):
+            if self._credentials is None:
                 raise self._no_credentials()
-            what = f"does not accept the credentials of {self._known.source} (status 401){self._said(answer)}"
-            raise NetworkError(what, where=self.host, hint=f"docker login {self.host}, as someone who may do this")
+            what = f"the registry does not accept the credentials from {self._credentials.source} (status 401){self._message(answer)}"
+            raise NetworkError(what, where=self.host, hint=f"log in as a user who may do this: docker login {self.host}")
         if bearer is not None:
-            self._wanted = bearer
-            self._tokens[scope] = token.ask(self.web, bearer, scope, self._known, host=self.host, given_by=self.url(""))
+            self._challenge = bearer
+            self._tokens[scope] = token.request_token(
+                self.web, bearer, scope, self._credentials, host=self.host, given_by=self.url("")
+            )
         elif basic is not None:
-            if self._known is None or not self._known.password:
+            if self._credentials is None or not self._credentials.password:
                 raise self._no_credentials()
-            self._wanted = basic
+            self._challenge = basic
         else:
-            named = ", ".join(one.scheme for one in wanted) or "nothing"
+            schemes = ", ".join(offer.scheme for offer in challenges) or "nothing"
             raise NetworkError(
-                f"wants credentials in a way that is not known here: {redact.line(named)[:100]}",
+                f"the registry requires an unsupported kind of authentication: {redact.line(schemes)[:100]}",
                 where=self.host,
-                hint="ask who runs that registry",
+                hint="ask its administrator",
             )
 
     def _no_credentials(self) -> NetworkError:
-        what = f"wants credentials (status 401), and there are none for it in {auth.config_file()}"
+        what = f"the registry requires credentials (status 401), and there are none for it in {dockerlogin.config_file()}"
         return NetworkError(what, where=self.host, hint=f"docker login {self.host}")
 
-    def _said(self, answer: Answer) -> str:
-        """What the registry says itself, as one clause; without anything secret that it may repeat."""
+    def _message(self, answer: Answer) -> str:
+        """The registry's own message as one clause, without secrets that it may repeat."""
         try:
-            data = answer.whole(_SAID)
-            said = codec.decoder(_Errors).decode(data or b"").errors[:3]
+            data = answer.read(_MAX_ERROR)
+            errors = codec.decoder(_Errors).decode(data or b"").errors[:3]
         except (NetworkError, msgspec.DecodeError, RecursionError):
             return ""
-        hidden = [one.value for one in self._tokens.values()] + list(self._known.hidden if self._known else ())
-        text = "; ".join(": ".join(filter(None, (one.code, one.message))) for one in said)
-        text = redact.line(text, hidden)
-        return f": {text[:_QUOTED]}" if text else ""
+        secrets = [item.value for item in self._tokens.values()] + list(self._credentials.hidden if self._credentials else ())
+        text = "; ".join(": ".join(filter(None, (error.code, error.message))) for error in errors)
+        text = redact.line(text, secrets)
+        return f": {text[:_MAX_QUOTE]}" if text else ""

@@ -1,4 +1,4 @@
-"""Small values that cost time to find out, by kind and key: `facts/<kind>/<sha256 of the key>`. A cache, nothing more."""
+"""A cache of small values that take time to compute, by kind and key: `facts/<kind>/<sha256 of the key>`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from repro_env.io.files import atomic_write, room
-from repro_env.model import codec
-from repro_env.model.errors import SpecError
-from repro_env.store.boot import touch_if_old
+from repro_env.schema import codec
+from repro_env.schema.errors import SpecError
+from repro_env.store.bootmarks import touch_if_old
 
 T = TypeVar("T")
 
@@ -19,13 +19,13 @@ _KIND = re.compile(r"[a-z][a-z0-9-]{0,40}")
 
 
 class FactCache:
-    """Safe to use from several threads and processes; the last to write wins. A file's time is that of its last use."""
+    """Safe to use from several threads and processes; the last write wins. A file's time is the time of its last use."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def get(self, kind: str, key: str) -> bytes | None:
-        """The value, or None; a damaged one counts as absent."""
+        """Return the value, or None if it is missing or damaged."""
         path = self._path(kind, key)
         try:
             with path.open("rb") as file:
@@ -37,11 +37,11 @@ class FactCache:
         return value if check == _check(key, value) else None
 
     def has(self, kind: str, key: str) -> bool:
-        """Whether there is a value; it may turn out to be damaged."""
+        """Return whether there is a value. It may be damaged."""
         return self._path(kind, key).is_file()
 
     def recall(self, kind: str, key: str, into: type[T]) -> T | None:
-        """The value as a type; None too for one that another version of repro-env wrote in another shape."""
+        """Return the value as a type; None also if another version of repro-env wrote it in another format."""
         value = self.get(kind, key)
         if value is None:
             return None
@@ -51,22 +51,22 @@ class FactCache:
             return None
 
     def put(self, kind: str, key: str, value: bytes) -> None:
-        """Keep a value. Raises `DiskError` when there is no room."""
+        """Store a value. Raises `DiskError` if the disk is full."""
         path = self._path(kind, key)
         with room(self._root, len(value)):
             path.parent.mkdir(mode=0o700, exist_ok=True)
         atomic_write(path, _check(key, value) + b"\n" + value, flush=False)
 
     def forget(self, kind: str, key: str) -> None:
-        """Remove a value, if it is there."""
+        """Remove a value if it is there."""
         self._path(kind, key).unlink(missing_ok=True)
 
     def _path(self, kind: str, key: str) -> Path:
         if not _KIND.fullmatch(kind):
-            raise ValueError(f"not a kind of facts: {kind!r}")
+            raise ValueError(f"invalid kind of facts: {kind!r}")
         return self._root / kind / hashlib.sha256(key.encode()).hexdigest()
 
 
 def _check(key: str, value: bytes) -> bytes:
-    """Not flushed to the disk, so a value says itself whether it is whole."""
+    """Return the checksum that is stored with a value, because values are not flushed to the disk."""
     return hashlib.sha256(key.encode() + b"\0" + value).hexdigest().encode()

@@ -1,4 +1,4 @@
-"""Image configs, by image ID: `images/<hex>`. One that is here was rebuilt or captured on this machine."""
+"""Image configs by image ID: `images/<hex>`. Each one was rebuilt or captured on this machine."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ import hashlib
 from pathlib import Path
 
 from repro_env.io.files import atomic_write
-from repro_env.store.boot import touch_if_old
-from repro_env.store.digests import hex_of
+from repro_env.store.bootmarks import touch_if_old
+from repro_env.store.filenames import hex_of
 
 
 class Images:
-    """The configs of the images that the store holds the layers of. A config's time is that of the image's last use."""
+    """The configs of the images whose layers the store has. A config's time is the time of the image's last use."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
 
     def get(self, image_id: str) -> bytes | None:
-        """The config, or None; a damaged one counts as absent."""
+        """Return the config, or None if it is missing or damaged."""
         name = hex_of(image_id)
         path = self._root / name
         try:
@@ -27,13 +27,8 @@ class Images:
             return None
         return config if hashlib.sha256(config).hexdigest() == name else None
 
-    def ids(self, beginning: str) -> tuple[str, ...]:
-        """IDs of the images whose digits begin so, sorted."""
-        names = sorted(path.name for path in self._root.glob("[0-9a-f]*") if len(path.name) == 64)
-        return tuple(f"sha256:{name}" for name in names if name.startswith(beginning.removeprefix("sha256:")))
-
     def verify(self, image_id: str) -> bool:
-        """Whether the config is there and whole."""
+        """Return whether the config is there and undamaged."""
         name = hex_of(image_id)
         try:
             return hashlib.sha256((self._root / name).read_bytes()).hexdigest() == name
@@ -41,11 +36,11 @@ class Images:
             return False
 
     def remove(self, image_id: str) -> None:
-        """Forget an image; its layers stay."""
+        """Remove an image, but not its layers."""
         (self._root / hex_of(image_id)).unlink(missing_ok=True)
 
     def put(self, config: bytes) -> str:
-        """Keep a config; returns its image ID. To be done last: it says that all layers are there."""
+        """Store a config and return its image ID. Do this last: it means that all layers are there."""
         name = hashlib.sha256(config).hexdigest()
         atomic_write(self._root / name, config)
         return f"sha256:{name}"

@@ -1,4 +1,4 @@
-"""Layers as folders: `layers/<hex of diff id>/` is the tree itself. A folder that is there is whole."""
+"""Unpacked layers: `layers/<hex of diff ID>/` is the tree of a layer. An existing directory is complete."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
-from repro_env.image import tar
-from repro_env.image.entry import Entry, Members, members
 from repro_env.io.files import FileContents, Found, locked, room, walk
-from repro_env.model.errors import ArtifactError, BuildError, ReproEnvError, StoreError
-from repro_env.store.boot import Boot
-from repro_env.store.digests import hex_of
-from repro_env.store.temp import Temp
+from repro_env.oci import tar
+from repro_env.oci.entry import Entry, Members, members
+from repro_env.schema.errors import ArtifactError, BuildError, ReproEnvError, StoreError
+from repro_env.store.bootmarks import Boot
+from repro_env.store.filenames import hex_of
+from repro_env.store.temporary import Temp
 
 _TIME = (tar.MTIME * 10**9, tar.MTIME * 10**9)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -28,7 +28,7 @@ _OPEN_FOLDERS = 64
 _LONGEST = 4000
 _DEEPEST = 200
 _BATCH = 1 << 20
-"""Bytes that are handed to the hashing thread at once."""
+"""Bytes that the hashing thread gets at once."""
 _QUEUED = 8
 
 
@@ -36,13 +36,22 @@ class Layers:
     """Unpacked layers, by diff ID."""
 
     def __init__(
-        self, root: Path, *, locks: Path, temp: Temp, boot: Boot, links: Path, damaged: Path, named: Callable[[], Collection[str]]
+        self,
+        root: Path,
+        *,
+        locks: Path,
+        temp: Temp,
+        boot: Boot,
+        links: Path,
+        damaged: Path,
+        names_in_use: Callable[[], Collection[str]],
     ) -> None:
-        """`links`: where trees of links to layers' files are kept. `damaged`: where what is not whole goes while a run has it.
+        """`links`: the directory for trees of links to the files of layers.
 
-        `named`: says what runs have (hex).
+        `damaged`: the directory to which a damaged layer is moved while a run uses it. `names_in_use` returns the names
+        (hex) that runs use.
         """
-        self._named = named
+        self._names_in_use = names_in_use
         self._root = root
         self._links = links
         self._damaged = damaged
@@ -51,78 +60,77 @@ class Layers:
         self._boot = boot
 
     def path(self, diff_id: str) -> Path | None:
-        """The tree of a layer, or None. Its files are owned by the user, mode 0644 and 0755, mtime `tar.MTIME`.
+        """Return the tree of a layer, or None. Its files belong to the user and have mode 0644 or 0755 and time `tar.MTIME`.
 
-        Every byte is read once per boot: the machine may have gone down before all of it was on the disk. Whether
-        something was written to it since is looked at when that was not done for `boot.FRESH` seconds: it takes a
-        look at each file. A layer that is not whole counts as absent.
+        The complete layer is read once after each start of the machine, because it may have lost power before everything
+        was on the disk. If that was done, only the times of all files are checked, at most every `boot.FRESH` seconds.
+        A damaged layer counts as missing.
         """
         name = hex_of(diff_id)
-        folder = self._root / name
-        if not folder.is_dir():
+        directory = self._root / name
+        if not directory.is_dir():
             return None
-        seen = self._boot.seen(name)
-        if seen and self._boot.fresh(name):
-            return folder
-        if seen and _is_untouched(folder):
-            self._boot.use(name)
-            return folder
+        is_marked = self._boot.is_marked(name)
+        if is_marked and self._boot.used_recently(name):
+            return directory
+        if is_marked and _is_untouched(directory):
+            self._boot.note_use(name)
+            return directory
         with locked(self._locks / name):
-            if not folder.is_dir() or not self._mended(diff_id):
+            if not directory.is_dir() or not self._verify_and_fix_times(diff_id):
                 self._discard(name)
                 return None
-            self._boot.see(name)
-        return folder
+            self._boot.mark(name)
+        return directory
 
-    def _mended(self, diff_id: str) -> bool:
-        """Whether every byte is right; times that are not are set anew, since runs see them."""
+    def _verify_and_fix_times(self, diff_id: str) -> bool:
+        """Return whether the content is right. Wrong times are corrected, because runs see them."""
         if not self.verify(diff_id):
             return False
         _set_times(self._root / hex_of(diff_id))
         return True
 
     def discard(self, diff_id: str) -> None:
-        """Put a layer that is not whole out of the way. A run that has it goes on with it: the next one gets a new one.
+        """Move a damaged layer out of the way. A run that uses it continues with it; the next run gets a new one.
 
-        Trees of links go with it: their files are the layers' own.
+        Trees of links are moved too, because they share the files of layers.
         """
         with locked(self._locks / hex_of(diff_id)):
             self._discard(hex_of(diff_id))
 
     def _discard(self, name: str) -> None:
         links = [path for path in self._links.glob("[0-9a-f]*") if path.is_dir()]
-        named = self._named()
-        with self._temp.folder() as temporary:
+        in_use = self._names_in_use()
+        with self._temp.directory() as temporary:
             for path in (self._root / name, *links):
                 self._damaged.mkdir(mode=0o700, exist_ok=True)
-                folder = self._damaged if path.name in named else temporary
+                directory = self._damaged if path.name in in_use else temporary
                 with contextlib.suppress(FileNotFoundError):
-                    path.rename(folder / f"{path.name}.{secrets.token_hex(4)}")
+                    path.rename(directory / f"{path.name}.{secrets.token_hex(4)}")
 
     def unpack(self, diff_id: str, members: Members, *, size: int = 0) -> Path:
-        """The tree of a layer, written from its members unless it is there. `size`: bytes of the tar, for messages.
+        """Return the tree of a layer. If it is missing, it is written from the members. `size`: of the tar, for messages.
 
-        Raises `BuildError` when the members are another layer than `diff_id`, or would leave the folder;
-        `DiskError` when there is no room; `ArtifactError` for a content of another size than its entry.
-        Whatever it raises, nothing is left behind.
+        Raises `BuildError` if the members do not have this diff ID or would leave the directory, `DiskError` if the disk
+        is full, `ArtifactError` if a content does not have the size of its entry. Then nothing is left behind.
         """
         name = hex_of(diff_id)
         if found := self.path(diff_id):
             return found
-        with room(self._root, size), locked(self._locks / name), self._temp.folder() as temporary:
+        with room(self._root, size), locked(self._locks / name), self._temp.directory() as temporary:
             if found := self._root / name if (self._root / name).is_dir() else None:
-                return found  # another process was first
-            got = _write(temporary / "tree", members, size)
-            if got != f"sha256:{name}":
+                return found  # another process unpacked it meanwhile
+            actual = _write(temporary / "tree", members, size)
+            if actual != f"sha256:{name}":
                 raise BuildError(
-                    f"the layer is {got}, not the expected sha256:{name}",
-                    hint="what it was made of is not what the spec was made of; rebuild from the wheels, or capture again",
+                    f"the layer is {actual}, not the expected sha256:{name}",
+                    hint="the layer was made of other content than the spec; rebuild from the wheels, or capture again",
                 )
             return self._keep(temporary / "tree", name)
 
     def add(self, members: Members, *, size: int = 0) -> str:
-        """Write a tree whose diff ID is not known yet; returns it. Raises as `unpack`."""
-        with room(self._root, size), self._temp.folder() as temporary:
+        """Write a tree whose diff ID is unknown, and return the diff ID. Raises as `unpack`."""
+        with room(self._root, size), self._temp.directory() as temporary:
             diff_id = _write(temporary / "tree", members, size)
             name = hex_of(diff_id)
             with locked(self._locks / name):
@@ -131,13 +139,13 @@ class Layers:
         return diff_id
 
     def members(self, diff_id: str) -> Members:
-        """What the tree on disk holds, as its tar has it. Not checked. Raises `OSError`, `StoreError`, `ArtifactError` when read."""
-        folder = self._root / hex_of(diff_id)
-        entries = sorted((_entry(folder, found) for found in walk(folder)), key=lambda entry: entry.key)
-        yield from members(entries, FileContents(folder))
+        """Yield the members of a tree on disk, as in its tar, without a check. Raises `OSError`, `StoreError`, `ArtifactError`."""
+        directory = self._root / hex_of(diff_id)
+        entries = sorted((_entry(directory, found) for found in walk(directory)), key=lambda entry: entry.key)
+        yield from members(entries, FileContents(directory))
 
     def verify(self, diff_id: str) -> bool:
-        """Whether the tree on disk still is the layer: every byte is read."""
+        """Read the complete tree and return whether it still has this diff ID."""
         hasher = hashlib.sha256()
         try:
             for chunk in tar.write(self.members(diff_id)):
@@ -146,31 +154,25 @@ class Layers:
             return False
         return f"sha256:{hasher.hexdigest()}" == f"sha256:{hex_of(diff_id)}"
 
-    def remove(self, diff_id: str) -> None:
-        """Remove a layer, if it is there. Nothing may be running in it."""
-        name = hex_of(diff_id)
-        with locked(self._locks / name), self._temp.folder() as temporary, contextlib.suppress(FileNotFoundError):
-            (self._root / name).rename(temporary / "old")  # first out of sight: a half-removed layer must not look whole
-
     def _keep(self, tree: Path, name: str) -> Path:
-        self._boot.see(name)
+        self._boot.mark(name)
         tree.rename(self._root / name)
         return self._root / name
 
 
 def _is_untouched(root: Path) -> bool:
-    """Whether everything still has the time that it was given when it was written: what is written to gets another."""
-    folders = [str(root)]
+    """Return whether every path still has the time that it got when it was written. A later write changes the time."""
+    directories = [str(root)]
     try:
         if root.stat().st_mtime_ns != _TIME[1]:
             return False
-        while folders:
-            with os.scandir(folders.pop()) as listing:
+        while directories:
+            with os.scandir(directories.pop()) as listing:
                 for item in listing:
                     if item.stat(follow_symlinks=False).st_mtime_ns != _TIME[1]:
                         return False
                     if item.is_dir(follow_symlinks=False):
-                        folders.append(item.path)
+                        directories.append(item.path)
     except OSError:
         return False
     return True
@@ -184,17 +186,17 @@ def _set_times(root: Path) -> None:
     os.utime(root, ns=_TIME)
 
 
-def _entry(folder: Path, found: Found) -> Entry:
+def _entry(directory: Path, found: Found) -> Entry:
     if found.kind == "other":
-        facts = (folder / found.path).lstat()
+        facts = (directory / found.path).lstat()
         if not stat.S_ISCHR(facts.st_mode) or facts.st_rdev != 0:
-            raise StoreError("is a device", where=found.path)
+            raise StoreError("the layer contains a device", where=found.path)
         return Entry(found.path, "gone")
     return Entry(found.path, found.kind, found.executable, found.size, "", found.target)
 
 
 def _write(root: Path, members: Members, size: int) -> str:
-    """Write the members below the new folder `root`; returns the diff ID of their tar."""
+    """Write the members below the new directory `root`. Returns the diff ID of their tar."""
     hashing = _Hashing()
     tree = _Tree(root, size)
     try:
@@ -206,7 +208,7 @@ def _write(root: Path, members: Members, size: int) -> str:
 
 
 class _Hashing:
-    """sha256 on a thread of its own: hashlib lets go of the interpreter lock, so it runs beside the writing."""
+    """Compute sha256 in a thread. hashlib releases the interpreter lock, so it runs in parallel with the writing."""
 
     def __init__(self) -> None:
         self._hasher = hashlib.sha256()
@@ -227,7 +229,7 @@ class _Hashing:
             self._size = 0
 
     def hexdigest(self) -> str:
-        """Of all that was taken. Ends the taking."""
+        """Finish and return the sha256 of everything."""
         self.close()
         for data in self._batch:
             self._hasher.update(data)
@@ -245,12 +247,12 @@ class _Hashing:
 
 
 class _Tree:
-    """A tree being written. Every path is made relative to the descriptor of its folder; no symlink is ever followed."""
+    """Writes a tree. Every path is created relative to the descriptor of its directory, so no symlink is followed."""
 
     def __init__(self, root: Path, size: int) -> None:
         self._root = root
         self._size = size
-        """Bytes in all, as far as known."""
+        """Total size in bytes, if it is known."""
         root.mkdir()
         self._fds = {"": os.open(root, _FOLDER)}
         os.fchmod(self._fds[""], 0o755)
@@ -262,28 +264,28 @@ class _Tree:
         self._fds.clear()
 
     def write(self, members: Members, take: Callable[[bytes], None]) -> None:
-        """One pass: the bytes that `image.tar.write` would give go to `take`, what they mean to the disk."""
-        path, last, done = "", b"", 0
+        """Write the members to the disk, and pass the bytes of their tar (as in `oci.tar.write`) to `take`."""
+        path, last_key, written = "", b"", 0
         try:
             for entry, chunks in members:
                 path = entry.path
                 key = path.encode()
-                if key <= last:
-                    raise BuildError("comes twice or out of order in its layer", where=path)
-                last = key
+                if key <= last_key:
+                    raise BuildError("the path occurs twice or out of order in its layer", where=path)
+                last_key = key
                 take(tar.header(entry))
                 parent, _, name = path.rpartition("/")
                 if name in ("", ".", "..") or len(key) > _LONGEST or "\0" in path + entry.target:
-                    raise BuildError("is no path inside a layer", where=repr(path))
+                    raise BuildError("the path is not a valid path inside a layer", where=repr(path))
                 fd = self._fds.get(parent)
                 if fd is None:
-                    fd = self._folder(parent)
+                    fd = self._directory(parent)
                 if entry.kind == "file":
-                    done += entry.size
+                    written += entry.size
                     self._file(entry, chunks, name, fd, take)
                 elif entry.kind == "dir":
                     os.mkdir(name, dir_fd=fd)
-                    os.fchmod(self._folder(path), 0o755)
+                    os.fchmod(self._directory(path), 0o755)
                     self._made.append(path)
                 elif entry.kind == "link":
                     os.symlink(entry.target, name, dir_fd=fd)
@@ -294,73 +296,73 @@ class _Tree:
             for path in reversed(self._made):
                 os.utime(f"{self._root}/{path}", ns=_TIME, follow_symlinks=False)
         except OSError as error:
-            with room(self._root.parent, max(self._size, done)):
-                raise _explained(error, path) from None
+            with room(self._root.parent, max(self._size, written)):
+                raise _convert_error(error, path) from None
 
-    def _file(self, entry: Entry, chunks: Iterable[bytes], name: str, folder: int, take: Callable[[bytes], None]) -> None:
-        left = entry.size
-        fd = os.open(name, _NEW, 0o600, dir_fd=folder)
+    def _file(self, entry: Entry, chunks: Iterable[bytes], name: str, directory: int, take: Callable[[bytes], None]) -> None:
+        missing = entry.size
+        fd = os.open(name, _NEW, 0o600, dir_fd=directory)
         try:
             for chunk in chunks:
-                left -= len(chunk)
-                if left < 0:
+                missing -= len(chunk)
+                if missing < 0:
                     break
                 take(chunk)
                 written = os.write(fd, chunk)
                 while written < len(chunk):
                     written += os.write(fd, memoryview(chunk)[written:])
-            if left:
-                had = f"{entry.size - left}" if left > 0 else "more"
+            if missing:
+                size = f"{entry.size - missing}" if missing > 0 else "more"
                 raise ArtifactError(
-                    f"has {had} bytes where {entry.size} were expected",
+                    f"the file has {size} bytes instead of the expected {entry.size}",
                     where=entry.path,
-                    hint="it changed while it was being read; try again",
+                    hint="it changed while it was read; try again",
                 )
-            os.fchmod(fd, 0o755 if entry.executable else 0o644)  # whatever the umask
+            os.fchmod(fd, 0o755 if entry.executable else 0o644)  # independent of the umask
             os.utime(fd, ns=_TIME)
         finally:
             os.close(fd)
-        if rest := -entry.size % tar.BLOCK:
-            take(bytes(rest))
+        if padding := -entry.size % tar.BLOCK:
+            take(bytes(padding))
 
-    def _folder(self, path: str) -> int:
-        """A descriptor of a folder that was made before. The latest are kept open."""
+    def _directory(self, path: str) -> int:
+        """Return the descriptor of an existing directory. The most recent descriptors are kept open."""
         parts = path.split("/")
         if len(parts) > _DEEPEST:
-            raise BuildError("lies too deep", where=path)
+            raise BuildError("the path has too many levels", where=path)
         depth = len(parts)
         while depth and "/".join(parts[:depth]) not in self._fds:
             depth -= 1
         fd = self._fds["/".join(parts[:depth])]
-        for below in range(depth, len(parts)):
-            if parts[below] in ("", ".", ".."):
-                raise BuildError("is no path inside a layer", where=repr(path))
-            fd = os.open(parts[below], _FOLDER, dir_fd=fd)
-            self._fds["/".join(parts[: below + 1])] = fd
+        for level in range(depth, len(parts)):
+            if parts[level] in ("", ".", ".."):
+                raise BuildError("the path is not a valid path inside a layer", where=repr(path))
+            fd = os.open(parts[level], _FOLDER, dir_fd=fd)
+            self._fds["/".join(parts[: level + 1])] = fd
         while len(self._fds) > _OPEN_FOLDERS:
-            oldest = next(one for one in self._fds if one and self._fds[one] != fd)
+            oldest = next(name for name in self._fds if name and self._fds[name] != fd)
             os.close(self._fds.pop(oldest))
         return fd
 
 
-def _whiteout(path: str, name: str, folder: int) -> None:
-    """overlayfs hides a path of the lower layers behind a character device 0:0."""
+def _whiteout(path: str, name: str, directory: int) -> None:
+    """Create a character device 0:0, with which overlayfs hides a path of lower layers."""
     try:
-        os.mknod(name, stat.S_IFCHR | 0o600, 0, dir_fd=folder)
+        os.mknod(name, stat.S_IFCHR | 0o600, 0, dir_fd=directory)
     except PermissionError as error:
         raise StoreError(
-            f"cannot make a whiteout (a character device 0:0): {error.strerror}",
+            f"a whiteout (character device 0:0) cannot be created: {error.strerror}",
             where=path,
-            hint="it takes Linux 5.8 or later, or root; or put the store on a local file system with REPRO_ENV_STORE",
+            hint="use Linux 5.8 or later, or root, or set REPRO_ENV_STORE to a directory on a local file system",
         ) from None
-    os.utime(name, ns=_TIME, dir_fd=folder, follow_symlinks=False)
+    os.utime(name, ns=_TIME, dir_fd=directory, follow_symlinks=False)
 
 
-def _explained(error: OSError, path: str) -> Exception:
+def _convert_error(error: OSError, path: str) -> Exception:
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return error
     if error.errno in (errno.EEXIST, errno.ENOENT, errno.ENOTDIR, errno.ELOOP):
-        return BuildError("does not lie in a folder of its own layer, comes twice, or is a symlink to nothing", where=path)
+        return BuildError("the path is not in a directory of its own layer, occurs twice, or is below a symlink", where=path)
     if error.errno in (errno.ENAMETOOLONG, errno.EINVAL):
-        return BuildError(f"is a path that this file system cannot hold: {error.strerror}", where=path)
-    return StoreError(f"cannot be written: {error.strerror}", where=path)
+        return BuildError(f"the file system cannot store the path: {error.strerror}", where=path)
+    return StoreError(f"the path cannot be written: {error.strerror}", where=path)

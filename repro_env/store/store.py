@@ -1,7 +1,7 @@
-"""The store: what this user's machine keeps of images, by what it is.
+"""The store: the local, content-addressed cache of one user.
 
-Everything in it can be made again, but for two things: the source of a recorded run, where no commit has it, and the list of
-the folders that hold runs.
+Everything in it can be made again, except for two things: the source of a recorded run that is in no commit, and the
+list of the directories that hold runs.
 """
 
 from __future__ import annotations
@@ -11,27 +11,28 @@ from pathlib import Path
 
 from repro_env.io.files import room
 from repro_env.io.hashes import FileHashes
-from repro_env.model.errors import StoreError
+from repro_env.schema.errors import StoreError
 from repro_env.store.blobs import Blobs
-from repro_env.store.boot import Boot
-from repro_env.store.bytecode import Bytecode
+from repro_env.store.bootmarks import Boot
 from repro_env.store.facts import FactCache
-from repro_env.store.folders import Folders
 from repro_env.store.images import Images
 from repro_env.store.layers import Layers
-from repro_env.store.lease import Lease
-from repro_env.store.seen import Seen
-from repro_env.store.temp import Temp
+from repro_env.store.leases import Lease
+from repro_env.store.rundirectories import RunDirectories
+from repro_env.store.specs.directories import SpecDirectories
+from repro_env.store.temporary import Temp
 
-_FOLDERS = ("blobs", "boot", "bytecode", "facts", "images", "layers", "locks", "runs", "specs", "uses")
-_HINT = "set REPRO_ENV_STORE to a folder of your own on a local disk"
+_FOLDERS = ("blobs", "boot", "facts", "images", "layers", "locks", "runs", "specs", "uses")
+_CACHE_TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n"
+"""The content of CACHEDIR.TAG (the Cache Directory Tagging Specification): backups and captures leave out the directory."""
+_HINT = "set REPRO_ENV_STORE to a directory on a local disk that belongs to you"
 
 
 class Store:
-    """Owned by one user, readable by nobody else. Safe to use from several processes at once."""
+    """A store that only its owner can read. Safe to use from several processes at the same time."""
 
     def __init__(self, root: Path) -> None:
-        """Use `open`."""
+        """Use `Store.open` instead."""
         temp = Temp(root / "temp")
         boot = Boot(root / "boot")
         self.root = root
@@ -44,53 +45,59 @@ class Store:
             boot=boot,
             links=root / "merged",
             damaged=root / "damaged",
-            named=self.lease.named,
+            names_in_use=self.lease.names_in_use,
         )
         self.images = Images(root / "images")
-        self.bytecode = Bytecode(root / "bytecode", locks=root / "locks", temp=temp, boot=boot)
         self.facts = FactCache(root / "facts")
         self.hashes = FileHashes(root / "hashes.db")
-        self.folders = Folders(root / "specs", locks=root / "locks", temp=temp, boot=boot)
-        self.seen = Seen(root / "runs")
+        self.spec_directories = SpecDirectories(root / "specs", locks=root / "locks", temp=temp, boot=boot)
+        self.run_directories = RunDirectories(root / "runs")
         self.runs = root / "runs.db"
-        """An index of run records (`catalog.index`)."""
+        """An index of run records (`runs.records.index`)."""
         self.temp = temp
         self.boot = boot
 
     @staticmethod
     def open(root: Path | None = None) -> Store:
-        """`root`, else $REPRO_ENV_STORE, else $XDG_CACHE_HOME/repro-env, else ~/.cache/repro-env; made when missing.
+        """Open `root`, else $REPRO_ENV_STORE, else $XDG_CACHE_HOME/repro-env, else ~/.cache/repro-env. Create it if missing.
 
-        Raises `StoreError` when it cannot be used, is another user's, or others may write in it. Removes what
-        killed processes left behind.
+        Removes what killed processes left behind. Raises `StoreError` if the store cannot be used, belongs to another
+        user, or can be written by others.
         """
-        folder = (root or _default()).absolute()
+        directory = (root or _default()).absolute()
         try:
-            with room(folder):
-                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-                facts = folder.stat()
+            with room(directory):
+                directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+                facts = directory.stat()
                 if facts.st_uid != os.geteuid():
-                    raise StoreError(f"belongs to another user (uid {facts.st_uid})", where=str(folder), hint=_HINT)
+                    raise StoreError(f"the store belongs to another user (UID {facts.st_uid})", where=str(directory), hint=_HINT)
                 if facts.st_mode & 0o022:
-                    raise StoreError("can be written by other users", where=str(folder), hint=f"chmod 700 {folder}")
+                    raise StoreError(
+                        "the store can be written by other users", where=str(directory), hint=f"run `chmod 700 {directory}`"
+                    )
                 for name in _FOLDERS:
-                    (folder / name).mkdir(mode=0o700, exist_ok=True)
-                if not os.access(folder, os.W_OK | os.X_OK):
-                    raise StoreError("cannot be written", where=str(folder), hint=_HINT)
-                store = Store(folder.resolve())
+                    (directory / name).mkdir(mode=0o700, exist_ok=True)
+                tag = directory / "CACHEDIR.TAG"
+                if not tag.exists():
+                    tag.write_bytes(_CACHE_TAG)
+                if not os.access(directory, os.W_OK | os.X_OK):
+                    raise StoreError("the store cannot be written", where=str(directory), hint=_HINT)
+                store = Store(directory.resolve())
                 store.temp.clean()
         except OSError as error:
-            raise StoreError(f"cannot be used: {error.strerror}", where=str(folder), hint=_HINT) from None
+            raise StoreError(f"the store cannot be used: {error.strerror}", where=str(directory), hint=_HINT) from None
         return store
 
 
 def _default() -> Path:
-    if given := os.environ.get("REPRO_ENV_STORE"):
-        return Path(given)
+    if configured := os.environ.get("REPRO_ENV_STORE"):
+        return Path(configured)
     cache = os.environ.get("XDG_CACHE_HOME", "")
-    if cache.startswith("/"):  # a relative one is to be ignored (XDG Base Directory Specification)
+    if cache.startswith("/"):  # the XDG Base Directory Specification says to ignore a relative path
         return Path(cache) / "repro-env"
     try:
         return Path.home() / ".cache" / "repro-env"
     except RuntimeError:
-        raise StoreError("there is no home folder to put it in", where="the store", hint=_HINT) from None
+        raise StoreError(
+            "the default place of the store is in the home directory, and this user has none", where="the store", hint=_HINT
+        ) from None

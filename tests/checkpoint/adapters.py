@@ -1,5 +1,7 @@
-"""Lightning, Hugging Face Trainer and accelerate: whole trainings, and ones that are killed in the middle of an epoch and gone on
-with. Each process is forked from this one, which has done nothing but import. Data are augmented, by workers where there are any."""
+"""Compare uninterrupted trainings with killed and resumed ones, for Lightning, Hugging Face Trainer and accelerate.
+
+Each process is forked from this one, which has only imported modules. The data are augmented, in workers if there are any.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,11 @@ from tests.checkpoint.operations import in_child
 from tests.checkpoint.training import Digits, digest, network
 
 COUNT, BATCH, EPOCHS = 80, 16, 3
-KILLED = 8
-"""Steps: in the second of the epochs, which have five."""
+LAST_STEP = 8
+"""The number of the step after which the process is killed, in the second epoch; an epoch has five steps."""
 
 
-def begin() -> nn.Module:
+def new_network() -> nn.Module:
     torch.manual_seed(1)
     return network()
 
@@ -37,7 +39,7 @@ def begin() -> nn.Module:
 class Plain(pl.LightningModule):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
-        self.network = begin()
+        self.network = new_network()
 
     def training_step(self, batch: Any, _index: int) -> Any:
         return nn.functional.cross_entropy(self.network(batch[0]), batch[1])
@@ -52,15 +54,15 @@ class Plain(pl.LightningModule):  # type: ignore[misc]
 
 
 class Killer(pl.Callback):  # type: ignore[misc]
-    def __init__(self, at: int) -> None:
-        self.at = at
+    def __init__(self, step: int) -> None:
+        self.step = step
 
     def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
-        if trainer.global_step == self.at:
+        if trainer.global_step == self.step:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def by_lightning(folder: str, workers: int, die: int) -> str:
+def by_lightning(folder: str, workers: int, last: int) -> str:
     module = Plain()
     loader = checkpoint.loader(Digits(COUNT), batch_size=BATCH, seed=2, num_workers=workers)
     saver = pl.callbacks.ModelCheckpoint(dirpath=folder, every_n_train_steps=2, save_top_k=-1, filename="{step}")
@@ -70,13 +72,13 @@ def by_lightning(folder: str, workers: int, die: int) -> str:
         logger=False,
         enable_progress_bar=False,
         enable_model_summary=False,
-        callbacks=[of_lightning.ExactResume(seed=3), saver, Killer(die)],
+        callbacks=[of_lightning.ExactResume(seed=3), saver, Killer(last)],
     )
-    there = (
+    latest = (
         sorted(Path(folder).glob("*.ckpt"), key=lambda path: int(path.stem.partition("=")[2])) if Path(folder).exists() else []
     )
-    torch.rand(len(there) + 1)  # a new process has other random numbers behind it
-    trainer.fit(module, loader, checkpoint.loader(Digits(16), batch_size=8), ckpt_path=there[-1] if there else None)
+    torch.rand(len(latest) + 1)  # a new process may have drawn other random numbers
+    trainer.fit(module, loader, checkpoint.loader(Digits(16), batch_size=8), ckpt_path=latest[-1] if latest else None)
     return f"{trainer.global_step} {digest(module)}"
 
 
@@ -89,23 +91,23 @@ class Rows(Digits):
 class Classifier(nn.Module):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__()
-        self.network = begin()
+        self.network = new_network()
 
     def forward(self, picture: Any, labels: Any) -> Any:
-        found = self.network(picture)
-        return {"loss": nn.functional.cross_entropy(found, labels), "logits": found}
+        logits = self.network(picture)
+        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
 
 
 class Ender(transformers.TrainerCallback):  # type: ignore[misc]
-    def __init__(self, at: int) -> None:
-        self.at = at
+    def __init__(self, step: int) -> None:
+        self.step = step
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
-        if state.global_step == self.at:
+        if state.global_step == self.step:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def by_transformers(folder: str, workers: int, die: int) -> str:
+def by_transformers(folder: str, workers: int, last: int) -> str:
     model = Classifier()
     arguments = transformers.TrainingArguments(
         output_dir=folder,
@@ -125,24 +127,24 @@ def by_transformers(folder: str, workers: int, die: int) -> str:
         model=model,
         args=arguments,
         train_dataset=checkpoint.Keyed(Rows(COUNT), seed=2),
-        callbacks=[of_transformers.ExactResume(), Ender(die)],
+        callbacks=[of_transformers.ExactResume(), Ender(last)],
     )
-    there = of_transformers.last(folder)
-    if there is not None:
-        # A younger one that a kill left half written.
+    latest = of_transformers.last(folder)
+    if latest is not None:
+        # A more recent checkpoint that is incomplete because of a kill.
         half = Path(folder) / "checkpoint-999"
         half.mkdir(exist_ok=True)
         (half / "trainer_state.json").write_text("{")
-        assert of_transformers.last(folder) == there
+        assert of_transformers.last(folder) == latest
         (half / "trainer_state.json").unlink()
         half.rmdir()
-    trainer.train(resume_from_checkpoint=there)
+    trainer.train(resume_from_checkpoint=latest)
     return f"{trainer.state.global_step} {digest(model)}"
 
 
-def by_accelerate(folder: str, workers: int, die: int) -> str:
+def by_accelerate(folder: str, workers: int, last: int) -> str:
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
-    model = begin()
+    model = new_network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
     loader = of_accelerate.loader(accelerator, Digits(COUNT), seed=2, batch_size=BATCH, num_workers=workers)
@@ -157,27 +159,29 @@ def by_accelerate(folder: str, workers: int, die: int) -> str:
                 optimizer.zero_grad()
             if accelerator.sync_gradients:
                 training.step()
-                if training.steps == die:
+                if training.steps == last:
                     os.kill(os.getpid(), signal.SIGKILL)
     return f"{training.steps} {digest(model)}"
 
 
 def main(root: str, numbers: str) -> None:
     torch.set_num_threads(1)
-    torch.optim.Adam([nn.Parameter(torch.zeros(1))])  # what torch imports late is imported here, once
+    torch.optim.Adam([nn.Parameter(torch.zeros(1))])  # makes torch import everything here, once
     warnings.simplefilter("ignore")
-    for work, steps, die in ((by_lightning, 15, KILLED), (by_transformers, 15, KILLED), (by_accelerate, 9, 5)):
+    for work, steps, last in ((by_lightning, 15, LAST_STEP), (by_transformers, 15, LAST_STEP), (by_accelerate, 9, 5)):
         for workers in map(int, numbers.split(",")):
-            place = f"{root}/{work.__name__}-{workers}"
-            whole = in_child(partial(work, f"{place}-whole", workers, 0))
-            assert whole[0] == 0, (work, whole)
-            assert whole[1].startswith(f"{steps} "), (work, whole)
-            for at in (die, die + 3):
-                killed = in_child(partial(work, f"{place}-cut", workers, at))
+            prefix = f"{root}/{work.__name__}-{workers}"
+            expected = in_child(partial(work, f"{prefix}-complete", workers, 0))
+            assert expected[0] == 0, (work, expected)
+            assert expected[1].startswith(f"{steps} "), (work, expected)
+            for step in (last, last + 3):
+                killed = in_child(partial(work, f"{prefix}-killed", workers, step))
                 assert killed[0] == -signal.SIGKILL, (work, killed)
-            again = in_child(partial(work, f"{place}-cut", workers, 0))
-            assert again == whole, f"{work.__name__} with {workers} workers goes on with something else: {again} {whole}"
-            print(work.__name__, workers, whole[1], flush=True)
+            resumed = in_child(partial(work, f"{prefix}-killed", workers, 0))
+            assert resumed == expected, (
+                f"{work.__name__} with {workers} workers resumes with a different result: {resumed} {expected}"
+            )
+            print(work.__name__, workers, expected[1], flush=True)
 
 
 if __name__ == "__main__":

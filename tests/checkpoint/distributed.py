@@ -1,7 +1,7 @@
-"""Ranks on gloo under torchrun: DistributedDataParallel, BatchNorm with means of each rank's own, random numbers of each rank's own.
+"""A distributed training with gloo. Each rank has its own random numbers and its own means of BatchNorm.
 
-DIR alone: checks with two ranks that are forked from here. DIR KIND DIE ASK, under torchrun: dies (all ranks) after DIE steps, 0
-for never. The last rank is sent USR1 before step ASK. Rank 0 prints the sha256 of the weights.
+With the argument DIR, checks are run with two forked ranks. With DIR KIND LAST INTERRUPT, under torchrun, all ranks are killed
+after step LAST, and the last rank receives SIGUSR1 in step INTERRUPT; 0 means never. Rank 0 prints the sha256 of the weights.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from torch.utils.data import DataLoader
 from torch.utils.data.distributed import DistributedSampler
 
 from repro_env import checkpoint
-from tests.checkpoint.operations import begin, end
+from tests.checkpoint.operations import start_child, wait_for_child
 from tests.checkpoint.training import Digits, digest, network
 
-_KEPT: list[Any] = []
-"""Not freed before the process ends: torch 2.13 waits for gloo's thread then, with the lock of the interpreter in hand, for which
-that thread may wait (seen as a process that never ends)."""
+_REFERENCES: list[Any] = []
+"""References that keep objects until the process ends. When torch 2.13 frees them, it can wait forever for gloo's thread, which
+waits for the interpreter lock."""
 
 
 def uneven() -> nn.Module:
-    """Layers of very different sizes, two of them used in the other order: several buckets, and none stays as it was."""
+    """Return layers of very different sizes, two of them used in reverse order: they need several buckets, which are all rebuilt."""
 
     class Uneven(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -49,86 +49,86 @@ def uneven() -> nn.Module:
     return Uneven()
 
 
-def main(folder: str, kind: str, die: int, ask: int) -> None:
+def main(folder: str, kind: str, last: int, interrupt: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(100 + rank)
     torch.manual_seed(1)
-    many = kind in ("buckets", "bare", "accumulated", "hooked")
-    model = uneven() if many else network()
+    uses_buckets = kind in ("buckets", "bare", "accumulated", "hooked")
+    model = uneven() if uses_buckets else network()
     torch.manual_seed(100 + rank)
     ranked = DistributedDataParallel(
         model,
         broadcast_buffers=kind != "own",
         find_unused_parameters=kind == "steady",
-        bucket_cap_mb=0.002 if many else 25,
+        bucket_cap_mb=0.002 if uses_buckets else 25,
         gradient_as_bucket_view=kind == "bare",
     )
-    _KEPT.append(ranked)
+    _REFERENCES.append(ranked)
     if kind == "hooked":
         next(model.parameters()).register_hook(lambda gradient: gradient)
     optimizer = torch.optim.SGD(ranked.parameters(), lr=0.05, momentum=0.9)
-    each = 3 if kind == "accumulated" else 1
-    """Batches of a step."""
+    batches = 3 if kind == "accumulated" else 1
+    """Number of batches in a step."""
     dataset = Digits(96)
     loader: Any
-    if many or kind in ("keyed", "steady"):
+    if uses_buckets or kind in ("keyed", "steady"):
         loader = checkpoint.loader(dataset, batch_size=8, seed=2)
     else:
         loader = DataLoader(dataset, batch_size=8, sampler=DistributedSampler(dataset, seed=4), num_workers=int(kind == "plain"))
-    named = model if kind == "bare" else ranked
-    training = checkpoint.Checkpoint(folder, model=named, optimizer=optimizer, every=2)
+    part = model if kind == "bare" else ranked
+    training = checkpoint.Checkpoint(folder, model=part, optimizer=optimizer, every=2)
     for _ in training.epochs(3):
         for pictures, labels in training.batches(loader):
-            over = (training.steps + 1) % each == 0
-            with contextlib.nullcontext() if over else ranked.no_sync():
+            is_complete = (training.steps + 1) % batches == 0
+            with contextlib.nullcontext() if is_complete else ranked.no_sync():
                 nn.functional.cross_entropy(ranked(pictures), labels).backward()
-            if over:
+            if is_complete:
                 optimizer.step()
                 optimizer.zero_grad()
-            if training.steps + 1 == ask and rank == dist.get_world_size() - 1:
+            if training.steps + 1 == interrupt and rank == dist.get_world_size() - 1:
                 os.kill(os.getpid(), signal.SIGUSR1)
             training.step()
-            if training.steps == die:
+            if training.steps == last:
                 os.kill(os.getpid(), signal.SIGKILL)
-    everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, (digest(model), random.random(), float(torch.rand(()))))
+    states: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(states, (digest(model), random.random(), float(torch.rand(()))))
     if not rank:
-        print("final", everyone, flush=True)
+        print("final", states, flush=True)
     dist.destroy_process_group()
 
 
-def ranks(folder: str, kind: str, die: int, ask: int, size: int) -> list[tuple[int, str]]:
-    """As torchrun would start them, but forked from this process."""
+def ranks(folder: str, kind: str, last: int, interrupt: int, size: int) -> list[tuple[int, str]]:
+    """Run the ranks in processes that are forked from this one."""
 
-    def one(rank: int) -> str:
-        where = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(size)}
-        os.environ.update(where)
+    def run_rank(rank: int) -> str:
+        variables = {"MASTER_ADDR": "localhost", "MASTER_PORT": str(port), "RANK": str(rank), "WORLD_SIZE": str(size)}
+        os.environ.update(variables)
         out, sys.stderr = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out):
             try:
-                main(folder, kind, die, ask)
-            except SystemExit as left:
-                return f"ended {left.code}"
+                main(folder, kind, last, interrupt)
+            except SystemExit as exiting:
+                return f"ended {exiting.code}"
         return out.getvalue()
 
-    with socket.socket() as free:
-        free.bind(("localhost", 0))
-        port = free.getsockname()[1]
-    return [end(*one) for one in [begin(partial(one, rank)) for rank in range(size)]]
+    with socket.socket() as server:
+        server.bind(("localhost", 0))
+        port = server.getsockname()[1]
+    return [wait_for_child(*child) for child in [start_child(partial(run_rank, rank)) for rank in range(size)]]
 
 
 def checks(root: str) -> None:
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # what torch imports late is imported here, once
-    whole = ranks(f"{root}/whole", "own", 0, 0, 2)
-    assert whole[0][1].startswith("final "), whole
-    asked = ranks(f"{root}/cut", "own", 0, 9, 2)
-    assert asked == [(0, f"ended {128 + signal.SIGUSR1}")] * 2, asked
-    killed = ranks(f"{root}/cut", "own", 15, 0, 2)
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # makes torch import everything here, once
+    expected = ranks(f"{root}/complete", "own", 0, 0, 2)
+    assert expected[0][1].startswith("final "), expected
+    interrupted = ranks(f"{root}/killed", "own", 0, 9, 2)
+    assert interrupted == [(0, f"ended {128 + signal.SIGUSR1}")] * 2, interrupted
+    killed = ranks(f"{root}/killed", "own", 15, 0, 2)
     assert [code for code, _ in killed] == [-signal.SIGKILL] * 2, killed
-    assert ranks(f"{root}/cut", "own", 0, 0, 2) == whole
+    assert ranks(f"{root}/killed", "own", 0, 0, 2) == expected
 
 
 if __name__ == "__main__":
@@ -138,8 +138,8 @@ if __name__ == "__main__":
         code = 0
         try:
             main(sys.argv[1], sys.argv[2], int(sys.argv[3]), int(sys.argv[4]))
-        except SystemExit as told:
-            code = int(str(told.code))
+        except SystemExit as exiting:
+            code = int(str(exiting.code))
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)

@@ -1,6 +1,6 @@
-"""Kill a process at each operation on files of one save, and see what is left. Prints how many kills there were.
+"""Kill a process at each file operation of a save, and check the remaining files. Prints the number of kills.
 
-Each process is forked from this one, which has done nothing but import. A write that is to be the last one is cut in half.
+Each process is forked from this one, which has only imported modules. If the operation is a write, half of it is done.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _OPERATIONS = ("mkdir", "write", "fsync", "rename", "unlink", "rmdir", "open", "
 
 
 def train(folder: str, until: int) -> str:
-    """To this step, from wherever the folder allows; a checkpoint each second step. The weights at the end."""
+    """Train or resume until this step, with a checkpoint every second step, and return the weights."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 1))
     optimizer = torch.optim.Adam(model.parameters())
@@ -41,8 +41,8 @@ def train(folder: str, until: int) -> str:
     return repr([value.tolist() for value in model.state_dict().values()])
 
 
-def begin(work: Callable[[], str]) -> tuple[int, int]:
-    """Fork a process that does it: its id, and where it will say what it returned."""
+def start_child(work: Callable[[], str]) -> tuple[int, int]:
+    """Fork a process that calls `work`. Returns its PID, and a file descriptor for the result."""
     read, write = os.pipe()
     child = os.fork()
     if not child:
@@ -52,7 +52,7 @@ def begin(work: Callable[[], str]) -> tuple[int, int]:
             while text:
                 text = text[os.write(write, text) :]
             code = 0
-        except BaseException:  # noqa: BLE001 - it must not go on as its parent
+        except BaseException:  # noqa: BLE001 - the child must not continue as its parent
             traceback.print_exc(file=sys.__stderr__)
         finally:
             os._exit(code)
@@ -60,32 +60,32 @@ def begin(work: Callable[[], str]) -> tuple[int, int]:
     return child, read
 
 
-def end(child: int, read: int) -> tuple[int, str]:
-    """What came of it: 0 or minus the signal, and what it returned."""
+def wait_for_child(child: int, read: int) -> tuple[int, str]:
+    """Wait for the process. Returns its exit status or minus the signal, and the result."""
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     with os.fdopen(read) as stream:
-        # Workers of a killed process live on for seconds, and have the other end too: that one has said nothing.
+        # Workers of a killed process run for some seconds and hold the pipe open, and do not return a result.
         return code, "" if code < 0 else stream.read()
 
 
 def in_child(work: Callable[[], str]) -> tuple[int, str]:
-    return end(*begin(work))
+    return wait_for_child(*start_child(work))
 
 
-def deadly(at: int) -> None:
-    """From now on: the operation number `at` kills this process, before it is done; a write is done half."""
-    done = [0]
+def kill_at(number: int) -> None:
+    """Kill this process before its file operation `number`, counted from now on; half of a write is done."""
+    count = [0]
 
     def wrap(name: str) -> None:
-        plain = getattr(os, name)
+        original = getattr(os, name)
 
         def operation(*args: Any, **kwargs: Any) -> Any:
-            done[0] += 1
-            if done[0] == at:
+            count[0] += 1
+            if count[0] == number:
                 if name == "write" and len(args[1]) > 1:
-                    plain(args[0], memoryview(args[1])[: len(args[1]) // 2])
+                    original(args[0], memoryview(args[1])[: len(args[1]) // 2])
                 os.kill(os.getpid(), signal.SIGKILL)
-            return plain(*args, **kwargs)
+            return original(*args, **kwargs)
 
         setattr(os, name, operation)
 
@@ -95,27 +95,27 @@ def deadly(at: int) -> None:
 
 def main(root: str, stride: int) -> None:
     torch.set_num_threads(1)
-    torch.optim.Adam([nn.Parameter(torch.zeros(1))])  # what torch imports late is imported here, once
-    expected = in_child(partial(train, f"{root}/whole", 8))
+    torch.optim.Adam([nn.Parameter(torch.zeros(1))])  # makes torch import everything here, once
+    expected = in_child(partial(train, f"{root}/complete", 8))
     assert expected[0] == 0, expected
     kills = 0
-    for at in range(1, 10_000, stride):
-        folder = f"{root}/{at}"
+    for number in range(1, 10_000, stride):
+        folder = f"{root}/{number}"
         assert in_child(partial(train, folder, 2))[0] == 0
 
-        def work(at: int = at, folder: str = folder) -> str:
-            deadly(at)
+        def work(number: int = number, folder: str = folder) -> str:
+            kill_at(number)
             return train(folder, 4)
 
         code, _ = in_child(work)
-        names = [one.step for one in files.listed(folder)]
-        assert names[0] in (2, 4), names
-        assert set(names) <= {2, 4}, names
-        for one in files.listed(folder):
-            manifest.check(manifest.read(f"{folder}/{one.name}"))  # every checkpoint that is seen is whole
-        again = in_child(partial(train, folder, 8))
-        assert again == expected, f"killed at operation {at}: goes on with something else"
-        assert not list(Path(folder).glob(".unfinished*")), "something is left"
+        steps = [saved.step for saved in files.listed(folder)]
+        assert steps[0] in (2, 4), steps
+        assert set(steps) <= {2, 4}, steps
+        for saved in files.listed(folder):
+            manifest.check(manifest.read(f"{folder}/{saved.name}"))  # every visible checkpoint is intact
+        resumed = in_child(partial(train, folder, 8))
+        assert resumed == expected, f"killed at operation {number}: resumes with a different result"
+        assert not list(Path(folder).glob(".unfinished*")), "an unfinished checkpoint remains"
         if code == 0:
             break
         assert code == -signal.SIGKILL, code

@@ -1,4 +1,4 @@
-"""The environment of trainers, and scripts in it: torch is not in the one that runs the tests."""
+"""Run scripts in the environment of trainers, because the environment of the tests does not have torch."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ ROOT = HERE.parents[1]
 
 
 def python() -> str:
-    found = os.environ.get("REPRO_ENV_TEST_TRAINERS", "")
-    need(found and Path(found).exists(), "no environment of trainers: `make trainers`, and name it in REPRO_ENV_TEST_TRAINERS")
-    return found
+    path = os.environ.get("REPRO_ENV_TEST_TRAINERS", "")
+    need(path and Path(path).exists(), "the environment of trainers: run `make trainers`, and set REPRO_ENV_TEST_TRAINERS")
+    return path
 
 
 def environment() -> dict[str, str]:
@@ -31,7 +31,7 @@ def environment() -> dict[str, str]:
 
 
 def start(script: str, *args: str, cwd: Path, env: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    """In a process group of its own."""
+    """Start a script in its own process group."""
     return subprocess.Popen(
         [python(), str(HERE / script), *args],
         cwd=cwd,
@@ -44,7 +44,7 @@ def start(script: str, *args: str, cwd: Path, env: dict[str, str] | None = None)
 
 
 def run(script: str, *args: str, cwd: Path, env: dict[str, str] | None = None, codes: Sequence[int] = (0,)) -> str:
-    """What it printed."""
+    """Run a script, and return what it printed."""
     process = start(script, *args, cwd=cwd, env=env)
     out, err = process.communicate(timeout=300)
     assert process.returncode in codes, f"{process.returncode}\n{out[-2000:]}\n{err[-4000:]}"

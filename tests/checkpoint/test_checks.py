@@ -1,4 +1,4 @@
-"""The checks of `checks/`, which run in one process where torch is, as one test each."""
+"""Report each check in `checks/` as a test. The checks run together in one process that has torch."""
 
 from __future__ import annotations
 
@@ -11,28 +11,28 @@ import pytest
 from tests.checkpoint import place
 
 NAMES = [
-    one.name
+    node.name
     for file in sorted((place.HERE / "checks").glob("*.py"))
-    for one in ast.parse(file.read_text()).body
-    if isinstance(one, ast.FunctionDef)
-    and not one.name.startswith("_")
-    and len(one.args.args) == 1
-    and isinstance(one.args.args[0].annotation, ast.Name)
-    and one.args.args[0].annotation.id == "Path"
+    for node in ast.parse(file.read_text()).body
+    if isinstance(node, ast.FunctionDef)
+    and not node.name.startswith("_")
+    and len(node.args.args) == 1
+    and isinstance(node.args.args[0].annotation, ast.Name)
+    and node.args.args[0].annotation.id == "Path"
 ]
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
+def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
     folder = tmp_path_factory.mktemp("checks")
     result: dict[str, str | None] = json.loads(place.run("checks/run.py", str(folder), cwd=folder).splitlines()[-1])
     return result
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_check(found: dict[str, str | None], name: str) -> None:
-    assert name in found, "it was not run"
-    assert found[name] is None, found[name]
+def test_check_passes(results: dict[str, str | None], name: str) -> None:
+    assert name in results, "the check was not run"
+    assert results[name] is None, results[name]
 
 
 def test_torch_is_not_imported_before_it_is_used(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Ranks on gloo: each has its own random numbers, its own part of the data, and here its own means of BatchNorm."""
+"""Distributed trainings with gloo, in which each rank has its own random numbers, data and means of BatchNorm."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from tests.checkpoint import place
 
 
-def launch(folder: Path, ranks: int, kind: str, *, die: int = 0, ask: int = 0) -> tuple[str, str]:
-    """What rank 0 said of the weights and generators of all; the errors."""
+def launch(folder: Path, ranks: int, kind: str, *, kill: int = 0, interrupt: int = 0) -> tuple[str, str]:
+    """Run a training, and return what rank 0 printed about the final state of all ranks, and stderr."""
     words = [
         "-m",
         "torch.distributed.run",
@@ -24,7 +24,7 @@ def launch(folder: Path, ranks: int, kind: str, *, die: int = 0, ask: int = 0) -
         "localhost:0",
     ]
     done = subprocess.run(
-        [place.python(), *words, str(place.HERE / "distributed.py"), str(folder), kind, str(die), str(ask)],
+        [place.python(), *words, str(place.HERE / "distributed.py"), str(folder), kind, str(kill), str(interrupt)],
         cwd=folder.parent,
         env=place.environment(),
         capture_output=True,
@@ -32,25 +32,25 @@ def launch(folder: Path, ranks: int, kind: str, *, die: int = 0, ask: int = 0) -
         check=False,
         timeout=200,
     )
-    assert bool(done.returncode) == bool(die or ask), done.stderr[-4000:]
+    assert bool(done.returncode) == bool(kill or interrupt), done.stderr[-4000:]
     return "".join(re.findall(r"^final .*", done.stdout, re.MULTILINE)), done.stderr
 
 
-@pytest.mark.soak  # torch 2.13 can hang where a forked rank ends: freeing its reducer waits for gloo's thread, which waits for the GIL
-def test_two_ranks(tmp_path: Path) -> None:
-    """One of which is asked to end, and all of which are killed later."""
+@pytest.mark.soak  # torch 2.13 can hang when a forked rank ends: freeing its reducer waits for gloo's thread, which waits for the GIL
+def test_two_ranks_resume_after_a_signal_and_a_kill(tmp_path: Path) -> None:
+    """One rank receives a signal, and all ranks are killed later."""
     place.run("distributed.py", str(tmp_path), cwd=tmp_path)
 
 
 @pytest.mark.soak
-def test_one_rank_is_asked_to_end(tmp_path: Path) -> None:
-    whole, _ = launch(tmp_path / "whole", 2, "own")
-    assert whole
-    _, told = launch(tmp_path / "cut", 2, "own", ask=9)
-    assert "SIGUSR1: saved at step 9" in told
-    again, told = launch(tmp_path / "cut", 2, "own")
-    assert again == whole
-    assert "goes on from" in told
+def test_all_ranks_exit_when_one_rank_receives_a_signal(tmp_path: Path) -> None:
+    expected, _ = launch(tmp_path / "complete", 2, "own")
+    assert expected
+    _, errors = launch(tmp_path / "killed", 2, "own", interrupt=9)
+    assert "received SIGUSR1, saved at step 9" in errors
+    result, errors = launch(tmp_path / "killed", 2, "own")
+    assert result == expected
+    assert "resumed from" in errors
 
 
 @pytest.mark.parametrize(
@@ -71,21 +71,21 @@ def test_one_rank_is_asked_to_end(tmp_path: Path) -> None:
         ],
     ],
 )
-def test_killed(tmp_path: Path, ranks: int, kind: str) -> None:
-    """With more than two ranks the order of a sum depends on buckets, which a new process arranges in another way at first."""
-    whole, _ = launch(tmp_path / "whole", ranks, kind)
-    launch(tmp_path / "cut", ranks, kind, die=7)
-    again, told = launch(tmp_path / "cut", ranks, kind)
-    assert "CheckpointWarning" not in told
-    assert again == whole
+def test_a_killed_training_resumes_exactly(tmp_path: Path, ranks: int, kind: str) -> None:
+    """With more than two ranks the order of sums depends on the gradient buckets, which a new process arranges differently."""
+    expected, _ = launch(tmp_path / "complete", ranks, kind)
+    launch(tmp_path / "killed", ranks, kind, kill=7)
+    result, errors = launch(tmp_path / "killed", ranks, kind)
+    assert "CheckpointWarning" not in errors
+    assert result == expected
 
 
 @pytest.mark.soak
-def test_buckets_that_cannot_be_brought_back_are_told(tmp_path: Path) -> None:
-    """And change the numbers: what `test_killed` looks at is not always so."""
-    whole, _ = launch(tmp_path / "whole", 3, "hooked")
-    launch(tmp_path / "cut", 3, "hooked", die=7)
-    again, told = launch(tmp_path / "cut", 3, "hooked")
-    assert "parameters have hooks" in told
-    assert "find_unused_parameters=True" in told
-    assert again != whole
+def test_buckets_that_cannot_be_restored_cause_a_warning(tmp_path: Path) -> None:
+    """The result then differs, which shows that the test above can detect different buckets."""
+    expected, _ = launch(tmp_path / "complete", 3, "hooked")
+    launch(tmp_path / "killed", 3, "hooked", kill=7)
+    result, errors = launch(tmp_path / "killed", 3, "hooked")
+    assert "the script registered hooks on parameters" in errors
+    assert "find_unused_parameters=True" in errors
+    assert result != expected

@@ -1,4 +1,4 @@
-"""A training that is killed goes on in a new process, and ends with the weights of one that was not."""
+"""A killed training resumes in a new process, and ends with the weights of an uninterrupted training."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ def final(text: str) -> str:
     return lines[0]
 
 
-def timed(folder: Path, *options: str) -> tuple[str, float]:
-    """A whole training: its end, and seconds from its first step on."""
+def train_and_measure(folder: Path, *options: str) -> tuple[str, float]:
+    """Run a training without interruption. Returns its last line, and the seconds since its first step."""
     process = place.start("training.py", str(folder), *options, cwd=folder.parent)
     assert process.stdout is not None
     first = process.stdout.readline()
@@ -30,47 +30,47 @@ def timed(folder: Path, *options: str) -> tuple[str, float]:
     return final(first + out), time.monotonic() - began
 
 
-def killed_and_gone_on(
-    folder: Path, chance: random.Random, kills: int, within: float, *options: str, vary: tuple[str, ...] = ()
+def kill_and_resume(
+    folder: Path, generator: random.Random, kills: int, within: float, *options: str, vary: tuple[str, ...] = ()
 ) -> tuple[str, int]:
-    """Kill at random moments, up to `kills` times; then let it finish. Its end, and how often it was killed."""
-    done = 0
+    """Kill a training at random times, at most `kills` times, then let it finish. Returns its last line and the number of kills."""
+    count = 0
     while True:
-        extra = ["--workers", chance.choice(vary)] if vary else []
-        process = place.start("training.py", str(folder), *options, *extra, cwd=folder.parent)
+        workers = ["--workers", generator.choice(vary)] if vary else []
+        process = place.start("training.py", str(folder), *options, *workers, cwd=folder.parent)
         assert process.stdout is not None
         first = process.stdout.readline()
-        if done < kills and first:
-            time.sleep(chance.uniform(0, within))
+        if count < kills and first:
+            time.sleep(generator.uniform(0, within))
             os.kill(process.pid, signal.SIGKILL)
-            if process.wait(300):  # what it printed may be held open by workers that it left behind
+            if process.wait(300):  # workers that are still running may hold its output open
                 assert process.returncode == -signal.SIGKILL
                 process.stdout.close()
                 assert process.stderr is not None
                 process.stderr.close()
-                done += 1
+                count += 1
                 continue
         out, err = process.communicate(timeout=300)
         assert process.returncode == 0, err[-4000:]
-        return final(first + out), done
+        return final(first + out), count
 
 
 @pytest.mark.parametrize("stride", [13, pytest.param(1, marks=pytest.mark.soak)])
-def test_at_each_operation_on_files(tmp_path: Path, stride: int) -> None:
-    """Writes cut in half, no rename, no flush, a removal not finished: the last good one is always there."""
+def test_a_kill_at_any_file_operation_leaves_an_intact_checkpoint(tmp_path: Path, stride: int) -> None:
+    """Writes are incomplete, or a rename, flush or removal is missing; the last intact checkpoint always exists."""
     assert int(place.run("operations.py", str(tmp_path), str(stride), cwd=tmp_path)) > 100 // stride
 
 
-def test_in_the_middle_of_an_epoch(tmp_path: Path) -> None:
-    """And with another number of workers, since the samples are keyed."""
+def test_training_resumes_within_an_epoch_with_another_number_of_workers(tmp_path: Path) -> None:
+    """Keyed samples do not depend on the number of workers."""
     options = ("--workers", "2", "--every", "3", "--epochs", "2")
-    whole = final(place.run("training.py", str(tmp_path / "whole"), *options, cwd=tmp_path))
-    place.run("training.py", str(tmp_path / "cut"), *options, "--die-at", "14", cwd=tmp_path, codes=(-signal.SIGKILL,))
-    assert final(place.run("training.py", str(tmp_path / "cut"), *options, "--workers", "0", cwd=tmp_path)) == whole
+    expected = final(place.run("training.py", str(tmp_path / "complete"), *options, cwd=tmp_path))
+    place.run("training.py", str(tmp_path / "killed"), *options, "--die-at", "14", cwd=tmp_path, codes=(-signal.SIGKILL,))
+    assert final(place.run("training.py", str(tmp_path / "killed"), *options, "--workers", "0", cwd=tmp_path)) == expected
 
 
-def test_each_kind_of_loader(tmp_path: Path) -> None:
-    """Killed in the middle of an epoch and at its last batch."""
+def test_each_kind_of_loader_resumes(tmp_path: Path) -> None:
+    """The training is killed within an epoch and at its last batch."""
     place.run("resumes.py", str(tmp_path), cwd=tmp_path)
 
 
@@ -83,15 +83,15 @@ def test_each_kind_of_loader(tmp_path: Path) -> None:
         (("--loader", "plain", "--workers", "2"), ()),
         (("--loader", "keyed"), ("0", "1", "2", "3")),
     ],
-    ids=["keyed-spawn", "plain-fork", "other-numbers-of-workers"],
+    ids=["keyed-spawn", "plain-fork", "varying-numbers-of-workers"],
 )
-def test_twenty_random_moments(tmp_path: Path, options: tuple[str, ...], vary: tuple[str, ...]) -> None:
-    """A checkpoint at each step, so that many of the moments are in the middle of one."""
+def test_training_resumes_after_kills_at_random_times(tmp_path: Path, options: tuple[str, ...], vary: tuple[str, ...]) -> None:
+    """A checkpoint is written at each step, so that many kills happen while it is written."""
     every = ("--every", "1", "--epochs", "4", *options)
-    whole, seconds = timed(tmp_path / "whole", *every)
-    chance = random.Random(" ".join(options))
+    expected, seconds = train_and_measure(tmp_path / "complete", *every)
+    generator = random.Random(" ".join(options))
     done = 0
     while done < 20:
-        found, kills = killed_and_gone_on(tmp_path / f"cut-{done}", chance, 3, seconds / 2, *every, vary=vary)
-        assert found == whole, f"after {done + kills} kills"
+        found, kills = kill_and_resume(tmp_path / f"killed-{done}", generator, 3, seconds / 2, *every, vary=vary)
+        assert found == expected, f"after {done + kills} kills"
         done += kills

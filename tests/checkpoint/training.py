@@ -1,6 +1,6 @@
-"""A small training with all that a checkpoint has to keep. Run by the tests, killed by them, and started again.
+"""A small training that uses everything that a checkpoint must save. The tests run it, kill it and start it again.
 
-Prints the sha256 of the weights of model and average when it is over.
+At the end it prints the sha256 of the weights of the model and of their average.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from repro_env import checkpoint
 
 
 class Digits(Dataset):  # type: ignore[misc]
-    """Pictures that are moved, mirrored and made noisy by all three global generators."""
+    """Pictures that are shifted, mirrored and made noisy with all three global generators."""
 
     def __init__(self, count: int) -> None:
-        made = torch.Generator().manual_seed(5)
-        self.pictures = torch.randn(count, 1, 8, 8, generator=made)
-        self.labels = torch.randint(0, 4, (count,), generator=made)
+        fixed = torch.Generator().manual_seed(5)
+        self.pictures = torch.randn(count, 1, 8, 8, generator=fixed)
+        self.labels = torch.randint(0, 4, (count,), generator=fixed)
 
     def __len__(self) -> int:
         return len(self.labels)
@@ -54,12 +54,12 @@ def network() -> nn.Module:
 
 
 def digest(*modules: nn.Module) -> str:
-    found = hashlib.sha256()
+    hasher = hashlib.sha256()
     for module in modules:
         for name, value in module.state_dict().items():
-            found.update(name.encode())
-            found.update(value.detach().contiguous().numpy().tobytes())
-    return found.hexdigest()
+            hasher.update(name.encode())
+            hasher.update(value.detach().contiguous().numpy().tobytes())
+    return hasher.hexdigest()
 
 
 def loader_of(kind: str, workers: int, start: str, dataset: Digits) -> Any:
@@ -70,21 +70,23 @@ def loader_of(kind: str, workers: int, start: str, dataset: Digits) -> Any:
         from torchdata.stateful_dataloader import StatefulDataLoader
 
         return StatefulDataLoader(dataset, batch_size=16, shuffle=True, num_workers=workers, multiprocessing_context=method)
-    own = torch.Generator().manual_seed(9) if kind == "generator" else None
-    return DataLoader(dataset, batch_size=16, shuffle=True, num_workers=workers, multiprocessing_context=method, generator=own)
+    generator = torch.Generator().manual_seed(9) if kind == "generator" else None
+    return DataLoader(
+        dataset, batch_size=16, shuffle=True, num_workers=workers, multiprocessing_context=method, generator=generator
+    )
 
 
-def main(words: Sequence[str]) -> None:
-    asked = argparse.ArgumentParser()
-    asked.add_argument("folder")
-    asked.add_argument("--loader", default="keyed")
-    asked.add_argument("--workers", type=int, default=0)
-    asked.add_argument("--start", default="fork")
-    asked.add_argument("--every", type=int, default=3)
-    asked.add_argument("--epochs", type=int, default=3)
-    asked.add_argument("--count", type=int, default=160)
-    asked.add_argument("--die-at", type=int, default=0, help="kill this process after so many steps")
-    options = asked.parse_args(words)
+def main(arguments: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("folder")
+    parser.add_argument("--loader", default="keyed")
+    parser.add_argument("--workers", type=int, default=0)
+    parser.add_argument("--start", default="fork")
+    parser.add_argument("--every", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--count", type=int, default=160)
+    parser.add_argument("--die-at", type=int, default=0, help="the number of the step after which to kill this process")
+    options = parser.parse_args(arguments)
     torch.set_num_threads(1)
     random.seed(1)
     np.random.seed(1)

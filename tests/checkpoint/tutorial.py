@@ -1,6 +1,6 @@
-"""The scripts of the tutorial, as they are: without checkpoints, killed in the middle of an epoch, gone on with.
+"""Run the scripts of the tutorial: without checkpoints, then with checkpoints, killed within an epoch and resumed.
 
-Each process is forked from this one, which has done nothing but import.
+Each process is forked from this one, which has only imported modules.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from repro_env.checkpoint import Checkpoint
 from tests.checkpoint.operations import in_child
 
 _SCRIPTS = Path(__file__).resolve().parents[2] / "examples" / "checkpoints"
-_KILLED = 37
-"""Steps; the epochs have 20."""
+_LAST_STEP = 37
+"""The number of the step after which the process is killed; an epoch has 20 steps."""
 
 
-def train(script: str, folder: Path, die: int = 0) -> str:
+def train(script: str, folder: Path, last: int = 0) -> str:
     folder.mkdir(exist_ok=True)
     os.chdir(folder)
-    sys.stdout = sys.stderr = Path("said.txt").open("a", encoding="utf-8")  # noqa: SIM115 - the process ends with it
-    plain = Checkpoint.step
+    sys.stdout = sys.stderr = Path("output.txt").open("a", encoding="utf-8")  # noqa: SIM115 - closed when the process ends
+    original = Checkpoint.step
 
     def step(self: Any, **metrics: float) -> None:
-        plain(self, **metrics)
-        if self.steps == die:
+        original(self, **metrics)
+        if self.steps == last:
             os.kill(os.getpid(), signal.SIGKILL)
 
     Checkpoint.step = step  # type: ignore[method-assign]
@@ -41,14 +41,14 @@ def train(script: str, folder: Path, die: int = 0) -> str:
 
 def main(root: Path) -> None:
     torch.set_num_threads(1)
-    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # what torch imports late is imported here, once
-    plain, cut = root / "plain", root / "cut"
+    torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))])  # makes torch import everything here, once
+    plain, killed = root / "plain", root / "killed"
     assert in_child(partial(train, "plain.py", plain))[0] == 0
-    assert in_child(partial(train, "train.py", cut, _KILLED))[0] == -signal.SIGKILL
-    assert not (cut / "weights.pt").exists()
-    assert in_child(partial(train, "train.py", cut))[0] == 0, (cut / "said.txt").read_text()
-    assert "(step 30, epoch 1, after batch 10)" in (cut / "said.txt").read_text()
-    assert (cut / "weights.pt").read_bytes() == (plain / "weights.pt").read_bytes()
+    assert in_child(partial(train, "train.py", killed, _LAST_STEP))[0] == -signal.SIGKILL
+    assert not (killed / "weights.pt").exists()
+    assert in_child(partial(train, "train.py", killed))[0] == 0, (killed / "output.txt").read_text()
+    assert "(step 30, epoch 1, after batch 10)" in (killed / "output.txt").read_text()
+    assert (killed / "weights.pt").read_bytes() == (plain / "weights.pt").read_bytes()
 
 
 if __name__ == "__main__":

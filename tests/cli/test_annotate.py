@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from repro_env.cli import app
-from repro_env.model.errors import RecordError, UsageError
-from tests.catalog.test_records import recorded
+from repro_env.schema.errors import RecordError, UsageError
+from tests.runs.records.test_records import recorded
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -15,62 +15,63 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> str:
     return capsys.readouterr().out
 
 
-def test_notes_decisions_and_tags_are_on_the_runs_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = recorded(tmp_path / "runs", 1)
-    at = ("--runs", str(tmp_path / "runs"))
-    out = call(capsys, "note", "latest", "loss", "jumps", "at 7", *at)
-    assert out.startswith(f"note of {folder.name}, ")
-    call(capsys, "note", "00000001", "use this one\nfor the paper", "--decision", "--by", "ann", *at)
-    assert call(capsys, "tag", "latest", "best", "paper/v1", *at) == f"{folder.name}: best, paper/v1\n"
-    assert json.loads(call(capsys, "untag", "latest", "best", "--json", *at)) == {"run": folder.name, "tags": ["paper/v1"]}
-    page = call(capsys, "show", *at)
+def test_show_prints_notes_decisions_and_tags(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = recorded(tmp_path / "runs", 1)
+    option = ("--runs", str(tmp_path / "runs"))
+    out = call(capsys, "note", "latest", "loss", "jumps", "at 7", *option)
+    assert out.startswith(f"added a note to {directory.name} at ")
+    call(capsys, "note", "00000001", "use this run\nfor the paper", "--decision", "--by", "ann", *option)
+    assert call(capsys, "tag", "latest", "best", "paper/v1", *option) == f"{directory.name}: best, paper/v1\n"
+    answer = json.loads(call(capsys, "untag", "latest", "best", "--json", *option))
+    assert answer == {"run": directory.name, "tags": ["paper/v1"]}
+    page = call(capsys, "show", *option)
     assert "tags      paper/v1\n" in page
     assert "  loss jumps at 7\n" in page
-    assert "(ann)\n  use this one\n  for the paper\n" in page
-    shown = json.loads(call(capsys, "show", "--json", *at))
+    assert "(ann)\n  use this run\n  for the paper\n" in page
+    shown = json.loads(call(capsys, "show", "--json", *option))
     assert shown["tags"] == ["paper/v1"]
-    assert [one["kind"] for one in shown["annotations"]] == ["note", "decision", "tag", "tag", "untag"]
+    assert [annotation["kind"] for annotation in shown["annotations"]] == ["note", "decision", "tag", "tag", "untag"]
 
 
-def test_a_tag_twice_says_nothing_new_and_a_bad_one_writes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = recorded(tmp_path / "runs", 1)
-    at = ("--runs", str(tmp_path / "runs"))
-    call(capsys, "tag", "latest", "a", "a", *at)
-    call(capsys, "tag", "latest", "a", *at)
-    assert len(list((folder / "annotations").iterdir())) == 1
+def test_tag_writes_nothing_for_an_existing_or_an_invalid_tag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = recorded(tmp_path / "runs", 1)
+    option = ("--runs", str(tmp_path / "runs"))
+    call(capsys, "tag", "latest", "a", "a", *option)
+    call(capsys, "tag", "latest", "a", *option)
+    assert len(list((directory / "annotations").iterdir())) == 1
     with pytest.raises(UsageError):
-        app.run(["runs", "tag", "latest", "b", "no tag", *at])
+        app.run(["runs", "tag", "latest", "b", "no tag", *option])
     with pytest.raises(RecordError) as caught:
-        app.run(["runs", "untag", "latest", "a", "b", *at])
-    assert caught.value.hint == "it has a"
-    assert len(list((folder / "annotations").iterdir())) == 1
+        app.run(["runs", "untag", "latest", "a", "b", *option])
+    assert caught.value.hint == "its tags are a"
+    assert len(list((directory / "annotations").iterdir())) == 1
     with pytest.raises(RecordError):
-        app.run(["runs", "note", "00000009", "x", *at])
+        app.run(["runs", "note", "00000009", "x", *option])
 
 
-def test_the_list_shows_tags_and_picks_by_them(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_list_shows_tags_and_selects_runs_by_tag(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runs = tmp_path / "runs"
     for number in (1, 2, 3):
         recorded(runs, number)
-    at = ("--runs", str(runs))
-    assert "TAGS" not in call(capsys, "list", *at)
-    call(capsys, "tag", "00000001", "a", "b", *at)
-    call(capsys, "tag", "00000002", "a", *at)
-    lines = call(capsys, "list", *at).splitlines()
+    option = ("--runs", str(runs))
+    assert "TAGS" not in call(capsys, "list", *option)
+    call(capsys, "tag", "00000001", "a", "b", *option)
+    call(capsys, "tag", "00000002", "a", *option)
+    lines = call(capsys, "list", *option).splitlines()
     assert [line.split("  ")[-1] for line in lines] == ["TAGS", "1 (1 B)", "a", "a, b"]
-    picked = json.loads(call(capsys, "list", "--tag", "a", "--tag", "b", "--json", *at))
-    assert [(one["short"], one["tags"]) for one in picked["runs"]] == [("00000001", ["a", "b"])]
-    assert call(capsys, "list", "--tag", "none", *at) == ""
+    selected = json.loads(call(capsys, "list", "--tag", "a", "--tag", "b", "--json", *option))
+    assert [(run["short"], run["tags"]) for run in selected["runs"]] == [("00000001", ["a", "b"])]
+    assert call(capsys, "list", "--tag", "none", *option) == ""
 
 
-def test_tags_that_cannot_be_read_are_not_none(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    folder = recorded(tmp_path / "runs", 1)
-    at = ("--runs", str(tmp_path / "runs"))
-    call(capsys, "tag", "latest", "a", *at)
-    path = next((folder / "annotations").iterdir())
+def test_list_warns_about_tags_that_cannot_be_read(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = recorded(tmp_path / "runs", 1)
+    option = ("--runs", str(tmp_path / "runs"))
+    call(capsys, "tag", "latest", "a", *option)
+    path = next((directory / "annotations").iterdir())
     path.chmod(0o644)
     path.write_text("{")
-    assert app.run(["runs", "list", *at]) == 0
+    assert app.run(["runs", "list", *option]) == 0
     captured = capsys.readouterr()
     assert captured.out.splitlines()[1].split()[-1] == "?"
-    assert "its notes and tags cannot be read" in captured.err
+    assert f"the notes and tags of {directory} cannot be read" in captured.err

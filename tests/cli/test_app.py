@@ -10,41 +10,41 @@ from typing import Any
 import pytest
 import typer
 
-from repro_env.cli import app, say
-from repro_env.model.errors import UsageError
+from repro_env.cli import app
+from repro_env.cli.ui import messages
+from repro_env.schema.errors import ReproEnvError, UsageError
 
 
 @pytest.mark.parametrize(
-    ("words", "said", "hint"),
+    ("words", "message", "hint"),
     [
         (
             "verify --al",
             "repro-env verify: no such option: --al",
-            "usage: repro-env verify [OPTIONS] [RUN]; `repro-env verify --help`",
+            "usage: repro-env verify [OPTIONS] [ID] (for the options, run `repro-env verify --help`)",
         ),
-        ("runs tag", "repro-env runs tag: missing argument", "`repro-env runs tag --help` says more"),
-        ("capturee", "No such command 'capturee'", "`repro-env --help` says more"),
-        ("runs lisst", "repro-env runs: no such command 'lisst'. Did you mean 'list'?", "`repro-env runs --help` says more"),
-        ("lineage a b", "repro-env lineage: got unexpected extra argument", "`repro-env lineage --help`"),
+        ("runs tag", "repro-env runs tag: missing argument", "(for the options, run `repro-env runs tag --help`)"),
+        ("capturee", "No such command 'capturee'", "(for the options, run `repro-env --help`)"),
+        ("runs lisst", "repro-env runs: no such command 'lisst'. Did you mean 'list'?", "run `repro-env runs --help`)"),
+        ("lineage a b", "repro-env lineage: got unexpected extra argument", "run `repro-env lineage --help`)"),
         ("store gc --keep-days", "requires an argument", "--help`"),
     ],
 )
-def test_what_the_parser_refuses_is_told_like_all_our_errors(
-    words: str, said: str, hint: str, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert app.run(words.split()) == 2
-    out, err = capsys.readouterr()
-    first, second = err.splitlines()
-    assert out == ""
-    assert first.startswith("repro-env: error: ")
-    assert said.lower() in first.lower()
-    assert second.startswith("  -> ")
-    assert hint in second
+def test_a_wrong_command_line_is_a_usage_error(words: str, message: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        app.run(words.split())
+    assert message.lower() in str(caught.value).lower()
+    assert hint in caught.value.hint
 
 
-def test_a_secret_in_a_refused_word_is_not_repeated(capsys: pytest.CaptureFixture[str]) -> None:
-    assert app.run(["show", "a", "https://ann:hunter2secret@example.org/x"]) == 2
-    assert "hunter2secret" not in capsys.readouterr().err
+def test_a_wrong_command_line_prints_two_lines_without_secrets_and_exits_with_2() -> None:
+    words = ["show", "a", "https://ann:hunter2secret@example.org/x"]
+    process = subprocess.run([sys.executable, "-m", "repro_env", *words], capture_output=True, text=True, check=False)
+    first, second = process.stderr.splitlines()
+    assert (process.returncode, process.stdout) == (2, "")
+    assert first.startswith("repro-env: error: repro-env show: got unexpected extra argument")
+    assert second.startswith("  -> usage: repro-env show ")
+    assert "hunter2secret" not in process.stderr
 
 
 @pytest.mark.parametrize("words", [[], ["runs"], ["store"], ["image"]])
@@ -53,43 +53,43 @@ def test_a_group_without_a_command_shows_its_help(words: list[str], capsys: pyte
     assert capsys.readouterr().err.startswith(f"Usage: {' '.join(['repro-env', *words])} [OPTIONS] COMMAND")
 
 
-def commands(found: Any, words: tuple[str, ...] = ()) -> Iterator[Any]:
-    """Every command and every group."""
-    yield pytest.param(found, id=" ".join(words))
-    for name, below in getattr(found, "commands", {}).items():
-        yield from commands(below, (*words, name))
+def commands(command: Any, words: tuple[str, ...] = ()) -> Iterator[Any]:
+    """The command, and all its subcommands if it is a group."""
+    yield pytest.param(command, id=" ".join(words))
+    for name, subcommand in getattr(command, "commands", {}).items():
+        yield from commands(subcommand, (*words, name))
 
 
 @pytest.mark.parametrize("command", list(commands(app.parser(None))))
-def test_every_command_can_be_quiet_or_verbose(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_command_has_the_options_quiet_and_verbose(command: Any, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*options: str) -> None:
-        needed = [param for param in command.params if param.param_type_name == "argument" and param.required]
-        say.Screen.level = "normal"
-        command.main([*options, *("x" for _ in needed)], prog_name="repro-env", standalone_mode=False)
+        required = [param for param in command.params if param.param_type_name == "argument" and param.required]
+        messages.Screen.level = "normal"
+        command.main([*options, *("x" for _ in required)], prog_name="repro-env", standalone_mode=False)
 
-    wrong = (UsageError, typer.BadParameter.__mro__[2])  # a group needs a command, exec and sensitivity need one to run
+    # Groups require a subcommand; exec and sensitivity require a command to run, and shell a spec.
+    errors = (ReproEnvError, typer.BadParameter.__mro__[2])
     with contextlib.suppress(typer.Exit):
         run("--help")
-    helped = capsys.readouterr().out
-    assert "-q, --quiet " in helped
-    assert "-v, --verbose " in helped
+    text = capsys.readouterr().out
+    assert "-q, --quiet " in text
+    assert "-v, --verbose " in text
     command.callback = lambda **_: None
-    for option, level in say.LEVELS.items():
-        with contextlib.suppress(*wrong):
+    for option, level in {"-q": "quiet", "--quiet": "quiet", "-v": "verbose", "--verbose": "verbose"}.items():
+        with contextlib.suppress(*errors):
             run(option)
-        assert say.Screen.level == level
+        assert messages.Screen.level == level
     with pytest.raises(UsageError, match="--quiet and --verbose are mutually exclusive"):
         run("-q", "--verbose")
 
 
-def test_the_list_of_commands_fits_a_terminal() -> None:
-    """Eighty columns, less the names: a longer line would be cut in the middle of a sentence."""
-    done = subprocess.run(
+def test_help_shows_complete_descriptions_of_all_commands_in_80_columns() -> None:
+    process = subprocess.run(
         [sys.executable, "-m", "repro_env", "--help"],
         capture_output=True,
         text=True,
         check=True,
         env={"COLUMNS": "80", "TERMINAL_WIDTH": "80", "PATH": "/usr/bin:/bin"},
     )
-    listed = done.stdout.partition("Commands:\n")[2].partition("\n\n")[0]
+    listed = process.stdout.partition("Commands:\n")[2].partition("\n\n")[0]
     assert [(name, line) for name, line in re.findall(r"^  (\S+) +(\S.*)$", listed, re.MULTILINE)] == list(app.COMMANDS.items())

@@ -1,4 +1,4 @@
-"""`repro-env image verify` as a command: what is printed, and the exit codes; folders, archives and registries."""
+"""The output and exit codes of `repro-env image verify`, for directories, archives and registries."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ def sample(tmp_path_factory: pytest.TempPathFactory) -> Layered:
     return images.sample(tmp_path_factory.mktemp("sample"))
 
 
-def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def call(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "repro_env", "image", "verify", *arguments],
-        cwd=folder,
+        cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
@@ -34,46 +34,47 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_what_is_as_it_says(sample: Layered, tmp_path: Path) -> None:
+def test_image_verify_does_not_accept_an_intact_image_without_a_spec(sample: Layered, tmp_path: Path) -> None:
     images.layout(sample, tmp_path / "oci")
-    done = call(tmp_path, "oci")
-    assert done.returncode == 0, done.stderr
-    assert f"image ID      {sample.image_id}" in done.stdout
-    assert "as it says: 4 layers" in done.stdout
+    process = call(tmp_path, "oci")
+    assert process.returncode == 1, process.stderr
+    assert f"image ID      {sample.image_id}" in process.stdout
+    assert "\nnot verified" in process.stdout
+    assert "name the spec of the image with --spec" in process.stdout
     facts = json.loads(call(tmp_path, "oci:oci", "--json").stdout)
-    assert facts["good"] is True
-    assert facts["images"][0]["layers"] == 4
-    assert facts["images"][0]["mismatches"] == []
+    assert facts["good"] is False
+    assert facts["reports"][0]["layers"] == 4
+    assert facts["reports"][0]["mismatches"] == []
 
 
-def test_what_is_not_as_it_says(sample: Layered, tmp_path: Path) -> None:
+def test_image_verify_reports_a_missing_layer(sample: Layered, tmp_path: Path) -> None:
     images.saved(Layered(sample.layers[:1], sample.config), tmp_path / "saved.tar")
-    done = call(tmp_path, "saved.tar")
-    assert done.returncode == 1
-    assert "not as it says: 1 mismatch" in done.stdout
-    assert "names 4 layers, and the image has 1" in done.stdout
+    process = call(tmp_path, "saved.tar")
+    assert process.returncode == 1
+    assert "not intact: 1 mismatch" in process.stdout
+    assert "names 4 layers, but the image has 1" in process.stdout
 
 
-def test_what_is_nothing(tmp_path: Path) -> None:
-    done = call(tmp_path, "nothing")
-    assert done.returncode == 2
-    assert "is not there" in done.stderr
+def test_image_verify_refuses_a_path_without_an_image(tmp_path: Path) -> None:
+    process = call(tmp_path, "nothing")
+    assert process.returncode == 2
+    assert "this file or directory does not exist" in process.stderr
     (tmp_path / "empty").mkdir()
     assert call(tmp_path, "empty").returncode == 11
 
 
-def test_an_image_in_a_registry(sample: Layered, tmp_path: Path) -> None:
+def test_image_verify_reads_an_image_in_a_registry(sample: Layered, tmp_path: Path) -> None:
     with registry(tmp_path / "registry") as host:
         server = Registry(host, pause=0.01)
-        made = sample.image
-        for data, one in zip(sample.layers, made.layers, strict=True):
-            server.upload("team/app", [data], one)
-        server.ensure("team/app", made.config, made.config_blob.media_type)
-        server.put_manifest("team/app", "v1", made.manifest, made.manifest_blob.media_type)
-        done = call(tmp_path, f"{host}/team/app:v1")
-        assert done.returncode == 0, done.stdout + done.stderr
-        assert made.manifest_blob.digest in done.stdout
-        blob = next((tmp_path / "registry").rglob(f"{made.layers[1].digest[7:]}/data"))
+        image = sample.image
+        for data, layer in zip(sample.layers, image.layers, strict=True):
+            server.upload("team/app", [data].__iter__, layer)
+        server.ensure("team/app", image.config, image.config_blob.media_type)
+        server.put_manifest("team/app", "v1", image.manifest, image.manifest_blob.media_type)
+        process = call(tmp_path, f"{host}/team/app:v1")
+        assert "not verified" in process.stdout, process.stderr
+        assert image.manifest_blob.digest in process.stdout
+        blob = next((tmp_path / "registry").rglob(f"{image.layers[1].digest[7:]}/data"))
         blob.write_bytes(blob.read_bytes()[:-1] + b"x")
-        assert call(tmp_path, f"{host}/team/app:v1").returncode == 1
+        assert "not intact: " in call(tmp_path, f"{host}/team/app:v1").stdout
         assert call(tmp_path, f"{host}/team/app:v2").returncode != 0

@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.catalog.records import Run
 from repro_env.cli import app
-from repro_env.model.run import Parent
-from tests.flows.test_lineage import checkpoint, hexed, made, parent
+from repro_env.runs.records.records import Run
+from repro_env.schema.run import Parent
+from tests.api.test_lineage import checkpoint, made, parent, sha256_hex
 
 
 @pytest.fixture
 def project(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Run, Run]:
-    """Two runs, the second from the first; the caller elsewhere."""
+    """Two runs. The second run started from the first. The current directory is not in the project."""
     first = made(tmp_path / "runs", 1, {"w.pt": "first"})
     second = made(tmp_path / "runs", 2, {"ck/w.pt": "second"}, parents=[parent(first)])
-    (tmp_path / "away").mkdir()
-    monkeypatch.chdir(tmp_path / "away")
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     return first, second
 
 
@@ -28,75 +28,70 @@ def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, 
     return code, captured.out, captured.err
 
 
-def test_the_page_of_a_file(project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]) -> None:
+def test_lineage_shows_the_run_that_made_a_file(project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]) -> None:
     first, second = project
     shutil.copy(second.files / "ck/w.pt", "best.pt")
-    for command in (("lineage",), ("runs", "lineage")):
-        code, out, err = call(capsys, *command, "best.pt", "--runs", second.folder.parent)
-        assert code == 0
-        for line in (
-            "made by       run 00000002: ck/w.pt, in its record",
-            f"sha256        {hexed('second')}",
-            "  seed          0",
-            f"  image         {second.start.image}",
-            f"                {second.start.source.digest}",
-            "  code          /home/ann/project (live)",
-            "parents",
-            "children  no known child",
-        ):
-            assert line in out.splitlines()
-        assert f"  {first.short}  2026-07-01 10:15:30  train.py  exit 0  resumed" in out
-        assert "next: repro-env runs show 00000002" in err
+    code, out, err = call(capsys, "lineage", "best.pt", "--runs", second.folder.parent)
+    assert code == 0
+    for line in (
+        "made by       run 00000002: ck/w.pt, according to its record",
+        f"sha256        {sha256_hex('second')}",
+        "  seed      0",
+        f"  image     {second.start.image}",
+        f"  source    /home/ann/project (live, {second.start.source.digest})",
+        "parents",
+        "children  no known child",
+    ):
+        assert line in out.splitlines()
+    assert f"  {first.short}  2026-07-01 10:15:30  train.py  exit 0  resumed" in out
+    assert "next: repro-env runs show 00000002" in err
 
 
-def test_a_file_that_nobody_knows_is_exit_one(project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]) -> None:
+def test_lineage_of_an_unknown_file_exits_with_1(project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]) -> None:
     Path("other.pt").write_text("other")
     code, out, err = call(capsys, "lineage", "other.pt", "--runs", project[0].folder.parent)
     assert code == 1
-    assert "unknown: no run in 1 folder of runs has to do with it" in out
+    assert "unknown: no run in 1 directory of runs made or used this file" in out
     assert "--runs DIR" in err
     code, out, _ = call(capsys, "lineage", "other.pt", "--json")
     assert code == 1
-    found = json.loads(out)
-    assert (found["known"], found["run"], found["made_by"], found["used_by"]) == (False, None, [], [])
+    answer = json.loads(out)
+    assert (answer["known"], answer["run"], answer["origins"], answer["uses"]) == (False, None, [], [])
 
 
-def test_the_answer_for_programs(project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]) -> None:
+def test_lineage_as_json_has_the_run_its_parents_and_children(
+    project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]
+) -> None:
     first, second = project
     code, out, _ = call(capsys, "lineage", second.files / "ck/w.pt", "--json")
-    found = json.loads(out)
-    assert (code, found["known"], found["digest"]) == (0, True, f"sha256:{hexed('second')}")
-    assert [(one["id"], one["how"], one["paths"]) for one in found["made_by"]] == [(second.start.id, "output", ["ck/w.pt"])]
-    run = found["run"]
+    answer = json.loads(out)
+    assert (code, answer["known"], answer["digest"]) == (0, True, f"sha256:{sha256_hex('second')}")
+    origins = [(origin["run"]["id"], origin["how"], origin["paths"]) for origin in answer["origins"]]
+    assert origins == [(second.start.id, "output", ["ck/w.pt"])]
+    run = answer["summary"]
     assert (run["id"], run["seed"], run["image"], run["intact"]) == (second.start.id, 0, second.start.image, True)
-    assert (run["source"]["digest"], run["spec"]["digest"]) == (second.start.source.digest, second.start.spec)
-    assert [(one["id"], one["depth"], one["how"], one["changed"]) for one in found["parents"]] == [
+    assert (run["source"], run["spec"]) == (second.start.source.digest, second.start.spec)
+    assert [(parent["id"], parent["depth"], parent["how"], parent["changed"]) for parent in answer["family"]["parents"]] == [
         (first.start.id, 1, ["resumed"], False)
     ]
-    assert found["children"] == []
+    assert answer["family"]["children"] == []
     code, out, _ = call(capsys, "lineage", first.start.id, "--json")
-    assert [one["id"] for one in json.loads(out)["children"]] == [second.start.id]
+    assert [child["id"] for child in json.loads(out)["family"]["children"]] == [second.start.id]
 
 
-def test_what_a_run_went_on_from_is_told(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    came = Parent(id="", record=None, how="resumed", path="/old/ck", sha256=f"sha256:{hexed('m')}", step=7)
-    run = made(tmp_path / "runs", 1, {}, parents=[came])
+def test_lineage_shows_the_checkpoint_that_a_run_resumed_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    resumed = Parent(id="", record=None, how="resumed", path="/old/ck", sha256=f"sha256:{sha256_hex('m')}", step=7)
+    run = made(tmp_path / "runs", 1, {}, parents=[resumed])
     _, out, _ = call(capsys, "lineage", run.folder)
-    assert f"  started from  resumed: made outside of a run, /old/ck, step 7, sha256:{hexed('m')}" in out
+    assert f"  parent    (no run) (resumed from its checkpoint, /old/ck, step 7, sha256:{sha256_hex('m')})" in out
     assert "parents  no known parent" in out
 
 
-def test_a_claim_is_shown_as_one(project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]) -> None:
+def test_lineage_shows_the_manifest_of_an_unknown_checkpoint(
+    project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]
+) -> None:
     checkpoint(Path("ck"), "01a1fd02-1a59-73ca-8e91-4a5f0000000a", {"w.pt": "claimed"})
     code, out, err = call(capsys, "lineage", "ck/w.pt", "--runs", project[0].folder.parent)
     assert code == 1
     assert "checkpoint    step 700, epoch 3, run 01a1fd02-1a59-73ca-8e91-4a5f0000000a" in out
-    assert "whose record is not known here" in err
-
-
-def test_what_a_file_says_cannot_move_the_cursor(project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]) -> None:
-    header = json.dumps({"__metadata__": {"note": "\x1b[2Jgone"}}).encode()
-    Path("w.safetensors").write_bytes(len(header).to_bytes(8, "little") + header)
-    _, out, _ = call(capsys, "lineage", "w.safetensors", "--runs", project[0].folder.parent)
-    assert "\x1b" not in out
-    assert "note: \\x1b[2Jgone" in out
+    assert "but that run's record is not on this machine" in err

@@ -1,4 +1,4 @@
-"""The command line of rebuild: what is on stdout, what on stderr, and the exit codes."""
+"""The output and exit codes of `repro-env rebuild`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.model.spec import Spec
+from repro_env.schema.spec import Spec
 from tests.fakes import specs, wheels
 
 ROOT = Path(__file__).parents[2]
@@ -23,14 +23,14 @@ def project(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def spec(project: Path, tmp_path: Path) -> Spec:
-    made = {"alpha": wheels.make(tmp_path / "wheels", "alpha")}
-    return specs.make(project / "repro", made, carry=list(made))
+    by_name = {"alpha": wheels.make(tmp_path / "wheels", "alpha")}
+    return specs.make(project / "repro", by_name, carry=list(by_name))
 
 
-def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+def call(directory: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "repro_env", "rebuild", *arguments],
-        cwd=folder,
+        cwd=directory,
         env={**os.environ, "PYTHONPATH": str(ROOT), "PIP_CONFIG_FILE": os.devnull, "PIP_NO_INDEX": "1"},
         capture_output=True,
         text=True,
@@ -38,40 +38,41 @@ def call(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-def test_the_image_id_alone_is_on_stdout(project: Path, spec: Spec) -> None:
+def test_rebuild_prints_only_the_image_id_on_stdout(project: Path, spec: Spec) -> None:
     for _ in range(2):
-        done = call(project)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == spec.expected.image_id + "\n"
-        assert done.stderr.splitlines()[-1] == "next: repro-env exec train.py"
+        process = call(project)
+        assert process.returncode == 0, process.stderr
+        assert process.stdout == spec.expected.image_id + "\n"
+        assert process.stderr.splitlines()[-1] == "next: repro-env exec train.py"
 
 
-def test_what_is_to_do_is_said_first(project: Path, spec: Spec) -> None:
-    assert call(project, str(project / "repro")).stderr.startswith("rebuilding: 0.0 MB to fetch")
+def test_rebuild_first_prints_how_much_it_will_download(project: Path, spec: Spec) -> None:
+    assert call(project, str(project / "repro")).stderr.startswith("rebuilding: 0.0 MB to download")
 
 
-def test_json_is_one_object(project: Path, spec: Spec) -> None:
+def test_rebuild_prints_a_json_object(project: Path, spec: Spec) -> None:
     facts = json.loads(call(project, "--json").stdout)
     assert facts["image_id"] == spec.expected.image_id
     assert facts["spec_digest"] == spec.digest
-    assert {item["what"]: item["origin"] for item in facts["items"]}["alpha==1.0"] == "bundled"
+    assert {item["what"]: item["origin"] for item in facts["plan"]["items"]}["alpha==1.0"] == "bundled"
     again = json.loads(call(project, "--json").stdout)
-    assert (again["image_id"], again["items"], again["changed"]) == (spec.expected.image_id, [], False)
+    assert (again["image_id"], again["plan"]) == (spec.expected.image_id, None)
 
 
-def test_a_dry_run_shows_where_everything_is(project: Path, spec: Spec, own_store: Path) -> None:
-    done = call(project, "--dry-run")
-    assert done.returncode == 0, done.stderr
-    assert "alpha==1.0" in done.stderr
+def test_a_dry_run_lists_the_sources_and_changes_nothing(project: Path, spec: Spec, own_store: Path) -> None:
+    process = call(project, "--dry-run")
+    assert process.returncode == 0, process.stderr
+    assert "alpha==1.0" in process.stderr
     assert not list((own_store / "layers").iterdir())
-    assert json.loads(call(project, "--dry-run", "--json").stdout)["changed"] is False
+    answer = json.loads(call(project, "--dry-run", "--json").stdout)
+    assert (answer["written"], bool(answer["plan"]["items"])) == (0, True)
 
 
-def test_failures_have_their_exit_codes(project: Path, spec: Spec, tmp_path: Path) -> None:
+def test_each_failure_has_its_exit_code(project: Path, spec: Spec, tmp_path: Path) -> None:
     assert call(tmp_path).returncode == 3
-    assert call(project, "--builder", "magic").returncode == 2
+    assert call(project, "--frozen").returncode == 2
     specs.blob(project / "repro", spec.identity.base).unlink()
-    done = call(project)
-    assert (done.returncode, done.stdout) == (11, "")
-    assert "the base is not there" in done.stderr
-    assert "->" in done.stderr
+    process = call(project)
+    assert (process.returncode, process.stdout) == (11, "")
+    assert "the base was not found" in process.stderr
+    assert "->" in process.stderr

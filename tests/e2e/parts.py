@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.parts import need
+from tests.parts import BASE_PYTHON, need
 
 ROOT = Path(__file__).parents[2]
 COMMAND = Path(sys.executable).with_name("repro-env")
@@ -111,7 +111,7 @@ def venv(
 
     Without `own_pip`, the pip of the tests installs them, and the environment has none: that saves its five seconds.
     """
-    base: str = python or getattr(sys, "_base_executable", "") or sys.executable
+    base: str = python or BASE_PYTHON
     if not own_pip:
         subprocess.run([base, "-m", "venv", "--without-pip", str(folder)], check=True, umask=umask)
         if packages:
@@ -188,15 +188,15 @@ def one_sentence(done: Done) -> str:
 @contextlib.contextmanager
 def in_docker(project: Project) -> Iterator[str]:
     """The project's image ID; what `exec --runner docker` puts into the engine is removed again."""
+    from repro_env.delivery.targets import engine as output
     from repro_env.io import engine as engines
-    from repro_env.model.errors import EngineError
-    from repro_env.output import engine as output
-    from tests.run.engines import docker
+    from repro_env.schema.errors import EngineError
+    from tests.sandbox.engines import docker
 
     image: str = json.loads((project.folder / "repro/spec.json").read_text())["expected"]["image_id"]
     address = docker()
     try:
         yield image
     finally:
-        with engines.opened(address) as engine, contextlib.suppress(EngineError), engine.talk("remove the image"):
+        with engines.connect(address) as engine, contextlib.suppress(EngineError), engine.talk("remove the image"):
             engine.client.api.remove_image(output.default_name(image), force=True)

@@ -37,7 +37,7 @@ def push(host: str, layers: list[bytes], tag: str) -> str:
     made = layered(layers)
     server = Registry(host, pause=0.01)
     for data, one in zip(made.layers, made.image.layers, strict=True):
-        server.upload("bases/small", [data], one)
+        server.upload("bases/small", [data].__iter__, one)
     server.ensure("bases/small", made.config, made.image.config_blob.media_type)
     server.put_manifest("bases/small", tag, made.image.manifest, made.image.manifest_blob.media_type)
     return made.image.manifest_blob.digest
@@ -54,13 +54,14 @@ def test_a_linked_base(small: Project, host: str, trees: tuple[bytes, bytes], tm
     """The same system out of a registry makes the same image; it is not carried, and had again by its digest."""
     digest = push(host, [trees[0]], "system")
     made = small.capture("--base", f"{host}/bases/small:system", "--output", tmp_path / "repro", "--source", small.folder)
-    assert made["base"] == {"reference": f"{host}/bases/small:system", "digest": digest, "kept": False}
+    base = made["base"]
+    assert (base["reference"], base["digest"], base["kept"]) == (f"{host}/bases/small:system", digest, False)
     before, after = spec_of(small.folder / "repro"), spec_of(tmp_path / "repro")
     assert after["identity"] == before["identity"]
     assert made["image_id"] == before["expected"]["image_id"]
     name = f"{after['identity']['base']['sha256'].removeprefix('sha256:')}.gz"
     assert not (tmp_path / "repro/blobs" / name).exists()
-    assert "missing" not in small.run("show", tmp_path / "repro", "--only", "blobs").out
+    assert "missing" not in small.run("show", tmp_path / "repro").out.partition("\nblobs")[2].partition("\n\n")[0]
     checked = small.run("check", tmp_path / "repro", code=None)
     assert checked.code == 0, checked.out
 
@@ -95,7 +96,7 @@ def test_a_base_with_another_interpreter(small: Project, host: str, trees: tuple
     done = small.run(
         "capture", "--python", small.python, "--base", f"{host}/bases/small:other", "--output", tmp_path / "repro", code=7
     )
-    assert "another interpreter where the captured one is" in done.err
+    assert "this image has another interpreter at" in done.err
     assert f"/{stdlib}/os.py" in done.err
     assert f"--base {host}/bases/small:other" in done.err
     assert not (tmp_path / "repro/spec.json").exists()

@@ -87,6 +87,18 @@ def test_the_spec_digest_is_taken_of_the_identity_alone(small: parts.Project, tm
     assert (tmp_path / "repro" / "spec.json").read_bytes() != (small.folder / "repro" / "spec.json").read_bytes()
 
 
+def test_another_seed_is_another_default_of_runs_and_the_same_image(small: parts.Project, tmp_path: Path) -> None:
+    first = small.capture()
+    again = small.capture("--output", tmp_path / "repro", "--seed", "7")
+    assert again["spec_digest"] == first["spec_digest"]
+    assert again["image_id"] == first["image_id"]
+    changed = {path for path, _ in parts.digests(small.folder / "repro").items() ^ parts.digests(tmp_path / "repro").items()}
+    assert changed == {"spec.json"}
+    code = ("python", "-c", "import os; print(os.environ['REPRO_ENV_SEED'])")
+    for folder, seed in ((small.folder / "repro", "0"), (tmp_path / "repro", "7")):
+        assert small.run("exec", "--frozen", "--spec", folder, *code).out == f"{seed}\n"
+
+
 def test_umask_at_installation_does_not_matter(small: parts.Project, ground: Path, tmp_path: Path) -> None:
     """Group-writable files of an environment installed under umask 002 give the image of one installed under 022."""
     folder = tmp_path / "project"

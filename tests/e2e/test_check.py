@@ -78,7 +78,7 @@ def test_nothing_changed_is_the_same_without_any_index(project: parts.Project) -
     assert set(found) == {"same", "spec", "spec_digest", "environment", "source", "differences", "not_compared"}
     assert (found["environment"], found["source"]) == (str(project.python), str(project.folder))
     out = project.run("check").out
-    assert "same: all that was compared is as captured" in out
+    assert "same: nothing changed since the capture" in out
 
 
 def test_each_touched_file_is_named_with_its_distribution(project: parts.Project) -> None:
@@ -103,7 +103,7 @@ def test_each_touched_file_is_named_with_its_distribution(project: parts.Project
     }
     told = {one["what"].rpartition("/")[2]: one for one in found["differences"]}
     assert told["tags.py"]["right"] == "removed"
-    assert told["_parse.py"]["left"] == "as mdurl has it"
+    assert told["_parse.py"]["left"] == "as in mdurl"
     assert "every start" in told["sitecustomize.py"]["why"]
     # Captured as it is now, and put right again: that is a change too.
     project.capture("--exclude", "*.log")
@@ -116,7 +116,7 @@ def test_each_touched_file_is_named_with_its_distribution(project: parts.Project
     assert rows(found)["mdurl/_parse.py"] == ("distributions", "~", "mdurl")
     assert rows(found)["stray.pth"] == ("files", "-", "")
     assert len(rows(found)) == 7
-    assert {one["what"].rpartition("/")[2]: one["right"] for one in found["differences"]}["tags.py"] == "as packaging has it"
+    assert {entry["what"].rpartition("/")[2]: entry["right"] for entry in found["differences"]}["tags.py"] == "as in packaging"
 
 
 def test_packages_by_version(project: parts.Project) -> None:
@@ -188,7 +188,7 @@ def test_data_named_at_capture(project: parts.Project, tmp_path: Path) -> None:
     found = check(project)
     assert rows(found) == {}
     assert [one["what"] for one in found["not_compared"]] == [f"data {data}"]
-    assert "not compared: what was compared is as captured" in project.run("check", code=1).out
+    assert "not compared: no difference was found" in project.run("check", code=1).out
     assert check(project, "--data", f"{tmp_path / 'moved'}:{data}")["same"] is True
 
 
@@ -203,7 +203,7 @@ def test_without_its_blobs_a_difference_is_still_one(project: parts.Project) -> 
         (site(project.python) / "stray.py").unlink()
     said = {one["what"]: one["why"] for one in found["differences"] if one["level"] in ("files", "source")}
     assert set(said) == {"files of the overlay", "train.py"}
-    assert "cannot be told" in said["files of the overlay"]
+    assert "are unknown" in said["files of the overlay"]
 
 
 def test_an_environment_that_is_gone_is_no_answer(project: parts.Project) -> None:
@@ -269,7 +269,6 @@ def test_a_fresh_clone_is_the_same_without_store_blobs_and_environment(project: 
     git(clone, "commit", "-qm", "two")
     found = check(there, "--project")
     assert rows(found) == {"train.py": ("source", "~", ""), "requirements.txt": ("source", "~", "")}
-    assert "needs" in next(one["why"] for one in found["differences"] if one["what"] == "requirements.txt")
     elsewhere = parts.Project(tmp_path, project.python, tmp_path / "store")
     assert rows(check(elsewhere, folder, "--project", "--source", clone)).keys() == {"train.py", "requirements.txt"}
 

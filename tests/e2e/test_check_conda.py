@@ -39,7 +39,7 @@ def test_an_edited_file_belongs_to_its_package(two: tuple[parts.Project, parts.P
     (prefix / "share" / "stray.txt").write_text("stray")
     found = check(one)
     assert rows(found) == {"share/answer.txt": ("distributions", "~", "answer"), "share/stray.txt": ("files", "+", "")}
-    assert {one["left"] for one in found["differences"] if one["of"] == "answer"} == {"as answer has it"}
+    assert {entry["left"] for entry in found["differences"] if entry["of"] == "answer"} == {"as in answer"}
 
 
 def test_two_prefixes_of_the_same_packages(two: tuple[parts.Project, parts.Project]) -> None:

@@ -69,7 +69,7 @@ def test_a_clone_runs_its_own_code_at_the_captured_path(project: parts.Project, 
     same = fresh.run("check", "--project").out
     assert "same" in same, "what `pip install -e` left beside the code is in no clone"
     assert "- src/pkg/_version.py" in same
-    assert "git-ignored, and not here: runs use the captured file" in same
+    assert "git-ignored and missing here: runs use the captured file" in same
     clone = edited(project, tmp_path / "team mate" / "theirs", "cloned")
     assert not (clone.folder / "repro" / "blobs").exists()
     assert clone.run("check", "--project", code=1).out.count("~ src/pkg/__init__.py") == 1
@@ -81,7 +81,7 @@ def test_a_clone_runs_its_own_code_at_the_captured_path(project: parts.Project, 
             at = project.folder
             assert done.out == f"{at} {at}/train.py cloned {at}/src/pkg/__init__.py\n"
             assert f"source {clone.folder} changed since capture: ~ src/pkg/__init__.py" in done.err
-            assert "with the captured src/pkg/_version.py (git-ignored, and not here)" in done.err
+            assert "with the captured src/pkg/_version.py (git-ignored, missing here)" in done.err
             assert "egg-info" not in done.err
         verified = clone.run("verify", "latest", env=home)
         assert "bitwise" in verified.out
@@ -141,7 +141,7 @@ def test_what_is_sent_is_the_captured_code_and_edited_code_is_named(project: par
     (copy.folder / "new.py").touch()
     for words in (("pack", "repro", "../x.tar"), ("push", "registry.example.com/team/name:1")):
         said = parts.one_sentence(copy.run(*words, code=8))
-        assert "2 files differ from the captured code, which is what would be sent: + new.py, ~ src/pkg/__init__.py" in said
+        assert "2 files differ from the captured code, which would be sent: + new.py, ~ src/pkg/__init__.py" in said
         assert "--frozen" in said
     assert not (tmp_path / "x.tar").exists()
     copy.run("pack", "repro", "../x.tar", "--frozen")

@@ -256,8 +256,8 @@ class TestServer:
         spec = json.loads((ground.project.folder / "repro" / "spec.json").read_text())
         assert spec["identity"]["packages"] == []
         told = {one["name"]: one["why"] for one in spec["observed"]["carried"]}
-        assert "it is not in the package cache, and http://conda.test/files/" in told["answer"]
-        assert told["answer"].endswith(": its files are carried as they are")
+        assert "the archive is not in the package cache; http://conda.test/files/" in told["answer"]
+        assert told["answer"].endswith(": its files are bundled as plain files")
         assert not (ground.project.folder / "repro" / "conda-explicit.txt").exists()
         ground.take_away()
         after = ground.rebuilt(env)

@@ -81,7 +81,7 @@ def captured(made: parts.Project) -> str:
 def test_capture_offers_data_that_the_code_mentions(captured: str) -> None:
     notes = [line.split(maxsplit=1)[1] for line in captured.splitlines() if line.startswith("note") and "run" in line]
     assert notes[-4:] == [
-        "runs in this directory see a copy of ../input, ../models, ../results, which the code names; what they write there is kept with the run",
+        "the code names ../input, ../models, ../results: runs in this directory see a copy, and each run keeps what it writes there",
         "large.bin (300.0 MB, git-ignored) is not in the spec; if runs need it: --data large.bin",
         "../linked is outside the source and not in the spec; if runs read it: --data ../linked",
         "../other is outside the source and not in the spec; if runs read it: --data ../other",
@@ -128,7 +128,7 @@ def test_directories_beside_the_project_need_no_option(made: parts.Project) -> N
     assert "2 of 2 the same" in made.run("verify", "--runner", "host", "latest").out
     (root / "away").rename(root / "input")
     assert {name: parts.digests(root / name) for name in before} == before
-    assert "input is not in the run; to show it there: --data ../input" in "".join(hint(made, "--frozen", "siblings.py"))
+    assert "input is not in the run; to mount it: --data ../input" in "".join(hint(made, "--frozen", "siblings.py"))
 
 
 @pytest.mark.usefixtures("captured")
@@ -141,12 +141,12 @@ def test_a_clone_has_the_data_beside_it(made: parts.Project, tmp_path: Path) -> 
     (made.folder.parent / "data").rename(made.folder.parent / "away")
     try:
         assert made.run("exec", "train.py", cwd=clone).out == EXPECTED
-        shown = f"hint: {tmp_path}/input is not in the run; to show it there: --data ../input"
+        shown = f"hint: {tmp_path}/input is not in the run; to mount it: --data ../input"
         assert shown in made.run("exec", "siblings.py", cwd=clone, code=1).err, "it was not captured there"
-        assert "is not there" in parts.one_sentence(made.run("exec", "train.py", code=17))
+        assert "were not found" in parts.one_sentence(made.run("exec", "train.py", code=17))
         (tmp_path / "data" / "x").write_text("BESIDE")
         said = parts.one_sentence(made.run("exec", "train.py", cwd=clone, code=17))
-        assert f"{tmp_path}/data: differs from the capture" in said
+        assert f"{tmp_path}/data: these data differ from the capture" in said
         assert "--data-changed" in said
         elsewhere = f"{made.folder.parent}/away:{made.folder.parent}/data"
         assert made.run("exec", "--data", elsewhere, "train.py", cwd=clone).out == EXPECTED
@@ -161,10 +161,10 @@ def test_a_failed_command_is_told_what_brings_what_it_missed(made: parts.Project
     (site,) = (made.folder / ".venv" / "lib").glob("python*/site-packages")
     (site / "later.py").touch()
     root = made.folder.parent
-    other = f"{root}/other is not in the run; to show it there: --data ../other; to write to it: --checkpoints ../other"
+    other = f"{root}/other is not in the run; to mount it: --data ../other; to write to it: --checkpoints ../other"
     chain = "import sys\ntry: open('../other/y')\nexcept OSError:\n try: open('large.bin')\n except OSError: sys.exit(4)"
     assert hint(made, "-c", chain, code=4) == [
-        f"{made.folder}/large.bin is not in the run; to show it there: --data large.bin",
+        f"{made.folder}/large.bin is not in the run; to mount it: --data large.bin",
         other,
     ]
     chain = "try: import later\nexcept ImportError: import subprocess; subprocess.run(['git', 'status'])"
@@ -174,12 +174,12 @@ def test_a_failed_command_is_told_what_brings_what_it_missed(made: parts.Project
     ]
     (site / "later.py").unlink()
     (root / "shared.py").touch()
-    outside = f"shared is in {root}, outside the source; to have both: repro-env capture --source {root}"
+    outside = f"shared is in {root}, outside the source; to include both: repro-env capture --source {root}"
     assert hint(made, "-c", "import sys; sys.path.append('..'); import shared") == [outside]
     (root / "shared.py").unlink()
     (root / "home" / "nltk_data").mkdir(parents=True)
     assert hint(made, "-c", "import socket; socket.getaddrinfo('example.org', 80)", env={"HOME": str(root / "home")}) == [
-        "the run has no network; to allow it: --network; to show earlier downloads: --data ~/nltk_data"
+        "the run has no network; to allow it: --network; to mount earlier downloads: --data ~/nltk_data"
     ]
     assert hint(made, "cat", "../other/y") == [other]
     assert hint(made, "-c", "raise RuntimeError('Parent directory ../other does not exist')") == [other]

@@ -1,8 +1,7 @@
-"""The Dockerfile as a product: a copied folder and an engine, nothing else; and `rebuild --builder docker`."""
+"""The Dockerfile as a product: `docker build` needs an engine and a copied folder, and nothing else."""
 
 from __future__ import annotations
 
-import base64
 import contextlib
 import functools
 import http.server
@@ -12,6 +11,7 @@ import re
 import secrets
 import shutil
 import subprocess
+import tarfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +19,15 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from repro_env.build import docker, expected, saved
-from repro_env.image import config
-from repro_env.image.entry import ordered
-from repro_env.image.stack import below
+from repro_env.delivery.builder import imageentries
 from repro_env.io import engine
-from repro_env.model.spec import Spec, read
-from repro_env.model.talk import Silent
-from repro_env.store.carried import Carried
+from repro_env.oci import config, layerreader
+from repro_env.oci.entry import sort_with_parents
+from repro_env.oci.imagetree import ImageTree, flatten
+from repro_env.oci.layerreader import Node
+from repro_env.oci.wheellayers import move_below
+from repro_env.schema.spec import Spec, read
+from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
 from tests.e2e import parts
 from tests.parts import need
@@ -37,24 +38,14 @@ KEPT: list[str] = []
 
 
 class Folder:
-    """A capture's output folder, copied, with every wheel in its `blobs/` unless asked otherwise."""
+    """A spec's folder with every wheel in its `blobs/`."""
 
-    def __init__(self, project: parts.Project, to: Path, *, wheels: bool = True) -> None:
-        shutil.copytree(project.folder / "repro", to)
-        self.path = to
-        self.spec: Spec = read((to / "spec.json").read_bytes(), where="spec.json")
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.spec: Spec = read((path / "spec.json").read_bytes(), where="spec.json")
         self.wheels = {
-            one.filename: to / "blobs" / one.sha256.removeprefix("sha256:") for one in self.spec.identity.distributions
+            wheel.filename: path / "blobs" / wheel.sha256.removeprefix("sha256:") for wheel in self.spec.identity.distributions
         }
-        self.store = Store.open(project.store)
-        if wheels:
-            for name, path in self.wheels.items():
-                shutil.copy(self.whole(name), path)
-
-    def whole(self, filename: str) -> Path:
-        """A wheel of the environment, fetched into the project's store."""
-        found = docker.fetch(self.spec, self.path, self.store, Silent())
-        return found.blobs[self.wheels[filename].name]
 
     def build(self, tag: str, *words: str, code: int = 0) -> str:
         """`docker build`, by the classic builder: the one that every engine has. What it printed."""
@@ -74,10 +65,8 @@ class Folder:
 
 @pytest.fixture(scope="module")
 def opened() -> Iterator[engine.Engine]:
-    need(
-        shutil.which("docker") and engine.available(environ={}), "a Docker engine: apt-get install docker.io, and dockerd running"
-    )
-    with engine.opened(environ={}) as found:
+    need(shutil.which("docker") and engine.available(), "a Docker engine: apt-get install docker.io, and dockerd running")
+    with engine.connect() as found:
         yield found
         for image in found.client.api.images(name=NAME):
             for tag in image["RepoTags"] or ():
@@ -90,31 +79,65 @@ def opened() -> Iterator[engine.Engine]:
 
 @pytest.fixture(scope="module")
 def folder(small: parts.Project, opened: engine.Engine, tmp_path_factory: pytest.TempPathFactory) -> Folder:
-    return Folder(small, tmp_path_factory.mktemp("dockerfile") / "copied")
+    """The bundle file that `pack --all` writes, extracted."""
+    place = tmp_path_factory.mktemp("dockerfile")
+    small.run("pack", "repro", place / "all.tar", "--all")
+    (place / "copied").mkdir()
+    subprocess.run(["tar", "-xf", place / "all.tar", "-C", place / "copied"], check=True)
+    return Folder(place / "copied")
 
 
 def copied(folder: Folder, to: Path) -> Folder:
     shutil.copytree(folder.path, to)
-    found = object.__new__(Folder)
-    found.path, found.spec, found.store = to, folder.spec, folder.store
-    found.wheels = {name: to / "blobs" / path.name for name, path in folder.wheels.items()}
-    return found
+    return Folder(to)
 
 
-def test_the_folder_alone_makes_the_captured_image(folder: Folder, small: parts.Project, opened: engine.Engine) -> None:
-    """From scratch, with an empty build cache and without network; then every path read out of the engine and compared."""
+def read_files(image: str, archive: Path) -> ImageTree:
+    """Return the files that the layers of an image in the engine show together."""
+    subprocess.run(["docker", "save", "--output", archive, image], check=True)
+    layers = []
+    with tarfile.open(archive) as saved:
+        manifest = saved.extractfile("manifest.json")
+        assert manifest is not None
+        for name in json.load(manifest)[0]["Layers"]:
+            layer = saved.extractfile(name)
+            assert layer is not None
+            layers.append(layerreader.scan(iter(functools.partial(layer.read, 1 << 20), b""), where=name).nodes)
+    return flatten(layers)
+
+
+def describe(node: Node) -> tuple[object, ...]:
+    """Return what has to be as captured: everything but times."""
+    mode = 0 if node.kind == "link" else node.mode
+    return node.kind, mode, node.uid, node.gid, node.sha256, node.target, node.xattrs
+
+
+def test_the_folder_alone_makes_the_captured_image(
+    folder: Folder, small: parts.Project, opened: engine.Engine, tmp_path: Path
+) -> None:
+    """From scratch, with an empty build cache and without network; then every path and setting is compared."""
     said = folder.build("folder", "--no-cache", "--network", "none")
     assert "paths are as captured" in said
-    wanted = expected.entries(folder.spec, folder.path, folder.store)
-    made = saved.read(opened, f"{NAME}:folder")
+    store = Store.open(small.store)
     source = folder.spec.observed.source
     assert source is not None
     root = source.path.lstrip("/")
-    wanted = ordered(
-        [*(below(entry, root) for entry in Carried(folder.path / "blobs").entries(source.tree, folder.store.facts)), *wanted]
+    code_entries = SpecBlobs(folder.path / "blobs").entries(source.tree, store.facts)
+    entries = sort_with_parents(
+        [*(move_below(entry, root) for entry in code_entries), *imageentries.entries(folder.spec, folder.path, store)]
     )
+    wanted = {entry.path: describe(imageentries.node(entry)) for entry in entries}
+    files = read_files(f"{NAME}:folder", tmp_path / "image.tar")
+    found = {path: describe(placed.node) for path, placed in files.placed.items()}
+    assert not files.problems
+    assert {path: facts for path, facts in found.items() if wanted.get(path) != facts} == {}
+    assert {entry.path for entry in files.entries()} == wanted.keys()  # a layer may omit the parents of its paths
     settings = msgspec.to_builtins(config.settings(folder.spec.identity, source))
-    assert saved.differences(made, wanted, settings) == []
+    settings["Env"].sort()
+    built = opened.client.api.inspect_image(f"{NAME}:folder")["Config"]
+    built["Env"].sort()
+    assert {name: built.get(name) for name in settings} == settings
+    assert not any(built.get(name) for name in ("Entrypoint", "User", "Volumes", "ExposedPorts", "OnBuild"))
     code = "import sys, mdurl, packaging, pygments; print(sys.prefix, mdurl.EDITED, mdurl.__file__)"
     ran = subprocess.run(
         ["docker", "run", "--rm", "--network", "none", f"{NAME}:folder", "python", "-c", code],
@@ -142,7 +165,7 @@ def test_an_edited_step_ends_the_build_with_names(folder: Folder, tmp_path: Path
     said = odd.build("odd", "--network", "none", code=1)
     assert "differs: /opt/env/pyvenv.cfg is " in said
     assert "not in the capture: /etc/more" in said
-    assert "the image is not the captured one: 2 paths differ" in said
+    assert "the image differs from the capture: 2 paths differ" in said
 
 
 def test_a_tampered_wheel_ends_the_build_with_its_name(folder: Folder, tmp_path: Path) -> None:
@@ -152,7 +175,7 @@ def test_a_tampered_wheel_ends_the_build_with_its_name(folder: Folder, tmp_path:
     data[len(data) // 2] ^= 1
     odd.wheels[name].write_bytes(data)
     said = odd.build("odd", "--network", "none", code=1)
-    assert f"is not {name} as captured" in said
+    assert f"differs from the captured {name}" in said
 
 
 def test_wheels_come_by_url_where_the_folder_lacks_them(folder: Folder, tmp_path: Path) -> None:
@@ -178,7 +201,7 @@ def test_wheels_come_by_url_where_the_folder_lacks_them(folder: Folder, tmp_path
             gone.unlink()
             (lacking.path / "spec.json").write_text(json.dumps(spec, indent=1))  # else the engine takes what it built before
             said = lacking.build("linked", "--network", "host", code=1)
-            assert f"{gone.name} could not be had" in said
+            assert f"{gone.name} could not be downloaded" in said
             assert "blobs/" in said
         finally:
             server.shutdown()
@@ -188,47 +211,6 @@ def test_wheels_come_by_url_where_the_folder_lacks_them(folder: Folder, tmp_path
 class _Quiet(http.server.SimpleHTTPRequestHandler):
     def log_message(self, *args: object) -> None:
         pass
-
-
-def test_rebuild_by_the_engine(small: parts.Project, opened: engine.Engine, tmp_path: Path) -> None:
-    """The command: one image ID on stdout, the engine's; what this machine has of proxies and credentials stays here."""
-    config = tmp_path / "docker"
-    config.mkdir()
-    secret = "hunter2hunter2"
-    auth = base64.b64encode(f"ann:{secret}".encode()).decode()
-    (config / "config.json").write_text(
-        json.dumps(
-            {
-                "auths": {"registry.example.com": {"auth": auth}},
-                "proxies": {"default": {"httpProxy": f"http://{secret}.example.com"}},
-            }
-        )
-    )
-    env = {"DOCKER_CONFIG": str(config), "PIP_EXTRA_INDEX_URL": f"https://ann:{secret}@packages.example.com/simple"}
-    done = small.run("rebuild", "--builder", "docker", "--json", env=env)
-    found = json.loads(done.out)
-    captured = json.loads((small.folder / "repro" / "spec.json").read_text())
-    try:
-        assert found["image_id"] != captured["expected"]["image_id"] == found["environment_image_id"]
-        assert "not the promised" in done.err
-        assert found["builder"] == "BuildKit"
-        assert found["paths"] > 1000
-        image = opened.client.api.inspect_image(found["name"])
-        assert image["Id"] == found["image_id"]
-        said = json.dumps([image, opened.client.api.history(found["name"])])
-        assert secret not in said
-        assert auth not in said
-        assert "proxy" not in said.lower()
-    finally:
-        with contextlib.suppress(Exception):
-            opened.client.api.remove_image(found["name"], force=True)
-
-
-def test_no_engine_is_one_sentence(small: parts.Project, tmp_path: Path) -> None:
-    done = small.run("rebuild", "--builder", "docker", env={"DOCKER_HOST": f"unix://{tmp_path}/none.sock"}, code=20)
-    said = parts.one_sentence(done)
-    assert "no Docker or Podman engine answers there" in said
-    assert done.out == ""
 
 
 def test_captures_of_one_environment_give_one_dockerfile(small: parts.Project, tmp_path: Path) -> None:

@@ -126,7 +126,7 @@ class Site:
         store = self.project.store
         for name in ("temp", "damaged"):
             yield from store.glob(f"{name}/*")
-        for name in ("layers", "blobs", "images", "bytecode", "merged", "specs"):
+        for name in ("layers", "blobs", "images", "merged", "specs"):
             yield from store.glob(f"{name}/*")
         yield from (path for path in (store / "uses").iterdir() if path.name != "all")
         for folder in ("repro", "pushed", "given"):

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import pytest
 
-from repro_env.run import landlock
+from repro_env.sandbox.host import landlock
 from tests.e2e import parts
 from tests.parts import need
 
@@ -94,17 +94,17 @@ def test_doctor_names_what_works_and_who_can_fix_the_rest(session: Session) -> N
 def test_without_namespaces_a_run_is_refused_and_told_of_the_other_runners(session: Session) -> None:
     done = session.run("exec", "python", "-c", "print('ran')", code=15)
     assert not done.out
-    assert "without that: --runner docker uses a container, --runner host uses the live environment" in done.err
+    assert "alternatives: --runner docker uses a container, --runner host uses the live environment" in done.err
     assert not list((session.project.folder / "runs").glob("2*"))
 
 
 def test_a_run_on_the_host_is_verified_in_a_private_copy(session: Session) -> None:
     folder = session.project.folder
     first = session.run("exec", "--verbose", "--runner", "host", "--data", "../data", "train.py", "own.txt")
-    assert f"data {folder.parent / 'data'} (not protected: the host runner can write there)" in first.err
+    assert f"data {folder.parent / 'data'} (not protected: the host runner can write to it)" in first.err
     run = session.record()["start"]["id"]
     again = session.run("exec", "--runner", "host", "--data", "../data", "train.py", "own.txt")
-    assert "source as captured, with 4 outputs of earlier runs on the host" in again.err
+    assert "source as captured, with 4 outputs of earlier host runs" in again.err
     assert session.run("check", "--project").out.count("output of a run on the host") == 4
     (folder / "train.py").write_text(f"{TRAIN}print('edited since')")
     shutil.rmtree(folder / "out")
@@ -114,10 +114,10 @@ def test_a_run_on_the_host_is_verified_in_a_private_copy(session: Session) -> No
     assert session.files() == there
     assert "edited since" not in done.out + done.err
     assert "on the host, without isolation, in a private copy of the source" in done.err
-    assert "files that the recorded run read outside of its source, environment and --data" in done.out
-    assert "isolation is none on the host" in done.out
+    assert "files outside the source, environment and --data" in done.out
+    assert "the host runner does not isolate" in done.out
     assert "numeric: 1 of 4 results differs: w.npy" in done.out
-    assert "apart: the path of the private copy" in done.out
+    assert "the project's directory" in done.out
 
 
 @pytest.mark.skipif(not landlock.is_available(), reason="this kernel has no Landlock (Linux 5.19)")
@@ -151,9 +151,9 @@ def test_data_that_no_record_names_are_a_reason_and_no_difference(session: Sessi
     session.run("exec", "--runner", "host", "train.py")
     done = session.run("verify", "--runner", "host", code=1)
     assert "nothing was compared: the command ended with exit code 1 and not 0" in done.out
-    assert "the recorded run was on the host, where it could read every file: name what it read with --data" in done.out
+    assert "the recorded run was on the host, where it could read every file: name the files that it read with --data" in done.out
     done = session.run("verify", "--runner", "host", "--data", "../data", "--ignore", "w.npy")
-    assert f"other data in {session.project.folder.parent / 'data'}, since the record does not name them" in done.out
+    assert f"changed data in {session.project.folder.parent / 'data'}, because the record does not have it" in done.out
 
 
 def test_code_that_the_environment_imports_from_the_directory_must_be_that_of_the_run(session: Session) -> None:
@@ -163,7 +163,7 @@ def test_code_that_the_environment_imports_from_the_directory_must_be_that_of_th
     session.run("exec", "--runner", "host", "--data", "../data", "train.py")
     (session.project.folder / "helper.py").write_text("")
     done = session.run("verify", "--runner", "host", code=18)
-    assert "and its files differ from those of the run" in done.err
+    assert "whose files differ from those of the run" in done.err
 
 
 def test_the_host_runner_runs_a_copy_of_the_project_where_the_copy_is(small: parts.Project, tmp_path: Path) -> None:
@@ -173,3 +173,10 @@ def test_the_host_runner_runs_a_copy_of_the_project_where_the_copy_is(small: par
     assert other.run("exec", "--runner", "host", "hello.py").out == f"hello from {tmp_path}/small/hello.py\n"
     assert (tmp_path / "small" / "made.txt").is_file()
     assert sorted(small.folder.rglob("*.txt")) == before
+
+
+def test_what_a_script_writes_into_its_own_runs_directory_is_an_output(session: Session) -> None:
+    """TensorBoard's writer uses the name `runs` by default."""
+    code = "import os; os.makedirs('runs/Nov23_10-00-00_node', exist_ok=True); open('runs/Nov23_10-00-00_node/events', 'w').write('x')"
+    session.run("exec", "--runner", "host", "python", "-c", code)
+    assert [output["path"] for output in session.record()["end"]["outputs"]] == ["runs/Nov23_10-00-00_node/events"]  # type: ignore[attr-defined]

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.io.files import remove_tree
-from repro_env.store import parts as folder_parts
+from repro_env.store.specs import files as folder_parts
 from tests.e2e import parts
 from tests.e2e.parts import COMMAND, Done, Project, environ, one_sentence
 from tests.parts import need
@@ -72,7 +72,7 @@ def test_without_all_the_network_is_missed_in_a_sentence(small: Project, bare: P
     small.run("pack", "repro", tmp_path / "less.tar")
     done = alone(bare, "rebuild", tmp_path / "less.tar")
     assert done.code in (10, 11), done.err
-    assert "cannot be fetched" in one_sentence(done)
+    assert "cannot be downloaded" in one_sentence(done)
 
 
 def test_a_pack_of_the_same_spec_is_the_same_file(small: Project, packed: Path, tmp_path: Path) -> None:
@@ -95,6 +95,6 @@ def test_a_damaged_pack_is_refused(packed: Path, bare: Project, tmp_path: Path) 
 
 
 def test_what_a_pack_is_written_to(small: Project, tmp_path: Path) -> None:
-    assert "is a folder" in one_sentence(small.run("pack", "repro", tmp_path, code=2))
+    assert "is a directory" in one_sentence(small.run("pack", "repro", tmp_path, code=2))
     assert "missing argument" in small.run("pack", "repro", code=2).err
     assert parts.digests(tmp_path) == {}

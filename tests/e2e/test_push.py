@@ -56,7 +56,7 @@ def test_a_bare_machine_needs_nothing_but_the_reference(pushed: Pushed, bare: Pr
     finally:
         away.rename(pushed.project.folder / ".venv")
     assert done.out.strip() == pushed.told["image_id"]
-    assert "comes whole from" in done.err
+    assert "is fetched complete from" in done.err
     assert "fetching the base from" in done.err
     assert f"next: repro-env exec --spec {pushed.reference} train.py" in done.err
     ran = bare.run("exec", "--spec", pushed.reference, "--", "hello.py", env=env)
@@ -85,7 +85,7 @@ def test_other_tools_see_the_image_that_we_say(pushed: Pushed) -> None:
 
 def test_what_was_pushed_can_be_looked_at_and_packed(pushed: Pushed, bare: Project, tmp_path: Path) -> None:
     shown = bare.run("show", pushed.reference, "--json").out
-    assert json.loads(shown)["environment"]["spec_digest"] == pushed.told["spec_digest"]
+    assert json.loads(shown)["spec_digest"] == pushed.told["spec_digest"]
     packed = json.loads(bare.run("pack", pushed.reference, tmp_path / "a.tar", "--json").out)
     own = json.loads(pushed.project.run("pack", "repro", tmp_path / "b.tar", "--json").out)
     assert packed["sha256"] == own["sha256"]
@@ -94,8 +94,8 @@ def test_what_was_pushed_can_be_looked_at_and_packed(pushed: Pushed, bare: Proje
 
 def test_a_reference_that_is_nothing_is_said(pushed: Pushed, bare: Project) -> None:
     name = pushed.reference.rpartition(":")[0]
-    assert "is not there" in one_sentence(bare.run("rebuild", f"{name}:other", code=10))
-    assert "name a tag" in one_sentence(pushed.project.run("push", pushed.told["image"], code=2))
+    assert "does not have this image" in one_sentence(bare.run("rebuild", f"{name}:other", code=10))
+    assert "use a tag" in one_sentence(pushed.project.run("push", pushed.told["image"], code=2))
     assert "https://" in one_sentence(pushed.project.run("push", f"https://{name}", code=2))
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import subprocess
-import sys
 from pathlib import Path
 
 from repro_env.io.files import remove_tree
 from tests.e2e.parts import Project, one_sentence
+from tests.parts import BASE_PYTHON
 from tests.secrets.planted import Mint
 
 
@@ -22,7 +22,7 @@ def test_an_editable_project_below_a_directory_called_t_runs(tmp_path: Path) -> 
     folder.mkdir()
     (folder / "train.py").write_text("import helper\nprint('the answer is', helper.ANSWER)\n")
     venv = folder / ".venv"
-    base = getattr(sys, "_base_executable", "") or sys.executable
+    base = BASE_PYTHON
     subprocess.run([base, "-m", "venv", "--without-pip", venv], check=True)
     (site,) = (venv / "lib").glob("python3*/site-packages")
     (site / "helper.pth").write_text(f"{below}\n")  # as pip leaves an editable install
@@ -60,7 +60,7 @@ def test_pack_refuses_a_secret_that_came_into_the_spec_after_capture(small: Proj
         done = small.run("pack", "repro", tmp_path / "x.tar", code=7)
     finally:
         file.write_text(before) if before is not None else file.unlink()
-    assert "1 file holds a secret, and nothing was sent or written" in one_sentence(done)
+    assert "1 file contains a secret; nothing was sent or written" in one_sentence(done)
     assert "requirements.txt: GitHub token" in done.err
     assert secret not in done.err
     assert not (tmp_path / "x.tar").exists()

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.e2e import parts
+from tests.parts import BASE_PYTHON
 
 BOUND = 300_000_000
 """Bytes that a capture may take, whatever the environment."""
@@ -23,9 +24,7 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 
 def many(folder: Path, count: int) -> parts.Project:
     """A venv in whose site-packages lie `count` modules that no distribution owns, a hundred a folder."""
-    subprocess.run(
-        [getattr(sys, "_base_executable", sys.executable), "-m", "venv", "--without-pip", folder / ".venv"], check=True
-    )
+    subprocess.run([BASE_PYTHON, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
     (site,) = (folder / ".venv/lib").glob("python*/site-packages")
     for number in range(count):
         if number % 100 == 0:

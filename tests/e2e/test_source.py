@@ -48,8 +48,6 @@ def made(ground: Path) -> parts.Project:
             "vendored/helper.py": "word = 'helped'\n",
             "data/a.csv": "1,2\n",
             "note.ipynb": json.dumps(NOTEBOOK),
-            "requirements.txt": "-r requirements/base.txt\n-r gone.txt\n",
-            "requirements/base.txt": "",
         },
     )
     for words in (
@@ -81,9 +79,7 @@ def test_what_was_seen_is_written_down(made: parts.Project) -> None:
     seen = source(made)
     code = seen["source"]
     assert code["include"] == ["/vendored"]
-    assert "vendored is ignored by git and imported from: in the source" in seen["notes"]
-    assert "requirements.txt includes gone.txt, which is not in the snapshot" in seen["unknown"]
-    assert [one["path"] for one in code["requirements"]] == ["requirements.txt", "requirements/base.txt"]
+    assert "vendored is in the source although git ignores it, because Python imports from it" in seen["notes"]
     assert [one["path"] for one in code["notebooks"]] == ["note.ipynb"]
     assert (code["git"]["dirty"], code["git"]["untracked"]) == (False, [])
     assert [one["path"] for one in seen["data"]] == ["/data"]
@@ -102,12 +98,12 @@ def test_a_notebook_that_was_run_again(made: parts.Project) -> None:
     try:
         path.write_text(json.dumps({**NOTEBOOK, "cells": [cell]}, indent=1))
         said = made.run("exec", "-v", "--data", "data:/data", "python", "train.py").err
-        assert "changed since capture: ~ note.ipynb (outputs only)" in said
-        assert "notebook: outputs only" in made.run("check", "--project", code=0).out
+        assert "changed since capture: ~ note.ipynb (same code)" in said
+        assert "notebook: same code" in made.run("check", "--project", code=0).out
         path.write_text(json.dumps({**NOTEBOOK, "cells": [{**cell, "source": "1 + 2"}]}))
         said = made.run("exec", "-v", "--data", "data:/data", "python", "train.py").err
         assert "changed since capture: ~ note.ipynb, " in said
-        assert "notebook: its code" in made.run("check", "--project", code=1).out
+        assert "notebook: code" in made.run("check", "--project", code=1).out
     finally:
         path.write_text(before)
 
@@ -117,11 +113,11 @@ def test_data_that_changed_or_cannot_be_mounted(made: parts.Project, tmp_path: P
     (tmp_path / "data" / "a.csv").write_text("1,3\n")
     refused = made.run("exec", "--data", f"{tmp_path}/data:/data", "true", code=None)
     assert refused.code
-    assert "differs from the capture" in parts.one_sentence(refused)
+    assert "differ from the capture" in parts.one_sentence(refused)
     for words, why in (
-        (["--data", "data:relative"], "is no absolute, normal path"),
-        (["--data", "data:/d", "--data", "src:/d"], "is there already"),
-        (["--data", "gone:/d"], "no such data"),
+        (["--data", "data:relative"], "the target must be an absolute path"),
+        (["--data", "data:/d", "--data", "src:/d"], "has the same target"),
+        (["--data", "gone:/d"], "does not exist"),
     ):
         done = made.run("capture", "--python", made.python, "--output", tmp_path / "out", *words, code=None)
         assert done.code

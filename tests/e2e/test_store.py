@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.store.boot import FRESH
+from repro_env.store.bootmarks import FRESH
 from tests.e2e import parts
 
 LATER = """
@@ -93,4 +93,4 @@ def test_the_store_on_a_page(there: parts.Project) -> None:
     assert dry["freed"] > 0.9 * dry["before"]
     done = there.run("store", "gc", "--max-size", "1MB", "--json")
     assert json.loads(done.out)["freed"] > 100e6
-    assert there.run("store", "gc", "--max-size", "many", code=2).err.count("--max-size many") == 1
+    assert there.run("store", "gc", "--max-size", "many", code=2).err.count('--max-size must be a size (got "many")') == 1

@@ -112,7 +112,7 @@ def test_a_run_has_what_was_captured_of_its_surroundings(made: parts.Project, ca
     other = {"HOME": str(tmp_path), "KERAS_BACKEND": "jax", "MY_FLAG": "no", "TORCH_LOGS": "dynamo", "OMP_NUM_THREADS": "3"}
     found, said = asked(made, env=other)
     assert found["variables"] == CAPTURED
-    unused = re.search(r"set here but not used, because the run uses the spec's values: (.*) \(--env NAME", said)
+    unused = re.search(r"ignored, because the run takes these variables from the spec: (.*) \(to use yours: --env NAME", said)
     assert unused
     # More can be set on the machine that runs the tests.
     assert set(other) - {"HOME"} <= set(unused[1].split(", "))
@@ -151,8 +151,8 @@ def test_the_host_runner_has_the_same_variables_and_names_what_else_passes(made:
     home = {"HOME": str(made.folder.parent / "home"), "PIP_NO_INDEX": "1"}
     found, said = asked(made, "--runner", "host", env={**home, "KERAS_BACKEND": "jax", "CODE_READS": "1"})
     assert found["variables"] == {**CAPTURED, "CODE_READS": "1"}
-    assert "not used, because the run uses the spec's values: KERAS_BACKEND (" in said
-    assert "passed on to the command by the host runner, and absent from runs in the image: " in said
+    assert "ignored, because the run takes these variables from the spec: KERAS_BACKEND (" in said
+    assert "variables that the command gets from the host, but not in runs in the image: " in said
     assert "CODE_READS" in json.loads(made.run("runs", "show", "latest", "--json").out)["start"]["passed"]
 
 

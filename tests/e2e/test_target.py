@@ -38,20 +38,20 @@ def test_an_unactivated_venv_above_is_captured_checked_and_run(monorepo: parts.P
     checked = monorepo.run("check", env=active)
     ran = monorepo.run("exec", "--runner", "host", "train.py", env=active)
     for err in (checked.err, ran.err):
-        assert f"the captured environment is used, and not {other} ($VIRTUAL_ENV)" in err
+        assert f"using the captured environment, although {other} is active now ($VIRTUAL_ENV)" in err
     assert ran.out.strip() == str(venv)
 
     named = monorepo.run("capture", "--data", "/gone", env=active, code=17).err.splitlines()  # which is found out later
     assert named[0] == f"python  {other}/bin/python ($VIRTUAL_ENV)"
-    assert named[1].endswith(f"to use that one instead: --python {venv}")
+    assert named[1].endswith(f"to use it instead: --python {venv}")
 
 
 def test_a_broken_environment_is_an_error_and_the_next_is_not_taken(monorepo: parts.Project) -> None:
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT"):
         failed = monorepo.run("capture", code=6, env={variable: "/gone/env"})
-        assert f"${variable} (/gone/env): there is no such file or directory" in failed.err
+        assert f"${variable} (/gone/env): this path does not exist" in failed.err
     near = monorepo.folder / ".venv" / "bin"
     near.mkdir(parents=True)
     (near / "python").symlink_to("/gone/python3")
     failed = monorepo.run("capture", code=6)
-    assert f".venv of the project ({near.parent}): the environment is broken: python points to /gone/python3" in failed.err
+    assert f".venv of the project ({near.parent}): the environment is broken: python is a symlink to /gone/python3" in failed.err

@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-import sys
 import tarfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -16,6 +15,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
+
+from tests.parts import BASE_PYTHON
 
 _STEP = {"name", "id", "if", "shell", "run", "env", "working-directory", "uses", "with"}
 _TOKEN = re.compile(r"\s*(?:('(?:[^']|'')*')|(==|!=|\|\||&&)|([A-Za-z_][\w-]*(?:\.[\w-]+)*(?:\(\))?))")
@@ -237,5 +238,5 @@ def environ(home: Path, more: Mapping[str, str] | None = None) -> dict[str, str]
     """What a job starts with: a home of its own and the pip settings of this machine."""
     kept = {name: value for name, value in os.environ.items() if name.startswith(("PIP_", "SSL_", "REQUESTS_"))}
     home.mkdir(parents=True, exist_ok=True)
-    python = Path(getattr(sys, "_base_executable", sys.executable)).parent
+    python = Path(BASE_PYTHON).parent
     return {**kept, "HOME": str(home), "PATH": f"{python}:{os.environ['PATH']}", "LANG": "C.UTF-8", **(more or {})}

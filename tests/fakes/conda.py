@@ -65,8 +65,6 @@ class Package(NamedTuple):
     depends: Sequence[str] = ()
     entry_points: Sequence[str] = ()
     ending: str = ".conda"
-    old: bool = False
-    """Without paths.json, as conda-build 2 made them."""
     extra: Mapping[str, bytes] = {}
     """More files, listed nowhere (`info/recipe/...`)."""
 
@@ -117,15 +115,10 @@ def _info(package: Package) -> dict[str, Item]:
     if package.noarch == "python":
         said = {"noarch": {"type": "python", "entry_points": list(package.entry_points)}, "package_metadata_version": 1}
         files["info/link.json"] = Item(json.dumps(said).encode())
-    listed = {path: one for path, one in package.items.items() if not (one.folder and package.old)}
+    listed = package.items
     files["info/files"] = Item("".join(f"{path}\n" for path, one in listed.items() if not one.folder).encode())
-    if package.old:
-        rows = [f'"{PLACEHOLDER}" {one.placeholder} "{path}"\n' for path, one in listed.items() if one.placeholder]
-        files["info/has_prefix"] = Item("".join(rows).encode())
-        files["info/no_link"] = Item("".join(f"{path}\n" for path, one in listed.items() if one.no_link).encode())
-    else:
-        paths = [_row(path, one, package.items) for path, one in listed.items()]
-        files["info/paths.json"] = Item(json.dumps({"paths": paths, "paths_version": 1}).encode())
+    paths = [_row(path, one, package.items) for path, one in listed.items()]
+    files["info/paths.json"] = Item(json.dumps({"paths": paths, "paths_version": 1}).encode())
     return {**files, **{name: Item(data) for name, data in package.extra.items()}}
 
 
@@ -316,7 +309,6 @@ def text(): return pathlib.Path(library.where().decode()).read_text() + str(libr
                 "lib/older": link("../bin/older"),
             },
             ending=".tar.bz2",
-            old=True,
             depends=["python"],
         ),
         Package(

@@ -14,16 +14,19 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.image import stack, tar, wheel
-from repro_env.image.entry import Entry, Member, ordered
-from repro_env.image.manifest import Image, blob
-from repro_env.image.stitch import stitched
-from repro_env.model.image import GZIP, INDEX
-from repro_env.store.wheelfile import WheelContents, open_facts
+from repro_env.oci import tar, wheel, wheellayers
+from repro_env.oci.config import LABEL
+from repro_env.oci.entry import Entry, Member, sort_with_parents
+from repro_env.oci.gzipencoder import stitch_layer
+from repro_env.oci.manifest import Image, blob
+from repro_env.schema.image import GZIP, INDEX
+from repro_env.store.packages.wheelfile import WheelContents, open_facts
 from tests.fakes import wheels
 from tests.fakes.specs import ARCHITECTURE
 
 SITE = "opt/env/lib/python3.11/site-packages"
+LABELS: Mapping[str, str] = {LABEL: f"sha256:{'0' * 64}"}
+"""Of an image that repro-env built."""
 LONG = "deep/" + "n" * 130 + ".txt"
 MEMBERS: Mapping[str, bytes] = {
     "odd/__init__.py": b"NAME = 'odd'\n" * 50,
@@ -63,7 +66,9 @@ def files(given: Mapping[str, bytes | str | None]) -> list[Member]:
         else Entry(path, "file", data.startswith(b"#!"), len(data), hashlib.sha256(data).hexdigest())
         for path, data in given.items()
     ]
-    return [(entry, [content] if isinstance(content := given.get(entry.path), bytes) else []) for entry in ordered(made)]
+    return [
+        (entry, [content] if isinstance(content := given.get(entry.path), bytes) else []) for entry in sort_with_parents(made)
+    ]
 
 
 def odd_wheel(folder: Path) -> Path:
@@ -85,7 +90,7 @@ def odd_wheel(folder: Path) -> Path:
 def of_wheel(path: Path, name: str = "odd") -> bytes:
     """The layer of one wheel, stitched, as a rebuild sends it."""
     installed = wheel.canonical(open_facts(path, path.name), wheels.layout(), name=name)
-    made = stack.layer((name,), {name: installed})
+    made = wheellayers.layer((name,), {name: installed})
     with closing(WheelContents(path, installed)) as contents:
         inner = {one.path: one for one in installed.entries}
 
@@ -94,14 +99,14 @@ def of_wheel(path: Path, name: str = "odd") -> bytes:
                 own = made.owner.get(entry.path)
                 yield entry, contents.deflated(inner[own[1]]) if own else ()
 
-        return b"".join(stitched(members()))  # type: ignore[arg-type]
+        return b"".join(stitch_layer(members()))  # type: ignore[arg-type]
 
 
-def config(diff_ids: Sequence[str], labels: Mapping[str, str] | None = None) -> bytes:
+def config(diff_ids: Sequence[str], labels: Mapping[str, str] = LABELS) -> bytes:
     """An image config, for this machine."""
     made = {
         "architecture": ARCHITECTURE,
-        "config": {"Env": ["PATH=/usr/bin:/bin"], "Labels": dict(labels or {}), "WorkingDir": "/"},
+        "config": {"Env": ["PATH=/usr/bin:/bin"], "Labels": dict(labels), "WorkingDir": "/"},
         "created": "1980-01-01T00:00:00Z",
         "os": "linux",
         "rootfs": {"diff_ids": list(diff_ids), "type": "layers"},
@@ -109,7 +114,7 @@ def config(diff_ids: Sequence[str], labels: Mapping[str, str] | None = None) -> 
     return json.dumps(made, separators=(",", ":"), sort_keys=True).encode()
 
 
-def layered(layers: Sequence[bytes], labels: Mapping[str, str] | None = None) -> Layered:
+def layered(layers: Sequence[bytes], labels: Mapping[str, str] = LABELS) -> Layered:
     """`layers`: gzip, or plain tars."""
     plain = [gzip.decompress(data) if data[:2] == b"\x1f\x8b" else data for data in layers]
     diff_ids = ["sha256:" + hashlib.sha256(data).hexdigest() for data in plain]

@@ -113,7 +113,7 @@ def _copy(path: Path, target: Path) -> None:
 def _python(base: Path) -> None:
     """This interpreter at its own path, with what it has loaded after `IMPORTS`, and `/bin/python` to start it."""
     listing = (
-        f"import {IMPORTS}, sys; print(sys._base_executable); "
+        f"import {IMPORTS}, site, sys; print(sys._base_executable); "
         "print(*sorted({m.__file__ for m in sys.modules.values() if getattr(m, '__file__', None)}), "
         "*(os.path.dirname(os.__file__) + name for name in ('/os.py', '/collections/abc.py')), sep='\\n')"
     )

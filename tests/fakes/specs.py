@@ -8,18 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Literal
 
-from repro_env.image import layer, stack, wheel
-from repro_env.image.entry import Entry, Member, members, notes, ordered
-from repro_env.lock import assemble
-from repro_env.lock.layers import DistributionContents, GroupContents
-from repro_env.model import codec
-from repro_env.model.accelerator import Accelerators, Frameworks
-from repro_env.model.artifact import TreeBlob, Wheel
-from repro_env.model.environment import Host, Interpretation, Interpreter, Startup, Variables
-from repro_env.model.image import Layer
-from repro_env.model.spec import Observed, Platform, Source, Spec, WheelHint
-from repro_env.store.carried import Carried
-from repro_env.store.wheelfile import WheelContents, open_facts
+from repro_env.environment import assembly
+from repro_env.environment.wheels.layers import DistributionContents, GroupContents
+from repro_env.oci import layer, wheel, wheellayers
+from repro_env.oci.entry import Entry, Member, file_notes, members, sort_with_parents
+from repro_env.schema import codec
+from repro_env.schema.accelerator import Accelerators, Frameworks
+from repro_env.schema.artifact import TreeBlob, Wheel
+from repro_env.schema.environment import Host, Interpretation, Interpreter, Startup, Variables
+from repro_env.schema.image import Layer
+from repro_env.schema.spec import Observed, Platform, Source, Spec, WheelHint
+from repro_env.store.packages.wheelfile import WheelContents, open_facts
+from repro_env.store.specs.blobs import SpecBlobs
 from tests.fakes import wheels
 
 TREES: Mapping[str, Mapping[str, bytes]] = {
@@ -32,7 +32,7 @@ ARCHITECTURE: Literal["amd64", "arm64"] = "arm64" if os.uname().machine == "aarc
 
 def tree(files: Mapping[str, bytes | None]) -> list[Member]:
     """The members of a tree of files; None for a file of a lower layer that is removed."""
-    entries = ordered(
+    entries = sort_with_parents(
         Entry(path, "gone")
         if data is None
         else Entry(path, "file", "/bin/" in f"/{path}", len(data), hashlib.sha256(data).hexdigest())
@@ -59,13 +59,14 @@ def make(
     compress: Sequence[str] = (),
     overlay: Mapping[str, bytes | None] | None = None,
     architecture: Literal["amd64", "arm64"] = ARCHITECTURE,
+    seed: int = 0,
 ) -> Spec:
     """A spec of the wheels `made` (normalised name -> file), written to `folder/spec.json` with its blobs beside.
 
     `urls`: what the hints say, by name. `carry`: names whose wheel is carried as a blob; `compress`: those of them kept as gzip.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    carried = Carried(folder / "blobs")
+    carried = SpecBlobs(folder / "blobs")
     artifacts = {name: wheels.artifact(path, name, path.name.split("-")[1]) for name, path in made.items()}
     hints = []
     for name, one in artifacts.items():
@@ -74,34 +75,30 @@ def make(
         origin: Literal["carried", "index"] = "carried" if name in carry else "index"
         hints.append(WheelHint(sha256=one.sha256, origin=origin, urls=tuple((urls or {}).get(name, ())), index=""))
     facts = _facts(prefix)
-    trees = assemble.Trees(
-        base=carried.add_tree(tree(TREES["base"])),
-        unowned=None,
-        interpreter=carried.add_tree(tree(TREES["interpreter"])),
-        overlay=carried.add_tree(tree(overlay)) if overlay else None,
-    )
     variables = Variables(replayed=(), recorded=(), named=())
-    identity = assemble.identity(
+    identity = assembly.identity(
         facts,
         Platform(os="linux", architecture=architecture),
-        trees,
         (),
         list(artifacts.values()),
         variables,
+        base=carried.add_tree(tree(TREES["base"])),
+        unpackaged=None,
+        interpreter=carried.add_tree(tree(TREES["interpreter"])),
+        overlay=carried.add_tree(tree(overlay)) if overlay else None,
         activation=(),
-        others=(),
+        other_layouts=(),
         python_path="",
         user_base="",
-        seed=0,
     )
     source = Source(
         path="/home/ann/project",
         tree=carried.add_tree(tree(TREES["source"])),
         size=17,
-        files=notes(entry for entry, _ in tree(TREES["source"])),
+        files=file_notes(entry for entry, _ in tree(TREES["source"])),
         git=None,
     )
-    spec = assemble.spec(identity, hints, (), (), _observed(facts, variables, source), layers(made, artifacts))
+    spec = assembly.spec(identity, hints, (), (), _observed(facts, variables, source), layers(made, artifacts), seed=seed)
     (folder / "spec.json").write_bytes(codec.pretty(spec))
     return spec
 
@@ -118,7 +115,7 @@ def layers(made: Mapping[str, Path], artifacts: Mapping[str, Wheel]) -> list[Lay
             diff_id=layer.diff_id(members(group.entries, GroupContents(group.owner, sources))),
             holds=tuple(f"{name}=={artifacts[name].version}" for name in group.names),
         )
-        for group in stack.layers(installed)
+        for group in wheellayers.layers(installed)
     ]
 
 

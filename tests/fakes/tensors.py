@@ -1,4 +1,4 @@
-"""Files of tensors, written byte by byte: safetensors, .npy, and what torch.save writes, without any of these libraries."""
+"""Files of tensors in the formats of safetensors, NumPy and torch.save, written without these libraries."""
 
 from __future__ import annotations
 
@@ -20,12 +20,24 @@ _STORAGES = {"F64": "DoubleStorage", "F32": "FloatStorage", "F16": "HalfStorage"
 
 
 class Tensor:
-    """Numbers in C order."""
+    """Numbers in C order. `grad`: with `requires_grad`; `parameter`: as `torch.nn.Parameter`."""
 
-    def __init__(self, values: Sequence[float], shape: tuple[int, ...] | None = None, dtype: str = "F32") -> None:
+    def __init__(
+        self,
+        values: Sequence[float],
+        shape: tuple[int, ...] | None = None,
+        dtype: str = "F32",
+        *,
+        grad: bool = False,
+        parameter: bool = False,
+        hooks: Mapping[int, str] | None = None,
+    ) -> None:
         self.values = list(values)
         self.shape = (len(self.values),) if shape is None else shape
         self.dtype = dtype
+        self.grad = grad
+        self.parameter = parameter
+        self.hooks = OrderedDict(hooks or {})
 
     @property
     def data(self) -> bytes:
@@ -37,7 +49,7 @@ class Tensor:
         return Tensor(values, self.shape, self.dtype)
 
     def next(self, at: int, steps: int = 1) -> Tensor:
-        """With one element moved by so many units in the last place."""
+        """A copy in which one element is moved by `steps` units in the last place."""
         code = {"F64": "q", "F32": "i", "F16": "h"}[self.dtype]
         (bits,) = struct.unpack(f"<{code}", struct.pack(f"<{CODES[self.dtype]}", self.values[at]))
         (value,) = struct.unpack(f"<{CODES[self.dtype]}", struct.pack(f"<{code}", bits + steps))
@@ -47,32 +59,36 @@ class Tensor:
 def safetensors(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> bytes:
     header: dict[str, Any] = {"__metadata__": dict(metadata)} if metadata else {}
     body = b""
-    for name, one in tensors.items():
-        header[name] = {"dtype": one.dtype, "shape": list(one.shape), "data_offsets": [len(body), len(body) + len(one.data)]}
-        body += one.data
+    for name, tensor in tensors.items():
+        header[name] = {
+            "dtype": tensor.dtype,
+            "shape": list(tensor.shape),
+            "data_offsets": [len(body), len(body) + len(tensor.data)],
+        }
+        body += tensor.data
     text = json.dumps(header).encode()
     return struct.pack("<Q", len(text)) + text + body
 
 
-def npy(one: Tensor, *, fortran: bool = False) -> bytes:
-    code = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1", "BOOL": "|b1"}[one.dtype]
-    header = f"{{'descr': '{code}', 'fortran_order': {fortran}, 'shape': {one.shape!r}, }}".encode()
+def npy(tensor: Tensor, *, fortran: bool = False) -> bytes:
+    code = {"F64": "<f8", "F32": "<f4", "F16": "<f2", "I64": "<i8", "I32": "<i4", "U8": "|u1", "BOOL": "|b1"}[tensor.dtype]
+    header = f"{{'descr': '{code}', 'fortran_order': {fortran}, 'shape': {tensor.shape!r}, }}".encode()
     header += b" " * (-(len(header) + 11) % 64) + b"\n"
-    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + one.data
+    return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(header)) + header + tensor.data
 
 
 def npz(arrays: Mapping[str, Tensor], *, when: tuple[int, int, int, int, int, int] = (1980, 1, 1, 0, 0, 0)) -> bytes:
     made = io.BytesIO()
     with zipfile.ZipFile(made, "w") as archive:
-        for name, one in arrays.items():
-            archive.writestr(zipfile.ZipInfo(f"{name}.npy", when), npy(one))
+        for name, array in arrays.items():
+            archive.writestr(zipfile.ZipInfo(f"{name}.npy", when), npy(array))
     return made.getvalue()
 
 
 def checkpoint(value: object, *, name: str = "archive") -> bytes:
-    """As torch.save: a zip of a pickle and one file a storage. `value` may hold tensors, dicts, lists, plain values."""
+    """A file as torch.save writes it: a zip of a pickle and one member for each storage. `value` can hold `Tensor` and plain values."""
     storages: list[bytes] = []
-    with _torch() as (storage_of, rebuild):
+    with _torch() as (storage_of, rebuild, rebuild_parameter):
 
         class Pickler(pickle.Pickler):
             def persistent_id(self, obj: Any) -> Any:
@@ -84,9 +100,12 @@ def checkpoint(value: object, *, name: str = "archive") -> bytes:
             def reducer_override(self, obj: Any) -> Any:
                 if not isinstance(obj, Tensor):
                     return NotImplemented
-                stride = tuple(math.prod(obj.shape[place + 1 :]) for place in range(len(obj.shape)))
-                held = _Storage(obj.dtype, obj.data, len(obj.values))
-                return rebuild, (held, 0, obj.shape, stride, False, OrderedDict())
+                stride = tuple(math.prod(obj.shape[axis + 1 :]) for axis in range(len(obj.shape)))
+                storage = _Storage(obj.dtype, obj.data, len(obj.values))
+                if obj.parameter:
+                    plain = Tensor(obj.values, obj.shape, obj.dtype)
+                    return rebuild_parameter, (plain, obj.grad, obj.hooks)
+                return rebuild, (storage, 0, obj.shape, stride, obj.grad, obj.hooks)
 
         pickled = io.BytesIO()
         Pickler(pickled, protocol=2).dump(value)
@@ -106,20 +125,24 @@ class _Storage:
 
 @contextmanager
 def _torch() -> Iterator[Any]:
-    """Modules of torch's names, so that a pickle names what is in them."""
+    """Modules with the names of torch, so that a pickle contains these names."""
     top, utils = types.ModuleType("torch"), types.ModuleType("torch._utils")
 
     def rebuild(*args: object) -> None:
         """Never called."""
 
-    rebuild.__module__, rebuild.__qualname__ = "torch._utils", "_rebuild_tensor_v2"
-    utils._rebuild_tensor_v2 = rebuild  # type: ignore[attr-defined]
-    for each in _STORAGES.values():
-        setattr(top, each, type(each, (), {"__module__": "torch", "__qualname__": each}))
+    def rebuild_parameter(*args: object) -> None:
+        """Never called."""
+
+    for name, function in (("_rebuild_tensor_v2", rebuild), ("_rebuild_parameter", rebuild_parameter)):
+        function.__module__, function.__qualname__ = "torch._utils", name
+        setattr(utils, name, function)
+    for storage in _STORAGES.values():
+        setattr(top, storage, type(storage, (), {"__module__": "torch", "__qualname__": storage}))
     before = {name: sys.modules.get(name) for name in ("torch", "torch._utils")}
     sys.modules.update({"torch": top, "torch._utils": utils})
     try:
-        yield (lambda dtype: getattr(top, _STORAGES[dtype])), rebuild
+        yield (lambda dtype: getattr(top, _STORAGES[dtype])), rebuild, rebuild_parameter
     finally:
         for name, module in before.items():
             if module is None:
@@ -129,7 +152,7 @@ def _torch() -> Iterator[Any]:
 
 
 def events(values: Sequence[tuple[int, str, float]], *, at: float) -> bytes:
-    """A TensorBoard event file: (step, tag, value), the first of them written at a time, each a second later."""
+    """A TensorBoard event file of (step, tag, value), written one second after another from `at`."""
     bodies = [b"\x09" + struct.pack("<d", at) + _bytes(3, b"brain.Event:2")]
     for number, (step, tag, value) in enumerate(values, 1):
         scalar = _bytes(1, tag.encode()) + b"\x15" + struct.pack("<f", value)

@@ -10,11 +10,11 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from repro_env.image import wheel
-from repro_env.image.entry import Entry
-from repro_env.model.artifact import Wheel
-from repro_env.model.environment import Layout
-from repro_env.store.wheelfile import WheelContents, open_facts
+from repro_env.oci import wheel
+from repro_env.oci.entry import Entry
+from repro_env.schema.artifact import Wheel
+from repro_env.schema.environment import Layout
+from repro_env.store.packages.wheelfile import WheelContents, open_facts
 
 WHEEL = b"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
 

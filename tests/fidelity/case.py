@@ -26,6 +26,11 @@ class Case(NamedTuple):
     def id(self) -> str:
         return f"{self.kind}-{self.make.__name__}"
 
+    @property
+    def verdict(self) -> str:
+        """What it has to be judged as: `identical`, or `named`."""
+        return "named" if self.named else "identical"
+
 
 _ALL: list[Case] = []
 

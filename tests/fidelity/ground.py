@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes import wheels
-from tests.parts import need
+from tests.parts import BASE_PYTHON, need
 
 GIT = {
     f"GIT_{who}_{what}": value
@@ -40,7 +40,7 @@ class Ground:
         """What is captured, and how it is started on the host."""
         self.named: Path | None = None
         """What `--python` says, where that is something else."""
-        self.base = base or getattr(sys, "_base_executable", "") or sys.executable
+        self.base = base or BASE_PYTHON
         """The Python that environments are made with."""
         self.variables: dict[str, str] = {}
         """Set at capture and when the environment is looked at, as the user has them."""

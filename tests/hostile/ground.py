@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.e2e.parts import COMMAND
-from tests.parts import need
+from tests.parts import BASE_PYTHON, need
 
-PYTHON = getattr(sys, "_base_executable", "") or sys.executable
+PYTHON = BASE_PYTHON
 SITE = f"lib/python{sys.version_info[0]}.{sys.version_info[1]}/site-packages"
 MEMORY = 400 << 20
 """Bytes that a capture may take at its peak."""

@@ -17,16 +17,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from repro_env.build.packing import pack
-from repro_env.flows.rebuild import rebuild
-from repro_env.lock import assemble
-from repro_env.model import codec
-from repro_env.model.artifact import TreeBlob, Wheel
-from repro_env.model.errors import ReproEnvError
-from repro_env.model.image import Layer
-from repro_env.model.spec import Identity, Spec, WheelHint
-from repro_env.model.talk import Silent
-from repro_env.output.oci import Oci
+from repro_env.api.rebuild import rebuild
+from repro_env.delivery.builder.outputbuild import pack
+from repro_env.delivery.targets.ocilayout import Oci
+from repro_env.environment import assembly
+from repro_env.schema import codec
+from repro_env.schema.artifact import TreeBlob, Wheel
+from repro_env.schema.errors import ReproEnvError
+from repro_env.schema.image import Layer
+from repro_env.schema.progress import Silent
+from repro_env.schema.spec import Identity, Spec, WheelHint
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
 
@@ -82,7 +82,7 @@ class Stranger:
             self.spec,
             identity=identity,
             hints=msgspec.structs.replace(self.spec.hints, wheels=tuple(hints) or self.spec.hints.wheels),
-            expected=assemble.expected(identity, self.groups if groups is None else list(groups)),
+            expected=assembly.expected(identity, self.groups if groups is None else list(groups)),
         )
         self.write(self.spec)
 

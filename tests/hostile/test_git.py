@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.capture import git as asked
-from repro_env.capture import gitask, gitdir
+from repro_env.environment.git import command, directory
+from repro_env.environment.git import repository as asked
 from tests.e2e.parts import COMMAND, lay
 from tests.hostile.ground import Ground
 
@@ -241,8 +241,8 @@ def test_capture_says_that_a_commit_cannot_be_read(trusted: Ground, stranger: St
     done = subprocess.run([COMMAND, *words], cwd=top, env=env, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     assert "none yet" not in done.stdout
-    assert ", no git repository that could be read" in " ".join(done.stdout.split())
-    assert f"the commit that HEAD names ({name[:12]}) cannot be read" in " ".join(done.stdout.split())
+    assert ", no readable Git repository" in " ".join(done.stdout.split())
+    assert f"the commit of HEAD ({name[:12]}) cannot be read" in " ".join(done.stdout.split())
 
 
 # -- one by one ---------------------------------------------------------------------------------------------------
@@ -377,7 +377,7 @@ def test_no_pipe_is_waited_for_and_no_endless_file_is_read(stranger: Stranger, w
             os.truncate(path, 1 << 40)
         began = time.monotonic()
         for problem in (asked.ignored(top).problem, *asked.look(top).problems[:1]):
-            assert ("is not a regular file" if way == "pipe" else "has more than") in problem, name
+            assert ("is not a regular file" if way == "pipe" else "is larger than") in problem, name
         assert time.monotonic() - began < 5, name
         path.unlink()
         shutil.rmtree(top / ".git", ignore_errors=True)
@@ -390,7 +390,7 @@ TOP = (".gitattributes", ".gitignore", ".gitmodules")
 @pytest.mark.parametrize("name", ["sub/.gitignore", "sub/.gitattributes", "nested/.git/HEAD", *TOP])
 def test_a_pipe_among_the_files_is_named(stranger: Stranger, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Git opens these whenever it lists files. Those in the top are named without asking it."""
-    monkeypatch.setattr(gitask, "PATIENCE", 8 if name in TOP else 0.5)
+    monkeypatch.setattr(command, "PATIENCE", 8 if name in TOP else 0.5)
     top = stranger.repository("case")
     path = top / name
     shutil.copytree(top / ".git", top / "nested" / ".git")
@@ -409,14 +409,14 @@ def test_a_slow_git_makes_one_search_for_pipes(stranger: Stranger, monkeypatch: 
     top = stranger.repository("case")
     expected = asked.look(top)
     searched = []
-    refuse = gitdir.refuse_pipe
+    refuse = directory.refuse_pipe
 
     def count(top: Path, *, deep: bool) -> None:
         searched.append(deep)
         refuse(top, deep=deep)
 
-    monkeypatch.setattr(gitdir, "refuse_pipe", count)
-    monkeypatch.setattr(gitask, "PATIENCE", 0.0)
+    monkeypatch.setattr(directory, "refuse_pipe", count)
+    monkeypatch.setattr(command, "PATIENCE", 0.0)
     assert asked.look(top) == expected
     assert searched == [False, True]
 
@@ -490,7 +490,7 @@ def test_a_damaged_repository_is_never_one_without_commits(stranger: Stranger, d
     answer = asked.look(top)
     assert answer.git is None
     shown = name if name.startswith("refs/") else name[:12]
-    assert f"the commit that HEAD names ({shown}) cannot be read: the repository is damaged" in answer.problems[0]
+    assert f"the commit of HEAD ({shown}) cannot be read, because the repository is damaged" in answer.problems[0]
 
 
 def test_a_damaged_submodule_is_not_at_the_commit_that_is_recorded(stranger: Stranger) -> None:
@@ -500,7 +500,7 @@ def test_a_damaged_submodule_is_not_at_the_commit_that_is_recorded(stranger: Str
     (top / ".git" / "modules" / "sub" / "HEAD").write_text("ref: refs/heads/../../x\n")
     answer = asked.look(top)
     assert answer.git is None
-    assert "the commit that HEAD of sub names (refs/heads/../../x) cannot be read" in answer.problems[0]
+    assert "the commit of HEAD of sub (refs/heads/../../x) cannot be read" in answer.problems[0]
 
 
 @pytest.mark.parametrize("way", ["orphan", "packed", "with a folder of that name", "by a symbolic reference"])
@@ -523,11 +523,11 @@ def test_a_branch_that_is_new_has_no_commit(stranger: Stranger, way: str) -> Non
     ("text", "said"),
     [
         ("[core]\nrepositoryformatversion = 2\n", "Expected git repo version <= 1, found 2"),
-        ("[core]\nrepositoryformatversion = 1\n[extensions]\nrefStorage = reftable\n", "does not know: refstorage"),
-        ("[extensions]\nsomething = x\n", "does not know: something"),
-        ("[core]\nworktree = /\n", "sets another directory as the working tree: /"),
+        ("[core]\nrepositoryformatversion = 1\n[extensions]\nrefStorage = reftable\n", "does not support: refstorage"),
+        ("[extensions]\nsomething = x\n", "does not support: something"),
+        ("[core]\nworktree = /\n", "sets a different working tree: /"),
         ("[core]\nbare = true\n", "must be run in a work tree"),
-        ("[core\n", "its configuration cannot be read"),
+        ("[core\n", "the repository's configuration cannot be read"),
     ],
 )
 def test_a_repository_in_an_unknown_format_is_refused_by_name(stranger: Stranger, text: str, said: str) -> None:

@@ -121,9 +121,9 @@ def page_of_files(handler: BaseHTTPRequestHandler) -> None:
 
 
 PAGES: dict[str, tuple[Answer, int | None, str]] = {
-    "endless": (endless_page, 10, "is a page of over"),
-    "a gigabyte": (announced_gigabyte, 10, "is a page of over"),
-    "a gigabyte when inflated": (inflating_page, 10, "is a page of over"),
+    "endless": (endless_page, 10, "the answer is larger than"),
+    "a gigabyte": (announced_gigabyte, 10, "the answer is larger than"),
+    "a gigabyte when inflated": (inflating_page, 10, "the answer is larger than"),
     "nested": (nested_page, 9, "is not an index page"),
     "a redirect to a file": (to_a_file, 10, "/simple/plain/"),
     "a redirect without end": (round_and_round, 10, "/simple/plain/"),

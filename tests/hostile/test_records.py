@@ -23,20 +23,21 @@ import msgspec
 import pytest
 import typer.main
 
-from repro_env.catalog import annotation, records
-from repro_env.catalog import outputs as collected
-from repro_env.cli import app, say
-from repro_env.flows import origin
-from repro_env.flows.before import Held, Listing
-from repro_env.model import codec
-from repro_env.model.errors import ReproEnvError
-from repro_env.model.run import DataFact, Parent
-from repro_env.model.talk import Silent
-from repro_env.run.workspace import harvest
+from repro_env.cli import app
+from repro_env.cli.ui import messages
+from repro_env.compare import rerun
+from repro_env.runs.records import annotation, records
+from repro_env.runs.records.checkpointstate import CheckpointFile, Listing
+from repro_env.sandbox import outputs as collected
+from repro_env.sandbox.workspace import harvest
+from repro_env.schema import codec
+from repro_env.schema.errors import ReproEnvError
+from repro_env.schema.progress import Silent
+from repro_env.schema.run import DataFact, Parent
 from repro_env.store.store import Store
-from tests.catalog.test_records import DIGEST, end, recorded
 from tests.e2e.parts import COMMAND
 from tests.parts import need
+from tests.runs.records.test_records import DIGEST, end, recorded
 
 CANARY = "canary-5d81f0"
 OBEYED = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
@@ -235,7 +236,7 @@ def with_checkpoints(*changes: Change, target: str = "/ck") -> Change:
     """A run whose record claims a checkpoint in a directory of the user."""
 
     def make(run: Path, outside: Path) -> None:
-        held = Held(target=target, path="w.pt", sha256=DIGEST, size=3)
+        held = CheckpointFile(target=target, path="w.pt", sha256=DIGEST, size=3)
         data = codec.pretty(Listing(files=(held,), links=(), others=()))
         digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
         for name in ("before", "after"):
@@ -377,7 +378,7 @@ class Said:
             try:
                 app.run(words)
             except ReproEnvError as error:
-                say.error(error)
+                messages.error(error)
                 if not error.hint or len(str(error)) > 6000:
                     self.wrong.append(f"{case}: {words}: no sentence: {error!r}")
             except BaseException as error:  # noqa: BLE001 - any other is what this looks for
@@ -642,7 +643,7 @@ def test_verify_refuses_data_without_a_digest(runs: Path, outside: Path) -> None
     run = records.read(honest(runs, 1))
     fact = DataFact(source=str(outside), target="/t", kind="data", digest=None)
     run = msgspec.structs.replace(run, start=msgspec.structs.replace(run.start, data=(fact,)))
-    (problem,) = origin.data(run, Store.open(), Silent())
+    (problem,) = rerun.data_problems(run, Store.open(), Silent())
     assert str(outside) in problem
     assert "no digest" in problem
 

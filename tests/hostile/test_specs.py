@@ -9,8 +9,8 @@ import msgspec
 import pytest
 from msgspec import inspect
 
-from repro_env.model.run import End, Start
-from repro_env.model.spec import Spec
+from repro_env.schema.run import End, Start
+from repro_env.schema.spec import Spec
 
 HOSTILE = ("a\nRUN x", "a\rb", "\x1b[2J", "a\0b", "\x7f", "a\n")
 CLIMBING = ("../x", "a/../../x", "/a/../x", "/a/./x", "./x", "a//b", "/a/", "..", "/..", ".")
@@ -77,7 +77,7 @@ def _is_bounded(pattern: str) -> bool:
 
 def test_the_codec_holds_it() -> None:
     """What the types say is what decoding refuses."""
-    from repro_env.model.text import AbsPath
+    from repro_env.schema.text import AbsPath
 
     with pytest.raises(msgspec.ValidationError):
         msgspec.json.decode(b'"/a/../b"', type=AbsPath)

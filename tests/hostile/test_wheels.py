@@ -20,17 +20,16 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.image import stack
-from repro_env.image import wheel as rule
-from repro_env.image.entry import ordered
-from repro_env.image.layer import diff_id
-from repro_env.image.stack import below
-from repro_env.image.stitch import stitched
-from repro_env.lock.layers import known_layer
-from repro_env.model.errors import ReproEnvError
-from repro_env.store import inflate
+from repro_env.environment.wheels.layers import known_layer
+from repro_env.oci import inflate, wheellayers
+from repro_env.oci import wheel as rule
+from repro_env.oci.entry import sort_with_parents
+from repro_env.oci.gzipencoder import stitch_layer
+from repro_env.oci.layer import diff_id
+from repro_env.oci.wheellayers import move_below
+from repro_env.schema.errors import ReproEnvError
+from repro_env.store.packages.wheelfile import WheelContents, open_facts
 from repro_env.store.store import Store
-from repro_env.store.wheelfile import WheelContents, open_facts
 from tests.fakes import wheels
 from tests.hostile.stranger import FILE, INFO, NAME, WAYS, Stranger, entry, number, patched, zipped
 
@@ -164,17 +163,17 @@ def nameless(path: Path) -> bytes:
 
 
 CASES: dict[str, tuple[Make, str]] = {
-    "a member named ../": (named("../climbed.py"), "has a member named"),
-    "a member that climbs from inside": (named("plain/../../climbed.py"), "has a member named"),
-    "an absolute member": (named("/etc/cron.d/climbed"), "has a member named"),
-    "a member with backslashes": (named("..\\climbed.py"), "has a member named"),
-    "a member with an empty part": (named("plain//climbed.py"), "has a member named"),
-    "a member named .": (named("./plain2.py"), "has a member named"),
-    "a member with a line break": (named("plain\nRUN id.py"), "has a member named|RECORD"),
-    "a member with an escape": (named("plain\x1b[2J.py"), "has a member named"),
-    "a member that reads backwards": (named("plain\u202eyp.exe"), "has a member named"),
-    "data that climbs": (named("plain-1.0.data/data/../../climbed"), "has a member named"),
-    "a script that climbs": (named("plain-1.0.data/scripts/../../climbed"), "has a member named"),
+    "a member named ../": (named("../climbed.py"), "has a member with the invalid name"),
+    "a member that climbs from inside": (named("plain/../../climbed.py"), "has a member with the invalid name"),
+    "an absolute member": (named("/etc/cron.d/climbed"), "has a member with the invalid name"),
+    "a member with backslashes": (named("..\\climbed.py"), "has a member with the invalid name"),
+    "a member with an empty part": (named("plain//climbed.py"), "has a member with the invalid name"),
+    "a member named .": (named("./plain2.py"), "has a member with the invalid name"),
+    "a member with a line break": (named("plain\nRUN id.py"), "has a member with the invalid name|RECORD"),
+    "a member with an escape": (named("plain\x1b[2J.py"), "has a member with the invalid name"),
+    "a member that reads backwards": (named("plain\u202eyp.exe"), "has a member with the invalid name"),
+    "data that climbs": (named("plain-1.0.data/data/../../climbed"), "has a member with the invalid name"),
+    "a script that climbs": (named("plain-1.0.data/scripts/../../climbed"), "has a member with the invalid name"),
     "an unknown scheme": (named("plain-1.0.data/etc/passwd"), "install scheme"),
     "a scheme without a path": (named("plain-1.0.data/data"), "install scheme"),
     "a symlink": (typed(stat.S_IFLNK | 0o777), "a symlink, device, pipe or socket"),
@@ -194,7 +193,7 @@ CASES: dict[str, tuple[Make, str]] = {
         "installs .* twice|RECORD",
     ),
     "RECORD does not list a member": (listed({"plain.py": "other.txt,,"}), "RECORD"),
-    "RECORD lists what is not there": (listed({}, more=f"gone.py,{digest(b'')},0\n"), "lists gone.py"),
+    "RECORD lists what is not there": (listed({}, more=f"gone.py,{digest(b'')},0\n"), "lists 'gone.py'"),
     "RECORD says another size": (listed({"plain.py": f"plain.py,{digest(CODE)},1"}), "RECORD"),
     "RECORD says no hash": (listed({"plain.py": "plain.py,,"}), "RECORD"),
     "RECORD says md5": (listed({"plain.py": "plain.py,md5=XrY7u-Ae7tCTyyK7j1rNww,15"}), "RECORD"),
@@ -203,15 +202,15 @@ CASES: dict[str, tuple[Make, str]] = {
     "RECORD says a size without end": (listed({"plain.py": f"plain.py,{digest(CODE)},{'9' * 5000}"}), "RECORD"),
     "RECORD says one path twice": (listed({}, more=f"plain.py,{digest(b'')},0\n"), "RECORD|twice"),
     "RECORD climbs": (listed({}, more=f"../../../etc/passwd,{digest(b'')},0\n"), "RECORD"),
-    "RECORD is not text": (listed({"plain.py": 'plain.py,"'}), "RECORD cannot be read"),
-    "a RECORD of 80 MiB": (long_record, "RECORD of"),
+    "RECORD is not text": (listed({"plain.py": 'plain.py,"'}), "RECORD of the wheel cannot be read"),
+    "a RECORD of 80 MiB": (long_record, "RECORD' is larger than"),
     "scripts with other bytes than RECORD says": (
         lambda path: zipped(
             path,
             [("plain.py", CODE), ("plain-1.0.data/scripts/tool", b"#!python\nX")],
             rows={"plain-1.0.data/scripts/tool": f"plain-1.0.data/scripts/tool,{digest(b'#!python Y')},10"},
         ),
-        "other bytes than its RECORD says",
+        "does not have the sha256 in RECORD",
     ),
     "entry points that climb": (
         lambda path: zipped(
@@ -227,37 +226,37 @@ CASES: dict[str, tuple[Make, str]] = {
     ),
     "entry points that are not UTF-8": (
         lambda path: zipped(path, [("plain.py", CODE), (f"{INFO}/entry_points.txt", b"\xff\xfe")]),
-        "not UTF-8",
+        "entry_points.txt of the wheel cannot be read",
     ),
     "a size of 0": (lying(24, 0), "RECORD"),
     "a size of 4 GiB": (lying(24, 0xFFFFFFFE), "RECORD"),
-    "a size of 32 TiB, all agreeing": (enormous, r"bytes have to be written|size or CRC|other size"),
-    "another CRC": (lying(16, 12345), "size or CRC|damaged"),
-    "a stream longer than the archive": (lying(20, 0x7FFFFFFF), "reaches into|lies in"),
-    "a stream that begins behind the archive": (lying(42, 0x7FFFFFFF), "reaches into|lies in|not a wheel"),
-    "a stored member that lies about its length": (stored_lie, "size or CRC|reaches|lies in|expected"),
+    "a size of 32 TiB, all agreeing": (enormous, r"the build needs|size and CRC"),
+    "another CRC": (lying(16, 12345), "size and CRC|damaged"),
+    "a stream longer than the archive": (lying(20, 0x7FFFFFFF), "overlaps with"),
+    "a stream that begins behind the archive": (lying(42, 0x7FFFFFFF), "overlaps with|wheel cannot be read"),
+    "a stored member that lies about its length": (stored_lie, "size and CRC|overlaps|expected"),
     "an unknown compression": (lying(10, 12, 2), "method 12|compress"),
     "a RECORD by bzip2": (lambda path: zipped(path, [("plain.py", CODE)], method=zipfile.ZIP_BZIP2), "method 12"),
     "a RECORD by LZMA": (lambda path: zipped(path, [("plain.py", CODE)], method=zipfile.ZIP_LZMA), "method 14"),
     "deflate64": (lying(10, 9, 2), "method 9|compress"),
-    "a bomb that says 15 bytes": (bomb(15), "size or CRC|more than"),
-    "a bomb that says 1 GiB": (bomb(1 << 30), "size or CRC|expected|another size"),
-    "members that share a stream": (overlapping, "lies in another member"),
-    "junk after a stream": (junk_after_the_stream, "lies in another member|after the end"),
+    "a bomb that says 15 bytes": (bomb(15), "size and CRC|larger than"),
+    "a bomb that says 1 GiB": (bomb(1 << 30), "size and CRC|expected"),
+    "members that share a stream": (overlapping, "overlaps with another member"),
+    "junk after a stream": (junk_after_the_stream, "overlaps with another member|after the end"),
     "two .dist-info folders": (two_infos, "2 top-level"),
     "no .dist-info": (lambda path: zipped(path, [("plain.py", CODE)], info="plain"), "0 top-level"),
     "another distribution's .dist-info": (
         lambda path: zipped(path, [("plain.py", CODE)], info="other-1.0.dist-info"),
-        "file name does not say",
+        "does not match its file name",
     ),
-    "a tar": (as_tar, "not a wheel"),
-    "a gzip": (lambda _: gzip.compress(CODE), "not a wheel"),
-    "nothing": (lambda _: b"", "not a wheel|size"),
-    "a wheel that is cut": (cut, "not a wheel"),
-    "a name that is not UTF-8": (not_utf8, "not a wheel"),
-    "a member without a name": (nameless, "not a wheel"),
-    "a directory behind the directory": (zip_in_zip, "0 top-level|not a wheel"),
-    "a flipped byte": (garbled, "cannot be|damaged|size or CRC"),
+    "a tar": (as_tar, "wheel cannot be read"),
+    "a gzip": (lambda _: gzip.compress(CODE), "wheel cannot be read"),
+    "nothing": (lambda _: b"", "wheel cannot be read|size"),
+    "a wheel that is cut": (cut, "wheel cannot be read"),
+    "a name that is not UTF-8": (not_utf8, "wheel cannot be read"),
+    "a member without a name": (nameless, "wheel cannot be read"),
+    "a directory behind the directory": (zip_in_zip, "0 top-level|wheel cannot be read"),
+    "a flipped byte": (garbled, "cannot be|damaged|size and CRC"),
     "other bytes than the layer says": (lambda path: zipped(path, [("plain.py", b"NAME = 'other'\n")]), "not the expected"),
     "more files than the layer has": (lambda path: zipped(path, [("plain.py", CODE), ("more.py", b"")]), "not the expected"),
 }
@@ -301,10 +300,10 @@ def test_any_damage(tmp_path: Path, count: int) -> None:
         path.write_bytes(damaged(choice.choice(data), choice))
         try:
             installed = rule.canonical(open_facts(path, FILE), wheels.layout(), name=NAME)
-            contents, entries = WheelContents(path, installed), ordered(installed.entries)
+            contents, entries = WheelContents(path, installed), sort_with_parents(installed.entries)
             proven = hashlib.sha256()
             files = [one for one in entries if one.kind == "file"]
-            packed = b"".join(stitched(((one, contents.deflated(one)) for one in files), proven.update, library=inflate.ZLIB))
+            packed = b"".join(stitch_layer(((one, contents.deflated(one)) for one in files), proven.update, library=inflate.ZLIB))
             unpacked = diff_id((one, contents.chunks(one)) for one in files)
         except ReproEnvError as error:
             assert len(str(error)) < 2000  # noqa: PT017
@@ -339,7 +338,7 @@ def said(stranger: Stranger, data: bytes) -> str:
     installed = rule.canonical(open_facts(path, FILE), stranger.spec.identity.layout, name=NAME)
     contents = WheelContents(path, installed)
     own = {entry.path: entry for entry in installed.entries}
-    placed = ordered(below(entry, installed.root) for entry in installed.entries)
+    placed = sort_with_parents(move_below(entry, installed.root) for entry in installed.entries)
     return diff_id(
         (one, contents.chunks(own[one.path.removeprefix(f"{installed.root}/")]) if one.kind == "file" else ()) for one in placed
     )
@@ -359,10 +358,13 @@ def test_a_record_that_lies_teaches_nothing_about_the_honest_wheel(stranger: Str
     stranger.carry_wheel(lying.read_bytes(), diff_id=said(stranger, lying.read_bytes()))
     stranger.make(way)
     installed = rule.canonical(open_facts(stranger.wheel, FILE), honest.identity.layout, name=NAME)
-    assert known_layer(stack.layer((NAME,), {NAME: installed}), facts=Store.open().facts) is None
+    assert known_layer(wheellayers.layer((NAME,), {NAME: installed}), facts=Store.open().facts) is None
     stranger.write(honest)
     stranger.make(way)
-    assert known_layer(stack.layer((NAME,), {NAME: installed}), facts=Store.open().facts) in (None, stranger.groups[0].diff_id)
+    assert known_layer(wheellayers.layer((NAME,), {NAME: installed}), facts=Store.open().facts) in (
+        None,
+        stranger.groups[0].diff_id,
+    )
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -370,4 +372,4 @@ def test_a_file_that_is_a_folder_too(stranger: Stranger, way: str) -> None:
     """With a layer that says so truly: what unpacks it would have to follow or to replace."""
     data = zipped(stranger.top / "made.whl", [("plain.py", CODE), ("plain", b"file"), ("plain/inner.py", b"")])
     stranger.carry_wheel(data, diff_id=said(stranger, data))
-    stranger.refused(way, "folder of its own layer|below a file or symlink of its own layer")
+    stranger.refused(way, "directory of its own layer|below a file or symlink of its own layer")

@@ -1,4 +1,4 @@
-"""A listing's fingerprint stays while nothing is changed, and changes with every path, mode, target and key."""
+"""The fingerprint of a listing changes with every path, mode, symlink target and key, and not otherwise."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ def tree(tmp_path: Path) -> Path:
 
 
 def _rewrite(root: Path) -> None:
-    """Same size, same mtime, other bytes."""
+    """Change the bytes, but not the size and mtime."""
     before = (root / "b.py").stat()
     time.sleep(0.02)
     (root / "b.py").write_bytes(b"b = 2\n")
     os.utime(root / "b.py", ns=(before.st_atime_ns, before.st_mtime_ns))
 
 
-def _other_target(root: Path) -> None:
+def _change_target(root: Path) -> None:
     (root / "link").unlink()
     (root / "link").symlink_to("sub")
 
 
-def _file_for_link(root: Path) -> None:
+def _replace_link_by_file(root: Path) -> None:
     (root / "link").unlink()
     (root / "link").write_bytes(b"b.py")
 
@@ -45,23 +45,23 @@ CHANGES: dict[str, Callable[[Path], object]] = {
     "rewritten": _rewrite,
     "renamed": lambda root: (root / "b.py").rename(root / "c.py"),
     "executable": lambda root: (root / "b.py").chmod(0o755),
-    "gone": lambda root: (root / "sub/a.py").unlink(),
+    "removed": lambda root: (root / "sub/a.py").unlink(),
     "new file": lambda root: (root / "sub/new.py").touch(),
-    "new folder": lambda root: (root / "new").mkdir(),
-    "other target": _other_target,
-    "file for link": _file_for_link,
+    "new directory": lambda root: (root / "new").mkdir(),
+    "new target": _change_target,
+    "file for link": _replace_link_by_file,
 }
 
 
 @pytest.mark.parametrize("change", CHANGES)
-def test_every_change_is_seen(tree: Path, change: str) -> None:
+def test_every_change_changes_the_fingerprint(tree: Path, change: str) -> None:
     before = fingerprint(walk(tree))
     assert fingerprint(walk(tree)) == before
     CHANGES[change](tree)
     assert fingerprint(walk(tree)) != before
 
 
-def test_bytecode_that_comes_and_goes_changes_nothing(tree: Path) -> None:
+def test_skipped_bytecode_does_not_change_the_fingerprint(tree: Path) -> None:
     def skip(path: str, is_dir: bool) -> bool:
         return is_dir and path.endswith("__pycache__")
 
@@ -71,10 +71,10 @@ def test_bytecode_that_comes_and_goes_changes_nothing(tree: Path) -> None:
     assert fingerprint(walk(tree, skip=skip)) == before
 
 
-def test_young_files_are_not_settled(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recently_changed_files_are_not_settled(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     found = list(walk(tree))
-    made = max(one.key[4] for one in found)
-    monkeypatch.setattr(time, "time_ns", lambda: made + hashes.SETTLED // 2)
+    newest = max(entry.key[4] for entry in found)
+    monkeypatch.setattr(time, "time_ns", lambda: newest + hashes.SETTLED // 2)
     assert not hashes.settled(found)
-    monkeypatch.setattr(time, "time_ns", lambda: made + 2 * hashes.SETTLED)
+    monkeypatch.setattr(time, "time_ns", lambda: newest + 2 * hashes.SETTLED)
     assert hashes.settled(found)

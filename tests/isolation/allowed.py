@@ -1,4 +1,4 @@
-"""What a run reaches of the host, by name of the attempt, with the reason and the modes: the rows of the table in SECURITY.md.
+"""The attempts of a run that may reach the host, with the reason and the modes: the rows of the table in SECURITY.md.
 
 Modes: "root" and "user" are the embedded runner started by root and by a plain user, "docker root" and "docker user" the
 Docker runner.
@@ -19,37 +19,39 @@ class Reason(NamedTuple):
 
 
 ALLOWED = {
-    "socket_in_the_data": Reason("A Unix socket in --data connects to whoever listens there: the option names it."),
-    "socket_in_the_checkpoints": Reason("A Unix socket in --checkpoints connects to whoever listens there: the option names it."),
-    "receive_a_descriptor_from_a_socket_of_the_data": Reason("Whoever listens on such a socket may pass more."),
+    "socket_in_the_data": Reason("A run can connect to a Unix socket in --data, because the option names it."),
+    "socket_in_the_checkpoints": Reason("A run can connect to a Unix socket in --checkpoints, because the option names it."),
+    "receive_a_descriptor_from_a_socket_of_the_data": Reason("The server of such a socket can pass more descriptors."),
     "leave_a_symlink_to_a_host_file_in_checkpoints": Reason(
-        "--checkpoints holds whatever a run writes; do not follow its links."
+        "--checkpoints has everything that a run writes there; do not follow its links."
     ),
-    "leave_a_named_pipe_in_checkpoints": Reason("--checkpoints holds whatever a run writes; do not follow its links."),
+    "leave_a_named_pipe_in_checkpoints": Reason("--checkpoints has everything that a run writes there; do not follow its links."),
     "leave_a_symlink_to_a_host_file_in_outputs": Reason(
-        "Outputs hold whatever a run writes, also outside the project (`outside/`, up to a bound); "
-        "repro-env follows no link in them and opens plain files only."
+        "Outputs are everything that a run writes, also outside the project (`outside/`, up to a bound). "
+        "repro-env follows no links in them and opens only regular files."
     ),
     "leave_a_named_pipe_in_outputs": Reason(
-        "Outputs hold whatever a run writes, also outside the project (`outside/`, up to a bound); "
-        "repro-env follows no link in them and opens plain files only."
+        "Outputs are everything that a run writes, also outside the project (`outside/`, up to a bound). "
+        "repro-env follows no links in them and opens only regular files."
     ),
     "stdin_is_a_file_or_terminal_of_the_caller": Reason(
-        "A file that standard input is redirected from can be read and, if its mode allows, rewritten.", EMBEDDED
+        "A file that standard input is redirected from can be read and, if its mode allows, overwritten.", EMBEDDED
     ),
     "be_in_the_cgroup_namespace_of_the_host": Reason(
-        "Control groups are shown read-only, by their names on the machine.", EMBEDDED
+        "Control groups are visible read-only, with their names on the host.", EMBEDDED
     ),
-    "control_group_of_the_host": Reason("Control groups are shown read-only, by their names on the machine.", EMBEDDED),
+    "control_group_of_the_host": Reason("Control groups are visible read-only, with their names on the host.", EMBEDDED),
     "writable_host_file_systems": Reason(
-        "Engines mount what is writable with devices and set-user-ID; the engine and the filter refuse both.", DOCKER
+        "Engines mount writable directories without nodev and nosuid; the engine and the filter refuse devices and set-user-ID programs.",
+        DOCKER,
     ),
     "writable_mounts_with_setuid": Reason(
-        "Engines mount what is writable with devices and set-user-ID; the engine and the filter refuse both.", DOCKER
+        "Engines mount writable directories without nodev and nosuid; the engine and the filter refuse devices and set-user-ID programs.",
+        DOCKER,
     ),
     **{
         attempt: Reason(
-            "Of the run's own first process, root may change the memory score and clear page references.",
+            "Root may change the out-of-memory score of the run's first process and clear its page references.",
             frozenset({"docker root"}),
         )
         for attempt in (
@@ -58,11 +60,11 @@ ALLOWED = {
             "first_process_is_dumpable",
         )
     },
-    "be_in_the_user_namespace_of_the_host": Reason("The engine decides on it (userns-remap, rootless).", DOCKER),
-    "be_root_of_the_host": Reason("The engine decides on it (userns-remap, rootless).", DOCKER),
+    "be_in_the_user_namespace_of_the_host": Reason("The engine decides this (userns-remap, rootless).", DOCKER),
+    "be_root_of_the_host": Reason("The engine decides this (userns-remap, rootless).", DOCKER),
     "be_in_the_time_namespace_of_the_host": Reason("The clock can be read, not set."),
     "boot_id": Reason("Linux has one for all namespaces."),
     "kernel_command_line": Reason("Linux has one for all namespaces."),
-    "disks_of_the_host": Reason("Names and sizes of disks; Linux has one list for all namespaces."),
-    "paths_of_the_host_in_mountinfo": Reason("The kernel prints where each mount comes from."),
+    "disks_of_the_host": Reason("Names and sizes of disks can be read, because Linux has one list for all namespaces."),
+    "paths_of_the_host_in_mountinfo": Reason("The kernel prints the source of each mount."),
 }

@@ -1,6 +1,6 @@
-"""The host's side of the isolation probe: what is planted, the run, and what arrived outside of it.
+"""The host's side of the isolation probe: plants objects, starts the run, and checks what arrived on the host.
 
-By hand: `python -m tests.isolation.host [embedded|docker|control] [--user UID]` prints what was reached.
+`python -m tests.isolation.host [embedded|docker|control] [--user UID]` prints what was reached.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from tests.e2e import parts
-from tests.run.engines import DOCKER, Between
+from tests.sandbox.engines import DOCKER, EngineProxy
 
 HERE = Path(__file__).parent
 KINDS = ("user", "mnt", "pid", "net", "ipc", "uts", "cgroup", "time")
@@ -55,7 +55,7 @@ PLACES = {
 
 
 class Reached(NamedTuple):
-    """What a run reached: attempt -> evidence, of those that were made."""
+    """All attempts of a run, and the evidence of those that reached something."""
 
     attempts: list[dict[str, Any]]
     reached: dict[str, str]
@@ -65,7 +65,7 @@ class Reached(NamedTuple):
 class Ground(NamedTuple):
     """A captured project of a user, and the paths of the other planted objects."""
 
-    folder: Path
+    directory: Path
     project: parts.Project
     uid: int
     home: str
@@ -74,103 +74,108 @@ class Ground(NamedTuple):
 
 
 class Listener:
-    """Sockets of the host that answer with the secret; asked for a descriptor, they pass the host's root."""
+    """Sockets of the host that answer with the secret, or on request with a descriptor of the host's root."""
 
     def __init__(self, secret: bytes) -> None:
         self._secret = secret
         self._sockets: list[socket.socket] = []
 
     def unix(self, address: str) -> None:
-        near = socket.socket(socket.AF_UNIX)
-        near.bind(address)
+        server = socket.socket(socket.AF_UNIX)
+        server.bind(address)
         if address[0] != "\0":
             Path(address).chmod(0o666)
-        near.listen(64)
-        self._serve(near)
+        server.listen(64)
+        self._serve(server)
 
     def tcp(self) -> int:
-        """Of all addresses, IPv6 where there is one. Returns the port."""
-        near = socket.create_server(("", 0), family=socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET,
+        """Listen on all addresses, also of IPv6 if the machine has it. Returns the port."""
+        server = socket.create_server(("", 0), family=socket.AF_INET6 if socket.has_dualstack_ipv6() else socket.AF_INET,
                                     dualstack_ipv6=socket.has_dualstack_ipv6())  # fmt: skip
-        self._serve(near)
-        return int(near.getsockname()[1])
+        self._serve(server)
+        return int(server.getsockname()[1])
 
     def udp(self) -> int:
-        near = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-        near.bind(("127.0.0.1", 0))
-        self._sockets.append(near)
+        server = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        server.bind(("127.0.0.1", 0))
+        self._sockets.append(server)
 
         def answer() -> None:
             with contextlib.suppress(OSError):
-                while (address := near.recvfrom(64)[1]) is not None:
-                    near.sendto(self._secret, address)
+                while (address := server.recvfrom(64)[1]) is not None:
+                    server.sendto(self._secret, address)
 
         threading.Thread(target=answer, daemon=True).start()
-        return int(near.getsockname()[1])
+        return int(server.getsockname()[1])
 
-    def _serve(self, near: socket.socket) -> None:
-        self._sockets.append(near)
+    def _serve(self, server: socket.socket) -> None:
+        self._sockets.append(server)
 
         def accept() -> None:
             with contextlib.suppress(OSError):
                 while True:
-                    far, _ = near.accept()
-                    with far, contextlib.suppress(OSError):
-                        far.settimeout(1)
-                        if far.recv(64) == b"descriptor":
+                    client, _ = server.accept()
+                    with client, contextlib.suppress(OSError):
+                        client.settimeout(1)
+                        if client.recv(64) == b"descriptor":
                             root = os.open("/", os.O_RDONLY)
-                            socket.send_fds(far, [self._secret], [root])
+                            socket.send_fds(client, [self._secret], [root])
                             os.close(root)
                         else:
-                            far.sendall(self._secret)
+                            client.sendall(self._secret)
 
         threading.Thread(target=accept, daemon=True).start()
 
     def close(self) -> None:
-        for one in self._sockets:
+        for server in self._sockets:
             with contextlib.suppress(OSError):
-                one.shutdown(socket.SHUT_RDWR)
-            one.close()
+                server.shutdown(socket.SHUT_RDWR)
+            server.close()
 
 
 @contextlib.contextmanager
 def ground() -> Iterator[Ground]:
-    """A small project, captured, in a directory that every user can read."""
+    """Capture a small project in a directory that all users can read."""
     with tempfile.TemporaryDirectory(prefix="repro-env-isolation-", dir="/var/tmp", ignore_cleanup_errors=True) as made:
-        folder = Path(made)
-        folder.chmod(0o755)
-        code = folder / "project"
+        directory = Path(made)
+        directory.chmod(0o755)
+        code = directory / "project"
         environment = parts.venv(code / ".venv", own_pip=False)
-        project = parts.project(code, environment, folder / "store")
+        project = parts.project(code, environment, directory / "store")
         (code / "source.txt").write_text("source\n")
         shutil.copy(HERE / "probe.py", code)
         project.capture()
-        (folder / "neighbour-project").mkdir()
+        (directory / "neighbour-project").mkdir()
         (code / "runs").mkdir()
-        yield Ground(folder, project, os.geteuid(), str(Path.home()), sys.executable, [str(parts.COMMAND)])
+        yield Ground(directory, project, os.geteuid(), str(Path.home()), sys.executable, [str(parts.COMMAND)])
 
 
 def for_user(place: Ground, uid: int) -> Ground | None:
-    """The same project as a different user; None if that user can start no Python."""
+    """The same project for another user; None if that user cannot start a Python."""
     python = _python_for(uid)
     if not python:
         return None
-    home = place.folder / f"home-{uid}"
+    home = place.directory / f"home-{uid}"
     home.mkdir(exist_ok=True)
     os.chown(home, uid, uid)
-    store = place.folder / f"store-{uid}"
+    store = place.directory / f"store-{uid}"
     store.mkdir(exist_ok=True)
     os.chown(store, uid, uid)
     return Ground(
-        place.folder, place.project.elsewhere(store), uid, str(home), python, _command_for(place.folder / f"tool-{uid}", python)
+        place.directory,
+        place.project.elsewhere(store),
+        uid,
+        str(home),
+        python,
+        _command_for(place.directory / f"tool-{uid}", python),
     )
 
 
 @contextlib.contextmanager
 def docker(place: Ground) -> Iterator[dict[str, str]]:
-    """Variables by which the user's command finds the machine's Docker; the project's image is removed from it afterwards.
+    """Yields the variables with which the user's command finds the machine's Docker. Removes the project's image afterwards.
 
-    Another user than root is given a socket of his own in front of it.
+    A plain user gets a proxy socket, because Docker's own socket is only for root.
     """
     with parts.in_docker(place.project):
         if place.uid == 0:
@@ -178,31 +183,31 @@ def docker(place: Ground) -> Iterator[dict[str, str]]:
             return
         with tempfile.TemporaryDirectory(prefix="repro-env-socket-", dir="/tmp") as made:
             Path(made).chmod(0o755)
-            between = Between(Path(made))
+            proxy = EngineProxy(Path(made))
             try:
-                yield {"DOCKER_HOST": between.address}
+                yield {"DOCKER_HOST": proxy.address}
             finally:
-                between.cut()
+                proxy.cut()
 
 
-def _command_for(folder: Path, python: str) -> list[str]:
-    """repro-env for a user who cannot reach the interpreter of these tests: another one of the same version, the same packages."""
-    subprocess.run([python, "-m", "venv", "--without-pip", str(folder)], check=True)
-    (site,) = folder.glob("lib/python*/site-packages")
+def _command_for(directory: Path, python: str) -> list[str]:
+    """Set up repro-env for a user who cannot reach the Python of these tests, with another Python and the same packages."""
+    subprocess.run([python, "-m", "venv", "--without-pip", str(directory)], check=True)
+    (site,) = directory.glob("lib/python*/site-packages")
     packages = [path for path in sys.path if path.endswith("site-packages")]
     (site / "tests.pth").write_text("\n".join([*packages, str(parts.ROOT)]) + "\n")
-    return [str(folder / "bin" / "python"), "-m", "repro_env"]
+    return [str(directory / "bin" / "python"), "-m", "repro_env"]
 
 
 def planted_attack(
     place: Ground, mode: str, *categories: str, plain_files: bool = False, env: Mapping[str, str] | None = None
 ) -> Reached:
-    """Plant, run the probe as `mode` ("embedded", "docker", or "control": without a run), and look at what was reached.
+    """Plant objects, run the probe, and check what it reached. `mode`: "embedded", "docker", or "control" for no run at all.
 
-    With `plain_files`, stdin and stderr are files; else all three are the caller's terminal.
+    With `plain_files`, stdin and stderr are files. Otherwise all three streams are the caller's terminal.
     """
     nonce = secrets.token_hex(12)
-    work = Path(tempfile.mkdtemp(prefix="attack-", dir=place.folder))
+    work = Path(tempfile.mkdtemp(prefix="attack-", dir=place.directory))
     if os.geteuid() == 0:
         subprocess.run(["chown", "-R", "-h", f"{place.uid}:{place.uid}", str(place.project.folder)], check=True)
     data, checkpoints = work / "data", work / "checkpoints"
@@ -216,7 +221,7 @@ def planted_attack(
     spots = {name: Path(path.replace("~", place.home)) for name, path in PLACES.items()}
     spots.update(
         above_project=code.parent, spec=code / "repro", runs=code / "runs", store=place.project.store, git=code / ".git"
-    )  # by design outside of the source
+    )  # by design not in the source
     canaries: dict[str, str] = {}
     created: list[Path] = []
     try:
@@ -276,7 +281,7 @@ def planted_attack(
             listener.close()
         for path in created:
             path.unlink(missing_ok=True)
-        for path in {Path(folder) for folder in map(os.path.dirname, canaries.values())}:
+        for path in {Path(directory) for directory in map(os.path.dirname, canaries.values())}:
             for found in path.glob(f"probe-wrote-*-{nonce[:8]}"):
                 found.unlink()
 
@@ -402,7 +407,7 @@ def data_of(work: Path) -> Path:
 
 
 def _judge(place: Ground, work: Path, nonce: str, hints: Mapping[str, Any], outcome: Outcome, plain_files: bool) -> Reached:
-    """Whether each successful call had an effect on the host; an unknown effect counts as reached."""
+    """Check whether each successful call had an effect on the host. If that is unknown, it counts as reached."""
     code, short = place.project.folder, nonce[:8]
     data, checkpoints, outputs = work / "data", work / "checkpoints", outcome.record
     data_changed = (
@@ -414,7 +419,7 @@ def _judge(place: Ground, work: Path, nonce: str, hints: Mapping[str, Any], outc
         or bool((data / "data.txt").stat().st_mode & 0o002)
         or bool(os.listxattr(data / "data.txt"))
     )
-    seen: dict[str, bool] = {
+    effects: dict[str, bool] = {
         "signal_the_planted_process_by_its_number": "SIGUSR1" in outcome.signals,
         "signal_the_process_group": "SIGURG" in outcome.signals,
         "signal_every_process": "SIGCONT" in outcome.signals,
@@ -431,34 +436,34 @@ def _judge(place: Ground, work: Path, nonce: str, hints: Mapping[str, Any], outc
         "change_a_file_of_the_source": (code / "source.txt").read_text() != "source\n",
         "change_code_of_repro_env": bool(list((parts.ROOT / "repro_env").rglob("probe-wrote-*"))),
     }
-    for one in outcome.attempts:
-        if one["name"].startswith("make_"):
-            seen[one["name"]] = False  # a node that does not open
+    for attempt in outcome.attempts:
+        if attempt["name"].startswith("make_"):
+            effects[attempt["name"]] = False  # a node that cannot be opened
     for name in ("become_foreground_of_the_callers_terminal", "take_the_callers_terminal_as_controlling", "redirect_the_console"):
-        seen[name] = any(one["name"] == name and "caller's" in one["evidence"] for one in outcome.attempts)
+        effects[name] = any(attempt["name"] == name and "caller's" in attempt["evidence"] for attempt in outcome.attempts)
     for tag, name in (("root", "root"), ("fd1", "descriptors")):
-        seen[f"write_by_{name}_of_the_first_process"] = _wrote(hints, tag, short)
-    seen["write_by_inherited_descriptors"] = _wrote(hints, "own", short)
+        effects[f"write_by_{name}_of_the_first_process"] = _wrote(hints, tag, short)
+    effects["write_by_inherited_descriptors"] = _wrote(hints, "own", short)
     changed = _changed_in(place.project.store, short) or _changed_in(code / ".venv", short)
     for name in ("change_the_environment_in_the_store", "change_the_interpreter_in_the_store", "change_the_running_program"):
-        seen[name] = changed
-    for one in outcome.attempts:
-        if one["name"].startswith("data_"):
-            seen[one["name"]] = data_changed
-    for where, folder in (("checkpoints", checkpoints), ("outputs", outputs)):
-        seen[f"leave_a_setuid_program_in_{where}"] = bool(_mode(folder / "probe-setuid") & 0o6000)
-        seen[f"leave_a_file_capability_in_{where}"] = _capability(folder / "probe-capability")
-        seen[f"leave_a_file_of_another_user_in_{where}"] = _owner(folder / "probe-foreign") not in (-1, place.uid)
-        seen[f"leave_a_file_of_root_in_{where}"] = _owner(folder / "probe-root-owned") not in (-1, place.uid)
-        seen[f"leave_a_symlink_to_a_host_file_in_{where}"] = (folder / "probe-symlink").exists()
-        seen[f"leave_a_block_device_in_{where}"] = any(stat.S_ISBLK(_mode(path)) for path in folder.glob("probe-device-*"))
-        seen[f"leave_a_named_pipe_in_{where}"] = stat.S_ISFIFO(_mode(folder / "probe-pipe"))
+        effects[name] = changed
+    for attempt in outcome.attempts:
+        if attempt["name"].startswith("data_"):
+            effects[attempt["name"]] = data_changed
+    for where, directory in (("checkpoints", checkpoints), ("outputs", outputs)):
+        effects[f"leave_a_setuid_program_in_{where}"] = bool(_mode(directory / "probe-setuid") & 0o6000)
+        effects[f"leave_a_file_capability_in_{where}"] = _capability(directory / "probe-capability")
+        effects[f"leave_a_file_of_another_user_in_{where}"] = _owner(directory / "probe-foreign") not in (-1, place.uid)
+        effects[f"leave_a_file_of_root_in_{where}"] = _owner(directory / "probe-root-owned") not in (-1, place.uid)
+        effects[f"leave_a_symlink_to_a_host_file_in_{where}"] = (directory / "probe-symlink").exists()
+        effects[f"leave_a_block_device_in_{where}"] = any(stat.S_ISBLK(_mode(path)) for path in directory.glob("probe-device-*"))
+        effects[f"leave_a_named_pipe_in_{where}"] = stat.S_ISFIFO(_mode(directory / "probe-pipe"))
     reached = {
-        one["name"]: one["evidence"]
-        for one in outcome.attempts
-        if one["status"] == "reached" or (one["status"] == "sent" and seen.get(one["name"], True))
+        attempt["name"]: attempt["evidence"]
+        for attempt in outcome.attempts
+        if attempt["status"] == "reached" or (attempt["status"] == "sent" and effects.get(attempt["name"], True))
     }
-    errors = [f"{one['name']}: {one['evidence']}" for one in outcome.attempts if one["status"] == "error"]
+    errors = [f"{attempt['name']}: {attempt['evidence']}" for attempt in outcome.attempts if attempt["status"] == "error"]
     return Reached(outcome.attempts, reached, errors)
 
 
@@ -466,10 +471,10 @@ def _wrote(hints: Mapping[str, Any], tag: str, short: str) -> bool:
     return any((Path(path).parent / f"probe-wrote-{tag}-{short}").exists() for path in hints["canaries"].values())
 
 
-def _changed_in(folder: Path, short: str) -> bool:
-    """Whether a file in it holds the probe's mark: of those changed in the last minutes."""
+def _changed_in(directory: Path, short: str) -> bool:
+    """Whether a file in the directory that changed in the last minutes has the probe's mark."""
     now = time.time()
-    for path in folder.rglob("*"):
+    for path in directory.rglob("*"):
         with contextlib.suppress(OSError):
             there = path.lstat()
             if (
@@ -496,15 +501,15 @@ def _capability(path: Path) -> bool:
 
 
 def _addresses() -> list[str]:
-    """The address by which this machine would reach others; nothing is sent."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as near, contextlib.suppress(OSError):
-        near.connect(("192.0.2.1", 9))
-        return [near.getsockname()[0]]
+    """The address with which this machine reaches other machines. Nothing is sent."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client, contextlib.suppress(OSError):
+        client.connect(("192.0.2.1", 9))
+        return [client.getsockname()[0]]
     return []
 
 
-def _disk(folder: Path) -> list[int]:
-    device = folder.stat().st_dev
+def _disk(directory: Path) -> list[int]:
+    device = directory.stat().st_dev
     return [os.major(device), os.minor(device)]
 
 
@@ -517,14 +522,14 @@ def _facts() -> dict[str, str]:
 
 
 def _python_for(uid: int) -> str:
-    """An interpreter of this version that the user can start; "" if none is found."""
+    """An interpreter of this version that the user can start; "" if there is none."""
     for python in (getattr(sys, "_base_executable", sys.executable), "/usr/local/bin/python3", "/usr/bin/python3"):
         with contextlib.suppress(OSError, subprocess.SubprocessError):
-            said = subprocess.run(
+            done = subprocess.run(
                 [python, "-c", "import sys, venv; print(sys.version_info[:2])"],
                 user=uid, group=uid, extra_groups=[], capture_output=True, text=True, check=True, cwd="/",
             )  # fmt: skip
-            if said.stdout.strip() == str(tuple(sys.version_info[:2])):
+            if done.stdout.strip() == str(tuple(sys.version_info[:2])):
                 return str(python)
     return ""
 
@@ -539,15 +544,16 @@ def main() -> None:
     words = parser.parse_args()
     with ground() as place:
         if words.user >= 0:
-            mine = for_user(place, words.user)
-            assert mine, "no Python that the user can start"
-            place = mine
+            user_place = for_user(place, words.user)
+            assert user_place, "this user cannot start a Python"
+            place = user_place
         with contextlib.ExitStack() as stack:
             env = stack.enter_context(docker(place)) if words.mode == "docker" else {}
             found = planted_attack(place, words.mode, *words.categories, plain_files=words.files, env=env)
-    for one in found.attempts:
-        if words.all or one["name"] in found.reached:
-            print(f"{one['category']:13} {one['status']:8} {one['seconds']:6} {one['name']}: {one['evidence'][:160]}")
+    for attempt in found.attempts:
+        if words.all or attempt["name"] in found.reached:
+            line = f"{attempt['category']:13} {attempt['status']:8} {attempt['seconds']:6} {attempt['name']}"
+            print(f"{line}: {attempt['evidence'][:160]}")
     print(len(found.attempts), "attempts,", len(found.reached), "reached;", found.errors or "no errors")
 
 

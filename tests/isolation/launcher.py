@@ -1,6 +1,7 @@
-"""The caller of a run: a session with a terminal, keys, IPC objects, open descriptors and a neighbour process, all with secrets.
+"""The caller of a run: a session with a terminal, keys, IPC objects, open descriptors and another process, all with secrets.
 
-Started as `python -c SOURCE SETUP.json` with a terminal's slave side as stdin; it may run as any user, so it imports nothing of ours.
+Started as `python -c SOURCE SETUP.json` with the command's side of a terminal as stdin. It runs as any user, so it only imports
+the standard library.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ time.sleep(300)
 
 
 def key(name: str, secret: str, ring: int) -> int:
-    """The number of a new key, 0 where there are no keyrings."""
+    """Make a key. Returns its number, or 0 if the kernel does not have keyrings."""
     made = LIBC.syscall(ADD, b"user", name.encode(), secret.encode(), len(secret), ring)
     return 0 if made == -1 else int(made)
 
@@ -69,9 +70,9 @@ def main(path: str) -> int:
     flags = {"stdin": os.O_RDONLY, "stdout": os.O_WRONLY | os.O_APPEND, "stderr": os.O_WRONLY | os.O_APPEND}
     fds = [os.open(setup[name], flags[name]) if setup[name] else fd for fd, name in enumerate(flags)]
     hints.update(victim=victim.pid, group=os.getpgid(0), session=os.getsid(0))
-    hints["stdio"] = [[there.st_dev, there.st_ino] for there in map(os.fstat, fds)]
-    there = os.fstat(0)
-    hints["terminal"] = [there.st_dev, there.st_rdev]
+    hints["stdio"] = [[facts.st_dev, facts.st_ino] for facts in map(os.fstat, fds)]
+    facts = os.fstat(0)
+    hints["terminal"] = [facts.st_dev, facts.st_rdev]
     with open(setup["hints_file"], "w") as file:
         json.dump(hints, file)
     try:

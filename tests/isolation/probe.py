@@ -41,9 +41,9 @@ Call = Callable[[], Optional[str]]
 
 with open(os.path.join(os.path.dirname(os.path.abspath(__file__)), "probe_hints.json")) as _file:
     HINTS: Dict[str, Any] = json.load(_file)
-NONCE: str = HINTS["nonce_reversed"][::-1]  # never in a file that a run may read: finding it is the proof
+NONCE: str = HINTS["nonce_reversed"][::-1]  # not in any file that a run may read, so finding it proves a breach
 SECRET = NONCE.encode()
-CONTROL: bool = HINTS["control"]  # outside of any run: what would disturb the machine is left out
+CONTROL: bool = HINTS["control"]  # without a run: attempts that would disturb the machine are skipped
 TIOCGSID = 0x5429  # Python has no name for it
 LIMIT = 2  # seconds for each attempt
 LIBC = ctypes.CDLL(None, use_errno=True)
@@ -74,7 +74,7 @@ class Absent(Exception):
 
 
 class Sent(Exception):
-    """The call was accepted; whether it had an effect outside can be seen there only."""
+    """The call was accepted; only the host can see whether it had an effect there."""
 
 
 class Attempt:
@@ -86,7 +86,7 @@ ATTEMPTS: List[Attempt] = []
 
 
 def add(name: str, category: str, call: Callable[..., Optional[str]], *words: Any, disturbs: bool = False) -> None:
-    """An attempt: `call(*words)` returns evidence, or None. With `disturbs`, it is not made on a host itself."""
+    """Add an attempt: `call(*words)` returns evidence, or None. With `disturbs`, it is not made on the host itself."""
     assert all(attempt.name != name for attempt in ATTEMPTS), name
     ATTEMPTS.append(Attempt(name, category, lambda: call(*words), disturbs))
 
@@ -99,11 +99,11 @@ def attempt(category: str, disturbs: bool = False) -> Callable[[Call], Call]:
     return register
 
 
-# What attempts are made of
+# Building blocks of the attempts
 
 
 def checked(result: int, what: str = "") -> int:
-    """The result of a function of libc; OSError when it failed."""
+    """Call a function of libc. Raises `OSError` if it fails."""
     if result == -1:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), what or None)
@@ -128,7 +128,7 @@ def read(path: str, size: int = 1 << 16, dir_fd: Optional[int] = None) -> bytes:
 
 
 def opened(path: str, flags: int = os.O_RDONLY) -> str:
-    """Evidence that a path opens; nothing is read or written."""
+    """Evidence that a path can be opened. Nothing is read or written."""
     fd = os.open(path, flags | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     os.close(fd)
     return f"{path} opens {'for writing' if flags & 3 else 'for reading'}"
@@ -151,7 +151,7 @@ def any_of(calls: Iterator[Call]) -> Optional[str]:
 
 
 def each(call: Callable[[Any], Optional[str]], words: Iterable[Any]) -> Optional[str]:
-    """The first evidence that `call` gives for a word; the first error if none succeeds."""
+    """The first evidence that `call` returns for a word; the first error if none succeeds."""
     return any_of(functools.partial(call, word) for word in words)
 
 
@@ -165,7 +165,7 @@ def canaries() -> List[str]:
 
 
 def own_processes() -> List[int]:
-    """This process and the probe that made it: what they hold proves nothing."""
+    """This process and its parent, the probe. What they have proves nothing."""
     return [os.getpid(), os.getppid()]
 
 
@@ -179,7 +179,7 @@ def is_the_hosts(kind: str) -> bool:
 
 
 def target() -> int:
-    """The process that is attacked first: the first one of the run; on the host itself a planted one."""
+    """The process to attack first: PID 1 of the run, or without a run the planted process."""
     return int(HINTS["victim"]) if CONTROL else 1
 
 
@@ -199,20 +199,20 @@ def below(base: str) -> Optional[str]:
 def write_below(base: str, name: str) -> Optional[str]:
     """Leave files next to the canaries, which only the host sees."""
 
-    def by(folder: str) -> Call:
+    def by(directory: str) -> Call:
         def write() -> Optional[str]:
-            path = f"{base}/{'../' * 40}{folder.lstrip('/')}/probe-wrote-{name}-{NONCE[:8]}"
+            path = f"{base}/{'../' * 40}{directory.lstrip('/')}/probe-wrote-{name}-{NONCE[:8]}"
             os.close(os.open(path, os.O_WRONLY | os.O_CREAT, 0o600))
             return path
 
         return write
 
-    folders = sorted({os.path.dirname(path) for path in canaries()})
-    return any_of(by(folder) for folder in folders)
+    directories = sorted({os.path.dirname(path) for path in canaries()})
+    return any_of(by(directory) for directory in directories)
 
 
 def host_root(fd: int) -> bool:
-    """Whether a directory descriptor leads to the host's files by `..`."""
+    """Evidence that a directory descriptor leads to the host's files by `..`."""
     for path in canaries():
         with contextlib.suppress(OSError):
             if SECRET in read("../" * 40 + path.lstrip("/"), dir_fd=fd):
@@ -303,8 +303,8 @@ def read_canary_by_working_directory_of_every_process() -> Optional[str]:
 
 @attempt("files")
 def read_canary_by_mapped_files_of_the_first_process() -> Optional[str]:
-    folder = f"/proc/{target()}/map_files"
-    return each(lambda name: below(f"{folder}/{name}/.."), os.listdir(folder)[:5])
+    directory = f"/proc/{target()}/map_files"
+    return each(lambda name: below(f"{directory}/{name}/.."), os.listdir(directory)[:5])
 
 
 @attempt("files")
@@ -348,10 +348,10 @@ def open_the_host_root_by_handle_from_the_data() -> Optional[str]:
 
 @attempt("files")
 def open_the_host_root_by_handle_from_the_notes() -> Optional[str]:
-    folder = os.path.dirname(os.environ.get("REPRO_ENV_NOTES", ""))
-    if not folder:
+    directory = os.path.dirname(os.environ.get("REPRO_ENV_NOTES", ""))
+    if not directory:
         raise Absent("no notes")
-    fd = open_handle(os.open(folder, os.O_RDONLY), 2)
+    fd = open_handle(os.open(directory, os.O_RDONLY), 2)
     return f"inode 2 is open: {os.listdir(fd)[:4]}"
 
 
@@ -412,7 +412,7 @@ def readable_layers() -> Optional[str]:
 
 add("read_canary_by_paths_named_in_mountinfo", "files", readable_layers)
 
-# Writing where only reading is promised
+# Writing to read-only paths
 
 
 def write_data_file() -> Optional[str]:
@@ -466,7 +466,7 @@ def set_immutable(path: str) -> Optional[str]:
     fd = os.open(path, os.O_RDONLY)
     flags = struct.pack("l", 0x10)  # FS_IMMUTABLE_FL
     fcntl.ioctl(fd, 0x40086602, flags)
-    fcntl.ioctl(fd, 0x40086602, struct.pack("l", 0))  # and back: the host has to be able to tidy up
+    fcntl.ioctl(fd, 0x40086602, struct.pack("l", 0))  # undone, so that the host can remove the file
     return f"{path} was immutable"
 
 
@@ -488,7 +488,7 @@ add("checkpoints_make_immutable", "writes", set_immutable, HINTS["checkpoints"])
 
 
 def write_everywhere(bases: List[str], name: str) -> Optional[str]:
-    """One base may lead into the run's own tree, and the next one out of it: all are tried."""
+    """Try all bases, because some may lead into the run's own tree and others out of it."""
     error: Optional[OSError] = None
     done = []
     for base in bases:
@@ -519,7 +519,7 @@ def write_by_inherited_descriptors() -> Optional[str]:
 
 
 def mark(path: str) -> Optional[str]:
-    """Append a word to a file that other runs and the host use; the host looks whether it arrived."""
+    """Append a line to a file that other runs and the host use. The host checks whether it arrived."""
     with open(path, "ab") as file:
         file.write(f"# probe-wrote-{NONCE[:8]}\n".encode())
     raise Sent(path)
@@ -542,10 +542,10 @@ def change_the_running_program() -> Optional[str]:
 
 @attempt("writes", disturbs=True)
 def change_code_of_repro_env() -> Optional[str]:
-    folders = sorted({path for path in sys.path if path.startswith("/.repro-env")})
-    if not folders:
+    directories = sorted({path for path in sys.path if path.startswith("/.repro-env")})
+    if not directories:
         raise Absent("no code of repro-env on sys.path")
-    return sent(folders[0], lambda: os.close(os.open(f"{folders[0]}/probe-wrote-{NONCE[:8]}", os.O_WRONLY | os.O_CREAT)))
+    return sent(directories[0], lambda: os.close(os.open(f"{directories[0]}/probe-wrote-{NONCE[:8]}", os.O_WRONLY | os.O_CREAT)))
 
 
 @attempt("writes", disturbs=True)
@@ -553,7 +553,7 @@ def change_a_file_of_the_source() -> Optional[str]:
     return mark("source.txt")
 
 
-# What stays on the host when the run has ended
+# Files that stay on the host after the run
 
 
 def set_user_id(path: str) -> Optional[str]:
@@ -570,9 +570,9 @@ def file_capability(path: str) -> Optional[str]:
     raise Sent(path)
 
 
-def special(folder: str, kind: int, major: int, minor: int) -> Optional[str]:
-    """A device node; evidence when it opens. Else the host looks whether the node is there."""
-    path = f"{folder}/probe-device-{kind}-{major}-{minor}"
+def special(directory: str, kind: int, major: int, minor: int) -> Optional[str]:
+    """Make a device node. Returns evidence if it can be opened. Otherwise the host checks whether the node exists."""
+    path = f"{directory}/probe-device-{kind}-{major}-{minor}"
     os.mknod(path, kind | 0o600, os.makedev(major, minor))
     try:
         return opened(path)
@@ -604,14 +604,14 @@ def leave_root_owned(path: str) -> Optional[str]:
     raise Sent(path)
 
 
-for _place, _folder in (("checkpoints", HINTS["checkpoints"]), ("outputs", ".")):
-    add(f"leave_a_setuid_program_in_{_place}", "left", set_user_id, f"{_folder}/probe-setuid")
-    add(f"leave_a_file_capability_in_{_place}", "left", file_capability, f"{_folder}/probe-capability")
-    add(f"leave_a_file_of_another_user_in_{_place}", "left", foreign_owner, f"{_folder}/probe-foreign")
-    add(f"leave_a_file_of_root_in_{_place}", "left", leave_root_owned, f"{_folder}/probe-root-owned")
-    add(f"leave_a_block_device_in_{_place}", "left", special, _folder, stat.S_IFBLK, *HINTS["disk"])
-    add(f"leave_a_symlink_to_a_host_file_in_{_place}", "left", leave_link, f"{_folder}/probe-symlink")
-    add(f"leave_a_named_pipe_in_{_place}", "left", leave_pipe, f"{_folder}/probe-pipe")
+for _place, _directory in (("checkpoints", HINTS["checkpoints"]), ("outputs", ".")):
+    add(f"leave_a_setuid_program_in_{_place}", "left", set_user_id, f"{_directory}/probe-setuid")
+    add(f"leave_a_file_capability_in_{_place}", "left", file_capability, f"{_directory}/probe-capability")
+    add(f"leave_a_file_of_another_user_in_{_place}", "left", foreign_owner, f"{_directory}/probe-foreign")
+    add(f"leave_a_file_of_root_in_{_place}", "left", leave_root_owned, f"{_directory}/probe-root-owned")
+    add(f"leave_a_block_device_in_{_place}", "left", special, _directory, stat.S_IFBLK, *HINTS["disk"])
+    add(f"leave_a_symlink_to_a_host_file_in_{_place}", "left", leave_link, f"{_directory}/probe-symlink")
+    add(f"leave_a_named_pipe_in_{_place}", "left", leave_pipe, f"{_directory}/probe-pipe")
 
 # Descriptors
 
@@ -648,7 +648,7 @@ def pidfd(pid: int) -> int:
 
 @attempt("descriptors")
 def list_descriptors_of_the_first_process() -> Optional[str]:
-    """Standard ones are ours as well; more than those are its own."""
+    """The probe has the standard descriptors too, so only others count."""
     links = {path: os.readlink(path) for path in descriptors(target())}
     found = [f"{path} -> {link}" for path, link in links.items() if int(path.rsplit("/", 1)[1]) > 2 and link != "/dev/null"]
     return ", ".join(sorted(found)) or None
@@ -686,7 +686,7 @@ def compare_with_the_first_process() -> Optional[str]:
 
 
 def stdio(fd: int) -> Optional[str]:
-    """Whether a standard descriptor is a file of the host, which can be reopened with rights that were not given."""
+    """Evidence that a standard descriptor is a file of the host, which can be reopened with more rights."""
     there = os.fstat(fd)
     if [there.st_dev, there.st_ino] not in HINTS["stdio"]:
         return None
@@ -699,7 +699,7 @@ for _fd, _name in enumerate(("stdin", "stdout", "stderr")):
 
 @attempt("descriptors")
 def overwrite_what_stdin_reads() -> Optional[str]:
-    """`exec ... < file`: the file was opened for reading; by /proc it opens for writing."""
+    """With `exec ... < file` the file is open for reading, and can be opened for writing through /proc."""
     if not stat.S_ISREG(os.fstat(0).st_mode):
         raise Absent("stdin is no file")
     fd = os.open("/proc/self/fd/0", os.O_WRONLY)
@@ -728,7 +728,7 @@ def overwrite_what_stderr_held_before() -> Optional[str]:
 
 @attempt("descriptors")
 def change_flags_of_the_callers_descriptor() -> Optional[str]:
-    """Flags belong to what is open, which the caller shares: with O_NONBLOCK its own reads fail."""
+    """The caller shares the flags of an open file: with O_NONBLOCK, the caller's own reads fail."""
     before = fcntl.fcntl(0, fcntl.F_GETFL)
     fcntl.fcntl(0, fcntl.F_SETFL, before | os.O_NONBLOCK)
     raise Sent("stdin is non-blocking")
@@ -776,7 +776,7 @@ def secret_in_the_own_environment() -> Optional[str]:
 
 @attempt("environment")
 def secret_in_the_own_stack() -> Optional[str]:
-    """What was inherited before the program was executed is not erased by changing os.environ."""
+    """Changing os.environ does not erase the variables with which the program was executed."""
     return secret_in(read("/proc/self/environ", 1 << 20), "/proc/self/environ")
 
 
@@ -793,7 +793,7 @@ def maps(pid: int) -> List[Tuple[int, int, str]]:
 
 def scan(pid: int) -> Optional[str]:
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
-        for start, end, name in sorted(maps(pid), key=lambda one: one[1] - one[0]):
+        for start, end, name in sorted(maps(pid), key=lambda area: area[1] - area[0]):
             with contextlib.suppress(OSError, ValueError, OverflowError):
                 memory.seek(start)
                 found = secret_in(memory.read(min(end - start, 32 << 20)), f"memory of process {pid} ({name})")
@@ -818,7 +818,7 @@ def open_memory_of_the_first_process_for_writing() -> Optional[str]:
 
 
 def vm(name: str, pid: int) -> Optional[str]:
-    """EFAULT is a permitted access to an address that is not mapped."""
+    """EFAULT means that access is permitted, but the address is not mapped."""
     buffer = ctypes.create_string_buffer(8)
     local = (ctypes.c_void_p * 2)(ctypes.addressof(buffer), 8)
     remote = (ctypes.c_void_p * 2)(16, 8)
@@ -845,7 +845,7 @@ for _name in ("exe", "cwd", "root"):
 
 @attempt("processes")
 def program_of_the_first_process() -> Optional[str]:
-    """Written through, the next run or the host itself would execute it."""
+    """If the write reaches the program, the next run or the host would execute it."""
     return opened(f"/proc/{target()}/exe", os.O_RDONLY)
 
 
@@ -871,7 +871,7 @@ def see_processes_of_the_host() -> Optional[str]:
 
 @attempt("processes")
 def find_processes_that_are_not_of_the_run() -> Optional[str]:
-    """More than the first process, what it keeps for itself, and the probe."""
+    """There are more processes than PID 1, its helpers and the probe."""
     found = {}
     for pid in processes():
         with contextlib.suppress(OSError):
@@ -945,7 +945,7 @@ def signal_the_planted_process_by_its_number() -> Optional[str]:
 
 @attempt("signals")
 def signal_the_process_group() -> Optional[str]:
-    """A process group may reach over the border of a PID namespace."""
+    """A process group may have members outside the PID namespace."""
     os.kill(0, IGNORED)
     raise Sent("SIGURG to the process group")
 
@@ -964,7 +964,7 @@ def signal_the_group_of_the_caller_by_its_number() -> Optional[str]:
 
 @attempt("signals")
 def signal_the_owner_of_a_descriptor() -> Optional[str]:
-    """The kernel sends SIGIO to a process group that was set while it was reachable."""
+    """The kernel sends SIGIO to a process group that was set as the owner."""
     near, far = os.pipe()
     fcntl.fcntl(near, 10, signal.SIGIO)  # F_SETSIG
     fcntl.fcntl(near, fcntl.F_SETOWN, -HINTS["group"])
@@ -975,7 +975,7 @@ def signal_the_owner_of_a_descriptor() -> Optional[str]:
 
 @attempt("signals")
 def process_group_of_the_caller() -> Optional[str]:
-    """0 is a group whose leader is outside of the PID namespace."""
+    """0 is a process group whose leader is outside the PID namespace."""
     found = os.getpgid(0)
     return f"process group {found}" if found == 0 or found == HINTS["group"] else None
 
@@ -999,7 +999,7 @@ def terminals() -> Iterator[int]:
 
 
 def own_terminals(limit: Optional[str] = None) -> List[int]:
-    """Terminals to attack; on the host itself only the planted one."""
+    """The terminals to attack; without a run, only the planted one."""
     found = [fd for fd in terminals() if not CONTROL or os.fstat(fd).st_rdev == HINTS["terminal"][1] or fd < 3]
     if not found:
         raise Absent("no terminal")
@@ -1023,8 +1023,8 @@ def on_terminals(act: Callable[[int], Any]) -> Optional[str]:
         except (OSError, termios.error) as failed:
             error = error or OSError(*failed.args)
     if done:
-        whose = "the caller's" if any(is_the_callers(fd) for fd in done) else "another"
-        raise Sent(f"on {whose} terminal: {[os.readlink(f'/proc/self/fd/{fd}') for fd in done]}")
+        owner = "the caller's" if any(is_the_callers(fd) for fd in done) else "another"
+        raise Sent(f"on {owner} terminal: {[os.readlink(f'/proc/self/fd/{fd}') for fd in done]}")
     assert error
     raise error
 
@@ -1044,7 +1044,7 @@ def type_into_the_callers_terminal() -> Optional[str]:
 
 @attempt("terminal")
 def type_into_the_callers_terminal_with_high_request_bits() -> Optional[str]:
-    """A filter that compares 64 bits of the request misses what the kernel cuts to 32."""
+    """A filter that compares 64 bits of the request misses requests that the kernel truncates to 32 bits."""
 
     def act(fd: int) -> None:
         for letter in b"high-bits\n":
@@ -1110,13 +1110,13 @@ def take_the_callers_terminal_as_controlling() -> Optional[str]:
     os.setsid()
     for fd in fds:
         with contextlib.suppress(OSError):
-            fcntl.ioctl(fd, termios.TIOCSCTTY, 1)  # 1: stolen from its session
+            fcntl.ioctl(fd, termios.TIOCSCTTY, 1)  # 1: steal it from its session
     os._exit(0)
 
 
 @attempt("terminal")
 def open_the_other_side_of_the_callers_terminal() -> Optional[str]:
-    """TIOCGPTPEER and other devices of the same devpts."""
+    """Try TIOCGPTPEER and other devices of the same devpts."""
     found = [path for path in glob.glob("/dev/pts/[0-9]*") if os.stat(path).st_dev == HINTS["terminal"][0]]
     return each(lambda path: opened(path, os.O_RDWR), found) if found else None
 
@@ -1128,16 +1128,16 @@ def redirect_the_console() -> Optional[str]:
 
 @attempt("terminal")
 def hang_up_the_callers_terminal() -> Optional[str]:
-    """TIOCVHANGUP needs CAP_SYS_ADMIN before it does anything; tried together with the harmless TIOCGEXCL."""
+    """TIOCVHANGUP needs CAP_SYS_ADMIN, so try only the harmless TIOCGEXCL with it."""
     found = any(struct.unpack("i", fcntl.ioctl(fd, 0x80045440, struct.pack("i", 0)))[0] for fd in own_terminals())
     with open("/proc/self/status") as file:
         effective = int(next(line for line in file if line.startswith("CapEff")).split()[1], 16)
-    return f"capability is there ({found})" if effective & 1 << 21 and is_the_hosts("user") else None
+    return f"the capability is effective ({found})" if effective & 1 << 21 and is_the_hosts("user") else None
 
 
 @attempt("terminal")
 def lock_the_callers_terminal() -> Optional[str]:
-    """TIOCEXCL: only root can open it again. Undone at once."""
+    """After TIOCEXCL only root can open the terminal. Undone at once."""
 
     def act(fd: int) -> None:
         there = os.fstat(fd)
@@ -1213,14 +1213,14 @@ def make_a_new_user_namespace_by_clone() -> Optional[str]:
 
 @attempt("namespaces")
 def find_namespaces_by_ioctl() -> Optional[str]:
-    """NS_GET_USERNS and NS_GET_PARENT give descriptors of namespaces above."""
+    """NS_GET_USERNS and NS_GET_PARENT return descriptors of parent namespaces."""
     fd = os.open("/proc/self/ns/user", os.O_RDONLY)
     return f"parent: {fcntl.ioctl(fd, 0xB702)}"
 
 
 @attempt("namespaces")
 def be_root_of_the_host() -> Optional[str]:
-    """uid 0 here is uid 0 there: what is written into a shared directory belongs to root of the host."""
+    """If uid 0 in the run is uid 0 on the host, files in a shared directory belong to root of the host."""
     with open("/proc/self/uid_map") as file:
         words = file.read().split()
     return "uid 0 is the host's uid 0" if os.geteuid() == 0 and words[:2] == ["0", "0"] else None
@@ -1237,7 +1237,7 @@ def write_a_uid_map() -> Optional[str]:
 
 
 def permitted(call: Callable[[], Any], *denied: int) -> Optional[str]:
-    """Calls whose arguments are wrong: any other error than these comes after the permission check."""
+    """Make a call with invalid arguments. Errors other than these come after the permission check."""
     try:
         found = call()
     except OSError as failed:
@@ -1304,7 +1304,7 @@ def remount_the_root() -> Optional[str]:
 
 @attempt("mounts", disturbs=True)
 def remount_proc_sys_in_a_new_namespace() -> Optional[str]:
-    """A user namespace of our own gives the capability to mount: locked mounts must stay locked."""
+    """A new user namespace gives the capability to mount, but locked mounts must stay locked."""
     checked(LIBC.unshare(0x10000000 | 0x20000))
     checked(LIBC.mount(None, b"/proc/sys", None, ctypes.c_ulong(32 | 4096), None))
     return opened("/proc/sys/kernel/core_pattern", os.O_WRONLY)
@@ -1326,7 +1326,7 @@ def mount_cgroups_in_a_new_namespace() -> Optional[str]:
 
 @attempt("mounts", disturbs=True)
 def copy_mounts_in_a_new_namespace() -> Optional[str]:
-    """Directories below the mounts of the run, seen by a tree copied without them."""
+    """A copy of the tree without the mounts of the run shows the directories below them."""
     checked(LIBC.unshare(0x10000000 | 0x20000))
     fd = syscall("open_tree", -100, ctypes.c_char_p(HINTS["data"].encode()), 1 | 0x80000)
     return f"the host's root by a copied mount: descriptor {fd}" if host_root(fd) else None
@@ -1334,7 +1334,7 @@ def copy_mounts_in_a_new_namespace() -> Optional[str]:
 
 @attempt("mounts")
 def writable_host_file_systems() -> Optional[str]:
-    """Mounts of a file system with a disk that allow device nodes: what a run makes there stays."""
+    """Mounts of a file system on disk that allow device nodes, which would stay after the run."""
     found = []
     with open("/proc/self/mountinfo") as file:
         for line in file:
@@ -1382,8 +1382,8 @@ for _path in (
 
 
 def made_device(kind: int, major: int, minor: int) -> Optional[str]:
-    folders = [".", "/tmp", "/dev", "/dev/shm", "/var/tmp", os.path.dirname(os.environ.get("REPRO_ENV_NOTES", "./x"))]
-    return each(lambda folder: special(folder, kind, major, minor), folders)
+    directories = [".", "/tmp", "/dev", "/dev/shm", "/var/tmp", os.path.dirname(os.environ.get("REPRO_ENV_NOTES", "./x"))]
+    return each(lambda directory: special(directory, kind, major, minor), directories)
 
 
 add("make_the_hosts_disk", "devices", made_device, stat.S_IFBLK, *HINTS["disk"], disturbs=True)
@@ -1402,7 +1402,7 @@ def device_planted_in_the_data() -> Optional[str]:
     return opened(path)
 
 
-# The kernel's administration
+# Administration of the kernel
 
 for _path in (
     "/proc/sys/kernel/core_pattern", "/proc/sys/kernel/modprobe", "/proc/sys/kernel/hotplug", "/proc/sys/kernel/hostname",
@@ -1570,7 +1570,7 @@ CAPABILITIES = {
 
 
 def capability(number: int) -> Optional[str]:
-    """In a user namespace of the run's own a capability reaches nothing of the host: only in the host's does it count."""
+    """A capability only counts in the host's user namespace, because in another one it has no effect on the host."""
     with open("/proc/self/status") as file:
         sets = dict(line.split(":\t") for line in file if line.startswith("Cap"))
     found = [name for name, value in sets.items() if int(value, 16) >> number & 1]
@@ -1585,7 +1585,7 @@ for _number, _name in CAPABILITIES.items():
 
 @attempt("capabilities")
 def gain_rights_by_setuid_programs() -> Optional[str]:
-    """PR_GET_NO_NEW_PRIVS"""
+    """Check PR_GET_NO_NEW_PRIVS."""
     return None if LIBC.prctl(39, 0, 0, 0, 0) == 1 else "no_new_privs is not set"
 
 
@@ -1601,7 +1601,7 @@ def raise_own_capabilities() -> Optional[str]:
     header = struct.pack("Ii", 0x20080522, 0)
     data = struct.pack("6I", 0xFFFFFFFF, 0xFFFFFFFF, 0, 0x1FF, 0x1FF, 0)
     checked(LIBC.capset(header, data))
-    return "every capability is there"
+    return "all capabilities are effective"
 
 
 @attempt("capabilities")
@@ -1624,7 +1624,7 @@ def be_in_groups_of_the_caller() -> Optional[str]:
 
 @attempt("capabilities")
 def first_process_is_dumpable() -> Optional[str]:
-    """A process that is not dumpable has files in /proc that belong to root of the host."""
+    """The files in /proc of a process that is not dumpable belong to root of the host."""
     there = os.stat(f"/proc/{target()}/environ")
     return f"process {target()} is dumpable, uid {there.st_uid}" if there.st_uid == os.getuid() and not CONTROL else None
 
@@ -1675,7 +1675,7 @@ def link_the_user_keyring() -> Optional[str]:
 
 @attempt("keyrings")
 def leave_a_key_in_the_user_keyring() -> Optional[str]:
-    """A key that stays for the next run, or waits for the caller."""
+    """Leave a key for the next run or for the caller."""
     name = ctypes.c_char_p((HINTS["key"] + "-left").encode())
     syscall("add_key", ctypes.c_char_p(b"user"), name, ctypes.c_char_p(b"left"), 4, USER)
     raise Sent("a key")
@@ -1771,7 +1771,7 @@ for _path in (
         try:
             near.connect(path)
         except OSError as failed:
-            if failed.errno != errno.EPROTOTYPE:  # it exists, and takes datagrams
+            if failed.errno != errno.EPROTOTYPE:  # a datagram socket exists there
                 raise
         return f"{path} answers"
 
@@ -1780,7 +1780,7 @@ for _path in (
 
 @attempt("sockets")
 def docker_socket_by_the_first_process() -> Optional[str]:
-    """By its root and by every descriptor: a path below /proc is followed without the mount namespace."""
+    """Use its root and every descriptor, because paths below /proc lead out of the mount namespace."""
     roots = [f"/proc/{target()}/root", *descriptors(target())]
     paths = [f"{root}/{up}{name}" for root in roots for up in ("", "../" * 12) for name in (HINTS["tmp_socket"].lstrip("/"),)]
     return each(unix, paths)
@@ -1870,7 +1870,7 @@ def a_socket(family: int, kind: int, protocol: int = 0) -> Optional[str]:
 
 
 def in_host_network(call: Callable[..., Optional[str]], *words: Any) -> Optional[str]:
-    """A raw or packet socket sees the run's own network, unless that is the host's."""
+    """A raw or packet socket only counts if the run has the host's network."""
     found = call(*words)
     return found if is_the_hosts("net") else None
 
@@ -1894,12 +1894,12 @@ add("netlink_audit", "sockets", in_host_network, a_socket, socket.AF_NETLINK, so
 def netlink_events_of_devices() -> Optional[str]:
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 15) as near:
         near.bind((0, 1))
-    return "events of devices can be heard" if is_the_hosts("net") else None
+    return "device events can be received" if is_the_hosts("net") else None
 
 
 @attempt("sockets")
 def netlink_change_of_the_network() -> Optional[str]:
-    """RTM_NEWLINK of an interface that does not exist: ENODEV comes after the permission check."""
+    """RTM_NEWLINK for an interface that does not exist fails with ENODEV after the permission check."""
     if not is_the_hosts("net"):
         raise Absent("the network is the run's own")
     with socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, 0) as near:
@@ -1983,7 +1983,7 @@ def users_of_the_host() -> Optional[str]:
 def paths_of_the_host_in_mountinfo() -> Optional[str]:
     data = read("/proc/self/mountinfo", 1 << 20).decode("utf-8", "replace")
     found = [word for word in data.split() if word.startswith(HINTS["store"]) or "/.scratch" in word or "/docker/" in word]
-    return f"{len(found)}, one is {found[0][:120]}" if found else None
+    return f"{len(found)}, for example {found[0][:120]}" if found else None
 
 
 @attempt("facts")
@@ -2014,17 +2014,17 @@ def scheduler_of_the_host() -> Optional[str]:
 
 @attempt("facts")
 def number_of_the_process_on_the_host() -> Optional[str]:
-    """/proc/self/sched and NSpid name the number outside when namespaces leak."""
+    """/proc/self/sched and NSpid show the host's PID if namespaces leak."""
     with open("/proc/self/status") as file:
         found = next((line.split()[1:] for line in file if line.startswith("NSpid")), [])
     return f"{found}" if len(found) > 1 or (CONTROL and found) else None
 
 
-# Running them
+# Running the attempts
 
 
-def run(one: Attempt) -> Dict[str, Any]:
-    """The outcome of an attempt, made in a process of its own."""
+def run(attempt: Attempt) -> Dict[str, Any]:
+    """Make an attempt in a separate process. Returns its outcome."""
     near, far = os.pipe()
     start = time.monotonic()
     child = os.fork()
@@ -2034,7 +2034,7 @@ def run(one: Attempt) -> Dict[str, Any]:
         for number in (signal.SIGURG, signal.SIGUSR1, signal.SIGUSR2, signal.SIGIO):
             signal.signal(number, signal.SIG_IGN)
         try:
-            evidence = one.call()
+            evidence = attempt.call()
             outcome = ("reached", evidence) if evidence else ("refused", "")
         except Sent as done:
             outcome = ("sent", str(done))
@@ -2063,7 +2063,13 @@ def run(one: Attempt) -> Dict[str, Any]:
     else:
         outcome = ("refused", f"ended by signal {os.WTERMSIG(status)}" if os.WIFSIGNALED(status) else "no answer")
     taken = round(time.monotonic() - start, 3)
-    return {"name": one.name, "category": one.category, "status": outcome[0], "evidence": outcome[1][:400], "seconds": taken}
+    return {
+        "name": attempt.name,
+        "category": attempt.category,
+        "status": outcome[0],
+        "evidence": outcome[1][:400],
+        "seconds": taken,
+    }
 
 
 def main(categories: List[str]) -> None:
@@ -2072,12 +2078,13 @@ def main(categories: List[str]) -> None:
     HINTS["_own_descriptors"] = [int(name) for name in os.listdir("/proc/self/fd")]
     HINTS["_own_descriptors"] = [fd for fd in HINTS["_own_descriptors"] if os.path.lexists(f"/proc/self/fd/{fd}")]
     HINTS["_parent"] = os.getppid()
-    chosen = [one for one in ATTEMPTS if (not categories or one.category in categories) and not (CONTROL and one.disturbs)]
-    results = [run(one) for one in chosen]
+    in_categories = [attempt for attempt in ATTEMPTS if not categories or attempt.category in categories]
+    results = [run(attempt) for attempt in in_categories if not (CONTROL and attempt.disturbs)]
     with open("probe_results.json", "w") as file:
         json.dump(results, file, indent=1)
     counts = {
-        status: sum(one["status"] == status for one in results) for status in ("reached", "sent", "refused", "absent", "error")
+        status: sum(result["status"] == status for result in results)
+        for status in ("reached", "sent", "refused", "absent", "error")
     }
     print("probe:", len(results), "attempts", counts, flush=True)
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro_env.registry.challenge import merged, parse
+from repro_env.registry.challenge import Challenge, merge_scopes, parse
 
 
 @pytest.mark.parametrize(
@@ -23,18 +23,17 @@ from repro_env.registry.challenge import merged, parse
         ("=,=,;", []),
     ],
 )
-def test_what_is_wanted(header: str, found: list[tuple[str, dict[str, str]]]) -> None:
-    read = [(one.scheme, one.parameters) for one in parse(header)]
-    assert read == found or (not any(parameters for _, parameters in found) and not any(parameters for _, parameters in read))
+def test_challenges_are_parsed(header: str, found: list[tuple[str, dict[str, str]]]) -> None:
+    assert [(challenge.scheme, challenge.parameters) for challenge in parse(header)] == found
 
 
-def test_a_header_without_end_is_read_quickly() -> None:
-    assert parse('Bearer realm="' + "\\" * 100_000) or True
+def test_a_very_long_header_is_parsed_quickly() -> None:
+    assert parse('Bearer realm="' + "\\" * 100_000) == (Challenge("bearer", {}),)
     assert parse("a=" * 100_000) == ()
 
 
-def test_scopes_of_one_repository_become_one() -> None:
-    assert merged(["repository:b:pull", "repository:a:push,pull repository:b:push", ""]) == (
+def test_scopes_of_one_repository_are_merged() -> None:
+    assert merge_scopes(["repository:b:pull", "repository:a:push,pull repository:b:push", ""]) == (
         "repository:a:pull,push",
         "repository:b:pull,push",
     )

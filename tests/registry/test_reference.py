@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from repro_env.model.errors import UsageError
 from repro_env.registry.reference import Reference, api_host, parse
+from repro_env.schema.errors import UsageError
 
 HEX = "0123456789abcdef" * 4
 
@@ -31,9 +31,9 @@ def test_names_are_read_as_docker_reads_them(text: str, found: Reference) -> Non
     assert parse(str(found)) == found
 
 
-def test_a_digest_decides() -> None:
-    assert parse(f"a:v1@sha256:{HEX}").named == f"sha256:{HEX}"
-    assert parse("a:v1").named == "v1"
+def test_a_digest_takes_precedence_over_a_tag() -> None:
+    assert parse(f"a:v1@sha256:{HEX}").tag_or_digest == f"sha256:{HEX}"
+    assert parse("a:v1").tag_or_digest == "v1"
     assert (api_host("docker.io"), api_host("registry.example.com")) == ("registry-1.docker.io", "registry.example.com")
 
 
@@ -70,7 +70,7 @@ def test_a_digest_decides() -> None:
         "registry.example.com%2f/a",
     ],
 )
-def test_anything_else_is_refused(text: str) -> None:
+def test_invalid_input_is_rejected(text: str) -> None:
     with pytest.raises(UsageError) as caught:
         parse(text)
     assert caught.value.hint

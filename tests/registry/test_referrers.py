@@ -1,4 +1,4 @@
-"""What hangs on an image: with the API, without it, and both at once."""
+"""Referrers of an image: with the API, without it, and with both."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import json
 
 import pytest
 
-from repro_env.model.errors import ArtifactError, NetworkError
-from repro_env.model.image import INDEX, MANIFEST, Blob
+from repro_env.oci.manifestreader import EMPTY_DATA, Manifest, blob_of, parse
 from repro_env.registry import referrers
 from repro_env.registry.client import Registry
-from repro_env.registry.manifest import EMPTY_DATA, Manifest, described, parse
+from repro_env.schema.errors import ArtifactError, NetworkError
+from repro_env.schema.image import INDEX, MANIFEST, Blob
 from tests.fakes.front import Front
 
 SPEC = "application/vnd.example.spec"
@@ -18,17 +18,17 @@ SBOM = "application/vnd.example.sbom"
 
 
 def subject(registry: Registry, text: str) -> Blob:
-    """An image of its own in `team/referrers`."""
+    """A new image in `team/referrers`."""
     config = registry.ensure("team/referrers", text.encode(), "application/vnd.oci.image.config.v1+json")
     entry = {"mediaType": config.media_type, "digest": config.digest, "size": config.size}
     data = json.dumps({"schemaVersion": 2, "mediaType": MANIFEST, "config": entry, "layers": []}).encode()
     registry.put_manifest("team/referrers", "image", data, MANIFEST)
-    return described(data, MANIFEST)
+    return blob_of(data, MANIFEST)
 
 
 @pytest.fixture(params=[True, False], ids=["api", "tag"])
 def either(request: pytest.FixtureRequest, front: Front) -> Front:
-    """A registry with the API; one without."""
+    """A registry with the API, and one without it."""
     front.referrers = request.param
     return front
 
@@ -38,14 +38,14 @@ def attach(registry: Registry, image: Blob, text: str, kind: str = SPEC) -> Blob
     return referrers.attach(registry, "team/referrers", image, kind, [blob], {"org.example.name": text})
 
 
-def test_what_was_attached_is_listed(either: Front, registry: Registry, request: pytest.FixtureRequest) -> None:
+def test_attached_manifests_are_listed(either: Front, registry: Registry, request: pytest.FixtureRequest) -> None:
     image = subject(registry, request.node.name)
-    assert referrers.listed(registry, "team/referrers", image.digest) == ()
+    assert referrers.list_referrers(registry, "team/referrers", image.digest) == ()
     made = {attach(registry, image, "spec").digest, attach(registry, image, "sbom", SBOM).digest}
-    found = referrers.listed(registry, "team/referrers", image.digest)
-    assert {one.digest for one in found} == made
-    assert [one.digest for one in found] == sorted(made)
-    (spec,) = referrers.listed(registry, "team/referrers", image.digest, SPEC)
+    found = referrers.list_referrers(registry, "team/referrers", image.digest)
+    assert {descriptor.digest for descriptor in found} == made
+    assert [descriptor.digest for descriptor in found] == sorted(made)
+    (spec,) = referrers.list_referrers(registry, "team/referrers", image.digest, SPEC)
     data, media_type, _ = registry.manifest("team/referrers", spec.digest)
     manifest = parse(data, media_type, where="x")
     assert isinstance(manifest, Manifest)
@@ -55,38 +55,41 @@ def test_what_was_attached_is_listed(either: Front, registry: Registry, request:
     assert registry.small("team/referrers", manifest.layers[0]) == b"spec"
 
 
-def test_the_tag_is_kept_only_where_there_is_no_api(either: Front, registry: Registry, request: pytest.FixtureRequest) -> None:
+def test_the_tag_is_written_only_without_the_api(either: Front, registry: Registry, request: pytest.FixtureRequest) -> None:
     image = subject(registry, request.node.name)
     attach(registry, image, "spec")
     kept = registry.head("team/referrers", referrers.fallback_tag(image.digest))
     assert (kept is None) is either.referrers
 
 
-def test_attached_twice_is_there_once(either: Front, registry: Registry, request: pytest.FixtureRequest) -> None:
+def test_attaching_twice_gives_one_entry(either: Front, registry: Registry, request: pytest.FixtureRequest) -> None:
     image = subject(registry, request.node.name)
     assert attach(registry, image, "spec") == attach(registry, image, "spec")
-    assert len(referrers.listed(registry, "team/referrers", image.digest)) == 1
+    assert len(referrers.list_referrers(registry, "team/referrers", image.digest)) == 1
 
 
-def test_before_and_after_the_registry_got_the_api(front: Front, registry: Registry) -> None:
-    """What the tag lists is not lost."""
+def test_entries_of_the_tag_stay_listed_after_the_api_appears(front: Front, registry: Registry) -> None:
+    """Entries of the tag are not lost."""
     image = subject(registry, "before and after")
     first = attach(registry, image, "before")
     front.referrers = True
     second = attach(registry, image, "after")
-    assert {one.digest for one in referrers.listed(registry, "team/referrers", image.digest)} == {first.digest, second.digest}
+    assert {descriptor.digest for descriptor in referrers.list_referrers(registry, "team/referrers", image.digest)} == {
+        first.digest,
+        second.digest,
+    }
 
 
-def test_many_pages(front: Front, registry: Registry) -> None:
+def test_all_pages_are_listed(front: Front, registry: Registry) -> None:
     front.referrers, front.page = True, 2
     image = subject(registry, "pages")
     made = {attach(registry, image, str(number)).digest for number in range(5)}
     front.asked.clear()
-    assert {one.digest for one in referrers.listed(registry, "team/referrers", image.digest)} == made
+    assert {descriptor.digest for descriptor in referrers.list_referrers(registry, "team/referrers", image.digest)} == made
     assert front.count("GET", "start=") == 2
 
 
-def test_what_others_list_in_the_tag_stays_as_it_is(registry: Registry) -> None:
+def test_entries_of_other_programs_in_the_tag_are_kept(registry: Registry) -> None:
     image = subject(registry, "others")
     tag = referrers.fallback_tag(image.digest)
     mine = attach(registry, image, "first")
@@ -101,26 +104,29 @@ def test_what_others_list_in_the_tag_stays_as_it_is(registry: Registry) -> None:
     assert again["annotations"] == index["annotations"]
     assert index["manifests"][0] in again["manifests"]
     assert len(again["manifests"]) == 2
-    assert mine.digest in {one["digest"] for one in again["manifests"]}
+    assert mine.digest in {entry["digest"] for entry in again["manifests"]}
 
 
-def test_same_input_same_digest(registry: Registry) -> None:
+def test_the_same_input_gives_the_same_digest(registry: Registry) -> None:
     image = subject(registry, "same")
     blobs = [registry.ensure("team/referrers", text, "text/plain") for text in (b"a", b"b")]
     forward = referrers.attach(registry, "team/referrers", image, SPEC, blobs, {"a": "1", "b": "2"})
     assert referrers.attach(registry, "team/referrers", image, SPEC, blobs, {"b": "2", "a": "1"}) == forward
 
 
-def test_one_who_rewrites_the_tag_at_the_same_moment(front: Front, registry: Registry) -> None:
-    """The entry that was lost is put again."""
+def test_an_entry_that_another_program_overwrote_is_added_again(front: Front, registry: Registry) -> None:
+    """The lost entry is added again."""
     image = subject(registry, "race")
     other = attach(registry, image, "other")
     tag = referrers.fallback_tag(image.digest)
     alone = registry.manifest("team/referrers", tag)[0]
-    # The registry keeps what the other one wrote instead of ours, once.
+    # Once, the registry stores the other program's index instead of ours.
     front.fail("PUT", f"/manifests/{tag}", "instead", alone)
     mine = attach(registry, image, "mine")
-    assert {one.digest for one in referrers.listed(registry, "team/referrers", image.digest)} == {other.digest, mine.digest}
+    assert {descriptor.digest for descriptor in referrers.list_referrers(registry, "team/referrers", image.digest)} == {
+        other.digest,
+        mine.digest,
+    }
 
 
 @pytest.mark.parametrize(
@@ -132,30 +138,30 @@ def test_one_who_rewrites_the_tag_at_the_same_moment(front: Front, registry: Reg
         ("endless", 0, NetworkError),
     ],
 )
-def test_a_list_that_cannot_be_read_is_no_empty_one(
+def test_an_unreadable_list_is_an_error(
     fault: str, value: object, error: type[Exception], front: Front, registry: Registry
 ) -> None:
     image = subject(registry, "broken")
     attach(registry, image, "spec")
     front.fail("GET", f"/manifests/{referrers.fallback_tag(image.digest)}", fault, value, times=20)
     with pytest.raises(error):
-        referrers.listed(registry, "team/referrers", image.digest)
+        referrers.list_referrers(registry, "team/referrers", image.digest)
 
 
-def test_a_tag_that_is_something_else(registry: Registry) -> None:
+def test_a_tag_that_is_not_an_index_is_an_error(registry: Registry) -> None:
     image = subject(registry, "something else")
     data, media_type, _ = registry.manifest("team/referrers", image.digest)
     registry.put_manifest("team/referrers", referrers.fallback_tag(image.digest), data, media_type)
-    with pytest.raises(ArtifactError, match="is no index") as caught:
+    with pytest.raises(ArtifactError, match="is not an index") as caught:
         attach(registry, image, "spec")
     assert "sha256-" in caught.value.where
 
 
 @pytest.mark.parametrize("link", ["https://registry.example.com/v2/x", "http://127.0.0.1:1/v2/x"])
-def test_a_list_goes_on_at_the_same_server_alone(link: str, front: Front, registry: Registry) -> None:
+def test_the_next_page_must_be_on_the_same_server(link: str, front: Front, registry: Registry) -> None:
     front.referrers, front.page = True, 1
     image = subject(registry, "elsewhere")
     attach(registry, image, "one")
     front.fail("GET", "/referrers/", "page", {"Link": f'<{link}>; rel="next"'})
-    with pytest.raises(NetworkError, match="at another server"):
-        referrers.listed(registry, "team/referrers", image.digest)
+    with pytest.raises(NetworkError, match="on another server"):
+        referrers.list_referrers(registry, "team/referrers", image.digest)

@@ -1,4 +1,4 @@
-"""A project whose surroundings are full of secrets, and the command run in it with all that it prints."""
+"""A project surrounded by planted secrets, the command that runs in it, and a search for leaks."""
 
 from __future__ import annotations
 
@@ -23,29 +23,29 @@ import zstandard
 from tests.e2e.parts import COMMAND
 from tests.fakes import wheels
 from tests.fakes.index import Index
-from tests.parts import need
+from tests.parts import BASE_PYTHON, need
 from tests.secrets.planted import Mint, forms, jwt, search, service_account
 
 HOST = "mirror.example.org"
-"""Reached through the index's proxy: it counts as a host that others reach too."""
+"""A public host name, which is reached through the index's proxy."""
 
 
 @dataclass
 class Ground:
-    folder: Path
+    directory: Path
     mint: Mint
     index: Index
     env: dict[str, str] = field(default_factory=dict)
-    said: list[tuple[str, str]] = field(default_factory=list)
-    """(command line, all that it printed)."""
+    outputs: list[tuple[str, str]] = field(default_factory=list)
+    """(command line, complete output)."""
 
     @property
     def project(self) -> Path:
-        return self.folder / "project"
+        return self.directory / "project"
 
     @property
     def home(self) -> Path:
-        return self.folder / "home"
+        return self.directory / "home"
 
     @property
     def python(self) -> Path:
@@ -56,31 +56,31 @@ class Ground:
         (found,) = (self.project / ".venv" / "lib").glob("python3*/site-packages")
         return found
 
-    def run(self, *words: str | Path, code: int | None = 0, env: Mapping[str, str] | None = None) -> str:
-        """`repro-env WORDS` among the secrets. Returns what it printed, stdout and stderr."""
+    def run(self, *args: str | Path, code: int | None = 0, env: Mapping[str, str] | None = None) -> str:
+        """Run `repro-env ARGS` in the project. Returns its output, stdout and stderr."""
         need(COMMAND.is_file(), f"{COMMAND} is missing: run the tests by `make test`, which installs the command")
-        ended = subprocess.run(
-            [COMMAND, *map(str, words)],
+        done = subprocess.run(
+            [COMMAND, *map(str, args)],
             cwd=self.project,
             env={**self.env, **(env or {})},
             capture_output=True,
             timeout=400,
             check=False,
         )
-        printed = (ended.stdout + ended.stderr).decode("utf-8", "replace")
-        self.said.append((" ".join(map(str, words))[:60], printed))
+        output = (done.stdout + done.stderr).decode("utf-8", "replace")
+        self.outputs.append((" ".join(map(str, args))[:60], output))
         if code is not None:
-            assert ended.returncode == code, f"{words[0]} -> {ended.returncode}: {printed}"
-        assert "Traceback (most recent call last):\n  File" not in printed or "repro_env" not in printed, printed
-        return printed
+            assert done.returncode == code, f"{args[0]} -> {done.returncode}: {output}"
+        assert "Traceback (most recent call last):\n  File" not in output or "repro_env" not in output, output
+        return output
 
-    def capture(self, *words: str | Path, code: int | None = 0, env: Mapping[str, str] | None = None) -> str:
-        return self.run("capture", "--python", self.python, *words, code=code, env=env)
+    def capture(self, *args: str | Path, code: int | None = 0, env: Mapping[str, str] | None = None) -> str:
+        return self.run("capture", "--python", self.python, *args, code=code, env=env)
 
 
-def make(folder: Path, mint: Mint, index: Index) -> Ground:
-    """Write the project, its environment and its surroundings. What is planted in files of the source comes later."""
-    ground = Ground(folder, mint, index)
+def make(directory: Path, mint: Mint, index: Index) -> Ground:
+    """Create the project, its environment and its surroundings. Tests plant secrets in the source files later."""
+    ground = Ground(directory, mint, index)
     ground.project.mkdir(parents=True)
     ground.home.mkdir()
     user, password = index.auth or ("", "")
@@ -88,8 +88,8 @@ def make(folder: Path, mint: Mint, index: Index) -> Ground:
         "PATH": os.environ["PATH"],
         "HOME": str(ground.home),
         "LANG": "C.UTF-8",
-        "REPRO_ENV_STORE": str(folder / "store"),
-        "PIP_CACHE_DIR": str(folder / "pip-cache"),
+        "REPRO_ENV_STORE": str(directory / "store"),
+        "PIP_CACHE_DIR": str(directory / "pip-cache"),
         "PIP_CONFIG_FILE": str(ground.home / "pip.conf"),
         "PIP_PROXY": index.proxy.replace(
             "://", f"://{mint.draw('proxy user', 'ann{a:12}')}:{mint.draw('proxy password', '{a:20}')}@"
@@ -105,8 +105,8 @@ def make(folder: Path, mint: Mint, index: Index) -> Ground:
     (ground.home / ".netrc").write_text(
         f"machine other.example.org login ann password {mint.draw('.netrc password', '{a:18}')}\n"
     )
-    (folder / "netrc").write_text(f"machine {HOST} login {user} password {mint.draw('NETRC password', '{a:18}')}\n")
-    ground.env["NETRC"] = str(folder / "netrc")
+    (directory / "netrc").write_text(f"machine {HOST} login {user} password {mint.draw('NETRC password', '{a:18}')}\n")
+    ground.env["NETRC"] = str(directory / "netrc")
     channel = mint.draw("conda channel token", "ch-{h:8}-{h:16}-{h:12}")
     (ground.home / ".condarc").write_text(f"channels:\n  - https://conda.example.org/t/{channel}/lab\n")
     _environment(ground, index_url)
@@ -153,7 +153,7 @@ def _variables(mint: Mint) -> dict[str, str]:
         "DATABRICKS_TOKEN": "dapi{h:32}",
         "REPLICATE_API_TOKEN": "r8_{a:37}",
         "GROQ_API_KEY": "gsk_{a:52}",
-        # Names on the lists, with values that do not belong there.
+        # Names on the list, but with secret values.
         "TORCH_LOGS_OUT": "https://lab:{a:12}@logs.example.net/x",
         "OMP_DISPLAY_TAG": "hf_{a:34}",
         "NCCL_NET_PLUGIN": "plugin?token={a:30}",
@@ -168,16 +168,16 @@ def _variables(mint: Mint) -> dict[str, str]:
 
 
 def _environment(ground: Ground, index_url: str) -> None:
-    """A venv with wheels of the index, one of a URL with a signature, one that was edited, and one that nobody has."""
+    """Create a venv with wheels of the index, one with a signed URL, one that was edited, and one that no index has."""
     mint = ground.mint
     for name in ("alpha", "beta", "gamma"):
         wheels.make(ground.index.folder, name)
-    wheels.make(ground.folder / "private", "delta", files={"delta.py": b"VALUE = 4\n"})
-    base = getattr(sys, "_base_executable", "") or sys.executable
+    wheels.make(ground.directory / "private", "delta", files={"delta.py": b"VALUE = 4\n"})
+    base = BASE_PYTHON
     subprocess.run([base, "-m", "venv", "--without-pip", str(ground.project / ".venv")], check=True)
     pip = [sys.executable, "-m", "pip", "--python", str(ground.python), "install", "-qq", "--no-deps"]
     clean = {name: value for name, value in ground.env.items() if name in ("PATH", "HOME", "PIP_CACHE_DIR", "PIP_PROXY")}
-    words = [
+    arguments = [
         "--index-url",
         index_url,
         "--trusted-host",
@@ -185,25 +185,25 @@ def _environment(ground: Ground, index_url: str) -> None:
         "alpha==1.0",
         "beta==1.0",
         "gamma==1.0",
-        str(ground.folder / "private" / "delta-1.0-py3-none-any.whl"),
+        str(ground.directory / "private" / "delta-1.0-py3-none-any.whl"),
     ]
-    subprocess.run([*pip, *words], check=True, env={**clean, "PIP_CONFIG_FILE": os.devnull})
+    subprocess.run([*pip, *arguments], check=True, env={**clean, "PIP_CONFIG_FILE": os.devnull})
     origins = {
         "alpha": f"https://ann:{mint.draw('direct_url userinfo', '{a:18}')}@{HOST}/files/alpha-1.0-py3-none-any.whl",
         "beta": f"https://bucket.s3.amazonaws.com/beta-1.0-py3-none-any.whl?X-Amz-Credential=x&X-Amz-Signature={mint.draw('S3 signature', '{h:64}')}",
         "gamma": f"https://oauth2:{mint.draw('direct_url VCS token', 'glpat-{a:20}')}@git.example.org/lab/gamma.git",
     }
     for name, url in origins.items():
-        said: dict[str, Any] = {"url": url}
+        direct_url: dict[str, Any] = {"url": url}
         if name == "gamma":
-            said["vcs_info"] = {"vcs": "git", "commit_id": "0" * 40}
-        (ground.site / f"{name}-1.0.dist-info" / "direct_url.json").write_text(json.dumps(said))
+            direct_url["vcs_info"] = {"vcs": "git", "commit_id": "0" * 40}
+        (ground.site / f"{name}-1.0.dist-info" / "direct_url.json").write_text(json.dumps(direct_url))
     (ground.site / "gamma.py").write_text("NAME = 'edited'\n")
     start = mint.draw("printed at start", "{a:24}")
-    # Printed and not in the file: whoever starts Python fetches it from elsewhere.
-    (ground.folder / "vault").write_text(f"password={start}\nAuthorization: Bearer {mint.draw('bearer printed', '{a:40}')}\n")
+    # Python prints these secrets at its start, but they are not in the environment.
+    (ground.directory / "vault").write_text(f"password={start}\nAuthorization: Bearer {mint.draw('bearer printed', '{a:40}')}\n")
     (ground.site / "sitecustomize.py").write_text(
-        f"import os, sys\nprint(open({str(ground.folder / 'vault')!r}).read())\nprint(dict(os.environ), file=sys.stderr)\n"
+        f"import os, sys\nprint(open({str(ground.directory / 'vault')!r}).read())\nprint(dict(os.environ), file=sys.stderr)\n"
         "sys.stderr.write('KeyError: no ' + os.environ.get('MY_PLAIN', '') + '\\n')\n"
     )
     (ground.site / "odd.pth").write_text("import os; print('pth says', os.environ.get('DATABASE_URL'))\n")
@@ -212,8 +212,8 @@ def _environment(ground: Ground, index_url: str) -> None:
 def _repository(ground: Ground) -> None:
     mint = ground.mint
 
-    def git(*words: str) -> None:
-        subprocess.run(["git", *words], cwd=ground.project, check=True, capture_output=True, env={"PATH": os.environ["PATH"]})
+    def git(*args: str) -> None:
+        subprocess.run(["git", *args], cwd=ground.project, check=True, capture_output=True, env={"PATH": os.environ["PATH"]})
 
     git("init", "-q")
     git(
@@ -231,45 +231,45 @@ def _repository(ground: Ground) -> None:
 
 
 def unpacked(name: str, data: bytes) -> Iterator[tuple[str, bytes]]:
-    """A file's bytes, and those of all that is packed in it."""
+    """Yield the bytes of a file, and of everything that is packed or compressed in it."""
     yield name, data
     if data[:4] == b"\x28\xb5\x2f\xfd":
         yield from unpacked(f"{name} (zstd)", zstandard.ZstdDecompressor().decompressobj().decompress(data))
     elif data[:2] == b"\x1f\x8b":
-        plain, rest = b"", data
-        while rest:
+        plain, remaining = b"", data
+        while remaining:
             inflater = zlib.decompressobj(31)
-            plain += inflater.decompress(rest)
-            rest = inflater.unused_data
+            plain += inflater.decompress(remaining)
+            remaining = inflater.unused_data
         yield from unpacked(f"{name} (gzip)", plain)
     elif data[:4] == b"PK\x03\x04":
         with zipfile.ZipFile(io.BytesIO(data)) as archive:
-            for member in archive.namelist():
-                yield from unpacked(f"{name}: {member}", archive.read(member))
+            for filename in archive.namelist():
+                yield from unpacked(f"{name}: {filename}", archive.read(filename))
     elif data[257:262] == b"ustar":
         with tarfile.open(fileobj=io.BytesIO(data)) as tar:
-            for one in tar:
-                file = tar.extractfile(one) if one.isfile() else None
-                yield f"{name}: {one.name}", json.dumps([one.name, one.linkname, one.pax_headers]).encode()
+            for member in tar:
+                file = tar.extractfile(member) if member.isfile() else None
+                yield f"{name}: {member.name}", json.dumps([member.name, member.linkname, member.pax_headers]).encode()
                 if file is not None:
-                    yield from unpacked(f"{name}: {one.name}", file.read())
+                    yield from unpacked(f"{name}: {member.name}", file.read())
     else:
-        head, newline, rest = data.partition(b"\n")
-        for packed in (rest.partition(b"\n")[2], rest) if newline and len(head) < 300 else ():
-            with contextlib.suppress(zlib.error):  # a cached page: facts, then its body compressed
+        head, newline, body = data.partition(b"\n")
+        for packed in (body.partition(b"\n")[2], body) if newline and len(head) < 300 else ():
+            with contextlib.suppress(zlib.error):  # a cached page: a line with facts, then the compressed body
                 yield f"{name} (deflate)", zlib.decompress(packed)
 
 
 _SEARCHED: set[tuple[str, int, int]] = set()
-"""Files that were searched before, by path, inode and time: layers and blobs do not change."""
+"""(path, inode, time) of files that were searched before. Layers and blobs do not change."""
 
 
-def leaks(folders: list[Path], said: list[tuple[str, str]], mint: Mint) -> list[str]:
-    """Where a secret stands: every file below the folders, unpacked, its name, and every line that was printed."""
+def leaks(directories: list[Path], outputs: list[tuple[str, str]], mint: Mint) -> list[str]:
+    """Return the location of every secret in the files below the directories, in their names, and in the outputs."""
     found = []
-    others = [form for secret in mint.all.values() for form in forms(secret)]
-    for folder in folders:
-        for path in sorted(folder.rglob("*")):
+    encoded = [form for secret in mint.all.values() for form in forms(secret)]
+    for directory in directories:
+        for path in sorted(directory.rglob("*")):
             facts = path.lstat()
             key = (str(path), facts.st_ino, facts.st_mtime_ns)
             if key in _SEARCHED:
@@ -284,16 +284,16 @@ def leaks(folders: list[Path], said: list[tuple[str, str]], mint: Mint) -> list[
                     if hit := search(data):
                         found.append(f"{name}: {hit}")
                     if path.suffix in (".json", ".txt", ".toml") or "facts" in path.parts:
-                        found += [f"{name}: holds {form!r}" for form in others if form in data]
+                        found += [f"{name}: contains {form!r}" for form in encoded if form in data]
     assert len(_SEARCHED) > 50, "nothing was searched"
-    for words, printed in said:
-        if hit := search(printed.encode()):
-            found.append(f"printed by `{words}`: {hit}")
+    for command, output in outputs:
+        if hit := search(output.encode()):
+            found.append(f"printed by `{command}`: {hit}")
     return found
 
 
 class Echo:
-    """A server that repeats the credentials it was given in the page that refuses them."""
+    """A server that refuses all credentials, with an error page that repeats them."""
 
     def __init__(self) -> None:
         class Handler(BaseHTTPRequestHandler):
@@ -303,9 +303,9 @@ class Echo:
             def do_GET(self) -> None:
                 import base64
 
-                given = self.headers.get("Authorization", "")
-                plain = base64.b64decode(given.partition(" ")[2]).decode() if given.startswith("Basic ") else given
-                body = f"<html><a href='/x'>refused: {given} {plain} {self.path}</a></html>".encode()
+                header = self.headers.get("Authorization", "")
+                plain = base64.b64decode(header.partition(" ")[2]).decode() if header.startswith("Basic ") else header
+                body = f"<html><a href='/x'>refused: {header} {plain} {self.path}</a></html>".encode()
                 self.send_response(401)
                 self.send_header("WWW-Authenticate", f'Basic realm="{plain or "lab"}"')
                 self.send_header("Content-Type", "text/html")

@@ -1,8 +1,8 @@
-"""Files in which people leave secrets, and files which only look so: the planted set that detection is measured with.
+"""Files with secrets and files without, with which the detection of secrets is measured.
 
-It was written from the habits of users and the documentation of providers, not from the rules of the search. Each row is
-a path and the file's text, with fields such as `«a:36»` where a secret is drawn (see `planted.Mint`), so that no file of
-this repository holds anything of the shape of a real one.
+They are based on the habits of users and the documentation of providers, not on the rules of the search. Each row is a path
+and the file's text, with fields such as `«a:36»` for generated secrets (see `planted.Mint`). So no file of this repository
+contains anything that looks like a real secret.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ TOKENS: dict[str, str] = {
     "slack-numbers.py": "SLACK = 'xoxb-123456789012-1234567890123-«a:24»'",
     "hashed-password.conf": "root:$6$«a:16»$«a:86»:19000:0:99999:7:::",
 }
-"""Tokens that are recognized by their form."""
+"""Tokens with a recognizable format."""
 
 NAMED: dict[str, str] = {
     "wandb.sh": "export WANDB_API_KEY=«h:40»",
@@ -288,7 +288,7 @@ NAMED: dict[str, str] = {
     "html.html": '<input type="hidden" name="api_key" value="«a:32»">',
     "csv.csv": "user,password\nann,«p:14»",
 }
-"""Secrets that only their name gives away."""
+"""Secrets that are recognizable only by their name."""
 
 FILES: dict[str, str] = {
     ".pgpass": "db.north.org:5432:runs:ann:«w:9»",
@@ -342,7 +342,7 @@ FILES: dict[str, str] = {
     "shadow": "ann:$y$j9T$«a:22»$«a:43»:19000:0:99999:7:::",
     "ansible-vault.txt": "vault_pass: «p:16»",
 }
-"""Files that are known by their name, and others by their whole form."""
+"""Files that are recognizable by their name or format."""
 
 
 def _key(kind: str) -> Callable[[Mint, str], bytes]:
@@ -358,13 +358,13 @@ def _hf(mint: Mint, name: str) -> str:
 
 
 def _sqlite(mint: Mint, name: str) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "x.db")
-        base = sqlite3.connect(path)
-        base.execute("create table setting (name text, value text)")
-        base.execute("insert into setting values ('stage', ?)", (_hf(mint, name),))
-        base.commit()
-        base.close()
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "x.db")
+        connection = sqlite3.connect(path)
+        connection.execute("create table setting (name text, value text)")
+        connection.execute("insert into setting values ('stage', ?)", (_hf(mint, name),))
+        connection.commit()
+        connection.close()
         return path.read_bytes()
 
 
@@ -416,7 +416,7 @@ BUILT: dict[str, Callable[[Mint, str], bytes]] = {
         b"ARROW1\0\0" + struct.pack("<II", 0, 40) + b"name" + _github(mint, name).encode() + b"\0" * 8
     ),
     "parquet.parquet": lambda mint, name: b"PAR1\x15\x00" + struct.pack("<I", 37) + _hf(mint, name).encode() + b"PAR1",
-    "array.npy": lambda mint, name: b"\x93NUMPY\x01\0v\0" + "".join(f"{one}" for one in _hf(mint, name)).encode("utf-32-le"),
+    "array.npy": lambda mint, name: b"\x93NUMPY\x01\0v\0" + _hf(mint, name).encode("utf-32-le"),
     "store.jks": lambda mint, name: bytes.fromhex("feedfeed00000002") + bytes(60) + mint.draw(name, "{a:12}").encode(),
     "safe.kdbx": lambda mint, name: bytes.fromhex("03d9a29a67fb4bb5") + bytes(60) + mint.draw(name, "{a:12}").encode(),
     "identity.p12": lambda mint, name: bytes.fromhex("308209a60201033082") + bytes(60) + mint.draw(name, "{a:12}").encode(),
@@ -437,7 +437,7 @@ NAMES: tuple[str, ...] = (
     "sk-ant-api03-«a:93».json",
     "xoxb-«d:12»-«d:13»-«a:24»",
 )
-"""Files and directories that are called by a secret."""
+"""Names of files and directories that contain a secret."""
 
 CLEAN: dict[str, str] = {
     "reference.sh": "export HF_TOKEN=$TOKEN\npassword $WEBSITE_GITHUB_TOKEN\ncurl -u ann:$PASSWORD https://api.north.org\nPGPASSWORD=${DB_PASSWORD:-}\n",
@@ -476,7 +476,7 @@ CLEAN: dict[str, str] = {
     "url.py": "'https://user:password@example.org/x'\nf'https://{user}:{password}@{host}/x'\n'redis://localhost:6379/0'\n'postgres://postgres:postgres@localhost/x'\n",
     "uuid.py": "run_id = '7f0c1a52-3d4e-4b6f-9a8b-1c2d3e4f5a6b'\nnamespace_key='experiment_2024_run_12'\ncommit = 'c0ffee254729296a45a3885639ac7e10f9d54979'\n",
 }  # fmt: skip
-"""Nothing of these is a secret: references to variables, placeholders, public keys, words."""
+"""Files without secrets: references to variables, placeholders, public keys, words."""
 
 OUT_OF_REACH = frozenset(
     {
@@ -489,14 +489,14 @@ OUT_OF_REACH = frozenset(
         "named/word-password.yaml",
     }
 )
-"""Encoded, compressed by something else than gzip, put together at run time, named in another row or line, at a host of one
-word, or a password that is a word: the reference says so."""
+"""Secrets that the search does not find, according to its documentation: encoded, compressed without gzip, combined at run
+time, with the name in a different row or line, in a URL whose host is a single word, or a password that is a word."""
 
 _FIELD = re.compile(r"«(\w):(\d+)»")
 
 
 def text(mint: Mint, name: str, template: str) -> str:
-    """A template with its secrets drawn."""
+    """Return the text of a template with generated secrets."""
     if template == "§jwt":
         return f"key = '{jwt(mint, name)}'"
     count = iter(range(100))
@@ -504,18 +504,18 @@ def text(mint: Mint, name: str, template: str) -> str:
 
 
 def planted(mint: Mint) -> dict[str, bytes]:
-    """Path -> bytes of every file that holds a secret; the paths of two tables may be the same, so each has its directory."""
-    made = {}
+    """Return path -> bytes of all files with secrets. Each table has its own directory, since paths may be the same."""
+    files = {}
     for group, table in (("tokens", TOKENS), ("named", NAMED), ("files", FILES)):
         for path, template in table.items():
-            made[f"{group}/{path}"] = text(mint, f"{group} {path}", template).encode() + b"\n"
+            files[f"{group}/{path}"] = text(mint, f"{group} {path}", template).encode() + b"\n"
     for path, build in BUILT.items():
-        made[f"built/{path}"] = build(mint, f"built {path}")
+        files[f"built/{path}"] = build(mint, f"built {path}")
     for path in NAMES:
-        made[f"names/{text(mint, path, path)}"] = b"plain\n"
-    return made
+        files[f"names/{text(mint, path, path)}"] = b"plain\n"
+    return files
 
 
 def clean(mint: Mint) -> dict[str, bytes]:
-    """Path -> bytes of files in which nothing is a secret."""
+    """Return path -> bytes of the files without secrets."""
     return {path: text(mint, f"clean {path}", template).encode() for path, template in CLEAN.items()}

@@ -1,6 +1,6 @@
-"""Made-up secrets of the shapes that real ones have: drawn from a fixed seed at run time, so that none stands in a file.
+"""Generate secrets in the formats of real ones, from a fixed seed at run time, so that no file of the repository has them.
 
-Each holds one of two marks, so that a search of every byte needs two needles; each is another one.
+Each secret is different, but contains one of two marks, so a search needs to look only for these.
 """
 
 from __future__ import annotations
@@ -25,53 +25,56 @@ ALPHABETS = {
     "p": ALNUM + "!#%^*~",
 }
 MARK, HEXMARK = "Qz7Xk", "7e1f0b5d"
-"""In every secret: the one, or (where only hexadecimal digits may stand) the other."""
+"""The marks of all secrets, and of secrets that consist of hexadecimal digits."""
 
 
 class Mint:
-    """Draws secrets and remembers them by name."""
+    """Generates secrets and remembers them by name."""
 
     def __init__(self, seed: int = 3) -> None:
         self._random = random.Random(seed)
         self.all: dict[str, str] = {}
 
     def draw(self, name: str, text: str) -> str:
-        """`{a:36}` stands for 36 letters and digits, `{A:16}` for capitals and 2 to 7, `{h:40}` for hexadecimal digits,
-        `{d:9}` for digits, `{s:9}` for small letters, `{C:9}` for capitals and digits, `{l:9}` for small letters and digits, `{u:9}` and `{b:9}` for
-        base64 (of URLs, and plain), `{p:9}` for a password, `{w:9}` for a word with two digits."""
-        made = ""
+        """Return the text with its fields replaced by random characters.
+
+        `{a:36}`: 36 letters and digits. `{A:16}`: capitals and 2 to 7. `{h:40}`: hexadecimal digits. `{d:9}`: digits. `{s:9}`:
+        small letters. `{C:9}`: capitals and digits. `{l:9}`: small letters and digits. `{u:9}` and `{b:9}`: base64 (for URLs,
+        and plain). `{p:9}`: a password. `{w:9}`: a word with two digits.
+        """
+        secret = ""
         while text:
-            before, brace, rest = text.partition("{")
-            made += before
+            literal, brace, text = text.partition("{")
+            secret += literal
             if not brace:
                 break
-            field, _, text = rest.partition("}")
+            field, _, text = text.partition("}")
             kind, _, count = field.partition(":")
-            made += self._chars(kind, int(count), marked=MARK not in made and HEXMARK not in made)
-        if name in self.all or made in self.all.values():
+            secret += self._chars(kind, int(count), marked=MARK not in secret and HEXMARK not in secret)
+        if name in self.all or secret in self.all.values():
             raise ValueError(f"{name} is drawn twice")
-        self.all[name] = made
-        return made
+        self.all[name] = secret
+        return secret
 
     def _chars(self, kind: str, count: int, *, marked: bool) -> str:
         if kind == "w":
             return "".join(self._random.choice(("bdfklmnprst", "aeiou")[place % 2]) for place in range(count - 2)) + "".join(
                 self._random.choices(string.digits, k=2)
             )
-        drawn = "".join(self._random.choices(ALPHABETS[kind], k=count))
+        chars = "".join(self._random.choices(ALPHABETS[kind], k=count))
         mark = {"h": HEXMARK, "l": HEXMARK}.get(kind, MARK if kind in "aubp" else "")
         at = (count - len(mark)) // 2
-        return drawn[:at] + mark + drawn[at + len(mark) :] if marked and mark and count >= len(mark) + 4 else drawn
+        return chars[:at] + mark + chars[at + len(mark) :] if marked and mark and count >= len(mark) + 4 else chars
 
     def key(self, name: str, kind: str, lines: int = 20) -> str:
-        """A PEM block."""
+        """Return a PEM block."""
         body = [self.draw(f"{name} line {number}", "{a:64}") for number in range(lines)]
-        words = f"{kind} PRIVATE KEY".strip()
-        return "\n".join([f"-----BEGIN {words}-----", *body, f"-----END {words}-----", ""])
+        label = f"{kind} PRIVATE KEY".strip()
+        return "\n".join([f"-----BEGIN {label}-----", *body, f"-----END {label}-----", ""])
 
 
 def search(data: bytes) -> str:
-    """What of a secret stands in these bytes, in a few words; empty when nothing does."""
+    """Return an excerpt with the first mark of a secret in these bytes; empty if there is none."""
     for mark in (MARK, HEXMARK):
         at = data.find(mark.encode())
         if at >= 0:
@@ -80,17 +83,17 @@ def search(data: bytes) -> str:
 
 
 def forms(secret: str) -> list[bytes]:
-    """Other spellings that still are the secret, and hold no mark: base64 at its three offsets, backwards, in UTF-16."""
+    """Return encodings of a secret that contain no mark: base64 at its three offsets, reversed, in UTF-16."""
     raw = secret.encode()
-    found = [secret[::-1].encode(), secret.encode("utf-16-le")]
+    encoded = [secret[::-1].encode(), secret.encode("utf-16-le")]
     for offset in range(3):
         text = base64.b64encode(b"\0" * offset + raw).decode()
-        found.append(text[4 if offset else 0 : len(text) // 4 * 4 - 4].encode())
-    return [form for form in found if len(form) >= 12]
+        encoded.append(text[4 if offset else 0 : len(text) // 4 * 4 - 4].encode())
+    return [form for form in encoded if len(form) >= 12]
 
 
 def service_account(mint: Mint, name: str) -> str:
-    """A GCP service account's key file."""
+    """Return the key file of a GCP service account."""
     facts = {
         "type": "service_account",
         "project_id": "north-lab",
@@ -102,7 +105,7 @@ def service_account(mint: Mint, name: str) -> str:
 
 
 def jwt(mint: Mint, name: str) -> str:
-    """A JSON web token that says whose it is."""
+    """Return a JSON web token with a subject and an issuer."""
 
     def part(value: object) -> str:
         return base64.urlsafe_b64encode(json.dumps(value, separators=(",", ":")).encode()).decode().rstrip("=")

@@ -1,4 +1,4 @@
-"""Planted secrets: the real commands run among them, then every byte that was written is searched."""
+"""Run the real commands in a project with planted secrets, then search every byte that they wrote or printed."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ from tests.secrets.planted import HEXMARK, MARK, Mint, jwt, search, service_acco
 
 @pytest.fixture(scope="module")
 def ground(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Ground]:
-    folder, mint = tmp_path_factory.mktemp("secrets"), Mint()
+    directory, mint = tmp_path_factory.mktemp("secrets"), Mint()
     auth = (mint.draw("index user", "lab{a:12}"), mint.draw("index password", "{a:24}"))
-    with Index(folder / "index", auth=auth) as index:
-        made = grounds.make(folder, mint, index)
-        made.capture("--json")
-        yield made
+    with Index(directory / "index", auth=auth) as index:
+        result = grounds.make(directory, mint, index)
+        result.capture("--json")
+        yield result
 
 
 def written(ground: Ground) -> list[Path]:
-    return [ground.project / "repro", ground.project / "runs", ground.folder / "store", ground.folder / "out"]
+    return [ground.project / "repro", ground.project / "runs", ground.directory / "store", ground.directory / "out"]
 
 
-def test_a_capture_among_secrets_writes_none(ground: Ground) -> None:
-    """Variables, pip's configuration, netrc, proxies, direct_url.json, remotes, `.env`, what Python prints as it starts."""
+def test_a_capture_writes_no_secrets(ground: Ground) -> None:
+    """The secrets are in variables, pip's configuration, netrc, proxies, direct_url.json, remotes, `.env` and output of Python."""
     planted = b"".join(
-        path.read_bytes() for path in sorted(ground.folder.rglob("*")) if path.is_file() and path.stat().st_size < 1 << 20
+        path.read_bytes() for path in sorted(ground.directory.rglob("*")) if path.is_file() and path.stat().st_size < 1 << 20
     )
     assert planted.count(MARK.encode()) + planted.count(HEXMARK.encode()) >= 15
     assert len(ground.mint.all) > 60
@@ -44,21 +44,21 @@ def test_a_capture_among_secrets_writes_none(ground: Ground) -> None:
     ground.capture()
     ground.capture("--json")
     spec = json.loads((ground.project / "repro" / "spec.json").read_text())
-    assert "<redacted>" in spec["observed"]["startup"]["printed"], "what Python printed was recorded"
+    assert "<redacted>" in spec["observed"]["startup"]["printed"], "the output of Python was not recorded"
     assert {"WANDB_API_KEY", "MY_PLAIN", "AWS_SECRET_ACCESS_KEY"} <= set(spec["observed"]["variables"]["named"])
-    assert any(one["direct_url"] for one in spec["observed"]["distributions"])
+    assert any(distribution["direct_url"] for distribution in spec["observed"]["distributions"])
     assert spec["observed"]["source"]["git"]["remote"].startswith("https://git.example.org/")
     assert spec["hints"]["indexes"] == [f"http://{grounds.HOST}/simple", f"http://{grounds.HOST}/extra"]
-    assert not leaks(written(ground), ground.said, ground.mint)
+    assert not leaks(written(ground), ground.outputs, ground.mint)
 
 
-def test_runs_among_secrets_record_none(ground: Ground) -> None:
+def test_runs_record_no_secrets(ground: Ground) -> None:
     mint = ground.mint
     ground.run("rebuild")
-    given = mint.draw("--env value", "{a:22}")
-    (ground.folder / "given.env").write_text(f"SERVICE_TOKEN={mint.draw('--env-file value', '{a:22}')}\n")
-    (ground.folder / "out").mkdir()
-    secret_words = [
+    value = mint.draw("--env value", "{a:22}")
+    (ground.directory / "given.env").write_text(f"SERVICE_TOKEN={mint.draw('--env-file value', '{a:22}')}\n")
+    (ground.directory / "out").mkdir()
+    secret_arguments = [
         ["--token", mint.draw("--token x", "{a:30}2a")],
         [f"--api-key={mint.draw('--api-key=x', '{a:20}')}"],
         ["--header", f"Authorization: Bearer {mint.draw('bearer on a command line', '{a:32}')}"],
@@ -74,58 +74,63 @@ def test_runs_among_secrets_record_none(ground: Ground) -> None:
         [f"--hook={ground.env['SLACK_WEBHOOK']}"],
         [ground.env["MLFLOW_TRACKING_PASSWORD"]],
     ]
-    for words in secret_words:
-        ground.run("exec", "--json", "--record", ground.folder / "out" / "record.json", "train.py", *words)
-    ground.run(
-        "exec", "--env", f"LAB_TOKEN={given}", "--env", "HF_TOKEN", "--env-file", ground.folder / "given.env", "train.py", given
-    )
+    for arguments in secret_arguments:
+        ground.run("exec", "--json", "train.py", *arguments)
+    env_file = ground.directory / "given.env"
+    ground.run("exec", "--env", f"LAB_TOKEN={value}", "--env", "HF_TOKEN", "--env-file", env_file, "train.py", value)
     ground.run("exec", "-c", f"password = '{mint.draw('in -c code', '{a:16}')}'")
     ground.run("exec", "fails.py", "--secret", mint.draw("of a failing run", "{a:24}9"), code=3)
     ground.run("exec", "no-such-program", f"--password={mint.draw('of a missing program', '{a:20}')}", code=127)
     ground.run("exec", f"missing-{mint.draw('in the program name', 'ghp_{a:36}')}", code=127)
     ground.run("exec", "sh", "-c", f"TOKEN={mint.draw('in a shell line', '{a:30}1')} true")
-    for words in (["runs", "list"], ["runs", "list", "--json"], ["runs", "show", "latest"], ["runs", "show", "latest", "--json"]):
-        ground.run(*words)
+    for command in (
+        ["runs", "list"],
+        ["runs", "list", "--json"],
+        ["runs", "show", "latest"],
+        ["runs", "show", "latest", "--json"],
+    ):
+        ground.run(*command)
     records = sorted((ground.project / "runs").glob("*/start.json"))
-    assert len(records) >= len(secret_words) + 4
-    assert sum("<redacted>" in path.read_text() for path in records) >= len(secret_words)
-    assert not leaks(written(ground), ground.said, ground.mint)
+    assert len(records) >= len(secret_arguments) + 4
+    assert sum("<redacted>" in path.read_text() for path in records) >= len(secret_arguments)
+    assert not leaks(written(ground), ground.outputs, ground.mint)
 
 
 @pytest.mark.parametrize(
-    "words", [("show",), ("show", "--json"), ("check",), ("check", "--json"), ("check", "--project"), ("diff", "repro", "repro")]
+    "command",
+    [("show",), ("show", "--json"), ("check",), ("check", "--json"), ("check", "--project"), ("diff", "repro", "repro")],
 )
-def test_pages_show_none(ground: Ground, words: tuple[str, ...]) -> None:
-    before = len(ground.said)
-    ground.run(*words, *(["--python", str(ground.python)] if words[0] == "check" and "--project" not in words else []), code=None)
-    assert ground.said[before][1].strip(), "it printed nothing"
-    assert not search(ground.said[before][1].encode())
+def test_the_output_of_a_command_contains_no_secrets(ground: Ground, command: tuple[str, ...]) -> None:
+    python = ["--python", str(ground.python)] if command[0] == "check" and "--project" not in command else []
+    output = ground.run(*command, *python, code=None)
+    assert output.strip(), "it printed nothing"
+    assert not search(output.encode())
 
 
 # -- errors -------------------------------------------------------------------------------------------------------
 
 
-def test_errors_say_none(ground: Ground) -> None:
+def test_errors_contain_no_secrets(ground: Ground) -> None:
     mint = ground.mint
-    before = len(ground.said)
+    before = len(ground.outputs)
     echo = Echo()
     index = f"http://lab:{mint.draw('of an index that echoes', '{a:20}')}@{echo.address}/simple"
     proxy = f"http://ann:{mint.draw('of a dead proxy', '{a:20}')}@127.0.0.1:1"
     try:
-        fresh = {"REPRO_ENV_STORE": str(ground.folder / "other-store"), "PIP_CONFIG_FILE": "/dev/null", "PIP_PROXY": ""}
-        said = ground.capture("--output", "never", code=10, env={**fresh, "PIP_INDEX_URL": index})
-        assert "credentials" in said
-        said = ground.capture(
+        fresh = {"REPRO_ENV_STORE": str(ground.directory / "other-store"), "PIP_CONFIG_FILE": "/dev/null", "PIP_PROXY": ""}
+        output = ground.capture("--output", "never", code=10, env={**fresh, "PIP_INDEX_URL": index})
+        assert "credentials" in output
+        output = ground.capture(
             "--output", "never", code=10, env={**fresh, "PIP_INDEX_URL": f"http://{grounds.HOST}/s", "PIP_PROXY": proxy}
         )
-        assert "proxy" in said
-        gone = f"http://u:{mint.draw('of an unknown host', '{a:20}')}@nowhere.invalid/simple"
-        ground.capture("--output", "never", code=10, env={**fresh, "PIP_INDEX_URL": gone})
+        assert "proxy" in output
+        unknown = f"http://u:{mint.draw('of an unknown host', '{a:20}')}@nowhere.invalid/simple"
+        ground.capture("--output", "never", code=10, env={**fresh, "PIP_INDEX_URL": unknown})
     finally:
         echo.close()
     secret = mint.draw("where it does not belong", "hf_{a:34}")
-    (ground.folder / "bad.env").write_text(f"{secret} = no name\n")
-    ground.run("exec", "--env-file", ground.folder / "bad.env", "train.py", code=2)
+    (ground.directory / "bad.env").write_text(f"{secret} = no name\n")
+    ground.run("exec", "--env-file", ground.directory / "bad.env", "train.py", code=2)
     ground.run("exec", "--env", f"a b={secret}", "train.py", code=2)
     ground.run("exec", "--seed", secret, "train.py", code=2)
     ground.run("exec", "--data", f"https://ann:{secret}@example.org/x", "train.py", code=2)
@@ -135,16 +140,16 @@ def test_errors_say_none(ground: Ground) -> None:
     ground.run("capture", secret, code=2)
     ground.run("rebuild", f"/nowhere/{secret}/spec.json", code=None)
     ground.run("runs", "show", secret, code=None)
-    assert len(ground.said) - before == 13
-    for words, printed in ground.said[before:]:
-        assert printed.strip(), f"`{words.partition(' ')[0]}` said nothing"
-    assert not leaks([*written(ground), ground.folder / "other-store"], ground.said[before:], mint)
+    assert len(ground.outputs) - before == 13
+    for command, output in ground.outputs[before:]:
+        assert output.strip(), f"`{command.partition(' ')[0]}` printed nothing"
+    assert not leaks([*written(ground), ground.directory / "other-store"], ground.outputs[before:], mint)
 
 
 # -- refusals -----------------------------------------------------------------------------------------------------
 
 Plant = Callable[[Ground, Mint, str], str]
-"""Makes a file's text of a secret."""
+"""Returns the text of a file with a new secret."""
 
 
 def docker_config(ground: Ground, mint: Mint, name: str) -> str:
@@ -170,12 +175,12 @@ def notebook(where: str) -> Plant:
 
 
 def shaped(text: str, *shapes: str) -> Plant:
-    """A file in which each `@` is a secret of the next shape."""
+    """Return a function for a file in which each `§` is a secret of the next shape."""
 
     def plant(ground: Ground, mint: Mint, name: str) -> str:
         parts = text.split("§")
-        drawn = [mint.draw(f"{name} {number}", shape) for number, shape in enumerate(shapes)]
-        return "".join(part + secret for part, secret in zip(parts, [*drawn, ""], strict=True))
+        secrets = [mint.draw(f"{name} {number}", shape) for number, shape in enumerate(shapes)]
+        return "".join(part + secret for part, secret in zip(parts, [*secrets, ""], strict=True))
 
     return plant
 
@@ -223,45 +228,48 @@ SOURCES: dict[str, Plant] = {
 }
 
 
-def test_every_secret_in_the_source_is_named_at_once(ground: Ground) -> None:
-    """One capture: each file with its kind and the options that leave it out or accept it, and nothing of the secrets."""
+def test_all_secrets_in_the_source_are_listed_in_one_error(ground: Ground) -> None:
+    """The error lists each file with the kind of its secret and the options for it, but not the secret itself."""
     texts = {path: plant(ground, ground.mint, f"source {path}") for path, plant in SOURCES.items()}
-    made = {path: text.encode("utf-16" if path == "windows.txt" else "utf-8") for path, text in texts.items()}
-    more = {f"zz-planted/{path}": data for path, data in habits.planted(ground.mint).items()}
+    sources = {path: text.encode("utf-16" if path == "windows.txt" else "utf-8") for path, text in texts.items()}
+    planted = {f"zz-planted/{path}": data for path, data in habits.planted(ground.mint).items()}
     clean = {f"clean/{path}": data for path, data in habits.clean(ground.mint).items()}
     try:
-        for path, data in {**made, **more, **clean}.items():
+        for path, data in {**sources, **planted, **clean}.items():
             file = ground.project / path
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_bytes(data)
-        said = ground.capture("--output", "never", code=8)
+        output = ground.capture("--output", "never", code=8)
     finally:
-        for path in made:
+        for path in sources:
             (ground.project / path).unlink(missing_ok=True)
         shutil.rmtree(ground.project / "zz-planted")
         shutil.rmtree(ground.project / "clean")
     for path in SOURCES:
         assert re.search(
-            rf"^ +{re.escape(path)}: .*; --exclude '{re.escape(path)}' or --not-secret '{re.escape(path)}'$", said, re.MULTILINE
+            rf"^ +{re.escape(path)}: .*; --exclude '{re.escape(path)}' or --not-secret '{re.escape(path)}'$", output, re.MULTILINE
         )
-    assert "settings.py: API key (line 1);" in said
-    count = re.search(r"(\d+) files of the source hold a secret", said)
+    assert "settings.py: API key (line 1);" in output
+    count = re.search(r"(\d+) files of the source contain a secret", output)
     assert count is not None
-    assert int(count[1]) > len(made) + len(more) - 10
-    assert "clean/" not in said
-    assert not search(said.encode())
+    assert int(count[1]) > len(sources) + len(planted) - 10
+    assert "clean/" not in output
+    assert not search(output.encode())
     assert not (ground.project / "never").exists()
 
 
-def in_site(name: str) -> Callable[[Ground], Path]:
+def in_site_packages(name: str) -> Callable[[Ground], Path]:
     return lambda ground: ground.site / name
 
 
 ENVIRONMENT: dict[str, tuple[Callable[[Ground], Path], Plant]] = {
-    "an edited file": (in_site("beta.py"), shaped("NAME = 'beta'\nTOKEN = '§'\n", "hf_{a:34}")),
-    "a stray module": (in_site("stray.py"), shaped("KEY = '§'\n", "sk-proj-{a:48}")),
-    "sitecustomize": (in_site("usercustomize.py"), shaped("import os\nos.environ['GITHUB_TOKEN'] = '§'\n", "ghp_{a:36}")),
-    "a .pth line": (in_site("auth.pth"), shaped("import os; os.environ.setdefault('WANDB_API_KEY', '§')\n", "{h:40}")),
+    "an edited file": (in_site_packages("beta.py"), shaped("NAME = 'beta'\nTOKEN = '§'\n", "hf_{a:34}")),
+    "a stray module": (in_site_packages("stray.py"), shaped("KEY = '§'\n", "sk-proj-{a:48}")),
+    "sitecustomize": (
+        in_site_packages("usercustomize.py"),
+        shaped("import os\nos.environ['GITHUB_TOKEN'] = '§'\n", "ghp_{a:36}"),
+    ),
+    "a .pth line": (in_site_packages("auth.pth"), shaped("import os; os.environ.setdefault('WANDB_API_KEY', '§')\n", "{h:40}")),
     "an activation script": (
         lambda ground: ground.project / ".venv" / "bin" / "activate",
         shaped("export NGC_API_KEY=§\n", "nvapi-{a:64}"),
@@ -271,22 +279,22 @@ ENVIRONMENT: dict[str, tuple[Callable[[Ground], Path], Plant]] = {
         shaped("[global]\nextra-index-url = https://ci:§@packages.north.org/simple\n", "{a:20}"),
     ),
     "METADATA of a local package": (
-        in_site("delta-1.0.dist-info/METADATA"),
+        in_site_packages("delta-1.0.dist-info/METADATA"),
         shaped("Metadata-Version: 2.1\nName: delta\nVersion: 1.0\nHome-page: https://ci:§@git.north.org/delta\n", "{a:20}"),
     ),
-    "a module of a local package": (in_site("delta.py"), shaped("VALUE = '§'\n", "glpat-{a:20}")),
-    "a key among data": (in_site("certs/client.key"), lambda ground, mint, name: mint.key(name, "RSA")),
+    "a module of a local package": (in_site_packages("delta.py"), shaped("VALUE = '§'\n", "glpat-{a:20}")),
+    "a key among data": (in_site_packages("certs/client.key"), lambda ground, mint, name: mint.key(name, "RSA")),
 }
 
 
-def test_every_secret_in_what_the_environment_bundles_is_named_at_once(ground: Ground) -> None:
+def test_all_secrets_in_bundled_files_are_listed_in_one_error(ground: Ground) -> None:
     files = {place: where(ground) for place, (where, _) in ENVIRONMENT.items()}
     before = {place: file.read_bytes() if file.exists() else None for place, file in files.items()}
     for place, (_, plant) in ENVIRONMENT.items():
         files[place].parent.mkdir(exist_ok=True)
         files[place].write_text(plant(ground, ground.mint, f"environment {place}"))
     try:
-        said = ground.capture("--output", "never", code=7)
+        output = ground.capture("--output", "never", code=7)
     finally:
         for place, file in files.items():
             data = before[place]
@@ -295,57 +303,57 @@ def test_every_secret_in_what_the_environment_bundles_is_named_at_once(ground: G
             else:
                 file.write_bytes(data)
     for file in files.values():
-        assert f"{file}: " in said
-        assert f"--not-secret '{file}'" in said
-    assert not search(said.encode())
-    assert not leaks(written(ground), [("capture", said)], ground.mint)
+        assert f"{file}: " in output
+        assert f"--not-secret '{file}'" in output
+    assert not search(output.encode())
+    assert not leaks(written(ground), [("capture", output)], ground.mint)
 
 
 def test_a_secret_outside_the_environment_is_refused(ground: Ground) -> None:
-    """On PYTHONPATH, and behind a symlink of the environment."""
-    beside = ground.folder / "beside"
-    beside.mkdir()
-    (beside / "helper.py").write_text(f"KEY = '{ground.mint.draw('on PYTHONPATH', 'ghp_{a:36}')}'\n")
-    said = ground.capture("--output", "never", code=7, env={"PYTHONPATH": str(beside)})
-    assert str(beside / "helper.py") in said
+    """The secret is in a directory on PYTHONPATH, or in the target of a symlink of the environment."""
+    external = ground.directory / "external"
+    external.mkdir()
+    (external / "helper.py").write_text(f"KEY = '{ground.mint.draw('on PYTHONPATH', 'ghp_{a:36}')}'\n")
+    output = ground.capture("--output", "never", code=7, env={"PYTHONPATH": str(external)})
+    assert str(external / "helper.py") in output
     link = ground.site / "linked.py"
-    link.symlink_to(beside / "helper.py")
+    link.symlink_to(external / "helper.py")
     try:
-        said += ground.capture("--output", "never", code=7)
+        output += ground.capture("--output", "never", code=7)
     finally:
         link.unlink()
-    assert not search(said.encode())
+    assert not search(output.encode())
 
 
 def test_a_secret_in_a_local_wheel_is_refused(ground: Ground, tmp_path: Path) -> None:
-    """Installed from a file that is still there: the original would be carried."""
+    """The package was installed from a local file that still exists, so the capture would bundle that file."""
     import subprocess
     import sys
 
     secret = ground.mint.draw("in a local wheel", "hf_{a:34}")
-    made = wheels.make(tmp_path, "local", files={"local/__init__.py": b"", "local/auth.py": f"TOKEN = '{secret}'\n".encode()})
+    wheel = wheels.make(tmp_path, "local", files={"local/__init__.py": b"", "local/auth.py": f"TOKEN = '{secret}'\n".encode()})
     pip = [sys.executable, "-m", "pip", "--python", str(ground.python)]
-    subprocess.run([*pip, "install", "-qq", "--no-deps", "--no-index", str(made)], check=True)
+    subprocess.run([*pip, "install", "-qq", "--no-deps", "--no-index", str(wheel)], check=True)
     try:
-        said = ground.capture("--output", "never", code=7)
+        output = ground.capture("--output", "never", code=7)
     finally:
         subprocess.run([*pip, "uninstall", "-qq", "-y", "local"], check=True)
-    assert "local/auth.py" in said
-    assert not search(said.encode())
+    assert "local/auth.py" in output
+    assert not search(output.encode())
 
 
-def test_what_the_user_declares_is_carried_and_said(ground: Ground) -> None:
-    """A key made for tests: the capture goes on, and the spec tells."""
+def test_a_declared_false_alarm_is_included_and_noted(ground: Ground) -> None:
+    """A key for tests is accepted with --not-secret. The capture succeeds, and the spec has a note."""
     mint = Mint(9)
     (ground.site / "certs").mkdir(exist_ok=True)
     (ground.site / "certs" / "test.key").write_text(mint.key("a test's key", "RSA"))
     (ground.project / "fixture.pem").write_text(mint.key("another", "EC"))
     try:
-        said = ground.capture("--output", "declared", "--not-secret", "test.key", "--not-secret", "fixture.pem")
+        output = ground.capture("--output", "declared", "--not-secret", "test.key", "--not-secret", "fixture.pem")
         notes = json.loads((ground.project / "declared" / "spec.json").read_text())["observed"]["notes"]
     finally:
         (ground.site / "certs" / "test.key").unlink()
         (ground.site / "certs").rmdir()
         (ground.project / "fixture.pem").unlink()
     assert sum("--not-secret" in note for note in notes) == 2
-    assert str(ground.site / "certs" / "test.key") in said
+    assert str(ground.site / "certs" / "test.key") in output

@@ -1,4 +1,4 @@
-"""Detection measured on the planted set, and what must be left alone."""
+"""Most planted secrets are found, and harmless text is not reported."""
 
 from __future__ import annotations
 
@@ -6,28 +6,28 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.capture import secrets
+from repro_env.environment.secrets import scanner
 from repro_env.io.files import walk
 from tests.secrets import habits
 from tests.secrets.planted import Mint
 
 
-def found(root: Path, made: dict[str, bytes]) -> list[secrets.Secret]:
-    for path, data in made.items():
+def search(root: Path, files: dict[str, bytes]) -> list[scanner.Secret]:
+    for path, data in files.items():
         (root / path).parent.mkdir(parents=True, exist_ok=True)
         (root / path).write_bytes(data)
-    return list(secrets.among(root, list(walk(root))))
+    return list(scanner.among(root, list(walk(root))))
 
 
 @pytest.mark.parametrize("seed", [5, 11])
 def test_fewer_than_ten_of_the_planted_secrets_are_missed(tmp_path: Path, seed: int) -> None:
-    made = habits.planted(Mint(seed))
-    assert len(made) > 350
-    hits = {one.path for one in found(tmp_path, made)}
-    missed = {path for path in made if path not in hits and not any(path.startswith(f"{hit}/") for hit in hits)}
+    files = habits.planted(Mint(seed))
+    assert len(files) > 350
+    hits = {secret.path for secret in search(tmp_path, files)}
+    missed = {path for path in files if path not in hits and not any(path.startswith(f"{hit}/") for hit in hits)}
     assert len(missed) < 10, missed
-    assert len(missed - habits.OUT_OF_REACH) <= 2, missed  # a drawn value may look like a word
+    assert len(missed - habits.OUT_OF_REACH) <= 2, missed  # a generated value may look like a word
 
 
 def test_references_placeholders_and_public_keys_are_not_secrets(tmp_path: Path) -> None:
-    assert not found(tmp_path, habits.clean(Mint()))
+    assert not search(tmp_path, habits.clean(Mint()))

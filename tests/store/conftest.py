@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.io.process import run
-from repro_env.store import inflate
+from repro_env.oci import inflate
 from repro_env.store.store import Store
 from tests.parts import need
 
@@ -21,21 +21,21 @@ def store(tmp_path: Path) -> Store:
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 2 MB and 60 inodes. Needs root."""
-    folder = tmp_path / "small"
-    folder.mkdir()
+    directory = tmp_path / "small"
+    directory.mkdir()
     if os.geteuid() != 0:
         pytest.skip("needs root to mount a small tmpfs")
-    done = run(["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=60,mode=0700", "tmpfs", str(folder)])
+    done = run(["mount", "-t", "tmpfs", "-o", "size=2m,nr_inodes=60,mode=0700", "tmpfs", str(directory)])
     need(done.code == 0, f"leave to mount a tmpfs: {done.stderr.decode().strip()}")
     try:
-        yield folder
+        yield directory
     finally:
-        run(["umount", "-l", str(folder)])
+        run(["umount", "-l", str(directory)])
 
 
 @pytest.fixture(params=["zlib", "isal.isal_zlib"])
 def inflater(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A test with both: what comes out is the same."""
+    """Run a test with both libraries."""
     try:
         module = importlib.import_module(request.param)
     except ImportError:

@@ -1,15 +1,15 @@
-"""What the store remembers, and what it is worth when another version wrote it."""
+"""Facts in the store, also those that another version wrote."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from repro_env.model import codec
-from repro_env.model.artifact import Wheel
+from repro_env.schema import codec
+from repro_env.schema.artifact import Wheel
 from repro_env.store.store import Store
 
 
-def test_values_come_back_and_others_count_as_absent(tmp_path: Path) -> None:
+def test_facts_are_read_back_and_other_formats_count_as_missing(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
     value = Wheel(name="demo", version="1", filename="demo-1-py3-none-any.whl", sha256="sha256:" + "0" * 64, size=1)
     assert store.facts.recall("demo", "key", Wheel) is None

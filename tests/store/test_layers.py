@@ -12,24 +12,24 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.image import tar
-from repro_env.image.entry import Entry, Member
-from repro_env.model.errors import ArtifactError, BuildError, DiskError, StoreError
+from repro_env.oci import tar
+from repro_env.oci.entry import Entry, Member
+from repro_env.schema.errors import ArtifactError, BuildError, DiskError, StoreError
 from repro_env.store.store import Store
 from tests.store import trees
-from tests.store.trees import diff_id, folder, gone, link, member, small
+from tests.store.trees import diff_id, directory, gone, link, member, small
 
 
 def _leftovers(store: Store) -> list[str]:
-    """What lies in the store beside whole layers and empty folders."""
-    return [str(path) for folder in ("layers", "temp") for path in (store.root / folder).glob("**/*")]
+    """Return everything in the store except complete layers and empty directories."""
+    return [str(path) for directory in ("layers", "temp") for path in (store.root / directory).glob("**/*")]
 
 
-def _count(folder: Path) -> int:
-    return sum(1 for _ in folder.iterdir())
+def _count(directory: Path) -> int:
+    return sum(1 for _ in directory.iterdir())
 
 
-def test_a_layer_unpacks_to_the_tree_that_its_tar_says(store: Store) -> None:
+def test_a_layer_is_unpacked_to_the_tree_of_its_tar(store: Store) -> None:
     path = store.layers.unpack(diff_id(small()), small())
 
     assert path == store.layers.path(diff_id(small())) == store.root / "layers" / diff_id(small()).removeprefix("sha256:")
@@ -49,7 +49,7 @@ def test_a_layer_unpacks_to_the_tree_that_its_tar_says(store: Store) -> None:
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o002, 0o077, 0o777])
-def test_the_umask_changes_nothing(store: Store, tmp_path: Path, umask: int) -> None:
+def test_the_umask_does_not_change_the_tree(store: Store, tmp_path: Path, umask: int) -> None:
     expected = trees.shown(store.layers.unpack(diff_id(small()), small()))
     if umask == 0o777 and os.geteuid() != 0:
         pytest.skip("nothing can be made under umask 777")
@@ -68,12 +68,12 @@ def test_an_unpacked_layer_is_not_unpacked_again(store: Store) -> None:
 
     def never() -> Iterator[Member]:
         pytest.fail("the members were read")
-        yield folder("x")
+        yield directory("x")
 
     assert store.layers.unpack(diff_id(small()), never()) == store.layers.path(diff_id(small()))
 
 
-def test_a_tree_whose_diff_id_is_not_known_yet(store: Store) -> None:
+def test_a_tree_with_an_unknown_diff_id_can_be_added(store: Store) -> None:
     assert store.layers.add(small()) == diff_id(small())
     assert store.layers.add(small()) == diff_id(small())
     path = store.layers.path(diff_id(small()))
@@ -81,7 +81,7 @@ def test_a_tree_whose_diff_id_is_not_known_yet(store: Store) -> None:
     assert (path / "opt/env.txt").read_bytes() == b"sorts between"
 
 
-def test_a_layer_that_is_another_one_names_both_and_leaves_nothing(store: Store) -> None:
+def test_a_wrong_layer_is_refused_with_both_diff_ids(store: Store) -> None:
     other = [*small()[:-1], member("opt/env/\N{GREEK SMALL LETTER PI}", b"3.15")]
 
     with pytest.raises(BuildError) as raised:
@@ -93,10 +93,10 @@ def test_a_layer_that_is_another_one_names_both_and_leaves_nothing(store: Store)
     assert store.layers.path(diff_id(small())) is None
 
 
-def test_content_of_another_size_is_named_and_leaves_nothing(store: Store) -> None:
+def test_content_of_a_wrong_size_is_refused(store: Store) -> None:
     for data in (b"123", b"12345", b""):
         broken: list[Member] = [(Entry("file", "file", size=4), [data])]
-        with pytest.raises(ArtifactError, match=r"file: has \S+ bytes where 4 were expected"):
+        with pytest.raises(ArtifactError, match=r"file: the file has \S+ bytes instead of the expected 4"):
             store.layers.unpack("0" * 64, broken)
     assert _leftovers(store) == []
 
@@ -112,36 +112,36 @@ def test_a_source_that_fails_leaves_nothing(store: Store) -> None:
 
 
 HOSTILE: dict[str, Callable[[Path], list[Member]]] = {
-    "up": lambda _: [folder(".."), member("../evil", b"x")],
-    "up in the middle": lambda _: [folder("a"), member("a/../../evil", b"x")],
-    "up as a name": lambda _: [folder("a"), member("a/..", b"x")],
+    "up": lambda _: [directory(".."), member("../evil", b"x")],
+    "up in the middle": lambda _: [directory("a"), member("a/../../evil", b"x")],
+    "up as a name": lambda _: [directory("a"), member("a/..", b"x")],
     "absolute": lambda outside: [member(f"{outside}/evil", b"x")],
     "empty": lambda _: [member("", b"x")],
-    "empty part": lambda _: [folder("a"), member("a//b", b"x")],
+    "empty part": lambda _: [directory("a"), member("a//b", b"x")],
     "dot": lambda _: [member("./b", b"x")],
     "nul": lambda _: [member("a\0b", b"x")],
     "nul in a target": lambda _: [link("a", "b\0c")],
     "no target": lambda _: [link("a", "")],
     "through a symlink": lambda outside: [link("a", str(outside)), member("a/evil", b"x")],
-    "through a symlink made a folder": lambda outside: [link("a", str(outside)), folder("a"), member("a/evil", b"x")],
+    "through a symlink made a directory": lambda outside: [link("a", str(outside)), directory("a"), member("a/evil", b"x")],
     "over a symlink": lambda outside: [link("a", f"{outside}/evil"), member("a", b"x")],
-    "folder over a symlink": lambda outside: [link("a", str(outside)), folder("a/b")],
+    "directory over a symlink": lambda outside: [link("a", str(outside)), directory("a/b")],
     "link through a symlink": lambda outside: [link("a", str(outside)), link("a/evil", "x")],
     "whiteout through a symlink": lambda outside: [link("a", str(outside)), gone("a/evil")],
     "symlink to the parent": lambda _: [link("a", ".."), member("a/evil", b"x")],
     "below a file": lambda _: [member("a", b"x"), member("a/b", b"x")],
-    "no folder": lambda _: [member("a/b", b"x")],
+    "no directory": lambda _: [member("a/b", b"x")],
     "twice": lambda _: [member("a", b"x"), member("a", b"y")],
-    "folder twice": lambda _: [folder("a"), folder("a")],
+    "directory twice": lambda _: [directory("a"), directory("a")],
     "out of order": lambda _: [member("b", b"x"), member("a", b"y")],
     "long name": lambda _: [member("a" * 300, b"x")],
-    "very deep": lambda _: [folder("/".join("a" * depth)) for depth in range(1, 300)],
-    "very long": lambda _: [folder("/".join(["a" * 250] * depth)) for depth in range(1, 30)],
+    "very deep": lambda _: [directory("/".join("a" * depth)) for depth in range(1, 300)],
+    "very long": lambda _: [directory("/".join(["a" * 250] * depth)) for depth in range(1, 30)],
 }
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_hostile_members_never_leave_the_folder(store: Store, tmp_path: Path, name: str) -> None:
+def test_hostile_members_never_leave_the_directory(store: Store, tmp_path: Path, name: str) -> None:
     outside = tmp_path / "outside"
     outside.mkdir()
     before = sorted(str(path) for path in tmp_path.rglob("*"))
@@ -154,7 +154,7 @@ def test_hostile_members_never_leave_the_folder(store: Store, tmp_path: Path, na
 
 
 def test_a_whiteout_is_a_device_that_hides_a_lower_path(store: Store) -> None:
-    members = [folder("usr"), gone("usr/old"), member("usr/older", b"x")]
+    members = [directory("usr"), gone("usr/old"), member("usr/older", b"x")]
 
     path = store.layers.unpack(diff_id(members), members)
 
@@ -164,7 +164,7 @@ def test_a_whiteout_is_a_device_that_hides_a_lower_path(store: Store) -> None:
     assert store.layers.verify(diff_id(members))
 
 
-def test_a_kernel_that_refuses_whiteouts_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_that_refuses_whiteouts_is_reported(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     def refused(*_: object, **__: object) -> None:
         raise PermissionError(1, "Operation not permitted")
 
@@ -177,12 +177,12 @@ def test_a_kernel_that_refuses_whiteouts_is_named(store: Store, monkeypatch: pyt
     assert _leftovers(store) == []
 
 
-def test_more_folders_than_are_kept_open(store: Store) -> None:
-    members = [made for number in range(300) for made in (folder(f"d{number:03}"), member(f"d{number:03}/f", b"x"))]
-    members.append(folder("deep"))
-    members.extend(folder("deep/" + "/".join("abcdefghij"[: depth + 1])) for depth in range(10))
-    members.sort(key=lambda one: one[0].key)
-    gc.collect()  # stores of earlier tests that failures on purpose still hold
+def test_more_directories_than_descriptors_are_written(store: Store) -> None:
+    members = [made for number in range(300) for made in (directory(f"d{number:03}"), member(f"d{number:03}/f", b"x"))]
+    members.append(directory("deep"))
+    members.extend(directory("deep/" + "/".join("abcdefghij"[: depth + 1])) for depth in range(10))
+    members.sort(key=lambda member: member[0].key)
+    gc.collect()  # close the stores of earlier tests that are still referenced by expected errors
     before = _count(Path("/proc/self/fd"))
 
     store.layers.unpack(diff_id(members), members)
@@ -192,7 +192,7 @@ def test_more_folders_than_are_kept_open(store: Store) -> None:
 
 
 @pytest.mark.parametrize("damage", ["byte", "missing", "extra", "mode", "target"])
-def test_verify_sees_any_damage(store: Store, damage: str) -> None:
+def test_verify_finds_any_damage(store: Store, damage: str) -> None:
     path = store.layers.unpack(diff_id(small()), small())
     assert store.layers.verify(diff_id(small()))
     if damage == "byte":
@@ -226,7 +226,7 @@ def test_a_layer_of_an_earlier_boot_is_checked_once(store: Store) -> None:
     assert after.layers.path(diff_id(small())) == path, "it was checked in this boot"
 
 
-def test_a_layer_that_a_power_cut_left_torn_counts_as_absent(store: Store) -> None:
+def test_a_layer_damaged_by_a_power_cut_counts_as_missing(store: Store) -> None:
     path = store.layers.unpack(diff_id(small()), small())
     (path / "opt/env/big").write_bytes(b"")
 
@@ -237,24 +237,24 @@ def test_a_layer_that_a_power_cut_left_torn_counts_as_absent(store: Store) -> No
     assert after.layers.verify(diff_id(small()))
 
 
-def test_removing_a_layer(store: Store) -> None:
+def test_a_layer_can_be_removed(store: Store) -> None:
     store.layers.unpack(diff_id(small()), small())
-    store.layers.remove(diff_id(small()))
-    store.layers.remove(diff_id(small()))
+    store.layers.discard(diff_id(small()))
+    store.layers.discard(diff_id(small()))
 
     assert store.layers.path(diff_id(small())) is None
     assert _leftovers(store) == []
 
 
 @pytest.mark.parametrize("digest", ["", "../../etc", "sha256:" + "G" * 64, "md5:" + "0" * 32, "0" * 63])
-def test_what_is_no_digest_is_no_file_name(store: Store, digest: str) -> None:
+def test_only_a_digest_is_accepted_as_a_name(store: Store, digest: str) -> None:
     with pytest.raises(StoreError, match="not a sha256"):
         store.layers.path(digest)
 
 
 @pytest.mark.root
 @pytest.mark.parametrize("full", ["bytes", "inodes"])
-def test_a_full_disk_is_named_and_left_as_it_was(small_disk: Path, full: str) -> None:
+def test_a_full_disk_is_reported_and_nothing_is_left_behind(small_disk: Path, full: str) -> None:
     store = Store.open(small_disk / "store")
     if full == "bytes":
         members = [member(f"f{number}", bytes(500_000)) for number in range(9)]
@@ -262,7 +262,7 @@ def test_a_full_disk_is_named_and_left_as_it_was(small_disk: Path, full: str) ->
         members = [member(f"f{number:03}", b"x") for number in range(100)]
     before = os.statvfs(small_disk)
 
-    with pytest.raises(DiskError, match="4,500,000 bytes needed" if full == "bytes" else "out of inodes"):
+    with pytest.raises(DiskError, match="4,500,000 bytes needed" if full == "bytes" else "no free inodes"):
         store.layers.unpack("0" * 64, members, size=4_500_000)
 
     after = os.statvfs(small_disk)
@@ -290,17 +290,17 @@ print(Store.open(Path(sys.argv[1])).layers.unpack(trees.diff_id(trees.small()), 
 
 def _unpacking(store: Store, how: str) -> subprocess.Popen[bytes]:
     argv = [sys.executable, "-c", _UNPACK, str(store.root), how]
-    folder = Path(__file__).parent.parent.parent
-    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=folder)
+    directory = Path(__file__).parent.parent.parent
+    return subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=directory)
 
 
-def test_killed_in_the_middle_nothing_counts_as_whole_and_nothing_stays_locked(store: Store) -> None:
+def test_a_killed_process_leaves_no_layer_and_no_lock(store: Store) -> None:
     with _unpacking(store, "hang") as child:
         assert child.stdout is not None
         assert child.stdout.readline() == b"half\n"
-        assert _count(store.root / "temp") == 2, "a folder and its lock"
+        assert _count(store.root / "temp") == 2, "a directory and its lock"
         Store.open(store.root)
-        assert _count(store.root / "temp") == 2, "another process does not take it away"
+        assert _count(store.root / "temp") == 2, "another process does not remove it"
         child.send_signal(signal.SIGKILL)
     assert store.layers.path(diff_id(small())) is None
 
@@ -336,7 +336,7 @@ def _first_half_line(children: Iterable[subprocess.Popen[bytes]]) -> list[bytes]
     pipes = [child.stdout for child in children if child.stdout is not None]
     ready, _, _ = select.select(pipes, [], [], 200)
     lines = [pipe.readline() for pipe in ready]
-    time.sleep(0.3)  # time for the other to show that it does not wait
+    time.sleep(0.3)  # gives the second process time to continue if it does not wait
     others = [pipe for pipe in pipes if pipe not in ready]
     ready, _, _ = select.select(others, [], [], 0.3)
     return lines + [pipe.readline() for pipe in ready]

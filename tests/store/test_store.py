@@ -6,19 +6,19 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.model.errors import DiskError, StoreError
+from repro_env.schema.errors import DiskError, StoreError
 from repro_env.store.store import Store
 
 
-def test_a_new_store_is_for_its_user_alone(tmp_path: Path) -> None:
+def test_a_new_store_is_private(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "a" / "store")
 
     assert store.root == tmp_path / "a" / "store"
-    for folder in (store.root, *store.root.iterdir()):
-        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+    for directory in (store.root, *filter(Path.is_dir, store.root.iterdir())):
+        assert stat.S_IMODE(directory.stat().st_mode) == 0o700, directory
 
 
-def test_where_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_path_of_the_store_follows_the_variables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     monkeypatch.delenv("REPRO_ENV_STORE")
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
@@ -37,7 +37,7 @@ def test_where_the_store_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("mode", [0o770, 0o707, 0o777])
-def test_a_store_that_others_may_write_in_is_refused(tmp_path: Path, mode: int) -> None:
+def test_a_store_that_others_can_write_is_refused(tmp_path: Path, mode: int) -> None:
     (tmp_path / "store").mkdir()
     (tmp_path / "store").chmod(mode)
 
@@ -47,8 +47,8 @@ def test_a_store_that_others_may_write_in_is_refused(tmp_path: Path, mode: int) 
 
 
 @pytest.mark.root
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a folder away")
-def test_a_store_of_somebody_else_is_refused(tmp_path: Path) -> None:
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a directory away")
+def test_a_store_of_another_user_is_refused(tmp_path: Path) -> None:
     (tmp_path / "store").mkdir(mode=0o700)
     os.chown(tmp_path / "store", 1234, 1234)
 
@@ -66,7 +66,7 @@ def test_a_store_that_is_a_file_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.root
-def test_a_store_without_room_is_refused(small_disk: Path) -> None:
+def test_a_store_on_a_full_disk_is_refused(small_disk: Path) -> None:
     for number in range(58):
         (small_disk / f"{number}").write_bytes(b"")
 
@@ -74,9 +74,9 @@ def test_a_store_without_room_is_refused(small_disk: Path) -> None:
         Store.open(small_disk / "store")
 
 
-def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(tmp_path: Path) -> None:
+def test_only_files_of_killed_processes_are_removed(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
-    with store.temp.folder() as living:
+    with store.temp.directory() as living:
         (living / "file").write_bytes(b"")
         dead = store.root / "temp" / "dead"
         (dead / "tree").mkdir(parents=True)
@@ -90,16 +90,16 @@ def test_what_a_killed_process_left_is_removed_and_what_a_living_one_has_is_not(
     assert not living.parent.exists()
 
 
-def test_images_are_kept_by_their_id(store: Store) -> None:
+def test_images_are_stored_by_their_id(store: Store) -> None:
     image = store.images.put(b'{"os":"linux"}')
 
     assert store.images.get(image) == b'{"os":"linux"}'
     assert store.images.get("sha256:" + "0" * 64) is None
     (store.root / "images" / image.removeprefix("sha256:")).write_bytes(b'{"os":"linuz"}')
-    assert store.images.get(image) is None, "a damaged one counts as absent"
+    assert store.images.get(image) is None, "a damaged config counts as missing"
 
 
-def test_facts_by_kind_and_key(store: Store) -> None:
+def test_facts_are_stored_by_kind_and_key(store: Store) -> None:
     assert store.facts.get("layer", "a") is None
     store.facts.put("layer", "a", b"one\ntwo")
     store.facts.put("layer", "a", b"three\n\0four")
@@ -112,7 +112,7 @@ def test_facts_by_kind_and_key(store: Store) -> None:
         store.facts.put("../layers", "a", b"")
 
 
-def test_a_torn_fact_counts_as_absent(store: Store) -> None:
+def test_a_damaged_fact_counts_as_missing(store: Store) -> None:
     store.facts.put("layer", "a", b"value")
     (path,) = (store.root / "facts" / "layer").iterdir()
     whole = path.read_bytes()

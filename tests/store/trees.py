@@ -6,8 +6,8 @@ import os
 import stat
 from pathlib import Path
 
-from repro_env.image import layer
-from repro_env.image.entry import Entry, Member
+from repro_env.oci import layer
+from repro_env.oci.entry import Entry, Member
 
 BIG = bytes(range(256)) * 5000
 
@@ -16,7 +16,7 @@ def member(path: str, data: bytes = b"", *, executable: bool = False) -> Member:
     return Entry(path, "file", executable, len(data)), ([data] if data else [])
 
 
-def folder(path: str) -> Member:
+def directory(path: str) -> Member:
     return Entry(path, "dir"), ()
 
 
@@ -29,16 +29,16 @@ def gone(path: str) -> Member:
 
 
 def small() -> list[Member]:
-    """One of everything, in the order of a layer."""
+    """Return one member of each kind, in the order of a layer."""
     return [
-        folder("opt"),
-        folder("opt/env"),
+        directory("opt"),
+        directory("opt/env"),
         member("opt/env.txt", b"sorts between"),
         member("opt/env/big", BIG),
-        folder("opt/env/bin"),
+        directory("opt/env/bin"),
         member("opt/env/bin/tool", b"#!/bin/sh\n", executable=True),
         link("opt/env/dangling", "../../../../nowhere"),
-        folder("opt/env/empty"),
+        directory("opt/env/empty"),
         member("opt/env/empty.txt"),
         member("opt/env/\N{GREEK SMALL LETTER PI}", b"3.14"),
     ]
@@ -49,10 +49,10 @@ def diff_id(members: list[Member]) -> str:
 
 
 def shown(root: Path) -> dict[str, tuple[str, int, int, str]]:
-    """Path -> (kind, mode, mtime, content or target)."""
+    """Return path -> (kind, mode, mtime, content or target)."""
     found = {}
-    for top, folders, names in os.walk(root):
-        for name in [".", *folders, *names]:
+    for top, directories, names in os.walk(root):
+        for name in [".", *directories, *names]:
             path = Path(top, name)
             facts = path.lstat()
             text = str(path.readlink()) if path.is_symlink() else path.read_bytes().hex() if stat.S_ISREG(facts.st_mode) else ""

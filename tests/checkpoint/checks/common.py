@@ -1,4 +1,4 @@
-"""What checks have in common."""
+"""Helpers of the checks."""
 
 # ruff: noqa: PT017
 
@@ -15,17 +15,19 @@ from torch import nn
 from repro_env.checkpoint import CheckpointError, values
 
 
-def fails(work: Callable[[], object], *said: str) -> None:
+def fails(work: Callable[[], object], *words: str) -> None:
+    """Check that `work` raises a `CheckpointError` whose text contains the words."""
     try:
         work()
     except CheckpointError as error:
-        for word in said:
+        for word in words:
             assert word in str(error), str(error)
     else:
-        raise AssertionError(f"no error that says {said}")
+        raise AssertionError(f"no CheckpointError with {words}")
 
 
 def same(one: Any, other: Any) -> bool:
+    """Whether two values have the same types and the same content."""
     if type(one) is not type(other):
         return False
     if isinstance(one, torch.Tensor):
@@ -39,11 +41,12 @@ def same(one: Any, other: Any) -> bool:
     return bool(one == other)
 
 
-def through(value: Any) -> Any:
-    box = io.BytesIO()
-    torch.save(values.encode(value, "it"), box)
-    box.seek(0)
-    return values.decode(torch.load(box, weights_only=True))
+def round_trip(value: Any) -> Any:
+    """Encode, save, load and decode a value."""
+    buffer = io.BytesIO()
+    torch.save(values.encode(value, "it"), buffer)
+    buffer.seek(0)
+    return values.decode(torch.load(buffer, weights_only=True))
 
 
 def tiny() -> tuple[nn.Module, Any]:

@@ -1,4 +1,4 @@
-"""Trainings, loaders and loops that a checkpoint does not fit."""
+"""Trainings, loaders and loops that do not match a checkpoint."""
 
 from __future__ import annotations
 
@@ -18,34 +18,37 @@ from tests.checkpoint.checks.common import fails, tiny
 from tests.checkpoint.operations import in_child
 
 
-def another_training_is_refused(folder: Path) -> None:
+def a_different_training_is_refused(folder: Path) -> None:
     model, optimizer = tiny()
     training = Checkpoint(folder / "c", model=model, optimizer=optimizer, signals=False)
     path = Path(training.save())
-    fails(Checkpoint(folder / "c", model=nn.Linear(4, 2), optimizer=optimizer, signals=False).resume, "does not fit model")
-    fails(Checkpoint(folder / "c", model=model, other=optimizer, signals=False).resume, "holds no part 'other'")
-    fails(Checkpoint(folder / "c", model=optimizer, signals=False).resume, "of another kind")
+    fails(
+        Checkpoint(folder / "c", model=nn.Linear(4, 2), optimizer=optimizer, signals=False).resume,
+        "the state of model in this checkpoint does not fit",
+    )
+    fails(Checkpoint(folder / "c", model=model, other=optimizer, signals=False).resume, "has no part 'other'")
+    fails(Checkpoint(folder / "c", model=optimizer, signals=False).resume, "model is not a module, but was a module")
     fails(lambda: Checkpoint(folder / "c", model=3), "model", "no state")
-    fails(lambda: Checkpoint(folder / "c", best="loss"), "which end")
+    fails(lambda: Checkpoint(folder / "c", best="loss"), "NAME:min")
     facts = json.loads((path / "manifest.json").read_text())
-    for change, said in (({"world": {"size": 2}}, "by 2 processes"), ({"schema": "repro-env/checkpoint/9"}, "checkpoint/9")):
-        again = folder / f"again-{said[:3]}"
-        again.mkdir()
+    for change, text in (({"world": {"size": 2}}, "with 2 ranks"), ({"schema": "repro-env/checkpoint/9"}, "checkpoint/9")):
+        copy = folder / f"copy-{text[-1]}"
+        copy.mkdir()
         for name in facts["files"]:
-            (again / name).write_bytes((path / name).read_bytes())
-        manifest.write(str(again), facts | change)
-        fails(lambda again=again: Checkpoint(folder / "x", model=model, signals=False).resume(again), said)  # type: ignore[misc]
+            (copy / name).write_bytes((path / name).read_bytes())
+        manifest.write(str(copy), facts | change)
+        fails(lambda copy=copy: Checkpoint(folder / "x", model=model, signals=False).resume(copy), text)  # type: ignore[misc]
 
 
-def other_data_and_splits_are_refused(folder: Path) -> None:
+def different_data_and_splits_are_refused(folder: Path) -> None:
     """Data at a new path, and additional data, are accepted."""
     model, _ = tiny()
 
-    def training(run: dict[str, str] | None, **more: Any) -> Checkpoint:
+    def training(run: dict[str, str] | None, **options: Any) -> Checkpoint:
         os.environ.pop("REPRO_ENV_RUN", None)
         if run is not None:
             os.environ.update({"REPRO_ENV_RUN": "run-1", "REPRO_ENV_DATA": json.dumps(run)})
-        return Checkpoint(folder / "c", model=model, signals=False, **more)
+        return Checkpoint(folder / "c", model=model, signals=False, **options)
 
     try:
         training({"/data": "sha256:aa"}, splits={"train": [1, 2]}, data={"labels": "v1"}).save()
@@ -57,18 +60,18 @@ def other_data_and_splits_are_refused(folder: Path) -> None:
         fails(training({"/data": "sha256:aa"}, splits={"train": [2, 1]}).resume, "splits train changed since")
         fails(training({"/data": "sha256:aa"}, data={"labels": "v2"}).resume, "data labels changed since")
         os.environ.pop("REPRO_ENV_DATA")
-        assert training(None).resume(), "outside of a run, data are not compared"
+        assert training(None).resume(), "data are compared only in a run"
     finally:
         for name in ("REPRO_ENV_RUN", "REPRO_ENV_DATA"):
             os.environ.pop(name, None)
 
 
-def another_loader_is_refused(folder: Path) -> None:
+def a_different_loader_is_refused(folder: Path) -> None:
     data = TensorDataset(torch.arange(12.0))
     model, optimizer = tiny()
 
-    def one(loader: Any, **more: Any) -> None:
-        training = Checkpoint(folder / "c", model=model, optimizer=optimizer, every=2, signals=False, **more)
+    def train(loader: Any, **options: Any) -> None:
+        training = Checkpoint(folder / "c", model=model, optimizer=optimizer, every=2, signals=False, **options)
         with training:
             for _ in training.epochs(1):
                 for _batch in training.batches(loader):
@@ -76,29 +79,29 @@ def another_loader_is_refused(folder: Path) -> None:
                     if training.steps == 3:
                         return
 
-    one(DataLoader(data, batch_size=2))
-    fails(lambda: one(DataLoader(data, batch_size=3)), "batch_size is 3 and was 2")
-    fails(lambda: one(DataLoader(data, batch_size=2, num_workers=1)), "workers is 1 and was 0")
-    fails(lambda: one(DataLoader(data, batch_size=2, shuffle=True)), "sampler")
-    fails(lambda: one(checkpoint.loader(data, batch_size=2)), "kind is 'keyed'")
-    fails(lambda: one(DataLoader(data, batch_size=2, num_workers=1, persistent_workers=True)), "persistent")
+    train(DataLoader(data, batch_size=2))
+    fails(lambda: train(DataLoader(data, batch_size=3)), "batch_size is 3 but was 2")
+    fails(lambda: train(DataLoader(data, batch_size=2, num_workers=1)), "workers is 1 but was 0")
+    fails(lambda: train(DataLoader(data, batch_size=2, shuffle=True)), "sampler")
+    fails(lambda: train(checkpoint.loader(data, batch_size=2)), "kind is 'keyed'")
+    fails(lambda: train(DataLoader(data, batch_size=2, num_workers=1, persistent_workers=True)), "persistent")
     fails(lambda: next(Checkpoint(folder / "new", signals=False).batches(iter([1, 2]))), "only once")
 
 
-def a_loop_that_would_not_be_exact_is_an_error(folder: Path) -> None:
+def a_loop_that_cannot_resume_exactly_is_refused(folder: Path) -> None:
     model, _ = tiny()
     training = Checkpoint(folder / "c", model=model, signals=False)
     loader = [1, 2, 3]
     epochs = training.epochs(2)
     next(epochs)
     for _ in training.batches(loader):
-        fails(lambda: next(training.batches(loader)), "called before")
-    fails(training.save, "not over", "metrics")
-    fails(lambda: next(training.batches(loader)), "called before")
+        fails(lambda: next(training.batches(loader)), "already called in this epoch")
+    fails(training.save, "between the last batch and the end of the epoch", "metrics")
+    fails(lambda: next(training.batches(loader)), "already called in this epoch")
 
 
-def what_is_sharded_is_refused(folder: Path) -> None:
-    """FSDP in both of its forms, and ZeRO, on a real group of one; also a model that is sharded after the beginning."""
+def sharded_parts_are_refused(folder: Path) -> None:
+    """Both versions of FSDP, and ZeRO, in a process group with one rank; also a model that is sharded later."""
 
     def work() -> str:
         import torch.distributed as dist
@@ -121,17 +124,17 @@ def what_is_sharded_is_refused(folder: Path) -> None:
     assert in_child(work) == (0, "refused")
 
 
-def a_part_that_is_left_behind_is_told(folder: Path) -> None:
+def a_part_that_is_not_restored_is_reported(folder: Path) -> None:
     model, optimizer = tiny()
     Checkpoint(folder / "c", model=model, optimizer=optimizer, signals=False).save()
-    with warnings.catch_warnings(record=True) as said:
+    with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         Checkpoint(folder / "c", model=model, signals=False).resume()
-    assert ["optimizer" in str(one.message) for one in said] == [True]
+    assert ["optimizer" in str(warning.message) for warning in caught] == [True]
 
 
-def one_of_another_version_is_not_passed_over(folder: Path) -> None:
-    """An older one lies beside it: going on from there would throw away what was done since."""
+def a_checkpoint_of_another_version_is_not_skipped(folder: Path) -> None:
+    """Resuming from the older checkpoint would lose the steps since then."""
     model, _ = tiny()
     training = Checkpoint(folder / "c", model=model, signals=False)
     training.save()
@@ -143,14 +146,14 @@ def one_of_another_version_is_not_passed_over(folder: Path) -> None:
     fails(Checkpoint(folder / "c", model=model, signals=False).resume, "checkpoint/9", "the version of repro-env that wrote it")
 
 
-def what_cannot_be_meant_is_told_at_the_beginning(folder: Path) -> None:
+def invalid_arguments_are_refused_at_once(folder: Path) -> None:
     model, _ = tiny()
-    for wrong, said in (
+    for options, text in (
         ({"every": 0}, "every=0"),
         ({"every": 0.5}, "every=0.5"),
         ({"keep": 0}, "keep=0"),
-        ({"recipe": object()}, "recipe: cannot be written as JSON"),
-        ({"data": {"train": float("nan")}}, "data: cannot be written as JSON"),
+        ({"recipe": object()}, "recipe: this argument cannot be written as JSON"),
+        ({"data": {"train": float("nan")}}, "data: this argument cannot be written as JSON"),
         (
             {"splits": {"train": range(9), "val": [9], "test": torch.tensor([10, 3, 7])}},
             "'train' and 'test' overlap: both hold 3, 7 (",
@@ -159,9 +162,9 @@ def what_cannot_be_meant_is_told_at_the_beginning(folder: Path) -> None:
         ({"scheduler": None}, "scheduler: a NoneType has no state"),
         ({"weights": model.state_dict()}, "weights: a OrderedDict has no state"),
     ):
-        fails(lambda wrong=wrong: Checkpoint(folder / "c", model=model, signals=False, **wrong), said)  # type: ignore[misc]
+        fails(lambda options=options: Checkpoint(folder / "c", model=model, signals=False, **options), text)  # type: ignore[misc]
     training = Checkpoint(folder / "c", model=model, signals=False)
     for metric in ("low", None, torch.ones(2), [1]):
-        fails(lambda metric=metric: training.step(loss=metric), "the metric loss", "is no number")  # type: ignore[misc]
+        fails(lambda metric=metric: training.step(loss=metric), "metric loss", "must be a single number")  # type: ignore[misc]
     training.save()
     fails(lambda: checkpoint.load(folder / "c", best="loss:min", model=model), "loss:min", "metrics(")

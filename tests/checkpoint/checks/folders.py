@@ -1,8 +1,7 @@
-"""Folders of checkpoints: damaged, empty, full, of two writers; which ones stay."""
+"""Directories of checkpoints: damaged, empty, full, with two writers, and which checkpoints are kept."""
 
 from __future__ import annotations
 
-import io
 import json
 import os
 import random
@@ -19,33 +18,32 @@ import torch
 from repro_env import checkpoint
 from repro_env.checkpoint import Checkpoint, CheckpointError, CheckpointWarning, files, manifest
 from tests.checkpoint.checks.common import fails, step_on, tiny
-from tests.checkpoint.checks.strangers import replace
 from tests.checkpoint.operations import in_child
 
 
-def a_flipped_byte_anywhere_is_found(folder: Path) -> None:
+def any_changed_byte_is_detected(folder: Path) -> None:
     model, optimizer = tiny()
     training = Checkpoint(folder / "c", model=model, optimizer=optimizer, signals=False)
     training.steps = 1
-    good = training.save()
+    first = training.save()
     step_on(model, optimizer)
     training.steps = 2
-    bad = Path(training.save())
+    last = Path(training.save())
     other = training
     chance = random.Random(1)
-    for path in sorted(bad.iterdir()):
-        whole = path.read_bytes()
-        for at in sorted({0, len(whole) - 1, *(chance.randrange(len(whole)) for _ in range(6))}):
-            path.write_bytes(whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :])
+    for path in sorted(last.iterdir()):
+        content = path.read_bytes()
+        for offset in sorted({0, len(content) - 1, *(chance.randrange(len(content)) for _ in range(6))}):
+            path.write_bytes(content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :])
             other = Checkpoint(folder / "c", model=tiny()[0], optimizer=tiny()[1], signals=False)
-            with warnings.catch_warnings(record=True) as said:
+            with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 assert other.resume()
-            if path.name == "SHA256SUMS" and not said:
-                continue  # of another line: each file's sha256 is in the manifest as well
-            assert other.steps == 1, (path.name, at)
-            assert any(issubclass(one.category, CheckpointWarning) for one in said)
-        path.write_bytes(whole)
+            if path.name == "SHA256SUMS" and not caught:
+                continue  # the line of another file, whose sha256 is also in the manifest
+            assert other.steps == 1, (path.name, offset)
+            assert any(issubclass(warning.category, CheckpointWarning) for warning in caught)
+        path.write_bytes(content)
         path.rename(path.with_suffix(".gone"))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -54,27 +52,27 @@ def a_flipped_byte_anywhere_is_found(folder: Path) -> None:
         path.with_suffix(".gone").rename(path)
     other.resume()
     assert other.steps == 2
-    done = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=good, check=False)
+    done = subprocess.run(["sha256sum", "-c", "--quiet", "SHA256SUMS"], cwd=first, check=False)
     assert done.returncode == 0
-    for path in (Path(good) / "manifest.json", bad / "manifest.json"):
+    for path in (Path(first) / "manifest.json", last / "manifest.json"):
         path.unlink()
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        fails(other.resume, "none of 2 checkpoints is whole")
+        fails(other.resume, "all 2 checkpoints are damaged")
 
 
-def nothing_there_is_a_beginning(folder: Path) -> None:
+def training_starts_without_a_checkpoint(folder: Path) -> None:
     model, _ = tiny()
     assert not Checkpoint(folder / "none", model=model, signals=False).resume()
-    fails(lambda: checkpoint.load(folder / "none", model=model), "no such checkpoint")
+    fails(lambda: checkpoint.load(folder / "none", model=model), "this path does not contain a checkpoint")
 
 
-def the_last_and_the_best_stay(folder: Path) -> None:
+def the_last_and_the_best_checkpoint_are_kept(folder: Path) -> None:
     model, _ = tiny()
     training = Checkpoint(folder / "c", model=model, keep=2, best="loss:min", every=1, signals=False)
     for loss in (5.0, 1.0, float("nan"), 4.0, 3.0):
         training.step(loss=loss)
-    assert [one.step for one in files.listed(training.folder)] == [5, 4, 2]
+    assert [saved.step for saved in files.listed(training.folder)] == [5, 4, 2]
     found = checkpoint.load(training.folder, best="loss:min", model=model)
     assert found["step"] == 2
     assert checkpoint.load(training.folder, model=model)["step"] == 5
@@ -85,7 +83,7 @@ def the_last_and_the_best_stay(folder: Path) -> None:
     assert len(files.listed(every.folder)) == 4
 
 
-def two_cannot_write(folder: Path) -> None:
+def two_processes_cannot_write_at_once(folder: Path) -> None:
     model, _ = tiny()
     first = Checkpoint(folder / "c", model=model, signals=False)
     first.save()
@@ -102,11 +100,11 @@ def two_cannot_write(folder: Path) -> None:
     first.close()
 
 
-def no_room_leaves_what_was_there(folder: Path) -> None:
+def a_full_disk_keeps_previous_checkpoints(folder: Path) -> None:
     model, _ = tiny()
     training = Checkpoint(folder / "c", model=model, signals=False)
     training.save()
-    plain = os.write
+    original = os.write
 
     def full(fd: int, data: Any) -> int:
         raise OSError(28, "No space left on device")
@@ -115,12 +113,12 @@ def no_room_leaves_what_was_there(folder: Path) -> None:
     try:
         fails(training.save, "cannot be written", "No space left")
     finally:
-        os.write = plain
+        os.write = original
     assert [path.name for path in sorted((folder / "c").iterdir())] == [".lock", "000001-step-0"]
     training.save()
 
 
-def the_manifest_says_where_it_came_from(folder: Path) -> None:
+def the_manifest_describes_the_origin(folder: Path) -> None:
     model, _ = tiny()
     notes = folder / "notes"
     run = {"REPRO_ENV_RUN": "run-1", "REPRO_ENV_NOTES": str(notes), "REPRO_ENV_SEED": "7", "REPRO_ENV_IMAGE": "sha256:aa"}
@@ -153,8 +151,8 @@ def the_manifest_says_where_it_came_from(folder: Path) -> None:
     assert json.loads(notes.read_text()) == {"resumed": parent}
 
 
-def a_limit_in_the_middle_of_any_file_leaves_what_was_there(folder: Path) -> None:
-    """A real one, of the size of files: torch's own writer meets it as well. It has to be told like any other."""
+def a_file_size_limit_keeps_previous_checkpoints(folder: Path) -> None:
+    """The kernel enforces the limit, so that torch's own writer fails as well."""
 
     def work() -> str:
         model = torch.nn.Linear(300, 300)
@@ -166,30 +164,37 @@ def a_limit_in_the_middle_of_any_file_leaves_what_was_there(folder: Path) -> Non
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         for limit in (200, 100_000, 361_500):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
-            fails(training.save, "cannot be written", "stay good")
+            fails(training.save, "cannot be written", "previous checkpoints are intact")
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
         return " ".join(path.name for path in sorted((folder / "c").iterdir()))
 
     assert in_child(work) == (0, ".lock 000001-step-0")
 
 
-def a_folder_that_cannot_be_written_is_told_before_the_training(folder: Path) -> None:
+def an_unusable_directory_is_reported_before_the_training(folder: Path) -> None:
     (folder / "file").write_text("")
     model, _ = tiny()
-    for path, said in ((folder / "file", "cannot be read"), (folder / "file" / "c", "cannot be read")):
-        fails(lambda path=path: next(Checkpoint(path, model=model, signals=False).epochs(1)), str(path), said, "give the folder")  # type: ignore[misc]
+    for path in (folder / "file", folder / "file" / "c"):
+        fails(
+            lambda path=path: next(Checkpoint(path, model=model, signals=False).epochs(1)),  # type: ignore[misc]
+            str(path),
+            "cannot be read",
+            "give the directory",
+        )
     (folder / "link").symlink_to("/proc/nothing")
-    fails(lambda: next(Checkpoint(folder / "link", model=model, signals=False).epochs(1)), "cannot be written", "another folder")
+    fails(
+        lambda: next(Checkpoint(folder / "link", model=model, signals=False).epochs(1)), "cannot be written", "another directory"
+    )
 
 
-def a_rename_that_was_done_and_not_answered_counts(folder: Path) -> None:
-    """As NFS has it; and one that was not done is told."""
+def a_rename_that_succeeded_without_an_answer_counts(folder: Path) -> None:
+    """NFS may lose the answer to a rename. A rename that failed is an error."""
     model, _ = tiny()
     training = Checkpoint(folder / "c", model=model, signals=False)
-    plain: Any = os.rename
+    original: Any = os.rename
 
     def unanswered(old: Any, new: Any, **_: Any) -> None:
-        plain(old, new)
+        original(old, new)
         raise FileNotFoundError(2, "No such file or directory")
 
     def failing(old: Any, new: Any, **_: Any) -> None:
@@ -201,14 +206,14 @@ def a_rename_that_was_done_and_not_answered_counts(folder: Path) -> None:
         os.rename = failing  # type: ignore[assignment]
         fails(training.save, "Input/output error")
     finally:
-        os.rename = plain
+        os.rename = original
     manifest.check(manifest.read(first))
     assert [path.name for path in sorted((folder / "c").iterdir())] == [".lock", "000001-step-0"]
 
 
-def a_folder_that_moved_and_a_clock_that_went_back_do_no_harm(folder: Path) -> None:
+def a_moved_directory_and_a_clock_set_back_are_supported(folder: Path) -> None:
     model, _ = tiny()
-    plain, now = time.monotonic, time.monotonic()
+    original, now = time.monotonic, time.monotonic()
     with Checkpoint(folder / "c", model=model, seconds=10, signals=False) as training:
         training.step()
         time.monotonic = lambda: now - 1e6
@@ -216,20 +221,9 @@ def a_folder_that_moved_and_a_clock_that_went_back_do_no_harm(folder: Path) -> N
             training.step()
             training.save()
         finally:
-            time.monotonic = plain
+            time.monotonic = original
     (folder / "c").rename(folder / "d")
     other = Checkpoint(folder / "d", model=model, signals=False)
     assert other.resume()
     assert other.steps == 2
     assert Path(other.save()).name == "000002-step-2"
-
-
-def one_from_before_gradients_and_buckets_were_kept_is_gone_on_from(folder: Path) -> None:
-    model, optimizer = tiny()
-    path = Path(Checkpoint(folder / "c", model=model, optimizer=optimizer, signals=False).save())
-    state, box = torch.load(path / "rank-0.pt", weights_only=True), io.BytesIO()
-    torch.save({name: state[name] for name in ("rng", "loader", "buffers")}, box)
-    replace(path, "rank-0.pt", box.getvalue())
-    step_on(model, optimizer)
-    assert Checkpoint(folder / "c", model=model, optimizer=optimizer, signals=False).resume()
-    assert model.weight.grad is None

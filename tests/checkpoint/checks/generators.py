@@ -11,7 +11,7 @@ import torch
 from repro_env.checkpoint import Checkpoint
 
 
-def generators_of_ones_own_come_back(folder: Path) -> None:
+def generators_of_the_script_are_restored(folder: Path) -> None:
     own = {
         "python": random.Random(1),
         "numpy": np.random.default_rng(1),
@@ -33,8 +33,8 @@ def generators_of_ones_own_come_back(folder: Path) -> None:
     training = Checkpoint(folder / "c", signals=False, **own)
     training.save()
     first = draw()
-    again = Checkpoint(folder / "c", signals=False, **own)
-    again.resume()
+    second = Checkpoint(folder / "c", signals=False, **own)
+    second.resume()
     assert draw() == first
-    assert again.resume()
-    assert draw() == first, "a second resume gives something else"
+    assert second.resume()
+    assert draw() == first, "a repeated resume restores a different state"

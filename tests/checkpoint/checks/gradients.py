@@ -1,4 +1,4 @@
-"""Gradients of an accumulation that a checkpoint falls into."""
+"""Gradients of an accumulation at the time of a checkpoint."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from repro_env.checkpoint.gradients import Gradients
 from tests.checkpoint.checks.common import fails, step_on, tiny
 
 
-def an_accumulation_goes_on_in_its_middle(folder: Path) -> None:
-    """Ended after each number of micro-batches; three make a step."""
+def an_accumulation_resumes_after_any_micro_batch(folder: Path) -> None:
+    """Stopped after each number of micro-batches; there are three in a step."""
 
     def train(name: str, until: int) -> list[Any]:
         torch.manual_seed(1)
@@ -31,48 +31,52 @@ def an_accumulation_goes_on_in_its_middle(folder: Path) -> None:
                 training.step()
         return [value.tolist() for value in model.state_dict().values()]
 
-    whole = train("whole", 9)
-    for cut in range(1, 9):
-        train(str(cut), cut)
-        assert train(str(cut), 9) == whole, cut
+    expected = train("complete", 9)
+    for steps in range(1, 9):
+        train(str(steps), steps)
+        assert train(str(steps), 9) == expected, steps
 
 
-def used_gradients_are_not_kept(_: Path) -> None:
+def used_gradients_are_not_saved(_: Path) -> None:
     model, optimizer = tiny()
-    kept = Gradients({"model": model, "optimizer": optimizer})
-    assert not kept.waiting()
+    gradients = Gradients({"model": model, "optimizer": optimizer})
+    assert not gradients.unused()
     model(torch.randn(4, 3)).sum().backward()
-    assert sorted(kept.waiting()) == ["model.bias", "model.weight"]
+    assert sorted(gradients.unused()) == ["model.bias", "model.weight"]
     optimizer.step()
-    assert not kept.waiting()
-    model(torch.randn(4, 3)).sum().backward()  # on top of what was used
-    assert len(kept.waiting()) == 2
+    assert not gradients.unused()
+    model(torch.randn(4, 3)).sum().backward()  # added to the used gradient
+    assert len(gradients.unused()) == 2
     optimizer.zero_grad()
-    model(torch.randn(4, 3)).sum().backward()  # a new tensor, maybe where the old one was
-    assert len(kept.waiting()) == 2
+    model(torch.randn(4, 3)).sum().backward()  # a new tensor, possibly at the same address
+    assert len(gradients.unused()) == 2
     step_on(model, optimizer)
-    assert not kept.waiting()
+    assert not gradients.unused()
 
 
-def gradients_without_a_known_optimizer_are_kept(folder: Path) -> None:
-    """By hand, or by an optimizer that is no part: nothing says that they were used."""
+def gradients_without_an_optimizer_are_saved(folder: Path) -> None:
+    """If the optimizer is not a part, it is unknown whether its gradients were used."""
     model, optimizer = tiny()
-    alone = Gradients({"model": model})
+    gradients = Gradients({"model": model})
     step_on(model, optimizer)
-    assert len(alone.waiting()) == 2
-    loose = torch.nn.Parameter(torch.ones(2))
-    training = Checkpoint(folder / "c", optimizer=torch.optim.SGD([loose], 0.1), signals=False)
-    loose.sum().backward()
+    assert len(gradients.unused()) == 2
+    parameter = torch.nn.Parameter(torch.ones(2))
+    training = Checkpoint(folder / "c", optimizer=torch.optim.SGD([parameter], 0.1), signals=False)
+    parameter.sum().backward()
     training.save()
-    loose.grad = None
+    parameter.grad = None
     training.resume()
-    assert loose.grad.tolist() == [1, 1]
-    other = Checkpoint(folder / "c", optimizer=torch.optim.SGD([loose], 0.1), signals=False)
-    fails(lambda: other._gradients.put_back({"model.weight": torch.ones(2)}), "model.weight", "no such parameter")
+    assert parameter.grad.tolist() == [1, 1]
+    other = Checkpoint(folder / "c", optimizer=torch.optim.SGD([parameter], 0.1), signals=False)
+    fails(
+        lambda: other._gradients.restore({"model.weight": torch.ones(2)}),
+        "gradient of model.weight",
+        "not a parameter of the model",
+    )
 
 
-def an_accumulation_of_accelerate_goes_on_in_its_middle(folder: Path) -> None:
-    """Its own count of micro-batches says when the optimizer steps, and its optimizer steps only then."""
+def an_accumulation_of_accelerate_resumes_after_any_micro_batch(folder: Path) -> None:
+    """accelerate counts the micro-batches itself, and its optimizer steps only after the last micro-batch."""
     from accelerate import Accelerator
 
     def train(name: str, until: int) -> list[Any]:
@@ -91,7 +95,7 @@ def an_accumulation_of_accelerate_goes_on_in_its_middle(folder: Path) -> None:
                 training.step()
         return [value.tolist() for value in model.state_dict().values()]
 
-    whole = train("whole", 7)
-    for cut in (1, 2, 3, 5):
-        train(str(cut), cut)
-        assert train(str(cut), 7) == whole, cut
+    expected = train("complete", 7)
+    for steps in (1, 2, 3, 5):
+        train(str(steps), steps)
+        assert train(str(steps), 7) == expected, steps

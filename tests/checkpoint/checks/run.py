@@ -1,6 +1,7 @@
-"""Runs all checks in one process with torch, NumPy, safetensors and torchdata. Prints JSON: name -> traceback, or null.
+"""Run all checks in one process with torch, NumPy, safetensors and torchdata. Prints JSON: name -> traceback or null.
 
-A check is a function of a file here that takes a folder (an empty one for each), and has no underscore in front.
+A check is a function in this directory whose name does not begin with an underscore, and whose only parameter is an empty
+directory.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ import torch
 
 def main(root: str) -> None:
     torch.set_num_threads(1)
-    found: dict[str, str | None] = {}
+    results: dict[str, str | None] = {}
     for file in sorted(Path(__file__).parent.glob("*.py")):
         module = importlib.import_module(f"tests.checkpoint.checks.{file.stem}")
         for name, check in list(vars(module).items()):
             if not inspect.isfunction(check) or check.__module__ != module.__name__ or name.startswith("_"):
                 continue
-            if [one.annotation for one in inspect.signature(check).parameters.values()] != ["Path"]:
+            if [parameter.annotation for parameter in inspect.signature(check).parameters.values()] != ["Path"]:
                 continue
             with tempfile.TemporaryDirectory(dir=root) as folder:
                 try:
                     check(Path(folder))
-                except Exception:  # noqa: BLE001 - each check is told apart
-                    found[name] = traceback.format_exc()
+                except Exception:  # noqa: BLE001 - the other checks must run as well
+                    results[name] = traceback.format_exc()
                 else:
-                    found[name] = None
-    print(json.dumps(found))
+                    results[name] = None
+    print(json.dumps(results))
 
 
 if __name__ == "__main__":

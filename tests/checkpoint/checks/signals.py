@@ -1,4 +1,4 @@
-"""TERM and USR1."""
+"""SIGTERM and SIGUSR1."""
 
 # ruff: noqa: PT017, BLE001
 
@@ -10,7 +10,6 @@ import threading
 import traceback
 import warnings
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch.utils.data import DataLoader, TensorDataset
@@ -19,7 +18,7 @@ from repro_env.checkpoint import Checkpoint, files
 from tests.checkpoint.checks.common import tiny
 
 
-def a_signal_saves_after_the_step_and_ends(folder: Path) -> None:
+def a_signal_saves_after_the_step_and_exits(folder: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGUSR1):
         model, optimizer = tiny()
         training = Checkpoint(folder / str(int(number)), model=model, optimizer=optimizer)
@@ -32,15 +31,15 @@ def a_signal_saves_after_the_step_and_ends(folder: Path) -> None:
         except SystemExit as end:
             assert end.code == 128 + number
         else:
-            raise AssertionError("it went on")
+            raise AssertionError("the process did not exit")
         finally:
             training.close()
-        assert [one.step for one in files.listed(training.folder)] == [4]
+        assert [saved.step for saved in files.listed(training.folder)] == [4]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def a_signal_to_the_whole_group_finds_the_step_done(folder: Path) -> None:
-    """Workers die of it: what was done before is saved nevertheless."""
+def a_signal_to_the_process_group_saves_completed_steps(folder: Path) -> None:
+    """The signal kills the workers, but the completed steps are saved."""
     child = os.fork()
     if not child:
         os.setpgid(0, 0)
@@ -60,12 +59,12 @@ def a_signal_to_the_whole_group_finds_the_step_done(folder: Path) -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGTERM
-    found = files.listed(str(folder / "c"))
-    assert len(found) == 1
-    assert found[0].step in range(3, 10)
+    checkpoints = files.listed(str(folder / "c"))
+    assert len(checkpoints) == 1
+    assert checkpoints[0].step in range(3, 10)
 
 
-def children_do_not_hear_for_us(folder: Path) -> None:
+def child_processes_do_not_handle_the_signals(folder: Path) -> None:
     import multiprocessing
     import time
 
@@ -76,23 +75,23 @@ def children_do_not_hear_for_us(folder: Path) -> None:
     assert child.pid
     os.kill(child.pid, signal.SIGUSR1)
     time.sleep(0.2)
-    assert child.is_alive(), "USR1 ended a child"
+    assert child.is_alive(), "SIGUSR1 ended the child"
     child.terminate()
     child.join(100)
     assert child.exitcode == -signal.SIGTERM
     training.close()
 
 
-def threads_are_told_that_signals_are_not_heard(folder: Path) -> None:
-    said: list[Any] = []
+def a_checkpoint_in_a_thread_warns_that_signals_are_not_handled(folder: Path) -> None:
+    messages: list[str] = []
 
     def work() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             Checkpoint(folder / "c")
-        said.extend(caught)
+        messages.extend(str(warning.message) for warning in caught)
 
     thread = threading.Thread(target=work)
     thread.start()
     thread.join()
-    assert any("main thread" in str(one.message) for one in said)
+    assert any("main thread" in message for message in messages)

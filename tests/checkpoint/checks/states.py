@@ -1,4 +1,4 @@
-"""Values, weights, and states of parts: written and read again."""
+"""Values, weights and states of parts are saved and loaded."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import torch
 from torch import nn
 
 from repro_env.checkpoint import Checkpoint, CheckpointError, files, values, weights
-from tests.checkpoint.checks.common import fails, same, step_on, through, tiny
+from tests.checkpoint.checks.common import fails, round_trip, same, step_on, tiny
 
 
-def any_state_comes_back_with_its_types(_: Path) -> None:
+def all_supported_types_are_restored(_: Path) -> None:
     value = {
         "none": None,
         "big": 2**200,
@@ -41,30 +41,30 @@ def any_state_comes_back_with_its_types(_: Path) -> None:
         "random": random.getstate(),
         "numpy": np.random.get_state(legacy=False),
     }
-    assert same(value, through(value))
+    assert same(value, round_trip(value))
 
 
-def a_view_does_not_bring_its_storage(_: Path) -> None:
-    box = io.BytesIO()
-    torch.save(values.encode(torch.zeros(1_000_000)[:3], "it"), box)
-    assert len(box.getvalue()) < 10_000
+def a_view_is_saved_without_its_storage(_: Path) -> None:
+    buffer = io.BytesIO()
+    torch.save(values.encode(torch.zeros(1_000_000)[:3], "it"), buffer)
+    assert len(buffer.getvalue()) < 10_000
 
 
-def what_only_pickle_can_store_is_named(_: Path) -> None:
+def an_unsupported_type_is_named(_: Path) -> None:
     fails(lambda: values.encode({"a": [1, Path("x")]}, "extra"), "extra['a'][1]", "Path", "state_dict")
     fails(lambda: values.encode(np.array([object()]), "extra"), "numpy")
 
 
-def the_library_reads_what_we_write_and_we_what_it_writes(folder: Path) -> None:
+def files_are_compatible_with_the_safetensors_library(folder: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     kinds = [getattr(torch, name[6:]) for name in weights._CODES]
-    made = {f"t{index}": (torch.arange(7) % 2).to(kind).reshape(7, 1) for index, kind in enumerate(kinds)}
-    made |= {"scalar": torch.tensor(3), "empty": torch.empty(0, 4), "turned": torch.randn(3, 5).t(), "ü": torch.randn(2)}
-    files.write(str(folder / "ours"), weights.chunks(made, step=5))
+    tensors = {f"t{index}": (torch.arange(7) % 2).to(kind).reshape(7, 1) for index, kind in enumerate(kinds)}
+    tensors |= {"scalar": torch.tensor(3), "empty": torch.empty(0, 4), "turned": torch.randn(3, 5).t(), "ü": torch.randn(2)}
+    files.write(str(folder / "ours"), weights.chunks(tensors, step=5))
     theirs = load_file(folder / "ours")
-    assert set(theirs) == set(made)
-    for name, value in made.items():
+    assert set(theirs) == set(tensors)
+    for name, value in tensors.items():
         assert theirs[name].dtype == value.dtype, name
         assert theirs[name].shape == value.shape, name
         assert (
@@ -72,15 +72,15 @@ def the_library_reads_what_we_write_and_we_what_it_writes(folder: Path) -> None:
             if value.dim()
             else True
         )
-    save_file({name: value.contiguous() for name, value in made.items()}, folder / "theirs")
+    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "theirs")
     back = weights.parse(bytearray((folder / "theirs").read_bytes()), "theirs")
-    assert all(torch.equal(back[name].float(), value.float()) for name, value in made.items())
+    assert all(torch.equal(back[name].float(), value.float()) for name, value in tensors.items())
 
 
-def the_same_weights_are_the_same_bytes(folder: Path) -> None:
+def the_same_weights_result_in_the_same_bytes(folder: Path) -> None:
     model = nn.Linear(5, 5)
-    one, two = ([bytes(part) for part in weights.chunks(model.state_dict(), step=1)] for _ in range(2))
-    assert one == two
+    first, second = ([bytes(part) for part in weights.chunks(model.state_dict(), step=1)] for _ in range(2))
+    assert first == second
 
 
 def tied_weights_are_written_once(folder: Path) -> None:
@@ -93,19 +93,19 @@ def tied_weights_are_written_once(folder: Path) -> None:
     assert torch.equal(other[1].weight, model[0].weight)
 
 
-def a_bad_file_of_weights_is_an_error(_: Path) -> None:
-    good = b"".join(bytes(part) for part in weights.chunks({"a": torch.ones(3)}, step=1))
+def a_damaged_file_of_weights_is_an_error(_: Path) -> None:
+    intact = b"".join(bytes(part) for part in weights.chunks({"a": torch.ones(3)}, step=1))
     chance = random.Random(3)
-    for size in (0, 4, 8, 20, len(good) - 1):
-        fails(lambda size=size: weights.parse(bytearray(good[:size]), "it"), "it")  # type: ignore[misc]
+    for size in (0, 4, 8, 20, len(intact) - 1):
+        fails(lambda size=size: weights.parse(bytearray(intact[:size]), "it"), "it")  # type: ignore[misc]
     for _turn in range(300):
-        data = bytearray(good)
-        data[chance.randrange(0, len(good) - 12)] = chance.randrange(256)
+        data = bytearray(intact)
+        data[chance.randrange(0, len(intact) - 12)] = chance.randrange(256)
         with contextlib.suppress(CheckpointError):
             weights.parse(data, "it")
 
 
-def what_the_format_does_not_know_is_kept_too(folder: Path) -> None:
+def state_without_a_safetensors_type_is_also_saved(folder: Path) -> None:
     class Odd(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -128,7 +128,7 @@ def what_the_format_does_not_know_is_kept_too(folder: Path) -> None:
     assert other.complex.item() == 1 + 2j
 
 
-def gradient_scaler_and_schedulers_come_back(folder: Path) -> None:
+def gradient_scaler_and_schedulers_are_restored(folder: Path) -> None:
     model, optimizer = tiny()
     kinds = torch.optim.lr_scheduler
     schedulers = {
@@ -142,16 +142,16 @@ def gradient_scaler_and_schedulers_come_back(folder: Path) -> None:
     }
     training = Checkpoint(folder / "c", model=model, optimizer=optimizer, signals=False, **schedulers)
     step_on(model, optimizer)
-    for name, one in schedulers.items():
+    for name, scheduler in schedulers.items():
         if name != "scaler":
-            one.step(1.0) if name == "plateau" else one.step()
-    before = {name: one.state_dict() for name, one in training._parts.items() if name != "model"}
-    kept = through(before)
+            scheduler.step(1.0) if name == "plateau" else scheduler.step()
+    before = {name: part.state_dict() for name, part in training._parts.items() if name != "model"}
+    saved = round_trip(before)
     training.save()
     for _ in range(4):
         step_on(model, optimizer)
         schedulers["one"].step()
         schedulers["steps"].step()
     training.resume()
-    after = {name: one.state_dict() for name, one in training._parts.items() if name != "model"}
-    assert same(kept, through(after))
+    after = {name: part.state_dict() for name, part in training._parts.items() if name != "model"}
+    assert same(saved, round_trip(after))

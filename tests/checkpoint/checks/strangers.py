@@ -1,4 +1,4 @@
-"""Checkpoints of strangers: anyone can write files and their sums. Nothing of them runs, and what is wrong is an error."""
+"""Untrusted checkpoints with correct checksums. No code in them is executed, and every invalid value is an error."""
 
 # ruff: noqa: PT017
 
@@ -31,18 +31,18 @@ def _resume(path: Path) -> None:
 
 
 def rewrite(path: Path, change: dict[str, Any]) -> None:
-    """Another manifest, with sums that fit."""
+    """Change the manifest, and write matching checksums."""
     text = json.dumps(json.loads((path / files.MANIFEST).read_text()) | change).encode()
     (path / files.MANIFEST).write_bytes(text)
     (path / files.SUMS).write_text(f"{hashlib.sha256(text).hexdigest()}  {files.MANIFEST}\n")
 
 
 def replace(path: Path, name: str, data: bytes) -> None:
-    """Another file, with sums that fit."""
+    """Replace a file, and write matching checksums."""
     (path / name).write_bytes(data)
-    held = json.loads((path / "manifest.json").read_text())["files"]
-    held[name] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
-    rewrite(path, {"files": held})
+    entries = json.loads((path / "manifest.json").read_text())["files"]
+    entries[name] = {"sha256": hashlib.sha256(data).hexdigest(), "size": len(data)}
+    rewrite(path, {"files": entries})
 
 
 class Evil:
@@ -53,12 +53,12 @@ class Evil:
         return (os.mkdir, (str(self.mark),))
 
 
-def no_code_of_a_pickle_runs(folder: Path) -> None:
-    """In torch's present format, in the one before, as a plain pickle, and in the oldest, a tar."""
+def no_code_in_a_pickle_is_executed(folder: Path) -> None:
+    """In the current format of torch, in its two older formats (the oldest is a tar), and as a plain pickle."""
     mark = folder / "ran"
-    present, before = io.BytesIO(), io.BytesIO()
-    torch.save({"parts": {}, "values": Evil(mark)}, present)
-    torch.save({"parts": {}, "values": Evil(mark)}, before, _use_new_zipfile_serialization=False)
+    current, older = io.BytesIO(), io.BytesIO()
+    torch.save({"parts": {}, "values": Evil(mark)}, current)
+    torch.save({"parts": {}, "values": Evil(mark)}, older, _use_new_zipfile_serialization=False)
     plain = pickle.dumps(Evil(mark))
     oldest = io.BytesIO()
     with tarfile.open(fileobj=oldest, mode="w") as tar:
@@ -68,28 +68,28 @@ def no_code_of_a_pickle_runs(folder: Path) -> None:
             tar.addfile(member, io.BytesIO(plain))
     for name in ("state.pt", "rank-0.pt"):
         path = _saved(folder / name)
-        for data in (present.getvalue(), before.getvalue(), plain, oldest.getvalue()):
+        for data in (current.getvalue(), older.getvalue(), plain, oldest.getvalue()):
             replace(path, name, data)
-            fails(lambda path=path: _resume(path), name, "take another checkpoint")  # type: ignore[misc]
+            fails(lambda path=path: _resume(path), name, "use another checkpoint")  # type: ignore[misc]
             assert not mark.exists()
-    path = _saved(folder / "told")
-    replace(path, "rank-0.pt", present.getvalue())
-    fails(lambda: _resume(path), "posix.mkdir", "none of it was run")
+    path = _saved(folder / "named")
+    replace(path, "rank-0.pt", current.getvalue())
+    fails(lambda: _resume(path), "posix.mkdir", "it was not executed")
 
 
-def bytes_that_lie_are_an_error(_: Path) -> None:
-    one = torch.zeros(1, dtype=torch.uint8)
+def invalid_bytes_are_an_error(_: Path) -> None:
+    byte = torch.zeros(1, dtype=torch.uint8)
     for data in (torch.zeros(3), torch.empty(9, device="meta", dtype=torch.uint8), b"text", None):
         try:
             values.decode({"repro-env": "bytes", "data": data})
         except ValueError:
             continue
         raise AssertionError(data)
-    assert values.decode({"repro-env": "bytes", "data": one.expand(5)}) == bytes(5)
+    assert values.decode({"repro-env": "bytes", "data": byte.expand(5)}) == bytes(5)
 
 
-def a_manifest_that_lies_is_an_error(folder: Path) -> None:
-    lies: list[dict[str, Any]] = [
+def an_invalid_manifest_is_an_error(folder: Path) -> None:
+    invalid: list[dict[str, Any]] = [
         {"step": "3"},
         {"step": True},
         {"batch": "1"},
@@ -106,28 +106,31 @@ def a_manifest_that_lies_is_an_error(folder: Path) -> None:
         {"parts": {"model": "state.pt", "optimizer": "state.pt"}},
         {"parts": {"model": "model.safetensors", "optimizer": "model.safetensors"}},
     ]
-    for number, lie in enumerate(lies):
+    for number, change in enumerate(invalid):
         path = _saved(folder / str(number))
-        rewrite(path, lie)
+        rewrite(path, change)
         fails(lambda path=path: _resume(path), str(path))  # type: ignore[misc]
 
 
-def states_of_another_shape_are_errors(folder: Path) -> None:
-    """Values that load, and are not what is looked for in them."""
+def states_of_the_wrong_type_are_errors(folder: Path) -> None:
+    """The values can be loaded, but have the wrong types."""
     own: dict[str, Any] = {"rng": {}, "loader": None, "buffers": {}, "gradients": {}, "buckets": {}}
-    lies: dict[str, tuple[Any, ...]] = {
+    invalid: dict[str, tuple[Any, ...]] = {
         "state.pt": ([], {"parts": 3}, {"parts": {"optimizer": 3}, "values": {}}, {"parts": {}, "values": {}}),
-        "rank-0.pt": ([], {}, own | {"rng": {"torch": 3}}, own | {"rng": {"python": (1, 2)}}, own | {"gradients": 3}),
+        "rank-0.pt": (
+            *([], {}, own | {"rng": {"torch": 3}}, own | {"rng": {"python": (1, 2)}}, own | {"gradients": 3}),
+            *({key: value for key, value in own.items() if key != missing} for missing in ("gradients", "buckets")),
+        ),
     }
-    for name, states in lies.items():
+    for name, states in invalid.items():
         for number, state in enumerate(states):
-            path, box = _saved(folder / f"{name}{number}"), io.BytesIO()
-            torch.save(state, box)
-            replace(path, name, box.getvalue())
+            path, buffer = _saved(folder / f"{name}{number}"), io.BytesIO()
+            torch.save(state, buffer)
+            replace(path, name, buffer.getvalue())
             fails(lambda path=path: _resume(path))  # type: ignore[misc]
 
 
-def weights_with_any_header_are_an_error_or_tensors(folder: Path) -> None:
+def any_header_of_weights_is_valid_or_an_error(folder: Path) -> None:
     from repro_env.checkpoint import weights
 
     chance = random.Random(5)

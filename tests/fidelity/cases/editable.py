@@ -12,7 +12,7 @@ def plain_folder(at: Ground) -> None:
     at.pip("-e", at.sources("thing"))
 
 
-@case("editable from a git tree with changes")
+@case("editable from a git tree with changes", soak=True)
 def dirty(at: Ground) -> None:
     at.plain()
     root = at.sources("thing")
@@ -134,7 +134,7 @@ def worktree(at: Ground) -> None:
     at.pip("-e", at.root / "other-tree")
 
 
-@case("editable by meson-python, which builds again at import", named="builds the project again", soak=True)
+@case("editable by meson-python, which builds again at import", named="rebuilds the project", soak=True)
 def meson(at: Ground) -> None:
     """The layout that meson-python makes; ninja is a program that only this machine has."""
     at.plain()

@@ -127,7 +127,7 @@ def undecodable(at: Ground) -> None:
     at.write(os.fsdecode(os.fsencode(at.site / "beta" / "data") + b"/caf\xe9.txt"), "latin\n")
 
 
-@case("a socket in the environment", named="is no file, folder or symlink", soak=True)
+@case("a socket in the environment", named="not a file, directory or symlink", soak=True)
 def a_socket(at: Ground) -> None:
     at.plain()
     with socket.socket(socket.AF_UNIX) as one:
@@ -139,7 +139,7 @@ def a_socket(at: Ground) -> None:
             os.chdir(here)
 
 
-@case("a named pipe in site-packages", named="is no file, folder or symlink", soak=True)
+@case("a named pipe in site-packages", named="not a file, directory or symlink", soak=True)
 def a_pipe(at: Ground) -> None:
     at.plain()
     os.mkfifo(at.site / "pipe")
@@ -198,7 +198,7 @@ def stale_bytecode(at: Ground) -> None:
     at.write(at.site / "alpha.py", "VALUE = 'newer'\ndef main(): print(VALUE)\n")
 
 
-@case("unchecked bytecode that says something else than its source", named="without a look at the source", soak=True)
+@case("unchecked bytecode that says something else than its source", named="without checking the source", soak=True)
 def lying_bytecode(at: Ground) -> None:
     """Python runs the bytecode and never looks at the source: the environment does what no source says."""
     at.plain()

@@ -36,7 +36,7 @@ def changed_folder(at: Ground) -> None:
     at.write(root / "thing" / "__init__.py", "VALUE = 'changed since'\n")
 
 
-@case("a local version (+cpu) from find-links")
+@case("a local version (+cpu) from find-links", soak=True)
 def find_links(at: Ground) -> None:
     at.plain()
     at.wheel("accelerated", "2.0+cpu", files={"accelerated.py": b"VALUE = 'cpu'\n"}, folder="links")
@@ -124,7 +124,7 @@ def build_tag(at: Ground) -> None:
     at.pip(at.wheel("built", files={"built.py": b"VALUE = 2\n"}, build="2", folder="links"))
 
 
-@case("a namespace package (PEP 420) shared by two distributions")
+@case("a namespace package (PEP 420) shared by two distributions", soak=True)
 def namespace(at: Ground) -> None:
     at.plain()
     at.pip("names-first", "names-second")

@@ -80,7 +80,7 @@ def pth_kinds(at: Ground) -> None:
     at.write(at.site / ".hidden.pth", f"{at.root / 'hidden'}\n")
 
 
-@odd("a .pth file that puts a finder on sys.meta_path for one module outside", named="own_finder.py names")
+@odd("a .pth file that puts a finder on sys.meta_path for one module outside", named="own_finder.py refers to")
 def pth_finder(at: Ground) -> None:
     at.write(at.root / "mapped-away" / "mapped_one.py", "VALUE = 'through a finder'\n")
     at.write(at.root / "mapped-away" / "neighbour.txt", "text")
@@ -168,7 +168,7 @@ def pkgutil_extended(at: Ground) -> None:
 
 @odd(
     "a package that appends a folder outside to its __path__, and does without when it is not there",
-    named="appends/__init__.py names",
+    named="appends/__init__.py refers to",
 )
 def path_appended(at: Ground) -> None:
     at.write(at.root / "plugins" / "plug.py", "VALUE = 'plugged'\n")
@@ -365,7 +365,7 @@ def odd_modes(at: Ground) -> None:
     at.write(at.prefix / "bin" / "setgid", "#!/bin/sh\necho setgid\n").chmod(0o2755)
 
 
-@odd("a device node in site-packages", named="is no file, folder or symlink")
+@odd("a device node in site-packages", named="not a file, directory or symlink")
 def device(at: Ground) -> None:
     os.mknod(at.site / "null", 0o666 | 0o020000, os.makedev(1, 3))
 

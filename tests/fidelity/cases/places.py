@@ -18,7 +18,7 @@ def pth(at: Ground) -> None:
     at.write(at.site / "shared.pth", f"# a comment\n{at.root / 'shared'}\n{at.root / 'not-there'}\n")
 
 
-@case("a .pth file that puts a folder at a position by code", named="at a position of sys.path", soak=True)
+@case("a .pth file that puts a folder at a position by code", named="at a fixed position of sys.path", soak=True)
 def pth_code(at: Ground) -> None:
     at.plain()
     at.write(at.root / "hooked" / "hooked.py", "VALUE = 'by code'\n")
@@ -192,9 +192,7 @@ def beside_the_code(at: Ground) -> None:
     at.run(at.base, "-m", "venv", "--without-pip", at.project / "other-env")
 
 
-@case(
-    "the source inside the environment's folder, where the capture would be too", named="lies inside the environment", soak=True
-)
+@case("the source inside the environment's folder, where the capture would be too", named="is inside the environment", soak=True)
 def source_inside(at: Ground) -> None:
     at.plain()
     at.project = at.prefix / "src" / "app"

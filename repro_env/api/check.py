@@ -1,0 +1,172 @@
+"""The command `repro-env check`: compare the environment, code and data with the capture. It writes only caches.
+
+It uses the same comparison as `--runner host`. A tool such as pip-sync is not enough: it compares versions only, not
+files, builds, the interpreter or the system.
+"""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from repro_env.compare.environments import code, comparison, sides
+from repro_env.compare.environments import identity as environment
+from repro_env.compare.environments.comparison import Comparison
+from repro_env.compare.environments.difference import Difference, NotCompared, sort_differences
+from repro_env.environment.python import selection as targets
+from repro_env.environment.python.selection import Target
+from repro_env.runs.start import sourcedirectory
+from repro_env.schema.errors import DriftError, LockError, NetworkError
+from repro_env.schema.progress import Tell
+from repro_env.schema.spec import Spec
+from repro_env.store.store import Store
+
+
+class CheckOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user requested. Paths are absolute."""
+
+    environ: Mapping[str, str]
+    environment: bool = True
+    project: bool = True
+    """Compare the source. Data are compared only together with the environment."""
+    python: str | None = None
+    source: Path | None = None
+    data: Mapping[str, Path] = {}
+    """Path of the data in runs -> where the data are now."""
+
+
+class CheckResult(msgspec.Struct, frozen=True, kw_only=True):
+    compared: Comparison
+    environment: str
+    """The Python that was compared; empty if none was."""
+    source: str
+    """The source directory that was compared; empty if none was."""
+
+
+def check(spec: Spec, spec_directory: Path, options: CheckOptions, *, store: Store, tell: Tell) -> CheckResult:
+    """Compare what `options` select with the spec. Raises `DriftError` if there is nothing to compare, and what a capture raises."""
+    is_trusted = sourcedirectory.is_trusted(spec, spec_directory, store)
+    differences: list[Difference] = []
+    missing: list[NotCompared] = []
+    command = ""
+    if options.environment:
+        target = _choose_python(spec, spec_directory, options, is_trusted=is_trusted, tell=tell)
+        command = str(target.path)
+        differences, missing = _compare_environment(spec, spec_directory, target, options, store, tell)
+    source, captured, root = spec.observed.source, code.captured_code(spec), None
+    if options.project and source is not None and captured is not None:
+        chosen = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source)
+        root = chosen.path
+        if options.environment:
+            may_read = is_trusted or root is not None
+            data_differences, missing_data = code.compare_data(spec, options.data, store, root=chosen.root if may_read else None)
+            differences += data_differences
+            missing += missing_data
+        if root is None:
+            missing.append(NotCompared(what="source", why=f"{chosen.why}; name the directory of the code with --source"))
+        else:
+            differences += code.compare(captured, code.live_code(source, root, spec_directory, store))
+    if options.project and not options.environment and captured is None:
+        raise DriftError("this spec has no source", where=str(spec_directory), hint="capture again with --source DIR")
+    return CheckResult(
+        compared=Comparison(sort_differences(differences), tuple(missing)),
+        environment=command,
+        source="" if root is None else str(root),
+    )
+
+
+def _choose_python(spec: Spec, spec_directory: Path, options: CheckOptions, *, is_trusted: bool, tell: Tell) -> Target:
+    """Choose the Python to inspect: the one of `--python`, else the captured one if it exists and the spec is trusted.
+
+    A spec from another user may name any program, so its Python is not started. Then the Python of the active environment
+    ($VIRTUAL_ENV, $CONDA_PREFIX) is used. A Python that was only found on this machine is not started; the error names it.
+    """
+    command, source = spec.identity.command, (options.source or spec_directory.parent).resolve()
+    if options.python is None and is_trusted and os.path.lexists(command):
+        target = targets.captured(command, options.environ, source)
+        for note in target.notes:
+            tell(f"note: {note}")
+        return target
+    chosen = targets.choose(options.python, options.environ, source)
+    if chosen.explicit:
+        return chosen
+    raise DriftError(
+        "the captured environment is not on this machine"
+        if is_trusted
+        else "this spec was not captured here, so its Python is not started",
+        where=command,
+        hint=f"name the environment (--python {shlex.quote(str(chosen.path))}), or check the code alone with --project",
+    )
+
+
+def _compare_environment(
+    spec: Spec, spec_directory: Path, target: Target, options: CheckOptions, store: Store, tell: Tell
+) -> tuple[list[Difference], list[NotCompared]]:
+    """Compare the variables, and the files of the environment as they are with the captured variables."""
+    captured = sides.spec_side(spec, spec_directory, "the capture", store)
+    differences = _compare_variables(spec, options.environ)
+    source = spec.observed.source
+    # `--python` names the environment of the code next to the spec; the captured Python belongs to the captured directory.
+    directory = options.source or (
+        spec_directory if source is None else sourcedirectory.default_directory(source, spec_directory)
+    )
+    try:
+        live = sides.live_side(
+            target,
+            with_captured_variables(spec, options.environ),
+            workspace=Path(source.path) if source is not None and options.python is None else directory,
+            programs=spec.observed.programs,
+            store=store,
+            tell=tell,
+            base=spec.hints.base,
+            added=spec.observed.variables.added,
+        )
+    except (NetworkError, LockError) as error:
+        # New packages need an answer of the index to be identified. Names and versions can be compared without it.
+        why = f"new packages could not be identified: {error}"
+        missing = [NotCompared(what="files of the environment", why=why)]
+        return [*differences, *_compare_versions(spec, target, options.environ)], missing
+    return [*differences, *comparison.environments(captured, live, store).differences], []
+
+
+def with_captured_variables(spec: Spec, environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the caller's variables; variables that can change results have their captured values instead."""
+    from repro_env.environment.machine import variables
+
+    replayed = {variable.name for variable in variables.sort(environ, spec.observed.variables.added).replayed}
+    own = {name: value for name, value in environ.items() if name not in replayed and name != "PYTHONPATH"}
+    paths = ("PATH", "VIRTUAL_ENV", "PYTHONUSERBASE")
+    return own | {variable.name: variable.value for variable in spec.identity.config.env if variable.name not in paths}
+
+
+def _compare_variables(spec: Spec, environ: Mapping[str, str]) -> list[Difference]:
+    from repro_env.environment.machine import variables
+    from repro_env.environment.python.externalpaths import python_path
+
+    captured = {variable.name: variable.value for variable in spec.observed.variables.replayed}
+    current = {variable.name: variable.value for variable in variables.sort(environ, spec.observed.variables.added).replayed}
+    differences = list(environment.variables(captured, current))
+    old_path = next((variable.value for variable in spec.identity.config.env if variable.name == "PYTHONPATH"), "")
+    new_path = python_path(environ)
+    if new_path != old_path:
+        why = "Python imports modules from these directories"
+        differences.append(Difference(level="layout", what="PYTHONPATH", left=old_path, right=new_path, why=why))
+    return differences
+
+
+def _compare_versions(spec: Spec, target: Target, environ: Mapping[str, str]) -> list[Difference]:
+    """Compare the names and versions of the distributions in the environment's own prefix, but not their files."""
+    from repro_env.environment.python import distributions
+    from repro_env.environment.python import interpreter as python
+
+    scanned = distributions.scan(python.interpret(target, environ).layout)
+    current = {dist.facts.name: dist.facts.version for dist in scanned.distributions}
+    prefix = spec.identity.layout.prefix + "/"
+    captured = {
+        dist.name: dist.version for dist in spec.observed.distributions if dist.site is None or dist.site.startswith(prefix)
+    }
+    return list(environment.versions(captured, current))

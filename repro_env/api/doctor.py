@@ -1,0 +1,44 @@
+"""The command `repro-env doctor`: try what runs need, and diagnose problems."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from repro_env.sandbox.doctor import diagnosis, engines, trials
+from repro_env.sandbox.doctor.diagnosis import Finding, Observations
+from repro_env.schema.codec import Frozen
+from repro_env.schema.errors import PlatformError, UsageError
+
+
+class Diagnosis(Frozen, frozen=True, kw_only=True):
+    works: bool
+    """Whether `exec` works on this machine, perhaps with a fallback."""
+    findings: tuple[Finding, ...]
+    alternatives: tuple[str, ...]
+    """What still works if runs in the image are blocked; empty if they are not."""
+    observations: Observations
+    has_engine: bool
+    """Whether there is a usable container engine."""
+
+
+def examine(store: Path, runs: Path) -> Diagnosis:
+    """Try what a run needs that is recorded in `runs` and has its layers in `store`. Raises `UsageError`, `PlatformError`."""
+    if os.uname().sysname != "Linux":
+        raise PlatformError(
+            f"runs need Linux, but this is {os.uname().sysname}", where="this machine", hint="run repro-env on a Linux machine"
+        )
+    if not runs.is_dir():
+        hint = "name the directory in which runs will be recorded: doctor --for DIR"
+        raise UsageError("this path is not a directory", where=str(runs), hint=hint)
+    observations = trials.observe(store, runs.resolve())
+    findings = diagnosis.diagnose(observations)
+    engine_findings = engines.findings()
+    has_engine = any(finding.state == "ok" for finding in engine_findings)
+    return Diagnosis(
+        works=diagnosis.works(findings),
+        findings=(*findings, *engine_findings),
+        alternatives=diagnosis.alternatives(findings, engine=has_engine),
+        observations=observations,
+        has_engine=has_engine,
+    )

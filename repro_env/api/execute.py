@@ -1,0 +1,386 @@
+"""The command `repro-env exec`: run a command with an image and a source, and record the run.
+
+Every check comes before the run directory is created. From then on the run has a record, even if the command fails; a
+record without an end means that the run was interrupted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import secrets
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from repro_env.api import rebuild
+from repro_env.compare.environments.drift import check_drift, check_host, check_imports
+from repro_env.delivery.builder import consistency
+from repro_env.environment.machine import variables
+from repro_env.io import package
+from repro_env.io.files import remove_tree, walk
+from repro_env.runs.execution import bytecode, imageprogram, streams
+from repro_env.runs.execution.advice import Advisor
+from repro_env.runs.lineage import parents
+from repro_env.runs.lineage.knownruns import read_all_runs
+from repro_env.runs.records import annotation, checkpointstate, ids, recipe, records
+from repro_env.runs.records import end as ended
+from repro_env.runs.records import notes as noted
+from repro_env.runs.records.notes import Failure
+from repro_env.runs.start import data, repository, siblings, snapshot, sourcedirectory, speccopy
+from repro_env.runs.start.report import announce, redact_command
+from repro_env.runs.start.request import (
+    RunOptions,
+    caller_variables_of,
+    host_variables_of,
+    mounts_of,
+    python_path_of,
+    secrets_of,
+    seed_of,
+    term_of,
+    user_of,
+    variables_of,
+)
+from repro_env.runs.start.snapshot import Snapshot
+from repro_env.sandbox import plan
+from repro_env.sandbox.runner import Runner
+from repro_env.schema import redact
+from repro_env.schema.errors import ReproEnvError
+from repro_env.schema.progress import Tell
+from repro_env.schema.run import DataFact, End, Launch, Mount, Parent, Request, Start
+from repro_env.schema.spec import Spec
+from repro_env.store.specs.lookup import runs_directory
+from repro_env.store.store import Store
+from repro_env.version import __version__
+
+
+class FinishedRun(msgspec.Struct, frozen=True):
+    folder: Path
+    start: Start
+    end: End
+    failures: tuple[Failure, ...] = ()
+    """What a failed command did not find."""
+    advice: tuple[str, ...] = ()
+    """What the user can do about the failure: one line each."""
+
+
+def execute(
+    options: RunOptions, spec: Spec, spec_directory: Path, *, store: Store, tell: Tell, backend: Runner | None = None
+) -> FinishedRun:
+    """Run a command and record it. A failure of the command itself is not an error: its exit code is in `End`.
+
+    Raises `UsageError`, `DataError`, `DriftError`, `RecordError` for the options; `SandboxError`, `RunError`,
+    `CommandMissingError` if the command cannot be started; what a rebuild raises.
+    """
+    runs = options.runs or runs_directory(spec_directory)
+    given_variables, recorded_variables = variables_of(options)
+    chosen = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source, frozen=options.frozen)
+    workspace = str(chosen.root) if options.runner == "host" and not options.private else plan.workspace_of(spec)
+    here = options.here if options.is_rerun else chosen.inside(options.here, workspace)
+    python_path = python_path_of(options, chosen.root, workspace)
+    mounts = mounts_of(options, spec, here, tell)
+    for tag in options.tags:
+        annotation.check_tag(tag)
+    if options.runner == "docker":
+        _engine().check(options)
+    seed = seed_of(options, spec)
+    run_data = data.collect(
+        options,
+        spec,
+        mounts,
+        root=chosen.root,
+        is_trusted=chosen.path is not None or sourcedirectory.is_trusted(spec, spec_directory, store),
+        store=store,
+        tell=tell,
+    )
+    mounts = run_data.mounts
+    if options.runner != "host":
+        _ensure_image(spec, spec_directory, store, tell)
+    if options.runner == "docker":
+        _engine().load(spec, store, tell)
+    compiled = bytecode.of_image(spec, options, store=store, tell=tell) if backend is None and options.runner != "host" else None
+    checkpoints = [Path(mount.source) for mount in mounts if mount.kind == "checkpoints"]
+    if options.runner == "host":
+        check_host(options, spec, chosen)
+    with tell.progress(0, "reading the source"):
+        names = siblings.names_for_run(options, spec, chosen.path, here, mounts=mounts, store=store)
+        source = snapshot.take(
+            spec,
+            spec_directory,
+            directory=chosen.path,
+            runs=runs,
+            store=store,
+            without=checkpoints,
+            again=options.recorded_source,
+            siblings=names,
+            restore=options.runner != "host",  # the host runner uses the directory itself
+        )
+    if options.runner == "host":
+        check_imports(spec, source, spec_directory, runs=runs, store=store)
+    git = repository.Repository()
+    if options.runner != "host":
+        git = repository.show(spec, source, chosen.root, workspace, mounts, store, again=options.git, repeats=options.is_rerun)
+    run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
+    started = datetime.now(timezone.utc)
+    values = {variable.name: variable.value for variable in given_variables}
+    command = redact_command(options.command, variables.secret_values({**options.environ, **values}))
+    run_directory = runs / records.name_of(started, command, run_id)
+    request = Request(
+        run_id=run_id,
+        runner=options.runner,
+        command=options.command,
+        cwd=plan.working_directory(str(here), workspace, source.folders),
+        workspace=workspace,
+        snapshot=source.fact.seen,
+        code=source.fact.digest,
+        data=run_data.facts,
+        siblings=source.fact.siblings_tree,
+        mounts=(*mounts, *git.mounts),
+        given=given_variables,
+        python_path=python_path,
+        caller=caller_variables_of(options),
+        user=user_of(options.environ),
+        seed=seed,
+        ranks=options.ranks,
+        determinism=options.determinism,
+        ids=options.ids,
+        threads=options.threads,
+        trace=options.trace,
+        network=options.network,
+        gpus=options.gpus,
+        tools=str(package.ROOT),
+        notes=str(run_directory / "notes"),
+    )
+    launch = plan.plan(spec, request)
+    if options.runner == "host":
+        check_drift(options, spec, spec_directory, launch, store, tell)
+    with tell.progress(0, "reading checkpoints") if checkpoints else contextlib.nullcontext():
+        checkpoints_before = checkpointstate.scan(mounts, store)
+    start = Start(
+        schema="repro-env/run-start/1",
+        id=run_id,
+        started=ended.timestamp(started),
+        spec=launch.spec,
+        image=launch.image,
+        runner=options.runner,
+        command=command,
+        cwd=launch.cwd,
+        seed=seed,
+        source=source.fact,
+        data=run_data.facts,
+        given=recorded_variables,
+        python_path=python_path,
+        git=git.digest,
+        passed=host_variables_of(options, spec, launch, recorded_variables),
+        network=options.network or options.runner == "host",
+        host=host_facts(),
+        ranks=options.ranks,
+        determinism=options.determinism,
+        ids=options.ids,
+        threads=plan.threads(spec, options.determinism, options.threads),
+        trace=options.trace,
+        before=checkpointstate.digest(checkpoints_before),
+        gpus=options.gpus,
+        spec_file=speccopy.keep(options, spec, spec_directory, runs, store=store, tell=tell),
+        exact=command == options.command,
+        term=None if options.runner == "host" else term_of(options.environ),
+        recipe=recipe.files(options.recipe, options.here),
+        parents=(*parents.from_options(options.parents, runs, options.here), *_find_parents(run_data.facts, mounts, runs, store)),
+        tool=__version__,
+    )
+    announce(options, spec, start, run_directory, chosen, git, launch, tell)
+    backend = backend or _choose_backend(options, spec, spec_directory, runs, source, compiled, store)
+    store.run_directories.add(runs)
+    with store.lease.restrict_to(  # a run may take days: garbage collection may remove everything else
+        [*_used_entries(launch, spec_directory, store), *filter(None, [git.digest]), *([compiled.name] if compiled else [])]
+    ):
+        run = _run(options, launch, start, source, runs, backend, tell, checkpoints_before, store)
+    advice: tuple[str, ...] = ()
+    if run.end.outcome.exit_code and options.runner != "host":
+        advisor = Advisor(options, spec, launch, source, root=chosen.root, runs=runs, store=store)
+        advice = advisor.lines(run.failures)
+    return msgspec.structs.replace(run, advice=advice)
+
+
+def _find_parents(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path, store: Store) -> Iterator[Parent]:
+    """Return the runs whose outputs are mounted, from their run directories or as copies with the same content."""
+    yield from parents.from_mounts(mounts)
+    copies = [fact for fact in data if fact.kind == "data" and parents.run_containing(Path(fact.source)) is None]
+    if copies:
+        index = read_all_runs([runs], store)
+        for fact in copies if index.outputs else ():
+            root = Path(fact.source)
+            files = store.hashes.of(root, list(walk(root))) if root.is_dir() else {root.name: (fact.digest or "")[7:]}
+            yield from parents.from_copies(fact, files, index.runs, index.outputs)
+
+
+def _used_entries(launch: Launch, spec_directory: Path, store: Store) -> list[str]:
+    """Return the names of the store entries that a run uses."""
+    spec = [spec_directory.name] if spec_directory.parent == store.root / "specs" else []
+    return [launch.image, *launch.layers, launch.snapshot, *([launch.siblings] if launch.siblings else []), *spec]
+
+
+def _run(
+    options: RunOptions,
+    launch: Launch,
+    start: Start,
+    source: Snapshot,
+    runs: Path,
+    backend: Runner,
+    tell: Tell,
+    checkpoints_before: checkpointstate.Listing | None,
+    store: Store,
+) -> FinishedRun:
+    """Run the command and write the record, from start to end."""
+    notes = Path(launch.notes)
+    recording = records.begin(runs, notes.parent.name, more=[notes.name])
+    try:
+        recording.start(start)
+        for kind, text in (*(("tag", tag) for tag in options.tags), *((("note", options.note),) if options.note else ())):
+            annotation.add(recording.folder, kind=kind, text=text)
+        checkpointstate.write(recording.folder, checkpointstate.BEFORE, checkpoints_before)
+        began = time.monotonic()
+        with contextlib.nullcontext() if options.output else streams.silent((1, 2)):
+            outcome = backend.run(launch, folder=recording.folder)
+    except ReproEnvError:
+        if backend.began:
+            _record_interruption(launch, source, recording, backend)
+        else:
+            recording.discard()
+        raise
+    seconds = time.monotonic() - began
+    with ignored_signals(), tell.progress(0, "recording outputs"):
+        files = recording.folder / "files"
+        removed: tuple[str, ...] = ()
+        problems: list[str] = []
+        try:
+            removed = backend.collect(Path(launch.workspace), source.tree, files)
+        except (OSError, ReproEnvError) as error:
+            problems.append(redact.line(f"(the outputs are not complete: {error})"))
+            tell.warn(f"the outputs are not complete: {error}")
+        after = checkpointstate.scan(launch.mounts, store)
+        end = ended.read_end(
+            launch,
+            start,
+            outcome,
+            run_directory=recording.folder,
+            seconds=seconds,
+            started=recording.start_digest,
+            removed=removed,
+            problems=problems,
+            after=after,
+            lost=backend.lost,
+            store=store,
+        )
+        failures = noted.read(Path(launch.notes) / plan.NOTES).failures if outcome.exit_code else ()
+        with contextlib.suppress(OSError):
+            remove_tree(Path(launch.notes))
+        try:
+            checkpointstate.write(recording.folder, checkpointstate.AFTER, after)
+        except ReproEnvError as error:
+            tell.warn(f"the list of the checkpoint files after the run could not be written: {error}")
+        run = FinishedRun(recording.folder, start, end, failures=failures)
+        _finish(recording, run, tell)
+    return run
+
+
+def _record_interruption(launch: Launch, source: Snapshot, recording: records.Recording, backend: Runner) -> None:
+    """Keep the record without an end, together with what the command had written."""
+    with ignored_signals(), contextlib.suppress(OSError, ReproEnvError):
+        backend.collect(Path(launch.workspace), source.tree, recording.folder / "files")
+        ended.keep_trace(launch, recording.folder)
+        remove_tree(Path(launch.notes))
+    recording.close()
+
+
+def _finish(recording: records.Recording, run: FinishedRun, tell: Tell) -> None:
+    """Write the end. An error is raised only if the command itself succeeded."""
+    try:
+        recording.finish(run.end)
+    except ReproEnvError as error:
+        tell.warn(f"the run is finished, but its end could not be recorded: {error}")
+        recording.close()
+        if run.end.outcome.exit_code == 0:
+            raise
+
+
+def _choose_backend(
+    options: RunOptions,
+    spec: Spec,
+    spec_directory: Path,
+    runs: Path,
+    source: Snapshot,
+    compiled: Path | None,
+    store: Store,
+) -> Runner:
+    if options.runner != "host":
+        return imageprogram.runner(spec, options, store, bytecode=compiled, hidden=secrets_of(options))
+    if options.private:
+        from repro_env.sandbox.host.copyrunner import HostCopyRunner
+
+        digest = source.fact.siblings_tree
+        siblings_tree = None if digest is None else store.layers.path(digest)
+        return HostCopyRunner(source.tree, siblings_tree, hidden=secrets_of(options), bound=options.keep_outside)
+    from repro_env.sandbox.host.runner import HostRunner
+
+    environment = Path(spec.identity.layout.prefix)
+    run_parents = (runs, runs_directory(spec_directory))
+
+    def skip(path: Path) -> bool:
+        # Only directories of runs are skipped in `runs`: scripts write there too, for example with TensorBoard.
+        return path in (environment, spec_directory) or (path.parent in run_parents and records.is_ours(path.name))
+
+    return HostRunner(skip=skip, hidden=secrets_of(options))
+
+
+def _engine() -> ModuleType:
+    """Import the Docker runner only when it is used, because the import is slow."""
+    from repro_env.runs.execution import engine
+
+    return engine
+
+
+def _ensure_image(spec: Spec, spec_directory: Path, store: Store, tell: Tell) -> None:
+    """Rebuild the image if it is not in the store."""
+    consistency.check_platform(spec)
+    if rebuild.present(spec, spec_directory, store):
+        return
+    tell.detail("the image is not on this machine yet; rebuilding it first")
+    rebuild.rebuild(spec, spec_directory, store=store, dry_run=False, tell=tell)
+
+
+def host_facts() -> tuple[str, ...]:
+    """Return the facts of this machine for the record: one per line, each starting with its name."""
+    from repro_env.environment.machine import system
+
+    host = system.host()
+    return (
+        f"os {host.os}",
+        f"kernel {host.kernel}",
+        f"cpu {host.cpu} ({host.machine})",
+        f"isa {' '.join(host.isa)}",
+        f"cores {host.cores}",
+        f"memory {host.memory}",
+    )
+
+
+@contextlib.contextmanager
+def ignored_signals() -> Iterator[None]:
+    """Ignore signals while a run is recorded: a second Ctrl-C must not lose the record of the run that the first one stopped."""
+
+    def ignore(number: int, frame: object) -> None:
+        """Do nothing: the command has already ended."""
+
+    try:
+        old = {number: signal.signal(number, ignore) for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)}
+    except ValueError:  # signal handlers can be set only in the main thread
+        old = {}
+    try:
+        yield
+    finally:
+        for number, handler in old.items():
+            signal.signal(number, handler)

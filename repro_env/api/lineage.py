@@ -1,0 +1,270 @@
+"""The command `repro-env lineage`: find the run that made a weights file or digest, its inputs, and the runs that used it.
+
+Every runs directory that the store remembers is searched (`store.run_directories`). The index only finds records; every
+answer comes from a record. Before it answers "unknown", the command reads every record again, without the index.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.api.runs import find_runs_directory
+from repro_env.io.files import sha256_of
+from repro_env.runs.history import specs
+from repro_env.runs.lineage import families, producers
+from repro_env.runs.lineage.families import Family, Use
+from repro_env.runs.lineage.knownruns import AllRuns, read_all_runs
+from repro_env.runs.lineage.parents import run_containing
+from repro_env.runs.lineage.producers import Origin, Producers, missing_runs
+from repro_env.runs.records import checkpointmanifest as manifest
+from repro_env.runs.records import records
+from repro_env.runs.records.index import Summary
+from repro_env.runs.records.records import Run, Unreadable
+from repro_env.schema.errors import DataError, RecordError, UsageError
+from repro_env.schema.progress import Tell
+from repro_env.store.store import Store
+
+_DIGEST = re.compile(r"(?:sha256:)?([0-9a-f]{8,64})")
+_LEAST = 4
+"""Fewest characters of a run's name that may identify it."""
+
+
+class Answer(msgspec.Struct, frozen=True):
+    asked: str
+    file: Path | None
+    """The file that was named, with symlinks resolved."""
+    size: int | None
+    digest: str
+    """Digest of the file, or the digest that was named; empty if a run was named."""
+    origins: tuple[Origin, ...]
+    """The run that is shown in detail, then the others from oldest to newest."""
+    uses: tuple[Use, ...]
+    """The other runs that have the digest in their records, oldest first."""
+    run: Run | None
+    """The run that made the file, or the run that was named."""
+    summary: Summary | None
+    """Of `run`."""
+    family: Family | None
+    """Of `run`."""
+    manifest: manifest.File | None
+    spec: specs.Found | None
+    """Spec of `run`, if it was found."""
+    looked: tuple[Path, ...]
+    """Runs directories that were read."""
+    missing: tuple[Path, ...]
+    """Runs directories that were removed."""
+    unreadable: tuple[Unreadable, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def known(self) -> bool:
+        """Whether the run that made it was found, or a run that was built from it. A run that only read it does not count."""
+        return self.run is not None or any(use.role in ("source", "spec", "image") for use in self.uses)
+
+
+def lineage_of(word: str, here: Path, *, runs: Path | None, store: Store, tell: Tell) -> Answer:
+    """Return the lineage of a file, a checkpoint's or run's directory, a (prefix of a) sha256, or a run's name.
+
+    `runs`: another runs directory to search. Raises `DataError` if the file does not exist, `RecordError` if the run is not
+    known, `UsageError` if `word` may mean several things.
+    """
+    return _Search(word, here, runs, store, tell).answer()
+
+
+class _Search:
+    def __init__(self, word: str, here: Path, runs: Path | None, store: Store, tell: Tell) -> None:
+        self._word = word
+        self._here = here
+        self._given = runs
+        self._store = store
+        self._tell = tell
+        self._notes: list[str] = []
+        self._near: Path | None = None
+        """The runs directory that holds the file."""
+        self._runs = AllRuns()
+        self._producers = Producers(self._runs, self._notes)
+
+    def answer(self) -> Answer:
+        path, mode = _path(self._here, self._word)
+        if stat.S_ISDIR(mode):
+            if (path / "start.json").is_file():
+                self._read_runs(near=path.parent)
+                return self._of_run(records.read(path))
+            path, mode = _weights(path, self._word), stat.S_IFREG
+        if stat.S_ISREG(mode):
+            return self._of_file(path)
+        if mode:
+            raise DataError("this is neither a regular file nor a directory", where=self._word, hint="name a regular file")
+        digest = _DIGEST.fullmatch(self._word)
+        self._read_runs()
+        if self._word.startswith("sha256:") or (digest and len(digest[1]) == 64):
+            if digest is None:
+                hint = "write sha256: and at least 8 hexadecimal digits"
+                raise UsageError("this is not a sha256", where=self._word, hint=hint)
+            return self._of_digest(f"sha256:{digest[1]}", None, None)
+        run = self._named()
+        if run is not None:
+            return self._of_run(run)
+        if digest is not None:
+            return self._of_digest(f"sha256:{digest[1]}", None, None)
+        if "/" in self._word or "." in self._word:
+            raise DataError("this file does not exist", where=self._word, hint="name a file, a sha256, or a run")
+        raise RecordError(
+            f"neither a run nor a file has the name {self._word!r}",
+            where=self._runs.places,
+            hint="`repro-env runs list` lists runs; name their directory with --runs DIR",
+        )
+
+    def _read_runs(self, near: Path | None = None, *, reread: bool = False) -> None:
+        """Read every runs directory, the nearest one first."""
+        if self._given is not None and not self._given.is_dir():
+            what = "this is not a directory" if self._given.exists() else "this directory does not exist"
+            raise RecordError(what, where=str(self._given), hint="name a runs directory with --runs DIR, or omit the option")
+        first = [folder for folder in (near, self._given, self._default()) if folder is not None]
+        self._runs = read_all_runs(first, self._store, reread=reread)
+        self._producers = Producers(self._runs, self._notes)
+        self._notes += self._runs.notes
+
+    def _default(self) -> Path | None:
+        try:
+            return find_runs_directory(None, self._here)
+        except RecordError:
+            return None
+
+    def _named(self) -> Run | None:
+        """Return the run with the given name, ID or prefix. Raises `RecordError` if several runs match."""
+        word, runs = self._word, self._runs.runs
+        if word == records.LATEST:
+            folder = find_runs_directory(self._given, self._here)
+            return records.read(records.find(folder, word))
+        found = [run for run in runs.values() if word in (run.id, run.short, Path(run.folder).name)]
+        if not found and len(word) >= _LEAST:
+            found = [
+                run for run in runs.values() if any(name.startswith(word) for name in (run.short, Path(run.folder).name, run.id))
+            ]
+        if len(found) > 1:
+            names = ", ".join(sorted(run.short for run in found)[:5])
+            what = f"{word!r} matches {len(found)} runs: {names}"
+            raise RecordError(what, where=self._runs.places, hint="write more characters of the ID")
+        return records.read(Path(found[0].folder)) if found else None
+
+    def _of_run(self, run: Run) -> Answer:
+        return self._answer(run=run)
+
+    def _of_file(self, path: Path) -> Answer:
+        inside = run_containing(path)
+        self._near = None if inside is None else inside.parent
+        self._read_runs(near=self._near)
+        try:
+            size = path.stat().st_size
+            with self._tell.progress(0, f"hashing {path.name}"):
+                digest = f"sha256:{sha256_of(path)}"
+        except OSError as error:
+            what = f"this file cannot be read: {error.strerror}"
+            raise DataError(what, where=str(path), hint="give yourself read permission") from None
+        if digest == families.EMPTY:
+            self._notes.append("the file is empty, so its digest does not identify the run that made it")
+        return self._of_digest(digest, path, size)
+
+    def _of_digest(self, digest: str, path: Path | None, size: int | None) -> Answer:
+        recorded = None if path is None else self._producers.recorded(path, digest)
+        claim = None if path is None else self._producers.claim(path, digest)
+        uses, origins = self._recorded(digest)
+        if not origins and not uses:
+            # Never answer "unknown" from the index alone.
+            self._read_runs(near=self._near, reread=True)
+            uses, origins = self._recorded(digest)
+        if recorded is not None:
+            origins = [recorded, *(other for other in origins if other.run.id != recorded.run.id)]
+        if claim is not None:
+            origins += producers.from_manifests([claim], digest, self._runs.runs, origins)
+        if not origins and digest != families.EMPTY:
+            found = self._producers.manifests()
+            origins = producers.from_manifests(found, digest, self._runs.runs, ())
+            claim = claim or next((manifest for manifest in found if producers.find_digest(manifest, digest)), None)
+        if not origins:
+            self._notes += missing_runs(digest, self._runs, self._store)
+        producers.check_unambiguous(self._word, origins, uses)
+        origins = producers.sort(origins)
+        first = producers.choose(origins, recorded, claim)
+        summary = first.run if first is not None else next((use.run for use in uses if use.role == "record"), None)
+        return self._answer(
+            run=None if summary is None else records.read(Path(summary.folder)),
+            digest=first.digest if first is not None else digest,
+            path=path,
+            size=size,
+            origins=([] if first is None else [first]) + [other for other in origins if other is not first],
+            uses=uses,
+            claim=claim,
+        )
+
+    def _recorded(self, digest: str) -> tuple[tuple[Use, ...], list[Origin]]:
+        """Return the runs that have a digest among their inputs, and those that have it among their outputs."""
+        uses = families.uses(digest, self._runs.runs.values(), self._runs.outputs)
+        return tuple(use for use in uses if use.role != "output"), list(producers.from_records(uses, digest))
+
+    def _answer(
+        self,
+        *,
+        run: Run | None,
+        digest: str = "",
+        path: Path | None = None,
+        size: int | None = None,
+        origins: Sequence[Origin] = (),
+        uses: Sequence[Use] = (),
+        claim: manifest.File | None = None,
+    ) -> Answer:
+        runs = self._runs
+        family = spec = summary = None
+        if run is not None:
+            summary = self._producers.summary(run)
+            edges = {*families.edges({**runs.runs, summary.id: summary}, runs.outputs), *self._producers.resume_edges()}
+            family = families.family(summary.id, runs.runs, sorted(edges))
+            spec = specs.Specs(run.folder.parent, self._here, self._store).of(run.start)
+        return Answer(
+            asked=self._word,
+            file=path,
+            size=size,
+            digest=digest,
+            origins=tuple(origins),
+            uses=tuple(uses),
+            run=run,
+            summary=summary,
+            family=family,
+            manifest=claim,
+            spec=spec,
+            looked=runs.looked,
+            missing=runs.missing,
+            unreadable=runs.unreadable,
+            notes=tuple(dict.fromkeys(self._notes)),
+        )
+
+
+def _path(here: Path, word: str) -> tuple[Path, int]:
+    """Return the path that a word names, and its mode; 0 if nothing exists there. Raises `DataError` if it cannot be checked."""
+    try:
+        path = Path(os.path.realpath(here / word))
+        return path, path.stat().st_mode if word else 0
+    except PermissionError as error:
+        what = f"this path cannot be checked: {error.strerror}"
+        raise DataError(what, where=word, hint="give yourself permission to read its directory") from None
+    except (OSError, ValueError):  # it does not exist, is too long, or contains a NUL
+        return here, 0
+
+
+def _weights(folder: Path, word: str) -> Path:
+    """Return the largest weights file in a checkpoint's directory, or else its largest file."""
+    found = manifest.read(folder / manifest.NAME)
+    if found is None or not found.manifest.files:
+        raise UsageError("this directory is neither a checkpoint nor a run", where=word, hint="name a file in it")
+    files = found.manifest.files
+    name = max(sorted(files), key=lambda name: (name.endswith(".safetensors"), files[name].size))
+    if "/" in name or not (folder / name).is_file():
+        raise DataError(f"its manifest names {name}, which is missing", where=word, hint="name another file in it")
+    return folder / name

@@ -1,0 +1,187 @@
+"""The command `repro-env push`: send the image, then an artifact that refers to it and has the files of the spec's directory.
+
+A tree that the spec bundles and that is a layer of the image is sent only once. A user of the image finds its spec with the
+referrers API of the registry; a user of the spec finds the image in `remote.json`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
+from pathlib import Path
+
+import msgspec
+
+from repro_env.api.pack import bring_artifact, bring_tree
+from repro_env.api.send import notes
+from repro_env.compare.environments import code
+from repro_env.delivery.builder import consistency, outputbuild, remote
+from repro_env.delivery.builder.locations import Artifact, Finder
+from repro_env.delivery.builder.outputbuild import SentImage
+from repro_env.delivery.builder.remote import SPEC_TYPE, TITLE, Copy
+from repro_env.delivery.builder.trees import Trees
+from repro_env.delivery.documents import provenance, sbom
+from repro_env.delivery.targets.registry import RegistryOutput
+from repro_env.environment.secrets import export
+from repro_env.io.files import open_regular, read_regular, sha256_of
+from repro_env.oci.entry import CHUNK
+from repro_env.oci.manifestreader import Descriptor, blob_of
+from repro_env.registry import referrers
+from repro_env.registry.client import Registry
+from repro_env.registry.reference import Reference
+from repro_env.schema.image import GZIP, Blob
+from repro_env.schema.progress import Tell
+from repro_env.schema.spec import Spec
+from repro_env.store.filenames import hex_of
+from repro_env.store.specs import files as specfiles
+from repro_env.store.specs.blobs import SpecBlobs
+from repro_env.store.store import Store
+
+BYTES = "application/octet-stream"
+PROVENANCE = "provenance.json"
+"""Derived from the spec and the image, so it is only in the registry."""
+TYPES = {
+    "spec.json": SPEC_TYPE,
+    "sbom.cdx.json": sbom.MEDIA_TYPE.partition(";")[0],
+    PROVENANCE: provenance.MEDIA_TYPE,
+    "pylock.toml": "application/toml",
+}
+"""Media types of the artifact's files; other files have `TEXT`."""
+TEXT = "text/plain"
+SEPARATE = {"sbom.cdx.json", PROVENANCE}
+"""Files that are also separate referrers of the image, with their own types, because other tools look for them there."""
+
+
+class Pushed(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of `push`."""
+
+    reference: str
+    image: str
+    """`host/name@digest` of the image's manifest."""
+    spec: str
+    """`host/name@digest` of the artifact's manifest."""
+    image_id: str
+    spec_digest: str
+    sent: int
+    """Bytes of the blobs that were sent."""
+    blobs: int
+    """Number of blobs that were sent."""
+    changed: bool
+    """Whether the push changed the registry."""
+
+
+def push(spec: Spec, folder: Path, to: Reference, *, frozen: bool = False, store: Store, tell: Tell) -> Pushed:
+    """Send a spec's image and the files of its directory, and write their location to `remote.json`.
+
+    Raises `UsageError` if the reference has a digest, `PlatformError`, `ArtifactError`, `NetworkError`, `BuildError`,
+    `CaptureError` if a sent file has a secret, and `SourceError` if the code next to the spec differs from the captured
+    code, unless `frozen`.
+    """
+    consistency.check_platform(spec)
+    code.check_unchanged(spec, folder, frozen=frozen, store=store)
+    export.check(spec, folder, store=store)
+    for note in notes(spec):
+        tell(note)
+    copies = [copy.repository for copy in remote.read(folder).copies if copy.repository.startswith(f"{to.host}/")]
+    others = [repository.partition("/")[2] for repository in copies]
+    with Registry(to.host) as registry:
+        tag = registry.head(to.repository, to.tag)
+        image = outputbuild.pack(spec, folder, store, RegistryOutput(to, others=others), tell=tell)
+        subject = image.image.manifest_blob
+        attached = referrers.list_referrers(registry, to.repository, subject.digest)
+        sending = _Sending(registry, to.repository, others)
+        files = {**_files(spec, folder, image, sending), **_blobs(spec, folder, image, sending, store=store, tell=tell)}
+        layers = {
+            name: Descriptor(blob.media_type, blob.digest, blob.size, None, {TITLE: name}) for name, blob in sorted(files.items())
+        }
+        artifact = referrers.attach(registry, to.repository, subject, SPEC_TYPE, list(layers.values()))
+        for name in sorted(SEPARATE & layers.keys()):
+            referrers.attach(registry, to.repository, subject, layers[name].media_type, [layers[name]])
+        changed = tag != subject.digest or attached != referrers.list_referrers(registry, to.repository, subject.digest)
+    copy = Copy(repository=to.name, image=subject.digest, spec=artifact.digest)
+    try:
+        remote.add(folder, copy)
+    except PermissionError as error:
+        tell.warn(f"note: {folder / specfiles.REMOTE} cannot be written, so the spec does not name this copy: {error.strerror}")
+    return Pushed(
+        reference=f"{to.name}:{to.tag}",
+        image=f"{to.name}@{subject.digest}",
+        spec=f"{to.name}@{artifact.digest}",
+        image_id=image.image_id,
+        spec_digest=spec.digest,
+        sent=sum(layer.blob.size for layer in image.layers if layer.diff_id in image.made) + sending.size,
+        blobs=len(image.made) + sending.blobs,
+        changed=changed or bool(image.made) or bool(sending.blobs),
+    )
+
+
+class _Sending:
+    """Send blobs that the registry lacks, and count them."""
+
+    def __init__(self, registry: Registry, repository: str, others: Sequence[str]) -> None:
+        """`others`: repositories of this registry that may have the blobs."""
+        self._registry = registry
+        self._repository = repository
+        self._others = [other for other in others if other != repository]
+        self.size = 0
+        self.blobs = 0
+
+    def data(self, data: bytes, media_type: str) -> Blob:
+        return self._send(blob_of(data, media_type), lambda: iter((data,)))
+
+    def file(self, path: Path, digest: str, media_type: str) -> Blob:
+        return self._send(Blob(media_type=media_type, digest=digest, size=path.stat().st_size), lambda: _chunks(path))
+
+    def _send(self, blob: Blob, chunks: Callable[[], Iterator[bytes]]) -> Blob:
+        exists = self._registry.has(self._repository, blob.digest, blob.size)
+        if not exists and not any(self._registry.mount(self._repository, blob.digest, other) for other in self._others):
+            self._registry.upload(self._repository, chunks, blob)
+            self.size += blob.size
+            self.blobs += 1
+        return blob
+
+
+def _files(spec: Spec, folder: Path, image: SentImage, sending: _Sending) -> dict[str, Blob]:
+    """Send the spec's files and the image's provenance, but not `remote.json`, since that names this copy."""
+    files = {
+        name: read_regular(folder / name, specfiles.MAX_SIZE) for name in specfiles.present(folder) if name != specfiles.REMOTE
+    }
+    files[PROVENANCE] = provenance.render(spec, image.image)
+    return {name: sending.data(data, TYPES.get(name, TEXT)) for name, data in files.items()}
+
+
+def _blobs(spec: Spec, folder: Path, image: SentImage, sending: _Sending, *, store: Store, tell: Tell) -> dict[str, Blob]:
+    """Send the blobs that the spec bundles; return them by path. Trees that are layers of the image were sent with it."""
+    trees = Trees(spec, folder, store)
+    finder = Finder(spec, folder, store, trees.blob_sources)
+    spec_blobs = SpecBlobs(folder / specfiles.BLOBS)
+    layers = {layer.diff_id: layer.blob for layer in image.layers}
+    blobs: dict[str, Blob] = {}
+    with closing(finder), closing(trees.blob_sources):
+        for what, tree in trees.named():
+            if tree.sha256 in layers:
+                blobs[f"{specfiles.BLOBS}/{hex_of(tree.sha256)}.gz"] = layers[tree.sha256]
+                continue
+            path = bring_tree(trees, what, tree, tell)
+            if path is None:
+                continue
+            if not spec_blobs.has(tree.sha256, store.facts):
+                if trees.blob_sources.offer(tree.sha256) is None:
+                    list(spec_blobs.chunks(tree.sha256, tree.size))  # raises an error that names the problem
+                trees.bring(what, tree, again=True)
+            blobs[f"{specfiles.BLOBS}/{path.name}"] = sending.file(path, f"sha256:{sha256_of(path)}", GZIP)
+        artifacts: tuple[Artifact, ...] = (*spec.identity.packages, *spec.identity.distributions)
+        for artifact in (artifact for artifact in artifacts if artifact.sha256 in spec.carried):
+            path = bring_artifact(artifact, finder)
+            if path.suffix == ".gz":
+                blobs[f"{specfiles.BLOBS}/{path.name}"] = sending.file(path, f"sha256:{sha256_of(path)}", GZIP)
+            else:
+                blobs[f"{specfiles.BLOBS}/{hex_of(artifact.sha256)}"] = sending.file(path, artifact.sha256, BYTES)
+    return blobs
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
+        while chunk := file.read(CHUNK):
+            yield chunk

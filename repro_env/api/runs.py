@@ -1,0 +1,240 @@
+"""The commands `repro-env runs`: list runs, read their logs, select and copy their outputs, and remove runs."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import posixpath
+import re
+from collections.abc import Iterator, Sequence
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+import msgspec
+
+from repro_env.io.files import Found, open_regular, room, sha256_of, walk
+from repro_env.runs.records import records
+from repro_env.runs.records.index import Index, Listing
+from repro_env.runs.records.records import Run
+from repro_env.sandbox import console
+from repro_env.sandbox.outputs import OUTSIDE, locate
+from repro_env.schema.errors import DiskError, RecordError, StoreError
+from repro_env.schema.progress import Tell
+from repro_env.schema.run import Output
+from repro_env.store.specs.lookup import FILE, FOLDER
+from repro_env.store.store import Store
+
+_CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)")
+"""Escape sequences for colours, cursor movements and window titles (ECMA-48)."""
+
+
+def find_runs_directory(given: Path | None, start: Path) -> Path:
+    """Return the given runs directory, else the one next to the nearest spec from `start` upwards, else the nearest `runs`.
+
+    The spec is not read, so runs can be listed even if it is damaged.
+    """
+    if given is not None:
+        return given
+    for folder in (start, *start.parents):
+        if (folder / FOLDER / FILE).is_file() or (folder / "runs" / records.LATEST).is_symlink():
+            return folder / "runs"
+    raise RecordError(
+        f"neither this directory nor one above it has a {FOLDER}/{FILE} or runs",
+        where=str(start),
+        hint="change to the project's directory, or name a runs directory with --runs DIR",
+    )
+
+
+def list_runs(runs: Path, tell: Tell) -> Listing:
+    """List the runs of a directory: from the index in the store, or from the records if the store cannot be used.
+
+    The store remembers the directory (`store.run_directories`). Raises `RecordError` if `runs` is not a directory.
+    """
+    try:
+        store = Store.open()
+    except (StoreError, DiskError) as error:
+        tell.detail(f"note: the index of runs cannot be used, so every record was read: {error}")
+        return Index(None).listing(runs)
+    if runs.is_dir():
+        store.run_directories.add(runs)
+    return Index(store.runs).listing(runs)
+
+
+def finish_interrupted(run: Run, store: Store) -> None:
+    """Remove everything but outputs from the files of a run that was interrupted before it could do so itself."""
+    if run.state != "interrupted":
+        return
+    from repro_env.sandbox import externaloutputs as outside
+    from repro_env.sandbox.host import copyrunner
+    from repro_env.sandbox.workspace import harvest
+
+    with contextlib.suppress(OSError):
+        tree = None if run.start.source.siblings_tree is None else store.layers.path(run.start.source.siblings_tree)
+        outside.settle(run.folder, [] if tree is None else [tree])
+        snapshot = store.layers.path(run.start.source.digest)
+        if snapshot is not None:
+            if run.start.runner == "host":
+                copyrunner.restore(run.folder, run.start.source.path)
+            harvest(run.files, snapshot)
+
+
+def select_outputs(run: Run, glob: str | None) -> tuple[Found, ...]:
+    """Return the output files and symlinks that match a glob: their path, their name, or a directory above them.
+
+    Raises `RecordError` if no output matches.
+    """
+    if run.files.is_symlink():
+        what = "this is a symbolic link, but must be a directory"
+        raise RecordError(what, where=str(run.files), hint="restore the run from a backup")
+    recorded = _recorded(run)
+    outputs = [found for found in _walk(run) if found.kind in ("file", "link") or found.path in recorded]
+    if glob is None:
+        picked = outputs
+    else:
+        folder = glob.rstrip("/") + "/"
+        picked = [
+            found
+            for found in outputs
+            if fnmatchcase(found.path.rpartition("/")[2], glob)
+            or any(fnmatchcase(path, glob) or path.startswith(folder) for path in (found.path, _copy_path(found.path)))
+        ]
+    if not picked:
+        what = "this run has no outputs" if not outputs else f"no output of this run matches {glob!r}"
+        raise RecordError(what, where=run.folder.name, hint=f"`repro-env runs show {run.short}` lists them")
+    return tuple(picked)
+
+
+def _walk(run: Run) -> Iterator[Found]:
+    """Yield the files that a run wrote in its project, and external files by absolute path (not until the run has ended)."""
+    outside = run.folder / OUTSIDE
+    if run.files.is_dir():
+        yield from walk(run.files)
+    if outside.is_dir() and run.state != "running":
+        yield from (msgspec.structs.replace(found, path=f"/{found.path}") for found in walk(outside))
+
+
+def _copy_path(path: str) -> str:
+    """Return the path of an output's copy, relative to the directory of all copies."""
+    return f"{OUTSIDE}{path}" if path.startswith("/") else path
+
+
+def _recorded(run: Run) -> dict[str, Output]:
+    return {output.path: output for output in run.end.outputs} if run.end is not None else {}
+
+
+def copy_outputs(run: Run, glob: str | None, target: Path, *, force: bool, tell: Tell) -> tuple[Path, ...]:
+    """Copy outputs below `target`, to the paths where the run wrote them (external files below `outside/`); return the copies.
+
+    A symlink that leads out of the outputs is skipped with a warning. Raises `RecordError` before the first copy if a copy
+    would overwrite a file (unless `force`) or would be written through a symlink, or if an output differs from the record;
+    `DiskError` if the outputs do not fit.
+    """
+    from repro_env.sandbox.workspace import copy_file
+
+    recorded = _recorded(run)
+    picked = []
+    for found in select_outputs(run, glob):
+        if found.path not in recorded and found.kind == "link" and _leads_out(found):
+            tell.warn(
+                f"note: {found.path} was skipped, because it is a symbolic link that leads out of the outputs, to {found.target}"
+            )
+        else:
+            picked.append(found)
+    if not picked:
+        raise RecordError("this run has no outputs that can be copied", where=run.folder.name, hint=f"inspect {run.files}")
+    for found in picked:
+        copy = target / _copy_path(found.path)
+        for above in copy.relative_to(target).parents:
+            if above != Path() and (target / above).is_symlink():
+                raise RecordError(
+                    "this is a symbolic link, so the output would be written to its target",
+                    where=str(target / above),
+                    hint="name another directory with --to DIR",
+                )
+        if not force and (copy.is_symlink() or copy.exists()):
+            hint = "name another directory with --to DIR, or overwrite it with --force"
+            raise RecordError("this file already exists", where=str(copy), hint=hint)
+        if copy.is_dir() and not copy.is_symlink():
+            what = "this is a directory, but the output is a file"
+            raise RecordError(what, where=str(copy), hint="name another directory with --to DIR")
+        if found.path in recorded and (changed := _changed(run, found, recorded[found.path])):
+            raise RecordError(
+                f"this output differs from the record: {changed}",
+                where=str(locate(run.files, found.path)),
+                hint="exclude it with a GLOB",
+            )
+    copies = []
+    with room(target):
+        for found in picked:
+            copy = target / _copy_path(found.path)
+            try:
+                copy.parent.mkdir(parents=True, exist_ok=True)
+                if force:
+                    copy.unlink(missing_ok=True)
+                if found.kind == "link":
+                    copy.symlink_to(found.target)
+                else:
+                    copy_file(locate(run.files, found.path), copy, below=run.folder)
+            except OSError as error:
+                if error.errno in (errno.ENOSPC, errno.EDQUOT):
+                    raise
+                raise RecordError(
+                    f"this file cannot be copied: {error.strerror}",
+                    where=str(error.filename or copy),
+                    hint="exclude it with a GLOB, or name another directory with --to DIR",
+                ) from None
+            copies.append(copy)
+    return tuple(copies)
+
+
+def _leads_out(link: Found) -> bool:
+    folder = link.path.rpartition("/")[0]
+    return link.target.startswith("/") or posixpath.normpath(f"{folder or '.'}/{link.target}").split("/")[0] == ".."
+
+
+def _changed(run: Run, found: Found, output: Output) -> str:
+    """Return why an output differs from its record; empty if it does not."""
+    if found.kind == "file" and found.size != output.size:
+        return "it was changed after the run"
+    try:
+        same = f"sha256:{sha256_of(locate(run.files, found.path), below=run.folder)}" == output.sha256
+    except OSError as error:
+        return f"it cannot be read: {error.strerror}"
+    return "" if same else "it was changed after the run"
+
+
+def remove(runs: Path, words: Sequence[str], *, force: bool) -> tuple[Path, ...]:
+    """Remove runs with their outputs. If a run is missing or still running, remove none of them."""
+    folders = list(dict.fromkeys(records.find(runs, word) for word in words))
+    for folder in folders:
+        if not force and records.is_running(folder):
+            hint = "wait until it ends, stop it, or remove it anyway with --force"
+            raise RecordError("this run is still running", where=folder.name, hint=hint)
+    for folder in folders:
+        records.remove(folder, force=force)
+    return tuple(folders)
+
+
+def read_logs(folder: Path) -> Iterator[tuple[str, str]]:
+    """Yield each line as the name of its log and its text, without colours. Of an overwritten line, only the last text is shown.
+
+    Raises `RecordError` if a log cannot be read, or if the run has none.
+    """
+    has_logs = False
+    for name in console.NAMES:
+        try:
+            with os.fdopen(open_regular(folder / name, below=folder), "rb") as file:
+                yield from ((name, _plain_text(line)) for line in file)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            what = f"this log cannot be read: {error.strerror}"
+            raise RecordError(what, where=str(folder / name), hint="check its permissions") from None
+        has_logs = True
+    if not has_logs:
+        raise RecordError("this run has no logs", where=folder.name, hint="run the command again, or look at the run's files")
+
+
+def _plain_text(line: bytes) -> str:
+    return _CONTROL.sub("", line.decode(errors="replace")).rstrip("\r\n").rpartition("\r")[2]

@@ -1,0 +1,188 @@
+"""The command `repro-env runs compare`: compare the records of two runs. Nothing is run."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping
+from pathlib import Path
+
+import msgspec
+
+from repro_env.api.runs import find_runs_directory
+from repro_env.compare import runs as rules
+from repro_env.compare.environments import comparison as compare
+from repro_env.compare.environments import sides, trees
+from repro_env.compare.environments.difference import Difference, NotCompared, sort_differences
+from repro_env.compare.environments.trees import changes, describe
+from repro_env.compare.outputs import results
+from repro_env.compare.outputs.judge import Judge
+from repro_env.compare.runs import CheckpointFiles, Fact, MetricPair, Outputs
+from repro_env.compare.traces import comparison as traces
+from repro_env.compare.traces import divergence
+from repro_env.oci.entry import Entry
+from repro_env.runs.history import commits
+from repro_env.runs.history.specs import Specs
+from repro_env.runs.lineage import parents
+from repro_env.runs.records import annotation, checkpointstate, records
+from repro_env.runs.records.records import Run
+from repro_env.schema.errors import ArtifactError, ReproEnvError
+from repro_env.schema.run import Start
+from repro_env.store.store import Store
+
+
+class Compared(msgspec.Struct, frozen=True, kw_only=True):
+    left: Run
+    right: Run
+    tags: tuple[tuple[str, ...], tuple[str, ...]]
+    facts: tuple[Fact, ...]
+    """Recorded facts that differ."""
+    differences: tuple[Difference, ...]
+    """Differences of environment, code and data, ordered."""
+    not_compared: tuple[NotCompared, ...]
+    metrics: tuple[MetricPair, ...]
+    outputs: Outputs
+    steps: divergence.Comparison | None
+    """The compared traces; None if neither run has one."""
+
+    @property
+    def same(self) -> bool:
+        """Whether both runs have the same outputs, byte for byte."""
+        return self.outputs.same
+
+
+def compare_runs(words: tuple[str, str], runs: Path | None, here: Path, store: Store) -> Compared:
+    """Compare two runs, each named by its ID or by its directory. `here`: the working directory, absolute.
+
+    Raises `RecordError` if a run does not exist, `SpecError` if a record cannot be read.
+    """
+    left, right = (records.read(_folder(word, runs, here)) for word in words)
+    differences, missing = _environment(left, right, here, store)
+    differences += _data(left.start, right.start)
+    facts = rules.compare_starts(left.start, right.start)
+    outputs = Outputs()
+    metrics: tuple[MetricPair, ...] = ()
+    if left.end is not None and right.end is not None:
+        judge = Judge(results.evidence(left.folder, left.start, left.end), results.evidence(right.folder, right.start, right.end))
+        checkpoints = _checkpoint_files(left), _checkpoint_files(right)
+        outputs = rules.outputs(left.end, right.end, checkpoints, judge.pair_names)
+        facts = (*facts, *rules.compare_ends(left.end, right.end, outputs))
+        facts = tuple(sorted(facts, key=lambda fact: rules.PARTS.index(fact.part)))
+        metrics = rules.metrics(left.end.metrics, right.end.metrics, outputs)
+    for run in (left, right):
+        if run.end is None:
+            missing.append(NotCompared(what="outputs, metrics and effective settings", why=f"{run.short} is {run.state}"))
+    return Compared(
+        left=left,
+        right=right,
+        tags=(annotation.tags(annotation.of(left.folder)), annotation.tags(annotation.of(right.folder))),
+        facts=facts,
+        differences=sort_differences(differences),
+        not_compared=tuple(missing),
+        metrics=metrics,
+        outputs=outputs,
+        steps=traces.compare_traces(left.folder, right.folder),
+    )
+
+
+def _folder(word: str, runs: Path | None, here: Path) -> Path:
+    if "/" in word and (here / word).is_dir():  # then no runs directory is needed
+        return parents.directory_of(word, here, here)
+    return parents.directory_of(word, find_runs_directory(runs, here), here)
+
+
+def _checkpoint_files(run: Run) -> CheckpointFiles:
+    """Return the files that the run wrote to directories of `--checkpoints`."""
+    if run.end is None or not any(fact.kind == "checkpoints" for fact in run.start.data):
+        return CheckpointFiles()
+    try:
+        old = checkpointstate.read(run.folder, checkpointstate.BEFORE, run.start.before)
+        new = checkpointstate.read(run.folder, checkpointstate.AFTER, run.end.after)
+    except ReproEnvError as error:
+        return CheckpointFiles(unread=(f"checkpoints of {run.short} ({error.what})",))
+    if new is None:
+        return CheckpointFiles(unread=(f"checkpoints of {run.short} (its record does not list them)",))
+    paths = {file.shown for file in new.files}
+    removed = [file.shown for file in old.files if file.shown not in paths] if old is not None else []
+    written = [(path, file.sha256) for path, file in checkpointstate.changed_files(old, new).items()]
+    return CheckpointFiles(
+        files=(*written, *((path, "removed") for path in removed)),
+        unread=tuple(line for line in new.others if " -> " not in line),
+    )
+
+
+def _environment(left: Run, right: Run, here: Path, store: Store) -> tuple[list[Difference], list[NotCompared]]:
+    """Return the differences of spec, image and code, and what could not be compared."""
+    found: list[Difference] = []
+    missing: list[NotCompared] = []
+    specs = [Specs(run.folder.parent, here, store) for run in (left, right)]
+    if left.start.spec != right.start.spec:
+        old, new = (search.of(run.start) for search, run in zip(specs, (left, right), strict=True))
+        if old is not None and new is not None:
+            old_side = sides.spec_side(old.spec, old.folder, left.short, store)
+            new_side = sides.spec_side(new.spec, new.folder, right.short, store)
+            found += compare.environments(old_side, new_side, store).differences
+        else:
+            lost = [run for run, spec in ((left, old), (right, new)) if spec is None]
+            names = ", ".join(f"the spec of {run.short} ({run.start.spec[7:19]})" for run in lost)
+            missing.append(NotCompared(what="environment", why=f"they differ, but this was not found: {names}"))
+            found += _digests(left.start, right.start)
+    if left.start.source.digest != right.start.source.digest:
+        found += _source(left, right, specs, store)
+    return found, missing
+
+
+def _digests(left: Start, right: Start) -> list[Difference]:
+    pairs = (("spec digest", left.spec, right.spec), ("image ID", left.image, right.image))
+    return [Difference(level="digests", what=what, left=old, right=new) for what, old, new in pairs if old != new]
+
+
+def _source(left: Run, right: Run, specs: list[Specs], store: Store) -> list[Difference]:
+    """Return the files of the code that differ, or a single difference if the files are not known."""
+    old, new = listings = [_listing(run, search, store) for run, search in zip((left, right), specs, strict=True)]
+    if old is not None and new is not None:
+        return [
+            Difference(level="source", what=change.path, left=describe(change.left), right=describe(change.right))
+            for change in changes(old, new)
+        ]
+    names = " and ".join(run.short for run, listing in zip((left, right), listings, strict=True) if listing is None)
+    return [
+        Difference(
+            level="source",
+            what="files of the source",
+            left=left.start.source.digest[7:19],
+            right=right.start.source.digest[7:19],
+            why=f"their names are not known, because the code of {names} was not found",
+        )
+    ]
+
+
+def _listing(run: Run, specs: Specs, store: Store) -> Mapping[str, Entry] | None:
+    """Return the code of a run by path: from the store, else from its spec, else from git's history."""
+    fact = run.start.source
+    layer = store.layers.path(fact.digest)
+    if layer is not None:
+        return trees.stored_tree(layer, store.hashes).entries
+    spec = specs.of(run.start)
+    source = spec.spec.observed.source if spec is not None else None
+    if spec is None or source is None:
+        return None
+    with contextlib.suppress(ArtifactError):
+        tree = trees.spec_tree(source.tree, spec.folder, store) if source.tree.sha256 == fact.digest else None
+        if tree is not None:
+            return tree.entries
+    commit = commits.find_run_commit(run, source, spec.folder)
+    return None if commit is None else {entry.path: entry for entry in commit.entries}
+
+
+def _data(left: Start, right: Start) -> list[Difference]:
+    """Return the mounted data that differ, by their path in the run."""
+    old, new = ({fact.target: fact.digest for fact in start.data if fact.digest is not None} for start in (left, right))
+    return [
+        Difference(level="data", what=path, left=_short(old.get(path)), right=_short(new.get(path)))
+        for path in sorted(old.keys() | new.keys())
+        if old.get(path) != new.get(path)
+    ]
+
+
+def _short(digest: str | None) -> str:
+    return "" if digest is None else f"sha256 {digest[7:19]}"

@@ -1,0 +1,246 @@
+"""The command `repro-env runs gc`: find the runs that a rule or another run keeps, and remove the others."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.io.files import read_regular
+from repro_env.runs import retention
+from repro_env.runs.lineage import families
+from repro_env.runs.records import annotation, checkpointmanifest, ids, records
+from repro_env.runs.records.index import Index, Summary
+from repro_env.runs.records.records import Run, Unreadable
+from repro_env.runs.retention import Facts, KeptRun
+from repro_env.schema.errors import ReproEnvError
+from repro_env.schema.progress import Tell
+from repro_env.store.rundirectories import AWAY
+from repro_env.store.specs import archive as specs
+from repro_env.store.store import Store
+
+_ID = re.compile(rb"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}")
+_CHECK_EVERY = 100
+"""Removals between two searches for runs that started in the meantime."""
+
+
+class RemovedRun(msgspec.Struct, frozen=True):
+    run: Run
+    size: int
+    """Bytes of all its files."""
+
+
+class Spec(msgspec.Struct, frozen=True):
+    folder: Path
+    size: int
+    """Bytes of its files that have no other hard link, as most blobs have."""
+
+
+class Collected(msgspec.Struct, frozen=True):
+    keep: tuple[KeptRun, ...]
+    gone: tuple[RemovedRun, ...]
+    """Runs that were removed, or that a dry run would remove."""
+    unreadable: tuple[Unreadable, ...]
+    """Runs with an unreadable record. They are kept, and so is every run that they name."""
+    failed: tuple[tuple[Run, str], ...]
+    """Runs that could not be removed, and why."""
+    specs: tuple[Spec, ...]
+    """Specs that no run names any more, and that were removed too, or would be."""
+    dry_run: bool
+
+    @property
+    def freed(self) -> int:
+        """Bytes of the removed runs and specs."""
+        return sum(run.size for run in self.gone) + sum(spec.size for spec in self.specs)
+
+
+def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, tell: Tell) -> Collected:
+    """Remove the runs that neither a `--keep` of `words` nor another run keeps.
+
+    Raises `UsageError`, `RecordError` before the first removal.
+    """
+    rules = [retention.parse_rule(word) for word in words]
+    readable, broken = records.listing(runs)
+    if runs.is_dir():
+        store.run_directories.add(runs)
+    reasons = {
+        name: f"named in the record of {run.folder.name}, which cannot be read" for run in broken for name in _ids_in(run.folder)
+    }
+    reasons |= _ancestors(runs, store, tell)
+    plan = retention.plan([_facts(run, reasons) for run in readable], rules, reasons)
+    if dry_run:
+        unused = _unused_specs(runs, [kept.run for kept in plan.keep], broken)
+        unused_specs = tuple(Spec(spec.folder, _size(spec.folder, shared=False)) for spec in unused)
+        removed = tuple(RemovedRun(run, _size(run.folder)) for run in plan.remove)
+        return Collected(plan.keep, removed, tuple(broken), (), unused_specs, dry_run=True)
+    records.tidy(runs)
+    specs.tidy(runs)
+    names = {run.folder.name for run in readable} | {run.folder.name for run in broken}
+    doomed = [RemovedRun(run, _size(run.folder)) for run in reversed(plan.remove)]
+    gone, failed = _remove(runs, doomed, names, tell)
+    specs_removed = _remove_unused_specs(runs, tell)
+    return Collected(plan.keep, tuple(reversed(gone)), tuple(broken), tuple(failed), specs_removed, dry_run=False)
+
+
+def _remove(
+    runs: Path, doomed: Sequence[RemovedRun], names: set[str], tell: Tell
+) -> tuple[list[RemovedRun], list[tuple[Run, str]]]:
+    """Remove runs, except those that were tagged, or that a run started from, since the plan was made (it may take minutes).
+
+    `names`: names of all run directories that the plan is based on.
+    """
+    gone: list[RemovedRun] = []
+    failed: list[tuple[Run, str]] = []
+    ancestors: set[str] = set()
+    with tell.progress(sum(removed.size for removed in doomed), "removing") as advance:
+        try:
+            for number, removed in enumerate(doomed):
+                if number % _CHECK_EVERY == 0:
+                    ancestors |= _new_ancestors(runs, names)
+                run = removed.run
+                try:
+                    if ancestors & {run.start.id, run.folder.name}:
+                        failed.append((run, "a run started from it in the meantime"))
+                    elif _tags(run):
+                        failed.append((run, "it was tagged in the meantime"))
+                    else:
+                        records.remove(run.folder)
+                        gone.append(removed)
+                except ReproEnvError as error:
+                    failed.append((run, str(error)))
+                advance(removed.size)
+        except KeyboardInterrupt:
+            tell.warn(f"stopped: {len(gone)} of {len(doomed)} runs were removed; the others are unchanged")
+            raise
+    return gone, failed
+
+
+def _new_ancestors(runs: Path, names: set[str]) -> set[str]:
+    """Return the IDs or names of runs that new runs started from. A run is new if its directory is not in `names`; add it there."""
+    found: set[str] = set()
+    for folder in records.directories(runs):
+        if folder.name not in names:
+            names.add(folder.name)
+            try:
+                run = records.read(folder)
+            except ReproEnvError:
+                found |= _ids_in(folder)
+                names.discard(folder.name)  # its record may not be complete yet
+            else:
+                parents = (parent.id for parent in retention.parents(run))
+                found |= retention.parent_names(parents, (fact.source for fact in run.start.data))
+    return found
+
+
+def _remove_unused_specs(runs: Path, tell: Tell) -> tuple[Spec, ...]:
+    """Remove the specs that no run names, including runs that started in the meantime."""
+    removed = []
+    for spec in _unused_specs(runs, *records.listing(runs)):
+        size = _size(spec.folder, shared=False)
+        try:
+            specs.remove(spec)
+        except OSError as error:
+            tell.warn(f"note: the unused spec {spec.folder} cannot be removed: {error.strerror}")
+        else:
+            removed.append(Spec(spec.folder, size))
+    return tuple(removed)
+
+
+def _unused_specs(runs: Path, kept: Sequence[Run], broken: Sequence[Unreadable]) -> tuple[specs.StoredSpec, ...]:
+    used = {run.start.spec_file for run in kept if run.start.spec_file is not None}
+    for run in broken:
+        used |= specs.mentioned(run.folder)
+    return specs.unused(specs.listing(runs), used, now=time.time())
+
+
+def _ancestors(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
+    """Return runs that another run of a remembered runs directory started from: ID or name -> why it is kept.
+
+    These are the runs for which the records in `runs` do not say so.
+    """
+    here = os.path.realpath(runs)
+    index = Index(store.runs)
+    summaries: dict[str, Summary] = {}
+    outputs: dict[str, bytes] = {}
+    found: dict[str, str] = {}
+    missing: list[Path] = []
+    for folder in (Path(here), *(path for path in store.run_directories.paths() if str(path) != here)):
+        if not folder.is_dir() and str(folder) != here:
+            if store.run_directories.last_used(folder) > time.time() - AWAY:
+                missing.append(folder)
+            continue
+        try:
+            listing = index.listing(folder, outputs=True)
+        except ReproEnvError as error:
+            tell.warn(f"note: a runs directory that may have descendants of these runs cannot be read: {error}")
+            continue
+        outputs.update(listing.outputs)
+        for run in listing.runs:
+            summaries.setdefault(run.id, run)
+            if str(folder) != here:
+                names = retention.parent_names((parent.id for parent in run.parents), (fact.path for fact in run.data))
+                found |= dict.fromkeys(names, f"{run.short} in {folder} started from it")
+        if str(folder) != here:
+            for unreadable in listing.unreadable:
+                why = f"named in the record of {unreadable.folder}, which cannot be read"
+                found |= dict.fromkeys(_ids_in(unreadable.folder), why)
+    if missing:
+        more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        tell.warn(f"note: runs in missing directories may have started from one of these runs: {missing[0]}{more}")
+    for edge in families.edges(summaries, outputs):
+        if edge.how == families.SAME_BYTES:
+            found.setdefault(edge.parent, f"one of its outputs is an input of {summaries[edge.child].short}")
+    for run in summaries.values():
+        if run.state != "done":
+            found |= dict.fromkeys(_resumed_from(run), f"{run.short} resumed from it, according to a checkpoint")
+    return found
+
+
+def _resumed_from(run: Summary) -> set[str]:
+    """Return the IDs of runs that an unfinished run resumed from, which only its checkpoints name."""
+    found = set()
+    for folder in (run.files, *(Path(fact.path) for fact in run.data if fact.role == "checkpoints")):
+        for path in checkpointmanifest.search(folder)[0]:
+            with contextlib.suppress(ReproEnvError):  # not a manifest, or one that is being written
+                checkpoint = checkpointmanifest.read(path)
+                if checkpoint is not None and checkpoint.manifest.run == run.id and checkpoint.manifest.parent is not None:
+                    found.add(checkpoint.manifest.parent.run)
+    return found - {"", run.id}
+
+
+def _facts(run: Run, reasons: dict[str, str]) -> Facts:
+    """Return a run with its tags. A run with unreadable tags is kept: add it to `reasons`."""
+    try:
+        return Facts(run, _tags(run))
+    except ReproEnvError as error:
+        reasons[run.start.id] = f"its tags cannot be read: {error}"
+        return Facts(run, ())
+
+
+def _tags(run: Run) -> tuple[str, ...]:
+    return annotation.tags(annotation.of(run.folder))
+
+
+def _ids_in(folder: Path) -> set[str]:
+    """Return the IDs in an unreadable record, except its own. The run may have started from any of them."""
+    found: set[str] = set()
+    for name in ("start.json", "end.json"):
+        with contextlib.suppress(OSError):
+            found |= {match.decode() for match in _ID.findall(read_regular(folder / name, records.LARGEST))}
+    return {run_id for run_id in found if not folder.name.endswith(f"-{ids.short(run_id)}")}
+
+
+def _size(folder: Path, *, shared: bool = True) -> int:
+    """Return the bytes of all files below `folder`. `shared`: include files with several hard links. Unreadable files count 0."""
+    total = 0
+    for here, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                facts = os.lstat(f"{here}/{name}")
+                total += facts.st_size if shared or facts.st_nlink == 1 else 0
+    return total

@@ -1,0 +1,196 @@
+"""The command `repro-env rebuild --output`: send the image of a spec to an output, without unpacking it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import unquote
+
+import msgspec
+
+from repro_env.api.rebuild import Rebuilt, rebuild
+from repro_env.compare.environments import code
+from repro_env.delivery.builder.plan import Plan
+from repro_env.delivery.targets import argument
+from repro_env.delivery.targets.argument import Target
+from repro_env.environment.secrets import export
+from repro_env.oci import paths as image_layout
+from repro_env.schema.errors import UsageError
+from repro_env.schema.progress import Tell
+from repro_env.schema.spec import Spec
+from repro_env.store.store import Store
+
+_NO_USER = 2**32 - 1
+"""This ID is not a user (it means "no change" to `chown`)."""
+
+
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of `send`."""
+
+    image_id: str
+    """ID of the sent image. It is the spec's, unless the image has the source too or starts as another user than root."""
+    environment_image_id: str
+    """ID of the spec's image."""
+    spec_digest: str
+    manifest_digest: str
+    """Empty in a dry run, and for an output without a manifest (`squashfs:`)."""
+    where: str
+    """The output, as it is printed; empty in a dry run."""
+    layers: tuple[str, ...]
+    """Diff IDs, lowest first."""
+    made: tuple[str, ...] = ()
+    """Diff IDs of the layers that were built and sent."""
+    plan: Plan | None = None
+    """The plan, in a dry run."""
+    fetched: int = 0
+    sent: int = 0
+    """Bytes."""
+
+
+def send(
+    spec: Spec,
+    folder: Path,
+    target: Target,
+    *,
+    store: Store,
+    tell: Tell,
+    here: Path,
+    dry_run: bool = False,
+    source: bool = False,
+    frozen: bool = False,
+    user: str | None = None,
+) -> Delivery:
+    """Send the image of a spec. `folder`: the spec's directory; `here`: the base of relative paths on the command line.
+
+    `source`: add the captured code as the last layer; with `frozen` even if the code next to the spec differs. `user`: `UID` or
+    `UID:GID` that the image starts as, default root. `dry_run`:
+    change nothing. Raises `UsageError`, `SourceError`, and as `delivery.builder.outputbuild.pack` and the outputs do.
+    """
+    if target.kind == "squashfs":
+        if source or user is not None:
+            raise UsageError(
+                "these options cannot be used with squashfs:",
+                where="--with-source, --user",
+                hint="use oci: or docker-archive: for these",
+            )
+        return _write_squashfs(spec, folder, target, store=store, tell=tell, here=here, dry_run=dry_run)
+    if user is not None and not _is_user(user):
+        raise UsageError(
+            f"must be a numeric user ID above 0, alone or with a group ID (got {user!r})",
+            where="--user",
+            hint="for example 1000, or 1000:1000",
+        )
+    if source:
+        code.check_unchanged(spec, folder, frozen=frozen, store=store)
+    if target.kind == "registry":
+        export.check(spec, folder, store=store)
+    layers = tuple(layer.diff_id for layer in spec.expected.layers)
+    done = Delivery(
+        image_id=spec.expected.image_id,
+        environment_image_id=spec.expected.image_id,
+        spec_digest=spec.digest,
+        manifest_digest="",
+        where="",
+        layers=layers,
+    )
+    if not source:
+        for note in notes(spec):
+            tell(note)
+    from repro_env.delivery.builder.outputbuild import OutputBuild  # slow to import
+
+    with argument.open_output(target, spec, folder, store, here=here, dry_run=dry_run) as output:
+        build = OutputBuild(spec, folder, store, output, source=source, user=user or "", local=target.local)
+        if dry_run:
+            return msgspec.structs.replace(done, plan=build.plan(ask=True))
+        sent = build.run(tell)
+    if not sent.made:
+        tell(f"nothing to send: the output already has all {len(sent.layers)} layers ({_CHECKED[target.kind]})")
+    return msgspec.structs.replace(
+        done,
+        image_id=sent.image_id,
+        manifest_digest=sent.image.manifest_blob.digest,
+        where=sent.where,
+        layers=tuple(layer.diff_id for layer in sent.layers),
+        made=sent.made,
+        fetched=sent.fetched,
+        sent=sent.sent,
+    )
+
+
+def notes(spec: Spec) -> Iterator[str]:
+    """Yield what a user must know who starts a container from the image without the source, one line at a time."""
+    source, identity = spec.observed.source, spec.identity
+    if source is None:
+        return
+    layouts = (identity.layout, *identity.others)
+    editable = [
+        unquote(distribution.direct_url.removeprefix("file://"))
+        for distribution in spec.observed.distributions
+        if distribution.editable
+    ]
+    imported = [
+        path
+        for path in (*spec.observed.startup.sys_path, *editable)
+        if _within(path, source.path) and not any(_within(path, layout.prefix) for layout in layouts)
+    ]
+    if imported:
+        yield (
+            f"note: Python imports code from {imported[0]}, which is not in the image: "
+            f"add --with-source, or mount the project at {source.path}"
+        )
+    hidden = [layout.prefix for layout in layouts if layout.in_place and _within(layout.prefix, source.path)]
+    if hidden:
+        yield (
+            f"note: the image has its environment at {hidden[0]}: "
+            f"do not mount the project at {source.path}, because that hides the environment"
+        )
+    if spec.observed.home:
+        yield (
+            f"note: the captured library configuration ({', '.join(spec.observed.home[:3])}) is used in a container "
+            f"if it is started with HOME={image_layout.HOME}"
+        )
+
+
+def _within(path: str, folder: str) -> bool:
+    return path == folder or path.startswith(f"{folder}/")
+
+
+def _is_user(text: str) -> bool:
+    """Whether the user in an image config passes the check of Kubernetes that it is not root (`runAsNonRoot`)."""
+    match = re.fullmatch(r"([1-9][0-9]{0,9})(?::([0-9]{1,10}))?", text)
+    return match is not None and all(int(number) < _NO_USER for number in match.groups("0"))
+
+
+_CHECKED = {
+    "oci": "each file is unchanged since it was hashed, or was hashed again",
+    "docker-archive": "the file is unchanged since it was written",
+    "docker": "according to the engine",
+    "registry": "according to the registry",
+}
+"""How the layers in an output were checked."""
+
+
+def _write_squashfs(spec: Spec, folder: Path, target: Target, *, store: Store, tell: Tell, here: Path, dry_run: bool) -> Delivery:
+    """Write a file system image. It contains the unpacked layers, so they are built in the store first."""
+    from repro_env.delivery.targets import squashfs
+
+    path = here / target.place
+    built: Rebuilt = rebuild(spec, folder, store=store, dry_run=dry_run, tell=tell)
+    done = Delivery(
+        image_id=built.image_id,
+        environment_image_id=built.image_id,
+        spec_digest=built.spec_digest,
+        manifest_digest="",
+        where="",
+        layers=built.layers,
+        plan=built.plan if dry_run else None,
+        fetched=built.fetched,
+        sent=built.written,
+    )
+    if dry_run:
+        return done
+    trees = [tree for diff_id in built.layers if (tree := store.layers.path(diff_id)) is not None]
+    with tell.progress(0, f"writing {path.name}"):
+        where = squashfs.write(trees, path)
+    return msgspec.structs.replace(done, where=where, made=built.layers)

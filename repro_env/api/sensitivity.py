@@ -1,0 +1,225 @@
+"""The command `repro-env sensitivity`: run a command with several seeds, and measure how its metrics vary.
+
+Each run has a record of its own. Only the seed may differ between the runs.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import msgspec
+
+from repro_env.api.execute import FinishedRun
+from repro_env.compare import sensitivity
+from repro_env.compare.sensitivity import Spread, Value
+from repro_env.runs.records.notes import MORE_VALUES
+from repro_env.runs.start.request import RunOptions
+from repro_env.schema.codec import Frozen
+from repro_env.schema.errors import DataError, RecordError, SourceError, UsageError
+from repro_env.schema.progress import Tell
+from repro_env.schema.run import End, Metric, Seeded
+
+Which = Literal["last", "min", "max"]
+_SEEDS = 2**32
+_STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+_NAMES = 12
+"""Most metrics that an error names."""
+
+
+class MetricOption(Frozen, frozen=True, kw_only=True):
+    """The value of `--metric`."""
+
+    name: str
+    """`NAME`, or `FILE:NAME` if several files have a metric of that name; empty for all metrics."""
+    which: Which = "last"
+
+
+class Run(Frozen, frozen=True, kw_only=True):
+    seed: int
+    id: str
+    exit_code: int
+    equal: bool
+    """Whether its outputs equal those of the first run, byte for byte."""
+
+
+class Measured(Frozen, frozen=True, kw_only=True):
+    metric: str
+    """Name of the metric, with its file if several files have a metric of that name."""
+    which: Which
+    spread: Spread | None
+    """None if there are fewer than two numbers."""
+    missing: tuple[int, ...]
+    """Seeds whose runs ended without this metric."""
+
+
+class Found(Frozen, frozen=True, kw_only=True):
+    runs: tuple[Run, ...]
+    """Oldest first."""
+    asked: int
+    """The value of `--seeds`."""
+    metrics: tuple[Measured, ...]
+    """Sorted by name; only the metric of `--metric`, if it is given."""
+    seeded: tuple[Seeded, ...]
+    """Seeds that the script sets itself, to the same value in all runs."""
+    stopped: int
+    """The signal with which the user ended the runs; 0 for none."""
+
+    @property
+    def good(self) -> bool:
+        """Whether every run succeeded, and all runs have some metric in common."""
+        complete = len(self.runs) == self.asked and not any(run.exit_code for run in self.runs)
+        return complete and any(metric.spread is not None and not metric.missing for metric in self.metrics)
+
+
+def parse_metric(text: str | None) -> MetricOption:
+    """Parse `NAME[:last|min|max]`. Raises `UsageError` if the name is empty."""
+    if text is None:
+        return MetricOption(name="")
+    name, colon, suffix = text.rpartition(":")
+    which: Which | None = "last" if suffix == "last" else "min" if suffix == "min" else "max" if suffix == "max" else None
+    metric = MetricOption(name=name, which=which) if colon and which else MetricOption(name=text)
+    if not metric.name:
+        hint = "for example --metric accuracy, or --metric loss:min"
+        raise UsageError("the name of the metric is empty", where=f"--metric {text!r}", hint=hint)
+    return metric
+
+
+def over_seeds(
+    options: RunOptions, first: int, count: int, metric: MetricOption, *, run: Callable[[RunOptions], FinishedRun], tell: Tell
+) -> Found:
+    """Run the command with the seeds `first`, `first` + 1, ... Stop after the first run if it fails.
+
+    Raises `UsageError` if the first run did not write the metric, or wrote it to several files, `RecordError` if it wrote no
+    metrics, `SourceError` and `DataError` if the source or the data change between runs; and what `run` raises.
+    """
+    if count < 2:
+        raise UsageError("this needs at least two seeds", where=f"--seeds {count}", hint="use 5 or more")
+    if options.checkpoints:
+        raise UsageError(
+            "each run would resume from the checkpoints of the previous run",
+            where=f"--checkpoints {options.checkpoints[0][0]}",
+            hint="omit it: every run keeps the files that the script writes; to start from weights, mount them with --data",
+        )
+    if count < sensitivity.FEW:
+        tell(f"{count} seeds are few: use at least {sensitivity.FEW} for a meaningful interval")
+    runs: list[Run] = []
+    ends: list[tuple[int, End]] = []
+    stopped = 0
+    start = None
+    for number in range(count):
+        seed = (first + number) % _SEEDS
+        tell(f"seed {seed}, run {number + 1} of {count}")
+        done = run(msgspec.structs.replace(options, seed=seed))
+        start = start or done.start
+        if done.start.source.trees != start.source.trees:
+            raise SourceError(
+                "the source changed between two runs",
+                where=start.source.directory or start.source.path,
+                hint="do not change it until all runs have ended, or use --frozen",
+            )
+        if done.start.data != start.data:
+            what = "the data changed between two runs"
+            raise DataError(what, where="--data", hint="do not change them until all runs have ended")
+        outcome = done.end.outcome
+        equal = not ends or done.end.outputs == ends[0][1].outputs
+        runs.append(Run(seed=seed, id=done.end.id, exit_code=outcome.exit_code, equal=equal))
+        if outcome.signal in _STOPS:
+            stopped = outcome.signal
+            break
+        ends.append((seed, done.end))
+        if number == 0:
+            if outcome.exit_code:
+                tell("the first run failed, so the others are skipped")
+                break
+            _check_metric(done.end.metrics, metric)
+        elif number == 1 and equal and done.end.outputs:
+            tell("its outputs equal those of the first run, byte for byte" + own_seeds(done.end.seeded))
+    return Found(
+        runs=tuple(runs),
+        asked=count,
+        metrics=_measure([(seed, end) for seed, end in ends if not end.outcome.exit_code], metric),
+        seeded=_in_all([end.seeded for _, end in ends]),
+        stopped=stopped,
+    )
+
+
+def _in_all(seeded: Sequence[Sequence[Seeded]]) -> tuple[Seeded, ...]:
+    """Return the seeds that every run sets to the same value. A seed that is derived from the master seed is not among them."""
+    first, *others = seeded or ((),)
+    return tuple(seed for seed in first if seed.value != MORE_VALUES and all(seed in other for other in others))
+
+
+def own_seeds(seeded: Sequence[Seeded]) -> str:
+    """Return the end of a sentence that says where the script sets seeds itself; empty if it sets none."""
+    if not seeded:
+        return ""
+    first = min(seeded, key=lambda seed: "-packages/" in seed.file)
+    more = f" and {len(seeded) - 1} more" if len(seeded) > 1 else ""
+    return f": the script sets seeds itself, {first.what}({first.value}) at {first.file}:{first.line}{more}"
+
+
+def _measure(ends: Sequence[tuple[int, End]], metric: MetricOption) -> tuple[Measured, ...]:
+    """Return the numbers of all seeds, by metric. The first run decides from which file the metric of `--metric` is read."""
+    values: dict[str, dict[int, float]] = {}
+    chosen = _select(_labels(ends[0][1].metrics), metric) if ends else {}
+    for seed, end in ends:
+        for label, recorded in _labels(end.metrics).items():
+            if label in chosen or not metric.name:
+                values.setdefault(label, {})[seed] = _number(recorded, metric.which)
+    return tuple(
+        Measured(
+            metric=label,
+            which=metric.which,
+            spread=sensitivity.spread([Value(seed=seed, value=value) for seed, value in values[label].items()]),
+            missing=tuple(seed for seed, _ in ends if seed not in values[label]),
+        )
+        for label in sorted(values)
+    )
+
+
+def _check_metric(metrics: Sequence[Metric], metric: MetricOption) -> None:
+    """Check that the first run wrote the metric. Raises as `over_seeds` says."""
+    labels = _labels(metrics)
+    found = _select(labels, metric)
+    if not labels:
+        raise RecordError(
+            "the first run wrote no metrics",
+            where="repro-env sensitivity",
+            hint='write them in the script, such as {"accuracy": 0.9} to metrics.json; CSV and TensorBoard files are read too',
+        )
+    if metric.name and len(found) != 1:
+        what = "the first run did not write this metric"
+        if found:
+            what = f"this metric is in {len(found)} files, with different values"
+        names = sorted(found or {recorded.name: recorded for recorded in labels.values()})
+        listed = ", ".join(names[:_NAMES]) + (f" and {len(names) - _NAMES} more" if len(names) > _NAMES else "")
+        raise UsageError(what, where=f"--metric {metric.name}", hint=f"choose from {listed}")
+
+
+def _labels(metrics: Sequence[Metric]) -> dict[str, Metric]:
+    """Return the metrics by their name, or by `FILE:NAME` if several files have a metric of that name.
+
+    So the file may have another path in each run, as event files of TensorBoard have, if the name is unique.
+    """
+    counts = Counter(metric.name for metric in metrics)
+    return {metric.name if counts[metric.name] == 1 else f"{metric.file}:{metric.name}": metric for metric in metrics}
+
+
+def _select(labels: dict[str, Metric], metric: MetricOption) -> dict[str, Metric]:
+    """Return the metric of `--metric`; several if files have different values of that name."""
+    found = {
+        label: recorded
+        for label, recorded in labels.items()
+        if metric.name in (recorded.name, f"{recorded.file}:{recorded.name}")
+    }
+    if len({_number(recorded, metric.which) for recorded in found.values()}) == 1:  # several files have the same number
+        found = dict(list(found.items())[:1])
+    return found
+
+
+def _number(metric: Metric, which: Which) -> float:
+    value = metric.last if which == "last" else metric.least if which == "min" else metric.most
+    return float(value)

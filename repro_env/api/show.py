@@ -1,0 +1,132 @@
+"""The command `repro-env show`: return a spec, and which of its files are on this machine.
+
+The spec is untrusted: only its directory and the store are read, and no path that it names is opened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
+from repro_env.schema.errors import StoreError
+from repro_env.schema.image import Layer
+from repro_env.schema.spec import Spec
+from repro_env.store.filenames import hex_of
+from repro_env.store.specs.blobs import SpecBlobs as Blobs
+from repro_env.store.store import Store
+
+
+class ShownLayer(msgspec.Struct, frozen=True, kw_only=True):
+    kind: str
+    diff_id: str
+    size: int
+    """Bytes of the tar for a tree, or of the wheels or packages in the layer."""
+    holds: tuple[str, ...]
+    stored: bool
+
+
+class Blob(msgspec.Struct, frozen=True, kw_only=True):
+    what: str
+    sha256: str
+    size: int
+    """Uncompressed bytes, as the spec states."""
+    here: bool
+    stored: int
+    """Bytes of its file next to the spec; 0 if the file is missing."""
+
+
+class Shown(msgspec.Struct, frozen=True, kw_only=True):
+    spec: Spec
+    folder: Path
+    """Directory of the spec."""
+    spec_digest: str
+    image: str
+    """`in the store`, `not in the store`, or why the store cannot be read."""
+    layers: tuple[ShownLayer, ...]
+    """Lowest first."""
+    blobs: tuple[Blob, ...]
+
+
+def show(spec: Spec, folder: Path, store: Store | None, why: str = "") -> Shown:
+    """Return a spec with the state of its files. `folder`: its directory. `why`: the reason why the store cannot be opened."""
+    return Shown(
+        spec=spec,
+        folder=folder,
+        spec_digest=spec.digest,
+        image=why or ("in the store" if store is not None and _is_built(spec, store) else "not in the store"),
+        layers=tuple(_layers(spec, store)),
+        blobs=tuple(_blobs(spec, folder)),
+    )
+
+
+def open_store() -> tuple[Store | None, str]:
+    """Open the store; without one, which `show` does not need, return the reason."""
+    try:
+        return Store.open(), ""
+    except StoreError as error:
+        return None, str(error)
+
+
+def _is_built(spec: Spec, store: Store) -> bool:
+    """Whether the store has the image and its layers. The layers are not read."""
+    has_image = store.images.get(spec.expected.image_id) is not None
+    return has_image and all(_is_stored(layer.diff_id, store) for layer in spec.expected.layers)
+
+
+def _is_stored(digest: str, store: Store) -> bool:
+    return (store.root / "layers" / hex_of(digest)).is_dir()
+
+
+def _layers(spec: Spec, store: Store | None) -> Iterator[ShownLayer]:
+    identity = spec.identity
+    trees = {tree.sha256: tree.size for _, tree in _trees(spec)}
+    artifacts: tuple[Wheel | CondaPackage, ...] = (*identity.distributions, *identity.packages)
+    sizes = {f"{artifact.key}=={artifact.version}": artifact.size for artifact in artifacts}
+    for layer in spec.expected.layers:
+        yield ShownLayer(
+            kind=layer.kind,
+            diff_id=layer.diff_id,
+            size=_size(layer, trees, sizes),
+            holds=layer.holds,
+            stored=store is not None and _is_stored(layer.diff_id, store),
+        )
+
+
+def _size(layer: Layer, trees: Mapping[str, int], sizes: Mapping[str, int]) -> int:
+    if layer.kind in ("distributions", "conda"):
+        return sum(sizes.get(name, 0) for name in layer.holds)
+    return trees.get(layer.diff_id, 0)
+
+
+def _trees(spec: Spec) -> Iterator[tuple[str, TreeBlob]]:
+    identity, source = spec.identity, spec.observed.source
+    trees = (
+        ("base", identity.base),
+        ("unowned", identity.unowned),
+        ("interpreter", identity.interpreter.tree),
+        ("overlay", identity.overlay),
+        ("source", source.tree if source is not None else None),
+    )
+    for what, tree in trees:
+        if tree is not None:
+            yield what, tree
+
+
+def _blobs(spec: Spec, folder: Path) -> Iterator[Blob]:
+    blobs = Blobs(folder / "blobs")
+    carried = spec.carried
+    files = {  # a downloadable base may be missing
+        tree.sha256: (what, tree.size)
+        for what, tree in reversed(list(_trees(spec)))
+        if tree.sha256 in carried or blobs.path(tree.sha256) is not None
+    }
+    artifacts: tuple[Wheel | CondaPackage, ...] = (*spec.identity.distributions, *spec.identity.packages)
+    files |= {artifact.sha256: (artifact.filename, artifact.size) for artifact in artifacts if artifact.sha256 in carried}
+    for digest, (what, size) in files.items():
+        path = blobs.path(digest)
+        yield Blob(
+            what=what, sha256=digest, size=size, here=path is not None, stored=path.stat().st_size if path is not None else 0
+        )

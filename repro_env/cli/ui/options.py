@@ -1,0 +1,133 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+import os
+import shlex
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from repro_env.cli.ui import messages
+from repro_env.cli.ui.messages import Level
+from repro_env.schema.errors import UsageError
+
+SPEC = (
+    "a spec.json, its directory, a bundle FILE, or a REF in a registry. "
+    "Default: the nearest repro/spec.json in this directory or a parent."
+)
+
+
+def value(metavar: str, text: str, *names: str, **settings: Any) -> Any:
+    """An option with a value. The help text names the default. `names`: of the option, if not those of the parameter."""
+    return typer.Option(*names, help=text, metavar=metavar, show_default=False, **settings)
+
+
+def parse_path(text: str) -> Path:
+    """The absolute path that an option names. Raises `UsageError` if the value is empty, as that of an unset variable."""
+    if not text:
+        raise UsageError("an option requires a path, but its value is empty", hint="check the variable that it came from")
+    return Path(os.path.abspath(text))  # noqa: PTH100 - without `..`
+
+
+SpecArgument = Annotated[str | None, typer.Argument(help=f"{SPEC[0].upper()}{SPEC[1:]}", metavar="SPEC", show_default=False)]
+SpecOption = Annotated[str | None, value("SPEC", f"Use this spec: {SPEC}")]
+RunArgument = Annotated[str, typer.Argument(help="A short ID, the beginning of an ID, or `latest`.", metavar="ID")]
+RunsOption = Annotated[
+    Path | None,
+    value(
+        "DIR",
+        "Use the runs in this directory. Default: runs/ next to the nearest spec, in this directory or a parent.",
+        parser=parse_path,
+    ),
+]
+SourceOption = Annotated[
+    Path | None,
+    value("DIR", "Use the code in this directory. Default: the directory that holds the spec's directory.", parser=parse_path),
+]
+EnvOption = Annotated[
+    list[str] | None,
+    value("NAME[=VALUE]", "Set a variable. NAME alone passes the value of your shell. Only the name is recorded. Repeatable."),
+]
+EnvFileOption = Annotated[Path | None, value("FILE", "Set variables from the lines NAME=VALUE of this file.", parser=parse_path)]
+NetworkOption = Annotated[bool, typer.Option("--network", help="Allow access to the network.")]
+AllOption = Annotated[bool, typer.Option("--all", help="Show complete lists. Default: the first entries of each list.")]
+DryRunOption = Annotated[bool, typer.Option("--dry-run", help="Print what the command would do; change nothing.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object on stdout.")]
+
+
+def find_runs(runs: Path | None) -> Path:
+    """The directory of --runs, or the default. Raises `RecordError` if no directory of runs is found."""
+    from repro_env.api.runs import find_runs_directory
+
+    return find_runs_directory(runs, Path.cwd())
+
+
+def find_run(name: str, runs: Path | None) -> Path:
+    """The directory of a run. Raises `RecordError` if no run has the name."""
+    from repro_env.runs.records import records
+
+    return records.find(find_runs(runs), name)
+
+
+def check_source(source: Path | None) -> Path | None:
+    """The directory of --source without symlinks. Raises `UsageError` if it is not a directory."""
+    if source is not None and not source.is_dir():
+        raise UsageError(f'--source must be a directory (got "{source}")', hint="name the directory of the code")
+    return None if source is None else source.resolve()
+
+
+def runs_option(runs: Path | None) -> str:
+    """The text ` --runs DIR` for a suggested command; empty if the option was not given."""
+    return "" if runs is None else f" --runs {shlex.quote(str(runs))}"
+
+
+def _apply(level: Level) -> Callable[[bool], None]:
+    def apply(active: bool) -> None:
+        if active:
+            messages.set_level(level)
+
+    return apply
+
+
+def _show_help(context: typer.Context, requested: bool) -> None:
+    if requested:
+        messages.result(context.get_help())
+        raise typer.Exit
+
+
+def common(
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="Print only the result, warnings and errors.", callback=_apply("quiet"))
+    ] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print details too.", callback=_apply("verbose"))] = False,
+    help_: Annotated[
+        bool, typer.Option("--help", "-h", help="Show this message and exit.", callback=_show_help, is_eager=True)
+    ] = False,
+) -> None:
+    """Declare the options that every command has."""
+
+
+def parameters(function: Callable[..., None]) -> list[Any]:
+    """The parser's options for the parameters of a function."""
+    from typer.main import get_command
+
+    application = typer.Typer(add_completion=False)
+    application.command()(function)
+    return get_command(application).params
+
+
+def add_common(command: Any) -> None:
+    """Add --quiet, --verbose and --help to a command and to all its subcommands."""
+    options = parameters(common)
+    for option in options:
+        option.expose_value = False
+    _add(command, options)
+
+
+def _add(command: Any, options: Sequence[Any]) -> None:
+    command.params += options
+    for subcommand in getattr(command, "commands", {}).values():
+        _add(subcommand, options)

@@ -1,0 +1,203 @@
+"""The page of a run (`repro-env runs show`)."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Sequence
+
+from repro_env.cli.ui import messages
+from repro_env.runs.records import annotation, ids
+from repro_env.runs.records.annotation import Annotation
+from repro_env.runs.records.index import Summary, describe_ending
+from repro_env.runs.records.notes import MORE_VALUES
+from repro_env.runs.records.records import Run
+from repro_env.runs.records.verdicts import Last
+from repro_env.schema.run import Count, End, Metric, Number, Parent, Rank, Seeded
+from repro_env.store.specs import archive
+
+SHOWN = 20
+"""Lines of a list that are shown without --all. The list of outputs is always complete."""
+
+
+_VALUES = 3
+"""Seeds of one call that are shown without --all."""
+
+
+def lines(run: Run, annotations: Sequence[Annotation], verdict: Last | None = None, *, complete: bool = False) -> Iterator[str]:
+    """The lines of the page.
+
+    `annotations`: oldest first. `verdict`: of the last verification. `complete`: do not shorten lists.
+    """
+    most = None if complete else SHOWN
+    yield from head(run, annotation.tags(annotations))
+    if verdict is not None:
+        ignored = f", {verdict.ignored:,} difference{'s' * (verdict.ignored != 1)} ignored" if verdict.ignored else ""
+        yield f"verified  {verdict.level}{'' if verdict.same else ', not as expected'} ({verdict.written}{ignored})"
+    yield from inputs(run, run.start.parents)
+    if run.end is not None:
+        yield from _end(run.end, most)
+    yield from _notes(annotations)
+
+
+def number(value: Number) -> str:
+    """The number with six digits; the record has all digits."""
+    return value if isinstance(value, str) else f"{value:.6g}"
+
+
+def state(run: Run) -> str:
+    if run.end is None:
+        return run.state
+    outcome = run.end.outcome
+    return describe_ending(outcome.exit_code, outcome.signal, out_of_memory=outcome.out_of_memory)
+
+
+def head(run: Run, tags: Sequence[str] | None) -> Iterator[str]:
+    """The lines about a run itself. `tags`: None if they cannot be read."""
+    yield f"run       {run.start.id}"
+    yield f"directory {run.folder}"
+    if run.intact is False:
+        yield "          start.json was changed after the run: its digest is not the one in end.json"
+    if tags is None or tags:
+        yield f"tags      {'cannot be read' if tags is None else ', '.join(tags)}"
+    yield f"command   {shlex.join(run.start.command)}"
+    yield f"in        {run.start.cwd}"
+    yield f"started   {run.start.started}"
+    yield f"state     {state(run)}" + (f" after {run.end.seconds:.1f} s" if run.end else "")
+
+
+def columns(run: Summary) -> tuple[str, str, str]:
+    """The short ID, the start and the shortened command of a run, for tables."""
+    command = shlex.join(run.command)
+    return run.short, run.started[:19].replace("T", " "), command if len(command) <= 40 else command[:39] + "…"
+
+
+def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:
+    """The lines about what a run started from: image, spec, code, data, seed and settings."""
+    start = run.start
+    source = start.source
+    kind = "captured" if source.directory is None else "live"
+    yield f"image     {start.image}"
+    yield f"spec      {start.spec}"
+    if start.spec_file is not None:
+        directory = archive.directory_of(run.folder.parent, start.spec_file)
+        yield f"  kept in {directory}" + ("" if (directory / archive.FILE).is_file() else " (missing)")
+    yield f"source    {source.directory or source.path} ({kind}, {source.digest})"
+    yield from (f"  differs {line}" for line in source.differs)
+    yield from (f"  copy of {path}" for path in (*source.ignored, *source.siblings))
+    yield f"seed      {start.seed}" + (", the same on all ranks" if start.ranks == "same" else "")
+    yield f"mode      determinism: {start.determinism}" + (", traced" if start.trace else "")
+    yield f"ids       from the {'seed' if start.ids == 'seeded' else 'system'}"
+    if start.threads:
+        yield f"threads   {' '.join(f'{variable.name}={variable.value}' for variable in start.threads)}"
+    for data in start.data:
+        yield f"{data.kind:<9} {data.source} at {data.target}" + (f" ({data.digest})" if data.digest else "")
+    yield from (f"recipe    {file.path} ({file.sha256})" for file in start.recipe)
+    yield from map(_parent, parents)
+    yield from (f"variable  {variable.name} (given: {variable.how})" for variable in start.given)
+    if start.passed:
+        yield f"variables {', '.join(start.passed)} (passed by the host runner)"
+    yield f"network   {'yes: downloads are not recorded' if start.network else 'no'}"
+    yield from (f"{'' if number else 'host':<9} {_host(line)}" for number, line in enumerate(start.host))
+
+
+def _host(line: str) -> str:
+    name, _, value = line.partition(" ")
+    return f"{name} {messages.size(int(value))}" if name == "memory" and value.isascii() and value.isdigit() else line
+
+
+def _end(end: End, most: int | None) -> Iterator[str]:
+    yield f"isolation {end.outcome.isolation}"
+    yield from (f"  by      {means}" for means in end.outcome.means)
+    yield from map(_parent, end.resumed)
+    yield from map(_rank, end.world)
+    yield from (f"seeded    {generator}" for generator in end.holes)
+    yield from (f"own seed  {line}" for line in own_seeds(end.seeded, complete=most is None))
+    yield from (f"entropy   {_count(count)}" for count in end.entropy)
+    yield from (f"not deterministic {_count(count)}" for count in end.operations)
+    if end.effective:
+        yield f"settings  {len(end.effective)} at the end of the run"
+        yield from _shorten([f"  {fact.name} = {fact.value}" for fact in end.effective], most)
+    if end.parameters:
+        yield f"config    {len(end.parameters)} values in {_count_files(parameter.file for parameter in end.parameters)}"
+        yield from _shorten([f"  {parameter.name} = {parameter.value}" for parameter in end.parameters], most)
+    if end.metrics:
+        yield f"metrics   {len(end.metrics)} in {_count_files(metric.file for metric in end.metrics)}"
+        rows = [_metric(metric) for metric in end.metrics]
+        header, *table = messages.table(rows, header=("NAME", "LAST", "MIN", "MAX", "VALUES", "FILE")).splitlines()
+        yield f"  {header}"
+        yield from _shorten([f"  {row}" for row in table], most)
+    yield from (f"not read  {line}" for line in end.unread)
+    yield from (f"removed   {path}" for path in end.removed)
+    if end.trace:
+        yield f"trace     {len(end.trace)} files, {messages.size(sum(file.size for file in end.trace))}"
+    if end.console:
+        yield f"console   {', '.join(f'{file.path} ({messages.size(file.size)})' for file in end.console)}"
+    if end.lost is not None:
+        yield f"lost      {end.lost.files:,} files, {messages.size(end.lost.size)}: written outside the project and not kept"
+        yield from _shorten([f"  {line}" for line in end.lost.largest], most)
+    yield f"outputs   {len(end.outputs)}, {messages.size(sum(output.size for output in end.outputs))}"
+    for output in end.outputs:
+        yield f"  {output.sha256.removeprefix('sha256:')[:16]}  {messages.size(output.size):>9}  {output.path}"
+    yield from (f"  {'-':<16}  {'-':>9}  {entry}" for entry in end.others)
+
+
+def _notes(annotations: Iterable[Annotation]) -> Iterator[str]:
+    for note in annotations:
+        if note.kind in ("note", "decision"):
+            yield f"{note.kind:<9} {note.written}" + (f" ({note.by})" if note.by else "")
+            yield from (f"  {line}" for line in note.text)
+
+
+def _parent(parent: Parent) -> str:
+    how = {
+        "named": "named with --parent",
+        "data": "its outputs were used as data",
+        "checkpoints": "its checkpoints were used",
+        "resumed": "resumed from its checkpoint",
+    }
+    parts = [how[parent.how], parent.path, "" if parent.step is None else f"step {parent.step}", parent.sha256 or ""]
+    if parent.id and parent.record is None:
+        parts.append("its record was not found")
+    return f"parent    {ids.short(parent.id) if parent.id else '(no run)'} ({', '.join(filter(None, parts))})"
+
+
+def _rank(rank: Rank) -> str:
+    return f"rank      {rank.rank} of {rank.size} ({', '.join(filter(None, (rank.backend, rank.device)))})"
+
+
+def _count(count: Count) -> str:
+    times = "once" if count.count == 1 else f"{count.count:,} times"
+    return f"{count.what} {times}" + (f" at {count.file}:{count.line}" if count.file else "")
+
+
+def _metric(metric: Metric) -> tuple[str, ...]:
+    return (metric.name, number(metric.last), number(metric.least), number(metric.most), f"{metric.count:,}", metric.file)
+
+
+def _count_files(paths: Iterable[str]) -> str:
+    count = len(set(paths))
+    return f"{count} file{'s' * (count != 1)}"
+
+
+def _shorten(rows: list[str], most: int | None) -> Iterator[str]:
+    yield from rows[:most]
+    if most is not None and len(rows) > most:
+        yield f"  and {len(rows) - most:,} more (--all shows them)"
+
+
+def own_seeds(seeds: Iterable[Seeded], *, complete: bool) -> list[str]:
+    """One line for each call with which a script or its libraries set seeds. `complete`: show all recorded values."""
+    calls: dict[tuple[str, str, int], list[str]] = {}
+    for seed in seeds:
+        calls.setdefault((seed.what, seed.file, seed.line), []).append(seed.value)
+    return [_own_seed(what, f"{file}:{line}", values, complete=complete) for (what, file, line), values in calls.items()]
+
+
+def _own_seed(what: str, where: str, values: list[str], *, complete: bool) -> str:
+    recorded = [value for value in values if value != MORE_VALUES]
+    if len(values) == 1 and recorded:
+        return f"{what}({recorded[0]}) at {where}"
+    more = "more than " * (len(recorded) < len(values))
+    shown = recorded if complete else recorded[:_VALUES]
+    end = ", ..." if len(shown) < len(values) else ""
+    return f"{what} at {where}, with {more}{len(recorded)} values: {', '.join(shown)}{end}"

@@ -1,0 +1,4 @@
+"""What differs, and how much it can matter: environments, images, outputs of runs, traces, and records against the present.
+
+Nothing here changes what it compares. Use cases in `api` bring the two sides; the verdict of `verify` is made in `outputs`.
+"""

@@ -1,0 +1,213 @@
+"""Audit of what runs share: specs, images, code, recipes and data, each checked once. It writes nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from repro_env.compare.audit.findings import Answer, Shared, State
+from repro_env.oci.config import ImageConfig
+from repro_env.runs.history.commits import History, captured_commits, checkpoint_directories, source_directory
+from repro_env.runs.history.specs import Found, Specs
+from repro_env.runs.records.records import Run
+from repro_env.runs.retention import start_time
+from repro_env.runs.start import sourcedirectory
+from repro_env.sandbox import outputs
+from repro_env.schema.errors import DataError, NetworkError, PlatformError, ReproEnvError
+from repro_env.schema.progress import Tell
+from repro_env.schema.run import DataFact, SourceFact
+from repro_env.store.specs import files
+from repro_env.store.specs.blobs import SpecBlobs
+from repro_env.store.specs.lookup import own_directories
+from repro_env.store.store import Store
+
+_SpecKey = tuple[str, str | None]
+"""The digest of a spec and the digest of its file, if the record has it."""
+
+
+class SharedParts:
+    """The parts that runs share, and the places where they may be."""
+
+    def __init__(self, runs: Path, here: Path, store: Store, *, ask: bool, tell: Tell) -> None:
+        self._runs = runs
+        self._store = store
+        self._ask = ask
+        self._tell = tell
+        self._specs = Specs(runs, here, store)
+        self._histories: dict[tuple[Path, tuple[Path, ...]], History] = {}
+        self._data_digests: dict[str, str | DataError] = {}
+
+    def check(self, chosen: Sequence[Run]) -> tuple[Shared[Any], ...]:
+        specs = Shared[_SpecKey]("spec", lambda key: key[0], self._check_spec)
+        images = Shared[tuple[str, _SpecKey]]("image", lambda key: key[0], self._check_image)
+        code = Shared[tuple[SourceFact, _SpecKey]]("code", lambda key: f"{key[0].directory} ({key[0].digest})", self._check_code)
+        recipes = Shared[tuple[str, str, SourceFact]]("recipe", lambda key: key[0], self._check_recipe)
+        data = Shared[DataFact]("data", lambda fact: fact.source, self._check_data)
+        for run in chosen:
+            # `differs` is only for display, so it must not make equal sources different keys.
+            source = msgspec.structs.replace(run.start.source, differs=(), directory=str(source_directory(run.start.source)))
+            spec = (run.start.spec, run.start.spec_file)
+            specs.add(spec, run)
+            images.add((run.start.image, spec), run)
+            code.add((source, spec), run)
+            for file in run.start.recipe:
+                recipes.add((os.path.normpath(Path(run.start.cwd, file.path)), file.sha256, source), run)
+            for fact in run.start.data:
+                if fact.kind == "data":
+                    data.add(fact, run)
+        return specs, images, code, recipes, data
+
+    def _check_spec(self, key: _SpecKey, run: Run) -> Answer:
+        if self._specs.exact(run.start) is not None:
+            return None
+        found = self._specs.find(key[0])
+        if found is not None and key[1] is None:
+            return None
+        unreadable = f"; these specs cannot be read: {'; '.join(self._specs.problems)}" if self._specs.problems else ""
+        if found is None:
+            why = "no spec with this digest exists next to the runs, in the store or in the git history"
+            return "gone", f"{why}{unreadable}"
+        where = f"commit {found.commit[:12]}" if found.commit else str(found.folder)
+        why = f"the spec file of the run ({key[1]}) was not found, but the spec in {where} has the same identity"
+        return "gone", f"{why}{unreadable}"
+
+    def _check_image(self, key: tuple[str, _SpecKey], run: Run) -> Answer:
+        image = key[0]
+        if self._is_stored(image):
+            return None
+        found = self._specs.of(run.start)
+        if found is None:
+            return "gone", "it is not in the store, and the spec to rebuild it from was not found"
+        if found.spec.expected.image_id != image:
+            return "gone", f"it is not in the store, and the spec describes {found.spec.expected.image_id} now"
+        return self._check_rebuild(found)
+
+    def _is_stored(self, image: str) -> bool:
+        """Whether the store has the config and all layers of an image."""
+        config = self._store.images.get(image)
+        if config is None:
+            return False
+        layers = msgspec.json.decode(config, type=ImageConfig).diff_ids
+        return all(self._store.layers.path(layer) is not None for layer in layers)
+
+    def _check_rebuild(self, found: Found) -> Answer:
+        """Check that everything that a rebuild needs is available."""
+        from repro_env.delivery.builder import consistency
+        from repro_env.delivery.builder.storebuild import StoreBuild
+
+        try:
+            consistency.check_platform(found.spec)
+            StoreBuild(found.spec, found.folder, self._store).plan(ask=self._ask)
+        except (PlatformError, NetworkError) as error:
+            return "unknown", f"it is not in the store, and it could not be checked whether it can be rebuilt: {error}"
+        except ReproEnvError as error:
+            return "gone", f"it is not in the store and cannot be rebuilt: {error}"
+        return None
+
+    def _check_code(self, key: tuple[SourceFact, _SpecKey], run: Run) -> Answer:
+        fact = key[0]
+        if self._store.layers.path(fact.digest) is not None:
+            return None
+        found = self._specs.of(run.start)
+        directories = {spec.folder for spec in (*self._specs.all(), *([found] if found else []))}
+        if any(SpecBlobs(path / files.BLOBS).has(fact.digest, self._store.facts) for path in sorted(directories)):
+            return None
+        root = source_directory(fact)
+        # The directory of a foreign record may be any directory of this machine, so it is not read.
+        is_own = self._runs.is_relative_to(root) or (
+            found is not None and sourcedirectory.is_trusted(found.spec, found.folder, self._store)
+        )
+        if is_own and root.is_dir() and (self._is_live(fact, found, run) or self._is_committed(fact, found, run)):
+            return None
+        where = "the store, the spec's blobs, its directory or the latest git commits before the run"
+        if found is not None and (found.folder / files.REMOTE).is_file():
+            return self._check_pushed(fact, found, where)
+        return "gone", f"it is not in {where}"
+
+    def _is_live(self, fact: SourceFact, found: Found | None, run: Run) -> bool:
+        """Whether the source directory is equal to the recorded tree now."""
+        from repro_env.compare.environments.code import live_code
+        from repro_env.environment.wheels import layers
+        from repro_env.io.files import FileContents
+
+        source = found.spec.observed.source if found is not None else None
+        if found is None or source is None:
+            return False
+        try:
+            never = (self._runs, *checkpoint_directories(run.start))
+            code = live_code(source, source_directory(fact), found.folder, self._store, without=never)
+            entries = sorted(code.entries.values(), key=lambda entry: entry.key)
+            return layers.tree_blob(entries, FileContents(source_directory(fact)), facts=self._store.facts).sha256 == fact.digest
+        except ReproEnvError:
+            return False
+
+    def _is_committed(self, fact: SourceFact, found: Found | None, run: Run) -> bool:
+        source = found.spec.observed.source if found is not None else None
+        root = source_directory(fact)
+        never = (
+            *own_directories(root, found.folder if found is not None else root / "repro"),
+            self._runs,
+            *checkpoint_directories(run.start),
+        )
+        if (root, never) not in self._histories:
+            self._histories[root, never] = History(root, never=never, exclude=source.exclude if source is not None else ())
+        likely = captured_commits(source) if source is not None else ()
+        return self._histories[root, never].find(fact.digest, likely=likely, before=start_time(run)) is not None
+
+    def _check_pushed(self, fact: SourceFact, found: Found, where: str) -> Answer:
+        from repro_env.delivery.builder.trees import Trees
+
+        source = found.spec.observed.source
+        if source is None or source.tree.sha256 != fact.digest:
+            return "gone", f"it is not in {where}"
+        if not self._ask:
+            return "unknown", f"it is not in {where}; it may be where the spec was pushed (--ask checks that)"
+        trees = Trees(found.spec, found.folder, self._store)
+        try:
+            is_available = trees.item("source", source.tree, ask=True).origin != "nowhere"
+        except ReproEnvError as error:
+            return "unknown", f"it is not in {where}; the place where the spec was pushed could not be checked: {error}"
+        finally:
+            trees.blob_sources.close()
+        return None if is_available else ("gone", f"it is not in {where}, and not where the spec was pushed")
+
+    def _check_recipe(self, key: tuple[str, str, SourceFact], run: Run) -> Answer:  # noqa: ARG002
+        """Check a recipe file. A file of the source may have been edited: the source tree of the run still has the original."""
+        path, digest, source = key
+        current = outputs.digest(Path(path))
+        if current == digest:
+            return None
+        state: State = "changed" if current else "gone"
+        why = f"its digest was {digest[:19]}… and is {current[:19]}… now" if current else "it does not exist"
+        root = source_directory(source)
+        if not Path(path).is_relative_to(root):
+            return state, why
+        tree = self._store.layers.path(source.digest)
+        if tree is None:
+            return "unknown", f"{why}; the source tree of the run may have it, but is not in the store"
+        if outputs.digest(tree / Path(path).relative_to(root)) == digest:
+            return None
+        return state, f"{why}; the source tree of the run does not have it either"
+
+    def _check_data(self, fact: DataFact, run: Run) -> Answer:  # noqa: ARG002
+        from repro_env.environment.source.data import look
+
+        if fact.digest is None:
+            return "unknown", "its digest was not recorded"
+        if not Path(fact.source).exists():
+            return "gone", f"it does not exist; the run saw it at {fact.target}"
+        if fact.source not in self._data_digests:
+            try:
+                self._data_digests[fact.source] = look(Path(fact.source), fact.target, self._store.hashes, self._tell).data.digest
+            except DataError as error:
+                self._data_digests[fact.source] = error
+        current = self._data_digests[fact.source]
+        if isinstance(current, DataError):
+            return "unknown", f"it cannot be read: {current.what}"
+        if current == fact.digest:
+            return None
+        return "changed", f"its digest was {fact.digest[:19]}… and is {current[:19]}… now"

@@ -1,0 +1,206 @@
+"""Compare the source and the data of a capture with a directory or with another capture."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.compare.environments.difference import Difference, NotCompared
+from repro_env.compare.environments.trees import changes, describe
+from repro_env.oci.entry import Entry, entries_from_notes, entries_of, sort_with_parents
+from repro_env.runs.start import snapshot, sourcedirectory
+from repro_env.runs.start.data import candidate_paths
+from repro_env.runs.start.report import shorten
+from repro_env.schema.environment import Git
+from repro_env.schema.errors import DataError, SourceError
+from repro_env.schema.spec import Data, Notebook, Source, Spec
+from repro_env.store.specs.lookup import own_directories, runs_directory
+from repro_env.store.store import Store
+
+_SAME_CODE = "notebook: same code"
+"""The reason for a notebook that was only run or saved again."""
+
+
+class Code(msgspec.Struct, frozen=True, kw_only=True):
+    """The source of one side of a comparison."""
+
+    entries: Mapping[str, Entry]
+    """By path. Captured sources have no entries for directories."""
+    git: Git | None
+    notebooks: tuple[Notebook, ...]
+    outputs: frozenset[str] = frozenset()
+    """New files that are outputs of runs on the host, and therefore not code."""
+    restored: frozenset[str] = frozenset()
+    """Captured, git-ignored files that are missing here: runs use the captured ones."""
+
+
+def captured_code(spec: Spec) -> Code | None:
+    """Return the source as it was captured; None for a spec without a source."""
+    source = spec.observed.source
+    if source is None:
+        return None
+    return Code(
+        entries=entries_from_notes(source.files),
+        git=source.git,
+        notebooks=source.notebooks,
+    )
+
+
+def live_code(source: Source, root: Path, spec_directory: Path, store: Store, *, without: Sequence[Path] = ()) -> Code:
+    """Return the source in `root`, with the same rules as a capture: without the spec directory and `runs/` next to it.
+
+    `without`: other directories to skip, such as those that a run wrote checkpoints to.
+    Raises `SourceError` if the directory does not exist or cannot be read.
+    """
+    from repro_env.environment.git import repository as git
+    from repro_env.environment.source import notebook
+    from repro_env.environment.source.selection import look
+
+    never = (*own_directories(root, spec_directory), *without)
+    own_streams = snapshot.output_files()
+    tree = look(root, include=source.include, exclude=source.exclude, never=never, facts=False)
+    files = [file for file in tree.found if file.key[:2] not in own_streams]
+    entries = sort_with_parents(entries_of(files, store.hashes.of(root, files)))
+    captured = entries_from_notes(source.files)
+    new = [entry for entry in entries if entry.path not in captured]
+    return Code(
+        entries={entry.path: entry for entry in entries},
+        git=git.look(root, never=never, included={file.path for file in files}).git,
+        notebooks=notebook.look(root, files).notebooks,
+        outputs=snapshot.outputs_of_runs(new, runs_directory(spec_directory), store),
+        restored=frozenset(entry.path for entry in snapshot.missing_ignored(source, root, entries)),
+    )
+
+
+def compare(left: Code, right: Code) -> tuple[Difference, ...]:
+    """Return the files that differ, then the differences of the git repositories."""
+    reasons = _compare_notebooks(left, right)
+    reasons |= dict.fromkeys(right.outputs, snapshot.OUTPUT) | dict.fromkeys(right.restored, snapshot.RESTORED)
+    differences = [
+        Difference(
+            level="source",
+            what=change.path,
+            left=describe(change.left),
+            right=describe(change.right),
+            why=reasons.get(change.path, "mode" if change.how == "mode" else ""),
+            counts=reasons.get(change.path) not in (_SAME_CODE, snapshot.OUTPUT, snapshot.RESTORED),
+        )
+        for change in changes(_files(left), _files(right))
+    ]
+    is_same = not any(difference.counts for difference in differences)
+    return (*differences, *_compare_commits(left.git, right.git, same=is_same))
+
+
+def check_unchanged(spec: Spec, spec_directory: Path, *, frozen: bool, store: Store) -> None:
+    """Raise `SourceError` if the source directory differs from the captured code, which is what leaves the machine.
+
+    With `frozen`, differences are accepted.
+    """
+    source, captured = spec.observed.source, captured_code(spec)
+    if source is None or captured is None or frozen:
+        return
+    directory = sourcedirectory.choose(spec, spec_directory, store=store).path
+    if directory is None:
+        return
+    live = live_code(source, directory, spec_directory, store)
+    marks = {"new": "+", "gone": "-"}
+    lines = [
+        f"{marks.get(change.how, '~')} {change.path}"
+        for change in changes(_files(captured), _files(live))
+        if change.path not in live.outputs | live.restored
+    ]
+    if lines:
+        differ = "1 file differs" if len(lines) == 1 else f"{len(lines)} files differ"
+        raise SourceError(
+            f"{differ} from the captured code, which would be sent: {shorten(lines, ', ')}",
+            where=str(directory),
+            hint="capture again, or send the captured code with --frozen",
+        )
+
+
+def _files(code: Code) -> dict[str, Entry]:
+    """Return the entries without directories: git does not store empty ones, so a clone lacks them."""
+    return {path: entry for path, entry in code.entries.items() if entry.kind != "dir"}
+
+
+def _compare_notebooks(left: Code, right: Code) -> dict[str, str]:
+    """Return path -> reason for the notebooks whose bytes changed."""
+    new = {notebook.path: notebook for notebook in right.notebooks}
+    return {
+        old.path: _SAME_CODE if old == new[old.path] else "notebook: code"
+        for old in left.notebooks
+        if old.path in new and left.entries[old.path].sha256 != right.entries[old.path].sha256
+    }
+
+
+def compare_data(
+    spec: Spec, named: Mapping[str, Path], store: Store, *, root: Path | None
+) -> tuple[list[Difference], list[NotCompared]]:
+    """Compare the data named at capture with the current data. `named`: target -> path, for data that the user names.
+
+    `root`: the directory that stands for the captured source. Without it, only named data are read: a spec from another
+    user must not make us read any path of this machine.
+    """
+    from repro_env.environment.source.data import fingerprint
+
+    source = spec.observed.source
+    differences: list[Difference] = []
+    missing: list[NotCompared] = []
+    for data in spec.observed.data:
+        captured_paths = candidate_paths(data, source.path, root) if root is not None and source is not None else ()
+        candidates = [named[data.path]] if data.path in named else captured_paths
+        path = next((path for path in candidates if path.exists()), None)
+        if path is None:
+            why = "these data were not found" if candidates else "this spec was not captured here"
+            missing.append(NotCompared(what=f"data {data.path}", why=f"{why}; name their path: --data SRC:{data.path}"))
+            continue
+        try:
+            differences += differences_of_data([data], [fingerprint(path, data.path, store.hashes)])
+        except DataError as error:
+            missing.append(NotCompared(what=f"data {data.path}", why=str(error)))
+    return differences, missing
+
+
+def _compare_commits(left: Git | None, right: Git | None, *, same: bool) -> Iterator[Difference]:
+    """Compare the state of the repository. `same`: whether the files are equal.
+
+    These differences do not count, because the files themselves are compared elsewhere.
+    """
+    why = "the files are the same" if same else ""
+    if left is None or right is None:
+        then, now = ("a repository" if git else "no readable repository" for git in (left, right))
+        yield from _observation("git", then, now, why)
+        return
+    yield from _observation("commit", left.commit or "none yet", right.commit or "none yet", why)
+    yield from _observation("uncommitted changes", _state(left), _state(right), why)
+    yield from _observation("submodules", ", ".join(left.submodules), ", ".join(right.submodules), why)
+
+
+def differences_of_data(left: Iterable[Data], right: Iterable[Data]) -> Iterator[Difference]:
+    """Compare the data of captures by the path at which runs see them."""
+    old, new = {item.path: item for item in left}, {item.path: item for item in right}
+    for path in sorted(old.keys() | new.keys()):
+        was, now = old.get(path), new.get(path)
+        if was is None or now is None or was.digest != now.digest:
+            yield Difference(level="data", what=path, left=_describe_data(was), right=_describe_data(now))
+
+
+def _describe_data(item: Data | None) -> str:
+    return "" if item is None else f"{item.files:,} files, {item.size:,} bytes, sha256 {item.digest.removeprefix('sha256:')[:12]}"
+
+
+def _state(git: Git) -> str:
+    parts = [_short(git.diff)] if git.diff else []
+    parts += [f"{len(git.untracked)} untracked"] if git.untracked else []
+    return ", ".join(parts) or ("yes" if git.dirty else "none")
+
+
+def _observation(what: str, left: str, right: str, why: str) -> Iterator[Difference]:
+    if left != right:
+        yield Difference(level="source", what=what, left=left, right=right, why=why, counts=False)
+
+
+def _short(digest: str | None) -> str:
+    return (digest or "").removeprefix("sha256:")[:12]

@@ -1,0 +1,125 @@
+"""Compare two environments: list their differences, the most important first, and what could not be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import msgspec
+
+from repro_env.compare.environments import identity, machine, paths
+from repro_env.compare.environments.difference import Difference, NotCompared, sort_differences
+from repro_env.compare.environments.identity import LEVEL, Pair
+from repro_env.compare.environments.sides import Side
+from repro_env.oci import config
+from repro_env.schema.artifact import TreeBlob, Wheel
+from repro_env.schema.errors import ArtifactError
+from repro_env.store.store import Store
+
+_SAME_FILES = "another wheel with the same files"
+_UNKNOWN = "the files that differ are unknown"
+
+
+class Comparison(msgspec.Struct, frozen=True):
+    differences: tuple[Difference, ...]
+    """Ordered (`compare.environments.difference.sort_differences`)."""
+    not_compared: tuple[NotCompared, ...] = ()
+
+    @property
+    def same(self) -> bool:
+        """Whether everything was compared and no difference counts."""
+        return not self.not_compared and not any(difference.counts for difference in self.differences)
+
+
+def environments(left: Side, right: Side, store: Store) -> Comparison:
+    """Compare the identities of two environments and the recorded facts of their machines."""
+    is_base_different = any(pair.part == "base" for pair in identity.pairs(left.identity, right.identity))
+    differences = (
+        *files(left, right, store),
+        *identity.settings(left.identity, right.identity),
+        *machine.packages(left.observed.system_packages, right.observed.system_packages, counts=is_base_different),
+        *machine.observations(left.observed, right.observed),
+    )
+    # Digests also cover the wheel files: they can differ although the installed files are the same.
+    only_wheels_differ = any(difference.why == _SAME_FILES for difference in differences) and not any(
+        difference.counts for difference in differences
+    )
+    return Comparison(sort_differences((*differences, *_compare_digests(left, right, only_wheels_differ=only_wheels_differ))))
+
+
+def files(left: Side, right: Side, store: Store) -> tuple[Difference, ...]:
+    """Compare the files: artifacts and trees, but neither variables nor recorded facts. The result is sort_differences."""
+    differences: list[Difference] = []
+    differences += identity.artifacts(left.identity, right.identity)
+    for old, new in identity.different_builds(left.identity, right.identity):
+        differences += _compare_builds(old, new, left, right, store)
+    for pair in identity.pairs(left.identity, right.identity):
+        differences += _compare_trees(pair, left, right)
+    return sort_differences(differences)
+
+
+def _compare_trees(pair: Pair, left: Side, right: Side) -> tuple[Difference, ...]:
+    """Return the paths that differ in a tree, or one difference for the tree with the reason why its paths are unknown."""
+    sides = []
+    try:
+        for side in (left, right):
+            tree = side.tree(pair.part)
+            if tree is None:
+                why = f"{_UNKNOWN}: the tree of {side.name} is neither next to the spec nor in the store"
+                return (_tree_difference(pair, why),)
+            owners = side.owners() if pair.part == "overlay" else paths.Owners({})
+            sides.append(paths.Side(tree, side.identity, owners))
+        differences = paths.differences(pair.part, *sides)
+    except ArtifactError as error:
+        return (_tree_difference(pair, f"{_UNKNOWN}: {error}"),)
+    if differences:
+        return differences
+    # The digests differ, so there must be a difference even if no path has one.
+    moved = left.identity.layout.prefix != right.identity.layout.prefix
+    why = "the same files at another prefix" if moved else f"{_UNKNOWN}: all paths are equal"
+    return (_tree_difference(pair, why, moved=moved),)
+
+
+def _tree_difference(pair: Pair, why: str, *, moved: bool = False) -> Difference:
+    return Difference(
+        level=LEVEL[pair.part],
+        what=f"files of the {pair.part}",
+        left=_short(pair.left),
+        right=_short(pair.right),
+        why=why,
+        moved=moved,
+    )
+
+
+def _compare_builds(old: Wheel, new: Wheel, left: Side, right: Side, store: Store) -> list[Difference]:
+    """Compare two builds of one version: list the files that differ if the store knows both wheels."""
+    difference = identity.build_difference(old, new, right.identity)
+    uncounted = msgspec.structs.replace(difference, level="distributions", why=_SAME_FILES, counts=False)
+    requirement = f"{new.name}=={new.version}"  # a layer contains only the files that its wheels install
+    if {layer.diff_id for layer in left.layers if requirement in layer.holds} & {layer.diff_id for layer in right.layers}:
+        return [uncounted]
+    files = paths.build_differences(old, new, left.identity, right.identity, store)
+    if files is None:
+        why = f"{difference.why}; {_UNKNOWN}: the store does not know both wheels"
+        return [msgspec.structs.replace(difference, why=why)]
+    return [difference, *files] if files else [uncounted]
+
+
+def _compare_digests(left: Side, right: Side, *, only_wheels_differ: bool) -> Iterator[Difference]:
+    """Compare what depends on everything else: the spec digest and the image ID.
+
+    `only_wheels_differ`: wheel files differ but their installed files do not; then the digests do not count.
+    """
+    if left.digest != right.digest:
+        why = "covers the wheel files too" if only_wheels_differ else "covers all differences above that count"
+        yield _digest_difference("spec digest", left.digest, right.digest, why, counts=not only_wheels_differ)
+    if left.image_id != right.image_id:
+        why = f"the image config contains the layers, the variables and {config.LABEL}"
+        yield _digest_difference("image ID", left.image_id, right.image_id, why, counts=not only_wheels_differ)
+
+
+def _digest_difference(what: str, left: str, right: str, why: str, *, counts: bool) -> Difference:
+    return Difference(level="digests", what=what, left=left, right=right, why=why, counts=counts)
+
+
+def _short(tree: TreeBlob | None) -> str:
+    return "" if tree is None else tree.sha256.removeprefix("sha256:")[:12]

@@ -1,0 +1,152 @@
+"""Compare the machines of two captures. These observations are not part of an image, but some of them can change numbers."""
+
+from __future__ import annotations
+
+import posixpath
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from repro_env.compare.environments import numerics
+from repro_env.compare.environments.difference import Difference, Level
+from repro_env.schema.accelerator import Accelerators, Device, Frameworks, Library, Threads
+from repro_env.schema.environment import Host, SharedLibrary, SystemPackage
+from repro_env.schema.spec import Observed
+
+_NO_PACKAGE = ("", "driver")
+
+
+def observations(left: Observed, right: Observed) -> tuple[Difference, ...]:
+    """Compare machine, GPUs, loaded libraries and threads. `packages` compares the packages of the operating system."""
+    return (
+        *hosts(left.host, right.host),
+        *accelerators(left.accelerators, right.accelerators),
+        *frameworks(left.frameworks, right.frameworks),
+        *libraries(left.libraries, right.libraries),
+        *_startup(left, right),
+    )
+
+
+def hosts(left: Host, right: Host) -> Iterator[Difference]:
+    yield from _fact("numerics", "CPU", left.cpu, right.cpu, "libraries may use other code on another CPU")
+    missing, new = sorted(set(left.isa) - set(right.isa)), sorted(set(right.isa) - set(left.isa))
+    if missing or new:
+        yield _observation(
+            "numerics", "CPU flags", " ".join(missing), " ".join(new), "numeric libraries choose their code by them"
+        )
+    yield from _fact("numerics", "CPU cores", str(left.cores), str(right.cores), "they determine the default number of threads")
+    yield from _fact("observed", "operating system", left.os, right.os)
+    yield from _fact("observed", "libc", left.libc, right.libc)
+    yield from _fact("observed", "kernel", left.kernel, right.kernel)
+    yield from _fact("observed", "memory", f"{left.memory:,} bytes", f"{right.memory:,} bytes")
+
+
+def accelerators(left: Accelerators, right: Accelerators) -> Iterator[Difference]:
+    yield from _fact("numerics", "GPUs", _devices(left), _devices(right), "libraries choose other kernels for another GPU")
+    yield from _fact("numerics", "NVIDIA driver", left.driver, right.driver)
+    yield from _fact("numerics", "AMD driver", left.amdgpu, right.amdgpu)
+    yield from _fact("numerics", "ROCm", left.rocm, right.rocm)
+    yield from _fact("observed", "newest CUDA of the driver", left.newest, right.newest)
+
+
+def frameworks(left: Frameworks, right: Frameworks) -> Iterator[Difference]:
+    """Compare the loaded libraries, if the frameworks could be loaded on both sides."""
+    yield from _fact("observed", "loading of frameworks", left.problem or "works", right.problem or "works")
+    if any(side.problem and not side.libraries for side in (left, right)):
+        return
+    yield from _fact("numerics", "torch as loaded", left.torch, right.torch)
+    yield from _fact("numerics", "torch's commit", left.torch_git, right.torch_git)
+    yield from _fact("numerics", "torch built for CUDA", left.cuda, right.cuda)
+    yield from _fact("numerics", "torch built for ROCm", left.hip, right.hip)
+    yield from _fact("numerics", "torch has code for", " ".join(left.arch), " ".join(right.arch))
+    yield from _fact("numerics", "torch's CPU code path", left.cpu_capability, right.cpu_capability, "chosen by the CPU's flags")
+    yield from _fact("numerics", "triton as loaded", left.triton, right.triton)
+    yield from _fact("numerics", "numeric packages as loaded", "; ".join(left.versions), "; ".join(right.versions))
+    yield from _facts("numerics", _loaded(left.libraries), _loaded(right.libraries), "library as loaded")
+    yield from _facts(
+        "numerics", _counts(left.threads), _counts(right.threads), "the number of threads changes the order of sums"
+    )
+
+
+def _loaded(libraries: Sequence[Library]) -> dict[str, str]:
+    """Describe libraries by name. If several files have the same name, the name of the file is added."""
+    names = Counter(library.name for library in libraries)
+    return {
+        library.name if names[library.name] == 1 else f"{library.name} ({posixpath.basename(library.path)})": " ".join(
+            part
+            for part in (library.version, library.build, library.owner, (library.sha256 or "").removeprefix("sha256:")[:12])
+            if part
+        )
+        for library in libraries
+    }
+
+
+def _counts(threads: Iterable[Threads]) -> dict[str, str]:
+    """Return the number of threads by library, with the name of its file if known."""
+    return {
+        f"threads of {item.library}" + (f" ({posixpath.basename(item.path)})" if item.path else ""): str(item.count)
+        for item in threads
+    }
+
+
+def libraries(left: Iterable[SharedLibrary], right: Iterable[SharedLibrary]) -> Iterator[Difference]:
+    """Compare the loaded shared libraries that belong to no package. The others are compared as files of their packages."""
+    old = {library.path: library for library in left if library.owner in _NO_PACKAGE}
+    new = {library.path: library for library in right if library.owner in _NO_PACKAGE}
+    for path in sorted(old.keys() | new.keys()):
+        was, now = old.get(path), new.get(path)
+        if was is None or now is None or (was.sha256, was.owner) != (now.sha256, now.owner):
+            yield _observation("system", path, _owner(was), _owner(now), "loaded shared library")
+
+
+def packages(left: Iterable[SystemPackage], right: Iterable[SystemPackage], *, counts: bool) -> Iterator[Difference]:
+    """Compare the packages of the operating system. `counts`: whether the bases made of them differ."""
+    old, new = {package.name: package.version for package in left}, {package.name: package.version for package in right}
+    for name in sorted(old.keys() | new.keys()):
+        if old.get(name) != new.get(name):
+            level: Level = "numerics" if numerics.package(name) else "system"
+            yield Difference(
+                level=level,
+                what=name,
+                left=old.get(name, ""),
+                right=new.get(name, ""),
+                why="system package",
+                counts=counts,
+            )
+
+
+def _startup(left: Observed, right: Observed) -> Iterator[Difference]:
+    yield from _fact("observed", "start of Python", left.startup.problem or "works", right.startup.problem or "works")
+    yield from _fact("observed", "locale", left.startup.locale, right.startup.locale)
+    yield from _fact("observed", "written by", left.tool, right.tool)
+
+
+def _fact(level: Level, what: str, left: str, right: str, why: str = "") -> Iterator[Difference]:
+    if left != right:
+        yield _observation(level, what, left, right, why)
+
+
+def _facts(level: Level, left: Mapping[str, str], right: Mapping[str, str], why: str) -> Iterator[Difference]:
+    for name in sorted(left.keys() | right.keys()):
+        yield from _fact(level, name, left.get(name, ""), right.get(name, ""), why)
+
+
+def _observation(level: Level, what: str, left: str, right: str, why: str = "") -> Difference:
+    return Difference(level=level, what=what, left=left, right=right, why=why, counts=False)
+
+
+def _devices(accelerators: Accelerators) -> str:
+    counts = Counter(map(_device, accelerators.devices))
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items()) or accelerators.why or "none"
+
+
+def _device(device: Device) -> str:
+    """Describe a GPU, or a partition of it, by the properties that determine its kernels."""
+    properties = ", ".join(part for part in (device.architecture, device.partition) if part)
+    return f"{device.name} ({properties})" if device.architecture else device.name
+
+
+def _owner(library: SharedLibrary | None) -> str:
+    if library is None:
+        return ""
+    owner = library.owner or "no package"
+    return " ".join(part for part in (owner, (library.sha256 or "").removeprefix("sha256:")[:12]) if part)

@@ -1,0 +1,156 @@
+"""The sides of a comparison: a spec, or a live environment, which is locked as for a capture. `parse_operand` finds them."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from repro_env.compare.environments import trees
+from repro_env.compare.environments.identity import Part
+from repro_env.compare.environments.identity import tree as tree_of
+from repro_env.compare.environments.paths import Owners
+from repro_env.compare.environments.trees import FileTree
+from repro_env.environment.python.selection import Target
+from repro_env.environment.system.tree import Tree
+from repro_env.schema.errors import SpecError
+from repro_env.schema.image import Layer
+from repro_env.schema.progress import Tell
+from repro_env.schema.spec import BaseHint, Identity, Observed, Spec
+from repro_env.specs.argument import open_spec, reference_of
+from repro_env.store.specs.lookup import FILE, FOLDER, locate
+from repro_env.store.store import Store
+
+_LIVE = "live"
+
+
+class Side(msgspec.Struct, frozen=True, kw_only=True):
+    """One environment of a comparison."""
+
+    name: str
+    """The user's name for it."""
+    kind: Literal["spec", "live"]
+    identity: Identity
+    digest: str
+    """The spec digest."""
+    image_id: str
+    layers: tuple[Layer, ...]
+    observed: Observed
+    tree: Callable[[Part], FileTree | None]
+    """Return one tree of the environment; None if its paths are not known. Raises `ArtifactError` if it is damaged."""
+    owners: Callable[[], Owners]
+
+
+def spec_side(spec: Spec, folder: Path, name: str, store: Store) -> Side:
+    return Side(
+        name=name,
+        kind="spec",
+        identity=spec.identity,
+        digest=spec.digest,
+        image_id=spec.expected.image_id,
+        layers=spec.expected.layers,
+        observed=spec.observed,
+        tree=lambda part: trees.spec_tree(tree_of(spec.identity, part), folder, store),
+        owners=lambda: Owners.from_store(spec.identity, spec.hints.packages, store),
+    )
+
+
+def live_side(
+    python: Target | str,
+    environ: Mapping[str, str],
+    *,
+    workspace: Path,
+    programs: tuple[str, ...],
+    store: Store,
+    tell: Tell,
+    base: BaseHint | None = None,
+    added: tuple[str, ...] = (),
+) -> Side:
+    """Lock an environment as a capture does, and write nothing. Raises what a capture raises.
+
+    `base`: the base image in a registry, as at capture; else the base is built from this machine. `added`: as for
+    `environment.machine.variables.sort`.
+    """
+    from repro_env.environment import assembly, lock
+    from repro_env.environment.locked import check_unchanged
+    from repro_env.environment.wheels import layers
+    from repro_env.schema import codec
+
+    base_image = None
+    if base is not None:
+        from repro_env.environment.system import baseimage
+
+        base_image = baseimage.fetch(base, store, tell)
+    locked = lock.lock(
+        python, environ, workspace=workspace, programs=programs, store=store, tell=tell, base=base_image, added=added
+    )
+    identity = assembly.identity_of(locked, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts))
+    if locked.files_read:
+        check_unchanged(locked)
+    expected = assembly.expected(identity, locked.layers)
+    live = locked.live
+    live_trees: dict[Part, Tree | None] = {
+        "base": live.base,
+        "unowned": live.unpackaged,
+        "interpreter": live.interpreter,
+        "overlay": locked.overlay,
+    }
+    return Side(
+        name=locked.facts.command,
+        kind="live",
+        identity=identity,
+        digest=codec.digest(identity),
+        image_id=expected.image_id,
+        layers=expected.layers,
+        observed=assembly.observed(locked, programs=programs),
+        tree=lambda part: trees.live_tree(live_trees[part]),
+        owners=lambda: Owners.from_store(identity, [package.hint for package in locked.packages], store),
+    )
+
+
+class SpecOperand(msgspec.Struct, frozen=True):
+    name: str
+    spec: Spec
+    folder: Path
+    """Directory of the spec and of `blobs/`."""
+
+
+class LiveOperand(msgspec.Struct, frozen=True):
+    name: str
+    python: str | None
+    """An interpreter or an environment's directory; None for the active environment, as `capture` chooses it."""
+
+
+Operand = SpecOperand | LiveOperand
+
+
+def parse_operand(word: str, start: Path, store: Store) -> Operand:
+    """Return what a word names: a path, else a program on PATH. Raises `SpecError` if it names nothing."""
+    if word == _LIVE:
+        return LiveOperand(_LIVE, None)
+    path = Path(os.path.normpath(start / word))
+    live = str(path) if "/" in word else word  # a word without a slash may be a program on PATH, which is resolved when it starts
+    if path.is_dir():
+        if not (path / FILE).is_file() and not (path / FOLDER / FILE).is_file() and _holds_python(path):
+            return LiveOperand(word, live)
+        return SpecOperand(word, *locate(word, start))
+    if path.is_file() and path.suffix != ".json" and os.access(path, os.X_OK):
+        return LiveOperand(word, live)
+    if path.exists() or reference_of(word) is not None:
+        opened = open_spec(word, start, store)
+        return SpecOperand(word, opened.spec, opened.folder)
+    if "/" not in word and shutil.which(word):
+        return LiveOperand(word, word)
+    raise SpecError(
+        "this is neither a spec nor an environment",
+        where=word,
+        hint="name a spec, a Python interpreter, an environment's directory, or `live` for the active environment",
+    )
+
+
+def _holds_python(folder: Path) -> bool:
+    return any(os.path.lexists(folder / "bin" / name) for name in ("python", "python3"))

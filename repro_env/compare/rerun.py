@@ -1,0 +1,290 @@
+"""Find what a recorded run started from: its spec, code, data, checkpoints, variables and options."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.io.files import sha256_of
+from repro_env.runs.history import commits
+from repro_env.runs.records import checkpointstate
+from repro_env.runs.records.records import Run
+from repro_env.runs.start import snapshot, sourcedirectory
+from repro_env.runs.start.request import RunOptions
+from repro_env.sandbox import plan
+from repro_env.sandbox.externaloutputs import ALL
+from repro_env.schema.environment import Variable
+from repro_env.schema.errors import DataError, RecordError, ReproEnvError, SourceError, SpecError, UsageError
+from repro_env.schema.progress import Tell
+from repro_env.schema.redact import REDACTED
+from repro_env.schema.run import DataFact, End, Mount, RunnerName
+from repro_env.schema.spec import Data, Spec
+from repro_env.store.store import Store
+
+
+def end_of(run: Run) -> End:
+    """Return the end of a run. Raises `RecordError` if the run cannot be repeated."""
+    if run.state == "running":
+        raise RecordError("this run is still running", where=run.folder.name, hint="wait until it ends")
+    if run.end is None:
+        raise RecordError(
+            "this run was interrupted, so its results are not recorded",
+            where=run.folder.name,
+            hint="verify a run that ended by itself",
+        )
+    start_file = run.folder / "start.json"
+    if run.end.start not in (None, f"sha256:{sha256_of(start_file)}"):
+        raise RecordError(
+            "this file was changed after the run: end.json has another digest of it",
+            where=str(start_file),
+            hint="restore it from a backup",
+        )
+    if run.end.outcome.signal:
+        raise RecordError(
+            f"this run was ended by signal {run.end.outcome.signal}, so it stopped at an arbitrary point",
+            where=run.folder.name,
+            hint="verify a run that ended by itself",
+        )
+    if any(REDACTED in word for word in run.start.command):
+        raise RecordError(
+            "the command of this run has a secret, which records do not store",
+            where=run.folder.name,
+            hint="run it again, pass the secret with --env NAME, and verify that run",
+        )
+    if not run.start.exact:
+        raise RecordError(
+            "the command of this run has several lines, which records do not store",
+            where=run.folder.name,
+            hint="put the code into a file, run that, and verify that run",
+        )
+    return run.end
+
+
+def spec_of(run: Run, name: str | None, *, here: Path, runs: Path, store: Store, tell: Tell) -> tuple[Spec, Path]:
+    """Return the run's spec and its directory. `name`: the spec that the user names, or None to search for it."""
+    if name is not None:
+        from repro_env.specs.argument import open_spec
+
+        opened = open_spec(name, here, store, tell)
+        if opened.spec.digest != run.start.spec:
+            raise SpecError(f"this is not the spec of the run ({run.start.spec[:19]}…)", where=name, hint="name the run's spec")
+        return opened.spec, opened.folder
+    from repro_env.runs.history.specs import Specs
+
+    found = Specs(runs, here, store).of(run.start)
+    if found is None:
+        raise SpecError(
+            f"the spec of this run ({run.start.spec[:19]}…) was not found next to the runs, here, in the store or in git's history",
+            where=run.folder.name,
+            hint="get it from the person who made the run, and name it with --spec: a directory, an archive or a registry's REF",
+        )
+    return found.spec, found.folder
+
+
+def check_given(run: Run, env: Sequence[tuple[str, str | None]], env_file: Path | None, *, network: bool) -> None:
+    """Raise `UsageError` if the run had variables or the network, and the caller does not pass them again.
+
+    Records are not trusted: a command must not get the caller's variables or network only because its record names them.
+    """
+    if run.start.network and run.start.runner != "host" and not network:
+        raise UsageError(
+            "the recorded run had access to the network, and `verify` grants it only on request",
+            where=run.folder.name,
+            hint="allow access to the network: --network",
+        )
+    passed = {name for name, _ in env}
+    if env_file is not None:
+        from repro_env.runs.start.request import read_env_file
+
+        passed |= {name for name, _ in read_env_file(env_file)}
+    for variable in run.start.given:
+        if variable.name not in passed:
+            value = "" if variable.how == "host" else "=VALUE"
+            raise UsageError(
+                f"the variable {variable.name} was passed to the run, and records do not store values",
+                where=run.folder.name,
+                hint=f"pass it again: --env {variable.name}{value}",
+            )
+
+
+def restore_source(
+    run: Run, spec: Spec, folder: Path, *, here: Path, runs: Path, store: Store, tell: Tell, given: Path | None = None
+) -> Spec:
+    """Copy the run's source into the store, and return the spec with that source as the captured one.
+
+    `given`: the only directory to search, if the user names one. Raises `SourceError` if the recorded code is not found.
+    """
+    fact, source = run.start.source, spec.observed.source
+    if source is None:
+        raise SourceError("this spec has no source", where=str(folder), hint="capture again with --source DIR")
+    if fact.path != source.path:  # captured again elsewhere later: the run saw its code at the earlier path
+        source = msgspec.structs.replace(source, path=fact.path)
+        spec = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=source))
+    if given is not None and not _bring_source(run, spec, folder, [given], runs, store, tell):
+        raise SourceError(
+            f"the code of the run ({fact.digest[:19]}…) is neither in this directory nor in the commits that were searched",
+            where=f"--source {given}",
+            hint="verify runs only the recorded code: name a directory or a clone that has it, or omit --source",
+        )
+    if store.layers.path(fact.digest) is None and not _bring_source(
+        run, spec, folder, _candidates(run, spec, folder, here, runs, store), runs, store, tell
+    ):
+        raise SourceError(
+            f"the code of this run ({fact.digest[:19]}…) was not found in the store, next to the spec, in its directory or in git's history",
+            where=run.folder.name,
+            hint=f"restore the code in {commits.source_directory(fact)}, or name a directory or a clone that has it: --source DIR",
+        )
+    tree = msgspec.structs.replace(source.tree, sha256=fact.digest)
+    observed = msgspec.structs.replace(spec.observed, source=msgspec.structs.replace(source, tree=tree))
+    return msgspec.structs.replace(spec, observed=observed)
+
+
+def _candidates(run: Run, spec: Spec, folder: Path, here: Path, runs: Path, store: Store) -> list[Path | None]:
+    """Return the directories that may have the code of a run; None stands for the captured files."""
+    places: list[Path | None] = [runs.absolute().parent, here]
+    with contextlib.suppress(ReproEnvError):  # the run's code may be found without the source directory
+        places.insert(0, sourcedirectory.choose(spec, folder, store=store).path)
+    if sourcedirectory.is_trusted(spec, folder, store):
+        places.insert(0, commits.source_directory(run.start.source))
+    return [None, *places]
+
+
+def _bring_source(
+    run: Run, spec: Spec, folder: Path, places: Sequence[Path | None], runs: Path, store: Store, tell: Tell
+) -> bool:
+    """Copy the run's code into the store from the first place that has it; return whether a place has it."""
+    fact, source = run.start.source, spec.observed.source
+    if source is None:
+        return False
+    directories = [path for path in dict.fromkeys(places) if path is not None and sourcedirectory.holds(source, path)]
+    captured = [None] if None in places and source.tree.sha256 == fact.digest else []
+    for directory in (*captured, *directories):
+        with contextlib.suppress(ReproEnvError, OSError):
+            without = () if directory is None else commits.checkpoint_directories(run.start, directory)
+            restore = bool(fact.restored)
+            code = snapshot.take(spec, folder, directory=directory, runs=runs, store=store, without=without, restore=restore)
+            if code.fact.digest == fact.digest:
+                return True
+    for directory in directories:
+        commit = commits.find_run_commit(run, source, folder, root=directory)
+        if commit is not None:
+            store.layers.unpack(fact.digest, commit.members())
+            tell.detail(
+                f"its code is from commit {commit.name[:12]}" + ("" if str(directory) == fact.path else f" of {directory}")
+            )
+            return True
+    return False
+
+
+def relocate_data(run: Run, given: Sequence[tuple[str, str]], here: Path) -> tuple[Run, tuple[tuple[str, str], ...]]:
+    """Return the run with its data at the paths that the user names, and those (SRC, DST) that its record does not have."""
+    paths = {target or os.path.normpath(here / source): os.path.normpath(here / source) for source, target in given}
+    recorded = {fact.target for fact in run.start.data if fact.kind == "data"}
+    facts = tuple(
+        msgspec.structs.replace(fact, source=paths[fact.target]) if fact.kind == "data" and fact.target in paths else fact
+        for fact in run.start.data
+    )
+    more = tuple((source, target) for target, source in paths.items() if target not in recorded)
+    return msgspec.structs.replace(run, start=msgspec.structs.replace(run.start, data=facts)), more
+
+
+def expect_data(spec: Spec, run: Run) -> Spec:
+    """Return the spec with the run's data as the expected data, which are checked again when the command starts."""
+    expected = tuple(
+        Data(path=fact.target, digest=fact.digest, files=0, size=0) for fact in run.start.data if fact.digest is not None
+    )
+    return msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, data=expected))
+
+
+def request(
+    run: Run,
+    env: tuple[tuple[str, str | None], ...],
+    env_file: Path | None,
+    environ: Mapping[str, str],
+    *,
+    note: str,
+    runner: RunnerName | None = None,
+) -> RunOptions:
+    """Return the options that repeat a run. `runner`: None for the recorded one, or for the embedded one after a host run."""
+    start = run.start
+    if start.term is not None:
+        environ = {**environ, "TERM": start.term}
+    runner = runner or ("docker" if start.runner == "docker" else "embedded")
+    return RunOptions(
+        command=start.command,
+        here=Path(start.cwd),
+        environ=environ,
+        runner=runner,
+        gpus=start.gpus if runner == "docker" else 0,
+        data=tuple((fact.source, fact.target) for fact in start.data if fact.kind == "data"),
+        seed=start.seed,
+        ranks=start.ranks,
+        determinism=start.determinism,
+        ids=start.ids,
+        threads=threads_option(start.threads),
+        trace=start.trace,
+        env=env,
+        env_file=env_file,
+        network=start.network and start.runner != "host",
+        note=note,
+        frozen=True,
+        private=True,
+        is_rerun=True,
+        keep_outside=ALL,
+        git=start.git,
+        python_path=start.python_path,
+    )
+
+
+def threads_option(recorded: Sequence[Variable]) -> int | None:
+    """Return the value of `--threads`: only this option sets all of these variables to one number (`sandbox.plan.threads`)."""
+    values = {variable.name: variable.value for variable in recorded}
+    counts = set(values.values())
+    if values.keys() == plan.THREADS and len(counts) == 1 and (count := counts.pop()).isdigit():
+        return int(count)
+    return None
+
+
+def data_problems(run: Run, store: Store, tell: Tell) -> list[str]:
+    """Return a line for each data path that is missing, or that has changed since the run."""
+    from repro_env.environment.source.data import look
+
+    problems = []
+    for fact in run.start.data:
+        if fact.kind != "data":
+            continue
+        if fact.digest is None:  # without this check a forged record could mount any directory of this machine
+            problems.append(f"data {fact.source}: the record has no digest of these data, so they cannot be compared")
+            continue
+        try:
+            now = look(Path(fact.source), fact.target, store.hashes, tell).data
+        except DataError as error:
+            problems.append(f"data {fact.source}: {error.what}")
+            continue
+        if now.digest != fact.digest:
+            problems.append(f"data {fact.source} have changed since the run")
+    return problems
+
+
+def checkpoint_mounts(run: Run) -> list[Mount]:
+    """Return the mounts of the run's checkpoint directories."""
+
+    def mount(fact: DataFact) -> Mount:
+        return Mount(kind="checkpoints", source=fact.source, target=fact.target)
+
+    return [mount(fact) for fact in run.start.data if fact.kind == "checkpoints"]
+
+
+def copy_checkpoints(run: Run, to: Path) -> tuple[list[Mount], list[str]]:
+    """Copy the checkpoints that the run started with to `to`. Returns the mounts of the copies, and problems."""
+    mounts = checkpoint_mounts(run)
+    if not mounts:
+        return [], []
+    listing = checkpointstate.read(run.folder, checkpointstate.BEFORE, run.start.before)
+    if listing is None:
+        return [], ["the record does not list the files that were in its checkpoint directories before the run"]
+    return checkpointstate.copy_files(listing, mounts, to)

@@ -1,0 +1,221 @@
+"""Compare two runs by their records: their commands and settings, and their results. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, get_args
+
+from repro_env.compare.outputs.comparison import PairNames, by_path, pair
+from repro_env.schema.codec import Frozen
+from repro_env.schema.run import Count, End, Metric, Start
+
+Part = Literal["command", "recipe", "seeds", "numbers", "machine", "end"]
+"""The command; the configuration; the source of random numbers; the way numbers are computed; the machine; the exit."""
+_EMPTY = (" (pipe)", " (socket)", " (character device)", " (block device)")
+"""The ends of lines from `sandbox.outputs` for things that have no content."""
+PARTS: tuple[Part, ...] = get_args(Part)
+
+
+class Fact(Frozen, frozen=True, kw_only=True):
+    """A fact that differs between two records."""
+
+    part: Part
+    what: str
+    of: str = ""
+    """For a value of a configuration: the path of its file, in the left run if it exists there."""
+    left: str
+    """Empty if this record does not have the fact."""
+    right: str
+
+
+class MetricPair(Frozen, frozen=True, kw_only=True):
+    """A metric of one or both runs."""
+
+    name: str
+    file: str
+    """The path in the left run if the file exists there, otherwise in the right run."""
+    left: Metric | None
+    right: Metric | None
+
+    @property
+    def same(self) -> bool:
+        """Whether all recorded numbers are equal."""
+        return self.left is not None and self.right is not None and _numbers(self.left) == _numbers(self.right)
+
+    @property
+    def change(self) -> float | None:
+        """The right last value minus the left one; None if one of them is missing or not finite."""
+        if self.left is None or self.right is None or isinstance(self.left.last, str) or isinstance(self.right.last, str):
+            return None
+        return self.right.last - self.left.last
+
+
+class Pair(Frozen, frozen=True):
+    """An output of both runs, and whether its bytes are equal."""
+
+    left: str
+    right: str
+    same: bool
+
+
+class Outputs(Frozen, frozen=True, kw_only=True):
+    pairs: tuple[Pair, ...] = ()
+    """Sorted by the left path."""
+    missing: tuple[str, ...] = ()
+    """Only in the left run."""
+    new: tuple[str, ...] = ()
+    """Only in the right run."""
+    unread: tuple[str, ...] = ()
+    """`<path> (why)`, for files that could not be read when their run ended."""
+
+    @property
+    def same(self) -> bool:
+        """Whether there are outputs, and all of them are equal."""
+        differing = self.missing or self.new or self.unread
+        return bool(self.pairs) and not differing and all(pair.same for pair in self.pairs)
+
+
+def compare_starts(left: Start, right: Start) -> tuple[Fact, ...]:
+    """Return the facts that differ between the commands and settings of two runs."""
+    return _different(dict(_facts_of_start(left)), dict(_facts_of_start(right)))
+
+
+def compare_ends(left: End, right: End, files: Outputs) -> tuple[Fact, ...]:
+    """Return the recorded results that differ, without metrics and outputs. `files`: the outputs of the same two runs."""
+    return _different(dict(_facts_of_end(left, {})), dict(_facts_of_end(right, _partners(files))))
+
+
+class CheckpointFiles(Frozen, frozen=True, kw_only=True):
+    """The files that a run wrote to checkpoint directories, according to its record."""
+
+    files: tuple[tuple[str, str], ...] = ()
+    """(path inside the run, digest or `removed`)."""
+    unread: tuple[str, ...] = ()
+    """`<path> (why)`."""
+
+
+def outputs(
+    left: End,
+    right: End,
+    checkpoints: tuple[CheckpointFiles, CheckpointFiles] = (CheckpointFiles(), CheckpointFiles()),
+    pair_names: PairNames = by_path,
+) -> Outputs:
+    """Compare outputs by the digests in the records. Links, special files and removed files count as outputs too."""
+    old = {**dict(_contents(left)), **dict(checkpoints[0].files)}
+    new = {**dict(_contents(right)), **dict(checkpoints[1].files)}
+    paired = pair(old, new, pair_names)
+    return Outputs(
+        pairs=tuple(Pair(pair.left, pair.right, old[pair.left] == new[pair.right]) for pair in paired.pairs),
+        missing=paired.missing,
+        new=paired.new,
+        unread=tuple(
+            dict.fromkeys(
+                line
+                for end, more in zip((left, right), checkpoints, strict=True)
+                for line in (*(line for line in end.others if _is_unread(line)), *more.unread)
+            )
+        ),
+    )
+
+
+def metrics(left: Sequence[Metric], right: Sequence[Metric], files: Outputs) -> tuple[MetricPair, ...]:
+    """Pair the metrics of two runs by file and name, sorted. `files`: the outputs of the same two runs."""
+    partner = _partners(files)
+    old = {(metric.file, metric.name): metric for metric in left}
+    new = {(partner.get(metric.file, metric.file), metric.name): metric for metric in right}
+    return tuple(
+        MetricPair(name=name, file=file, left=old.get((file, name)), right=new.get((file, name)))
+        for file, name in sorted(old.keys() | new.keys())
+    )
+
+
+def _partners(files: Outputs) -> dict[str, str]:
+    """Map the right path of each pair of outputs to its left path."""
+    return {pair.right: pair.left for pair in files.pairs}
+
+
+_Key = tuple[Part, str, str]
+_Item = tuple[_Key, str]
+
+
+def _different(left: Mapping[_Key, str], right: Mapping[_Key, str]) -> tuple[Fact, ...]:
+    """Return the facts that differ, in the order of the parts, then of the left record, then of the right record."""
+    keys = sorted(dict.fromkeys((*left, *right)), key=lambda key: PARTS.index(key[0]))
+    return tuple(
+        Fact(part=part, what=what, of=of, left=left.get((part, what, of), ""), right=right.get((part, what, of), ""))
+        for part, what, of in keys
+        if left.get((part, what, of)) != right.get((part, what, of))
+    )
+
+
+def _facts_of_start(start: Start) -> Iterator[_Item]:
+    yield ("command", "command", ""), shlex.join(start.command)
+    yield ("command", "directory", ""), start.cwd
+    yield ("command", "runner", ""), start.runner
+    yield ("command", "network", ""), "yes" if start.network else "no"
+    yield from ((("command", f"variable {variable.name}", ""), f"given ({variable.how})") for variable in start.given)
+    for data in start.data:
+        if data.digest is None:
+            yield ("command", f"{data.kind} at {data.target}", ""), data.source
+    if start.parents:
+        yield ("command", "parents", ""), ", ".join(sorted({parent.id for parent in start.parents}))
+    yield from ((("recipe", file.path, ""), file.sha256[7:19]) for file in start.recipe)
+    yield ("seeds", "seed", ""), str(start.seed)
+    yield ("seeds", "ranks", ""), start.ranks
+    yield ("seeds", "ids", ""), start.ids
+    yield ("numbers", "deterministic", ""), start.determinism
+    yield from ((("numbers", f"{variable.name} (requested)", ""), variable.value) for variable in start.threads)
+    for line in start.host:
+        name, _, value = line.partition(" ")
+        yield ("machine", name, ""), value
+    yield ("machine", "repro-env", ""), start.tool
+
+
+def _facts_of_end(end: End, partner: Mapping[str, str]) -> Iterator[_Item]:
+    yield from ((("recipe", value.name, partner.get(value.file, value.file)), value.value) for value in end.parameters)
+    if end.resumed:
+        checkpoints = (f"{parent.id or 'no run'} step {parent.step}" for parent in end.resumed)
+        yield ("command", "resumed from", ""), ", ".join(checkpoints)
+    seeds: dict[str, list[str]] = {}
+    for seed in end.seeded:
+        seeds.setdefault(f"{seed.what} at {seed.file}:{seed.line}", []).append(seed.value)
+    yield from ((("seeds", what, ""), ", ".join(values)) for what, values in seeds.items())
+    yield from ((("seeds", generator, ""), "seeded by repro-env") for generator in end.holes)
+    yield from _counts("seeds", end.entropy)
+    yield from ((("numbers", fact.name, ""), fact.value) for fact in end.effective)
+    yield from _counts("numbers", end.operations)
+    for rank in end.world:
+        yield ("machine", f"rank {rank.rank}", ""), f"of {rank.size} {rank.backend} {rank.device}".rstrip()
+    yield ("machine", "isolation", ""), end.outcome.isolation
+    for means in end.outcome.means:
+        name, _, value = means.partition(": ")
+        yield ("machine", name, ""), value or "used"
+    outcome = end.outcome
+    yield ("end", "exit code", ""), str(outcome.exit_code)
+    yield ("end", "signal", ""), str(outcome.signal or "none")
+    yield ("end", "out of memory", ""), "yes" if outcome.out_of_memory else "no"
+
+
+def _counts(part: Part, counts: Iterable[Count]) -> Iterator[_Item]:
+    for item in counts:
+        yield (part, f"{item.what} at {item.file}:{item.line}" if item.file else item.what, ""), f"{item.count} times"
+
+
+def _contents(end: End) -> Iterator[tuple[str, str]]:
+    """Yield the path and content of all that the command wrote or removed: a digest, or a description."""
+    yield from ((output.path, output.sha256) for output in end.outputs)
+    for line in end.others:
+        if not _is_unread(line):
+            path, arrow, target = line.partition(" -> ")
+            yield (path, f"link to {target}") if arrow else (line.rpartition(" (")[0], line.rpartition(" (")[2])
+    yield from ((path, "removed") for path in end.removed)
+
+
+def _is_unread(line: str) -> bool:
+    """Whether a line of `End.others` is about a file with unknown content, which does not count as equal."""
+    return " -> " not in line and not line.endswith(_EMPTY)
+
+
+def _numbers(metric: Metric) -> tuple[object, ...]:
+    return (metric.count, metric.last, metric.least, metric.most)

@@ -1,0 +1,156 @@
+"""sbom.cdx.json: the components of an environment in CycloneDX 1.6, for scanners and reviewers.
+
+It holds what the spec holds. Licences and dependencies are not in a spec, so they are left out and the composition is
+marked as unknown. It has neither a time nor a random number, so the same spec gives the same bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import quote
+from uuid import UUID
+
+from repro_env.delivery.documents import purl
+from repro_env.schema import codec
+from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
+from repro_env.schema.spec import Spec, WheelHint
+
+MEDIA_TYPE = "application/vnd.cyclonedx+json; version=1.6"
+
+_Component = dict[str, Any]
+
+
+def render(spec: Spec) -> bytes:
+    """Return the file, sorted. The same spec gives the same bytes."""
+    components = sorted((*_packages(spec), *_system(spec), *_trees(spec)), key=lambda component: str(component["bom-ref"]))
+    bom = {
+        "bomFormat": "CycloneDX",
+        "components": components,
+        # Dependencies are unknown, which is not the same as "has no dependencies".
+        "compositions": [{"aggregate": "unknown", "dependencies": [component["bom-ref"] for component in components]}],
+        "metadata": {
+            "component": {
+                "bom-ref": "environment",
+                "description": "A Python environment as an image, captured from a live one",
+                "name": "environment",
+                "properties": _properties(
+                    ("spec", spec.digest),
+                    ("image", spec.expected.image_id),
+                    ("platform", f"{spec.identity.platform.os}/{spec.identity.platform.architecture}"),
+                ),
+                "type": "container",
+                "version": spec.digest,
+            },
+            "tools": {"components": [_tool(spec)]},
+        },
+        "specVersion": "1.6",
+        "version": 1,
+    }
+    # Of the complete content, not of the spec digest alone: the same environment from two mirrors gives two documents.
+    digest = hashlib.sha256(codec.canonical(bom)).digest()
+    return codec.pretty({**bom, "serialNumber": f"urn:uuid:{_uuid(digest)}"})
+
+
+def _uuid(digest: bytes) -> UUID:
+    """Return a UUID of version 8, which is for custom rules (RFC 9562)."""
+    value = bytearray(digest[:16])
+    value[6] = value[6] & 0x0F | 0x80
+    value[8] = value[8] & 0x3F | 0x80
+    return UUID(bytes=bytes(value))
+
+
+def _tool(spec: Spec) -> _Component:
+    name, _, version = spec.observed.tool.partition(" ")
+    return {"name": name, "type": "application", **({"version": version} if version else {})}
+
+
+def _packages(spec: Spec) -> Iterator[_Component]:
+    identity = spec.identity
+    hints = {hint.sha256: hint for hint in (*spec.hints.wheels, *spec.hints.packages)}
+    for wheel in identity.distributions:
+        site = (("prefix", identity.layout_of(wheel).prefix),) if wheel.place else ()
+        yield _artifact(f"wheel/{wheel.key}", wheel, hints.get(wheel.sha256), purl.wheel(wheel), *site)
+    for package in identity.packages:
+        yield _artifact(package.key, package, hints.get(package.sha256), purl.conda(package))
+
+
+def _artifact(
+    ref: str, artifact: Wheel | CondaPackage, hint: WheelHint | None, name: str, *properties: tuple[str, str]
+) -> _Component:
+    origin = "" if hint is None else hint.origin
+    component = {
+        "bom-ref": ref,
+        "hashes": _hashes(artifact.sha256),
+        "name": artifact.name,
+        "properties": _properties(("file", artifact.filename), ("origin", origin), *properties),
+        "purl": name,
+        "type": "library",
+        "version": artifact.version,
+    }
+    if hint is not None and hint.urls:
+        component["externalReferences"] = [
+            {"hashes": _hashes(artifact.sha256), "type": "distribution", "url": _iri(url)} for url in sorted(set(hint.urls))
+        ]
+    return component
+
+
+def _system(spec: Spec) -> Iterator[_Component]:
+    """Yield the operating system packages that own files of the base."""
+    family = purl.family(spec)
+    for package in {(package.name, package.version): package for package in spec.observed.system_packages}.values():
+        package_url = purl.system(spec, package, family)
+        component = {
+            "bom-ref": f"system/{package.name}@{package.version}",
+            "name": package.name,
+            "type": "library",
+            "version": package.version,
+        }
+        yield {**component, "purl": package_url} if package_url else component
+
+
+def _trees(spec: Spec) -> Iterator[_Component]:
+    identity = spec.identity
+    base = spec.hints.base
+    if base is None:
+        yield _tree("base", "operating-system", spec.observed.host.os or "base", identity.base)
+    else:
+        origin = "carried" if base.kept else "registry"
+        component = _tree("base", "container", base.reference, identity.base, origin=origin)
+        yield {**component, "version": base.digest, "purl": purl.image(base)}
+    if identity.unowned is not None:
+        yield _tree("unowned", "file", "libraries and programs of no package", identity.unowned)
+    if identity.overlay is not None:
+        edited = (("edited", line) for line in spec.observed.edited)
+        yield _tree("overlay", "file", "files next to the packages, and edited files", identity.overlay, *edited)
+    runtime, observed = identity.interpreter, spec.observed.interpreter
+    if runtime.tree is not None:  # else the interpreter is a conda package
+        component = _tree("interpreter", "platform", observed.implementation or "python", runtime.tree)
+        component |= {"version": runtime.version, "purl": f"pkg:generic/python@{quote(runtime.version, safe='')}"}
+        if observed.implementation == "cpython":
+            component["cpe"] = f"cpe:2.3:a:python:python:{runtime.version}:*:*:*:*:*:*:*"
+        yield component
+
+
+def _tree(ref: str, kind: str, name: str, tree: TreeBlob, *properties: tuple[str, str], origin: str = "carried") -> _Component:
+    return {
+        "bom-ref": ref,
+        "hashes": _hashes(tree.sha256),
+        "name": name,
+        "properties": _properties(("files", str(tree.files)), ("origin", origin), *properties),
+        "type": kind,
+    }
+
+
+def _hashes(sha256: str) -> list[dict[str, str]]:
+    return [{"alg": "SHA-256", "content": sha256.removeprefix("sha256:")}]
+
+
+def _properties(*pairs: tuple[str, str]) -> list[dict[str, str]]:
+    return [{"name": f"repro-env:{name}", "value": value} for name, value in pairs if value]
+
+
+def _iri(url: str) -> str:
+    """Return a valid URL: characters that are not allowed are percent-encoded."""
+    return quote(url, safe="%/:=&?~#+!$,;'@()*[]")

@@ -1,0 +1,239 @@
+"""`docker:[NAME]`: the image in a container engine, with the expected image ID. Only layers that the engine lacks are sent.
+
+The image is streamed to `docker load`: a tar with the config, the layers and a list of them (Image spec v1.2, "Combined
+Image JSON + Filesystem Changeset Format"). Docker skips a layer that it has with the same layers below it, so these need
+not be in the stream (figures: docs/decisions/0017-into-the-engine.md). Podman needs all layers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+import msgspec
+
+from repro_env.delivery.targets.hashedfiles import write_blob
+from repro_env.io.engine import Engine
+from repro_env.io.files import room
+from repro_env.oci import tar
+from repro_env.oci.config import ImageConfig
+from repro_env.oci.entry import CHUNK, Entry
+from repro_env.oci.manifest import Image
+from repro_env.registry.reference import parse
+from repro_env.schema import codec
+from repro_env.schema.errors import BuildError, EngineError, UsageError
+from repro_env.schema.image import GZIP, Blob, Packed
+from repro_env.store.filenames import hex_of
+from repro_env.store.temporary import Temp
+
+PATIENCE = 900.0
+"""Seconds without an answer after which an engine that unpacks counts as failed."""
+
+
+class Layer(msgspec.Struct, frozen=True):
+    """One layer to send, plain or gzip."""
+
+    diff_id: str
+    size: Callable[[], int]
+    """Size in bytes of what `chunks` yields."""
+    chunks: Callable[[], Iterable[bytes]]
+
+
+def default_name(image_id: str) -> str:
+    """Return a name for an image without one, which the next `docker image prune` would remove."""
+    return f"repro-env:{hex_of(image_id)[:12]}"
+
+
+def with_tag(name: str) -> str:
+    """Return an image name with its tag. Raises `UsageError` if the name is invalid."""
+    if parse(name).digest:
+        raise UsageError("the name has a digest, but the image decides its digest", where=name, hint="use a tag")
+    return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
+
+
+def has_image(engine: Engine, image_id: str) -> bool:
+    """Return whether the engine has the image with this ID. Raises `EngineError`."""
+    try:
+        with engine.talk("look for the image"):
+            image = engine.client.api.inspect_image(image_id)
+    except EngineError as error:
+        if error.status == 404:
+            return False
+        raise
+    return _id(image) == image_id
+
+
+def count_known_layers(engine: Engine, diff_ids: Sequence[str]) -> int:
+    """Return how many of these layers, counted from the lowest, need not be sent. Raises `EngineError`."""
+    if engine.facts.product != "Docker":
+        return 0
+    with engine.talk("list its images"):
+        images = engine.client.api.images(all=True)
+    best = 0
+    for image in images:
+        try:
+            with engine.talk("look into an image"):
+                details = engine.client.api.inspect_image(image["Id"])
+        except EngineError as error:
+            if error.status != 404:
+                raise
+            continue  # the image was removed meanwhile
+        layers = (details.get("RootFS") or {}).get("Layers") or []
+        count = 0
+        for known, wanted in zip(layers, diff_ids, strict=False):
+            if known != wanted:
+                break
+            count += 1
+        best = max(best, count)
+        if best == len(diff_ids):
+            break
+    return best
+
+
+def load(engine: Engine, config: bytes, layers: Sequence[Layer], name: str) -> None:
+    """Load an image into an engine and name it. Layers that the engine has are not read.
+
+    Raises `EngineError`, and `BuildError` if the engine made a different image.
+    """
+    image_id = "sha256:" + hashlib.sha256(config).hexdigest()
+    if not has_image(engine, image_id):
+        known_count = count_known_layers(engine, [layer.diff_id for layer in layers])
+        try:
+            _send(engine, stream(config, layers, name, known_count))
+        except EngineError:
+            if not known_count:
+                raise
+            _send(engine, stream(config, layers, name, 0))  # an image and its layers were removed meanwhile
+    repository, _, tag = name.rpartition(":")
+    with engine.talk("name the image"):
+        if not has_image(engine, image_id):
+            raise BuildError(
+                f"the engine made a different image than {image_id}", where=name, hint="rebuild with --output oci:DIR"
+            )
+        engine.client.api.tag(image_id, repository, tag, force=True)
+
+
+def stream(config: bytes, layers: Sequence[Layer], name: str, known_count: int) -> Iterator[bytes]:
+    """Yield the tar for `docker load`. The lowest `known_count` layers are listed but not included."""
+    config_name = f"{hashlib.sha256(config).hexdigest()}.json"
+    paths = [f"{hex_of(layer.diff_id)}.tar" for layer in layers]
+    manifest = codec.canonical([{"Config": config_name, "Layers": paths, "RepoTags": [name]}])
+    to_send = dict(zip(paths[known_count:], layers[known_count:], strict=True))  # equal layers are one file
+    yield from _file("manifest.json", len(manifest), [manifest])
+    yield from _file(config_name, len(config), [config])
+    for path, layer in to_send.items():
+        yield from _file(path, layer.size(), layer.chunks())
+    yield bytes(2 * tar.BLOCK)
+
+
+def _file(path: str, size: int, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    yield tar.header(Entry(path, "file", size=size))
+    sent = 0
+    for chunk in _join_chunks(chunks):
+        sent += len(chunk)
+        yield chunk
+    if sent != size:
+        raise BuildError(
+            f"the layer has {sent} bytes instead of {size}", where=path, hint="it changed while it was read; try again"
+        )
+    yield bytes(-size % tar.BLOCK)
+
+
+def _join_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Join small chunks, because each one is sent as a chunk of HTTP."""
+    parts, size = [], 0
+    for chunk in chunks:
+        parts.append(chunk)
+        size += len(chunk)
+        if size >= CHUNK:
+            yield b"".join(parts)
+            parts, size = [], 0
+    if parts:
+        yield b"".join(parts)
+
+
+def _send(engine: Engine, chunks: Iterator[bytes]) -> None:
+    api = engine.client.api
+    timeout = api.timeout
+    api.timeout = PATIENCE
+    try:
+        with engine.talk("take the image"):
+            problems = [str(line.get("error")) for line in api.load_image(chunks) if line.get("error")]
+    finally:
+        api.timeout = timeout
+    if problems:
+        raise EngineError(
+            f"the engine cannot take the image: {problems[0]}",
+            where=engine.address,
+            hint="is there room where it keeps its images (docker system df)?",
+        )
+
+
+def _id(image: dict[str, object]) -> str:
+    name = str(image.get("Id") or "")
+    return name if name.startswith("sha256:") else f"sha256:{name}"
+
+
+class EngineOutput:
+    """An output to a container engine (`delivery.target.Output`). Layers are kept as files and sent when all are there."""
+
+    def __init__(self, engine: Engine, name: str, temp: Temp, packed: Sequence[Packed], diff_ids: Sequence[str]) -> None:
+        """`name`: the image's name, or empty for `default_name`. `temp`: where the layers are kept until they are sent.
+
+        `packed`: the known blobs of layers. `diff_ids`: all layers of the image, lowest first. Both are used to skip the
+        layers that the engine has. Raises `EngineError`, and `UsageError` for an invalid name.
+        """
+        self._engine = engine
+        self._name = with_tag(name) if name else ""
+        self._stack = ExitStack()
+        self._directory = self._stack.enter_context(temp.directory())
+        known_layers = set(diff_ids[: count_known_layers(engine, diff_ids)])
+        self._known_blobs = {layer.blob.digest for layer in packed if layer.diff_id in known_layers}
+
+    def has(self, blob: Blob) -> bool:
+        return blob.digest in self._known_blobs or self._path(blob).exists()
+
+    def take(self, chunks: Iterable[bytes], known: Blob | None) -> Blob:
+        temporary = self._directory / secrets.token_hex(8)
+        with room(self._directory):
+            try:
+                blob = write_blob(chunks, temporary, GZIP, known)
+            except BaseException:
+                temporary.unlink(missing_ok=True)
+                raise
+            temporary.rename(self._path(blob))
+        return blob
+
+    def finish(self, image: Image) -> str:
+        image_id = image.config_blob.digest
+        name = self._name or default_name(image_id)
+        diff_ids = msgspec.json.decode(image.config, type=ImageConfig).diff_ids
+        layers = [
+            Layer(diff_id, partial(int, blob.size), partial(self._chunks, blob))
+            for diff_id, blob in zip(diff_ids, image.layers, strict=True)
+        ]
+        load(self._engine, image.config, layers, name)
+        facts = self._engine.facts
+        return f"{name} in {facts.product} {facts.version} ({image_id})"
+
+    def close(self) -> None:
+        self._stack.close()
+        self._engine.close()
+
+    def _path(self, blob: Blob) -> Path:
+        return self._directory / hex_of(blob.digest)
+
+    def _chunks(self, blob: Blob) -> Iterator[bytes]:
+        try:
+            file = self._path(blob).open("rb", buffering=0)
+        except FileNotFoundError:
+            raise BuildError(
+                "the engine removed this layer meanwhile", where=blob.digest, hint="run the command again: the layer is sent then"
+            ) from None
+        with file:
+            while chunk := file.read(CHUNK):
+                yield chunk

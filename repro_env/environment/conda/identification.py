@@ -1,0 +1,431 @@
+"""Identify installed conda packages as archives; the files of other packages are plain files of the environment.
+
+Installers record the sha256 (or only the md5) of every archive, so there is one candidate, which is searched in the package
+cache, in the store and at its URL. If a server supports ranges, `info/` of a `.conda` archive and the installed files are
+enough to determine its content: each installed file is the packed one, or becomes it when the prefix is replaced. Executable
+bits and targets of symlinks, which are not in `info/`, are then taken from the installed files if there is no doubt about
+them. Otherwise the whole archive is downloaded.
+
+Files that were edited since they were installed are not compared here: they go to the overlay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from threading import BoundedSemaphore
+from typing import Literal
+
+import msgspec
+
+from repro_env.environment.conda.metadata import Meta, Record
+from repro_env.environment.python.sites import Site
+from repro_env.environment.secrets.bundles import SecretSearch
+from repro_env.environment.wheels import layers
+from repro_env.environment.wheels.identification import artifact_file
+from repro_env.environment.wheels.index import downloadable, is_url
+from repro_env.environment.wheels.repack import chunks_of
+from repro_env.io.files import FileContents, keys_of, room, walk
+from repro_env.io.indexhttp import Session, local_path
+from repro_env.io.ranges import RangesRefusedError
+from repro_env.oci import conda, wheellayers
+from repro_env.oci.wheel import Installed
+from repro_env.schema import codec, redact
+from repro_env.schema.artifact import CondaPackage
+from repro_env.schema.environment import Carried
+from repro_env.schema.errors import ArtifactError, NetworkError
+from repro_env.schema.image import Layer
+from repro_env.schema.progress import Tell
+from repro_env.schema.spec import WheelHint
+from repro_env.store.packages import condafile
+from repro_env.store.store import Store
+
+THREADS = 8
+_RULE = 1
+"""Part of the cache's key; increment it when proofs change."""
+_PROGRAMS = ("bin/", "sbin/", "libexec/")
+_LOCAL = "from a local file, which no other machine can reach"
+_LOOPBACK = "from a channel of this machine, which no other machine can reach"
+_SIGNED = "its URL holds a token or signature, which is not written down"
+
+
+class IdentifiedPackage(msgspec.Struct, frozen=True):
+    """A package, identified as an archive."""
+
+    package: CondaPackage
+    hint: WheelHint
+    facts: conda.Facts
+    file: Path | None
+    """The archive, if it is on disk; always for a bundled package."""
+    why: str
+    """Why it is bundled; empty if it is downloadable."""
+
+
+class _Proof(msgspec.Struct, frozen=True):
+    """A proven package, as it is cached."""
+
+    package: CondaPackage
+    origin: Literal["direct", "carried"]
+    url: str
+    why: str
+    key: str
+    """The key of its facts."""
+    file: str
+
+
+class _UnavailableError(Exception):
+    """The reason why there is no archive, in one line."""
+
+
+def identify(
+    meta: Meta, site: Site, *, store: Store, environ: Mapping[str, str], tell: Tell
+) -> tuple[tuple[IdentifiedPackage, ...], tuple[Carried, ...]]:
+    """Identify the packages of an environment. Returns those whose archive is available, sorted by name, and the others.
+
+    The files of the others are plain files of the environment, and `tell` reports the reason.
+    """
+    if not meta.records:
+        return (), ()
+    label = f"identifying {len(meta.records):,} conda packages"
+    with tell.progress(0, label), Session(prefix=site.layout.prefix, cache=store.facts) as session:
+        identifier = _Identifier(session, site, store, environ)
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="conda") as pool:
+            try:
+                answers = list(pool.map(identifier.identify, meta.records))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    tell.detail(f"{len(meta.records)} conda packages in {site.prefix}")
+    identified = tuple(answer for answer in answers if isinstance(answer, IdentifiedPackage))
+    sizes = {file.path: file.size for file in site.found}
+    plain_packages = [
+        Carried(
+            name=record.name,
+            version=record.version,
+            why=redact.line(f"{answer}: its files are bundled as plain files"),
+            size=sum(sizes.get(path, 0) for path in record.files),
+        )
+        for record, answer in zip(meta.records, answers, strict=True)
+        if isinstance(answer, str)
+    ]
+    for item in plain_packages:
+        tell.detail(f"conda package {item.name} {item.version}: {item.why}")
+    return identified, tuple(plain_packages)
+
+
+def layers_of(
+    groups: Sequence[wheellayers.GroupLayer],
+    installed: Mapping[str, Installed],
+    packages: Sequence[IdentifiedPackage],
+    altered: Mapping[str, frozenset[str]],
+    site: Site,
+    store: Store,
+) -> tuple[Layer, ...]:
+    """The layers of packages, from the installed files, and from the archives for files that differ."""
+    live = FileContents(site.prefix, keys=keys_of(site.found))
+    sources: dict[str, layers.DistributionContents] = {}
+    needed = {name for group in groups if layers.known_layer(group, facts=store.facts) is None for name in group.names}
+    with ExitStack() as opened_archives:
+        for identified in packages:
+            key = identified.package.key
+            changed, archive = altered[key] & set(installed[key].members), None
+            if changed and key in needed:
+                package = condafile.UnpackedPackage(
+                    archive_file(identified, store), identified.package.filename, str(site.prefix), store.temp
+                )
+                archive = condafile.CondaContents(opened_archives.enter_context(package), installed[key])
+            sources[key] = layers.DistributionContents(installed[key], live, changed, archive)
+        holds = {package.package.key: f"{package.package.key}=={package.package.version}" for package in packages}
+        return layers.diff_ids(groups, sources, holds, facts=store.facts, kind="conda")
+
+
+def archive_file(identified: IdentifiedPackage, store: Store) -> Path:
+    """The path of a package's archive, downloaded into the store if necessary."""
+    return artifact_file(identified.package, identified.hint, identified.file, store)
+
+
+def search(
+    secrets: SecretSearch, packages: Sequence[IdentifiedPackage], installed: Mapping[str, Installed], prefix: Path, store: Store
+) -> None:
+    """Search the bundled packages that were built on this machine for secrets. Packages from a server are public."""
+    for identified in packages:
+        if identified.why in (_LOCAL, _LOOPBACK):
+            installed_package, name = installed[identified.package.key], identified.package.filename
+            with condafile.UnpackedPackage(archive_file(identified, store), name, str(prefix), store.temp) as package:
+                members = [entry for entry in installed_package.entries if entry.path in installed_package.members]
+                secrets.search_tree(members, condafile.CondaContents(package, installed_package), f"{name}/".__add__)
+
+
+class _Identifier:
+    """Identifies the packages of an environment; its methods are called from several threads."""
+
+    def __init__(self, session: Session, site: Site, store: Store, environ: Mapping[str, str]) -> None:
+        self._session = session
+        self._layout = site.layout
+        self._prefix = site.layout.prefix
+        self._found = {file.path: file for file in site.found}
+        self._hashes = site.hashes
+        self._store = store
+        self._caches = tuple(_caches(site.prefix, environ))
+        self._unpacking = BoundedSemaphore(len(os.sched_getaffinity(0)))
+        # conda writes these without that bit. If it is set, all modes were changed and do not show how files were packed.
+        self._has_original_modes = not any(file.executable for file in site.found if file.path.startswith("conda-meta/"))
+
+    def identify(self, record: Record) -> IdentifiedPackage | str:
+        """The package, or the reason why it is not available."""
+        record_fields = [record.name, record.version, record.build, record.subdir, record.filename, record.sha256, record.md5]
+        key = codec.digest([_RULE, *record_fields, record.url, record.size, self._layout])
+        cached = self._recall(key)
+        if cached is not None:
+            return cached
+        try:
+            proof, facts = self._prove(record)
+        except _UnavailableError as reason:
+            return str(reason)
+        except ArtifactError as error:
+            return str(error)
+        self._store.facts.put("conda-proof", key, codec.canonical(proof))
+        return _from_proof(proof, facts)
+
+    def _recall(self, key: str) -> IdentifiedPackage | None:
+        proof = self._store.facts.recall("conda-proof", key, _Proof)
+        if proof is None:
+            return None
+        facts = self._store.facts.recall(condafile.FACTS, proof.key, conda.Facts)
+        if facts is None or (proof.file and not self._is_unchanged(proof)):
+            return None
+        return _from_proof(proof, facts)
+
+    def _is_unchanged(self, proof: _Proof) -> bool:
+        path = Path(proof.file)
+        return path.is_file() and "sha256:" + self._hash(path)[0] == proof.package.sha256
+
+    def _prove(self, record: Record) -> tuple[_Proof, conda.Facts]:
+        """Prove a package. Raises `_UnavailableError`, or `ArtifactError` for an archive that cannot be linked."""
+        if not record.sha256 and not record.md5:
+            raise _UnavailableError("its record has no hash")
+        reasons: list[str] = []
+        for path in self._local_archives(record):
+            digest, size = self._digest(path, record)
+            if digest:
+                return self._from_file(record, path, digest, size, local=True)
+            reasons.append(f"{path} is a different file")
+        reasons.append("the archive is not in the package cache")
+        if not record.url.startswith(("http://", "https://")):
+            shown = record.shown_url or "none is recorded"
+            raise _UnavailableError("; ".join([*reasons, f"it cannot be downloaded from its URL ({shown})"]))
+        try:
+            return self._by_range(record) or self._fetch(record)
+        except NetworkError as error:
+            raise _UnavailableError("; ".join([*reasons, str(error)])) from None
+
+    def _local_archives(self, record: Record) -> Iterator[Path]:
+        """Paths on this machine where the archive may be."""
+        if record.sha256:
+            stored = self._store.blobs.path(f"sha256:{record.sha256}")
+            if stored is not None:
+                yield stored
+        local = local_path(record.url)
+        paths = [Path(record.archive), *(cache / record.filename for cache in self._caches), *([local] if local else [])]
+        for path in dict.fromkeys(paths):
+            if path.is_absolute() and path.name.endswith((".conda", ".tar.bz2")) and path.is_file():
+                yield path
+
+    def _digest(self, path: Path, record: Record) -> tuple[str, int]:
+        """(sha256, size) of a file if it is the recorded archive, else empty."""
+        digest, size = self._hash(path)
+        if record.size not in (-1, size):
+            return "", 0
+        matches = digest == record.sha256 if record.sha256 else condafile.md5_of(chunks_of(path)) == record.md5
+        return (f"sha256:{digest}", size) if matches else ("", 0)
+
+    def _hash(self, path: Path) -> tuple[str, int]:
+        """(sha256 in hex, size) of a file. Cached while the file does not change."""
+        path = path.resolve()
+        (found,) = walk(path.parent, skip=lambda name, _: name != path.name)
+        return self._store.hashes.of(path.parent, [found], workers=1)[path.name], found.size
+
+    def _from_file(self, record: Record, path: Path, digest: str, size: int, *, local: bool) -> tuple[_Proof, conda.Facts]:
+        """The proof from an archive on this machine."""
+        key = condafile.facts_key(digest, self._prefix)
+        facts = self._store.facts.recall(condafile.FACTS, key, conda.Facts)
+        if facts is None or facts.filename != record.filename:
+            with self._unpacking, self._store.temp.directory() as directory:
+                facts, _ = condafile.link(path, record.filename, self._prefix, directory, all_files=False)
+            conda.canonical(facts, self._layout)
+            self._store.facts.put(condafile.FACTS, key, codec.canonical(facts))
+        why = self._why(record, size, local=local)
+        return self._proof(record, facts, digest, size, key, why, path.resolve() if why else None), facts
+
+    def _why(self, record: Record, size: int, *, local: bool) -> str:
+        """Why the archive has to be bundled; empty if other machines can download it. Its URL is checked."""
+        if not record.url.startswith(("http://", "https://")):
+            return _LOCAL
+        if not downloadable(record.url):
+            return _LOOPBACK
+        if not is_url(record.shown_url) or record.shown_url != record.url:
+            return _SIGNED
+        if not local:
+            return ""
+        try:
+            with self._session.open_range(record.url) as file:
+                remote_size: int = file.size  # type: ignore[attr-defined]
+                return "" if remote_size == size else f"{record.url} has a different file now"
+        except RangesRefusedError:
+            return ""  # the URL exists
+        except NetworkError as error:
+            return redact.line(f"the archive is available only from its URL, and {error}")
+
+    def _fetch(self, record: Record) -> tuple[_Proof, conda.Facts]:
+        """Download the whole archive into the store. Raises `NetworkError`, or `ArtifactError` for other bytes."""
+        if record.sha256:
+            digest = f"sha256:{record.sha256}"
+            path = self._store.blobs.put(self._session.download(record.url), digest, where=record.shown_url)
+            return self._from_file(record, path, digest, path.stat().st_size, local=False)
+        with self._store.temp.directory() as directory, room(self._store.root):
+            archive = directory / "archive"
+            with archive.open("wb") as file:
+                file.writelines(self._session.download(record.url))
+            digest, size = self._digest(archive, record)
+            if not digest:
+                raise ArtifactError("this URL has a different file than the installed one", where=record.shown_url)
+            path = self._store.blobs.put(chunks_of(archive), digest, where=record.shown_url)
+        return self._from_file(record, path, digest, size, local=False)
+
+    def _by_range(self, record: Record) -> tuple[_Proof, conda.Facts] | None:
+        """The proof from `info/` and the installed files; None if there is a doubt. Raises `NetworkError`."""
+        if (
+            not record.sha256
+            or not record.filename.endswith(".conda")
+            or not self._has_original_modes
+            or self._why(record, 0, local=False)
+        ):
+            return None
+        try:
+            with self._session.open_range(record.url) as file:
+                size: int = file.size  # type: ignore[attr-defined]
+                info = condafile.info(file, record.filename)
+        except (RangesRefusedError, ArtifactError):
+            return None
+        if record.size not in (-1, size):
+            return None
+        linked = self._link_files(info)
+        if linked is None:
+            return None
+        facts = conda.Facts(record.filename, info, linked)
+        try:
+            conda.canonical(facts, self._layout)
+        except ArtifactError:
+            return None
+        digest = f"sha256:{record.sha256}"
+        key = f"{condafile.facts_key(digest, self._prefix)} {record.url}"  # the hash of the archive was not computed
+        self._store.facts.put(condafile.FACTS, key, codec.canonical(facts))
+        return self._proof(record, facts, digest, size, key, "", None), facts
+
+    def _link_files(self, info: conda.Info) -> tuple[conda.InstalledPath, ...] | None:
+        """The installed form of each path, from the installed files; None if there is a doubt about one."""
+        packed = {file.path: file for file in info.paths}
+        linked = []
+        for file in info.paths:
+            path = conda.install_path(file.path, info.noarch, self._layout)
+            linked_file = self._linked_file(file, path, packed)
+            if linked_file is None:
+                return None
+            linked.append(linked_file)
+        return tuple(linked)
+
+    def _linked_file(
+        self, file: conda.PackagePath, path: str, packed: Mapping[str, conda.PackagePath]
+    ) -> conda.InstalledPath | None:
+        live = self._found.get(path)
+        if file.kind == "dir":
+            return conda.InstalledPath(file.path, "dir", False, 0, "", "")
+        if "__pycache__" in path.split("/"):
+            return conda.InstalledPath(file.path, "file", False, max(file.size, 0), file.sha256, "")
+        if live is None or live.kind != file.kind:
+            return None
+        if file.kind == "link":
+            target = packed.get(posixpath.normpath(posixpath.join(posixpath.dirname(file.path), live.target)))
+            is_certain = target is not None and target.kind == "file" and file.sha256 == target.sha256 != ""
+            return conda.InstalledPath(file.path, "link", False, 0, "", live.target) if is_certain else None
+        if not _has_usual_mode(path, live.executable, Path(self._prefix, path)):
+            return None
+        if not file.placeholder:
+            is_same = file.sha256 == self._hashes[path] and file.size == live.size
+            return conda.InstalledPath(file.path, "file", live.executable, file.size, file.sha256, "") if is_same else None
+        relinked = self._relink(file, Path(self._prefix, path))
+        return conda.InstalledPath(file.path, "file", live.executable, *relinked, "") if relinked is not None else None
+
+    def _relink(self, file: conda.PackagePath, path: Path) -> tuple[int, str] | None:
+        """Size and sha256 of a file with the prefix inserted, if removing the prefix gives the file of the package."""
+        with self._store.temp.directory() as directory:
+            hasher = hashlib.sha256()
+            with (directory / "packed").open("wb") as out, condafile.mapped(path) as data:
+                restored = conda.remove_prefix(data, file, self._prefix)
+                for chunk in restored or ():
+                    hasher.update(chunk)
+                    out.write(chunk)
+            if restored is None or hasher.hexdigest() != file.sha256:
+                return None
+            relinked_hasher, size = hashlib.sha256(), 0
+            with condafile.mapped(directory / "packed") as data:
+                for chunk in conda.insert_prefix(data, file, self._prefix):
+                    relinked_hasher.update(chunk)
+                    size += len(chunk)
+        return size, relinked_hasher.hexdigest()
+
+    def _proof(self, record: Record, facts: conda.Facts, digest: str, size: int, key: str, why: str, file: Path | None) -> _Proof:
+        info = facts.info
+        if (info.name, info.version, info.build) != (record.name, record.version, record.build):
+            raise ArtifactError(f"this archive contains {info.name} {info.version} {info.build}", where=record.filename)
+        package = CondaPackage(
+            name=record.name,
+            version=record.version,
+            build=record.build,
+            subdir=record.subdir,
+            filename=record.filename,
+            sha256=digest,
+            size=size,
+        )
+        return _Proof(package, "carried" if why else "direct", record.shown_url, why, key, str(file or ""))
+
+
+def _from_proof(proof: _Proof, facts: conda.Facts) -> IdentifiedPackage:
+    is_downloadable = proof.origin == "direct"
+    channel = proof.url.rpartition("/")[0].rpartition("/")[0]
+    hint = WheelHint(
+        sha256=proof.package.sha256,
+        origin=proof.origin,
+        urls=(proof.url,) if is_downloadable else (),
+        index=redact.line(channel) if is_downloadable else "",
+    )
+    return IdentifiedPackage(proof.package, hint, facts, Path(proof.file) if proof.file else None, proof.why)
+
+
+def _has_usual_mode(path: str, executable: bool, file: Path) -> bool:
+    """Whether a file has the mode that such files usually have, as far as this can be known without the archive."""
+    if not executable:
+        return not path.startswith(_PROGRAMS)
+    if path.startswith(_PROGRAMS) or ".so" in path.rpartition("/")[2]:
+        return True
+    with file.open("rb") as opened:
+        return opened.read(4).startswith((b"\x7fELF", b"#!"))
+
+
+def _caches(prefix: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+    """The package caches that conda, mamba and micromamba use by default or by configuration."""
+    for path in environ.get("CONDA_PKGS_DIRS", "").split(os.pathsep):
+        if path.startswith("/"):
+            yield Path(path)
+    yield prefix / "pkgs"
+    yield prefix.parent.parent / "pkgs"
+    if environ.get("MAMBA_ROOT_PREFIX", "").startswith("/"):
+        yield Path(environ["MAMBA_ROOT_PREFIX"], "pkgs")
+    if environ.get("HOME", "").startswith("/"):
+        for name in (".conda", "micromamba", ".mamba", "miniconda3", "miniforge3", "anaconda3"):
+            yield Path(environ["HOME"], name, "pkgs")

@@ -1,0 +1,270 @@
+"""Inspect the live environment: its sites, the system libraries that it needs, and the machine. Makes no decisions."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from repro_env.environment.machine import frameworks, gpu, system
+from repro_env.environment.python import distributions
+from repro_env.environment.python import interpreter as python
+from repro_env.environment.python.distributions import Scan
+from repro_env.environment.python.externalpaths import ExternalPath, find_external_paths
+from repro_env.environment.python.sites import Site, list_files, other_sites
+from repro_env.environment.system import compatibility, dlopenlibraries, host
+from repro_env.environment.system import interpretertree as interpreter
+from repro_env.environment.system.owners import Owners
+from repro_env.environment.system.tree import Tree, within
+from repro_env.io.files import fingerprint
+from repro_env.io.hashes import settled
+from repro_env.oci.entry import Entry
+from repro_env.schema import codec
+from repro_env.schema.accelerator import Accelerators, Frameworks
+from repro_env.schema.environment import Carried, Host, Interpretation, Layout, SharedLibrary, Startup
+from repro_env.store.store import Store
+
+if TYPE_CHECKING:
+    from repro_env.environment.system.baseimage import BaseImage
+
+
+class LiveEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    startup: Startup
+    host: Host
+    accelerators: Accelerators
+    frameworks: Frameworks
+    sites: tuple[Site, ...]
+    """The first is the environment's own."""
+    base: Tree
+    unpackaged: Tree | None
+    interpreter: Tree | None
+    """None if it is a conda package of the environment."""
+    libraries: tuple[SharedLibrary, ...]
+    bundled: tuple[Carried, ...]
+    """Files that belong to no package of the system."""
+    external: tuple[ExternalPath, ...]
+    """Paths outside the environment that Python imports from."""
+    unknown: tuple[str, ...] = ()
+    """A line for each library that the code opens and that cannot be determined."""
+
+    @property
+    def trees(self) -> tuple[Tree, ...]:
+        """The trees from this machine, lowest first."""
+        return tuple(tree for tree in (self.base, self.unpackaged, self.interpreter) if tree is not None)
+
+    @property
+    def lower_entries(self) -> dict[str, Entry]:
+        """The entries of these trees by path from the image's root."""
+        return {entry.path: entry for tree in self.trees for entry in tree.entries}
+
+
+def inspect(
+    facts: Interpretation,
+    scanned: Scan,
+    environ: Mapping[str, str],
+    *,
+    packaged: Mapping[str, str],
+    programs: Sequence[str],
+    workspace: Path,
+    store: Store,
+    memory_free: Event | None = None,
+    base_image: BaseImage | None = None,
+) -> LiveEnvironment:
+    """Inspect the environment, and read each file once.
+
+    `scanned`: the environment's own distributions; `packaged`: real path -> owner of files of conda packages; `programs`: of
+    `--with`; `workspace`: the source, which runs see at its own path; `base_image`: the base, unless it is made from this
+    machine; `memory_free` is set when the libraries that were loaded for inspection are no longer in memory.
+    """
+    with ThreadPoolExecutor(3) as pool:
+        # Meanwhile Python starts, drivers are queried and libraries are loaded, while this thread reads from the disk.
+        startup_future = pool.submit(python.start_up, facts, environ)
+        machine_future = pool.submit(_machine, environ)
+        listed = [_list_site(0, facts, facts.layout, scanned)]
+        startup = startup_future.result()
+        for number, layout in enumerate(other_sites(facts, startup), 1):
+            listed.append(_list_site(number, facts, layout, distributions.scan(layout)))
+        report_future = pool.submit(_load, facts, environ, tuple(listed), machine_future, store)
+        if memory_free is not None:
+            report_future.add_done_callback(lambda _: memory_free.set())
+        sites = [msgspec.structs.replace(site, hashes=store.hashes.of(site.prefix, site.found)) for site in listed]
+        external_paths = find_external_paths(facts, startup, sites, workspace)
+        opened = dlopenlibraries.of_environment(facts.interpreter.executable, sites, external_paths, environ, store)
+        report = report_future.result()
+        system_files, interpreter_tree = _system_files(
+            base_image,
+            facts,
+            startup,
+            sites,
+            external_paths,
+            _loaded_outside(report, sites[0]),
+            opened.libraries,
+            environ,
+            programs,
+            store,
+        )
+        this_host, accelerators = machine_future.result()
+    owners = Owners(sites, packaged, system_files, interpreter_tree)
+    frameworks_found = frameworks.frameworks(report, owner=owners.owner, sha256=owners.sha256)
+    paths = {
+        entry.path
+        for tree in (system_files.base, system_files.unpackaged, interpreter_tree)
+        if tree is not None
+        for entry in tree.entries
+    }
+    return LiveEnvironment(
+        startup=startup,
+        host=this_host,
+        accelerators=gpu.with_torch(accelerators, frameworks_found.devices),
+        frameworks=frameworks_found,
+        sites=(sites[0], *(_without_packaged(site, paths) for site in sites[1:])),
+        base=system_files.base,
+        unpackaged=system_files.unpackaged,
+        interpreter=interpreter_tree,
+        libraries=owners.libraries((*startup.mapped, *report.mapped)),
+        bundled=system_files.bundled,
+        external=external_paths,
+        unknown=(
+            *opened.unknown,
+            *(_missing_in_base(base_image, opened.libraries, sites, external_paths) if base_image is not None else ()),
+        ),
+    )
+
+
+def _list_site(number: int, facts: Interpretation, layout: Layout, scanned: Scan) -> Site:
+    """The site before its files are hashed."""
+    found = list_files(facts, layout, scanned)
+    return Site(number, layout, scanned, found, {}, fingerprint(found), settled(found))
+
+
+def _machine(environ: Mapping[str, str]) -> tuple[Host, Accelerators]:
+    return system.host(), gpu.accelerators(environ)
+
+
+def _load(
+    facts: Interpretation,
+    environ: Mapping[str, str],
+    sites: Sequence[Site],
+    machine_future: Future[tuple[Host, Accelerators]],
+    store: Store,
+) -> frameworks.Report:
+    """Load PyTorch and related libraries and report on them.
+
+    The report is cached while the files and the machine do not change.
+    """
+    return frameworks.look(
+        facts,
+        environ,
+        names={dist.facts.name for site in sites for dist in site.scanned.distributions},
+        state=codec.digest([(site.layout.prefix, site.state) for site in sites]),
+        machine=machine_future.result(),
+        cache=store.facts,
+    )
+
+
+def _system_files(
+    base_image: BaseImage | None,
+    facts: Interpretation,
+    startup: Startup,
+    sites: Sequence[Site],
+    external_paths: Sequence[ExternalPath],
+    loaded: Sequence[str],
+    opened: Sequence[str],
+    environ: Mapping[str, str],
+    programs: Sequence[str],
+    store: Store,
+) -> tuple[host.SystemFiles, Tree | None]:
+    """The system files that the environment needs, and the interpreter, unless it is a conda package of the environment.
+
+    The system files are from this machine or from the base image, which is checked then. `loaded`: libraries outside the sites
+    that were loaded; `opened`: libraries that the code opens.
+    """
+    site_directories = [
+        site.prefix / directory for site in sites for directory in dict.fromkeys((site.layout.purelib, site.layout.platlib))
+    ]
+    other_layers = [str(directory) for directory in site_directories]
+    libraries = _libraries(sites, external_paths)
+    packages = None
+    if base_image is not None:
+        system_files = compatibility.system_files(
+            facts,
+            startup,
+            base_image,
+            libraries=libraries,
+            mapped=map(Path, loaded),
+            other_layers=other_layers,
+            environ=environ,
+        )
+    else:
+        packages = host.database(Path("/"))
+        system_files = host.system_files(
+            facts,
+            startup,
+            system=packages,
+            libraries=libraries,
+            mapped=map(Path, (*loaded, *opened)),
+            programs=programs,
+            locale=startup.locale,
+            # Only where system packages may be: a virtual environment has none.
+            directories=[] if facts.is_venv and len(sites) == 1 else site_directories,
+            other_layers=[*other_layers, *(str(path.root) for path in external_paths if path.is_complete)],
+            environ=environ,
+            hashes=store.hashes,
+            cache=store.facts,
+        )
+    if facts.kind == "conda":
+        return system_files, None
+    tree = interpreter.interpreter_tree(facts, hashes=store.hashes, system=packages, environ=environ, cache=store.facts)
+    if base_image is not None:
+        compatibility.check_interpreter(base_image, tree, facts)
+    return system_files, tree
+
+
+def _loaded_outside(report: frameworks.Report, site: Site) -> list[str]:
+    """Libraries that were loaded from outside the environment's own site, without those of the driver."""
+    prefix = f"{os.path.realpath(site.prefix)}/"
+    paths = (*report.mapped, *report.beside)
+    return [path for path in paths if not frameworks.is_driver(path) and not path.startswith(prefix)]
+
+
+def _libraries(sites: Sequence[Site], external_paths: Sequence[ExternalPath]) -> list[Path]:
+    """The libraries of the environment, and of directories outside it that Python imports from."""
+    return [
+        root / file.path
+        for root, files in (
+            *((site.prefix, site.found) for site in sites),
+            *((external_path.root, external_path.found) for external_path in external_paths),
+        )
+        for file in files
+        if file.kind == "file" and ".so" in file.path.rpartition("/")[2]
+    ]
+
+
+def _missing_in_base(
+    base_image: BaseImage, libraries: Sequence[str], sites: Sequence[Site], external_paths: Sequence[ExternalPath]
+) -> list[str]:
+    """A line for each library that the code opens and that the base image does not have."""
+    names = {path.rpartition("/")[2] for path in base_image.entries}
+    paths = [
+        os.path.realpath(directory)
+        for directory in (*(site.prefix for site in sites), *(external_path.root for external_path in external_paths))
+    ]
+    return [
+        f"code of the environment opens {library} at run time, but {base_image.hint.reference} has no library of that name"
+        for library in libraries
+        if library.rpartition("/")[2] not in names
+        and not frameworks.is_driver(library)
+        and not within(os.path.realpath(library), paths)
+    ]
+
+
+def _without_packaged(site: Site, base_paths: set[str]) -> Site:
+    """The site without distributions that belong to a system package: these are part of the base, not wheels."""
+    scanned = site.scanned
+    own = tuple(dist for dist in scanned.distributions if f"{site.root}/{dist.facts.dist_info}/METADATA" not in base_paths)
+    return msgspec.structs.replace(site, scanned=msgspec.structs.replace(scanned, distributions=own))

@@ -1,0 +1,326 @@
+"""Lock an environment: identify all packages, compute all layers and the overlay. Nothing is written yet."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from repro_env.environment.conda import identification as conda
+from repro_env.environment.conda import metadata as records
+from repro_env.environment.live import LiveEnvironment, inspect
+from repro_env.environment.locked import LockedEnvironment
+from repro_env.environment.machine import homefiles, variables
+from repro_env.environment.overlay import overlay
+from repro_env.environment.python import distributions, hostpaths, interpreter, packagemanagers
+from repro_env.environment.python.caveats import caveats
+from repro_env.environment.python.externalpaths import ExternalPath, link_targets, on_host, python_path, system_paths
+from repro_env.environment.python.selection import Target
+from repro_env.environment.python.sites import Site, with_prefix
+from repro_env.environment.secrets.bundles import SecretSearch
+from repro_env.environment.source import mentions
+from repro_env.environment.system import compatibility
+from repro_env.environment.system.tree import Tree
+from repro_env.environment.wheels import comparisoncache, composition, layers
+from repro_env.environment.wheels import identification as wheels
+from repro_env.environment.wheels.comparisoncache import Comparison
+from repro_env.oci import conda as rule
+from repro_env.oci import wheel, wheellayers
+from repro_env.oci.entry import Entry, sort_with_parents
+from repro_env.oci.paths import HOME
+from repro_env.schema import codec, redact
+from repro_env.schema.environment import Carried, Interpretation
+from repro_env.schema.errors import CaptureError
+from repro_env.schema.messages import shorten
+from repro_env.schema.progress import Tell
+from repro_env.store.store import Store
+
+if TYPE_CHECKING:
+    from repro_env.environment.system.baseimage import BaseImage
+
+
+@contextlib.contextmanager
+def _readable() -> Iterator[None]:
+    """Convert an `OSError` to a `CaptureError` that names the path."""
+    try:
+        yield
+    except OSError as error:
+        raise CaptureError(
+            f"this path cannot be read: {error.strerror or error}",
+            where=str(error.filename or ""),
+            hint="make it readable, repair it or remove it, then try again",
+        ) from None
+
+
+@_readable()
+def lock(
+    target: Target | str,
+    environ: Mapping[str, str],
+    *,
+    workspace: Path,
+    programs: Sequence[str],
+    store: Store,
+    tell: Tell,
+    secrets: SecretSearch | None = None,
+    base: BaseImage | None = None,
+    added: Sequence[str] = (),
+) -> LockedEnvironment:
+    """Inspect and lock the environment of a Python. `workspace` is the source directory, which runs see at its own path.
+
+    `base`: the base image; without it, the base is made from this machine. `added`: variables to replay in addition to the
+    standard ones. `secrets` searches everything that a capture would bundle; if there are secrets, `CaptureError` lists them all.
+    """
+    facts = interpreter.interpret(target, environ)
+    meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
+    scanned = records.exclude_conda(distributions.scan(facts.layout), meta)
+    tell.detail(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
+    live, identified, indexes = _inspect_and_identify(
+        facts, meta, scanned, environ, programs, workspace, store, tell, secrets, base
+    )
+    own_site = live.sites[0]
+    packages, plain_packages = conda.identify(meta, own_site, store=store, environ=environ, tell=tell)
+    installed_packages = {package.package.key: rule.canonical(package.facts, facts.layout) for package in packages}
+    rewritten = frozenset(rule.record_path(package.package.filename) for package in packages)
+    generated = records.replaced_files(own_site.prefix, rewritten) if meta.is_there else {}
+    comparison, nothing_read = _compare(live, packages, installed_packages, identified, generated, store)
+    external_paths = live.external
+    names = {dist.facts.name for site in live.sites for dist in site.scanned.distributions}
+    home = homefiles.look(names | {package.package.name for package in packages}, environ, without=workspace)
+    home_contents = {path: item.data for path, item in home.files.items()}
+    overlay_tree, skipped = overlay(
+        comparison.compositions,
+        live.sites,
+        live.startup,
+        external_paths,
+        live.lower_entries,
+        workspace,
+        generated,
+        home_contents,
+        store,
+    )
+    if base is not None:
+        overlay_tree = _with_removals(base, live.sites, overlay_tree)
+    if secrets is not None:
+        _search_trees(secrets, live, overlay_tree)
+        wheels.search(secrets, identified, live.sites, store)
+        conda.search(secrets, packages, installed_packages, own_site.prefix, store)
+        secrets.raise_if_found()
+    nothing_read = nothing_read and (
+        overlay_tree is None or layers.known_blob(overlay_tree.entries, facts=store.facts) is not None
+    )
+    return LockedEnvironment(
+        facts=facts,
+        live=live,
+        variables=variables.sort(environ, added),
+        activation=records.variables(own_site.prefix, environ) if meta.is_there else (),
+        packages=packages,
+        plain_packages=plain_packages,
+        unrelated_directories=records.unrelated_directories(own_site.prefix) if meta.is_there else (),
+        wheels=identified,
+        indexes=indexes,
+        compositions=comparison.compositions,
+        overlay=overlay_tree,
+        layers=comparison.layers,
+        files_read=not nothing_read,
+        python_path=python_path(environ),
+        external=tuple(_describe(external_path) for external_path in external_paths),
+        home_files=tuple(
+            Carried(name=path, version="", why=f"{item.library} reads it in the home directory", size=len(item.data))
+            for path, item in sorted(home.files.items())
+        ),
+        link_targets=link_targets(
+            overlay_tree.entries, live.sites, [*(external_path.root for external_path in external_paths), Path(HOME)]
+        )
+        if overlay_tree is not None
+        else (),
+        unknown=(
+            *meta.problems,
+            *home.problems,
+            *_git_calls(external_paths),
+            *_unknown(facts, live, environ, store),
+            *(external_path.excluded for external_path in external_paths if external_path.excluded),
+            *skipped,
+            *hostpaths.referenced_paths(overlay_tree, live, workspace, store),
+            *hostpaths.missing_programs(live),
+        ),
+    )
+
+
+def _inspect_and_identify(
+    facts: Interpretation,
+    meta: records.Meta,
+    scanned: distributions.Scan,
+    environ: Mapping[str, str],
+    programs: Sequence[str],
+    workspace: Path,
+    store: Store,
+    tell: Tell,
+    secrets: SecretSearch | None,
+    base: BaseImage | None,
+) -> tuple[LiveEnvironment, tuple[wheels.IdentifiedWheel, ...], tuple[str, ...]]:
+    """Inspect the environment, and identify the distributions of all sites. Returns also the indexes that were used."""
+    memory_free = Event()
+    sources = packagemanagers.look(workspace, environ, store.facts)
+    for problem in sources.problems:
+        tell(f"note: {problem}")
+
+    def identify() -> tuple[tuple[wheels.IdentifiedWheel, ...], tuple[str, ...]]:
+        memory_free.wait()
+        return wheels.identify(scanned.distributions, facts.layout, store=store, tell=tell, search=secrets, sources=sources)
+
+    with ThreadPoolExecutor(1) as pool:
+        # The indexes are queried while files are read, but not while PyTorch is loaded: both need much memory.
+        answer = pool.submit(identify)
+        try:
+            live = inspect(
+                facts,
+                scanned,
+                environ,
+                packaged=meta.library_owners(facts.layout.prefix),
+                programs=programs,
+                workspace=workspace,
+                store=store,
+                memory_free=memory_free,
+                base_image=base,
+            )
+        finally:
+            memory_free.set()
+        identified, indexes = answer.result()
+    for site in live.sites[1:]:
+        if site_distributions := site.scanned.distributions:
+            tell.detail(f"{len(site_distributions)} distributions in {site.layout.prefix}")
+            more_wheels, _ = wheels.identify(
+                site_distributions, site.layout, site_number=site.number, store=store, tell=tell, search=secrets, sources=sources
+            )
+            identified = (*identified, *more_wheels)
+    return live, identified, indexes
+
+
+def _compare(
+    live: LiveEnvironment,
+    packages: Sequence[conda.IdentifiedPackage],
+    installed_packages: Mapping[str, wheel.Installed],
+    identified: Sequence[wheels.IdentifiedWheel],
+    generated: Mapping[str, bytes],
+    store: Store,
+) -> tuple[Comparison, bool]:
+    """Compare the sites with their packages and wheels, and compute the layers. Also returns whether no file had to be read."""
+    key = comparisoncache.key(
+        live.sites, live.trees, [package.package for package in packages], [dist.wheel for dist in identified], generated
+    )
+    comparison = comparisoncache.recall(key, store.facts)
+    if comparison is not None:
+        return comparison, True
+    installed = {dist.wheel.key: wheels.installed_form(dist, live.sites, store) for dist in identified}
+    lower = live.lower_entries
+    own_site, *other_sites = live.sites
+    compositions = tuple(
+        _compose(site, [installed_packages, installed], lower) for site in (own_site.with_generated(generated), *other_sites)
+    )
+    package_layers, wheel_layers = wheellayers.layers(installed_packages), wheellayers.layers(installed)
+    nothing_read = all(layers.known_layer(group, facts=store.facts) for group in (*package_layers, *wheel_layers))
+    comparison = Comparison(
+        compositions=compositions,
+        layers=(
+            *conda.layers_of(package_layers, installed_packages, packages, compositions[0].altered, own_site, store),
+            *wheels.layers_of(wheel_layers, installed, identified, compositions, live.sites, store),
+        ),
+    )
+    comparisoncache.remember(key, comparison, store.facts)
+    return comparison, nothing_read
+
+
+def _compose(site: Site, stacks: Sequence[Mapping[str, wheel.Installed]], lower: Mapping[str, Entry]) -> composition.Composition:
+    prefix = site.prefix
+    found = composition.compose(
+        stacks,
+        site.found,
+        site.hashes,
+        root=site.root,
+        owns=site.owns,
+        lower=lower,
+        read=lambda path: (prefix / path).read_bytes(),
+        is_own_python=site.is_own_python,
+    )
+    if found.unsupported:
+        raise CaptureError(
+            "this path is not a file, directory or symlink, so no image can contain it",
+            where=str(prefix / found.unsupported[0]),
+            hint="remove it from the environment and capture again",
+        )
+    return found
+
+
+def _search_trees(secrets: SecretSearch, live: LiveEnvironment, overlay_tree: Tree | None) -> None:
+    """Search the bundled trees for secrets, except files of system packages outside `/etc`."""
+    if overlay_tree is not None:
+        secrets.search_tree(overlay_tree.entries, overlay_tree.contents, lambda path: str(on_host(path, live.sites)))
+    configuration = [entry for entry in live.base.entries if entry.path.startswith("etc/")]
+    secrets.search_tree(configuration, live.base.contents, lambda path: f"/{path}")
+    for tree in (live.unpackaged, live.interpreter):
+        if tree is not None:
+            secrets.search_tree(tree.entries, tree.contents, lambda path: f"/{path}")
+
+
+def _with_removals(base: BaseImage, sites: Sequence[Site], overlay_tree: Tree | None) -> Tree | None:
+    """The overlay, with entries that remove the base image's files from the environment's site directories."""
+    removed = compatibility.removals(
+        base,
+        [(site.root, tuple({site.layout.purelib, site.layout.platlib}), [found.path for found in site.found]) for site in sites],
+    )
+    if not removed:
+        return overlay_tree
+    if overlay_tree is None:
+        return Tree(entries=tuple(sort_with_parents(removed)), contents=base.tree.contents)
+    return msgspec.structs.replace(overlay_tree, entries=tuple(sort_with_parents([*removed, *overlay_tree.entries])))
+
+
+def _git_calls(external_paths: Sequence[ExternalPath]) -> Iterator[str]:
+    locations = [
+        f"{external_path.root}/{location}"
+        for external_path in external_paths
+        for location in mentions.look(external_path.root, external_path.found, ()).git
+    ]
+    if locations:
+        yield f"{shorten(locations, 1)}: this code calls git, and runs do not see the repository of a project outside the source"
+
+
+def _describe(external_path: ExternalPath) -> Carried:
+    why = "Python imports from there, outside the environment"
+    return Carried(name=str(external_path.root), version="", why=why, size=sum(file.size for file in external_path.found))
+
+
+def _unknown(facts: Interpretation, live: LiveEnvironment, environ: Mapping[str, str], store: Store) -> tuple[str, ...]:
+    """A line for each thing about the environment that is not known or cannot be captured."""
+    lines = [line for site in live.sites for line in with_prefix(site, site.scanned.problems)]
+    lines += [line for tree in live.trees for line in tree.unknown]
+    lines += map(redact.line, live.unknown)
+    lines += system_paths(live.startup, live.sites)
+    if live.startup.problem:
+        lines.append(f"Python did not start properly: {live.startup.problem}")
+    path = environ.get("PYTHONPATH", "")
+    if path and any(not part.startswith("/") for part in path.split(":")):
+        lines.append(
+            "PYTHONPATH has a relative or empty entry; a run uses such entries from its own PYTHONPATH, within the source"
+        )
+    lines += _behavior(facts, live.sites, store)
+    return tuple(dict.fromkeys(lines))
+
+
+def _behavior(facts: Interpretation, sites: Sequence[Site], store: Store) -> tuple[str, ...]:
+    """The lines of `environment.python.caveats.caveats`, cached while no file of a site changes: they require reading all bytecode."""
+    lines: list[str] = []
+    for site in sites:
+        key = codec.digest([site.layout, site.state, facts.interpreter.cache_tag])
+        cached = store.facts.recall("unsaid", key, tuple[str, ...])
+        if cached is None:
+            cached = caveats(site.layout, site.found, facts.interpreter.cache_tag)
+            if site.settled:
+                store.facts.put("unsaid", key, codec.canonical(cached))
+        lines += cached
+    return tuple(lines)

@@ -1,0 +1,263 @@
+"""Find out which PyTorch and numeric libraries the captured environment really loads.
+
+Loading takes seconds, so the result is cached until something that it depends on changes.
+"""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from repro_env.environment.machine import variables
+from repro_env.environment.python.distributions import InstalledDistribution
+from repro_env.environment.python.interpreter import head_of, last_line, own_environment
+from repro_env.io import process
+from repro_env.io.package import GUEST
+from repro_env.schema import codec, redact
+from repro_env.schema.accelerator import Frameworks, Library
+from repro_env.schema.codec import Frozen
+from repro_env.schema.environment import Interpretation
+from repro_env.schema.text import AbsPath, Line
+from repro_env.store.facts import FactCache
+
+TIMEOUT = 120.0
+"""Seconds for all imports: from a cold network file system PyTorch alone takes more than one minute."""
+_REPORT = 16 << 20
+"""Maximum bytes read of the report."""
+KIND = "frameworks"
+"""Kind of the cached facts."""
+MODULES = ("torch", "numpy", "scipy", "jax", "tensorflow")
+"""The modules to import. No process is started if none of them is installed."""
+_NAMES = frozenset((*MODULES, "jaxlib", "pytorch", "tensorflow-cpu"))
+_SCRIPT = GUEST / "frameworks.py"
+_FILES = (_SCRIPT, GUEST / "numericlibraries.py")
+"""The script and the module that it loads."""
+_DRIVER = re.compile(
+    r"lib(?:cuda|cudadebugger|nvcuvid|nvoptix|nvidia-[\w.-]+|(?:GLX|EGL|GLESv1_CM|GLESv2|vdpau)_nvidia|dxcore|d3d12(?:core)?)\.so(?:\.[\w.]+)?"
+)
+"""Libraries that belong to a kernel driver and work only with its version. NVIDIA's container runtime mounts exactly these;
+the last two are those of WSL2."""
+_PART_OF_ENVIRONMENT = ("wheel ", "conda ")
+_IRRELEVANT = re.compile(
+    r"PATH|SLURM_\w+|MASTER_\w+|\w*RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|PMI_\w+|OMPI_\w+|TORCHELASTIC_\w+|PYTHONHASHSEED"
+)
+"""Variables that do not affect an import, so the cached result is valid for any value."""
+_COMPILERS = {"gcc": {"gcc", "cc", "clang"}, "g++": {"g++", "c++", "clang++"}}
+"""Compiler -> the programs that can be used instead."""
+
+
+class Report(Frozen, frozen=True, kw_only=True):
+    """The facts from the process that imported the modules. The owners of the libraries are not determined yet."""
+
+    facts: Frameworks
+    mapped: tuple[AbsPath, ...] = ()
+    """Every shared library of that process, sorted."""
+    beside: tuple[AbsPath, ...] = ()
+    """Libraries that a mapped library loads by name on first use."""
+    keys: tuple[Line, ...] = ()
+    """A key for each mapped file, in the same order, which changes when the file changes."""
+
+
+def is_present(facts: Interpretation, names: Collection[str], environ: Mapping[str, str]) -> bool:
+    """Whether there is anything to import. `names`: of all distributions. Packages without metadata are found by directory."""
+    if not _NAMES.isdisjoint(names):
+        return True
+    prefix = Path(facts.layout.prefix)
+    directories = {prefix / facts.layout.purelib, prefix / facts.layout.platlib}
+    directories |= {Path(entry) for entry in environ.get("PYTHONPATH", "").split(os.pathsep) if entry}
+    return any((directory / name / "__init__.py").exists() for directory in directories for name in MODULES)
+
+
+def look(
+    facts: Interpretation,
+    environ: Mapping[str, str],
+    *,
+    names: Collection[str],
+    state: str,
+    machine: Any,
+    cache: FactCache,
+) -> Report:
+    """Import the numeric modules in a separate process and return its report. A crash or a timeout is reported as a problem.
+
+    `state` changes when a file of the environment does; `machine` describes this machine (any value that can be encoded).
+    If both are unchanged, and the mapped libraries too, the cached report is returned.
+    """
+    if not is_present(facts, names, environ):
+        return Report(facts=Frameworks(problem="neither PyTorch nor another numeric package is installed"))
+    key = _key(facts, environ, state, machine)
+    cached = cache.recall(KIND, key, Report)
+    if cached is not None and cached.keys == tuple(_stat_key(path) for path in cached.mapped):
+        return cached
+    report = _run(facts, environ)
+    if not report.facts.problem:
+        cache.put(KIND, key, codec.canonical(report))
+    return report
+
+
+def read(lines: Iterable[str], problem: str = "", hidden: Collection[str] = ()) -> Report:
+    """Parse the output lines of `guest/frameworks.py`. An incomplete last line, as after a crash, is ignored.
+
+    `problem`: how the process itself failed. `hidden`: values that no text may repeat.
+    """
+    try:
+        return _read(lines, problem, hidden)
+    except (KeyError, TypeError, ValueError, AttributeError, msgspec.MsgspecError):
+        return Report(facts=Frameworks(problem=redact.line("; ".join(filter(None, ("its report cannot be read", problem))))))
+
+
+def _read(lines: Iterable[str], problem: str, hidden: Collection[str]) -> Report:
+    values: dict[str, Any] = {}
+    rows: dict[str, list[Any]] = {key: [] for key in ("library", "threads", "device", "beside", "unknown", "failed")}
+    versions = []
+    for line in lines:
+        try:
+            row = json.loads(line)
+        except ValueError:
+            problem = problem or "its report was damaged"
+            break
+        for key in rows.keys() & row.keys():
+            rows[key].append(row[key])
+        if row.get("imported") == "torch":
+            values["torch"] = row["version"] or "of unknown version"
+        elif "imported" in row:
+            versions.append(f"{row['imported']} {row['version']}".strip())
+        values |= row
+    doing = values.get("doing", "")
+    if problem:
+        problem += f" during {doing}" if doing else "" if "started" in values else " before it printed anything"
+    libraries = [{"version": ""} | redact.all_texts(row) | {"path": row["path"]} for row in rows["library"] if _fits(row["path"])]
+    threads = [redact.all_texts(row) | {"path": row["path"] if _fits(row["path"]) else None} for row in rows["threads"]]
+    mapped = [path for path in sorted(values.get("mapped", ())) if _fits(path)]
+    facts = redact.all_texts({name: values[name] for name in _SINGLE_VALUES & values.keys()}) | {
+        "problem": redact.line("; ".join(filter(None, (problem, *rows["failed"]))), hidden),
+        "versions": sorted(map(redact.line, versions)),
+        "devices": redact.all_texts(rows["device"]),
+        "libraries": sorted(libraries, key=lambda row: (row["name"], row["path"])),
+        "threads": sorted(threads, key=lambda row: (row["library"], row["path"] or "")),
+        "unknown": sorted({redact.line(line, hidden) for line in rows["unknown"]}),
+    }
+    neighbors = [path for path in sorted(rows["beside"]) if _fits(path)]
+    keys = [_stat_key(path) for path in mapped]
+    return msgspec.convert({"facts": facts, "mapped": mapped, "beside": neighbors, "keys": keys}, Report)
+
+
+def frameworks(report: Report, *, owner: Callable[[str], str], sha256: Callable[[str], str | None]) -> Frameworks:
+    """Return the facts of a report, with the owner and sha256 of each library. `sha256` returns None for an unread file."""
+
+    def with_owner(library: Library) -> Library:
+        name = owner(library.path)
+        if is_driver(library.path) and not name.startswith(_PART_OF_ENVIRONMENT):
+            return msgspec.structs.replace(library, owner="driver")
+        return msgspec.structs.replace(library, owner=name, sha256=sha256(library.path))
+
+    return msgspec.structs.replace(report.facts, libraries=tuple(map(with_owner, report.facts.libraries)))
+
+
+def is_driver(path: str) -> bool:
+    """Whether a library belongs to a kernel driver, by its file name. These are not captured, since every machine has its own."""
+    return _DRIVER.fullmatch(path.rpartition("/")[2]) is not None
+
+
+def owners(installed: Iterable[InstalledDistribution], prefix: Path) -> dict[str, str]:
+    """Return the owner of each shared library of the environment, from RECORD: absolute path -> `wheel NAME VERSION`.
+
+    In the paths, symlinks of the directory are resolved, but not a symlink with the library's name.
+    """
+    owner_of: dict[str, str] = {}
+    real_directories: dict[str, str] = {}
+    for dist in installed:
+        site = prefix / dist.facts.site
+        if b".so" not in dist.record:
+            continue
+        for line in dist.record.decode("utf-8", "replace").splitlines():
+            path = _recorded_path(line) if ".so" in line else ""
+            if ".so" not in path.rpartition("/")[2]:
+                continue
+            directory, name = os.path.split(os.path.normpath(site / path))
+            if directory not in real_directories:
+                real_directories[directory] = os.path.realpath(directory)
+            owner_of[f"{real_directories[directory]}/{name}"] = f"wheel {dist.facts.name} {dist.facts.version}"
+    return owner_of
+
+
+def compiler_note(facts: Frameworks, programs: Sequence[str]) -> str:
+    """Return a note if the environment may call a compiler that the image will not have; empty otherwise."""
+    available = {Path(program).name.partition("-")[0] for program in programs}
+    callers = {"g++": "torch.compile and C++ extensions"} if facts.needs_compiler and facts.torch else {}
+    callers |= {"gcc": "Triton"} if facts.triton else {}
+    missing = {name: caller for name, caller in callers.items() if available.isdisjoint(_COMPILERS[name])}
+    if not missing:
+        return ""
+    calls = ", ".join(f"{caller} call{'s' * (caller == 'Triton')} {name}" for name, caller in missing.items())
+    return f"{calls} at run time; capture with {' '.join(f'--with {name}' for name in missing)} if the run uses them"
+
+
+_SINGLE_VALUES = {"torch", "torch_git", "cuda", "hip", "arch", "cpu_capability", "needs_compiler", "triton"}
+"""Keys that occur in one line of the report, with the names that the facts have."""
+
+
+def _recorded_path(line: str) -> str:
+    """Return the path in a line of RECORD; empty if the line is not valid."""
+    try:
+        return next(csv.reader([line]), [""])[0]
+    except (csv.Error, IndexError):
+        return ""
+
+
+def _run(facts: Interpretation, environ: Mapping[str, str]) -> Report:
+    with tempfile.TemporaryDirectory(prefix="repro-env-") as scratch:
+        directory = Path(os.path.realpath(scratch))
+        script, report = directory / _SCRIPT.name, directory / "report"
+        for file in _FILES:
+            shutil.copyfile(file, directory / file.name)
+        try:
+            argv = [facts.command, str(script), str(report)]
+            done = process.run(argv, env=own_environment(environ), cwd=directory, timeout=TIMEOUT)
+        except OSError as error:
+            return read((), f"Python did not start: {error.strerror}")
+        lines = head_of(report, _REPORT).decode("utf-8", "replace").splitlines()
+        return read(lines, _problem(done, lines), variables.hidden_values(environ))
+
+
+def _problem(done: process.Done, lines: Sequence[str]) -> str:
+    if done.timed_out:
+        return f"did not end within {TIMEOUT:.0f} s"
+    if done.code < 0:
+        return f"was killed by signal {-done.code}"
+    if done.code or not lines or lines[-1] != '{"doing": ""}':
+        return f"ended with exit code {done.code}" + (f" ({last})" if (last := last_line(done.stderr)) else "")
+    return ""
+
+
+def _key(facts: Interpretation, environ: Mapping[str, str], state: str, machine: Any) -> str:
+    groups = variables.sort(environ)
+    names = [variable.name for variable in (*groups.replayed, *groups.recorded) if not _IRRELEVANT.fullmatch(variable.name)]
+    scripts = [[file.name, hashlib.sha256(file.read_bytes()).hexdigest()] for file in _FILES]
+    return codec.digest([scripts, facts, state, machine, [[name, redact.line(environ[name])] for name in names]])
+
+
+def _stat_key(path: str) -> str:
+    try:
+        status = Path(path).stat()
+    except OSError:
+        return ""
+    return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
+
+
+def _fits(path: Any) -> bool:
+    try:
+        msgspec.convert(path, type=AbsPath)
+        path.encode()
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return False
+    return True

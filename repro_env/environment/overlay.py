@@ -1,0 +1,97 @@
+"""Make the overlay: the environment's files outside its packages and wheels, and the files that it uses elsewhere."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+from repro_env.environment.python.externalpaths import ExternalPath, collect_link_targets
+from repro_env.environment.python.sites import Site
+from repro_env.environment.system.tree import Tree, within
+from repro_env.environment.wheels import composition
+from repro_env.io.files import FileContents, Key, keys_of
+from repro_env.oci.entry import Entry, entries_of, sort_with_parents
+from repro_env.oci.paths import HOME, inside
+from repro_env.schema.environment import Startup
+from repro_env.store.store import Store
+
+
+def overlay(
+    compositions: Sequence[composition.Composition],
+    sites: Sequence[Site],
+    startup: Startup,
+    external_paths: Sequence[ExternalPath],
+    lower: Mapping[str, Entry],
+    workspace: Path,
+    generated: Mapping[str, bytes],
+    home: Mapping[str, bytes],
+    store: Store,
+) -> tuple[Tree | None, tuple[str, ...]]:
+    """The tree, or None if it would be empty; and a line for each path that is not captured.
+
+    `compositions`: one per site. `lower`: the entries of all lower trees. `workspace`: runs see it at its own path. `generated`:
+    contents that replace files of the first site. `home`: configuration files by path below the home directory. Raises
+    `CaptureError` for links to too many files.
+    """
+    entries = [entry for composition in compositions for entry in composition.overlay]
+    for external_path in external_paths:
+        entries += entries_of(
+            external_path.found, store.hashes.of(external_path.root, external_path.found), below=inside(str(external_path.root))
+        )
+    roots = [workspace, *(external_path.root for external_path in external_paths if external_path.is_complete)]
+    skipped: list[str] = []
+    links = collect_link_targets(entries, sites, lower, roots, skipped)
+    for external_path in external_paths:
+        links.follow(str(external_path.named))
+    entries += _by_real_name(sites[0], startup)
+    for site in sites:
+        if site.layout.in_place:
+            links.follow(site.layout.prefix)
+    linked_entries, _ = links.finish(store.hashes)
+    keys = links.keys
+    for site in sites[1:]:
+        keys |= keys_of(site.found, f"{site.root}/")
+    for external_path in external_paths:
+        keys |= keys_of(external_path.found, f"{inside(str(external_path.root))}/")
+    parents = {entry.path.rpartition("/")[0] for entry in linked_entries}
+    entries += [entry for entry in linked_entries if lower.get(entry.path) != entry and entry.path not in parents]
+    generated_contents = {f"{inside(HOME)}/{path}": data for path, data in home.items()}
+    entries += [
+        Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in generated_contents.items()
+    ]
+    generated_contents |= {f"{sites[0].root}/{path}": data for path, data in generated.items()}
+    tree = (
+        Tree(entries=tuple(sort_with_parents(entries)), contents=_Contents(sites[0], keys, generated_contents))
+        if entries
+        else None
+    )
+    return tree, tuple(skipped)
+
+
+def _by_real_name(site: Site, startup: Startup) -> list[Entry]:
+    """A link at the real path of an environment that is reached through a symlink, if `sys.path` uses the real path."""
+    real = os.path.realpath(site.prefix)
+    if site.layout.in_place or real == str(site.prefix) or not any(within(path, (real,)) for path in startup.sys_path):
+        return []
+    return [Entry(inside(real), "link", target=f"/{site.root}")]
+
+
+class _Contents:
+    """Reads entries below the environment's prefix from there, and all others from their own path.
+
+    `keys`: the keys of those others by path from the root; `generated`: contents that are not in a file, by the same path.
+    """
+
+    def __init__(self, site: Site, keys: Mapping[str, Key], generated: Mapping[str, bytes]) -> None:
+        self._generated = generated
+        self._root = f"{site.root}/"
+        self._environment = FileContents(site.prefix, strip=site.root, keys=keys_of(site.found))
+        self._outside = FileContents(Path("/"), keys=keys)
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        if entry.path in self._generated:
+            return iter([self._generated[entry.path]])
+        below = entry.path.startswith(self._root)
+        return (self._environment if below else self._outside).chunks(entry)

@@ -1,0 +1,199 @@
+"""Read the installed distributions from their `.dist-info` directories. Nothing is imported or executed."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import stat
+from collections import defaultdict
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+from packaging.utils import canonicalize_name
+
+from repro_env.io.files import read_regular
+from repro_env.schema import redact
+from repro_env.schema.environment import Distribution, Layout
+from repro_env.schema.text import Line, Name, RelPath, Version
+
+SMALL = 1 << 20
+"""Bytes of METADATA in which its head ends, and maximum bytes of all other files."""
+LARGE = 64 << 20
+"""Maximum bytes of a RECORD, enough for about 500 000 files, and of METADATA, which has the readme."""
+MOST_TAGS = 10_000
+"""Maximum number of tags in a WHEEL; real wheels have a few dozen."""
+_HEADER = re.compile(rb"^(Name|Version):[ \t]*([^\r\n]*)", re.IGNORECASE | re.MULTILINE)
+_END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+
+
+class InstalledDistribution(msgspec.Struct, frozen=True):
+    """The facts about a distribution, and the bytes of the files they were read from."""
+
+    facts: Distribution
+    record: bytes
+    """RECORD; empty when there is none."""
+    wheel: bytes
+    """WHEEL; empty when there is none."""
+    entry_points: bytes
+    """entry_points.txt; empty when there is none."""
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """The distributions in the site-packages directories."""
+
+    distributions: tuple[InstalledDistribution, ...]
+    """Sorted by name; each name once."""
+    problems: tuple[str, ...]
+    """`.dist-info` directories that are not valid, and why: one line each, sorted. Their files count as unpackaged."""
+
+
+_line = lru_cache(1024)(redact.line)
+"""Cached, since most distributions have the same tags and installer."""
+
+
+class _InvalidDistributionError(Exception):
+    """The reason why a directory is not a valid distribution."""
+
+
+def scan(layout: Layout) -> Scan:
+    """Read every `.dist-info` directory of an environment. A directory with unexpected content is listed as a problem."""
+    by_name: dict[str, list[InstalledDistribution]] = defaultdict(list)
+    problems = []
+    for site in _sites(layout):
+        for directory in _dist_infos(Path(layout.prefix, site)):
+            try:
+                dist = _read(Path(layout.prefix), site, directory)
+            except _InvalidDistributionError as reason:  # noqa: PERF203 - an invalid directory does not end the loop
+                problems.append(f"{redact.line(f'{site}/{directory}')}: {reason}")
+            else:
+                by_name[dist.facts.name].append(dist)
+    distributions = []
+    for name, candidates in sorted(by_name.items()):
+        if len(candidates) == 1:
+            distributions += candidates
+            continue
+        # Python itself would use the first in the order of the directory, which differs between file systems.
+        directories = sorted(dist.facts.dist_info for dist in candidates)
+        problems += [f"{directory}: one of {len(directories)} directories that claim to be {name}" for directory in directories]
+    return Scan(tuple(distributions), tuple(sorted(problems)))
+
+
+def project(dist: InstalledDistribution) -> str:
+    """Return the absolute path of the project directory of an editable distribution; empty for other distributions."""
+    url = urlsplit(dist.facts.direct_url)
+    return unquote(url.path) if dist.facts.editable and url.scheme == "file" and url.path.startswith("/") else ""
+
+
+def _sites(layout: Layout) -> list[str]:
+    """Return purelib and platlib, relative to the prefix, or only one of them if both are the same directory."""
+    prefix = Path(layout.prefix)
+    sites = {os.path.realpath(prefix / site): site for site in (layout.platlib, layout.purelib)}
+    return sorted(sites.values())
+
+
+def _dist_infos(site: Path) -> list[str]:
+    try:
+        return sorted(path.name for path in site.iterdir() if path.name.endswith(".dist-info"))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def _read(prefix: Path, site: str, directory: str) -> InstalledDistribution:
+    path = prefix / site / directory
+    dist_info = f"{site}/{directory}"
+    if not _fits(dist_info, RelPath):
+        raise _InvalidDistributionError("its name has characters that a spec cannot store")
+    if not stat.S_ISDIR(path.lstat().st_mode):
+        raise _InvalidDistributionError("it is not a directory")
+    metadata = _bytes(path / "METADATA", LARGE)
+    if metadata is None:
+        raise _InvalidDistributionError("it has no METADATA")
+    fields = _HEADER.findall(_END_OF_HEAD.split(metadata[:SMALL], maxsplit=1)[0])
+    head = {key.lower(): value.decode("utf-8", "replace").strip() for key, value in reversed(fields)}
+    name, version = canonicalize_name(head.get(b"name", "")), head.get(b"version", "")
+    if not _fits(name, Name):
+        raise _InvalidDistributionError(f"its METADATA has an invalid name: {redact.line(head.get(b'name', ''))[:100]!r}")
+    if not _fits(version, Version):
+        raise _InvalidDistributionError(f"its METADATA has an invalid version: {redact.line(version)[:100]!r}")
+    if canonicalize_name(directory.removesuffix(".dist-info").partition("-")[0]) != name:
+        raise _InvalidDistributionError(f"its METADATA has the name {name}, which differs from the directory's name")
+    record = _bytes(path / "RECORD", LARGE)
+    wheel = _bytes(path / "WHEEL", SMALL) or b""
+    installer = (_bytes(path / "INSTALLER", SMALL) or b"").decode("utf-8", "replace").strip()
+    origin, editable = _origin(_bytes(path / "direct_url.json", SMALL))
+    facts = Distribution(
+        name=name,
+        version=version,
+        dist_info=dist_info,
+        site=site,
+        installer=_line(installer.partition("\n")[0].strip())[:200],
+        tags=_tags(wheel),
+        build=next(iter(_fields(wheel, "Build")), ""),
+        requested=(path / "REQUESTED").exists(),
+        direct_url=origin,
+        editable=editable,
+        has_record=record is not None,
+    )
+    return InstalledDistribution(facts, record or b"", wheel, _bytes(path / "entry_points.txt", SMALL) or b"")
+
+
+def _fields(wheel: bytes, key: str) -> list[str]:
+    """Return the values of one key of WHEEL, in order."""
+    lines = (line.partition(":") for line in wheel.decode("utf-8", "replace").splitlines())
+    return [_line(value.strip())[:300] for name, colon, value in lines if colon and name.strip().lower() == key.lower()]
+
+
+def _tags(wheel: bytes) -> tuple[str, ...]:
+    """Return the tags, sorted. `a.b-c.d-e.f` expands to eight tags, so a short file could expand to too many."""
+    tags = sorted(set(_fields(wheel, "Tag")))
+    count = sum(math.prod(part.count(".") + 1 for part in tag.split("-")) for tag in tags)
+    if count > MOST_TAGS:
+        raise _InvalidDistributionError(f"its WHEEL has {count:,} tags, which is more than {MOST_TAGS:,}")
+    return tuple(tags)
+
+
+def _origin(text: bytes | None) -> tuple[str, bool]:
+    """Return (URL, editable) of direct_url.json (PEP 610), a VCS URL in pip's form: `git+URL@COMMIT#subdirectory=DIR`.
+
+    The URL is not redacted, because it is used to open a path or download a wheel."""
+    if text is None:
+        return "", False
+    try:
+        document: Any = json.loads(text.decode("utf-8", "replace"))
+    except (ValueError, RecursionError):
+        document = None
+    if not isinstance(document, dict) or not isinstance(document.get("url"), str):
+        raise _InvalidDistributionError("its direct_url.json cannot be read")
+    origin = document["url"]
+    vcs, directory = document.get("vcs_info"), document.get("dir_info")
+    if isinstance(vcs, dict):
+        origin = f"{vcs.get('vcs', 'vcs')}+{origin}@{vcs.get('commit_id', '')}"
+    if isinstance(document.get("subdirectory"), str):
+        origin += f"#subdirectory={document['subdirectory']}"
+    if not _fits(origin, Line):
+        raise _InvalidDistributionError("its direct_url.json cannot be read")
+    return origin, isinstance(directory, dict) and directory.get("editable") is True
+
+
+def _bytes(path: Path, limit: int) -> bytes | None:
+    """Return a file's bytes, or None if it does not exist."""
+    try:
+        return read_regular(path, limit)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _InvalidDistributionError(f"its {path.name} cannot be read: {error.strerror}") from None
+
+
+def _fits(text: str, kind: Any) -> bool:
+    try:
+        msgspec.convert(text, type=kind)
+        text.encode()
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return False
+    return True

@@ -1,0 +1,250 @@
+"""Collect facts about the captured Python and its start. `environment.python.selection` chooses the Python."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import shutil
+import stat
+import sys
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from repro_env.environment.machine import variables
+from repro_env.environment.python import selection as targets
+from repro_env.environment.python.selection import Target
+from repro_env.io import process
+from repro_env.io.package import GUEST
+from repro_env.schema import codec, redact
+from repro_env.schema.environment import Interpretation, Startup
+from repro_env.schema.errors import InterpreterError, SpecError
+
+OLDEST = (3, 8)
+TIMEOUT = 60.0
+"""Seconds that Python may take to start."""
+PRINTED = 2000
+"""Characters kept of what Python prints during its start."""
+_REPORT = 16 << 20
+"""Maximum bytes read of a probe's report."""
+_MAX_OUTPUT = 1 << 18
+"""Maximum bytes examined of what Python prints during its start."""
+_ERROR = re.compile(r"\w*(?:Error|Exception)\b.*:|error:|not found")
+_SCRATCH = "<scratch>"
+"""Replaces the path of the scratch directory, which differs each time."""
+
+
+def interpret(python: Target | str, environ: Mapping[str, str]) -> Interpretation:
+    """Return the facts about a Python, without importing any of its packages.
+
+    A string is interpreted like the value of `--python`. Raises `InterpreterError` if the Python is missing or not supported.
+    """
+    target = targets.from_option(python, environ) if isinstance(python, str) else python
+    path, name = target.path, target.name
+    answer = _probe(path, name, environ)
+    _check_supported(answer, name)
+    facts = answer.facts
+    try:
+        interpreter, layout = facts["interpreter"], facts["layout"]
+        interpreter["banner"] = redact.line(interpreter["banner"])
+        interpreter["openssl"] = redact.line(interpreter["openssl"])
+        layout["platlib"] = _unaliased(layout["prefix"], layout["platlib"])
+        facts["command"] = _command(facts)
+        if facts["kind"] != "venv":
+            layout["python"] = facts["command"]
+            real = os.path.realpath(layout["prefix"])
+            layout["real"] = real if real != layout["prefix"] else None
+        return codec.decode(json.dumps(facts).encode(), Interpretation, where=str(path))
+    except (SpecError, KeyError, TypeError) as error:
+        raise InterpreterError(
+            f"this Python reports a value that a spec cannot store ({error})",
+            where=name,
+            hint="move the environment to a path without control characters or undecodable bytes",
+        ) from None
+
+
+def _unaliased(prefix: str, directory: str) -> str:
+    """Return the real path of `lib64/…` if `lib64` is a symlink to `lib`, so that each file has only one path."""
+    real = os.path.realpath(f"{prefix}/{directory}")
+    root = os.path.realpath(prefix)
+    return os.path.relpath(real, root) if real.startswith(root + "/") else directory
+
+
+def start_up(facts: Interpretation, environ: Mapping[str, str]) -> Startup:
+    """Start Python as the user does, in a scratch directory, and return the result. A crash or timeout is not an error."""
+    with tempfile.TemporaryDirectory(prefix="repro-env-") as scratch:
+        directory = Path(os.path.realpath(scratch))
+        script, output = directory / "startup.py", directory / "report"
+        shutil.copyfile(GUEST / "startup.py", script)
+        argv = [facts.command, str(script), str(output), "1" if environ.get("PYTHONDONTWRITEBYTECODE") else "0"]
+        try:
+            done = process.run(argv, env=own_environment(environ), cwd=directory, timeout=TIMEOUT, limit=_REPORT)
+        except OSError as error:
+            raise InterpreterError(f"this Python did not start: {error.strerror}", where=facts.command) from None
+        report = _read_report(output)
+    hidden = variables.hidden_values(environ)
+    done = msgspec.structs.replace(
+        done, stdout=_sanitize(done.stdout, directory, hidden), stderr=_sanitize(done.stderr, directory, hidden)
+    )
+    printed = (done.stdout + done.stderr).decode("utf-8", "replace")
+    return Startup(
+        problem=_problem(done, report),
+        printed=redact.line(printed).strip()[:PRINTED],
+        sys_path=tuple(entry.replace(str(directory), _SCRATCH) for entry in report.get("sys_path", ())),
+        flags=redact.line(report.get("flags", "")),
+        mapped=tuple(sorted(path for path in report.get("mapped", ()) if redact.printable(path))),
+        locale=redact.line(report.get("locale", "")),
+        user_base=report.get("user_base", ""),
+    )
+
+
+def contains_repro_env(facts: Interpretation) -> bool:
+    """Whether repro-env itself is installed in the captured environment."""
+    prefix = os.path.realpath(facts.layout.prefix)
+    return os.path.realpath(sys.prefix) == prefix or Path(__file__).resolve().is_relative_to(prefix)
+
+
+def _probe(path: Path, name: str, environ: Mapping[str, str]) -> _Answer:
+    """Return the answer of the static probe. It runs in the working directory, which a version manager's `python3` may use."""
+    _check_home(path, name)
+    hint = "name a different Python with --python"
+    try:
+        done = process.run([str(path), "-I", "-S", "-B", str(GUEST / "probe.py")], env=environ, timeout=TIMEOUT, limit=_REPORT)
+    except OSError as error:
+        raise InterpreterError(f"this program did not start: {error.strerror}", where=name, hint=hint) from None
+    if done.timed_out:
+        raise InterpreterError(f"this program did not start within {TIMEOUT:.0f} s", where=name, hint=hint)
+    try:
+        return msgspec.convert(json.loads(done.stdout.rpartition(b"\n")[2]), type=_Answer)
+    except (ValueError, RecursionError, msgspec.ValidationError):
+        if b"Unknown option: -I" in done.stderr:
+            raise InterpreterError("this Python is too old; repro-env supports Python 3.8 and later", where=name) from None
+        reason = last_line(done.stderr) or f"exit code {done.code}, {'no message' if done.code else 'but no valid answer'}"
+        raise InterpreterError(f"this program did not start as a Python: {reason}", where=name, hint=hint) from None
+
+
+class _Answer(msgspec.Struct):
+    """The parts of the probe's answer that are used before all of it is checked. A program that is not Python may print anything."""
+
+    version: tuple[int, int, int]
+    prefix: str
+    implementation: str
+    facts: dict[str, Any] = {}
+    """Empty if the Python is not for Linux."""
+
+
+def _check_home(path: Path, name: str) -> None:
+    """Raise `InterpreterError` if the base Python of a venv was removed. The venv's own error message would not say so."""
+    home = targets.settings(path.parent.parent).get("home")
+    if home is not None and not Path(home).is_dir():
+        raise InterpreterError(
+            f"the environment is broken: its Python was in {redact.line(home)}, which does not exist",
+            where=name,
+            hint="install that Python again, or recreate the environment",
+        )
+
+
+def _check_supported(answer: _Answer, name: str) -> None:
+    """Raise `InterpreterError` if the Python is not a CPython for Linux, or too old."""
+    where = f"{name}: {redact.line(answer.prefix)}"
+    version = ".".join(str(part) for part in answer.version)
+    if answer.implementation != "cpython":
+        raise InterpreterError(f"this is {redact.line(answer.implementation)}, but repro-env supports only CPython", where=where)
+    if answer.version < OLDEST:
+        raise InterpreterError(
+            f"this is Python {version}, which is too old; repro-env supports Python 3.8 and later", where=where
+        )
+    if not answer.facts:
+        raise InterpreterError("this is not a Python for Linux", where=where)
+
+
+def _command(facts: Mapping[str, Any]) -> str:
+    """Return the same path of the environment's python for all names with which it can be started."""
+    started = str(facts["command"])
+    directories = [f"{facts['layout']['prefix']}/bin"]
+    if facts["kind"] != "venv":
+        directories += [f"{facts['interpreter']['prefix']}/bin", started.rpartition("/")[0]]
+    for directory in directories:
+        for name in ("python", "python3"):
+            path = Path(directory, name)
+            # In a shared directory, `python` may be a different interpreter.
+            is_same = facts["kind"] == "venv" or os.path.realpath(path) == os.path.realpath(started)
+            if path.is_file() and os.access(path, os.X_OK) and is_same:
+                return str(path)
+    return started
+
+
+def own_environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Return the caller's environment, for a process that starts in a different directory and must not write bytecode."""
+    own = dict(environ)
+    own["PYTHONDONTWRITEBYTECODE"] = "1"
+    if environ.get("PYTHONPATH"):
+        own["PYTHONPATH"] = os.pathsep.join(str(Path(entry).absolute()) for entry in environ["PYTHONPATH"].split(os.pathsep))
+    return own
+
+
+class _Report(msgspec.Struct, forbid_unknown_fields=True):
+    """A line of the start-up probe's report. It is checked, because code that runs during the start can write there too."""
+
+    sys_path: list[str] | msgspec.UnsetType = msgspec.UNSET
+    flags: str | msgspec.UnsetType = msgspec.UNSET
+    locale: str | msgspec.UnsetType = msgspec.UNSET
+    user_base: str | msgspec.UnsetType = msgspec.UNSET
+    mapped: list[str] | msgspec.UnsetType = msgspec.UNSET
+    importing: str | msgspec.UnsetType = msgspec.UNSET
+
+
+def _read_report(report: Path) -> dict[str, Any]:
+    """Combine all lines of the probe's report. Stops at the first invalid line, as after a crash."""
+    values: dict[str, Any] = {}
+    for line in head_of(report, _REPORT).splitlines():
+        try:
+            row = msgspec.convert(json.loads(line), type=_Report)
+        except (ValueError, RecursionError, msgspec.ValidationError):
+            break
+        values |= {name: value for name in row.__struct_fields__ if (value := getattr(row, name)) is not msgspec.UNSET}
+    return values
+
+
+def head_of(path: Path, limit: int) -> bytes:
+    """Return the first `limit` bytes of a regular file. For anything else, such as a pipe, the result is empty."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return b""
+    with os.fdopen(fd, "rb") as file:
+        return file.read(limit) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
+
+
+def _sanitize(output: bytes, directory: Path, hidden: Iterable[str]) -> bytes:
+    """Return output without the scratch directory's path and without secrets. Long output is cut in the middle."""
+    if len(output) > _MAX_OUTPUT:
+        output = output[: _MAX_OUTPUT // 2].rpartition(b"\n")[0] + b"\n" + output[-_MAX_OUTPUT // 2 :].partition(b"\n")[2]
+    text = output.replace(os.fsencode(directory), _SCRATCH.encode()).decode("utf-8", "replace")
+    return redact.secretless(text, hidden).encode("utf-8", "replace")
+
+
+def _problem(done: process.Done, report: Mapping[str, Any]) -> str:
+    if report.get("importing"):
+        step = f" while importing {report['importing']}"
+    else:
+        step = "" if "sys_path" in report else " before the probe started"
+    if done.timed_out:
+        return redact.line(f"did not end within {TIMEOUT:.0f} s{step}")
+    if done.code < 0:
+        return redact.line(f"was killed by signal {-done.code}{step}")
+    if done.code or "importing" not in report or report["importing"]:
+        last = last_line(done.stderr)
+        return redact.line(f"ended with exit code {done.code}{step}" + (f": {last}" if last else ""))
+    return ""
+
+
+def last_line(output: bytes) -> str:
+    """Return the last line with an error message, else the last line. A fatal error of Python ends with a list of threads."""
+    lines = [line for line in output.decode("utf-8", "replace").splitlines() if line.strip()]
+    errors = [line for line in lines if _ERROR.search(line)]
+    return redact.line((errors or lines)[-1].strip())[:500] if lines else ""

@@ -1,0 +1,269 @@
+"""Choose the target: the Python that a command captures or compares.
+
+The order is: `--python`, `$VIRTUAL_ENV`, `$CONDA_PREFIX`, `$UV_PROJECT_ENVIRONMENT`, the project's `.venv`, conda's base
+environment, `python3` on PATH. The first that exists is used. If it is broken, that is an error, and no further candidate is
+tried. Notes name the other existing environments.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from repro_env.environment.git import command as gitask
+from repro_env.io.files import read_regular
+from repro_env.schema.errors import InterpreterError
+
+_SETTINGS = 1 << 20
+"""Maximum bytes of a pyvenv.cfg."""
+_BASE = ("base", "root")
+"""Names of conda's base environment. Most shells activate it automatically, so it has a low priority."""
+
+
+class Candidate(msgspec.Struct, frozen=True):
+    """An environment that a variable or a directory of the project names."""
+
+    kind: Literal["variable", "project", "base", "path"]
+    why: str
+    """How it was found, e.g. `$VIRTUAL_ENV`."""
+    path: Path
+    """The environment's directory, or its python."""
+    real: str
+    """Its prefix without symlinks: equal for two names of the same environment."""
+    note: str = ""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The Python that is captured."""
+
+    path: Path
+    """The file to start."""
+    why: str
+    """How it was found, e.g. `.venv of the project`."""
+    name: str
+    """Its name in error messages."""
+    explicit: bool
+    """Whether an option or a variable named it."""
+    notes: tuple[str, ...] = ()
+    """Sentences about other environments that the user may have meant."""
+
+    @property
+    def venv(self) -> Path | None:
+        """The virtual environment's directory, determined only from the path."""
+        prefix = self.path.parent.parent
+        return prefix if (prefix / "pyvenv.cfg").is_file() else None
+
+
+def choose(python: str | None, environ: Mapping[str, str], source: Path) -> Target:
+    """Choose the target for the code in `source` (absolute, resolved). Raises `InterpreterError` if there is none.
+
+    `python`: a binary, an environment's directory or the name of a program on PATH; None chooses by the order above.
+    """
+    if python is not None:
+        return from_option(python, environ)
+    candidates = tuple(_candidates(environ, source))
+    if not candidates:
+        raise InterpreterError(
+            "found no Python environment and no python3 on PATH", hint="activate an environment, or name one with --python"
+        )
+    first, notes = decide(candidates)
+    name = str(first.path) if first.kind == "path" else f"{first.why} ({first.path})"
+    if first.kind == "project":
+        _refuse_tracked(first.path, name)
+    return Target(binary(first.path, name), first.why, name, explicit=first.kind == "variable", notes=notes)
+
+
+def captured(command: str, environ: Mapping[str, str], source: Path) -> Target:
+    """Return the target of an earlier capture, with a note if a variable names a different environment now."""
+    path = binary(Path(command), command)
+    active = next(_candidates(environ, source), None)
+    notes: tuple[str, ...] = ()
+    if active is not None and active.kind == "variable" and active.real != os.path.realpath(path.parent.parent):
+        notes = (f"using the captured environment, although {active.path} is active now ({active.why})",)
+    return Target(path, "captured", command, explicit=True, notes=notes)
+
+
+def from_option(python: str, environ: Mapping[str, str]) -> Target:
+    """Return the target that the value of `--python` names."""
+    why = f"--python {python}"
+    if "/" not in python and (not Path(python).is_dir() or python.startswith("python")):
+        # As in a shell, `python3` never means a file or directory of that name in the working directory.
+        program = shutil.which(python, path=environ.get("PATH"))
+        if program is None:
+            hint = f"to use the file in this directory: --python ./{python}" if Path(python).exists() else ""
+            raise InterpreterError("no program of this name is on PATH", where=why, hint=hint)
+        return Target(Path(program), why, why, explicit=True)
+    return Target(binary(Path(python), why), why, why, explicit=True)
+
+
+def decide(candidates: Sequence[Candidate]) -> tuple[Candidate, tuple[str, ...]]:
+    """Return the first candidate, and a note for each other candidate that is a different environment.
+
+    No note is made about `python3` on PATH, which nearly always differs. A note is made about conda's base environment
+    only if `python3` on PATH belongs to it, because commands typed into that shell use it.
+    """
+    first, *others = candidates
+    on_path = next((candidate.real for candidate in candidates if candidate.kind == "path"), "")
+    notes = [first.note] if first.note else []
+    for other in others:
+        if other.real == first.real or other.kind == "path" or (other.kind == "base" and other.real != on_path):
+            continue
+        active = "is active, and `python` in this shell belongs to it" if other.kind == "base" else "is a different environment"
+        notes.append(f"{other.why} ({other.path}) {active}; to use it instead: --python {other.path}")
+    return first, tuple(notes)
+
+
+def _refuse_tracked(venv: Path, name: str) -> None:
+    """Raise `InterpreterError` if git tracks `.venv`: its python could be any program of the repository's authors."""
+    try:
+        with gitask.open_repository(venv.parent) as repo:
+            if not gitask.git_output(repo, "ls-files", "-z", "--", venv.name):
+                return
+        reason = "is part of the git repository, so its python may be any program that the repository's authors chose"
+    except gitask.NoRepositoryError:
+        return
+    except gitask.GitError as error:
+        reason = f"may be part of the git repository, which cannot be read: {error}"
+    raise InterpreterError(reason, where=name, hint=f"if you trust it, name it: --python {venv}")
+
+
+def _candidates(environ: Mapping[str, str], source: Path) -> Iterator[Candidate]:
+    """Yield all existing environments, in order of priority."""
+    directories = project_directories(source, environ)
+    if environ.get("VIRTUAL_ENV"):
+        yield _virtual_env(Path(environ["VIRTUAL_ENV"]).absolute())
+    conda = Path(environ["CONDA_PREFIX"]).absolute() if environ.get("CONDA_PREFIX") else None
+    is_base = environ.get("CONDA_DEFAULT_ENV") in _BASE
+    if conda is not None and not is_base:
+        yield Candidate("variable", "$CONDA_PREFIX", conda, os.path.realpath(conda))
+    root = uv_root(directories)
+    if environ.get("UV_PROJECT_ENVIRONMENT") and root is not None:  # uv ignores it outside projects
+        path = root / environ["UV_PROJECT_ENVIRONMENT"]
+        yield Candidate("variable", "$UV_PROJECT_ENVIRONMENT", path, os.path.realpath(path))
+    for directory in directories:
+        path = directory / ".venv"
+        if path.is_dir() or path.is_symlink():
+            yield Candidate("project", ".venv of the project", path, os.path.realpath(path))
+            break
+    if conda is not None and is_base:
+        yield Candidate("base", "conda's base environment", conda, os.path.realpath(conda))
+    python, note = _on_path(environ)
+    if python is not None:
+        yield Candidate("path", "python3 on PATH", python, os.path.realpath(python.parent.parent), note)
+
+
+def _virtual_env(prefix: Path) -> Candidate:
+    """Return the environment of $VIRTUAL_ENV. If it is a temporary one of `uv run --with`, return the one that it extends."""
+    extended = settings(prefix).get("extends-environment", "")
+    if extended.startswith("/"):
+        path = Path(extended)
+        note = f"$VIRTUAL_ENV is a temporary environment of `uv run --with`; the packages that it adds to {path} are left out"
+        return Candidate("variable", "the environment that $VIRTUAL_ENV extends", path, os.path.realpath(path), note)
+    return Candidate("variable", "$VIRTUAL_ENV", prefix, os.path.realpath(prefix))
+
+
+def _on_path(environ: Mapping[str, str]) -> tuple[Path | None, str]:
+    """Return `python3` on PATH, and a note if repro-env's own environment was skipped, which `uvx repro-env` puts first."""
+    path = environ.get("PATH", os.defpath)
+    python = shutil.which("python3", path=path)
+    own = Path(sys.prefix, "bin")
+    note = ""
+    if python is not None and environ.get("UV") and sys.prefix != sys.base_prefix and Path(python).parent == own:
+        others = os.pathsep.join(entry for entry in path.split(os.pathsep) if Path(entry) != own)
+        python = shutil.which("python3", path=others)
+        note = f"skipped {sys.prefix}, which is first on PATH, because it is repro-env's own environment"
+    return (None if python is None else Path(python).absolute()), note
+
+
+def project_directories(source: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Return the directories from `source` up to the project's root, both included.
+
+    The root is the top of the git work tree; without git, the outermost directory with a `pyproject.toml` or `uv.lock`;
+    without these, `source`. The search ends below the home directory, at the boundary of a file system, and below a
+    directory that every user may write to, since other users may have put files there.
+    """
+    home = environ.get("HOME", "")
+    directories: list[Path] = []
+    root = 0
+    try:
+        device = source.stat().st_dev
+        for directory in (source, *source.parents):
+            status = directory.stat()
+            is_home = str(directory) == os.path.realpath(home)
+            if directories and (is_home or status.st_dev != device or status.st_mode & stat.S_IWOTH):
+                break
+            directories.append(directory)
+            if os.path.lexists(directory / ".git"):
+                return tuple(directories)
+            if any((directory / name).is_file() for name in ("pyproject.toml", "uv.lock")):
+                root = len(directories) - 1
+    except OSError:  # an unreadable parent directory is outside the project
+        pass
+    return tuple(directories[: root + 1]) or (source,)
+
+
+def uv_root(directories: Sequence[Path]) -> Path | None:
+    """Return the root of the uv workspace: the directory of its lock file, else of the nearest `pyproject.toml`."""
+    for name in ("uv.lock", "pyproject.toml"):
+        for directory in directories:
+            if (directory / name).is_file():
+                return directory
+    return None
+
+
+def binary(path: Path, name: str) -> Path:
+    """Return the binary of a path, which may be an environment's directory. Raises `InterpreterError` if it cannot be started.
+
+    `name`: its name in error messages.
+    """
+    hint = "name a Python binary or an environment's directory with --python"
+    if name.startswith("$"):
+        hint = f"recreate that environment, unset the variable, or {hint}"
+    path = Path(os.path.abspath(path))  # noqa: PTH100 - not resolved: a venv's python is a symlink out of the venv
+    if path.is_symlink() and not path.exists():
+        raise InterpreterError(f"this is a symlink to {_broken_target(path)}, which does not exist", where=name, hint=hint)
+    if not os.path.lexists(path):
+        raise InterpreterError("this path does not exist", where=name, hint=hint)
+    if path.is_dir():
+        candidates = [path / "bin" / filename for filename in ("python", "python3")]
+        path = next((candidate for candidate in candidates if os.path.lexists(candidate)), candidates[0])
+        if not os.path.lexists(path):
+            raise InterpreterError("this is a directory without bin/python", where=name, hint=hint)
+    if not path.exists():
+        raise InterpreterError(
+            f"the environment is broken: {path.name} is a symlink to {_broken_target(path)}, which does not exist",
+            where=name,
+            hint="install that Python again, or recreate the environment",
+        )
+    if not path.is_file() or not os.access(path, os.X_OK):
+        raise InterpreterError("this is not an executable file", where=name, hint=hint)
+    prefix = path.parent.parent
+    if (prefix / "bin" / "activate").exists() and not (prefix / "pyvenv.cfg").exists() and not (prefix / "conda-meta").exists():
+        raise InterpreterError("the environment is broken: it has no pyvenv.cfg", where=name, hint="recreate the environment")
+    return path
+
+
+def settings(prefix: Path) -> dict[str, str]:
+    """Return the settings of a `pyvenv.cfg`, with names in lower case. It is empty if the file cannot be read."""
+    try:
+        lines = read_regular(prefix / "pyvenv.cfg", _SETTINGS).decode("utf-8", "replace").splitlines()
+    except OSError:
+        return {}
+    pairs = (line.partition("=") for line in lines)
+    return {key.strip().lower(): value.strip() for key, equals, value in pairs if equals}
+
+
+def _broken_target(path: Path) -> str:
+    """Return the missing target at the end of a chain of symlinks."""
+    for _ in range(40):
+        if not path.is_symlink():
+            break
+        path = Path(os.path.normpath(path.parent / path.readlink()))
+    return str(path)

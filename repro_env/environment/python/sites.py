@@ -1,0 +1,208 @@
+"""Find the site directories of an environment, and the files in and around them that belong to it.
+
+A virtual environment or conda environment owns its whole prefix. A Python with its own prefix owns everything in it except
+the interpreter layer. In a prefix that is shared (`/usr/local`, `~/.local`), only the site directories belong to the
+environment, and the files that the RECORDs in them list.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import posixpath
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.environment.conda import metadata
+from repro_env.environment.python import distributions
+from repro_env.environment.system import interpretertree
+from repro_env.environment.system.tree import parent_directories
+from repro_env.environment.wheels import composition
+from repro_env.io.files import Found, walk
+from repro_env.oci.paths import root_of
+from repro_env.schema.environment import Interpretation, Layout, Startup
+
+SITE_NAMES = ("site-packages", "dist-packages")
+_PYTHON_DIRECTORY = re.compile(r"python\d*(?:\.\d+)?t?")
+_LIBRARY = ("lib", "lib64")
+_PYTHON = re.compile(r"python[\d.]*t?")
+Skip = Callable[[str, bool], bool]
+
+
+class Site(msgspec.Struct, frozen=True):
+    """A site directory (site-packages or dist-packages) with its prefix, as it was found."""
+
+    number: int
+    """`Wheel.place`."""
+    layout: Layout
+    scanned: distributions.Scan
+    found: tuple[Found, ...]
+    """Its paths, without bytecode, relative to the prefix."""
+    hashes: dict[str, str]
+    """The sha256 (hex) of each file."""
+    state: str
+    """`io.files.fingerprint` of `found`."""
+    settled: bool
+    """Whether the state decides the hashes (`io.hashes.settled`)."""
+
+    @property
+    def root(self) -> str:
+        """The prefix in the image, relative to the image's root."""
+        return root_of(self.layout).lstrip("/")
+
+    def owns(self, key: str) -> bool:
+        """Whether the wheel or conda package with this key (`Wheel.key`) is installed here."""
+        return key.endswith(f"@{self.number}") if self.number else "@" not in key
+
+    @property
+    def prefix(self) -> Path:
+        return Path(self.layout.prefix)
+
+    def is_own_python(self, path: str) -> bool:
+        """Whether this path, from the first line of a script, is the environment's own python."""
+        directory, name = posixpath.split(path)
+        if self.layout.python is not None:
+            return os.path.realpath(path) == os.path.realpath(self.layout.python)
+        # The symlink is not resolved: a venv's python links to a Python that does not know the venv.
+        own = os.path.realpath(self.prefix / self.layout.scripts)
+        return _PYTHON.fullmatch(name) is not None and os.path.realpath(directory) == own
+
+    def with_generated(self, generated: Mapping[str, bytes]) -> Site:
+        """The site as if it contained these files, by path relative to the prefix."""
+        live = {file.path: file for file in self.found}
+        changed = {path: _generated_file(path, data, live.get(path)) for path, data in generated.items()}
+        digests = {path: hashlib.sha256(data).hexdigest() for path, data in generated.items()}
+        return msgspec.structs.replace(self, found=tuple((live | changed).values()), hashes=self.hashes | digests)
+
+
+def _generated_file(path: str, data: bytes, live: Found | None) -> Found:
+    return Found(path, "file", False, len(data), "", live.key if live is not None else (0, 0, 0, 0, 0))
+
+
+def other_sites(facts: Interpretation, startup: Startup) -> tuple[Layout, ...]:
+    """The other site directories on `sys.path`: of the Python that the venv is based on, of the user, of the system."""
+    own_directories = [os.path.realpath(path) for path in _site_directories(facts.layout)]
+    environment = os.path.realpath(facts.layout.prefix) if facts.kind in ("venv", "conda") else None
+    layouts: list[Layout] = []
+    for entry in startup.sys_path:
+        directory = posixpath.normpath(entry)
+        split = _split(directory)
+        real_path = os.path.realpath(directory)
+        if (
+            split is None
+            or real_path in own_directories
+            or not Path(directory).is_dir()
+            or (environment and real_path.startswith(environment + "/"))
+        ):
+            continue
+        own_directories.append(real_path)
+        prefix, relative = split
+        twin = next(
+            (layout for layout in layouts if layout.prefix == prefix and _are_lib_and_lib64(layout.purelib, relative)), None
+        )
+        if twin is not None:
+            lib, lib64 = sorted((twin.purelib, relative), key=len)
+            layouts[layouts.index(twin)] = msgspec.structs.replace(twin, purelib=lib, platlib=lib64)
+            continue
+        layouts.append(
+            Layout(
+                prefix=prefix,
+                in_place=True,
+                real=os.path.realpath(prefix) if os.path.realpath(prefix) != prefix else None,
+                purelib=relative,
+                platlib=relative,
+                scripts="bin",
+                headers=f"include/{relative.split('/')[1]}",
+                python=facts.interpreter.executable if facts.kind == "venv" else facts.command,
+            )
+        )
+    return tuple(layouts)
+
+
+def list_files(facts: Interpretation, layout: Layout, scanned: distributions.Scan) -> tuple[Found, ...]:
+    """All paths of a site directory. Raises the same errors as `io.files.walk`."""
+    return tuple(walk(Path(layout.prefix), skip=_skip(facts, layout, scanned)))
+
+
+def _skip(facts: Interpretation, layout: Layout, scanned: distributions.Scan) -> Skip:
+    bytecode = composition.Bytecode(Path(layout.prefix))
+    if layout != facts.layout or facts.kind == "system":
+        return _shared_prefix(layout, _other_files(layout, scanned), bytecode)
+    if facts.kind == "interpreter":
+        return _without_interpreter(facts, bytecode)
+    if facts.kind == "conda":
+        unrelated = metadata.unrelated_directories(Path(layout.prefix))
+        return lambda path, is_dir: path in unrelated or bytecode(path, is_dir)
+    return bytecode
+
+
+def _shared_prefix(layout: Layout, files: frozenset[str], bytecode: Skip) -> Skip:
+    directories = {layout.purelib, layout.platlib}
+    inner = tuple(f"{directory}/" for directory in directories)
+    parents = {parent for path in (*directories, *files) for parent in parent_directories(path)}
+
+    def skip(path: str, is_dir: bool) -> bool:
+        if path in directories or path.startswith(inner):
+            return bytecode(path, is_dir)
+        return path not in (parents if is_dir else files)
+
+    return skip
+
+
+def _without_interpreter(facts: Interpretation, bytecode: Skip) -> Skip:
+    """Skip the standard library, headers and static libraries: they are in the interpreter's layer, or excluded by its rule."""
+    prefix, python = facts.layout.prefix, facts.interpreter
+    parts = {os.path.relpath(path, prefix) for path in (python.stdlib, python.platstdlib)}
+    headers = f"include/{posixpath.basename(python.stdlib)}"
+    inner = tuple(f"{part}/" for part in parts)
+    directories = {facts.layout.purelib, facts.layout.platlib}
+    prefixes = tuple(f"{directory}/" for directory in directories)
+
+    def skip(path: str, is_dir: bool) -> bool:
+        if path in directories or path.startswith(prefixes):
+            return bytecode(path, is_dir)
+        if path.startswith(inner) or path == headers:
+            return not any(directory == path or directory.startswith(path + "/") for directory in directories)
+        return bytecode(path, is_dir) or (not is_dir and interpretertree.is_excluded(path, is_dir))
+
+    return skip
+
+
+def _other_files(layout: Layout, scanned: distributions.Scan) -> frozenset[str]:
+    """The files that RECORDs list outside the site directories: scripts and data files. Relative to the prefix."""
+    files: set[str] = set()
+    for dist in scanned.distributions:
+        for line in dist.record.splitlines():
+            if not line.startswith((b"..", b'"..', b"/", b'"/')):
+                continue
+            row = line.decode("utf-8", "surrogateescape").rsplit(",", 2)[0].strip('"')
+            path = posixpath.normpath(posixpath.join(layout.prefix, dist.facts.site, row))
+            if path.startswith(layout.prefix + "/") and "__pycache__" not in path:
+                files.add(path[len(layout.prefix) + 1 :])
+    return frozenset(files)
+
+
+def _site_directories(layout: Layout) -> Iterator[str]:
+    for directory in dict.fromkeys((layout.purelib, layout.platlib)):
+        yield f"{layout.prefix}/{directory}"
+
+
+def _split(directory: str) -> tuple[str, str] | None:
+    """`/home/ann/.local/lib/python3.11/site-packages` -> (`/home/ann/.local`, `lib/python3.11/site-packages`)."""
+    parts = directory.split("/")
+    if len(parts) < 5 or parts[-1] not in SITE_NAMES or not _PYTHON_DIRECTORY.fullmatch(parts[-2]) or parts[-3] not in _LIBRARY:
+        return None
+    return "/".join(parts[:-3]), "/".join(parts[-3:])
+
+
+def _are_lib_and_lib64(first: str, second: str) -> bool:
+    """Whether two directories are `lib/…` and `lib64/…` of the same Python."""
+    return first != second and first.partition("/")[2] == second.partition("/")[2]
+
+
+def with_prefix(site: Site, lines: Sequence[str]) -> tuple[str, ...]:
+    """Lines that begin with a path of the site; for all sites but the first, the path becomes absolute."""
+    return tuple(lines) if site.number == 0 else tuple(f"{site.layout.prefix}/{line}" for line in lines)

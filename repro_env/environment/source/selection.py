@@ -1,0 +1,263 @@
+"""List the source: which files of a directory are part of the snapshot, and why others are not.
+
+The output of repro-env itself is left out and not measured, so two captures of the same source have the same result.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from glob import escape
+from pathlib import Path
+
+import msgspec
+
+from repro_env.environment.git import repository as git
+from repro_env.environment.secrets import scanner
+from repro_env.environment.source.exclusions import Rules
+from repro_env.environment.source.globs import Glob, globs
+from repro_env.environment.source.ignoredfiles import MANY, in_environment
+from repro_env.environment.system.tree import parent_directories
+from repro_env.io.files import Found, walk
+from repro_env.schema import redact
+from repro_env.schema.environment import Excluded, Git
+from repro_env.schema.errors import CaptureError, SourceError
+from repro_env.store.facts import FactCache
+
+CAP = 200_000_000
+"""Maximum bytes of the snapshot; data and weights belong to `--data`."""
+_NAMED = 10
+"""How many paths a message names before it only counts the others."""
+
+
+class SourceTree(msgspec.Struct, frozen=True):
+    """The snapshot, as a listing."""
+
+    root: Path
+    """Absolute, without resolving symlinks: runs see the source at this path."""
+    found: tuple[Found, ...]
+    """Files, directories and symlinks, each directory before its content."""
+    git: Git | None
+    excluded: tuple[Excluded, ...]
+    """Sorted by path."""
+    size: int
+    """Bytes of the files in the snapshot."""
+    problems: tuple[str, ...] = ()
+    """What may be missing in a run, or could not be determined: one line each."""
+    notes: tuple[str, ...] = ()
+    """What the user should know, but is not a problem: one line each."""
+    ignored: tuple[str, ...] = ()
+    """Directories that git ignores completely, even if something in them is kept; sorted."""
+    data: tuple[Found, ...] = ()
+    """Git-ignored files and symlinks that are not part of the snapshot, with their directories (see `look`)."""
+
+
+def look(
+    root: Path,
+    *,
+    include: Sequence[str] = (),
+    exclude: Sequence[str] = (),
+    never: Sequence[Path] = (),
+    cap: int = CAP,
+    facts: bool = True,
+    not_secret: Sequence[str] = (),
+    cache: FactCache | None = None,
+    data: int = 0,
+) -> SourceTree:
+    """List the snapshot of `root`. Opens files only to search for secrets, and changes nothing.
+
+    A pattern without a slash matches a name at any depth, a pattern with a slash the path from `root`. `*` does not match a
+    slash, `**` does. A pattern that matches a directory matches everything in it. `exclude` takes precedence over `include`.
+    `include` adds paths that a rule leaves out, except `.env`, `.git` and the paths of `never` (output of repro-env, listed
+    without a size).
+
+    `facts=False` omits git facts, the search for secrets and the sizes of excluded paths; the snapshot is the same.
+    `not_secret`: files to include even with secrets. `cache` remembers which files have no secret.
+    `data`: maximum bytes of git-ignored files to list in `SourceTree.data`, the smallest ignored paths first. Environments,
+    caches, `.env`, files with private names, and leftovers of programs are never listed.
+
+    Raises `SourceError` if `root` is not a readable directory, has more than `cap` bytes, or has secrets (all are listed).
+    """
+    root = Path(os.path.abspath(root))  # noqa: PTH100 - `resolve` would move the source to another path
+    if not root.is_dir():
+        raise SourceError("is not a directory", where=str(root), hint="name the directory of your code with --source")
+    rules = Rules(root, globs(include), globs(exclude), never, measure=facts, data=data)
+    listed = _walk(root, rules, limit=20 * cap + data)
+    found = _without_unneeded([entry for entry in listed if entry.path not in rules.data], rules)
+    size = sum(entry.size for entry in found)
+    if size > cap:
+        raise _too_large(found, size, cap, root)
+    answer, notes = git.Answer(None), list[str]()
+    if facts:
+        notes = _check_secrets(root, found, globs(not_secret), cache)
+        answer = git.look(root, never=never, included={entry.path for entry in found})
+    missing = sorted(rules.missing)[:_NAMED]
+    problems = [
+        *_link_problems(root, found),
+        *(
+            f"no path of the source matches --exclude {text}"
+            for text, glob in zip(exclude, rules.exclude, strict=True)
+            if not glob.hit
+        ),
+        *(f"--include {text} adds nothing" for text, glob in zip(include, rules.include, strict=True) if not glob.hit),
+        *(f"git ignores {path}, but Python may need it; add it with --include {path}" for path in missing),
+        *([f"git ignores {more} more paths that Python may need"] if (more := len(rules.missing) - len(missing)) > 0 else []),
+        *answer.problems,
+        rules.problem,
+    ]
+    return SourceTree(
+        root=root,
+        found=found,
+        git=answer.git,
+        excluded=rules.rows(),
+        size=size,
+        ignored=tuple(sorted(rules.ignored_directories)),
+        data=_data(listed, found, rules, data) if rules.data else (),
+        problems=tuple(sorted({redact.line(problem) for problem in problems if problem})),
+        notes=tuple(sorted({*answer.notes, *notes})),
+    )
+
+
+def imported(tree: SourceTree, paths: Sequence[Path], *, without: Sequence[Path] = ()) -> tuple[str, ...]:
+    """Return patterns for `include` that add git-ignored paths from which Python imports.
+
+    `paths`: the entries of `sys.path`, and the directories of editable projects. `without`: the environment and the
+    interpreter, which are captured separately. The patterns must be stored with the source, so that a run uses them too.
+    """
+    root = os.path.realpath(tree.root)
+    excluded = [os.path.realpath(path) for path in without]
+    captured = {entry.path for entry in tree.found}
+    patterns = set()
+    for real in {os.path.realpath(path) for path in paths}:
+        path = os.path.relpath(real, root)
+        if path == "." or path.startswith("../") or path == ".." or in_environment(Path(root), path):
+            continue
+        is_ignored = any(path == directory or path.startswith(directory + "/") for directory in tree.ignored)
+        is_missing = is_ignored if os.path.isdir(real) else os.path.isfile(real) and path not in captured  # noqa: PTH112, PTH113
+        if is_missing and not any(real == parent or real.startswith(parent + "/") for parent in excluded):
+            patterns.add("/" + escape(path))
+    return tuple(sorted(patterns))
+
+
+def _walk(root: Path, rules: Rules, *, limit: int) -> list[Found]:
+    """List everything that is not skipped. Stops after `limit` bytes, so that a huge directory is rejected early."""
+    listing: list[Found] = []
+    size = 0
+    try:
+        for entry in walk(root, skip=rules.skip):
+            if entry.kind == "other":
+                rules.add_special(entry.path)
+                continue
+            listing.append(entry)
+            size += entry.size
+            if size > limit:
+                break
+    except PermissionError as error:
+        raise _unreadable(error, root) from None
+    except CaptureError as error:
+        raise SourceError(error.what, where=error.where, hint=error.hint) from None
+    return listing
+
+
+def _without_unneeded(listing: Sequence[Found], rules: Rules) -> tuple[Found, ...]:
+    """Return the listing without directories that were only walked and have no entry in the snapshot."""
+    needed = {parent for entry in listing if not rules.is_only_parent(entry.path) for parent in parent_directories(entry.path)}
+    return tuple(entry for entry in listing if not rules.is_only_parent(entry.path) or entry.path in needed)
+
+
+def _data(listed: Sequence[Found], found: Sequence[Found], rules: Rules, limit: int) -> tuple[Found, ...]:
+    """Return up to `limit` bytes of git-ignored data: the smallest ignored paths, each complete, and their directories."""
+    sizes: dict[str, int] = defaultdict(int)
+    for entry in listed:
+        if entry.path in rules.data:
+            sizes[rules.data[entry.path]] += entry.size
+    ignored_paths: set[str] = set()
+    total = 0
+    for path in sorted(sizes, key=lambda path: (sizes[path], path)):
+        total += sizes[path]
+        if total > limit or len(ignored_paths) == MANY:
+            break
+        ignored_paths.add(path)
+    chosen = {entry.path for entry in listed if rules.data.get(entry.path) in ignored_paths}
+    chosen |= {parent for path in chosen for parent in parent_directories(path)}
+    chosen.difference_update(entry.path for entry in found)
+    return tuple(entry for entry in listed if entry.path in chosen)
+
+
+def _check_secrets(root: Path, found: Sequence[Found], declared: Sequence[Glob], cache: FactCache | None) -> list[str]:
+    """Return notes on files that the user declared not secret. Raises `SourceError` with all other secrets."""
+    notes, refused = [], []
+    try:
+        for secret in scanner.among(root, found, cache=cache):
+            if scanner.is_declared(secret, declared):
+                notes.append(scanner.declaration(secret))
+            else:
+                refused.append(secret)
+    except OSError as error:
+        raise _unreadable(error, root) from None
+    if refused:
+        files = len(dict.fromkeys(secret.path for secret in refused))
+        raise SourceError(
+            f"{files} file{' of the source contains' if files == 1 else 's of the source contain'} a secret",
+            where=str(root),
+            hint="remove the secrets from the code and pass them to runs with `exec --env NAME`, or leave the files out with --exclude;\n"
+            f"     if a file contains no secret, add --not-secret:\n     {scanner.report(refused, '--exclude --not-secret')}",
+        )
+    return notes
+
+
+def _unreadable(error: OSError, root: Path) -> SourceError:
+    path = os.path.relpath(str(error.filename or root), root)
+    return SourceError(
+        f"cannot be read: {error.strerror}",
+        where=str(root / path),
+        hint=f"make it readable, or leave it out with --exclude '{path}'",
+    )
+
+
+def _too_large(found: Sequence[Found], size: int, cap: int, root: Path) -> SourceError:
+    """Return an error that names the largest paths: the deepest directories or files with nearly all bytes of a top-level path."""
+    sizes: dict[str, int] = defaultdict(int)
+    children: dict[str, set[str]] = defaultdict(set)
+    for entry in found:
+        if entry.kind == "file":
+            path = entry.path
+            while path:
+                sizes[path] += entry.size
+                parent = path.rpartition("/")[0]
+                children[parent].add(path)
+                path = parent
+    largest = []
+    for path in sorted(children[""], key=lambda path: (-sizes[path], path))[:3]:
+        while children[path] and sizes[child := max(children[path], key=lambda path: (sizes[path], path))] > 0.9 * sizes[path]:
+            path = child
+        largest.append(path)
+    shown = ", ".join(f"{path} ({_megabytes(sizes[path])})" for path in largest)
+    return SourceError(
+        f"the source has {_megabytes(size)}, more than the limit of {_megabytes(cap)}; largest paths: {shown}",
+        where=str(root),
+        hint=f"leave it out with --exclude '{largest[0]}' or .gitignore, or pass it as data with --data {largest[0]}",
+    )
+
+
+def _megabytes(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
+
+
+def _link_problems(root: Path, found: Sequence[Found]) -> list[str]:
+    """Return a line for each symlink that a run may not be able to follow."""
+    captured = {entry.path for entry in found}
+    links = {entry.path: entry.target for entry in found if entry.kind == "link"}
+    problems = []
+    for link, target in links.items():
+        full = os.path.normpath(root / os.path.dirname(link) / target)  # noqa: PTH120
+        path = os.path.relpath(full, root)
+        parts = path.split("/")
+        if path == ".." or path.startswith("../"):
+            problems.append(f"{link} is a symlink to {target}, outside the source; a run sees the target only if it is mounted")
+        elif path == "." or path in captured or any("/".join(parts[:end]) in links for end in range(1, len(parts))):
+            continue
+        elif os.path.lexists(full):
+            problems.append(f"{link} is a symlink to {target}, which is not in the snapshot")
+    return problems

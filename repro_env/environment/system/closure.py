@@ -1,0 +1,208 @@
+"""Find the shared libraries that a set of ELF files needs, as the dynamic loader does (ld.so(8)), without running it."""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.environment.system import elf, ldcache
+from repro_env.environment.system.elf import Elf
+from repro_env.environment.system.tree import list_names
+from repro_env.schema.errors import LockError
+
+_TRIPLETS = {elf.X86_64: "x86_64-linux-gnu", elf.AARCH64: "aarch64-linux-gnu"}
+_MAX_FILES = 50_000
+"""More files than any real program loads."""
+
+
+class Closure(msgspec.Struct, frozen=True):
+    """The files that the loader would open."""
+
+    libraries: tuple[str, ...]
+    """Absolute paths as the loader spells them (symlinks unresolved), sorted, without the files that the search began with."""
+    interpreters: tuple[str, ...]
+    """The dynamic loaders that programs request, sorted."""
+    missing: Mapping[str, str]
+    """Name of a library that is not on this machine -> the first file that needs it; sorted."""
+    damaged: tuple[str, ...]
+    """Files that cannot be read as ELF: one line each, sorted."""
+    chosen: Mapping[tuple[str, str], str]
+    """(file, name of a library that it needs) -> path that the loader chooses."""
+
+
+class Loader:
+    """The search rules of this machine: the loader's cache, its default directories and `LD_LIBRARY_PATH`."""
+
+    def __init__(self, cache: Iterable[ldcache.Library], path: Sequence[str] = ()) -> None:
+        """`path`: the absolute directories of `LD_LIBRARY_PATH`, in order."""
+        self._path = tuple(path)
+        self._cache: dict[tuple[str, int], list[ldcache.Library]] = {}
+        for library in cache:
+            self._cache.setdefault((library.name, library.flags), []).append(library)
+        self._read: dict[str, Elf | None] = {}
+        self._variants: dict[str, list[str]] = {}
+        self.damaged: set[str] = set()
+
+    def facts(self, path: str) -> Elf | None:
+        """The facts of one file; None if it is missing or is not a valid ELF file (invalid files are added to `damaged`)."""
+        if path not in self._read:
+            try:
+                self._read[path] = elf.read(path)
+            except LockError as error:
+                self._read[path] = None
+                self.damaged.add(str(error))
+            except PermissionError:
+                self._read[path] = None
+                self.damaged.add(f"{path}: this file cannot be read by the current user")
+            except OSError:
+                self._read[path] = None
+        return self._read[path]
+
+    def find(self, name: str, path: str, parents: tuple[str, ...]) -> list[str]:
+        """The paths of library `name`, which the file `path` needs; variants for newer CPUs (hwcaps) come last.
+
+        `parents`: the files that loaded `path`, nearest first.
+        """
+        facts = self.facts(path)
+        if facts is None:
+            return []
+        if "/" in name:
+            return [name] if name.startswith("/") and self._fits(name, facts) else []
+        for directory in self._before_cache(facts, path, parents):
+            if paths := self._in(directory, name, facts):
+                return paths
+        cached = self._cache.get((name, ldcache.FLAGS.get(facts.machine, -1)), [])
+        if not facts.default_dirs:
+            cached = [library for library in cached if not _in_default(library.path, facts)]
+        plain = [library.path for library in cached if not library.hwcaps and self._fits(library.path, facts)][:1]
+        variants = [library.path for library in cached if library.hwcaps and self._fits(library.path, facts)]
+        if plain or variants:
+            return plain + variants
+        for directory in _defaults(facts) if facts.default_dirs else ():
+            if paths := self._in(directory, name, facts):
+                return paths
+        return []
+
+    def search(self, name: str, program: str) -> list[str]:
+        """The library that `ctypes.util.find_library` returns for a name such as `gmp`: the first match for the program's ABI."""
+        facts = self.facts(program)
+        flags = ldcache.FLAGS.get(facts.machine) if facts else None
+        prefix = f"lib{name}."
+        for (listed, kind), libraries in self._cache.items():
+            if kind == flags and listed.startswith(prefix) and len(listed) > len(prefix) and " " not in listed:
+                return [libraries[0].path]
+        return []
+
+    def _before_cache(self, facts: Elf, path: str, parents: tuple[str, ...]) -> Iterator[str]:
+        """The directories searched before the cache: RPATH of the file and its loaders, LD_LIBRARY_PATH, RUNPATH.
+
+        A file with a RUNPATH has no RPATH.
+        """
+        if not facts.runpath:
+            for file in (path, *parents):
+                loader = self.facts(file)
+                if loader is not None and not loader.runpath:
+                    yield from _expand(loader.rpath, file)
+        yield from self._path
+        yield from _expand(facts.runpath, path)
+
+    def _in(self, directory: str, name: str, dependent: Elf) -> list[str]:
+        """The library in one directory, and its variants for newer CPUs below it."""
+        if directory not in self._variants:
+            self._variants[directory] = list_names(f"{directory}/glibc-hwcaps")
+        paths = [f"{directory}/{name}", *(f"{directory}/glibc-hwcaps/{inner}/{name}" for inner in self._variants[directory])]
+        return [path for path in paths if self._fits(path, dependent)]
+
+    def _fits(self, path: str, dependent: Elf) -> bool:
+        facts = self.facts(path)
+        return facts is not None and facts.machine == dependent.machine
+
+
+def resolve(roots: Iterable[str], loader: Loader, *, program: str = "", loaded: Mapping[str, str] | None = None) -> Closure:
+    """Every library that the files `roots` (absolute paths) need. `program` is the executable that loads them.
+
+    `loaded`: libraries that the process loads in another way: file name or soname -> path, or "" if the path does not matter.
+    They satisfy a need that the search rules do not.
+    """
+    loaded = loaded or {}
+    libraries: set[str] = set()
+    interpreters: set[str] = set()
+    missing: dict[str, str] = {}
+    chosen: dict[tuple[str, str], str] = {}
+    pending: list[tuple[str, tuple[str, ...]]] = [(path, (program,) if program else ()) for path in roots]
+    pending.reverse()
+    visited: set[str] = set()
+    while pending:
+        path, parents = pending.pop()
+        if path in visited:
+            continue
+        visited.add(path)
+        if len(visited) > _MAX_FILES:
+            raise LockError(
+                f"this file needs more than {_MAX_FILES} libraries",
+                where=path,
+                hint="this is a bug in repro-env; please report it",
+            )
+        facts = loader.facts(path)
+        if facts is None:
+            continue
+        if facts.interpreter:
+            interpreters.add(facts.interpreter)
+        for name in facts.needed:
+            paths = loader.find(name, path, parents)
+            if not paths and name in loaded:
+                paths = [loaded[name]] if loaded[name] else []
+            elif not paths:
+                missing[name] = min(path, missing.get(name, path))
+            chosen.update(((path, name), library) for library in paths[:1])
+            for library in paths:
+                libraries.add(library)
+                pending.append((library, (path, *parents)[:16]))
+    names = {path.rpartition("/")[2] for path in libraries}
+    return Closure(
+        libraries=tuple(sorted(libraries)),
+        interpreters=tuple(sorted(interpreters)),
+        missing={name: missing[name] for name in sorted(missing.keys() - names)},
+        damaged=tuple(sorted(loader.damaged)),
+        chosen=chosen,
+    )
+
+
+def host(path: Sequence[str] = ()) -> Loader:
+    """The loader of this machine; `path` as in `Loader`."""
+    try:
+        return Loader(ldcache.read(Path("/etc/ld.so.cache").read_bytes()), path)
+    except FileNotFoundError:
+        return Loader((), path)
+
+
+def _expand(directories: Iterable[str], path: str) -> Iterator[str]:
+    """Fill in `$ORIGIN` and `$LIB`. Relative directories are skipped: their meaning depends on the working directory."""
+    origin = path.rpartition("/")[0]
+    for directory in directories:
+        directory = directory.replace("${ORIGIN}", origin).replace("$ORIGIN", origin)
+        libs = ("lib", "lib64", "lib/x86_64-linux-gnu", "lib/aarch64-linux-gnu") if "LIB" in directory else ("",)
+        for lib in libs:
+            absolute = directory.replace("${LIB}", lib).replace("$LIB", lib)
+            if absolute.startswith("/") and "$" not in absolute:
+                yield _normalize(absolute)
+
+
+@functools.cache
+def _normalize(directory: str) -> str:
+    """Remove `..`, so that libraries that refer to each other by `$ORIGIN/..` do not produce ever longer paths."""
+    return os.path.realpath(directory) if ".." in directory else directory.rstrip("/")
+
+
+def _defaults(facts: Elf) -> tuple[str, ...]:
+    triplet = _TRIPLETS.get(facts.machine, "")
+    own = (f"/lib/{triplet}", f"/usr/lib/{triplet}") if triplet else ()
+    return (*own, "/lib64", "/usr/lib64", "/lib", "/usr/lib")
+
+
+def _in_default(path: str, facts: Elf) -> bool:
+    return path.rpartition("/")[0] in _defaults(facts)

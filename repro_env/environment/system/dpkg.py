@@ -1,0 +1,224 @@
+"""The package database of Debian and Ubuntu, read from its files (dpkg(1), deb-control(5), dpkg-divert(1)).
+
+dpkg is not started: `info/*.list` has the files of each package, `info/*.md5sums` and `Conffiles` have their checksums.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+import msgspec
+
+from repro_env.environment.system import packages
+from repro_env.environment.system.packages import Package, Relations
+from repro_env.schema.errors import LockError
+
+SHELL = (
+    "base-files", "bash", "ca-certificates", "coreutils", "dash", "findutils", "grep", "gzip", "hostname", "libc-bin",
+    "libc-gconv-modules-extra", "media-types", "mime-support", "ncurses-base", "netbase", "openssl", "sed", "tar", "tzdata",
+    "tzdata-legacy", "util-linux",
+)  # fmt: skip
+EXCLUDED = re.compile(
+    r"\A(?:dpkg|apt|adduser|passwd|login|ucf|mount|udev|init-system-helpers|sysvinit-utils|e2fsprogs|logsave|install-info"
+    r"|debconf.*|cdebconf.*|perl|perl-base|perl-modules-.*|libperl.*|systemd|systemd-sysv|systemd-standalone-.*"
+    r"|nvidia-.*|libnvidia-.*|libcuda1(?:-.*)?|cuda-drivers.*)\Z"
+)
+UNDECLARED = (("libapt-pkg", "dpkg"),)
+"""libapt-pkg reads dpkg's tables of architectures."""
+_NAME = re.compile(r"\s*([a-z0-9][a-z0-9+.-]*)")
+_INSTALLED = frozenset({"installed", "triggers-awaited", "triggers-pending"})
+_FIELDS = ("Package", "Status", "Architecture", "Version", "Depends", "Pre-Depends", "Recommends", "Provides", "Conffiles")
+
+
+class Paragraph(Relations, frozen=True, kw_only=True):
+    """What the status file contains about an installed package."""
+
+    conffiles: tuple[tuple[str, str], ...]
+    """(absolute path, md5 hex) as the package installed them."""
+    text: str
+
+
+class Diversion(msgspec.Struct, frozen=True):
+    """Packages other than `by` have their file `path` at `to`."""
+
+    path: str
+    to: str
+    by: str
+
+
+class Database(packages.Database):
+    family = "deb"
+    shell = SHELL
+    excluded = EXCLUDED
+    undeclared = UNDECLARED
+    universal = "all"
+    separator = ":"
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._directory = root / "var/lib/dpkg"
+        self._paragraphs = dict(_status(self._directory / "status"))
+        native = next((package.architecture for package in self._paragraphs if package.name == "dpkg"), "")
+        super().__init__(self._paragraphs, native, self._directory / "alternatives")
+        self._diversions = _diversions(self._directory / "diversions")
+        self._usr_merge_links = _usr_merge_links(root)
+
+    def owners(self, paths: Iterable[str]) -> dict[str, tuple[Package, ...]]:
+        paths_by_line: dict[bytes, list[str]] = {}
+        for path in set(paths):
+            names = self._spellings(path)
+            names += [diversion.path for diversion in self._diversions if diversion.to in names]
+            for name in names:
+                paths_by_line.setdefault(name.encode(errors="surrogateescape"), []).append(path)
+        owners_by_path: dict[str, list[Package]] = {}
+        for package in self.packages:
+            for line in paths_by_line.keys() & self._list(package).split(b"\n"):
+                installed_path = self._apply_diversion(package, line.decode(errors="surrogateescape"))
+                for path in paths_by_line[line]:
+                    if installed_path in self._spellings(path):
+                        owners_by_path.setdefault(path, []).append(package)
+        return {path: tuple(sorted(owners)) for path, owners in owners_by_path.items()}
+
+    def files(self, package: Package) -> list[str]:
+        lines = self._list(package).decode(errors="surrogateescape").split("\n")
+        return [self._apply_diversion(package, line) for line in lines if line.startswith("/") and line != "/."]
+
+    def checksums(self, package: Package) -> dict[str, str]:
+        sums: dict[str, str] = {}
+        try:
+            text = Path(self._info(package, "md5sums")).read_text(errors="surrogateescape")
+        except FileNotFoundError:
+            text = ""  # a package need not have checksums
+        for line in text.splitlines():
+            digest, _, path = line.partition("  ")
+            sums[self._apply_diversion(package, "/" + path.removeprefix("./"))] = digest
+        for path, digest in self._paragraphs[package].conffiles:
+            sums[self._apply_diversion(package, path)] = digest
+        return sums
+
+    def database_files(self, packages: Iterable[Package]) -> dict[str, bytes]:
+        """A status file with the unchanged paragraphs of these packages, sorted."""
+        text = "".join(self._paragraphs[package].text + "\n\n" for package in sorted(packages))
+        return {"/var/lib/dpkg/status": text.encode(errors="surrogateescape")}
+
+    def _spellings(self, path: str) -> list[str]:
+        """A real path, and how packages spell it that were built before /bin, /lib and /sbin became links."""
+        spellings = [path]
+        for name, target in self._usr_merge_links:
+            if path.startswith(target + "/"):
+                spellings.append(name + path[len(target) :])
+        return spellings
+
+    def _apply_diversion(self, package: Package, path: str) -> str:
+        for diversion in self._diversions:
+            if diversion.path == path and diversion.by != package.name:
+                return diversion.to
+        return path
+
+    def _list(self, package: Package) -> bytes:
+        path = self._info(package, "list")
+        try:
+            with open(path, "rb", buffering=0) as file:  # noqa: PTH123 - a thousand small files
+                return file.read()
+        except FileNotFoundError:
+            raise LockError(
+                f"the dpkg database has no list of the files of {package.name}",
+                where=str(self._directory / "info"),
+                hint="reinstall that package",
+            ) from None
+
+    def _info(self, package: Package, kind: str) -> str:
+        """The path of `name:arch.kind` for packages that can be installed for several architectures, else of `name.kind`."""
+        exact = f"{self._directory}/info/{package.name}:{package.architecture}.{kind}"
+        return exact if Path(exact).exists() else f"{self._directory}/info/{package.name}.{kind}"
+
+
+def _status(path: Path) -> Iterable[tuple[Package, Paragraph]]:
+    for paragraph in path.read_text(errors="surrogateescape").split("\n\n"):
+        if not paragraph.strip():
+            continue
+        fields = _fields(paragraph)
+        if fields.get("Status", "").split()[-1:] and fields["Status"].split()[-1] in _INSTALLED:
+            if not all(fields.get(field) for field in ("Package", "Architecture", "Version")):
+                raise LockError(
+                    "the dpkg database has a package without a name, architecture or version",
+                    where=str(path),
+                    hint="run dpkg --audit",
+                )
+            package = Package(fields["Package"], fields["Architecture"], fields["Version"])
+            yield (
+                package,
+                Paragraph(
+                    requires=_groups(fields.get("Pre-Depends", "")) + _groups(fields.get("Depends", "")),
+                    recommends=_groups(fields.get("Recommends", "")),
+                    provides=tuple(name for group in _groups(fields.get("Provides", "")) for name in group),
+                    conffiles=_conffiles(fields.get("Conffiles", "")),
+                    text=paragraph.strip("\n"),
+                ),
+            )
+
+
+def _fields(paragraph: str) -> dict[str, str]:
+    """The fields in `_FIELDS`; a line that begins with white space continues the line before."""
+    fields: dict[str, str] = {}
+    name = ""
+    for line in paragraph.strip("\n").split("\n"):
+        if line[:1] in (" ", "\t"):
+            if name:
+                fields[name] += "\n" + line.strip()
+            continue
+        field, _, value = line.partition(":")
+        name = field if field in _FIELDS else ""
+        if name:
+            fields[name] = value.strip()
+    return fields
+
+
+def _groups(text: str) -> tuple[tuple[str, ...], ...]:
+    groups = []
+    for group in text.replace("\n", " ").split(","):
+        names = tuple(match[1] for alternative in group.split("|") if (match := _NAME.match(alternative)))
+        if names:
+            groups.append(names)
+    return tuple(groups)
+
+
+def _conffiles(text: str) -> tuple[tuple[str, str], ...]:
+    """Parse lines `<path> <md5>`.
+
+    Files marked `obsolete` or `remove-on-upgrade` no longer belong to the package; `newconffile` has no md5.
+    """
+    conffiles = []
+    for line in text.splitlines():
+        words = line.rsplit(" ", 1)
+        if len(words) == 2 and words[0].startswith("/") and re.fullmatch(r"[0-9a-f]{32}", words[1]):
+            conffiles.append((words[0], words[1]))
+    return tuple(conffiles)
+
+
+def _diversions(path: Path) -> tuple[Diversion, ...]:
+    """Three lines each: from, to, package (`:` for a local diversion, which applies to every package)."""
+    try:
+        lines = path.read_text(errors="surrogateescape").splitlines()
+    except FileNotFoundError:
+        return ()
+    return tuple(Diversion(*record) for record in zip(lines[::3], lines[1::3], lines[2::3], strict=False))
+
+
+def _usr_merge_links(root: Path) -> tuple[tuple[str, str], ...]:
+    """Top-level symlinks to a directory below /usr, such as (`/lib`, `/usr/lib`)."""
+    links = []
+    for name in ("bin", "lib", "lib32", "lib64", "libx32", "sbin"):
+        link = root / name
+        if link.is_symlink():
+            target = link.readlink().as_posix().strip("/")
+            if target.startswith("usr/"):
+                links.append((f"/{name}", f"/{target}"))
+    return tuple(links)
+
+
+def present(root: Path) -> bool:
+    """Whether this machine has a dpkg database with packages (on other families, dpkg comes with an empty database)."""
+    status = root / "var/lib/dpkg/status"
+    return status.is_file() and status.stat().st_size > 0

@@ -1,0 +1,231 @@
+"""A file tree copied from this machine: a selection of its paths as they are, plus generated files.
+
+Every path is stored under its real name: a symlink in the middle of a path is kept as a link, and the file behind it is
+stored where it really is. So no file appears twice, and usrmerge, the aliases of pyenv and uv, and `/etc/alternatives`
+work in the image as on the machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from repro_env.io.files import FileContents, Found, Key, keys_of, walk
+from repro_env.io.hashes import FileHashes
+from repro_env.oci.entry import Contents, Entry, sort_with_parents
+from repro_env.schema.environment import SystemPackage
+from repro_env.schema.errors import LockError
+
+_MAX_LINKS = 40
+"""The kernel's limit (path_resolution(7))."""
+
+
+class Tree(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of one layer."""
+
+    entries: tuple[Entry, ...]
+    """Paths relative to `/`, sorted, with all parent directories; every file has its sha256."""
+    contents: Contents
+    packages: tuple[SystemPackage, ...] = ()
+    """The packages that the files come from, sorted by name."""
+    edited: tuple[str, ...] = ()
+    """`<path> (<package>)` for each file that differs from what its package installed; the tree holds it as it is now."""
+    unknown: tuple[str, ...] = ()
+    """What could not be found, read or determined. One line each."""
+    notes: tuple[str, ...] = ()
+    """Information for the user that is not a problem. One line each."""
+
+
+class LiveTree:
+    """Collects paths of this machine; `finish` hashes them."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Found] = {}
+        """By absolute real path."""
+        self._generated: dict[str, bytes] = {}
+        self._real: dict[str, str | None] = {"": ""}
+        """Directory as requested -> real directory; None if it does not exist."""
+        self.links: set[str] = set()
+        """Symlinks collected, absolute."""
+
+    def __contains__(self, path: str) -> bool:
+        return path in self._found
+
+    def parent(self, path: str) -> str | None:
+        """The path with its directory resolved; symlinks on the way are collected. None if the directory does not exist."""
+        directory, _, name = path.rpartition("/")
+        real = self._directory(directory, 0)
+        return None if real is None else f"{real}/{name}"
+
+    def add(self, path: str) -> Found | None:
+        """Collect one absolute path; a symlink is collected as a link. None if nothing is there."""
+        real = self.parent(path)
+        return None if real is None else self._lstat(real)
+
+    def follow(self, path: str) -> str | None:
+        """Collect a path and the targets of its symlinks. Returns the real path, or None if it does not exist."""
+        return self._follow(path, 0)
+
+    def add_directory(self, directory: str, skip: Callable[[str, bool], bool]) -> None:
+        """Collect a directory and its content; nothing if it does not exist. `skip(relative path, is_dir)` excludes paths.
+
+        The targets of symlinks to files are collected too. Raises `PermissionError` for an unreadable directory.
+        """
+        real = self.follow(directory)
+        if real is None or not Path(real).is_dir():
+            return
+        for found in walk(Path(real), skip=skip):
+            path = f"{real}/{found.path}"
+            if found.kind == "other":
+                continue
+            self._found[path] = msgspec.structs.replace(found, path=path[1:])
+            if found.kind == "link":
+                self.links.add(path)
+                if Path(path).is_file():
+                    self.follow(path)
+
+    def merge(self, other: LiveTree) -> None:
+        """Collect everything that another tree has collected."""
+        self._found.update(other._found)
+        self.links |= other.links
+
+    def generate(self, path: str, data: bytes) -> None:
+        """Add a generated file; it replaces the file at this path."""
+        real = self.parent(path)
+        self._generated[path if real is None else real] = data
+
+    def remove(self, path: str) -> None:
+        """Remove a real path again."""
+        self._found.pop(path, None)
+        self.links.discard(path)
+
+    def paths(self) -> list[str]:
+        """Files and links collected from the machine, absolute, sorted."""
+        return sorted(path for path, found in self._found.items() if found.kind != "dir")
+
+    def get(self, path: str) -> Found | None:
+        """The collected file at a real path."""
+        return self._found.get(path)
+
+    def finish(self, hashes: FileHashes, directories: Iterable[str] = ()) -> tuple[tuple[Entry, ...], Contents]:
+        """The entries and their contents. Raises `CaptureError` for a file that cannot be read."""
+        live = [found for path, found in self._found.items() if path not in self._generated]
+        digests = hashes.of(Path("/"), [found for found in live if found.kind == "file"])
+        entries = [Entry(directory.strip("/"), "dir") for directory in directories]
+        for found in live:
+            if found.kind == "file":
+                entries.append(Entry(found.path, "file", found.executable, found.size, digests[found.path]))
+            elif found.kind == "link":
+                entries.append(Entry(found.path, "link", target=found.target))
+            else:
+                entries.append(Entry(found.path, "dir"))
+        generated = {path[1:]: data for path, data in self._generated.items()}
+        entries += [
+            Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in generated.items()
+        ]
+        return tuple(sort_with_parents(entries)), LiveContents(generated, self.keys)
+
+    @property
+    def keys(self) -> dict[str, Key]:
+        """The keys of the collected files, by path relative to `/`."""
+        return keys_of(self._found.values())
+
+    def _directory(self, directory: str, depth: int) -> str | None:
+        if directory not in self._real:
+            self._real[directory] = None  # a link that leads back here has no target
+            self._real[directory] = self._follow(directory, depth)
+        return self._real[directory]
+
+    def _follow(self, path: str, depth: int) -> str | None:
+        if depth > _MAX_LINKS:
+            return None
+        if path in ("", "/"):
+            return ""
+        directory, _, name = path.rstrip("/").rpartition("/")
+        parent = self._directory(directory, depth)
+        if parent is None or name in ("", "."):
+            return parent
+        if name == "..":
+            return parent.rpartition("/")[0]
+        found = self._lstat(f"{parent}/{name}")
+        if found is None:
+            return None
+        if found.kind == "link":
+            target = found.target if found.target.startswith("/") else f"{parent}/{found.target}"
+            return self._follow(target, depth + 1)
+        return f"{parent}/{name}"
+
+    def _lstat(self, path: str) -> Found | None:
+        collected = self._found.get(path)
+        if collected is not None:
+            return collected
+        try:
+            facts = os.lstat(path)
+            target = os.readlink(path) if stat.S_ISLNK(facts.st_mode) else ""  # noqa: PTH115
+            path.encode()
+            target.encode()
+        except (FileNotFoundError, NotADirectoryError, PermissionError):
+            return None
+        except UnicodeEncodeError:
+            raise LockError(
+                "the name or the symlink target of this file is not UTF-8", where=repr(path), hint="rename the file"
+            ) from None
+        key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+        if stat.S_ISREG(facts.st_mode):
+            found = Found(path[1:], "file", bool(facts.st_mode & 0o100), facts.st_size, "", key)
+        elif stat.S_ISLNK(facts.st_mode):
+            found = Found(path[1:], "link", False, 0, target, key)
+            self.links.add(path)
+        elif stat.S_ISDIR(facts.st_mode):
+            found = Found(path[1:], "dir", False, 0, "", key)
+        else:
+            return None  # devices, sockets and pipes belong to the running system
+        self._found[path] = found
+        return found
+
+
+class LiveContents:
+    """The contents of a live tree (`oci.entry.Contents`): generated files from memory, others read from this machine."""
+
+    def __init__(self, generated: dict[str, bytes], keys: Mapping[str, Key]) -> None:
+        self._generated = generated
+        self._live = FileContents(Path("/"), keys=keys)
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        if entry.path in self._generated:
+            return iter((self._generated[entry.path],))
+        return self._live.chunks(entry)
+
+
+def include_all(path: str, is_dir: bool) -> bool:  # noqa: ARG001
+    """A `skip` of `LiveTree.add_directory` that excludes nothing."""
+    return False
+
+
+def list_names(directory: str) -> list[str]:
+    """The sorted file names in a directory; empty if it cannot be read."""
+    try:
+        return sorted(os.listdir(directory))  # noqa: PTH208
+    except OSError:
+        return []
+
+
+def parent_directories(path: str) -> Iterator[str]:
+    """The directories above a relative path, the nearest first."""
+    while path := path.rpartition("/")[0]:
+        yield path
+
+
+def real(path: str) -> str:
+    """The path with all symlinks resolved, as far as it exists."""
+    return os.path.realpath(path)
+
+
+def within(path: str, directories: Iterable[str]) -> bool:
+    """Whether a path is one of these directories or is below one of them."""
+    return any(path == directory or path.startswith(directory.rstrip("/") + "/") for directory in directories)

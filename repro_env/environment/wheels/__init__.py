@@ -1,0 +1,1 @@
+"""Identify installed distributions as wheels: find candidates, prove one, or make a wheel of the installed files."""

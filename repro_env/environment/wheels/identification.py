@@ -1,0 +1,399 @@
+"""Identify installed distributions as wheels: find candidates, prove one of them, or bundle the distribution.
+
+A candidate is the installed wheel if its canonical form is what the installed RECORD lists: the same paths, sha256 and sizes,
+and no other files except those that installers write. The wheel's central directory and a few small members are enough for
+this, so usually only the end of the file is downloaded. File names and tags only decide which candidate is tried first. Files
+that were edited since they were installed are not compared here: they go to the overlay.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import time
+import urllib.parse
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+from packaging.tags import Tag, parse_tag
+
+from repro_env.environment.python.distributions import InstalledDistribution
+from repro_env.environment.python.sites import Site
+from repro_env.environment.secrets.bundles import SecretSearch
+from repro_env.environment.wheels import composition, layers
+from repro_env.environment.wheels import repack as repacking
+from repro_env.environment.wheels.candidates import CandidateReader
+from repro_env.environment.wheels.index import Candidate, Indexes, candidate_from_url, downloadable, is_url, tags_of
+from repro_env.io.files import FileContents, keys_of
+from repro_env.io.indexhttp import Session, local_path
+from repro_env.oci import wheel, wheellayers
+from repro_env.oci.wheel import Facts
+from repro_env.schema import codec, redact
+from repro_env.schema.artifact import CondaPackage, Wheel
+from repro_env.schema.environment import Layout
+from repro_env.schema.errors import ArtifactError, NetworkError
+from repro_env.schema.image import Layer
+from repro_env.schema.messages import shorten
+from repro_env.schema.progress import Tell
+from repro_env.schema.sources import NONE, PackageSources
+from repro_env.schema.spec import Rules, WheelHint
+from repro_env.store.packages.wheelfile import FACTS, WheelContents, open_facts
+from repro_env.store.store import Store
+
+THREADS = 8
+MAX_EXACT = 32
+"""The number of candidates to try that have the tags in WHEEL; no serious index has more."""
+MAX_OTHERS = 8
+"""The number of candidates to try that have other tags."""
+RETRY_AFTER = 600
+"""Seconds after which indexes are queried again for a wheel that they did not have."""
+_RULE = 1
+"""Part of the cache's key; increment it when proofs change."""
+_LOCAL = "from a local file, which no other machine can reach"
+_LOOPBACK = "from an index of this machine, which no other machine can reach"
+_SIGNED = "its URL holds a token or signature, which is not written down"
+
+
+class IdentifiedWheel(msgspec.Struct, frozen=True):
+    """A distribution, identified as a wheel."""
+
+    wheel: Wheel
+    hint: WheelHint
+    facts: Facts | None
+    """None if the store has them: use `facts_of`."""
+    file: Path | None
+    """The whole wheel, if it is on disk; always for a bundled wheel."""
+    why: str
+    """Why it is bundled; empty if it is downloadable."""
+
+
+class _Proof(msgspec.Struct, frozen=True):
+    """A proven wheel, as it is cached."""
+
+    wheel: Wheel
+    origin: Literal["index", "direct", "carried"]
+    url: str
+    """Redacted, except for `file:` URLs."""
+    index: str
+
+
+class _Absence(msgspec.Struct, frozen=True):
+    """A search that found no wheel, as it is cached."""
+
+    timestamp: int
+    """Seconds since 1970."""
+    why: str
+
+
+def identify(
+    distributions: Sequence[InstalledDistribution],
+    layout: Layout,
+    *,
+    site_number: int = 0,
+    store: Store,
+    tell: Tell,
+    search: SecretSearch | None = None,
+    sources: PackageSources = NONE,
+) -> tuple[tuple[IdentifiedWheel, ...], tuple[str, ...]]:
+    """Identify all distributions of a site. Returns their wheels, sorted by name, and the redacted indexes and find-links.
+
+    Distributions that no wheel can contain are left out, with a message to `tell`: those without RECORD, outside the install
+    scheme, or with contradictory metadata. Their files are then plain files of the environment. `sources` adds indexes to those
+    of pip's configuration. `search` searches distributions before they are repacked; those with secrets are not repacked. Raises
+    `NetworkError` if an index that may have the wheel does not answer, `LockError` if its answer is not an index page.
+    """
+    label = f"identifying {len(distributions):,} distributions"
+    with tell.progress(0, label), Session(prefix=layout.prefix, cache=store.facts, sources=sources) as session:
+        identifier = _Identifier(session, layout, store)
+        with ThreadPoolExecutor(THREADS, thread_name_prefix="identify") as pool:
+            try:
+                answers = list(pool.map(identifier.identify, distributions))
+            except BaseException:
+                pool.shutdown(cancel_futures=True)
+                raise
+    wheels = []
+    for dist, (identified, why) in zip(distributions, answers, strict=True):
+        if identified is None:
+            identified = _repack(dist, layout, store, why, tell, search)
+        if identified is not None:
+            wheels.append(msgspec.structs.replace(identified, wheel=msgspec.structs.replace(identified.wheel, place=site_number)))
+    return tuple(sorted(wheels, key=lambda identified: identified.wheel.name)), session.shown
+
+
+def wheel_file(identified: IdentifiedWheel, store: Store) -> Path:
+    """The path of an identified wheel, downloaded into the store if necessary."""
+    return artifact_file(identified.wheel, identified.hint, identified.file, store)
+
+
+def artifact_file(artifact: Wheel | CondaPackage, hint: WheelHint, file: Path | None, store: Store) -> Path:
+    """The path of an artifact: `file`, else the blob in the store, downloaded if necessary."""
+    path = file or store.blobs.path(artifact.sha256)
+    if path is not None:
+        return path
+    url = next(iter(hint.urls), "")
+    if not url:
+        what = "this file is not in the store and has no URL"
+        raise ArtifactError(what, where=artifact.filename, hint="capture again on the machine that has it")
+    with Session(cache=store.facts) as session:
+        return store.blobs.put(session.download(url), artifact.sha256, where=url, size=artifact.size)
+
+
+def facts_of(identified: IdentifiedWheel, store: Store) -> Facts:
+    """The facts of the wheel. Raises the same errors as `wheel_file` if it was removed from the store."""
+    if identified.facts is not None:
+        return identified.facts
+    with Session(cache=store.facts) as session:
+        cached = CandidateReader(session, store).recall(
+            identified.wheel.sha256, identified.wheel.filename, next(iter(identified.hint.urls), "")
+        )
+    return cached.facts if cached is not None else open_facts(wheel_file(identified, store), identified.wheel.filename)
+
+
+def difference(facts: Facts, dist: InstalledDistribution, layout: Layout) -> str:
+    """Why a wheel is not the installed distribution; empty if it is. Raises `ArtifactError` for an invalid wheel."""
+    installed = wheel.canonical(facts, layout, name=dist.facts.name)
+    rows = {row.path: row for row in repacking.rows(dist, layout)}
+    for entry in installed.entries:
+        row = rows.get(entry.path)
+        if entry.path in installed.literals:
+            # Scripts of entry points may be missing: ensurepip omits some. Their definitions in entry_points.txt were compared.
+            if entry.path in installed.bodies and row is None:
+                return f"only the wheel has the script {entry.path}"
+        elif row is None:
+            return f"only the wheel has {entry.path}"
+        elif row.sha256 != entry.sha256 or row.size not in (-1, entry.size):
+            return f"{entry.path} differs"
+    own = {entry.path for entry in installed.entries}
+    for path in rows:
+        if path not in own and not repacking.written_by_installers(path, dist) and not path.startswith(layout.scripts + "/"):
+            return f"{path} is not in the wheel"
+    return ""
+
+
+def installed_form(identified: IdentifiedWheel, sites: Sequence[Site], store: Store) -> wheel.Installed:
+    """The installed form of a wheel, computed or read from the cache.
+
+    It is cached together with the wheel's facts, so that a rebuild can use the installed files.
+    """
+    layout = sites[identified.wheel.place].layout
+    key = codec.digest([identified.wheel.filename, identified.wheel.sha256, identified.wheel.name, layout, Rules().canonical])
+    cached = store.facts.recall("installed", key, wheel.Installed)
+    if cached is not None:
+        return cached
+    facts = facts_of(identified, store)
+    store.facts.put(FACTS, identified.wheel.sha256, codec.canonical(facts))
+    installed = wheel.canonical(facts, layout, name=identified.wheel.name)
+    store.facts.put("installed", key, codec.canonical(installed))
+    return installed
+
+
+def layers_of(
+    groups: Sequence[wheellayers.GroupLayer],
+    installed: Mapping[str, wheel.Installed],
+    identified: Sequence[IdentifiedWheel],
+    compositions: Sequence[composition.Composition],
+    sites: Sequence[Site],
+    store: Store,
+) -> tuple[Layer, ...]:
+    """The layers with their diff IDs, from the installed files, and from the wheels for files that differ."""
+    sources: dict[str, layers.DistributionContents] = {}
+    live = [FileContents(site.prefix, keys=keys_of(site.found)) for site in sites]
+    for identified_wheel in identified:
+        key, number = identified_wheel.wheel.key, identified_wheel.wheel.place
+        altered = compositions[number].altered[key] & set(installed[key].members)
+        original = WheelContents(wheel_file(identified_wheel, store), installed[key]) if altered else None
+        sources[key] = layers.DistributionContents(installed[key], live[number], altered, original)
+    holds = {
+        identified_wheel.wheel.key: f"{identified_wheel.wheel.key}=={identified_wheel.wheel.version}"
+        for identified_wheel in identified
+    }
+    return layers.diff_ids(groups, sources, holds, facts=store.facts)
+
+
+def search(secrets: SecretSearch, identified: Sequence[IdentifiedWheel], sites: Sequence[Site], store: Store) -> None:
+    """Search the bundled wheels for secrets. Repacked wheels were searched when they were made."""
+    for bundled in identified:
+        digest = bundled.wheel.sha256
+        if bundled.hint.origin == "carried" and not secrets.is_clean(digest):
+            installed = installed_form(bundled, sites, store)
+            members = [entry for entry in installed.entries if entry.path in installed.members]
+            contents = WheelContents(wheel_file(bundled, store), installed)
+            secrets.search_archive(digest, members, contents, f"{bundled.wheel.filename}/".__add__)
+
+
+class _Identifier:
+    """Identifies the distributions of an environment; its methods are called from several threads."""
+
+    def __init__(self, session: Session, layout: Layout, store: Store) -> None:
+        self._session = session
+        self._indexes = Indexes(session)
+        self._reader = CandidateReader(session, store)
+        self._layout = layout
+        self._store = store
+
+    def identify(self, dist: InstalledDistribution) -> tuple[IdentifiedWheel | None, str]:
+        """The proven wheel, or None and the reason."""
+        facts = dist.facts
+        if not facts.has_record:
+            return None, "it has no RECORD"
+        direct = facts.direct_url if _is_wheel_url(facts.direct_url) and not facts.editable else ""
+        if facts.direct_url and not direct:
+            return None, f"{'an editable install of' if facts.editable else 'installed from'} {redact.url(facts.direct_url)}"
+        key = self._key(dist)
+        cached = self._recall(key)
+        if cached is not None:
+            return cached, cached.why
+        absence = self._store.facts.recall("no-wheel", key, _Absence)
+        if absence is not None and 0 <= time.time() - absence.timestamp < RETRY_AFTER:
+            return None, absence.why
+        offers = self._indexes.offers(facts.name, facts.version)
+        direct_candidate = candidate_from_url(direct, "") if direct else None
+        reasons: list[str] = []
+        failures = list(offers.failures)
+        for candidate in _rank(offers.candidates, dist, direct_candidate):
+            try:
+                proof, wheel_facts, path = self._prove(candidate, dist, "direct" if candidate is direct_candidate else "index")
+            except (_NotThisError, ArtifactError, NetworkError) as error:
+                # A direct URL may no longer exist, and then the wheel is bundled; an index should answer.
+                if isinstance(error, NetworkError) and candidate is not direct_candidate:
+                    failures.append(error)
+                reasons.append(str(error))
+                continue
+            self._store.facts.put("proof", key, codec.canonical(proof))
+            # The facts of all wheels together need much memory, so they are read again one by one.
+            identified = _from_proof(proof, None if self._reader.knows(proof.wheel.sha256, proof.url) else wheel_facts, path)
+            return identified, identified.why
+        if failures:
+            raise failures[0]
+        why = "; ".join([*_summary(reasons), *offers.refusals]) or "no configured index has a wheel of this version"
+        if not direct and not offers.refusals:
+            self._store.facts.put("no-wheel", key, codec.canonical(_Absence(int(time.time()), why)))
+        return None, why
+
+    def _key(self, dist: InstalledDistribution) -> str:
+        digests = [hashlib.sha256(data).hexdigest() for data in (dist.record, dist.wheel, dist.entry_points)]
+        # The redacted URL: a password could be recovered from the hash of the full URL.
+        facts = msgspec.structs.replace(dist.facts, direct_url=redact.url(dist.facts.direct_url))
+        locked = [file.sha256 for file in self._session.sources.files.get(facts.name, ())]
+        return codec.digest((_RULE, facts, digests, self._layout, self._session.shown, locked))
+
+    def _recall(self, key: str) -> IdentifiedWheel | None:
+        proof = self._store.facts.recall("proof", key, _Proof)
+        if proof is None:
+            return None
+        if not self._reader.knows(proof.wheel.sha256, proof.url):
+            return None
+        path = None
+        if proof.origin == "carried":
+            path = self._store.blobs.path(proof.wheel.sha256) or self._same_file(proof)
+            if path is None:
+                return None
+        return _from_proof(proof, None, path)
+
+    def _same_file(self, proof: _Proof) -> Path | None:
+        path = local_path(proof.url)
+        if path is None or not path.is_file() or self._reader.digest_of(path) != proof.wheel.sha256:
+            return None
+        return path.resolve()
+
+    def _prove(
+        self, candidate: Candidate, dist: InstalledDistribution, origin: Literal["index", "direct"]
+    ) -> tuple[_Proof, Facts, Path | None]:
+        """Prove a candidate.
+
+        Raises `_NotThisError` or `ArtifactError` if it is a different wheel, `NetworkError` if it is not available.
+        """
+        candidate_facts = self._reader.read(candidate)
+        if reason := difference(candidate_facts.facts, dist, self._layout):
+            raise _NotThisError(f"the installed files differ from {candidate.filename}: {reason}")
+        url = candidate.url if local_path(candidate.url) is not None else redact.url(candidate.url)
+        is_downloadable = candidate.downloadable and is_url(url) and url == _without_user(candidate.url)
+        path = candidate_facts.path
+        if not is_downloadable and path is None:
+            path, _ = self._reader.fetch(candidate)
+        proven = Wheel(
+            name=dist.facts.name,
+            version=dist.facts.version,
+            filename=candidate.filename,
+            sha256=candidate_facts.digest,
+            size=candidate_facts.size,
+        )
+        return _Proof(proven, origin if is_downloadable else "carried", url, candidate.index), candidate_facts.facts, path
+
+
+class _NotThisError(Exception):
+    """The reason why a candidate is not the installed wheel."""
+
+
+def _from_proof(proof: _Proof, wheel_facts: Facts | None, path: Path | None) -> IdentifiedWheel:
+    is_downloadable = proof.origin != "carried"
+    hint = WheelHint(
+        sha256=proof.wheel.sha256, origin=proof.origin, urls=(proof.url,) if is_downloadable else (), index=proof.index
+    )
+    why = (
+        "" if is_downloadable else _LOCAL if proof.url.startswith("file:") else _SIGNED if downloadable(proof.url) else _LOOPBACK
+    )
+    return IdentifiedWheel(proof.wheel, hint, wheel_facts, path, why)
+
+
+def _repack(
+    dist: InstalledDistribution, layout: Layout, store: Store, why: str, tell: Tell, search: SecretSearch | None
+) -> IdentifiedWheel | None:
+    name = f"{dist.facts.name} {dist.facts.version}"
+    if not dist.facts.has_record:
+        tell.detail(f"{name} has no RECORD: its files are bundled as plain files")
+        return None
+    try:
+        repacked = repacking.repack(dist, layout, store=store, search=search)
+    except ArtifactError as error:
+        tell.detail(f"{name} cannot be repacked as a wheel ({error}): its files are bundled as plain files")
+        return None
+    if repacked.problems:
+        why += f"; its RECORD lists missing files: {shorten(repacked.problems, 1)}"
+    hint = WheelHint(sha256=repacked.wheel.sha256, origin="repacked", urls=(), index="")
+    return IdentifiedWheel(repacked.wheel, hint, repacked.facts, repacked.path, redact.line(why))
+
+
+def _summary(reasons: Sequence[str]) -> list[str]:
+    """Why no candidate is the installed wheel: their number, and the difference of the first one, which fits best."""
+    count = f"none of {len(reasons)} wheels of this version matches: " if len(reasons) > 1 else ""
+    return [count + reasons[0]] if reasons else []
+
+
+def _rank(candidates: Sequence[Candidate], dist: InstalledDistribution, direct: Candidate | None) -> list[Candidate]:
+    """The direct URL and the candidates with the tags and build in WHEEL, downloadable ones first; then a few others.
+
+    The others could run on the same interpreter: some wheels are renamed after they are built.
+    """
+    try:
+        expected_tags: frozenset[Tag] = frozenset().union(*(parse_tag(tag) for tag in dist.facts.tags))
+    except ValueError:
+        expected_tags = frozenset()
+    kinds = {_kind(tag) for tag in expected_tags}
+    exact = [direct] if direct is not None else []
+    others = []
+    for candidate in candidates:
+        tags, build = tags_of(candidate.filename)
+        if tags == expected_tags and build == dist.facts.build:
+            exact.append(candidate)
+        elif not expected_tags or kinds & {_kind(tag) for tag in tags}:
+            others.append(candidate)
+    return sorted(exact, key=lambda candidate: not candidate.downloadable)[:MAX_EXACT] + others[:MAX_OTHERS]
+
+
+def _kind(tag: Tag) -> tuple[str, str, str]:
+    """The kind of a tag: `manylinux_2_17_x86_64` and `linux_x86_64` are of one kind; `any` and other machines are of others."""
+    match = re.fullmatch(r"(?:many|musl)?linux(?:\d+|_\d+_\d+)?_(\w+)", tag.platform)
+    return tag.interpreter, tag.abi, match[1] if match else tag.platform
+
+
+def _is_wheel_url(url: str) -> bool:
+    return url.startswith(("http://", "https://", "file://")) and candidate_from_url(url, "").filename.endswith(".whl")
+
+
+def _without_user(url: str) -> str:
+    parts = urllib.parse.urlsplit(url)
+    return urllib.parse.urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))

@@ -1,0 +1,383 @@
+"""Hooks in every interpreter of a run: after imports, after forks and at exit. Standard library only, Python 3.8 and later.
+
+`sitecustomize` installs them. The other files `_repro_env_*.py` in this directory are the *parts*. Each is loaded on first use,
+so that a script that draws no random number starts quickly.
+
+- `streams`: numbers derived from the master seed; `random`, `numpy`, `torch`: the generators that are seeded with them;
+- `processes`: processes and tasks with their own streams;
+- `ids`: ids drawn from the seed (`--ids seeded`);
+- `notes`: the file of notes; `callers`: lines of the user's code, with notes on seeds; `entropy`: notes on random bytes;
+- `threads`, `determinism`: deterministic code; `settings`: the settings in effect at exit;
+- `trace`: a line for each training step;
+- `failure`: why the process failed.
+
+A part may define these functions: `forget()` is called in a forked child, `restart()` if the process becomes another worker,
+`reseed(task)` after that, `note_unseeded()` before a task and at exit, and `finish()` at exit.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from _frozen_importlib import module_from_spec
+from _frozen_importlib_external import spec_from_file_location
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:  # importing typing takes as long as the interpreter's own start
+    from collections.abc import Callable
+    from types import ModuleType
+    from typing import Any
+
+_MASTER = os.environ.get("REPRO_ENV_SEED", "")
+_NOTES = os.environ.get("REPRO_ENV_NOTES", "")
+_SAME_STREAMS = os.environ.get("REPRO_ENV_RANKS", "") == "same"
+_IDS = os.environ.get("REPRO_ENV_IDS", "")
+"""If not empty, ids are drawn from the seed (`_repro_env_ids`)."""
+_MODE = os.environ.get("REPRO_ENV_DETERMINISM", "")
+"""`off`, `warn` or `strict`. If empty, no setting is changed or noted."""
+_TRACE = os.environ.get("REPRO_ENV_TRACE", "")
+_HASH_SEED = os.environ.get("PYTHONHASHSEED", "")
+_PIDS = 1000
+"""The most PIDs of children that a process notes."""
+_RANKS = ("RANK", "SLURM_PROCID", "OMPI_COMM_WORLD_RANK", "PMIX_RANK", "PMI_RANK")
+_THREADS = "REPRO_ENV_THREADS"
+_THREADS_PUT = "REPRO_ENV_THREADS_PUT"
+"""The variables that were set only for C code. A child Python removes them from its `os.environ`."""
+_PREFIX = "_repro_env_"
+_DIRECTORY = __file__.rpartition("/")[0]
+_PACKAGE = __file__.rpartition("/guest/")[0]
+"""The directory of the repro_env package."""
+_COMMANDS = (os.path.dirname(sys.executable) or "/") + "/"
+"""The directory of installed commands such as torchrun."""
+_SELF = sys.modules[__name__]
+
+
+class _State:
+    """The identity of this process."""
+
+    worker: tuple[Any, ...] = ()
+    """Its place among the workers, for example `("process", 1)`; empty for the first process."""
+    forks = 0
+    executors = 0
+    parallel_calls = 0
+    """Calls of joblib's `Parallel`."""
+    thread = 0
+    """The thread in which a child of multiprocessing works."""
+    pid = 0
+    """The PID at the start of this interpreter; a forked child has a different one. 0 without a mode."""
+    directory = ""
+    """The working directory at the start."""
+    notes_size = 0
+    """Bytes of notes at the start."""
+
+
+_parts: dict[str, ModuleType] = {"seeds": _SELF}
+_imports: dict[str, tuple[str, int]] = {}
+"""Module -> (file, line) of the script where it was first imported."""
+
+
+def install() -> None:
+    """Install the hooks. Import only modules that the interpreter has already imported."""
+    if not _MASTER:
+        return
+    try:
+        _State.directory = os.getcwd()
+    except OSError:
+        pass  # the directory was removed
+    sys.meta_path.insert(0, _Watch())
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(before=_before_fork, after_in_child=_after_fork)
+    if _NOTES:
+        note({"pid": os.getpid()})
+    if _IDS:
+        part("ids").start()
+    for name in ("urandom", "getrandom"):
+        if hasattr(os, name):
+            setattr(os, name, _wrap_entropy(getattr(os, name), name))
+    sys.exit = _wrap_exit(sys.exit)
+    for name in list(_HOOKS):
+        if name in sys.modules:  # imported by a .pth file of the environment
+            _run_hooks(name, sys.modules[name])
+    if _MODE:
+        _start()
+    if _TRACE:
+        when_imported("torch", lambda torch: part("trace").install())  # noqa: ARG005
+    import atexit
+
+    atexit.register(at_exit)
+
+
+def _start() -> None:
+    """Read what must be known from the start, and install the settings that must precede the import of a library."""
+    _State.pid = os.getpid()
+    try:
+        _State.notes_size = os.stat(_NOTES).st_size
+    except OSError:
+        pass  # nothing was noted so far
+    if _MODE != "off" and (_THREADS_PUT in os.environ or (_THREADS in os.environ and not _same_cores())):
+        try:
+            part("threads").install()
+        except Exception as error:
+            note_problem("start of threads", error)
+    when_imported("torch", _lazy_hook("determinism", "hook"))
+    if _MODE != "off":
+        when_imported("torch._inductor.config", _lazy_hook("determinism", "hook_inductor"))
+    when_imported("torch.distributed.distributed_c10d", _lazy_hook("settings", "hook_distributed"))
+
+
+def _same_cores() -> bool:
+    """Whether this machine has as many cores as the captured one. If so, libraries choose the same number of threads."""
+    return f"LOKY_MAX_CPU_COUNT={cores()}" in os.environ[_THREADS].split()
+
+
+def cores() -> int:
+    """The number of CPUs on which this process may run."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except (AttributeError, OSError):
+        return os.cpu_count() or 0
+
+
+# --- parts
+
+
+def part(name: str) -> Any:
+    """A part, by its name. It is loaded on first use, and raises any exception of the load.
+
+    The load does not depend on `sys.path`, `sys.modules`, the finders of the import system or the working directory. It takes
+    no lock, because a fork in another thread could leave the lock held. Two threads may both load a file, which contains only
+    definitions; the first module is kept.
+    """
+    module = _parts.get(name)
+    if module is None:
+        sys.modules[_SELF.__name__] = _SELF  # a script may have removed it
+        module = _parts.setdefault(name, load(_PREFIX + name, f"{_DIRECTORY}/{_PREFIX}{name}.py"))
+        sys.modules[_PREFIX + name] = module
+    return module
+
+
+def load(name: str, path: str) -> ModuleType:
+    """Load a file as a module, without adding it to `sys.modules`. Raises any exception of the load."""
+    spec: Any = spec_from_file_location(name, path)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def _lazy_hook(name: str, function: str) -> Callable[[Any], object]:
+    """A hook that loads a part when it is called, and calls this function of the part."""
+
+    def hook(module: Any) -> None:
+        getattr(part(name), function)(module)
+
+    return hook
+
+
+def call_parts(function: str, *args: object) -> None:
+    """Call a function in all loaded parts that define it. An exception becomes a note."""
+    for name in list(_parts):
+        method = getattr(_parts[name], function, None)
+        if method is not None:
+            try:
+                method(*args)
+            except Exception as error:
+                note_problem(f"{function} of {name}", error)
+
+
+def at_exit() -> None:
+    """Write the last notes, when the process ends. Not called if it is killed or calls `os._exit` itself."""
+    _note_failure(getattr(sys, "last_value", None))
+    call_parts("note_unseeded")
+    for name in list(_HOOKS):
+        if name in sys.modules and name not in _imports:
+            _note_once({"problem": f"{name}: imported without the hooks of repro-env"})
+    call_parts("finish")
+    if _MODE and ("settings" in _parts or (os.getpid() == _State.pid and not _State.worker)):
+        try:
+            part("settings").note_effective()
+        except Exception as error:
+            note_problem("end", error)
+
+
+def note_problem(where: str, error: Exception) -> None:
+    """Note that a hook failed. The script continues."""
+    _note_once({"problem": f"{where}: {type(error).__name__}: {error}"})
+
+
+def note(facts: dict[str, Any]) -> None:
+    """Add a line to the notes."""
+    try:
+        part("notes").note(facts)
+    except Exception:
+        pass  # the files of the hooks cannot be read
+
+
+def _note_once(facts: dict[str, Any]) -> None:
+    """Add a line to the notes, unless this process has already added the same line."""
+    try:
+        part("notes").once(facts)
+    except Exception:
+        pass  # as above
+
+
+# --- hooks after an import
+
+
+def when_imported(name: str, hook: Callable[[Any], object]) -> None:
+    """Call `hook(module)` after `name` is imported, or now if it already is. Hooks of the same module run in order.
+
+    An exception of a hook becomes a note. Without a master seed, no hooks run.
+    """
+    _HOOKS[name] = (*_HOOKS.get(name, ()), hook)
+    if name in sys.modules and (name in _imports or not _is_loading(sys.modules[name])):
+        _run_hook(name, hook, sys.modules[name])
+
+
+def _is_loading(module: ModuleType) -> bool:
+    """Whether the module is being executed. Its hooks are called after that."""
+    return bool(getattr(getattr(module, "__spec__", None), "_initializing", False))
+
+
+class _Watch:
+    """A finder that runs the hooks of a module after its import. It finds parts and repro_env if no other finder does."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        if name not in _HOOKS and name != "repro_env" and not name.startswith(_PREFIX):
+            return None
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            if finder is self or find is None:
+                continue
+            spec = find(name, path, target)
+            if spec is not None:
+                try:
+                    if name in _HOOKS:
+                        _wrap_loader(name, spec.loader)
+                except Exception as error:
+                    note_problem(name, error)
+                return spec
+        return _find_own(name)
+
+
+def _find_own(name: str) -> Any:
+    """The spec of repro_env, or of a part: a process that unpickles an object of a part imports it."""
+    if name == "repro_env":
+        return spec_from_file_location(name, f"{_PACKAGE}/__init__.py", submodule_search_locations=[_PACKAGE])
+    if not name.startswith(_PREFIX):
+        return None
+    file = f"{_DIRECTORY}/{name}.py"
+    loader: Any = _Part()
+    return spec_from_file_location(name, file, loader=loader) if os.path.exists(file) else None
+
+
+class _Part:
+    """A loader that returns the loaded part."""
+
+    def create_module(self, spec: Any) -> Any:
+        return part(spec.name[len(_PREFIX) :])
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Do nothing: `part` has executed the module."""
+
+
+def _wrap_loader(name: str, loader: Any) -> None:
+    """Run the hooks after `loader` has executed the module. The loader is not replaced, because packages check its type."""
+    run = loader.exec_module
+
+    def exec_module(module: ModuleType) -> None:
+        run(module)
+        if module.__name__ == name:
+            loader.__dict__.pop("exec_module", None)
+            _run_hooks(name, module)
+
+    loader.exec_module = exec_module
+
+
+def _run_hooks(name: str, module: ModuleType) -> None:
+    for hook in _HOOKS[name]:
+        _run_hook(name, hook, module)
+
+
+def _run_hook(name: str, hook: Callable[[Any], object], module: ModuleType) -> None:
+    try:
+        if name not in _imports:
+            place = part("callers").user_line()
+            _imports[name] = place if place[1] else ("<Python startup>", 0)
+        hook(module)
+    except Exception as error:
+        note_problem(name, error)
+
+
+# --- hooks of os
+
+
+def _wrap_entropy(plain: Any, name: str) -> Any:
+    def wrapper(*args: Any, **kwargs: Any) -> Any:
+        value = plain(*args, **kwargs)
+        try:
+            return part("entropy").draw("os." + name, sys._getframe(1), value)
+        except Exception as error:
+            note_problem("os." + name, error)
+        return value
+
+    wrapper.__name__ = wrapper.__qualname__ = name
+    wrapper.__module__ = "os"
+    wrapper.__doc__ = plain.__doc__
+    return wrapper
+
+
+def _wrap_exit(plain: Any) -> Any:
+    """`sys.exit` that notes the exception that a script is handling when it exits. It is not available later."""
+
+    def wrapper(status: object = None, /) -> Any:
+        if status not in (None, 0):
+            _note_failure(sys.exc_info()[1])
+        return plain(status)
+
+    wrapper.__name__ = wrapper.__qualname__ = "exit"
+    wrapper.__module__ = "sys"
+    wrapper.__doc__ = plain.__doc__
+    return wrapper
+
+
+def _note_failure(error: BaseException | None) -> None:
+    if error is not None:
+        try:
+            part("failure").add(error)
+        except Exception as problem:
+            note_problem("failure", problem)
+
+
+def _before_fork() -> None:
+    _State.forks += 1
+    try:
+        part("processes")  # loaded here, so that each child need not load it
+    except Exception as error:
+        note_problem("fork", error)
+
+
+def _after_fork() -> None:
+    # A plain os.fork. A child of multiprocessing gets its own identity right after this.
+    call_parts("forget")
+    if _State.forks <= _PIDS:
+        note({"pid": os.getpid()})
+    try:
+        part("processes").become_worker((*_State.worker, "fork", _State.forks))
+    except Exception as error:
+        note_problem("fork", error)
+
+
+_HOOKS: dict[str, tuple[Callable[[Any], object], ...]] = {
+    "random": (_lazy_hook("random", "hook"),),
+    "numpy.random.bit_generator": (_lazy_hook("numpy", "hook_bits"),),
+    "numpy.random._bit_generator": (_lazy_hook("numpy", "hook_bits"),),  # of NumPy 1.18
+    "numpy.random.mtrand": (_lazy_hook("numpy", "hook_legacy"),),
+    "uuid": (_lazy_hook("entropy", "hook_uuid"),),
+    "torch": (_lazy_hook("torch", "hook"),),
+    "multiprocessing.process": (_lazy_hook("processes", "hook_process"),),
+    "multiprocessing.pool": (_lazy_hook("processes", "hook_pool"),),
+    "concurrent.futures.process": (_lazy_hook("processes", "hook_executor"),),
+    "joblib.externals.loky.process_executor": (_lazy_hook("processes", "hook_executor"),),
+    "loky.process_executor": (_lazy_hook("processes", "hook_executor"),),
+    "joblib.parallel": (_lazy_hook("processes", "hook_joblib"),),
+}

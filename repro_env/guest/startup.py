@@ -1,0 +1,99 @@
+"""The startup probe: report `sys.path`, flags and libraries as they are when Python has started in an environment.
+
+Run as the user runs a script: `python startup.py REPORT DONT_WRITE`, without `-I` and `-S`. `DONT_WRITE` is the value of
+`sys.flags.dont_write_bytecode` without repro-env. The facts are written to the file REPORT, a JSON object on each line. Each
+line is written before the next step, so it is complete even after a crash. The output of the startup itself is on stdout and
+stderr. The output of the imports in this module is discarded.
+"""
+
+import json
+import os
+import sys
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import IO
+
+AT_START = list(sys.path)
+EXTENSIONS = ("ssl", "ctypes", "sqlite3", "lzma", "bz2", "readline", "curses", "zlib", "hashlib", "uuid", "decimal")
+"""Extension modules that are imported first, so that a crash in a later one loses little."""
+
+
+def write(report: "IO[str]", **facts: object) -> None:
+    report.write(json.dumps(facts) + "\n")
+    report.flush()
+
+
+def path_at_start() -> "list[str]":
+    """`sys.path` without the entry that Python adds for the script."""
+    entries = [str(entry) for entry in AT_START]
+    directory = os.path.dirname(os.path.abspath(__file__))
+    if not getattr(sys.flags, "safe_path", False) and entries and os.path.abspath(entries[0]) == directory:
+        del entries[0]
+    return entries
+
+
+def user_base() -> str:
+    """The base directory of the user's packages (PEP 370); empty if Python does not use it."""
+    import site
+
+    return str(site.getuserbase()) if getattr(site, "ENABLE_USER_SITE", None) else ""
+
+
+def flags(dont_write: str) -> str:
+    """`sys.flags`, as it is without repro-env."""
+    flag = "dont_write_bytecode=%d" % sys.flags.dont_write_bytecode
+    return repr(sys.flags).replace(flag, "dont_write_bytecode=%s" % dont_write)
+
+
+def current_locale() -> str:
+    import locale
+
+    return "%s %s" % (locale.setlocale(locale.LC_CTYPE), locale.getpreferredencoding(False))
+
+
+def extensions() -> "list[str]":
+    """The names of the extension modules of the standard library, without those for tests."""
+    names = set()
+    for entry in AT_START:
+        if os.path.basename(str(entry)) == "lib-dynload" and os.path.isdir(entry):
+            for name in os.listdir(entry):
+                if name.endswith(".so"):
+                    names.add(name.split(".")[0])
+    return list(EXTENSIONS) + sorted(name for name in names if "test" not in name and not name.startswith("xx"))
+
+
+def mapped_libraries() -> "list[str]":
+    """The sorted paths of the shared libraries that are mapped into this process."""
+    paths = set()
+    with open("/proc/self/maps", "rb") as maps:
+        for line in maps:
+            path = line.rstrip(b"\n").split(None, 5)[5:]
+            if path and path[0].startswith(b"/") and b".so" in os.path.basename(path[0]) and os.path.exists(path[0]):
+                paths.add(os.fsdecode(path[0]))
+    return sorted(paths)
+
+
+def main() -> None:
+    import importlib
+    import warnings
+
+    with open(sys.argv[1], "w") as report:
+        write(report, sys_path=path_at_start(), flags=flags(sys.argv[2]), locale=current_locale(), user_base=user_base())
+        sys.stdout.flush()
+        sys.stderr.flush()
+        devnull = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(devnull, 1)
+        os.dup2(devnull, 2)
+        warnings.simplefilter("ignore")
+        write(report, mapped=mapped_libraries())
+        for name in extensions():
+            write(report, importing=name)
+            try:
+                importlib.import_module(name)
+            except BaseException:
+                continue
+        write(report, importing="", mapped=mapped_libraries())
+
+
+main()

@@ -1,0 +1,292 @@
+"""HTTP requests to package indexes, with pip's configuration.
+
+Indexes, find-links, certificates, proxies, trusted hosts, netrc, keyring, timeouts, retries and the HTTP cache are
+those of pip: pip's own parser reads its configuration files and `PIP_*` variables. Errors contain redacted URLs only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import threading
+import time
+import urllib.parse
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, Protocol, cast
+
+import msgspec
+
+from repro_env.io import pipsettings
+from repro_env.io.failures import LATER, chain, cut_error, network_error, status_error
+from repro_env.io.files import CHUNK, open_regular, read_regular
+from repro_env.io.pip import build, config_files, configured, default_index
+from repro_env.io.ranges import RangeFile
+from repro_env.io.response import Answer
+from repro_env.schema import codec, redact
+from repro_env.schema.errors import NetworkError
+from repro_env.schema.sources import NONE, Index, PackageSources
+
+ACCEPT = "application/vnd.pypi.simple.v1+json, application/vnd.pypi.simple.v1+html;q=0.1, text/html;q=0.01"
+"""Prefer JSON over HTML, as in PEP 691."""
+TRIES = 3
+"""Number of tries if a transfer is cut off, or if the server answers "too many requests"."""
+ABSENT = (403, 404, 410)
+"""Statuses with which indexes answer for a project that they do not have."""
+MAX_PAGE = 64 << 20
+"""Largest size of an index page, in bytes. Real pages have at most about 6 MB."""
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """pip's configuration. `indexes` and `find_links` may contain credentials: print and store only `shown`."""
+
+    indexes: tuple[Index, ...]
+    find_links: tuple[str, ...]
+    shown: tuple[str, ...]
+    """The redacted indexes, then the redacted find-links, in order."""
+
+
+class Page(msgspec.Struct, frozen=True):
+    """The result of `get_page`. The body is empty unless the status is 200."""
+
+    status: int
+    """200, or one of `ABSENT`."""
+    url: str
+    """The URL of the page after redirects, to which its relative links refer."""
+    content_type: str
+    """The media type without parameters, in lower case."""
+    body: bytes
+
+
+class Cache(Protocol):
+    """A cache for small values (`store.facts.FactCache`)."""
+
+    def get(self, kind: str, key: str) -> bytes | None: ...
+    def put(self, kind: str, key: str, value: bytes) -> None: ...
+
+
+def local_path(url: str) -> Path | None:
+    """Return the path of a `file:` URL on this machine; None for other URLs."""
+    parts = urllib.parse.urlsplit(url)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        return None
+    return Path(urllib.parse.unquote(parts.path))
+
+
+class Session:
+    """Makes requests as pip does. Several threads can use it: each thread has its own pip session."""
+
+    def __init__(self, *, prefix: str = "", cache: Cache | None = None, sources: PackageSources = NONE) -> None:
+        """Read pip's configuration. Raises `LockError` if pip cannot be used.
+
+        `prefix`: the environment whose `pip.conf` applies. `sources`: additional indexes and find-links. If the cache has
+        the configuration for unchanged settings, pip is not started before the first request.
+        """
+        self._prefix = prefix
+        self._cache = cache
+        self.sources = sources
+        self._local = threading.local()
+        self._sessions: list[Any] = []
+        self._lock = threading.Lock()
+        self._pip_options: tuple[Any, Any] | None = None
+        self.shown = self._read_shown()
+
+    @property
+    def configuration(self) -> Configuration:
+        """pip's configuration, together with `sources`. Raises `LockError` if pip cannot be used."""
+        options = self._pip()[1]
+        indexes = _indexes(options)
+        urls = tuple(dict.fromkeys(_as_url(index) for index in indexes))
+        stripped = {url.rstrip("/") for url in urls}
+        sources = () if options.no_index else self.sources.indexes
+        added = [
+            msgspec.structs.replace(index, url=_as_url(index.url)) for index in sources if _as_url(index.url) not in stripped
+        ]
+        return Configuration(
+            indexes=(*map(Index, urls), *added),
+            find_links=tuple(dict.fromkeys([*options.find_links, *self.sources.find_links])),
+            shown=tuple(
+                dict.fromkeys(
+                    redact.url(_as_url(location))
+                    for location in [*indexes, *options.find_links, *(index.url for index in added), *self.sources.find_links]
+                )
+            ),
+        )
+
+    def get_page(self, url: str) -> Page:
+        """Fetch a page of an index. Raises `NetworkError` unless its status is 200 or in `ABSENT`.
+
+        A page in pip's HTTP cache is used if the server answers that it has not changed.
+        """
+        path = local_path(url)
+        if path is not None:
+            return _local_page(path)
+        headers = {"Accept": ACCEPT, "Cache-Control": "max-age=0"}
+        for _ in range(TRIES):
+            with self._open(url, headers, expected=(200, *ABSENT)) as answer:
+                if answer.status != 200:
+                    return Page(answer.status, answer.url, "", b"")
+                body = answer.read(MAX_PAGE)
+                if body is not None:
+                    return Page(200, answer.url, answer.content_type, body)
+        raise cut_error(url)
+
+    def open_range(self, url: str) -> BinaryIO:
+        """Open a seekable remote file that fetches only the parts that are read. Its attribute `size` is the file's size in bytes.
+
+        Raises `RangesRefusedError` if the server does not support range requests.
+        """
+        path = local_path(url)
+        if path is not None:
+            return _local_file(path)
+        return cast("BinaryIO", RangeFile(lambda headers: self._open(url, headers, expected=(200, 206, 416), plain=True), url))
+
+    def download(self, url: str) -> Iterator[bytes]:
+        """Yield the bytes of a file. A transfer that was cut off is resumed. Only the length is checked."""
+        path = local_path(url)
+        if path is not None:
+            with _local_file(path) as file:
+                while chunk := file.read(CHUNK):
+                    yield chunk
+            return
+        done, total, tag = 0, -1, ""
+        for attempt in range(TRIES + 1):
+            headers = {"Accept-Encoding": "identity"}
+            if done:
+                headers |= {"Range": f"bytes={done}-"} | ({"If-Range": tag} if tag else {})
+            with self._open(url, headers, expected=(200, 206) if done else (200,), plain=attempt > 0) as answer:
+                skip = done if answer.status == 200 else 0
+                if answer.status == 206 and answer.range[0] != done:
+                    raise NetworkError("the server sent the wrong part of the file", where=redact.url(url), hint=LATER)
+                if not done:
+                    total, tag = answer.length, answer.strong_tag
+                for chunk in answer.chunks():
+                    part = chunk[skip:]
+                    skip = max(0, skip - len(chunk))
+                    done += len(part)
+                    if part:
+                        yield part
+            if done >= total:  # -1 if the server did not send the length
+                return
+        raise cut_error(url)
+
+    def close(self) -> None:
+        """Close the connections of all threads."""
+        for session in self._sessions:
+            session.close()
+
+    def __enter__(self) -> Session:  # noqa: PYI034 - typing.Self came with Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    @contextlib.contextmanager
+    def _open(self, url: str, headers: Mapping[str, str], *, expected: tuple[int, ...], plain: bool = False) -> Iterator[Answer]:
+        """Send a GET request, without reading the body. `plain`: bypass pip's cache, which does not support ranges."""
+        with contextlib.closing(self._send(url, headers, plain=plain)) as answer:
+            if answer.status not in expected:
+                raise status_error(answer.status, url)
+            with _translated(url):
+                yield answer
+
+    def _send(self, url: str, headers: Mapping[str, str], *, plain: bool) -> Answer:
+        session = self._session(plain=plain)
+        attempt = 0
+        while True:
+            with _translated(url):
+                response: Any = session.get(url, headers=dict(headers), stream=True)
+                if not response.url.lower().startswith(("http://", "https://")):  # pip's sessions also read files
+                    response.close()
+                    raise NetworkError("the server redirects to a local file", where=redact.url(url), hint=LATER)
+                if response.status_code != 429 or attempt == TRIES:
+                    return Answer(response)
+                response.close()
+            time.sleep(0.25 * 2**attempt)  # pip's own retries respect Retry-After
+            attempt += 1
+
+    def _pip(self) -> tuple[Any, Any]:
+        """Return pip's install command and its options."""
+        with self._lock:
+            if self._pip_options is None:
+                command, options = configured(self._prefix)
+                if self.sources.replaces_default and options.index_url == default_index():
+                    options.index_url = ""
+                self._pip_options = command, options
+            return self._pip_options
+
+    def _read_shown(self) -> tuple[str, ...]:
+        """Return `Configuration.shown`, from the cache if no setting has changed."""
+        urls = [index.url for index in self.sources.indexes]
+        key = pipsettings.key(self._prefix) + repr((urls, self.sources.find_links, self.sources.replaces_default))
+        data = self._cache.get("pip-settings", key) if self._cache is not None else None
+        with contextlib.suppress(msgspec.DecodeError):
+            if data is not None and (cached := codec.decoder(pipsettings.Settings).decode(data)).is_current:
+                return cached.shown
+        shown = self.configuration.shown
+        if self._cache is not None:
+            command, options = self._pip()
+            files = config_files(command)
+            locations = [*_indexes(options), *options.find_links, *(index.url for index in self.sources.indexes)]
+            paths = tuple((location, Path(location).exists()) for location in locations if "://" not in location)
+            current = pipsettings.Settings(files, pipsettings.digest_of_files(files), paths, shown)
+            self._cache.put("pip-settings", key, msgspec.json.encode(current))
+        return shown
+
+    def _session(self, *, plain: bool) -> Any:
+        name = "plain" if plain else "cached"
+        if not hasattr(self._local, name):
+            session = build(*self._pip(), plain=plain, indexes=[index.url for index in self.sources.indexes])
+            setattr(self._local, name, session)
+            self._sessions.append(session)
+        return getattr(self._local, name)
+
+
+def _indexes(options: Any) -> list[str]:
+    return [] if options.no_index else [url for url in (options.index_url, *options.extra_index_urls) if url]
+
+
+def _as_url(location: str) -> str:
+    """Return the location as a URL. In pip's options an index may also be a path."""
+    return Path(location).absolute().as_uri() if Path(location).exists() else location
+
+
+def _local_page(path: Path) -> Page:
+    if path.is_dir():
+        path /= "index.html"
+    try:
+        return Page(200, path.as_uri(), "text/html", read_regular(Path(os.path.realpath(path)), MAX_PAGE))
+    except (FileNotFoundError, NotADirectoryError):
+        return Page(404, path.as_uri(), "", b"")
+    except OSError as error:
+        what = f"this index page cannot be read: {error.strerror}"
+        raise NetworkError(what, where=str(path), hint="check its permissions") from None
+
+
+def _local_file(path: Path) -> BinaryIO:
+    try:
+        return cast("BinaryIO", _LocalFile(path))
+    except OSError as error:
+        what = f"this file cannot be read: {error.strerror}"
+        raise NetworkError(what, where=str(path), hint="check the path and its permissions") from None
+
+
+class _LocalFile(io.FileIO):
+    def __init__(self, path: Path) -> None:
+        super().__init__(open_regular(Path(os.path.realpath(path))))
+        self.size = os.fstat(self.fileno()).st_size
+
+
+@contextlib.contextmanager
+def _translated(url: str) -> Iterator[None]:
+    """Translate the exceptions of pip, requests and urllib3 to `NetworkError`."""
+    try:
+        yield
+    except NetworkError:
+        raise
+    except Exception as error:
+        if not any(type(cause).__module__.startswith("pip.") or isinstance(cause, OSError) for cause in chain(error)):
+            raise
+        hint = "set pip's `cert` option to the certificates of your site"
+        raise network_error(error, url, certificate_hint=hint) from None

@@ -1,0 +1,10 @@
+"""The files of repro-env itself on this machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+"""The directory of the package. Runs mount it read-only (`oci.paths.SEEDS`)."""
+GUEST = ROOT / "guest"
+"""The files that run in other interpreters."""

@@ -1,0 +1,143 @@
+"""One path of an image as data, and paths together with their content.
+
+`Members` is what a source of bytes (live files, a wheel, a blob) hands to a consumer (a hash, a directory, a tar file):
+each entry in order, with its content in chunks. No file is held in memory as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Literal, Protocol
+from urllib.parse import unquote
+
+import msgspec
+
+from repro_env.schema.errors import CaptureError
+
+CHUNK = 1 << 20
+"""Bytes per read."""
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A path in canonical form. Its owner is always 0:0, its time `tar.MTIME`, and its mode `tar.mode`."""
+
+    path: str
+    """Relative to the image's root, without a leading slash."""
+    kind: Literal["file", "dir", "link", "gone"]
+    """`link` is a symlink; `gone` removes a path of a lower layer (OCI whiteout)."""
+    executable: bool = False
+    size: int = 0
+    sha256: str = ""
+    """Hex sha256 of a file's content. Empty only for entries read from a tar, which is checked as a whole instead."""
+    target: str = ""
+    """The target of a symlink, unchanged."""
+
+    @property
+    def key(self) -> bytes:
+        """The sort key: the bytes of the path."""
+        return self.path.encode()
+
+
+Member = tuple[Entry, Iterable[bytes]]
+Members = Iterable[Member]
+
+
+class Contents(Protocol):
+    """A source of the content of files."""
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        """Yield the content of one file entry. Raises `ArtifactError` if it is not available."""
+        ...
+
+
+def sort_with_parents(entries: Iterable[Entry]) -> list[Entry]:
+    """Sort entries by the bytes of their paths and add missing parent directories. Of two entries at one path, the last wins."""
+    by_path = {entry.path: entry for entry in entries}
+    for path in list(by_path):
+        while (path := path.rpartition("/")[0]) and path not in by_path:
+            by_path[path] = Entry(path, "dir")
+    return sorted(by_path.values(), key=lambda entry: entry.key)
+
+
+def file_notes(entries: Iterable[Entry]) -> dict[str, str]:
+    """Return the files and symlinks of a tree by path, as a spec lists them (`schema.text.FileNote`).
+
+    `%` and control characters are escaped.
+    """
+    notes = {}
+    for entry in entries:
+        if entry.kind == "file":
+            notes[_escaped(entry.path)] = f"{'program' if entry.executable else 'file'} {entry.size} {entry.sha256}"
+        elif entry.kind == "link":
+            notes[_escaped(entry.path)] = f"link {_escaped(entry.target)}"
+    return notes
+
+
+def entries_from_notes(listed: Mapping[str, str]) -> dict[str, Entry]:
+    """Return the entries for what `file_notes` returned, by path."""
+    entries = {}
+    for name, note in listed.items():
+        path, (kind, _, value) = unquote(name), note.partition(" ")
+        if kind == "link":
+            entries[path] = Entry(path, "link", target=unquote(value))
+        else:
+            size, _, sha256 = value.partition(" ")
+            entries[path] = Entry(path, "file", kind == "program", int(size), sha256)
+    return entries
+
+
+def _escaped(text: str) -> str:
+    return re.sub(r"[%\x00-\x1f\x7f]", lambda match: f"%{ord(match[0]):02X}", text)
+
+
+def find_misplaced(entries: Sequence[Entry]) -> str:
+    """Return a file or symlink that is below another file or symlink, or empty if there is none."""
+    leaves = {entry.path for entry in entries if entry.kind in ("file", "link")}
+    checked: set[str] = set()
+    for path in sorted(leaves):
+        directory = path
+        while (directory := directory.rpartition("/")[0]) and directory not in checked:
+            if directory in leaves:
+                return path
+            checked.add(directory)
+    return ""
+
+
+class WalkedPath(Protocol):
+    """A path found in a directory (`io.files.Found`)."""
+
+    @property
+    def path(self) -> str: ...
+    @property
+    def kind(self) -> str: ...
+    @property
+    def executable(self) -> bool: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def target(self) -> str: ...
+
+
+def entries_of(walked: Iterable[WalkedPath], hashes: Mapping[str, str], *, below: str = "") -> list[Entry]:
+    """Return walked paths as entries below a path of the image. Raises `CaptureError` for devices, sockets and pipes."""
+    entries = []
+    for item in walked:
+        path = f"{below}/{item.path}" if below else item.path
+        if item.kind == "file":
+            entries.append(Entry(path, "file", item.executable, item.size, hashes[item.path]))
+        elif item.kind == "link":
+            entries.append(Entry(path, "link", target=item.target))
+        elif item.kind == "dir":
+            entries.append(Entry(path, "dir"))
+        else:
+            raise CaptureError(
+                "the path is not a file, directory or symlink", where=path, hint="remove it, or leave it out with --exclude"
+            )
+    return entries
+
+
+def members(entries: Iterable[Entry], contents: Contents) -> Iterator[Member]:
+    """Pair entries with their bytes, in the given order."""
+    for entry in entries:
+        yield entry, (contents.chunks(entry) if entry.kind == "file" else ())

@@ -1,0 +1,39 @@
+"""Fixed paths inside every image, and inside every run."""
+
+from __future__ import annotations
+
+from repro_env.schema.environment import Layout
+
+ENVIRONMENT = "/opt/env"
+"""The virtual environment. The same path in every image, so that the layer of torch has the same bytes for every project."""
+MARKER = "/.repro-env/image.json"
+"""A file of the last layer that holds the digest of the image's spec. A job can use it to check that it runs in the image."""
+SEEDS = "/.repro-env/seeds"
+"""Where `Launch.tools` (this package) is mounted in a run, read-only."""
+HOOKS = "guest/seeds"
+"""The directory below `SEEDS` that comes first on PYTHONPATH."""
+NOTES = "/.repro-env/notes"
+"""Where `Launch.notes` is mounted in a run, writable."""
+HOME = "/.repro-env/home"
+"""Configuration files of libraries, by their path below a home directory. A run mounts each one in its own home."""
+PYCACHE = "/run/repro-env/pycache"
+"""PYTHONPYCACHEPREFIX of every run: the bytecode of the image, read-only, so that no `__pycache__` is in the outputs."""
+COMPILED = "/.repro-env/bytecode"
+"""Where the image's interpreter writes the bytecode of its modules."""
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+CONTAINER_HOME = "/tmp"  # noqa: S108
+"""HOME in a container that repro-env did not start: every user may write there, even if the root is read-only."""
+CONTAINER_USER = "user"
+"""USER in such a container: Python's `getpass.getuser` (which torch.compile calls) fails for a UID that passwd does not list."""
+
+
+def root_of(layout: Layout) -> str:
+    """Return where the image holds the tree of a layout: at its own prefix, or at `ENVIRONMENT` if it can be moved."""
+    return (layout.real or layout.prefix) if layout.in_place else ENVIRONMENT
+
+
+def inside(absolute: str) -> str:
+    """Return an absolute path relative to the image's root, as entries have it."""
+    return absolute.lstrip("/")

@@ -1,0 +1,81 @@
+"""Start programs in an image: the user's command, or a program of repro-env with only the files that its launch mounts."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from collections.abc import Collection, Sequence
+from pathlib import Path
+
+from repro_env.io import package
+from repro_env.oci import paths
+from repro_env.runs.start.request import RunOptions
+from repro_env.sandbox import plan
+from repro_env.sandbox.runner import Image, Runner
+from repro_env.schema.environment import Variable
+from repro_env.schema.errors import StoreError
+from repro_env.schema.run import Launch, Mount, Outcome, User
+from repro_env.schema.spec import Spec
+from repro_env.store.store import Store
+
+
+def runner(
+    spec: Spec, options: RunOptions, store: Store, *, bytecode: Path | None = None, hidden: Collection[str] | None = None
+) -> Runner:
+    """Return the embedded runner, or the Docker runner if `options` name it. `hidden` is as in `Runner`."""
+    image = Image(
+        store.layers.path,
+        merged=store.root / "merged",
+        interpreter=spec.identity.interpreter.executable,
+        bytecode=bytecode,
+    )
+    if options.runner == "docker":
+        from repro_env.sandbox.docker.runner import DockerRunner
+
+        return DockerRunner(image, hidden=hidden, bound=options.keep_outside)
+    from repro_env.sandbox.embedded.runner import EmbeddedRunner
+
+    return EmbeddedRunner(image, hidden=hidden, bound=options.keep_outside)
+
+
+def launch(
+    spec: Spec, name: str, argv: Sequence[str], workspace: str, *, notes: Path, store: Store, mounts: Sequence[Mount] = ()
+) -> Launch:
+    """Plan a run of a program of repro-env, without source, network and the user's start-up code. The ID of the run starts with `name`."""
+    values = {variable.name: variable.value for variable in spec.identity.config.env if not variable.name.startswith("PYTHON")}
+    values |= {"HOME": "/home/user", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
+    return Launch(
+        run_id=f"{name}-{secrets.token_hex(8)}",
+        spec=spec.digest,
+        image=spec.expected.image_id,
+        layers=tuple(layer.diff_id for layer in spec.expected.layers),
+        prefix=spec.identity.layout.prefix,
+        trees=plan.trees(spec, workspace),
+        argv=tuple(argv),
+        env=tuple(Variable(name=name, value=values[name]) for name in sorted(values)),
+        cwd=workspace,
+        workspace=workspace,
+        snapshot=store.layers.add(()),
+        mounts=tuple(mounts),
+        tools=str(package.ROOT),
+        notes=str(notes),
+        user=User(uid=os.geteuid(), gid=os.getegid(), name=paths.CONTAINER_USER, home="/home/user"),
+        hostname=plan.HOSTNAME,
+        network=False,
+        seed=0,
+    )
+
+
+def run(launch: Launch, folder: Path, spec: Spec, options: RunOptions, store: Store) -> Outcome:
+    """Run a launch of a program of repro-env in the runner of `options`. Raises what the runner raises.
+
+    The host runner does not move the launch's files. The image's bytecode is not mounted.
+    """
+    if options.runner == "host":
+        from repro_env.sandbox.host.copyrunner import HostCopyRunner
+
+        tree = store.layers.path(launch.snapshot)
+        if tree is None:
+            raise StoreError("this layer is not in the store", where=launch.snapshot, hint="run the command again")
+        return HostCopyRunner(tree).run(launch, folder=folder)
+    return runner(spec, options, store).run(launch, folder=folder)

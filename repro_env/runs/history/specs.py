@@ -1,0 +1,149 @@
+"""Find the spec of a run: next to the runs, in a directory above the caller, in the store, or in git's history."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from repro_env.io.files import sha256_of
+from repro_env.schema import spec as model
+from repro_env.schema.errors import ReproEnvError
+from repro_env.schema.run import Start
+from repro_env.schema.spec import Spec
+from repro_env.store.specs import archive as kept
+from repro_env.store.specs.blobs import SpecBlobs
+from repro_env.store.specs.files import BLOBS
+from repro_env.store.specs.lookup import FILE, FOLDER, MAX_SIZE, locate
+from repro_env.store.store import Store
+
+_VERSIONS = 200
+"""Most commits of a spec that are read from git's history."""
+
+
+class Found(msgspec.Struct, frozen=True):
+    spec: Spec
+    folder: Path
+    """The directory with the spec's `blobs/`."""
+    commit: str = ""
+    """The commit that has the spec; empty if the spec is in the directory."""
+    file: str = ""
+    """`sha256:<hex>` of the spec's file."""
+
+    @property
+    def missing(self) -> int:
+        """Number of the spec's blobs that are not in its directory; a clone has none of them."""
+        blobs = SpecBlobs(self.folder / BLOBS)
+        return sum(blobs.path(digest) is None for digest in self.spec.carried)
+
+
+class Specs:
+    """Search for specs. Each location is read once, and only if the earlier ones do not have the spec."""
+
+    def __init__(self, runs: Path, here: Path, store: Store) -> None:
+        """`runs`: the runs directory. `here`: the working directory, absolute."""
+        self._runs = runs
+        self._here = here
+        self._store = store
+        self._by_digest: dict[str, Found] = {}
+        self._by_file: dict[str, Found] = {}
+        self._directories = self._in_directories()
+        self._commits = self._in_commits(runs.parent)
+        self.problems: list[str] = []
+        """Specs that could not be read."""
+
+    def of(self, start: Start) -> Found | None:
+        """Return the exact spec file of a run; if it is not found or not recorded, a spec with the same digest."""
+        return self.exact(start) or self.find(start.spec)
+
+    def exact(self, start: Start) -> Found | None:
+        """Return the exact spec file of a run; None if it is not found or not recorded."""
+        found = self._search(self._by_file, start.spec_file) if start.spec_file is not None else None
+        return found if found is not None and found.spec.digest == start.spec else None
+
+    def find(self, digest: str) -> Found | None:
+        """Return a spec with this digest; None if it is not found."""
+        return self._search(self._by_digest, digest)
+
+    def all(self) -> list[Found]:
+        """Return every spec in a directory, each file once."""
+        for found in self._directories:
+            self._add(found)
+        return [found for found in self._by_file.values() if not found.commit]
+
+    def _search(self, specs: dict[str, Found], digest: str) -> Found | None:
+        """Return the first spec whose directory has every blob, or else the spec with the fewest missing blobs."""
+        for source in (self._directories, self._commits):
+            while (best := specs.get(digest)) is None or (source is self._directories and best.missing):
+                found = next(source, None)
+                if found is None:
+                    break
+                self._add(found)
+        return specs.get(digest)
+
+    def _add(self, found: Found) -> None:
+        for specs, key in ((self._by_digest, found.spec.digest), (self._by_file, found.file)):
+            if key not in specs or (not found.commit and found.missing < specs[key].missing):
+                specs[key] = found
+
+    def _in_directories(self) -> Iterator[Found]:
+        project = self._runs.parent
+        nearest = next(
+            (folder / FOLDER for folder in (self._here, *self._here.parents) if (folder / FOLDER / FILE).is_file()), None
+        )
+        first = project / FOLDER / FILE
+        yield from self._read([first])
+        yield from self._kept()
+        paths = [*([nearest / FILE] if nearest else []), *sorted(project.glob(f"*/{FILE}"))]
+        paths += sorted((self._store.root / "specs").glob(f"*/{FILE}"))
+        yield from self._read(path for path in dict.fromkeys(path.absolute() for path in paths) if path != first.absolute())
+
+    def _read(self, paths: Iterable[Path]) -> Iterator[Found]:
+        for path in paths:
+            if path.is_file():
+                with self._collect_problems():
+                    spec, folder = locate(str(path.absolute()), self._here)
+                    yield Found(spec, folder, file=f"sha256:{sha256_of(folder / FILE)}")
+
+    @contextlib.contextmanager
+    def _collect_problems(self) -> Iterator[None]:
+        try:
+            yield
+        except ReproEnvError as error:
+            self.problems.append(str(error))
+        except OSError as error:  # deleted in the meantime, or not a regular file
+            self.problems.append(f"{error.filename}: {error.strerror}")
+
+    def _kept(self) -> Iterator[Found]:
+        for spec in kept.listing(self._runs):
+            with self._collect_problems():
+                data = kept.read(self._runs, spec.digest)
+                yield Found(model.read(data, where=str(spec.folder / FILE)), spec.folder.resolve(), file=spec.digest)
+
+    def _in_commits(self, root: Path) -> Iterator[Found]:
+        from repro_env.environment.git import history
+        from repro_env.environment.git.command import GitError, open_repository
+
+        path = f"{FOLDER}/{FILE}"
+        read = set()
+        try:
+            with open_repository(root) as repo:
+                commits = history.commits(repo, most=_VERSIONS, path=path)
+            for commit in commits:
+                with open_repository(root) as repo:  # closed before each yield, because the caller may stop iterating
+                    blobs = [
+                        blob for blob in history.files(repo, commit, path) if blob.name not in read and blob.size <= MAX_SIZE
+                    ]
+                    contents = history.contents(repo, [blob.name for blob in blobs])
+                for name, data in contents.items():
+                    read.add(name)
+                    try:
+                        spec = model.read(data, where=f"{path} in commit {commit[:12]}")
+                        yield Found(spec, root / FOLDER, commit, f"sha256:{hashlib.sha256(data).hexdigest()}")
+                    except ReproEnvError as error:
+                        self.problems.append(str(error))
+        except GitError:
+            return  # the repository is missing, or git cannot read it

@@ -1,0 +1,1 @@
+"""Which run made a file, from what, and what was made from it."""

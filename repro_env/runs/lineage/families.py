@@ -1,0 +1,181 @@
+"""The parents and children of runs, and the runs that use a digest. Pure functions of summaries.
+
+The record of a run names its parents. A run is also a parent if one of its outputs has the same bytes as an input of a
+later run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+import msgspec
+
+from repro_env.runs.records.index import Summary
+
+SAME_BYTES = "same bytes"
+EMPTY = f"sha256:{hashlib.sha256().hexdigest()}"
+"""The digest of an empty file, which says nothing about its origin."""
+_MAX_RELATIVES = 5_000
+"""The largest number of relatives in one direction."""
+_DIGEST_SIZE = 32
+
+
+class Edge(msgspec.Struct, frozen=True, order=True):
+    """A link from a run to a run that started from its outputs."""
+
+    parent: str
+    child: str
+    how: str
+    """`Parent.how`, or `SAME_BYTES`."""
+    record: str = ""
+    """The digest of the parent's `end.json` when the child started; empty if unknown."""
+
+
+class Relative(msgspec.Struct, frozen=True):
+    """An ancestor or descendant of a run."""
+
+    id: str
+    depth: int
+    """1 for parents and children."""
+    how: tuple[str, ...]
+    """All links to the neighbouring run, sorted."""
+    run: Summary | None
+    """None if the record was not found."""
+    changed: bool
+    """Whether a parent's record changed after its child started."""
+    again: bool
+    """Whether it is a repetition of an earlier entry. Its own relatives follow that entry only."""
+
+
+class Family(msgspec.Struct, frozen=True):
+    """The ancestors and descendants of a run, depth first."""
+
+    parents: tuple[Relative, ...]
+    children: tuple[Relative, ...]
+    truncated: bool
+    """Whether some relatives are left out because there are too many."""
+
+
+class Use(msgspec.Struct, frozen=True):
+    """A digest in the record of a run."""
+
+    run: Summary
+    role: str
+    """`output`, `data`, `recipe`, `source`, `spec`, `image` or `record`."""
+    path: str
+    digest: str
+    """Empty for an output, like `path`: only the record has them."""
+
+
+def edges(runs: Mapping[str, Summary], outputs: Mapping[str, bytes]) -> tuple[Edge, ...]:
+    """Return the links between all known runs (by id), sorted. `outputs`: see `Listing.outputs`."""
+    found = {
+        Edge(parent.id, child.id, parent.how, parent.record or "")
+        for child in runs.values()
+        for parent in child.parents
+        if parent.id and parent.id != child.id
+    }
+    recorded = {(edge.parent, edge.child) for edge in found}
+    wanted = {
+        bytes.fromhex(datum.digest[7:])
+        for run in runs.values()
+        for datum in run.data
+        if datum.role == "data" and datum.digest not in ("", EMPTY)
+    }
+    run_ids = producers(wanted, runs, outputs)
+    for child in runs.values():
+        for datum in child.data:
+            if datum.role != "data" or not datum.digest:
+                continue
+            # Ids sort by time. Of several runs with identical outputs, the first one counts. A run that had the file as its
+            # own input only copied it.
+            earlier = [
+                run_id
+                for run_id in run_ids.get(bytes.fromhex(datum.digest[7:]), ())
+                if run_id < child.id and all(own.digest != datum.digest for own in runs[run_id].data)
+            ]
+            if earlier and not any((run_id, child.id) in recorded for run_id in earlier):
+                found.add(Edge(min(earlier), child.id, SAME_BYTES))
+    return tuple(sorted(found))
+
+
+def producers(wanted: set[bytes], runs: Mapping[str, Summary], outputs: Mapping[str, bytes]) -> dict[bytes, list[str]]:
+    """Map the digest of each wanted file to the ids of the runs that have it among their outputs."""
+    found: dict[bytes, list[str]] = {}
+    if wanted:
+        for run in runs.values():
+            digests = outputs.get(run.folder, b"")
+            offsets = range(0, len(digests), _DIGEST_SIZE)
+            for digest in wanted.intersection(digests[offset : offset + _DIGEST_SIZE] for offset in offsets):
+                found.setdefault(digest, []).append(run.id)
+    return found
+
+
+def family(run_id: str, runs: Mapping[str, Summary], links: Iterable[Edge]) -> Family:
+    """Return the ancestors and descendants of a run."""
+    to_parents: dict[str, list[Edge]] = {}
+    to_children: dict[str, list[Edge]] = {}
+    for edge in links:
+        to_parents.setdefault(edge.child, []).append(edge)
+        to_children.setdefault(edge.parent, []).append(edge)
+    parents = _walk(run_id, to_parents, lambda edge: edge.parent, runs)
+    children = _walk(run_id, to_children, lambda edge: edge.child, runs)
+    return Family(parents[:_MAX_RELATIVES], children[:_MAX_RELATIVES], max(len(parents), len(children)) > _MAX_RELATIVES)
+
+
+def _walk(
+    start: str, links: Mapping[str, Sequence[Edge]], target: Callable[[Edge], str], runs: Mapping[str, Summary]
+) -> tuple[Relative, ...]:
+    relatives: list[Relative] = []
+    visited = {start}  # a damaged or forged record may make a cycle
+    todo: list[tuple[int, str, tuple[Edge, ...]]] = []
+
+    def add(node: str, depth: int) -> None:
+        by_id: dict[str, list[Edge]] = {}
+        for edge in links.get(node, ()):
+            by_id.setdefault(target(edge), []).append(edge)
+        todo.extend((depth, run_id, tuple(by_id[run_id])) for run_id in sorted(by_id, reverse=True))
+
+    add(start, 1)
+    while todo and len(relatives) <= _MAX_RELATIVES:
+        depth, run_id, edges = todo.pop()
+        again = run_id in visited
+        visited.add(run_id)
+        how = tuple(sorted({edge.how for edge in edges}))
+        relatives.append(Relative(run_id, depth, how, runs.get(run_id), _changed(edges, runs), again))
+        if not again:
+            add(run_id, depth + 1)
+    return tuple(relatives)
+
+
+def _changed(edges: Sequence[Edge], runs: Mapping[str, Summary]) -> bool:
+    return any(edge.record and edge.parent in runs and runs[edge.parent].end != edge.record for edge in edges)
+
+
+def uses(digest: str, runs: Iterable[Summary], outputs: Mapping[str, bytes]) -> tuple[Use, ...]:
+    """Return every use of a digest in the records of runs, the oldest run first.
+
+    `digest`: `sha256:` and the first or all hex digits. An output that is returned for an incomplete digest may be wrong:
+    the caller must check the record.
+    """
+    prefix = digest.removeprefix("sha256:")
+    whole_bytes = bytes.fromhex(prefix[: len(prefix) // 2 * 2])
+    found: list[Use] = []
+    for run in sorted(runs, key=lambda run: run.id):
+        inputs: tuple[tuple[str, str, str], ...] = ()
+        if digest != EMPTY:
+            if whole_bytes in outputs.get(run.folder, b""):
+                found.append(Use(run, "output", "", ""))
+            inputs = tuple((datum.role, datum.digest, datum.path) for datum in run.data)
+        candidates = (
+            *inputs,
+            ("source", run.source, run.source_path),
+            ("spec", run.spec, ""),
+            ("spec", run.spec_file, ""),
+            ("image", run.image, ""),
+            ("record", run.start, f"{run.folder}/start.json"),
+            ("record", run.end, f"{run.folder}/end.json"),
+        )
+        found += [Use(run, role, path, value) for role, value, path in candidates if value and value.startswith(prefix, 7)]
+    return tuple(found)

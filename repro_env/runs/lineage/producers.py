@@ -1,0 +1,207 @@
+"""Find the runs that wrote the bytes of a file: from records, and from the manifests of checkpoints.
+
+`runs.lineage.knownruns` has read the records of all runs before. Something that cannot be read becomes a note.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shlex
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from repro_env.runs.lineage import families
+from repro_env.runs.lineage.families import Edge, Use
+from repro_env.runs.lineage.knownruns import AllRuns
+from repro_env.runs.lineage.parents import run_containing
+from repro_env.runs.records import checkpointmanifest, index, records
+from repro_env.runs.records.checkpointstate import written_files
+from repro_env.runs.records.index import Index, Summary
+from repro_env.runs.records.records import Run
+from repro_env.sandbox import outputs
+from repro_env.schema.errors import ReproEnvError, UsageError
+from repro_env.store.store import Store
+
+_EVIDENCE = ("output", "checkpoints", "manifest")
+"""The kinds of evidence that a run wrote a file, the strongest first."""
+
+
+class Origin(msgspec.Struct, frozen=True):
+    """A run that wrote the bytes."""
+
+    run: Summary
+    how: Literal["output", "checkpoints", "manifest"]
+    """`output`: an output in the record of the run has them. `checkpoints`: they were written to a checkpoint directory of the
+    run while it ran. `manifest`: the manifest of a checkpoint names the run, and the run is known."""
+    paths: tuple[str, ...]
+    """The paths of the outputs; the paths inside the run of the checkpoints; the paths of the manifests."""
+    digest: str
+
+
+def from_records(uses: Sequence[Use], digest: str) -> Iterator[Origin]:
+    """Read the records of the runs in `uses` and yield those with an output of this digest. Unreadable records are skipped."""
+    for use in uses:
+        if use.role != "output":
+            continue
+        try:
+            run = records.read(Path(use.run.folder))
+        except ReproEnvError:
+            continue
+        written = [(output.path, output.sha256) for output in (run.end.outputs if run.end is not None else ())]
+        checkpoints = [(file.shown, file.sha256) for file in written_files(run)]
+        for match in sorted({sha256 for _, sha256 in (*written, *checkpoints) if sha256.startswith(digest)}):
+            output_paths = tuple(path for path, sha256 in written if sha256 == match)
+            checkpoint_paths = tuple(path for path, sha256 in checkpoints if sha256 == match)
+            yield Origin(use.run, "output" if output_paths else "checkpoints", output_paths or checkpoint_paths, match)
+
+
+def from_manifests(
+    files: Iterable[checkpointmanifest.File], digest: str, runs: Mapping[str, Summary], exclude: Sequence[Origin]
+) -> list[Origin]:
+    """Return the known runs (`runs`, by id) that manifests name for a digest, without those in `exclude`."""
+    excluded = {origin.run.id for origin in exclude}
+    found: dict[str, Origin] = {}
+    for file in files:
+        run = runs.get(file.manifest.run)
+        sha256 = find_digest(file, digest)
+        if run is not None and run.id not in excluded and sha256:
+            paths = (*(found[run.id].paths if run.id in found else ()), str(file.path))
+            found[run.id] = Origin(run, "manifest", paths, f"sha256:{sha256}")
+    return list(found.values())
+
+
+def find_digest(file: checkpointmanifest.File, digest: str) -> str:
+    """Return the hex digest of the first file in a manifest whose digest starts with `digest`; empty if there is none."""
+    prefix = digest.removeprefix("sha256:")
+    if f"sha256:{prefix}" == families.EMPTY:
+        return ""
+    return next((entry.sha256 for entry in file.manifest.files.values() if entry.sha256.startswith(prefix)), "")
+
+
+def check_unambiguous(word: str, origins: Sequence[Origin], uses: Sequence[Use]) -> None:
+    """Raise `UsageError` if several digests match `word`."""
+    matches = {origin.digest for origin in origins} | {use.digest for use in uses}
+    if len(matches) > 1:
+        raise UsageError(f"{len(matches)} digests in the records start with {word}", hint="enter more of the digest")
+
+
+def sort(origins: Iterable[Origin]) -> list[Origin]:
+    """Sort origins by the strength of the evidence, then by the age of the run, the oldest first."""
+    return sorted(origins, key=lambda origin: (_EVIDENCE.index(origin.how), origin.run.id))
+
+
+def choose(origins: Sequence[Origin], container: Origin | None, claim: checkpointmanifest.File | None) -> Origin | None:
+    """Choose the run to describe: the run that contains the file, else the run in its manifest, else the first origin."""
+    if container is not None:
+        return container
+    claimed = next((origin for origin in origins if claim is not None and origin.run.id == claim.manifest.run), None)
+    return claimed or (origins[0] if origins else None)
+
+
+class Producers:
+    """The searches for one answer. Each directory is searched once."""
+
+    def __init__(self, runs: AllRuns, notes: list[str]) -> None:
+        """Look up runs in `runs`, and add notes for the user to `notes`."""
+        self._runs = runs
+        self._notes = notes
+        self._searched: dict[Path, list[checkpointmanifest.File]] = {}
+
+    def recorded(self, path: Path, digest: str) -> Origin | None:
+        """Return the run whose directory holds a file, if the run's record has the file's path and digest.
+
+        Otherwise, a note says what the record has instead.
+        """
+        folder = run_containing(path)
+        if folder is None:
+            return None
+        try:
+            run = records.read(folder)
+        except ReproEnvError as error:
+            self._notes.append(f"the file is in the directory of a run, but the run's record cannot be read: {error}")
+            return None
+        where = f"the file is in the directory of run {run.short}"
+        if run.end is None:
+            self._notes.append(f"{where}, but that run is {run.state} and has recorded no outputs")
+            return None
+        name = outputs.name_of(run.folder, path)
+        recorded = next((output.sha256 for output in run.end.outputs if output.path == name), None)
+        if recorded == digest:
+            return Origin(self.summary(run), "output", (name,), digest)
+        if recorded is None:
+            self._notes.append(f"{where}, but the record does not have it: it was added after the run")
+        else:
+            self._notes.append(f"{where}, but the record has the digest {recorded}: the file changed after the run")
+        return None
+
+    def summary(self, run: Run) -> Summary:
+        """Return the summary of a run, from memory if it was read from the same directory."""
+        summary = self._runs.runs.get(run.start.id)
+        return summary if summary is not None and summary.folder == str(run.folder) else index.summarize(run)
+
+    def claim(self, path: Path, digest: str) -> checkpointmanifest.File | None:
+        """Return the manifest next to a file, if the manifest has the file's digest."""
+        try:
+            found = checkpointmanifest.find_for(path)
+        except ReproEnvError as error:
+            self._notes.append(f"the manifest next to it was not used: {error}")
+            return None
+        if found is None:
+            return None
+        if f"sha256:{found.manifest.files[path.name].sha256}" != digest:
+            self._notes.append(f"{found.path} has another digest for it: the file changed later")
+            return None
+        if found.manifest.run and found.manifest.run not in self._runs.runs:
+            self._notes.append(f"{found.path} names run {found.manifest.run}, but that run's record is not on this machine")
+        return found
+
+    def manifests(self) -> list[checkpointmanifest.File]:
+        """Return the manifests in checkpoint directories and in unfinished runs, whose files no record lists."""
+        return self._manifests([*sorted(_checkpoint_directories(self._runs.runs.values())), *self._unfinished_files()])
+
+    def _manifests(self, folders: Iterable[Path]) -> list[checkpointmanifest.File]:
+        return [found for folder in dict.fromkeys(folders) for found in self._below(folder)]
+
+    def _unfinished_files(self) -> list[Path]:
+        return [run.files for run in self._runs.unfinished]
+
+    def _below(self, folder: Path) -> list[checkpointmanifest.File]:
+        if folder not in self._searched:
+            manifests = self._searched[folder] = []
+            paths, is_complete = checkpointmanifest.search(folder)
+            if not is_complete:
+                self._notes.append(f"{folder} has too many files: only some of them were searched for checkpoints")
+            for path in paths:
+                with contextlib.suppress(ReproEnvError):  # not a manifest, or one that is being written
+                    found = checkpointmanifest.read(path)
+                    if found is not None:
+                        manifests.append(found)
+        return self._searched[folder]
+
+    def resume_edges(self) -> Iterator[Edge]:
+        """Yield the runs that unfinished runs resumed from, which only their checkpoints name."""
+        unfinished = self._runs.unfinished
+        ids = {run.id for run in unfinished}
+        for found in self._manifests([*self._unfinished_files(), *_checkpoint_directories(unfinished)]):
+            run, parent = found.manifest.run, found.manifest.parent
+            if run in ids and parent is not None and parent.run and parent.run != run:
+                yield Edge(parent.run, run, "resumed")
+
+
+def _checkpoint_directories(runs: Iterable[Summary]) -> set[Path]:
+    return {Path(fact.path) for run in runs for fact in run.data if fact.role == "checkpoints"}
+
+
+def missing_runs(digest: str, runs: AllRuns, store: Store) -> Iterator[str]:
+    """Yield a note for each deleted run that wrote the digest according to the index. Its record is gone, so it is not an answer."""
+    for folder in runs.missing:
+        listing = Index(store.runs).last_listing(folder)
+        writers = [use.run for use in families.uses(digest, listing.runs, listing.outputs) if use.role == "output"]
+        for run in writers[:3]:
+            yield (
+                f"{folder} was removed; according to the index, run {run.short} wrote it there on {run.started}:"
+                f" {shlex.join(run.command)}; image {run.image}, spec {run.spec}, source {run.source}, seed {run.seed}"
+            )

@@ -1,0 +1,134 @@
+"""The notes, decisions and tags that people add to a run after it ended. Each is a separate file, written once and never changed.
+
+    runs/20260701T101530Z-train-1f2e3d4c/annotations/<UUIDv7>.json
+
+The record of the run does not change. Another annotation (`untag`) removes a tag.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+import secrets
+import time
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from repro_env.io.files import read_regular
+from repro_env.runs.records import ids
+from repro_env.runs.records.records import write_once
+from repro_env.schema import codec, redact
+from repro_env.schema.codec import Frozen
+from repro_env.schema.errors import RecordError, UsageError
+from repro_env.schema.text import Line
+
+SUBDIRECTORY = "annotations"
+Kind = Literal["note", "decision", "tag", "untag"]
+_FAMILY = "repro-env/annotation"
+_LARGEST = 16 << 20
+"""The largest annotation file that is read, in bytes."""
+_TAG = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._/+-]{0,62}[A-Za-z0-9])?")
+
+
+class Annotation(Frozen, frozen=True, kw_only=True):
+    schema: Literal["repro-env/annotation/1"]
+    id: Line
+    """A UUIDv7, so annotations sort by time."""
+    written: Line
+    """UTC, ISO 8601 with milliseconds."""
+    kind: Kind
+    text: Annotated[tuple[Line, ...], Meta(min_length=1)]
+    """The lines of the note or decision, or the tag."""
+    by: Line = ""
+    """The author's name, as the author gave it."""
+
+
+def add(directory: Path, *, kind: Kind, text: str, by: str = "") -> Annotation:
+    """Write an annotation to the directory of a run, without secrets.
+
+    Raises `UsageError` if the text is empty or the tag is invalid, `RecordError` if it cannot be written, and `DiskError`.
+    """
+    if kind in ("tag", "untag"):
+        check_tag(text)
+    lines = tuple(redact.line(line.rstrip()) for line in redact.secretless(text).strip().splitlines())
+    if not lines:
+        raise UsageError(f"the text of the {kind} is empty", hint=f"enter a text, or leave the {kind} out")
+    now = time.time_ns() // 1_000_000
+    # The id sorts after all existing ones even if the clock was set back, because the newest annotation of a tag counts.
+    newest = max((int(path.stem.replace("-", "")[:12], 16) for path in _paths(directory)), default=0)
+    annotation = Annotation(
+        schema="repro-env/annotation/1",
+        id=ids.uuid7(max(now, newest + 1), secrets.token_bytes(10)),
+        written=datetime.fromtimestamp(now / 1000, timezone.utc).strftime("%Y-%m-%dT%H:%M:%S.") + f"{now % 1000:03d}Z",
+        kind=kind,
+        text=lines,
+        by=redact.line(by.strip()),
+    )
+    write_once(directory / SUBDIRECTORY / f"{annotation.id}.json", codec.pretty(annotation), f"the {kind}")
+    return annotation
+
+
+def of(directory: Path) -> tuple[Annotation, ...]:
+    """Return the annotations of a run, oldest first.
+
+    Raises `SpecError` if one is damaged, `SpecVersionError` if a newer version wrote it, and `RecordError` if a file or the
+    directory cannot be read: a tag that cannot be read must not look like a missing tag.
+    """
+    paths = _paths(directory)
+    try:
+        return tuple(_read(path) for path in paths)
+    except OSError as error:
+        raise _unreadable(error, directory) from None
+
+
+def tags(annotations: Iterable[Annotation]) -> tuple[str, ...]:
+    """Return the current tags of a run, sorted. `annotations`: oldest first."""
+    current = set()
+    for annotation in annotations:
+        if annotation.kind == "tag":
+            current.add(annotation.text[0])
+        elif annotation.kind == "untag":
+            current.discard(annotation.text[0])
+    return tuple(sorted(current))
+
+
+def check_tag(tag: str) -> None:
+    """Raise `UsageError` if the tag is invalid."""
+    if not _TAG.fullmatch(tag):
+        raise UsageError(
+            f"invalid tag: {tag!r}",
+            hint="a tag has up to 64 letters, digits and . _ / + -, and starts and ends with a letter or digit",
+        )
+
+
+def _paths(directory: Path) -> list[Path]:
+    try:
+        if (directory / SUBDIRECTORY).is_symlink():
+            raise OSError(errno.ELOOP, "it is a symbolic link and must be a directory")
+        return sorted(
+            path
+            for path in (directory / SUBDIRECTORY).iterdir()
+            if re.fullmatch(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}\.json", path.name)
+        )
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise _unreadable(error, directory) from None
+
+
+def _unreadable(error: OSError, directory: Path) -> RecordError:
+    return RecordError(
+        f"the notes and tags of the run cannot be read: {error.strerror}",
+        where=str(error.filename or directory / SUBDIRECTORY),
+        hint="give yourself permission to read it, or remove it; `runs list` and `runs show` work without notes and tags",
+    )
+
+
+def _read(path: Path) -> Annotation:
+    data = read_regular(path, _LARGEST, below=path.parent.parent)
+    codec.schema_of(data, family=_FAMILY, newest=1, where=str(path))
+    return codec.decode(data, Annotation, where=str(path))

@@ -1,0 +1,116 @@
+"""The end of a run's record: everything that the command wrote, printed and reported, as one `End`."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from repro_env.io.files import remove_tree, sha256_of
+from repro_env.runs.lineage import parents
+from repro_env.runs.records import checkpointstate, metrics, recipe, records
+from repro_env.runs.records import notes as noted
+from repro_env.sandbox import console, outputs, plan
+from repro_env.schema import fingerprints, redact
+from repro_env.schema.run import End, Launch, LocalFacts, Lost, Outcome, Output, Start
+from repro_env.store.store import Store
+
+
+def read_end(
+    launch: Launch,
+    start: Start,
+    outcome: Outcome,
+    *,
+    run_directory: Path,
+    seconds: float,
+    started: str,
+    removed: Sequence[str],
+    problems: Sequence[str],
+    after: checkpointstate.Listing | None,
+    lost: Lost | None = None,
+    store: Store,
+) -> End:
+    """Read everything in the run directory. `started`: digest of `start.json`. `problems`: lines to add to `others`."""
+    files = run_directory / "files"
+    files_found = outputs.of_run(run_directory)
+    notes = noted.read(Path(launch.notes) / plan.NOTES)
+    metrics_found, parameters_found = metrics.collect(files, files_found.outputs), recipe.parameters(files, files_found.outputs)
+    return End(
+        schema="repro-env/run-end/1",
+        id=start.id,
+        ended=timestamp(datetime.now(timezone.utc)),
+        seconds=round(seconds, 3),
+        outcome=outcome,
+        outputs=files_found.outputs,
+        others=(*files_found.others, *problems),
+        removed=tuple(redact.line(path) for path in removed),
+        holes=notes.unseeded,
+        start=started,
+        seeded=notes.seeded,
+        entropy=notes.entropy,
+        drawn=notes.drawn,
+        drawn_more=notes.drawn_more,
+        own=_collect_process_facts(launch, outcome, notes.pids),
+        operations=notes.operations,
+        effective=notes.effective,
+        world=notes.world,
+        metrics=metrics_found.metrics,
+        parameters=parameters_found.parameters,
+        unread=tuple(sorted((*metrics_found.unread, *parameters_found.unread))),
+        trace=keep_trace(launch, run_directory),
+        after=checkpointstate.digest(after),
+        console=hash_console(run_directory),
+        lost=lost,
+        resumed=parents.from_checkpoints(notes.resumed, [run_directory.parent, *store.run_directories.paths()], start.id),
+    )
+
+
+def _collect_process_facts(launch: Launch, outcome: Outcome, pids: Sequence[int]) -> LocalFacts:
+    """Return the PIDs of the command, and what it saw of its machine and user."""
+    values = {variable.name: variable.value for variable in launch.env}
+    host, user = launch.hostname, launch.user.name
+    if outcome.isolation == "none":
+        host, user = os.uname().nodename, _login_name()
+    return LocalFacts(
+        host=fingerprints.digest_of_name(host),
+        user=fingerprints.digest_of_name(next((values[name] for name in ("LOGNAME", "USER") if values.get(name)), user)),
+        temporary=redact.line(next((values[name] for name in ("TMPDIR", "TEMP", "TMP") if values.get(name)), "/tmp")),  # noqa: S108
+        home=redact.line(values.get("HOME", "")),
+        pids=tuple(pids),
+    )
+
+
+def _login_name() -> str:
+    try:
+        return pwd.getpwuid(os.geteuid()).pw_name
+    except KeyError:
+        return ""
+
+
+def hash_console(run_directory: Path) -> tuple[Output, ...]:
+    """Return the digests of the files in the run directory that contain what the command printed."""
+    files = []
+    for name in console.NAMES:
+        with contextlib.suppress(OSError):
+            path = run_directory / name
+            files.append(Output(path=name, sha256=f"sha256:{sha256_of(path)}", size=path.lstat().st_size))
+    return tuple(files)
+
+
+def keep_trace(launch: Launch, run_directory: Path) -> tuple[Output, ...]:
+    """Move the trace from the notes to the run directory and return the digests of its files."""
+    source, target = Path(launch.notes) / plan.TRACE, run_directory / records.TRACE
+    if not source.is_dir() or source.is_symlink():
+        return ()
+    with contextlib.suppress(OSError):
+        remove_tree(target)
+        source.rename(target)
+    return outputs.collect(target).outputs
+
+
+def timestamp(time: datetime) -> str:
+    """Format a UTC time as ISO 8601 with milliseconds."""
+    return time.isoformat(timespec="milliseconds").replace("+00:00", "Z")

@@ -1,0 +1,395 @@
+"""Read and write the records of runs. Each run has a directory; `start.json` and `end.json` are written once and never changed.
+
+    runs/20260701T101530Z-train-1f2e3d4c/
+        start.json   written before the command starts
+        end.json     written after the command ended; missing if the run is running or was interrupted
+        lock         locked while the run is running
+        files/       the files that the run wrote in its project
+        outside/     the files that it wrote outside its project, by absolute path
+        stdout.log   the output of the command (`sandbox.console`)
+        trace/       the steps of the training (`exec --trace`)
+        verified/    the verdicts of `verify` (`runs.records.verdicts`)
+    runs/latest -> the directory of the newest run
+
+A run is running while a process holds its lock. The kernel releases the lock when the last process of the run exits.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import secrets
+import stat
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import msgspec
+
+from repro_env.io.files import atomic_write, expect, open_regular, read_regular, remove_tree, room
+from repro_env.runs.records import ids
+from repro_env.schema import codec
+from repro_env.schema.errors import DiskError, RecordError, ReproEnvError, SpecError, SpecVersionError
+from repro_env.schema.run import End, Start
+from repro_env.store.specs.archive import SUBDIRECTORY as SPECS
+
+_Half = TypeVar("_Half", Start, End)
+State = Literal["done", "running", "interrupted"]
+LATEST = "latest"
+TRACE = "trace"
+"""The name of the directory, in the directory of a run, for the steps of the training: one file per process."""
+LARGEST = 256 << 20
+"""The largest record file that is read, in bytes. A record of a million outputs has about 150 MB."""
+_DIRECTORIES = ("files", "outside", TRACE, "annotations", "verified")
+_REMOVED = ".gone-"
+_RESTORE = "restore the record from a copy, or remove the run with `repro-env runs rm`"
+_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NAME = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A recorded run."""
+
+    folder: Path
+    start: Start
+    end: End | None
+    state: State
+
+    @property
+    def short(self) -> str:
+        return ids.short(self.start.id)
+
+    @property
+    def files(self) -> Path:
+        return self.folder / "files"
+
+    @property
+    def intact(self) -> bool | None:
+        """Whether `start.json` still has the sha256 in `end.json`; None if `end.json` does not have it."""
+        if self.end is None or self.end.start is None:
+            return None
+        return self.end.start == digest(self.folder / "start.json")
+
+
+class Unreadable(msgspec.Struct, frozen=True):
+    """The directory of a run with an unreadable record, and the reason."""
+
+    folder: Path
+    why: ReproEnvError
+
+
+class Recording:
+    """The record of a run that is running. Holds the lock of its directory."""
+
+    def __init__(self, directory: Path, lock: int) -> None:
+        self.folder = directory
+        self.start_digest = ""
+        """The digest of `start.json`; empty until it is written."""
+        self._lock = lock
+
+    def start(self, start: Start) -> None:
+        """Write `start.json` and point `latest` to this run."""
+        data = codec.pretty(start)
+        write_once(self.folder / "start.json", data)
+        self.start_digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+        point_latest(self.folder)
+
+    def finish(self, end: End) -> None:
+        """Write `end.json` and release the lock."""
+        write_once(self.folder / "end.json", codec.pretty(end))
+        self.close()
+
+    def close(self) -> None:
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
+
+    def discard(self) -> None:
+        """Remove the directory of a run whose command did not start."""
+        runs = self.folder.parent
+        remove_tree(self.folder)
+        self.close()
+        _repoint(runs)
+
+
+def name_of(started: datetime, command: Sequence[str], run_id: str) -> str:
+    """Return the name of a run's directory: `<UTC>-<script>-<short id>`."""
+    return f"{started.astimezone(timezone.utc):%Y%m%dT%H%M%SZ}-{script_of(command)}-{ids.short(run_id)}"
+
+
+def is_ours(name: str) -> bool:
+    """Whether this package writes a file or directory of this name into a directory of runs."""
+    return _NAME.fullmatch(name) is not None or name in (LATEST, SPECS) or name.startswith(".")
+
+
+def script_of(command: Sequence[str]) -> str:
+    """Return the name of the script, module or program in a command, in a form that is safe in a file name."""
+    words = list(command)
+    if words[:1] == ["-m"] and len(words) > 1:
+        word = words[1]
+    elif words[:1] == ["-c"]:
+        word = "python-c"
+    else:
+        word = Path(words[0]).name if words else ""
+        word = word.removesuffix(".py")
+    return re.sub(r"[^A-Za-z0-9._]+", "-", word).strip("-.")[:40].rstrip("-.") or "run"
+
+
+def begin(runs: Path, name: str, *, more: Sequence[str] = ()) -> Recording:
+    """Create and lock the directory of a run, with the directory `files` and those in `more`.
+
+    Raises `RecordError` if it cannot be created, and `DiskError` if the disk is full. Nothing is left behind in either case.
+    """
+    directory = runs / name
+    created = False
+    try:
+        with room(runs):
+            runs.mkdir(parents=True, exist_ok=True)
+            directory.mkdir()
+            created = True
+            for subdirectory in ("files", *more):
+                (directory / subdirectory).mkdir()
+            lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (OSError, DiskError) as error:
+        if created:
+            remove_tree(directory)
+        if isinstance(error, DiskError):
+            raise
+        raise RecordError(
+            f"the directory of the run cannot be created: {error.strerror}",
+            where=str(directory),
+            hint="name another directory with --runs DIR",
+        ) from None
+    return Recording(directory, lock)
+
+
+def write_once(path: Path, data: bytes, what: str = "the record of the run") -> None:
+    """Write a read-only file to the directory of a run, or to a directory in it, which is created if missing.
+
+    Raises `RecordError` if it cannot be written, and `DiskError`.
+    """
+    try:
+        with room(path.parent.parent):
+            path.parent.mkdir(exist_ok=True)
+        expect(path.parent.lstat().st_mode, stat.S_IFDIR, str(path.parent))
+        atomic_write(path, data)
+        path.chmod(0o444)
+    except OSError as error:
+        raise RecordError(
+            f"{what} cannot be written: {error.strerror}",
+            where=str(error.filename or path),
+            hint="give yourself permission to write to the directory, and check the disk",
+        ) from None
+
+
+def point_latest(directory: Path) -> None:
+    """Point `latest` to this run. A file or directory with this name is not replaced."""
+    link = directory.parent / LATEST
+    if link.exists() and not link.is_symlink():
+        return
+    temporary = directory.parent / f".latest.{secrets.token_hex(6)}"
+    with contextlib.suppress(OSError):  # some file systems have no symlinks; `find` then uses the newest name
+        temporary.symlink_to(directory.name)
+        temporary.replace(link)
+
+
+def _repoint(runs: Path) -> None:
+    """Point `latest` to the newest run if its target was removed."""
+    link = runs / LATEST
+    if not link.is_symlink() or link.exists():
+        return
+    remaining = directories(runs)
+    if remaining:
+        point_latest(remaining[0])
+    else:
+        link.unlink(missing_ok=True)
+
+
+def directories(runs: Path) -> list[Path]:
+    """Return the directories of runs, newest first."""
+    return [path for path in _named_as_runs(runs) if path.is_dir() and not path.is_symlink()]
+
+
+def non_directories(runs: Path) -> list[Unreadable]:
+    """Return the entries that are named like a run but are not directories. `runs list` shows them."""
+    why = "is not a directory, or is a symbolic link; a run must be a directory"
+    hint = "remove it, or copy the run here with all its files"
+    return [
+        Unreadable(path, RecordError(why, where=str(path), hint=hint))
+        for path in _named_as_runs(runs)
+        if path.is_symlink() or not path.is_dir()
+    ]
+
+
+def _named_as_runs(runs: Path) -> list[Path]:
+    """Return the entries that are named like a run, newest first."""
+    try:
+        names = [name for name in os.listdir(runs) if _NAME.fullmatch(name)]  # noqa: PTH208
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise RecordError(
+            f"cannot be read as a directory: {error.strerror}",
+            where=str(runs),
+            hint="name the directory of the runs with --runs DIR",
+        ) from None
+    return [runs / name for name in sorted(names, reverse=True)]
+
+
+def read(directory: Path) -> Run:
+    """Read the record of a run.
+
+    Raises `SpecError` if it is damaged, `SpecVersionError` if a newer version wrote it, and `RecordError` if a file is
+    missing or cannot be read.
+    """
+    start_path = directory / "start.json"
+    try:
+        _check_directories(directory)
+        data = read_regular(start_path, LARGEST)
+    except FileNotFoundError as error:
+        raise RecordError(
+            f"the run has no start.json: {error.strerror}",
+            where=str(directory),
+            hint="restore the file from a copy, or remove the directory if its run never started",
+        ) from None
+    except OSError as error:
+        raise _unreadable(error, start_path) from None
+    start = _decode(data, Start, "repro-env/run-start", start_path)
+    if not _ID.fullmatch(start.id):
+        raise SpecError("the id of the run is not a UUID", where=str(start_path), hint=_RESTORE)
+    end_path = directory / "end.json"
+    try:
+        data = read_regular(end_path, LARGEST)
+    except FileNotFoundError:
+        return Run(directory, start, None, "running" if is_running(directory) else "interrupted")
+    except OSError as error:
+        raise _unreadable(error, end_path) from None
+    return Run(directory, start, _decode(data, End, "repro-env/run-end", end_path), "done")
+
+
+def digest(path: Path) -> str:
+    """Return the `sha256:<hex>` of a record file; empty if it cannot be read."""
+    try:
+        return f"sha256:{hashlib.sha256(read_regular(path, LARGEST)).hexdigest()}"
+    except OSError:
+        return ""
+
+
+def _check_directories(directory: Path) -> None:
+    """Raise `OSError` if the directory of the run, or a directory in it, is a symlink or a file."""
+    for path in (directory, *(directory / name for name in _DIRECTORIES)):
+        if os.path.lexists(path):
+            expect(path.lstat().st_mode, stat.S_IFDIR, str(path))
+
+
+def _unreadable(error: OSError, path: Path) -> RecordError:
+    hint = "give yourself permission to read it, restore it from a copy, or remove the run with `repro-env runs rm`"
+    return RecordError(f"the record cannot be read: {error.strerror}", where=str(error.filename or path), hint=hint)
+
+
+def _decode(data: bytes, kind: type[_Half], family: str, path: Path) -> _Half:
+    try:
+        codec.schema_of(data, family=family, newest=1, where=str(path))
+        return codec.decode(data, kind, where=str(path))
+    except SpecVersionError:
+        raise
+    except SpecError as error:
+        raise SpecError(error.what, where=error.where, hint=_RESTORE) from None
+
+
+def is_running(directory: Path) -> bool:
+    """Whether a process holds the lock of the run."""
+    try:
+        fd = open_regular(directory / "lock")
+    except OSError:
+        return False
+    try:
+        fcntl.flock(fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(fd)
+    return False
+
+
+def listing(runs: Path) -> tuple[list[Run], list[Unreadable]]:
+    """Return the runs, newest first, and the unreadable ones with their reasons."""
+    results = [_try_read(directory) for directory in directories(runs)]
+    readable = [result for result in results if isinstance(result, Run)]
+    unreadable = [result for result in results if isinstance(result, Unreadable)]
+    # Ids sort by the millisecond, names only by the second.
+    return sorted(readable, key=lambda run: run.start.id, reverse=True), [*unreadable, *non_directories(runs)]
+
+
+def _try_read(directory: Path) -> Run | Unreadable:
+    try:
+        return read(directory)
+    except ReproEnvError as error:
+        return Unreadable(directory, error)
+
+
+def find(runs: Path, word: str) -> Path:
+    """Return the directory of a run. `word`: `latest`, an id, a short id, the directory's name, or the start of one of these.
+
+    Raises `RecordError` if no run matches, or more than one.
+    """
+    all_runs = directories(runs)
+    if word == LATEST:
+        if not all_runs:
+            raise RecordError("this directory does not contain a run", where=str(runs), hint="start a run with `repro-env exec`")
+        link = runs / LATEST
+        target = runs / link.readlink() if link.is_symlink() else all_runs[0]
+        return target if target in all_runs else all_runs[0]
+    matches = [directory for directory in all_runs if word in (directory.name, directory.name[-ids.SHORT :])]
+    if not matches and word:
+        matches = [
+            directory
+            for directory in all_runs
+            if directory.name.startswith(word) or directory.name[-ids.SHORT :].startswith(word)
+        ]
+        matches = matches or [directory for directory in all_runs if _id_of(directory).startswith(word)]
+    if not matches:
+        hint = "list the runs with `repro-env runs list`" if all_runs else "name the directory of the runs with --runs DIR"
+        raise RecordError(f"the run {word!r} does not exist", where=str(runs), hint=hint)
+    if len(matches) > 1:
+        names = ", ".join(directory.name[-ids.SHORT :] for directory in matches[:5])
+        raise RecordError(f"{word!r} matches {len(matches)} runs: {names}", where=str(runs), hint="enter more of the id")
+    return matches[0]
+
+
+def _id_of(directory: Path) -> str:
+    try:
+        return read(directory).start.id
+    except ReproEnvError:
+        return ""
+
+
+def remove(directory: Path, *, force: bool = False) -> None:
+    """Remove a run and its outputs. Raises `RecordError` if it is running, unless `force`."""
+    if not force and is_running(directory):
+        raise RecordError("the run is still running", where=directory.name, hint="wait until it ends, or stop it first")
+    # The directory is renamed first, so that a partly removed run does not look like a run. `tidy` finishes killed removals.
+    hidden = directory.with_name(f"{_REMOVED}{directory.name}")
+    try:
+        if directory.exists():
+            directory.rename(hidden)
+        remove_tree(hidden)
+    except OSError as error:
+        where = hidden if hidden.is_dir() else directory
+        raise RecordError(
+            f"the run cannot be removed: {error.strerror}", where=str(where), hint="remove it as its owner"
+        ) from None
+    _repoint(directory.parent)
+
+
+def tidy(runs: Path) -> None:
+    """Finish removals of runs that were killed. Directories that cannot be removed stay."""
+    for path in runs.glob(f"{_REMOVED}*"):
+        if path.is_dir() and not path.is_symlink():
+            with contextlib.suppress(OSError):
+                remove_tree(path)

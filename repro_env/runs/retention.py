@@ -1,0 +1,262 @@
+"""Decide which runs `runs gc` removes. Pure.
+
+A run is kept if a rule keeps it, if it has a tag, if another run started from it, if it is running, or if its start time
+is unknown. All other runs are removed.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import datetime
+from typing import Literal
+
+import msgspec
+
+from repro_env.runs.records.records import Run
+from repro_env.schema.errors import RecordError, UsageError
+from repro_env.schema.run import Parent
+
+Side = Literal["min", "max"]
+_UNITS = {"m": 60, "h": 3600, "d": 86400, "w": 7 * 86400}
+_WEEK = _UNITS["w"]
+_MONDAY = 4 * 86400
+"""The first Monday of 1970, in seconds."""
+_DURATION = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
+_RUN_NAME = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
+_COUNT = re.compile(r"[1-9][0-9]{0,8}")
+_LESS = frozenset(
+    ["loss", "nll", "bce", "kl", "err", "error", "errors", "mse", "rmse", "mae", "mape", "perplexity", "ppl", "wer", "cer", "fid"]
+)
+_MORE = frozenset(
+    [
+        "acc",
+        "accuracy",
+        "precision",
+        "recall",
+        "f1",
+        "auc",
+        "auroc",
+        "auprc",
+        "ap",
+        "map",
+        "bleu",
+        "rouge",
+        "iou",
+        "miou",
+        "dice",
+        "psnr",
+        "ssim",
+        "reward",
+        "score",
+        "r2",
+    ]
+)
+_HINT = "use last=N, every=DURATION (30m, 12h, 1d, 2w), best=METRIC[:min|max][:N] or tagged"
+
+
+class Last(msgspec.Struct, frozen=True):
+    """Keep the newest runs, whether they finished or not."""
+
+    count: int
+
+
+class Every(msgspec.Struct, frozen=True):
+    """Keep the newest finished run of each period, or the newest run if none finished.
+
+    Periods start at midnight UTC; periods of weeks start on Monday.
+    """
+
+    seconds: int
+    text: str
+
+
+class Best(msgspec.Struct, frozen=True):
+    """Keep the finished runs with the best values of a metric. Of runs with equal values, the newer is better."""
+
+    metric: str
+    """The name, or `FILE:NAME`, which selects one of several files with the same name."""
+    side: Side
+    count: int
+
+
+class Tagged(msgspec.Struct, frozen=True):
+    """Keep only tagged runs. Every other rule keeps them too."""
+
+
+Rule = Last | Every | Best | Tagged
+
+
+class Facts(msgspec.Struct, frozen=True):
+    """A run and its tags."""
+
+    run: Run
+    tags: tuple[str, ...]
+
+
+class KeptRun(msgspec.Struct, frozen=True):
+    run: Run
+    why: tuple[str, ...]
+
+
+class Plan(msgspec.Struct, frozen=True):
+    """The runs to keep and to remove, newest first."""
+
+    keep: tuple[KeptRun, ...]
+    remove: tuple[Run, ...]
+
+
+def parse_rule(text: str) -> Rule:
+    """Parse a value of `--keep`. Raises `UsageError`."""
+    name, equals, value = text.partition("=")
+    if text == "tagged":
+        return Tagged()
+    if name == "last" and _COUNT.fullmatch(value):
+        return Last(int(value))
+    if name == "every" and (match := _DURATION.fullmatch(value)) is not None:
+        return Every(int(match[1]) * _UNITS[match[2]], value)
+    if name == "best" and equals:
+        return _parse_best(text, value)
+    raise UsageError(f'invalid value for --keep: "{text}"', hint=_HINT)
+
+
+def _parse_best(text: str, value: str) -> Best:
+    """Parse the value of `best=`. The name of a metric may have colons, so the value is parsed from its end."""
+    count = 1
+    name, colon, suffix = value.rpartition(":")
+    if colon and _COUNT.fullmatch(suffix):
+        value, count = name, int(suffix)
+    name, colon, suffix = value.rpartition(":")
+    side: Side | None = None
+    if colon and suffix in ("min", "max"):
+        value, side = name, "min" if suffix == "min" else "max"
+    if not value:
+        raise UsageError("the metric is missing", where=f"--keep {text}", hint=_HINT)
+    side = side or _side(value)
+    if side is None:
+        raise UsageError(
+            "the name of the metric does not show whether lower or higher values are better",
+            where=f"--keep {text}",
+            hint=f"use best={value}:min or best={value}:max",
+        )
+    return Best(value, side, count)
+
+
+def _side(metric: str) -> Side | None:
+    """Return the better side of a metric if the words of its name agree on one."""
+    words = set(re.split(r"[^a-z0-9]+", metric.lower()))
+    if bool(words & _LESS) == bool(words & _MORE):
+        return None
+    return "min" if words & _LESS else "max"
+
+
+def plan(facts: Sequence[Facts], rules: Sequence[Rule], held: Mapping[str, str]) -> Plan:
+    """Decide which runs to keep, with all reasons, and which to remove.
+
+    `facts`: all runs, newest first. `held`: id or directory name of a run that other directories need -> the reason.
+    Raises `UsageError` without rules, and `RecordError` for a metric that no run has, since a mistyped name would
+    otherwise remove all runs.
+    """
+    if not rules:
+        raise UsageError("runs gc needs a rule for the runs to keep", hint=_HINT.replace("use", "add --keep", 1))
+    reasons: dict[str, list[str]] = {fact.run.folder.name: [] for fact in facts}
+    for rule in rules:
+        for run, why in _apply(rule, [fact.run for fact in facts]):
+            reasons[run.folder.name].append(why)
+    children = _children([fact.run for fact in facts])
+    for fact in facts:
+        names = (fact.run.start.id, fact.run.folder.name)
+        own = reasons[fact.run.folder.name]
+        if fact.run.state == "running":
+            own.append("running")
+        own += [f"tag {tag}" for tag in fact.tags]
+        own += dict.fromkeys(f"{child.short} started from it" for name in names for child in children.get(name, ()))
+        own += [held[name] for name in names if name in held]
+        if start_time(fact.run) is None:
+            own.append("its start time is unknown")
+    keep = tuple(KeptRun(fact.run, tuple(reasons[fact.run.folder.name])) for fact in facts if reasons[fact.run.folder.name])
+    return Plan(keep, tuple(fact.run for fact in facts if not reasons[fact.run.folder.name]))
+
+
+def _apply(rule: Rule, runs: Sequence[Run]) -> list[tuple[Run, str]]:
+    """Return the runs that a rule keeps, with the reason."""
+    if isinstance(rule, Last):
+        return [(run, f"last={rule.count}") for run in runs[: rule.count]]
+    if isinstance(rule, Every):
+        return [(run, f"every={rule.text}") for run in _newest_of_periods(rule, runs)]
+    if isinstance(rule, Best):
+        return _best_runs(rule, runs)
+    return []  # `plan` keeps every run with a tag
+
+
+def _newest_of_periods(rule: Every, runs: Sequence[Run]) -> list[Run]:
+    shift = _MONDAY if rule.seconds % _WEEK == 0 else 0
+    newest: dict[int, Run] = {}
+    for run in runs:
+        seconds = start_time(run)
+        if seconds is None:
+            continue
+        period = (int(seconds) - shift) // rule.seconds
+        if period not in newest or (newest[period].end is None and run.end is not None):
+            newest[period] = run
+    return list(newest.values())
+
+
+def _best_runs(rule: Best, runs: Sequence[Run]) -> list[tuple[Run, str]]:
+    values = [(value, run) for run in runs if (value := _value(rule, run)) is not None]
+    if not values:
+        names = sorted({metric.name for run in runs if run.end is not None for metric in run.end.metrics})
+        raise RecordError(
+            f"no run has a number for the metric {rule.metric!r}",
+            where=f"--keep best={rule.metric}",
+            hint=f"the runs have {', '.join(names[:8])}" if names else "the runs have no metrics; use another rule",
+        )
+    sign = 1 if rule.side == "min" else -1
+    best = sorted(values, key=lambda pair: sign * pair[0])[: rule.count]  # stable: of equal values, the newer run is first
+    of = f" of {len(values)}" if len(values) > 1 else ""
+    return [(run, f"best={rule.metric}:{rule.side} {value:.6g}, rank {rank}{of}") for rank, (value, run) in enumerate(best, 1)]
+
+
+def _value(rule: Best, run: Run) -> float | None:
+    """Return the best finite value of the metric in a run."""
+    values: list[float] = []
+    for metric in run.end.metrics if run.end is not None else ():
+        value = metric.least if rule.side == "min" else metric.most
+        names = (metric.name, f"{metric.file}:{metric.name}")
+        if rule.metric in names and isinstance(value, int | float) and math.isfinite(value):
+            values.append(float(value))
+    pick: Callable[[list[float]], float] = min if rule.side == "min" else max
+    return pick(values) if values else None
+
+
+def parents(run: Run) -> tuple[Parent, ...]:
+    """Return the parents that were known when the run started, and those from whose checkpoints it resumed."""
+    return (*run.start.parents, *(run.end.resumed if run.end is not None else ()))
+
+
+def parent_names(parents: Iterable[str], mounts: Iterable[str]) -> set[str]:
+    """Return the ids of parents and the directory names of runs in mount paths.
+
+    Old records have mounts of a run's files without naming the run as a parent.
+    """
+    return {*parents, *(part for path in mounts for part in path.split("/") if _RUN_NAME.fullmatch(part))}
+
+
+def _children(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    """Map the id or directory name of each parent to its children."""
+    children: dict[str, list[Run]] = {}
+    for run in runs:
+        own = {run.start.id, run.folder.name}
+        names = parent_names((parent.id for parent in parents(run)), (fact.source for fact in run.start.data))
+        for name in names - own:
+            children.setdefault(name, []).append(run)
+    return children
+
+
+def start_time(run: Run) -> float | None:
+    """Return the start time of a run in seconds since 1970; None if its record has no valid time."""
+    try:
+        return datetime.strptime(run.start.started, "%Y-%m-%dT%H:%M:%S.%f%z").timestamp()
+    except (ValueError, OverflowError):
+        return None

@@ -1,0 +1,261 @@
+"""The options of `exec`, checked and resolved on this machine before a run directory exists."""
+
+from __future__ import annotations
+
+import os
+import re
+import secrets
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+from repro_env.environment.machine import variables
+from repro_env.oci import paths as layout
+from repro_env.sandbox import plan
+from repro_env.sandbox.externaloutputs import Bound
+from repro_env.schema.environment import Variable
+from repro_env.schema.errors import DataError, UsageError
+from repro_env.schema.progress import Tell
+from repro_env.schema.run import GivenVariable, Ids, Launch, Mode, Mount, Ranks, RunnerName, SourceFact, User
+from repro_env.schema.spec import Spec
+
+_VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
+_TERM = re.compile(r"[0-9A-Za-z][0-9A-Za-z._+-]{0,63}")
+
+
+class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
+    """What the user requested for a run."""
+
+    command: tuple[str, ...]
+    here: Path
+    """The caller's working directory, absolute."""
+    environ: Mapping[str, str]
+    """The caller's environment variables."""
+    runner: RunnerName = "embedded"
+    data: tuple[tuple[str, str], ...] = ()
+    """(SRC, DST) as typed; DST is empty if it was not given."""
+    checkpoints: tuple[tuple[str, str], ...] = ()
+    seed: int | Literal["random"] | None = None
+    ranks: Ranks = "each"
+    determinism: Mode = "warn"
+    ids: Ids = "system"
+    threads: int | None = None
+    trace: bool = False
+    recipe: tuple[str, ...] = ()
+    """Paths of files, as typed."""
+    parents: tuple[str, ...] = ()
+    """Parent runs, as typed."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    env: tuple[tuple[str, str | None], ...] = ()
+    """(name, value); None means the caller's value."""
+    env_file: Path | None = None
+    network: bool = False
+    gpus: int | Literal["all"] = 0
+    frozen: bool = False
+    private: bool = False
+    """Run on the host in a private copy of the source (`sandbox.host.copyrunner`), not in the source directory itself."""
+    source: Path | None = None
+    """The source directory, if the user named one."""
+    data_changed: bool = False
+    runs: Path | None = None
+    keep_outside: Bound = Bound()
+    """How much of what the command writes outside the project is kept."""
+    is_rerun: bool = False
+    """Run a recorded run again: its source replaces the captured source, and `here` is a path inside the run."""
+    recorded_source: SourceFact | None = None
+    """For a rerun: the source of the recorded run, with those of its data that are in the store."""
+    python_path: tuple[str, ...] = ()
+    """For a rerun: `Start.python_path` of the recorded run."""
+    git: str | None = None
+    """For a rerun: `Start.git` of the recorded run."""
+    keeps_record: bool = True
+    """Keep the run directory. If not, messages do not mention it."""
+    output: bool = True
+    """Forward what the command prints to stdout and stderr."""
+
+
+def variables_of(options: RunOptions) -> tuple[tuple[Variable, ...], tuple[GivenVariable, ...]]:
+    """Return the variables of `--env` and `--env-file`: with values for the launch, and by name only for the record."""
+    values: dict[str, tuple[str, Literal["value", "host", "file"]]] = {}
+    if options.env_file is not None:
+        for name, value in read_env_file(options.env_file):
+            values[name] = (_caller_value(options, name) if value is None else value, "file")
+    for name, value in options.env:
+        values[name] = (_caller_value(options, name), "host") if value is None else (value, "value")
+    for name, (value, _) in values.items():
+        if not (name.isascii() and name.isidentifier()) or "\0" in value:
+            raise UsageError(
+                "a variable needs a name of letters, digits and _, and a value without null bytes",
+                where=f"--env {name!r}",
+                hint="use --env NAME=VALUE",
+            )
+    launched = tuple(Variable(name=name, value=value) for name, (value, _) in values.items())
+    return launched, tuple(GivenVariable(name=name, how=how) for name, (_, how) in sorted(values.items()))
+
+
+def python_path_of(options: RunOptions, root: Path, workspace: str) -> tuple[str, ...]:
+    """Return the entries of the caller's PYTHONPATH below `root`, the source directory, as paths below `workspace`.
+
+    These entries are code, so they need no option. Other entries are part of the captured environment.
+    """
+    if options.is_rerun:
+        return options.python_path
+    entries = [os.path.realpath(options.here / entry) for entry in options.environ.get("PYTHONPATH", "").split(":") if entry]
+    real_root = os.path.realpath(root)
+    paths = [os.path.relpath(entry, real_root) for entry in entries if f"{entry}/".startswith(f"{real_root}/")]
+    return tuple(dict.fromkeys(os.path.normpath(f"{workspace}/{path}") for path in paths))
+
+
+def secrets_of(options: RunOptions) -> frozenset[str]:
+    """Return the values of variables whose names mark them as secrets. They must never be recorded."""
+    explicit, _ = variables_of(options)
+    return variables.secret_values({**options.environ, **{variable.name: variable.value for variable in explicit}})
+
+
+def _caller_value(options: RunOptions, name: str) -> str:
+    if name not in options.environ:
+        hint = f"export it first, or give a value: --env {name}=VALUE"
+        raise UsageError("this variable is not set", where=f"--env {name}", hint=hint)
+    return options.environ[name]
+
+
+def read_env_file(path: Path) -> list[tuple[str, str | None]]:
+    """Read lines `NAME=VALUE`. Quotes are part of the value; `NAME` alone means the caller's value; empty and `#` lines are skipped."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8"
+        raise UsageError(
+            f"this file cannot be read: {reason}", where=f"--env-file {path}", hint="give a file of NAME=VALUE lines"
+        ) from None
+    pairs: list[tuple[str, str | None]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        if not line.strip() or line.lstrip().startswith("#"):
+            continue
+        name, equals, value = line.lstrip().partition("=")
+        if not (name.isascii() and name.isidentifier()):
+            raise UsageError(
+                "this line is not NAME=VALUE",
+                where=f"--env-file {path}, line {number}",
+                hint="use only letters, digits and _ in the name",
+            )
+        pairs.append((name, value if equals else None))
+    return pairs
+
+
+def mounts_of(options: RunOptions, spec: Spec, here: Path, tell: Tell) -> tuple[Mount, ...]:
+    """Return the user's mounts. A missing directory for `--checkpoints` is created.
+
+    `here`: the caller's working directory inside the run. Without DST, a relative SRC is mounted at the same path relative to it.
+    """
+    mounts = []
+    kinds: tuple[tuple[Literal["data", "checkpoints"], tuple[tuple[str, str], ...]], ...] = (
+        ("data", options.data),
+        ("checkpoints", options.checkpoints),
+    )
+    for kind, pairs in kinds:
+        for source, target in pairs:
+            absolute = Path(os.path.normpath(options.here / source))
+            if not _exists(absolute, f"--{kind} {source}"):
+                if kind == "data":
+                    hint = "give the path of a file or directory"
+                    raise DataError("this path does not exist", where=f"--data {source}", hint=hint)
+                try:
+                    absolute.mkdir(parents=True)
+                except OSError as error:
+                    raise DataError(
+                        f"this directory cannot be created: {error.strerror}",
+                        where=f"--checkpoints {source}",
+                        hint="name another directory",
+                    ) from None
+                tell.detail(f"created {absolute} for the checkpoints")
+            mounts.append(
+                Mount(kind=kind, source=str(absolute.resolve()), target=target.rstrip("/") or os.path.normpath(here / source))
+            )
+    if options.runner == "host":
+        for mount in mounts:
+            check_mount(options, spec, mount)
+    else:
+        plan.check_mounts(spec, mounts)
+    return tuple(mounts)
+
+
+def check_mount(options: RunOptions, spec: Spec, mount: Mount) -> None:
+    """Raise `UsageError` if the host runner cannot show a mount at its target: only private copies can show other paths."""
+    private_roots = (f"{plan.workspace_of(spec)}/", f"{user_of(options.environ).home}/") if options.private else ()
+    if os.path.realpath(mount.target) != mount.source and not mount.target.startswith(private_roots):
+        raise UsageError(
+            f"the host runner cannot mount {mount.kind} at another path",
+            where=f"--{mount.kind} {mount.source}:{mount.target}",
+            hint="leave out DST, or leave out --runner host",
+        )
+
+
+def _exists(path: Path, option: str) -> bool:
+    try:
+        return path.exists()
+    except OSError as error:
+        raise DataError(
+            f"this path cannot be accessed: {error.strerror}", where=option, hint="name a path that you can read"
+        ) from None
+
+
+def seed_of(options: RunOptions, spec: Spec) -> int:
+    """Return the seed of the run: as given, drawn for "random", or the default of the spec."""
+    if options.seed == "random":
+        return secrets.randbits(32)
+    return spec.defaults.seed if options.seed is None else options.seed
+
+
+def term_of(environ: Mapping[str, str]) -> str:
+    """Return the caller's TERM; empty if it is not set or not the name of a terminal."""
+    term = environ.get("TERM", "")
+    return term if _TERM.fullmatch(term) else ""
+
+
+def caller_variables_of(options: RunOptions) -> tuple[Variable, ...]:
+    """Return the caller's variables that the command gets: TERM in the image, all but the replayed ones on the host."""
+    if options.runner != "host":
+        term = term_of(options.environ)
+        return (Variable(name="TERM", value=term),) if term else ()
+    # Replayed variables have their captured value or are unset, as in the image.
+    return tuple(
+        Variable(name=name, value=value)
+        for name, value in sorted(options.environ.items())
+        if variables.effect(name) != "replayed"
+    )
+
+
+def host_variables_of(options: RunOptions, spec: Spec, launch: Launch, given: Sequence[GivenVariable]) -> tuple[str, ...]:
+    """Return the names of the caller's variables that the command has only because it runs on the host, not in the image."""
+    if options.runner != "host":
+        return ()
+    explained = {variable.name for variable in spec.identity.config.env} | {variable.name for variable in given}
+    launched = {variable.name: variable.value for variable in launch.env}
+    return tuple(
+        name
+        for name in variables.unlisted(sorted(options.environ))
+        if variables.effect(name) != "captured"
+        and name not in explained
+        and _VARIABLE_NAME.fullmatch(name)
+        and launched.get(name) == options.environ[name]
+    )
+
+
+def user_of(environ: Mapping[str, str]) -> User:
+    """Return the caller's uid, gid and home directory, with a fixed name so that runs of different users agree."""
+    import pwd
+
+    uid, gid, home = os.geteuid(), os.getegid(), environ.get("HOME")
+    if not home:
+        try:
+            home = pwd.getpwuid(uid).pw_dir
+        except KeyError:
+            home = "/"
+    home = os.path.normpath(home)
+    if not home.startswith("/") or home in ("/", "//"):
+        home = f"/home/{layout.CONTAINER_USER}"
+    return User(uid=uid, gid=gid, name=layout.CONTAINER_USER, home=home)

@@ -1,0 +1,289 @@
+"""Take a snapshot of a run's source: of a directory as it is now, or of the captured files. The snapshot is in the store."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import posixpath
+import stat
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from pathlib import Path
+
+import msgspec
+
+from repro_env.io.files import FileContents, walk
+from repro_env.oci import layer
+from repro_env.oci.entry import Contents, Entry, entries_from_notes, entries_of, find_misplaced, members, sort_with_parents
+from repro_env.runs.records.index import Index
+from repro_env.schema import redact
+from repro_env.schema.errors import ArtifactError, CaptureError, ReproEnvError, SourceError
+from repro_env.schema.run import SourceFact
+from repro_env.schema.spec import Source, Spec
+from repro_env.store.specs import files as specfiles
+from repro_env.store.specs.blobs import SpecBlobs
+from repro_env.store.specs.lookup import own_directories
+from repro_env.store.store import Store
+
+_FACT = "source-tree"
+OUTPUT = "output of a run on the host"
+"""Note in `SourceFact.differs` on a file that such a run wrote to the directory."""
+RESTORED = "git-ignored and missing here: runs use the captured file"
+_UNAVAILABLE = "git-ignored, and the captured file is not on this machine"
+_TRIES = 2
+"""Failed tries that are repeated. If the next try fails too, its error is raised."""
+
+
+class Snapshot(msgspec.Struct, frozen=True):
+    """A source tree in the store."""
+
+    fact: SourceFact
+    tree: Path
+    """Its directory in the store."""
+    paths: frozenset[str]
+    """All paths in it, relative."""
+    folders: frozenset[str]
+
+
+def take(
+    spec: Spec,
+    folder: Path,
+    *,
+    directory: Path | None,
+    runs: Path,
+    store: Store,
+    without: Sequence[Path] = (),
+    again: SourceFact | None = None,
+    siblings: Sequence[str] = (),
+    restore: bool = False,
+) -> Snapshot:
+    """Take a snapshot of the code in a directory by the rules of the capture; without a directory, of the captured files.
+
+    Git-ignored files in the directory are included, unless they are too large, because training scripts read data there. They
+    count as data, not as code. So do the directories next to it that `siblings` names.
+
+    `without`: directories in it that are not code, such as those that the run writes checkpoints to. `again`: as
+    `Asked.again`. `restore`: take git-ignored captured files that the directory lacks from the captured tree, if that is
+    available. `folder`: the directory of the spec and its blobs. Raises `SourceError`, `CaptureError`, and `ArtifactError`
+    without the blob.
+    """
+    source = spec.observed.source
+    if source is None:
+        raise SourceError("this spec has no source", where=str(folder), hint="capture again with --source DIR")
+    if directory is None:
+        _fetch(spec, source, folder, store)
+        tree = _unpack(source, folder, store)
+        fact = SourceFact(path=source.path, digest=source.tree.sha256, directory=None, differs=())
+        if again is not None:
+            names = ("ignored", "with_ignored", "siblings", "siblings_tree")
+            fact = msgspec.structs.replace(fact, **{name: getattr(again, name) for name in names})
+            tree = store.layers.path(fact.seen) or tree
+        return _snapshot(fact, tree, _listed(tree, store))
+    not_code = (*own_directories(directory, folder), runs, *(path for path in without if directory in path.parents))
+    live, diff_id = _add_live(source, directory, not_code, store, siblings)
+    contents: Contents = FileContents(directory)
+    unavailable: Collection[str] = ()
+    restored = missing_ignored(source, directory, [*live.entries, *live.ignored]) if restore else []
+    if restored:
+        try:
+            _fetch(spec, source, folder, store)
+            contents = _Restored(contents, FileContents(_unpack(source, folder, store)), {entry.path for entry in restored})
+            entries = sort_with_parents([*live.entries, *restored])
+            diff_id, live = add_tree(entries, contents, store), msgspec.structs.replace(live, entries=entries)
+        except ReproEnvError:
+            unavailable, restored = {entry.path for entry in restored}, []
+    differs: tuple[str, ...] = ()
+    if diff_id != source.tree.sha256:
+        tree = store.layers.path(diff_id) or store.root  # the tree was just added
+        differs = _explain_notebooks(compare(entries_from_notes(source.files), _by_path(live.entries)), source, tree)
+        outputs = outputs_of_runs([entry for entry in live.entries if f"+ {entry.path}" in differs], runs, store)
+        differs = tuple(f"{line} ({OUTPUT})" if line[2:] in outputs else line for line in differs)
+        differs = tuple(f"{line} ({_UNAVAILABLE})" if line[2:] in unavailable else line for line in differs)
+    everything = sort_with_parents([*live.entries, *live.ignored])
+    full_diff_id = add_tree(everything, contents, store) if live.ignored else diff_id
+    tree = store.layers.path(full_diff_id) or store.root
+    fact = SourceFact(
+        path=source.path,
+        digest=diff_id,
+        directory=str(directory),
+        differs=differs,
+        ignored=tuple(redact.line(path) for path in live.paths),
+        with_ignored=full_diff_id if live.ignored else None,
+        restored=tuple(redact.line(entry.path) for entry in restored),
+        siblings=live.siblings,
+        siblings_tree=live.siblings_tree,
+    )
+    return _snapshot(fact, tree, everything)
+
+
+def _snapshot(fact: SourceFact, tree: Path, entries: Sequence[Entry]) -> Snapshot:
+    return Snapshot(
+        fact=fact,
+        tree=tree,
+        paths=frozenset(entry.path for entry in entries),
+        folders=frozenset(entry.path for entry in entries if entry.kind == "dir"),
+    )
+
+
+class _Restored:
+    """Contents of some files from the captured tree, and of the others from the directory (`oci.entry.Contents`)."""
+
+    def __init__(self, live: Contents, captured: Contents, paths: Collection[str]) -> None:
+        self._live = live
+        self._captured = captured
+        self._paths = paths
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        return (self._captured if entry.path in self._paths else self._live).chunks(entry)
+
+
+def missing_ignored(source: Source, directory: Path, entries: Sequence[Entry]) -> list[Entry]:
+    """Return captured files that the directory lacks because git ignores them, such as a generated `_version.py`."""
+    from repro_env.environment.git import repository
+
+    paths = {entry.path for entry in entries}
+    captured = [entry for path, entry in entries_from_notes(source.files).items() if path not in paths]
+    missing = [entry for entry in captured if not os.path.lexists(directory / entry.path)]
+    ignored = repository.ignores(directory, [entry.path for entry in missing])
+    found = [entry for entry in missing if entry.path in ignored]
+    return [] if find_misplaced([*entries, *found]) else found
+
+
+class _Live(msgspec.Struct, frozen=True):
+    entries: list[Entry]
+    """The code."""
+    ignored: list[Entry]
+    """Git-ignored data."""
+    paths: tuple[str, ...]
+    """Paths of the outermost git-ignored files and directories, sorted."""
+    siblings: tuple[str, ...]
+    siblings_tree: str | None
+    """As in `SourceFact`."""
+
+
+def _add_live(
+    source: Source, directory: Path, not_code: Sequence[Path], store: Store, siblings: Sequence[str]
+) -> tuple[_Live, str]:
+    """Add the live tree to the store. If a file changes while it is read, such as the log of another run, try again."""
+    for _ in range(_TRIES):
+        with contextlib.suppress(CaptureError, ArtifactError):
+            live = _live(source, directory, not_code, store, siblings)
+            return live, add_tree(live.entries, FileContents(directory), store)
+    live = _live(source, directory, not_code, store, siblings)
+    return live, add_tree(live.entries, FileContents(directory), store)
+
+
+def _live(source: Source, directory: Path, not_code: Sequence[Path], store: Store, siblings: Sequence[str]) -> _Live:
+    from repro_env.environment.source.selection import CAP, look
+
+    tree = look(directory, include=source.include, exclude=source.exclude, never=tuple(not_code), facts=False, data=CAP)
+    own = output_files()
+    found, ignored = ([file for file in part if file.key[:2] not in own] for part in (tree.found, tree.data))
+    digests = store.hashes.of(directory, [*found, *ignored])
+    paths = sorted(file.path for file in ignored if file.kind != "dir" or file.path in tree.ignored)
+    outermost = [path for path in paths if not any(path.startswith(f"{other}/") for other in tree.ignored if other != path)]
+    most = CAP - sum(file.size for file in ignored)
+    names, siblings_tree = _siblings(source, directory, siblings, most, (*not_code, store.root), store)
+    entries = sort_with_parents(entries_of(found, digests))
+    return _Live(entries, entries_of(ignored, digests), tuple(outermost), names, siblings_tree)
+
+
+def _siblings(
+    source: Source, directory: Path, names: Sequence[str], most: int, excluded: Sequence[Path], store: Store
+) -> tuple[tuple[str, ...], str | None]:
+    """Return `SourceFact.siblings` and `.siblings_tree`: the files that `environment.source.siblings` finds in these directories."""
+    from repro_env.environment.source import siblings
+
+    parent, root = directory.parent, source.path.rpartition("/")[0][1:]
+    entries: list[Entry] = []
+    files = siblings.look(directory, names, excluded=excluded, most=most)
+    for name, found in files.items():
+        path = posixpath.join(root, name[3:])
+        entries += [Entry(path, "dir"), *entries_of(found, store.hashes.of(parent / name[3:], found), below=path)]
+    tree = add_tree(sort_with_parents(entries), FileContents(parent, root), store) if files else None
+    return tuple(sorted(files)), tree
+
+
+def output_files() -> frozenset[tuple[int, int]]:
+    """Return device and inode of the files that stdout and stderr lead to.
+
+    The log of `exec … > log.txt` in the source is not part of it, and grows while the source is read.
+    """
+    own = set()
+    for handle in (1, 2):
+        with contextlib.suppress(OSError):
+            facts = os.fstat(handle)
+            if stat.S_ISREG(facts.st_mode):
+                own.add((facts.st_dev, facts.st_ino))
+    return frozenset(own)
+
+
+def add_tree(entries: Sequence[Entry], contents: Contents, store: Store) -> str:
+    """Add a tree to the store, and return its diff ID. If the store has a tree with the same entries, no file is read."""
+    recipe = layer.recipe(entries)
+    recalled = store.facts.get(_FACT, recipe)
+    if recalled is not None and store.layers.path(recalled.decode()) is not None:
+        return recalled.decode()
+    diff_id = store.layers.add(layer.check_contents(members(entries, contents)))
+    store.facts.put(_FACT, recipe, diff_id.encode())
+    return diff_id
+
+
+def _fetch(spec: Spec, source: Source, folder: Path, store: Store) -> None:
+    """Download the captured source from the registry that the spec was pushed to, if it is not on this machine."""
+    digest = source.tree.sha256
+    if store.layers.path(digest) is not None or SpecBlobs(folder / "blobs").path(digest) is not None:
+        return
+    if (folder / specfiles.REMOTE).is_file():
+        from repro_env.delivery.builder.trees import Trees
+
+        trees = Trees(spec, folder, store)
+        with contextlib.closing(trees.blob_sources):
+            trees.bring("source", source.tree)
+
+
+def _unpack(source: Source, folder: Path, store: Store) -> Path:
+    """Return the captured source in the store, and unpack it if the store does not have it."""
+    layer = store.layers.path(source.tree.sha256)
+    if layer is not None:
+        return layer
+    return store.layers.unpack(source.tree.sha256, SpecBlobs(folder / "blobs").tree(source.tree), size=source.tree.size)
+
+
+def _explain_notebooks(differs: Sequence[str], source: Source, tree: Path) -> tuple[str, ...]:
+    """Mark the changed notebooks that have the captured code."""
+    from repro_env.environment.source.notebook import has_same_code
+
+    notebooks = {f"~ {captured.path}": captured for captured in source.notebooks}
+    return tuple(
+        f"{line} (same code)" if line in notebooks and has_same_code(tree, notebooks[line]) else line for line in differs
+    )
+
+
+def outputs_of_runs(new: Sequence[Entry], runs: Path, store: Store) -> frozenset[str]:
+    """Return the paths of the new files that are outputs of recorded runs on the host, and so are not code."""
+    files = {entry.path: bytes.fromhex(entry.sha256) for entry in new if entry.kind == "file" and entry.size}
+    if not files or not runs.is_dir():
+        return frozenset()
+    listing = Index(store.runs).listing(runs, outputs=True)
+    recorded = [listing.outputs[run.folder] for run in listing.runs if run.runner == "host" and run.folder in listing.outputs]
+    digests = {data[start : start + 32] for data in recorded for start in range(0, len(data), 32)}
+    return frozenset(path for path, digest in files.items() if digest in digests)
+
+
+def compare(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> tuple[str, ...]:
+    """Return a line for each file or symlink that is new (+), missing (-) or changed (~)."""
+    marks = []
+    for path in sorted(old.keys() | new.keys()):
+        mark = "-" if path not in new else "+" if path not in old else "~"
+        if mark != "~" or old[path] != new[path]:
+            marks.append(f"{mark} {path}")
+    return tuple(marks)
+
+
+def _by_path(entries: Sequence[Entry]) -> dict[str, Entry]:
+    return {entry.path: entry for entry in entries if entry.kind != "dir"}
+
+
+def _listed(tree: Path, store: Store) -> list[Entry]:
+    found = list(walk(tree))
+    return sort_with_parents(entries_of(found, store.hashes.of(tree, found)))

@@ -1,0 +1,1 @@
+"""The runner in a container of Docker or Podman."""

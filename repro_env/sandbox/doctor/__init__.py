@@ -1,0 +1,1 @@
+"""What this machine lets a run do: try it, and say what it means."""

@@ -1,0 +1,393 @@
+"""Make the root file system of a run: the layers of the image, then /proc, /sys, /dev, /etc and the mounts.
+
+The layers are mounted while the host's files are still visible (`Root.stack`). Everything else is done after `change_root`, so
+that no symlink of an image can lead out of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Protocol
+
+from repro_env.sandbox import filesystem, kernel, overlay
+from repro_env.schema.errors import RunError, SandboxError
+from repro_env.schema.run import User
+
+_DEVICES = ("null", "zero", "full", "random", "urandom", "tty")
+_RESTRICTED = kernel.MS_NOSUID | kernel.MS_NODEV | kernel.MS_NOEXEC
+_HIDDEN_IN_PROC = (
+    "acpi kcore key-users keys kpagecgroup kpagecount kpageflags latency_stats pagetypeinfo sched_debug scsi slabinfo "
+    "timer_list timer_stats vmallocinfo"
+)
+HIDDEN = (*(f"/proc/{name}" for name in _HIDDEN_IN_PROC.split()), "/sys/firmware", "/sys/devices/virtual/powercap")
+"""Files about the machine or the caller's keys. Docker hides most of them by default (moby, oci/defaults.go)."""
+
+
+ETC = ("passwd", "group", "hosts", "resolv.conf", "hostname")
+"""The files of /etc that are made for each run."""
+
+
+class Root(Protocol):
+    """A way to mount the layers as a tree with writable directories."""
+
+    means: str
+    """The name of the way, for the record."""
+    on_disk: bool
+    """Whether files that are written to the root are on disk."""
+    memory: list[tuple[str, int]]
+    """Paths inside the run, and descriptors of the directories in memory with the files that are written below them."""
+
+    def stack(self, target: Path) -> None:
+        """Mount the tree at `target`. Raises `OSError` if the kernel refuses."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """Make the directory `path` and its parents unless they exist, after `change_root`."""
+        ...
+
+    def make_writable(self, path: str, *, without: Sequence[str] = ()) -> None:
+        """Make the directory `path` writable, and remove the names `without` from it."""
+        ...
+
+
+class OverlayRoot:
+    """An overlay of the layers and a temporary upper layer, so that every directory is writable."""
+
+    def __init__(self, layers: Sequence[Path], upper: Path | None, work: Path | None) -> None:
+        """Without `upper` and `work`, the upper layer is in memory."""
+        self._layers = layers
+        self._upper, self._work = upper, work
+        self.memory: list[tuple[str, int]] = []
+        self.on_disk = upper is not None
+        self.means = "overlay" if upper else "overlay, upper layer in memory"
+
+    def stack(self, target: Path) -> None:
+        upper, work = self._upper, self._work
+        if upper is None or work is None:
+            kernel.mount("tmpfs", str(target), "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, "mode=0700")
+            upper, work = target / "upper", target / "work"
+            upper.mkdir(0o755)
+            work.mkdir()
+            self.memory.append(("/", os.open(upper, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)))
+        overlay.mount(target, self._layers, upper=upper, work=work, throw_away=True)
+
+    def make_directory(self, path: str) -> None:
+        _make_directories(path)
+
+    def make_writable(self, path: str, *, without: Sequence[str] = ()) -> None:
+        _make_directories(path)
+        _unlink(path, without)
+
+
+class LinkedRoot:
+    """A read-only bind mount of a merged tree. Writable directories are covered with memory, in which their children are bound."""
+
+    means = "links"
+    on_disk = False
+
+    def __init__(self, tree: Path) -> None:
+        self._tree = tree
+        self.memory: list[tuple[str, int]] = []
+
+    def stack(self, target: Path) -> None:
+        kernel.bind(str(self._tree), str(target), recursive=False)
+        seal(str(target))
+        self._cover(str(target), (), at="/")
+
+    def make_directory(self, path: str) -> None:
+        if os.path.isdir(path):  # noqa: PTH112
+            return
+        above = os.path.dirname(path)  # noqa: PTH120
+        while not os.path.isdir(above):  # noqa: PTH112
+            above = os.path.dirname(above)  # noqa: PTH120
+        self.make_writable(above)
+        _make_directories(path)
+
+    def make_writable(self, path: str, *, without: Sequence[str] = ()) -> None:
+        self.make_directory(path)
+        if os.access(path, os.W_OK):
+            _unlink(path, without)
+        else:
+            real = os.path.realpath(path)
+            self._cover(real, without, at=real)
+
+    def _cover(self, directory: str, without: Sequence[str], *, at: str) -> None:
+        """Cover a directory with memory, and bind its children in it. `at`: its path inside the run."""
+        with _preserve_children(directory, without) as mode:
+            kernel.mount("tmpfs", directory, "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, f"mode={mode:04o}")
+            self.memory.append((at, os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)))
+
+
+@contextlib.contextmanager
+def _preserve_children(directory: str, without: Sequence[str] = ()) -> Iterator[int]:
+    """Bind the children of `directory` in it again after the block has covered it with a mount. Yields the directory's mode."""
+    handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield stat.S_IMODE(os.fstat(handle).st_mode)
+        for name in os.listdir(handle):  # noqa: PTH208  of a descriptor
+            if name in without:
+                continue
+            kind = os.stat(name, dir_fd=handle, follow_symlinks=False).st_mode
+            path = f"{directory}/{name}"
+            if stat.S_ISLNK(kind):
+                Path(path).symlink_to(os.readlink(name, dir_fd=handle))
+                continue
+            _make_point(path, is_directory=stat.S_ISDIR(kind))
+            kernel.bind(f"/proc/self/fd/{handle}/{name}", path)
+    finally:
+        os.close(handle)
+
+
+def _make_point(path: str, *, is_directory: bool) -> None:
+    """Make a mount point."""
+    if is_directory:
+        os.mkdir(path)  # noqa: PTH102
+    else:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
+
+
+def _unlink(directory: str, names: Sequence[str]) -> None:
+    for name in names:
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(f"{directory}/{name}")  # noqa: PTH108
+
+
+def _make_directories(path: str) -> None:
+    os.makedirs(path, mode=0o755, exist_ok=True)  # noqa: PTH103
+
+
+def seal(target: str, *, read_only: bool = True) -> None:
+    """Make the mount at `target` and all mounts below it nodev, nosuid and, if `read_only`, read-only. Raises `OSError`."""
+    try:
+        kernel.seal(target, read_only=read_only)
+    except OSError:
+        seal_each_mount(target, read_only=read_only)
+
+
+def seal_each_mount(target: str, *, read_only: bool = True) -> None:
+    """Do the same as `seal` on kernels before 5.12. In a user namespace, the other options of a mount must not change."""
+    flags = kernel.MS_BIND | kernel.MS_REMOUNT | kernel.MS_NODEV | kernel.MS_NOSUID | (kernel.MS_RDONLY if read_only else 0)
+    unchanged = {
+        "ro": kernel.MS_RDONLY,
+        "noexec": kernel.MS_NOEXEC,
+        "noatime": kernel.MS_NOATIME,
+        "nodiratime": kernel.MS_NODIRATIME,
+        "relatime": kernel.MS_RELATIME,
+    }
+    real = os.path.realpath(target)
+    for mount in filesystem.mounts():
+        if f"{mount.point}/".startswith(real.rstrip("/") + "/"):
+            kernel.mount("", mount.point, flags=flags | sum(unchanged.get(option, 0) for option in set(mount.options)))
+
+
+@contextlib.contextmanager
+def attempt(what: str) -> Iterator[None]:
+    """Turn an `OSError` inside the block into a `SandboxError` that says what failed."""
+    try:
+        yield
+    except OSError as error:
+        raise SandboxError(
+            f"cannot {what}: {error.strerror}",
+            where=str(error.filename or ""),
+            hint="run `repro-env doctor` for the cause and its fix",
+        ) from None
+
+
+def change_root(target: Path) -> int:
+    """Make `target` the root. Returns a descriptor of the old root, which stays mounted until `detach_old_root`."""
+    old = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    os.chdir(target)
+    kernel.pivot_root_here()
+    os.chdir("/")
+    return old
+
+
+def detach_old_root(old: int) -> None:
+    """Unmount the host's root. Afterwards only bind mounts of the host's files are visible."""
+    os.fchdir(old)
+    kernel.detach(".")
+    os.chdir("/")
+    os.close(old)
+
+
+def mount_system(root: Root, old: int, *, console: str = "") -> list[str]:
+    """Mount `/proc`, `/sys` and `/dev`. Returns deviations, for the record.
+
+    `console`: the host's path of the run's terminal, which becomes `/dev/console`.
+    """
+    notes = []
+    for path in ("/proc", "/sys", "/dev"):
+        root.make_directory(path)
+    try:
+        # hidepid hides processes that the command cannot trace, such as the first process of the run.
+        kernel.mount("proc", "/proc", "proc", _RESTRICTED, "hidepid=2")
+    except OSError:  # in a container whose /proc has masked paths, a new one is refused
+        os.fchdir(old)
+        with attempt("bind /proc"):
+            kernel.bind("proc", "/proc")
+        os.chdir("/")
+        notes.append("proc: host")
+    if not overlay.in_user_namespace():  # else the command has no permission to write these
+        for path in ("/proc/sys", "/proc/sysrq-trigger", "/proc/irq", "/proc/bus"):
+            if os.path.lexists(path):
+                with attempt(f"make {path} read-only"):
+                    kernel.bind(path, path)
+                    seal(path)
+    notes += _sys(old)
+    with attempt("make /dev"):
+        notes += _dev(old, console)
+    for path in HIDDEN:
+        with attempt(f"hide {path}"):
+            _hide(path)
+    return notes
+
+
+def _hide(path: str) -> None:
+    """Cover a file or directory with an empty one."""
+    if os.path.isdir(path):  # noqa: PTH112
+        kernel.mount("tmpfs", path, "tmpfs", _RESTRICTED | kernel.MS_RDONLY)
+    elif os.path.lexists(path):
+        kernel.bind("/dev/null", path)
+
+
+def _sys(old: int) -> list[str]:
+    host_sys = f"/proc/self/fd/{old}/sys"
+    try:
+        kernel.mount("sysfs", "/sys", "sysfs", _RESTRICTED | kernel.MS_RDONLY)
+        if os.path.isdir(f"{host_sys}/fs/cgroup") and os.path.isdir("/sys/fs/cgroup"):  # noqa: PTH112
+            kernel.bind(f"{host_sys}/fs/cgroup", "/sys/fs/cgroup")  # programs read their limits there
+            seal("/sys/fs/cgroup")
+    except OSError:
+        pass
+    else:
+        return []
+    try:
+        kernel.bind(host_sys, "/sys")
+        seal("/sys")
+    except OSError:
+        return ["sys: none"]
+    return ["sys: host"]
+
+
+def _dev(old: int, console: str) -> list[str]:
+    kernel.mount("tmpfs", "/dev", "tmpfs", kernel.MS_NOSUID | kernel.MS_NOEXEC, "mode=0755")
+    for name in _DEVICES:
+        if os.path.lexists(f"/proc/self/fd/{old}/dev/{name}"):
+            _make_point(f"/dev/{name}", is_directory=False)
+            kernel.bind(f"/proc/self/fd/{old}/dev/{name}", f"/dev/{name}")
+    if console:
+        _make_point("/dev/console", is_directory=False)
+        kernel.bind(f"/proc/self/fd/{old}{console}", "/dev/console")
+    for name, target in (("fd", ""), ("stdin", "/0"), ("stdout", "/1"), ("stderr", "/2")):
+        Path("/dev", name).symlink_to(f"/proc/self/fd{target}")
+    os.mkdir("/dev/shm")  # noqa: PTH102, S108
+    kernel.mount("tmpfs", "/dev/shm", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=1777")  # noqa: S108
+    os.mkdir("/dev/pts")  # noqa: PTH102
+    try:
+        kernel.mount("devpts", "/dev/pts", "devpts", kernel.MS_NOSUID | kernel.MS_NOEXEC, "newinstance,ptmxmode=0666,mode=620")
+    except OSError:
+        return ["pts: none"]
+    Path("/dev/ptmx").symlink_to("pts/ptmx")
+    return []
+
+
+def write_etc(root: Root, user: User, hostname: str, *, hosts: bytes | None, resolv: bytes) -> None:
+    """Write the files of /etc about the user, the host name and name resolution.
+
+    `hosts`: the host's /etc/hosts, which is appended; None without a network.
+    """
+    texts = etc_files(
+        user, hostname, passwd=read("/etc/passwd"), group=read("/etc/group"), shell=_shell(), hosts=hosts, resolv=resolv
+    )
+    root.make_writable("/etc", without=sorted(texts))
+    for name, text in texts.items():
+        handle = os.open(f"/etc/{name}", os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        with os.fdopen(handle, "wb") as file:
+            file.write(text)
+
+
+def etc_files(
+    user: User, hostname: str, *, passwd: bytes, group: bytes, shell: str, hosts: bytes | None, resolv: bytes
+) -> dict[str, bytes]:
+    """The contents of the files of /etc that are made for each run, by name. `passwd` and `group` are the image's. Pure."""
+    local = f"127.0.0.1\tlocalhost {hostname}\n::1\tlocalhost ip6-localhost ip6-loopback\n"
+    line = f"{user.name}:x:{user.uid}:{user.gid}:{user.name}:{user.home}:{shell}"
+    return {
+        "passwd": _accounts(passwd, user.name, line),
+        "group": _group(group, user),
+        "hosts": local.encode() + (hosts or b""),
+        "resolv.conf": resolv,
+        "hostname": f"{hostname}\n".encode(),
+    }
+
+
+def read(path: str) -> bytes:
+    """The bytes of a file; empty if it cannot be read."""
+    try:
+        return Path(path).read_bytes()
+    except OSError:
+        return b""
+
+
+def _shell() -> str:
+    return "/bin/bash" if os.path.exists("/bin/bash") else "/bin/sh"  # noqa: PTH110
+
+
+def _accounts(text: bytes, name: str, line: str) -> bytes:
+    """Put `line` first in passwd(5) or group(5), so that its number resolves to it, and remove other entries of that name."""
+    others = []
+    for entry in text.splitlines():
+        fields = entry.split(b":")
+        if len(fields) > 2 and fields[0] != name.encode():
+            others.append(entry)
+    return b"\n".join([line.encode(), *others]) + b"\n"
+
+
+def _group(text: bytes, user: User) -> bytes:
+    for entry in text.splitlines():
+        fields = entry.split(b":")
+        if len(fields) > 2 and fields[2] == str(user.gid).encode():
+            return text
+    return _accounts(text, user.name, f"{user.name}:x:{user.gid}:")
+
+
+def mount_temporary(root: Root, temporary: Sequence[tuple[str, int]]) -> None:
+    """Mount private, writable directories at `/run` and at the paths for temporary files, which are on disk.
+
+    `temporary`: pairs of a path and a descriptor of an empty directory on disk. The image's files stay in them, because a
+    captured interpreter may be in `/tmp`.
+    """
+    root.make_directory("/run")
+    with attempt("make /run"):
+        kernel.mount("tmpfs", "/run", "tmpfs", kernel.MS_NOSUID | kernel.MS_NODEV, "mode=0755")
+    for path, handle in temporary:
+        root.make_directory(path)
+        with attempt(f"make {path}"):
+            if root.on_disk:
+                os.chmod(path, 0o1777)  # noqa: PTH101, S103
+            else:
+                with _preserve_children(path):
+                    kernel.bind(f"/proc/self/fd/{handle}", path, recursive=False)
+
+
+def bind_handle(root: Root, target: str, handle: int, *, read_only: bool, replace_link: bool = False) -> None:
+    """Bind the file or directory of a descriptor (O_PATH) to `target`. Raises `RunError` if `target` cannot be made."""
+    is_directory = stat.S_ISDIR(os.fstat(handle).st_mode)
+    try:
+        if replace_link and os.path.islink(target):  # noqa: PTH114
+            root.make_writable(os.path.dirname(target), without=[os.path.basename(target)])  # noqa: PTH119, PTH120
+        if is_directory:
+            root.make_directory(target)
+        elif not os.path.exists(target):  # noqa: PTH110
+            root.make_writable(os.path.dirname(target))  # noqa: PTH120
+            _make_point(target, is_directory=False)
+        kernel.bind(f"/proc/self/fd/{handle}", target)
+        seal(target, read_only=read_only)
+    except OSError as error:
+        raise RunError(
+            f"nothing can be mounted at this path: {error.strerror}", where=target, hint="choose another target with SRC:DST"
+        ) from None

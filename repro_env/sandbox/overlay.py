@@ -1,0 +1,49 @@
+"""Mount overlays of directories with arbitrary names.
+
+The options name directories as `/proc/self/fd/N`, so no commas, colons or backslashes must be escaped, and many layers fit
+in the page that mount(2) accepts for options.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from repro_env.sandbox import kernel
+
+XATTRS = ("trusted.overlay.", "user.overlay.")
+"""Prefixes of overlay's extended attributes in its upper layer: as root, and in a user namespace."""
+
+
+def mount(target: Path, lowers: Sequence[Path], *, upper: Path, work: Path, throw_away: bool) -> None:
+    """Mount an overlay of `lowers` (lowest first) and `upper` at `target`. Raises `OSError`.
+
+    `throw_away`: skip fsync for the upper layer (`volatile`, Linux 5.10). A user namespace requires `userxattr` (Linux 5.11).
+    """
+    with contextlib.ExitStack() as stack:
+
+        def name(path: Path) -> str:
+            handle = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            stack.callback(os.close, handle)
+            return f"/proc/self/fd/{handle}"
+
+        lowerdir = ":".join(name(path) for path in reversed(lowers))
+        options = f"lowerdir={lowerdir},upperdir={name(upper)},workdir={name(work)}"
+        # Without redirects, renaming a directory of a lower layer fails with EXDEV. Only overlay could read a redirect.
+        options += ",userxattr" if in_user_namespace() else ",redirect_dir=off,index=off,metacopy=off"
+        for is_last, extra in ((False, ",volatile"), (True, "")) if throw_away else ((True, ""),):
+            try:
+                kernel.mount("overlay", str(target), "overlay", kernel.MS_NODEV | kernel.MS_NOSUID, options + extra)
+            except OSError as error:  # noqa: PERF203
+                if is_last or error.errno != errno.EINVAL:
+                    raise
+            else:
+                return
+
+
+def in_user_namespace() -> bool:
+    """Whether this process is in a user namespace other than the initial one (user_namespaces(7))."""
+    return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]

@@ -1,0 +1,214 @@
+"""Facts that were observed about the live environment."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from repro_env.schema.codec import Frozen
+from repro_env.schema.text import AbsPath, Digest, EnvName, Line, Name, RelPath, Timestamp, Version
+
+Kind = Literal["venv", "conda", "interpreter", "system"]
+"""`venv`: a virtual environment (venv, virtualenv, uv). `conda`: a conda environment. `interpreter`: a Python with its own
+prefix (pyenv, uv, a module, `/opt/python`). `system`: a Python that shares its prefix with other programs (`/usr`,
+`/usr/local`)."""
+
+
+class Layout(Frozen, frozen=True, kw_only=True):
+    """A site directory that distributions are installed to: its prefix, and its paths relative to the prefix (sysconfig)."""
+
+    prefix: AbsPath
+    """`sys.prefix` of a virtual environment or conda environment, e.g. `/home/ann/project/.venv`; or `/usr/local`, `~/.local`."""
+    in_place: bool = False
+    """Whether the image has these files at the prefix; those of a virtual environment are at `oci.paths.ENVIRONMENT`."""
+    real: AbsPath | None = None
+    """The resolved path, if `in_place` is true and the prefix is a symlink."""
+    purelib: RelPath
+    """e.g. `lib/python3.11/site-packages`."""
+    platlib: RelPath
+    scripts: RelPath
+    """`bin`."""
+    headers: RelPath
+    """Parent of the distributions' header directories, e.g. `include/site/python3.11`."""
+    python: AbsPath | None = None
+    """The Python that console scripts start; None for the Python in their own directory."""
+
+
+class Interpreter(Frozen, frozen=True, kw_only=True):
+    """The Python interpreter of the environment, as it describes itself."""
+
+    implementation: Line
+    """`cpython`."""
+    version: Version
+    """`3.11.7`."""
+    banner: Line
+    """`sys.version`, with spaces instead of newlines."""
+    executable: AbsPath
+    """The binary: `sys._base_executable` with all symlinks resolved."""
+    prefix: AbsPath
+    """`sys.base_prefix`."""
+    stdlib: AbsPath
+    platstdlib: AbsPath
+    """The directory with `lib-dynload`; usually the same as `stdlib`."""
+    libpython: AbsPath | None
+    """The shared libpython that the process has loaded, symlinks resolved; None for a static build."""
+    cache_tag: Line
+    """`cpython-311`."""
+    soabi: Line
+    libc: Line
+    """`platform.libc_ver()`, joined by a space."""
+    openssl: Line
+    """`ssl.OPENSSL_VERSION`, or why it is not available."""
+    platform: Line
+    """`sysconfig.get_platform()`."""
+
+
+class Interpretation(Frozen, frozen=True, kw_only=True):
+    """The report of the static probe: the interpreter, the layout, and what determines `sys.path`."""
+
+    interpreter: Interpreter
+    layout: Layout
+    kind: Kind
+    command: AbsPath
+    """The environment's Python command, e.g. `<prefix>/bin/python`."""
+    system_site: bool
+    """`include-system-site-packages` of `pyvenv.cfg`."""
+
+    @property
+    def is_venv(self) -> bool:
+        return self.kind == "venv"
+
+
+class Startup(Frozen, frozen=True, kw_only=True):
+    """The report of the start-up probe, which starts the environment's Python. A crash is also a result."""
+
+    problem: Line
+    """Why Python did not start or report, in one line; empty if it did."""
+    printed: Line
+    """The beginning of what Python printed to stdout or stderr at start-up."""
+    sys_path: tuple[Line, ...]
+    flags: Line
+    """`repr(sys.flags)`."""
+    user_base: Line = ""
+    """`site.getuserbase()` if the user's site-packages directory is in use (`ENABLE_USER_SITE`), otherwise empty."""
+    mapped: tuple[AbsPath, ...]
+    """Sorted paths of the shared libraries that are loaded after importing the top-level extension modules."""
+    locale: Line
+    """The current `LC_CTYPE` and `locale.getpreferredencoding()`."""
+
+
+class Distribution(Frozen, frozen=True, kw_only=True):
+    """An installed distribution, as described by its `.dist-info` directory."""
+
+    name: Name
+    version: Version
+    dist_info: RelPath
+    """The `.dist-info` directory, relative to the prefix."""
+    site: RelPath
+    """Its site-packages directory, relative to the prefix. The paths in RECORD are relative to it."""
+    installer: Line
+    tags: tuple[Line, ...]
+    """The `Tag:` lines of WHEEL, sorted; empty without a WHEEL file."""
+    build: Line
+    """`Build:` of WHEEL, or empty."""
+    requested: bool
+    direct_url: Line
+    """The URL of `direct_url.json` (PEP 610), or empty: pip does not record it for files from an index.
+    It may contain credentials: write only `redact.url` of it."""
+    editable: bool
+    has_record: bool
+
+
+class Variable(Frozen, frozen=True, kw_only=True):
+    """An environment variable and its value."""
+
+    name: EnvName
+    value: Line
+
+
+class Variables(Frozen, frozen=True, kw_only=True):
+    """The caller's environment variables, classified by what may be recorded (design, section 3)."""
+
+    replayed: tuple[Variable, ...]
+    """Variables that affect results (threads, TF32, LANG, TZ ...). They are set again in every run."""
+    recorded: tuple[Variable, ...]
+    """Variables for placement and paths. They are recorded, but not set again."""
+    named: tuple[EnvName, ...]
+    """All other variables. Only their names are recorded."""
+    added: tuple[EnvName, ...] = ()
+    """The names in `replayed` that were requested with `capture --env`."""
+    version: int = 1
+    """Version of the classification (`environment/machine/variables.ini`)."""
+
+
+class SystemPackage(Frozen, frozen=True, kw_only=True):
+    """A package of the operating system that the base contains."""
+
+    name: Line
+    version: Line
+
+
+class Host(Frozen, frozen=True, kw_only=True):
+    """Observations of the machine and its operating system. They are not part of any identity."""
+
+    os: Line
+    """`PRETTY_NAME` of os-release."""
+    kernel: Line
+    machine: Line
+    """`x86_64`."""
+    cpu: Line
+    isa: tuple[Line, ...]
+    """Sorted CPU flags that affect which code numeric libraries use."""
+    cores: int
+    """Number of cores that this process may use."""
+    memory: int
+    """Bytes."""
+    libc: Line = ""
+    """`glibc 2.36`."""
+
+
+class Excluded(Frozen, frozen=True, kw_only=True):
+    """A path in the source directory that is not in the snapshot."""
+
+    path: RelPath
+    size: int
+    why: Line
+
+
+class Git(Frozen, frozen=True, kw_only=True):
+    """The state of the Git repository that contains the source."""
+
+    commit: Line
+    """Empty on an unborn branch."""
+    date: Timestamp | None = None
+    """Date of the commit; None on an unborn branch."""
+    branch: Line
+    """Empty if HEAD is detached."""
+    remote: Line
+    """Redacted URL of the remote; empty without a remote."""
+    pushed: Literal["yes", "no", "unknown"]
+    dirty: bool
+    diff: Digest | None
+    """sha256 of the binary diff against the commit; None without changes."""
+    untracked: tuple[RelPath, ...]
+    submodules: tuple[Line, ...]
+    """`<commit> <path>` of each submodule, including nested submodules."""
+
+
+class Carried(Frozen, frozen=True, kw_only=True):
+    """A bundled distribution or part of the environment: it cannot be downloaded again."""
+
+    name: Line
+    version: Line
+    why: Line
+    size: int = 0
+    """Size in bytes, or 0 if unknown."""
+
+
+class SharedLibrary(Frozen, frozen=True, kw_only=True):
+    """A shared library that the environment uses, and the package that owns it."""
+
+    path: AbsPath
+    owner: Line
+    """`wheel torch 2.3.0`, `conda openssl 3.2.1`, `deb libssl3 3.0.11-1`, `rpm …`, `interpreter`, `driver`, or empty if unpackaged."""
+    sha256: Digest | None
+    """None for a driver library, which is never captured."""

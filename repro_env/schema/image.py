@@ -1,0 +1,71 @@
+"""An image as a value: its layers by diff ID, its config, and its image ID (OCI image spec)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from repro_env.schema.artifact import Size
+from repro_env.schema.codec import Frozen
+from repro_env.schema.environment import Variable
+from repro_env.schema.text import Digest, Line
+
+LayerKind = Literal["base", "unowned", "interpreter", "conda", "distributions", "overlay", "marker"]
+"""From the lowest layer to the highest. `unowned`: unpackaged libraries and programs of the machine."""
+
+
+class Layer(Frozen, frozen=True, kw_only=True):
+    """A layer: the digest of its tar, and a description of its content."""
+
+    kind: LayerKind
+    diff_id: Digest
+    holds: tuple[Line, ...]
+    """`name==version` of each distribution or conda package in the layer; empty for other kinds."""
+
+
+GZIP = "application/vnd.oci.image.layer.v1.tar+gzip"
+CONFIG = "application/vnd.oci.image.config.v1+json"
+MANIFEST = "application/vnd.oci.image.manifest.v1+json"
+INDEX = "application/vnd.oci.image.index.v1+json"
+
+
+class Blob(Frozen, frozen=True, kw_only=True):
+    """A blob in a registry or an image layout (OCI image spec: descriptor)."""
+
+    media_type: Line
+    digest: Digest
+    """Of the bytes of the blob, which may be compressed."""
+    size: Size
+
+
+class Packed(Frozen, frozen=True, kw_only=True):
+    """A compressed layer: the digest of its uncompressed tar, and the blob."""
+
+    diff_id: Digest
+    blob: Blob
+
+
+class Config(Frozen, frozen=True, kw_only=True):
+    """The part of the image config that depends on the environment. All other values are fixed."""
+
+    env: tuple[Variable, ...]
+    """Sorted by name. `PATH` starts with the environment's scripts directory. The working directory is always `/`."""
+
+
+class Settings(Frozen, frozen=True, kw_only=True, rename="pascal"):
+    """The settings of an image for its containers, with the names of the OCI image config."""
+
+    cmd: list[str]
+    env: list[str]
+    """`NAME=value`, sorted by name."""
+    labels: dict[str, str]
+    working_dir: str
+
+
+class Expected(Frozen, frozen=True, kw_only=True):
+    """The image that capture computed from the installed files, and that rebuild must reproduce from the wheels."""
+
+    layers: tuple[Layer, ...]
+    """From the lowest to the highest."""
+    image_id: Digest
+    packed: tuple[Packed, ...] = ()
+    """The layers that already existed in compressed form, in the order of `layers`. Not part of any identity."""

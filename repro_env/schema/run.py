@@ -1,0 +1,429 @@
+"""A run in its stages: what was requested (`Request`), what is started (`Launch`), how it ended (`Outcome`), and its record
+(`Start`, `End`)."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from repro_env.schema.artifact import Size
+from repro_env.schema.codec import Frozen
+from repro_env.schema.environment import Variable
+from repro_env.schema.spec import Seed
+from repro_env.schema.text import AbsPath, Digest, EnvName, FilePath, Line, RelPath, Sibling
+
+RunnerName = Literal["embedded", "docker", "host"]
+Isolation = Literal["embedded", "docker", "none"]
+Mode = Literal["off", "warn", "strict"]
+"""How libraries choose between fast and deterministic code. `off`: by default. `warn`: use deterministic code, and record
+operations that have none. `strict`: such operations are errors."""
+Ranks = Literal["each", "same"]
+"""Whether each rank of a distributed run has its own random streams, or all use those of rank 0."""
+Ids = Literal["system", "seeded"]
+"""Whether `os.urandom`, `secrets`, `uuid` and the names of `tempfile` use the system's randomness or the run's seed."""
+
+
+class Mount(Frozen, frozen=True, kw_only=True):
+    """A host path that is mounted in the run. The user chooses it, never a spec; `git` is the repository of the source."""
+
+    kind: Literal["data", "checkpoints", "git"]
+    """Only `checkpoints` is writable."""
+    source: AbsPath
+    """On the host, symlinks resolved."""
+    target: AbsPath
+    """Inside the run."""
+
+    @property
+    def read_only(self) -> bool:
+        return self.kind != "checkpoints"
+
+
+class User(Frozen, frozen=True, kw_only=True):
+    """The user that the command runs as, which is the caller. Name and home are written to the run's passwd file."""
+
+    uid: int
+    gid: int
+    name: Line
+    home: AbsPath
+
+
+class Request(Frozen, frozen=True, kw_only=True):
+    """A requested run, with all facts that had to be read. The `Launch` is computed from it without further reading."""
+
+    run_id: Line
+    runner: RunnerName
+    command: tuple[str, ...]
+    """As typed, at least one word."""
+    cwd: AbsPath
+    """The working directory, which exists in the run."""
+    workspace: AbsPath
+    """The path of the source in the run: the captured path, or the actual directory for the host runner."""
+    snapshot: Digest
+    """The source tree in the run: the code, and possibly git-ignored data."""
+    code: Digest | None = None
+    """The code without git-ignored data; None if it is the same as `snapshot`."""
+    data: tuple[DataFact, ...] = ()
+    siblings: Digest | None = None
+    """See `Launch.siblings`."""
+    mounts: tuple[Mount, ...]
+    given: tuple[Variable, ...]
+    """Variables of `--env` and `--env-file`. The last value for a name is used."""
+    python_path: tuple[AbsPath, ...] = ()
+    """Directories of the source that are in the caller's PYTHONPATH, at their paths in the run."""
+    caller: tuple[Variable, ...]
+    """The caller's variables that may be passed on: only TERM into an image, all variables on the host."""
+    user: User
+    seed: Seed
+    ranks: Ranks = "each"
+    determinism: Mode = "warn"
+    ids: Ids = "system"
+    threads: int | None = None
+    """Requested number of threads of every numeric library; None for the captured settings."""
+    trace: bool = False
+    """Whether to record each training step."""
+    network: bool
+    gpus: int | Literal["all"] = 0
+    """Requested number of GPUs."""
+    tools: AbsPath
+    notes: AbsPath
+
+
+class ImageTree(Frozen, frozen=True, kw_only=True):
+    """A tree of the image, and the path where it was captured."""
+
+    root: AbsPath
+    """Path of the tree in the image."""
+    target: AbsPath
+
+
+class Launch(Frozen, frozen=True, kw_only=True):
+    """All parameters of a run. This is plain data, so that runners can be tested with any value."""
+
+    run_id: Line
+    spec: Digest
+    image: Digest
+    layers: tuple[Digest, ...]
+    """Diff IDs, from the lowest layer to the highest."""
+    prefix: AbsPath
+    """The captured environment prefix."""
+    trees: tuple[ImageTree, ...]
+    """Trees of the image that must appear at another path, or that the workspace would hide."""
+    argv: tuple[str, ...]
+    """argv[0] is an absolute path, or is searched on PATH in the run."""
+    env: tuple[Variable, ...]
+    cwd: AbsPath
+    workspace: AbsPath
+    """Path of the source in the run. It is writable, with the snapshot as its initial content."""
+    snapshot: Digest
+    """Diff ID of the source tree, which is unpacked in the store."""
+    siblings: Digest | None = None
+    """Diff ID of a tree with sibling directories of the source, at their absolute paths. The run writes to its own copy."""
+    mounts: tuple[Mount, ...]
+    """Only the mounts that the user requested."""
+    tools: AbsPath
+    """Host path of this package, mounted read-only at `oci.paths.SEEDS`. The hooks are in its `guest/seeds`."""
+    notes: AbsPath
+    """Host path of an empty directory of this run, mounted writable at `oci.paths.NOTES`. The hooks append to files in it."""
+    user: User
+    hostname: Line
+    network: bool
+    gpus: int | Literal["all"] = 0
+    seed: Seed
+    fixed_addresses: bool = False
+    """Disable address space randomization, so that sets of objects that are hashed by address keep their order."""
+
+
+class Outcome(Frozen, frozen=True, kw_only=True):
+    """How the command ended."""
+
+    exit_code: int
+    """The exit status of the command, or 128 + signal if a signal ended it."""
+    signal: int
+    """The signal that ended the command, or 0."""
+    out_of_memory: bool
+    isolation: Isolation
+    means: tuple[Line, ...]
+    """The methods that the runner used, including fallbacks, e.g. `root: overlay`, `workspace: copy`."""
+
+
+class GivenVariable(Frozen, frozen=True, kw_only=True):
+    """A variable that was set for a run. Only its name is recorded, because the value may be a secret."""
+
+    name: EnvName
+    how: Literal["value", "host", "file"]
+
+
+class SourceFact(Frozen, frozen=True, kw_only=True):
+    """The source of a run."""
+
+    path: AbsPath
+    """Path of the source in the run."""
+    digest: Digest
+    directory: AbsPath | None
+    """Path of the source on the host; None if the captured files were used (`--frozen`)."""
+    differs: tuple[Line, ...]
+    """Differences from the capture, sorted by path: `+ path`, `- path`, `~ path`."""
+    ignored: tuple[Line, ...] = ()
+    """Sorted git-ignored files and directories that were in the run as data."""
+    with_ignored: Digest | None = None
+    """The tree of the code and of `ignored`; None without them."""
+    restored: tuple[Line, ...] = ()
+    """Sorted git-ignored files that were missing in the directory and were taken from the capture."""
+    siblings: tuple[Sibling, ...] = ()
+    """Sorted sibling directories of the source that were copied into the run as data."""
+    siblings_tree: Digest | None = None
+    """The tree of the sibling directories, at their absolute paths; None without them."""
+
+    @property
+    def seen(self) -> str:
+        """The digest of the source tree in the run."""
+        return self.with_ignored or self.digest
+
+    @property
+    def trees(self) -> tuple[str, ...]:
+        """The digests of all trees: the code, the source tree in the run, and its sibling directories."""
+        return tuple(dict.fromkeys(filter(None, (self.digest, self.seen, self.siblings_tree))))
+
+
+class DataFact(Frozen, frozen=True, kw_only=True):
+    """Data or a checkpoint directory of a run."""
+
+    source: AbsPath
+    target: AbsPath
+    kind: Literal["data", "checkpoints"]
+    digest: Digest | None
+    """None for checkpoints, because they change during the run."""
+
+
+class Parent(Frozen, frozen=True, kw_only=True):
+    """A run whose outputs this run uses."""
+
+    id: Line
+    record: Digest | None
+    """sha256 of the parent's `end.json`; None if it does not exist or was not found."""
+    how: Literal["named", "data", "checkpoints", "resumed"]
+    """`named`: by `--parent`. `data`, `checkpoints`: its outputs, or copies of them, are mounted. `resumed`:
+    `repro_env.checkpoint` resumed from one of its checkpoints."""
+    path: Line = ""
+    """The used path, relative to the parent's outputs (empty for all of them); or the path of the checkpoint in the run."""
+    sha256: Digest | None = None
+    """Of the checkpoint's manifest, or of the file at `path` if a copy of a single file is mounted."""
+    step: int | None = None
+    """Step of the checkpoint."""
+
+
+class RecipeFile(Frozen, frozen=True, kw_only=True):
+    """A file that describes the training, named with `--recipe`."""
+
+    path: Line
+    sha256: Digest
+
+
+class Parameter(Frozen, frozen=True, kw_only=True):
+    """A value of a resolved configuration, with its dotted name."""
+
+    name: Line
+    value: Line
+    file: FilePath
+    """The output file that contains it."""
+
+
+class Start(Frozen, frozen=True, kw_only=True):
+    """The record of a run's start. It is written before the command starts, and never changed."""
+
+    schema: Literal["repro-env/run-start/1"]
+    id: Line
+    """A UUIDv7, so that ids sort by time."""
+    started: Line
+    """UTC, ISO 8601 with milliseconds."""
+    spec: Digest
+    """The spec digest, that is, the digest of its identity."""
+    image: Digest
+    runner: RunnerName
+    command: tuple[Line, ...]
+    cwd: AbsPath
+    seed: Seed
+    source: SourceFact
+    data: tuple[DataFact, ...]
+    given: tuple[GivenVariable, ...]
+    python_path: tuple[AbsPath, ...] = ()
+    """See `Request.python_path`."""
+    git: Digest | None = None
+    """Diff ID of the mounted Git directory without its objects; None without a repository."""
+    passed: tuple[EnvName, ...] = ()
+    """Sorted names of the caller's variables that the host runner passed to the command, without those of the spec and of
+    the login session."""
+    network: bool
+    host: tuple[Line, ...]
+    """Kernel, CPU and cores, one fact per line."""
+    ranks: Ranks = "each"
+    determinism: Mode = "off"
+    ids: Ids = "system"
+    threads: tuple[Variable, ...] = ()
+    """The variables that request a number of threads. The effective numbers are in `End.effective`."""
+    trace: bool = False
+    recipe: tuple[RecipeFile, ...] = ()
+    """Files named with `--recipe`, with their paths as typed."""
+    parents: tuple[Parent, ...] = ()
+    before: Digest | None = None
+    """sha256 of `checkpoints-before.json`, the content of the `--checkpoints` directories; None without `--checkpoints`."""
+    gpus: int | Literal["all"] = 0
+    """The requested number of GPUs. The available ones are in `End.effective`."""
+    spec_file: Digest | None = None
+    """sha256 of the spec file, which is stored in `specs/` next to the run directories; None in older records."""
+    exact: bool = True
+    """Whether `command` is exactly the command that ran. False if a secret, a newline or a control character was removed."""
+    term: Line | None = None
+    """The TERM that was passed to the command, or empty; it affects the addresses of objects. None in older records."""
+    tool: Line = ""
+    """The version of repro-env."""
+
+
+class Output(Frozen, frozen=True, kw_only=True):
+    """A file that the run wrote."""
+
+    path: FilePath
+    """Relative to the project, or absolute for a file outside the project (`runs.records.records.place` returns its location)."""
+    sha256: Digest
+    size: Size
+
+
+class Lost(Frozen, frozen=True, kw_only=True):
+    """Files that a run wrote outside its project, and that were not kept."""
+
+    files: int
+    size: Size
+    """Total bytes."""
+    largest: tuple[Line, ...]
+    """`<path> (why)` of at most 100 files, the largest first."""
+
+
+class Seeded(Frozen, frozen=True, kw_only=True):
+    """A seed that the script set."""
+
+    library: Line
+    what: Line
+    """The function, such as `torch.manual_seed`."""
+    value: Line
+    file: Line
+    line: int
+
+
+class Count(Frozen, frozen=True, kw_only=True):
+    """How often an event occurred at a line of the user's code, in all processes together."""
+
+    what: Line
+    count: int
+    file: Line
+    line: int
+
+
+class DrawnIds(Frozen, frozen=True, kw_only=True):
+    """Random ids that were drawn at a line of code. Only digests are recorded, because an id may be a secret."""
+
+    what: Line
+    """The function, such as `uuid.uuid4`."""
+    file: Line
+    line: int
+    """The line of the user's code, or of the package if no user code was running."""
+    ids: tuple[Line, ...]
+    """Digests (`schema.fingerprints.digest_of_id`) in the order of the draws; sorted by rank, worker and start if there are several
+    processes. For a UUID, a dot and the digest of its first eight digits follow."""
+
+
+class LocalFacts(Frozen, frozen=True, kw_only=True):
+    """Facts of one run and its machine that do not come from its code."""
+
+    host: Line
+    """`schema.fingerprints.digest_of_name` of the host name that the command saw; a digest, because host names are private."""
+    user: Line
+    """The digest of the user name."""
+    temporary: Line
+    """The directory for temporary files, as the command saw it."""
+    home: Line
+    """The home directory, as the command saw it."""
+    pids: tuple[int, ...] = ()
+    """The PIDs of the Python processes, as they saw them, in the order of their start. At most 1,000."""
+
+
+class Fact(Frozen, frozen=True, kw_only=True):
+    """A setting in the script's process when it ended."""
+
+    name: Line
+    value: Line
+
+
+class Rank(Frozen, frozen=True, kw_only=True):
+    """A process of a distributed run."""
+
+    rank: int
+    size: int
+    """World size."""
+    backend: Line
+    device: Line
+
+
+Number = float | Literal["nan", "inf", "-inf"]
+"""JSON cannot represent the last three as numbers."""
+
+
+class Metric(Frozen, frozen=True, kw_only=True):
+    """A series of numbers in an output file."""
+
+    name: Line
+    file: FilePath
+    count: int
+    """Number of values, at least 1. `least` and `most` ignore NaN."""
+    last: Number
+    least: Number
+    most: Number
+
+
+class End(Frozen, frozen=True, kw_only=True):
+    """The record of a run's end. It is written when the command has ended, and never changed. Without it, a run was interrupted."""
+
+    schema: Literal["repro-env/run-end/1"]
+    id: Line
+    ended: Line
+    seconds: float
+    outcome: Outcome
+    outputs: tuple[Output, ...]
+    """Sorted by path."""
+    others: tuple[Line, ...]
+    """Outputs that are not regular files, sorted: `<path> -> <target>`, `<path> (why)`."""
+    removed: tuple[RelPath, ...]
+    """Files of the source that the command deleted."""
+    holes: tuple[Line, ...]
+    """Unseeded random generators, which were seeded automatically: `<library> <what> at <file>:<line>`."""
+    start: Digest | None = None
+    """sha256 of `start.json`, so that a changed start is detected. None in older records."""
+    seeded: tuple[Seeded, ...] = ()
+    """Seeds that the script set, in the order of their first use."""
+    entropy: tuple[Count, ...] = ()
+    """Draws from the system's randomness (`os.urandom`, `secrets`, `uuid`), which no seed controls; empty with seeded `ids`."""
+    drawn: tuple[DrawnIds, ...] = ()
+    """At most 10,000 ids, from draws of 16 to 64 bytes and from `uuid.uuid1`."""
+    drawn_more: bool = False
+    """Whether the run drew more ids than `drawn` contains."""
+    own: LocalFacts | None = None
+    """None in older records."""
+    operations: tuple[Count, ...] = ()
+    """Nondeterministic operations that ran because they have no deterministic implementation."""
+    effective: tuple[Fact, ...] = ()
+    """Sorted by name."""
+    world: tuple[Rank, ...] = ()
+    """Sorted by rank; empty if the run was not distributed."""
+    metrics: tuple[Metric, ...] = ()
+    """Sorted by file and name."""
+    parameters: tuple[Parameter, ...] = ()
+    """Sorted by file and name."""
+    unread: tuple[Line, ...] = ()
+    """Sorted `<path> (why)` of outputs whose metrics or parameters could not be read completely."""
+    trace: tuple[Output, ...] = ()
+    """Files in the run's `trace` directory, sorted by path (`exec --trace`)."""
+    after: Digest | None = None
+    """sha256 of `checkpoints-after.json`; see `Start.before`."""
+    console: tuple[Output, ...] = ()
+    """Files in the run's directory with what the command printed (`sandbox.console`), without secrets and limited in size."""
+    lost: Lost | None = None
+    resumed: tuple[Parent, ...] = ()
+    """The checkpoints that the run resumed from."""

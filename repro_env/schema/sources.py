@@ -1,0 +1,43 @@
+"""Sources of packages in addition to those in pip's configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+
+class Index(msgspec.Struct, frozen=True):
+    """A package index with the simple API."""
+
+    url: str
+    """May contain credentials: use it only for requests."""
+    names: frozenset[str] | None = None
+    """Normalized names of the distributions to look for in this index; None for all."""
+
+
+class LockedFile(msgspec.Struct, frozen=True):
+    """A wheel in a lock file."""
+
+    url: str
+    sha256: str
+    """64 hexadecimal digits."""
+    index: str
+    """The index in the lock file, or empty."""
+
+
+class PackageSources(msgspec.Struct, frozen=True):
+    """Indexes, find-links and locked files. They only provide candidates: a wheel is verified before it is used."""
+
+    indexes: tuple[Index, ...] = ()
+    find_links: tuple[str, ...] = ()
+    """URLs and absolute paths. May contain credentials."""
+    replaces_default: bool = False
+    """Whether one of the indexes replaces pip's built-in default index."""
+    files: Mapping[str, tuple[LockedFile, ...]] = {}
+    """By normalized name of the distribution."""
+    problems: tuple[str, ...] = ()
+    """What could not be read or used, one sentence each."""
+
+
+NONE = PackageSources()

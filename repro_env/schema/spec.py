@@ -1,0 +1,272 @@
+"""The spec: the content of the image (`identity`), defaults for runs, download locations (`hints`), observed facts, and the
+expected image.
+
+The spec digest is the sha256 of the canonical bytes of `identity` only. It does not depend on mirrors, GPUs or the default
+seed.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from msgspec import Meta
+
+from repro_env.schema import codec
+from repro_env.schema.accelerator import Accelerators, Frameworks
+from repro_env.schema.artifact import CondaPackage, Size, TreeBlob, Wheel
+from repro_env.schema.codec import Frozen
+from repro_env.schema.environment import (
+    Carried,
+    Excluded,
+    Git,
+    Host,
+    Interpreter,
+    Kind,
+    Layout,
+    SharedLibrary,
+    Startup,
+    SystemPackage,
+    Variables,
+)
+from repro_env.schema.errors import SpecError, SpecVersionError
+from repro_env.schema.image import Blob, Config, Expected
+from repro_env.schema.text import AbsPath, Digest, FileNote, FromHere, Line, RelPath, Url
+
+FAMILY = "repro-env/spec"
+VERSION = 2
+
+Seed = Annotated[int, Meta(ge=0, lt=2**32)]
+"""The master seed has 32 bits, because NumPy's legacy generator does not accept more."""
+
+
+class Rules(Frozen, frozen=True, kw_only=True):
+    """Versions of the rules that determine digests. A rule is never changed; a new version replaces it."""
+
+    base: Literal[1] = 1
+    """Which files of the machine are in a base."""
+    conda: Literal[1] = 1
+    """Which files of a conda package are compared, and how they are linked into a prefix."""
+    canonical: Literal[1] = 1
+    """Which files of a distribution are compared, and how they are normalized."""
+    grouping: Literal[1] = 1
+    """Which distributions share a layer."""
+    layer: Literal[2] = 2
+    """How entries are written as a tar."""
+
+
+class Platform(Frozen, frozen=True, kw_only=True):
+    os: Literal["linux"]
+    architecture: Literal["amd64", "arm64"]
+    """In the terms of the OCI image spec (GOARCH)."""
+
+
+class Runtime(Frozen, frozen=True, kw_only=True):
+    """The interpreter as an artifact, and the path of its executable."""
+
+    tree: TreeBlob | None
+    """None if the interpreter is a package of the environment, as with conda."""
+    executable: AbsPath
+    version: Line
+
+
+class Identity(Frozen, frozen=True, kw_only=True):
+    """Everything that determines the files and settings of the image. Its digest is the spec digest."""
+
+    rules: Rules
+    platform: Platform
+    base: TreeBlob
+    unowned: TreeBlob | None = None
+    """Unpackaged libraries and programs of the machine, at their original paths."""
+    interpreter: Runtime
+    layout: Layout
+    others: tuple[Layout, ...] = ()
+    """Further site directories on `sys.path`: of the Python below a virtual environment, and of the user."""
+    command: AbsPath
+    """The environment's Python command."""
+    packages: tuple[CondaPackage, ...] = ()
+    """Sorted by name."""
+    distributions: tuple[Wheel, ...]
+    """Sorted by key."""
+    overlay: TreeBlob | None
+    """Files of the environment that do not belong to a distribution, and changes to the files of distributions."""
+    config: Config
+
+    def layout_of(self, wheel: Wheel) -> Layout:
+        """Return the site directory that a wheel is installed to. Raises `SpecError` if `wheel.place` is invalid."""
+        if wheel.place > len(self.others):
+            raise SpecError(
+                f"{wheel.name} is installed to site directory {wheel.place}, but there are only {len(self.others) + 1}",
+                where="identity.distributions",
+                hint="the spec was edited or damaged; restore it from a backup, or capture again",
+            )
+        return self.others[wheel.place - 1] if wheel.place else self.layout
+
+
+class Defaults(Frozen, frozen=True, kw_only=True):
+    """Default settings of a run. No digest of the image depends on them."""
+
+    seed: Seed
+    """The master seed."""
+
+
+class WheelHint(Frozen, frozen=True, kw_only=True):
+    """Where a wheel or conda package can be found. The sha256 in `identity` decides whether a file is the right one."""
+
+    sha256: Digest
+    origin: Literal["index", "direct", "carried", "repacked"]
+    """`index`, `direct`: downloadable. `carried`: the original file is bundled. `repacked`: built from the installed files."""
+    urls: tuple[Url, ...]
+    index: Line
+    """Redacted URL of the index that provided it, or empty."""
+
+
+class BaseHint(Frozen, frozen=True, kw_only=True):
+    """The image that the base was made from (`capture --base REF`). The digest in `identity.base` decides."""
+
+    reference: Line
+    """`host/repository:tag`, as typed."""
+    digest: Digest
+    """Digest of the image's manifest at capture."""
+    platform: Platform
+    layers: tuple[Blob, ...]
+    """The blobs in the registry, from the lowest layer to the highest."""
+    rule: Literal[1] = 1
+    """How the image's layers are merged to a tree (`environment.system.baseimage`)."""
+    kept: bool = False
+    """Whether the tree is bundled (`--keep-base`). Otherwise it is downloaded again."""
+
+
+class Hints(Frozen, frozen=True, kw_only=True):
+    """Where the artifacts of the identity can be found."""
+
+    wheels: tuple[WheelHint, ...]
+    """Sorted by sha256."""
+    packages: tuple[WheelHint, ...] = ()
+    """Conda packages, sorted by sha256. `index` is the channel."""
+    indexes: tuple[Line, ...]
+    """Redacted URLs of the indexes that were configured at capture."""
+    base: BaseHint | None = None
+    """None for a base that was copied from the machine, which is always bundled."""
+
+
+class Source(Frozen, frozen=True, kw_only=True):
+    """The source code. It is a separate artifact that a run mounts at its captured path."""
+
+    path: AbsPath
+    tree: TreeBlob
+    size: Size
+    """Total size of the files, in bytes."""
+    relative: FromHere = ".."
+    """Path relative to the spec's directory. With it, the code is also found in a clone, a worktree or a moved project."""
+    files: dict[RelPath, FileNote]
+    """Files and symlinks by path (`oci.entry.file_notes`). Directories are omitted, because Git does not store empty ones."""
+    git: Git | None
+    notebooks: tuple[Notebook, ...] = ()
+    """Sorted by path."""
+    include: tuple[Line, ...] = ()
+    """`--include` and `--exclude` of the capture. A run applies them to the live tree."""
+    exclude: tuple[Line, ...] = ()
+
+
+class Notebook(Frozen, frozen=True, kw_only=True):
+    """The digest of the code in a Jupyter notebook. Running the notebook again does not change it."""
+
+    path: RelPath
+    code: Digest
+    """Of the sources and tags of its code cells, in order."""
+
+
+class Data(Frozen, frozen=True, kw_only=True):
+    """Data that was named at capture, and that runs check again."""
+
+    path: AbsPath
+    """Path in a run."""
+    source: AbsPath | None = None
+    """Path at capture; None if it is the same as `path`."""
+    digest: Digest
+    """Of the names, sizes and contents in a directory, or of the content of a file."""
+    files: Size
+    size: Size
+
+
+class InstalledFrom(Frozen, frozen=True, kw_only=True):
+    """How a distribution was installed, as recorded in the environment."""
+
+    name: Line
+    version: Line
+    installer: Line
+    requested: bool
+    editable: bool
+    direct_url: Line
+    site: AbsPath | None = None
+    """The directory that contains its metadata."""
+
+
+class Observed(Frozen, frozen=True, kw_only=True):
+    """Facts about the machine and the capture. They do not affect the spec digest."""
+
+    tool: Line
+    """The version that wrote the spec: `repro-env <version>`."""
+    kind: Kind
+    interpreter: Interpreter
+    startup: Startup
+    host: Host
+    accelerators: Accelerators
+    frameworks: Frameworks
+    libraries: tuple[SharedLibrary, ...] = ()
+    """Shared libraries that the environment uses, by path: loaded at start-up or by its frameworks, or on an external path."""
+    variables: Variables
+    system_packages: tuple[SystemPackage, ...]
+    """The packages in the base, sorted by name."""
+    distributions: tuple[InstalledFrom, ...]
+    carried: tuple[Carried, ...]
+    edited: tuple[Line, ...]
+    """Files of a distribution that were changed after installation: `<path> (<distribution>: changed|missing)`."""
+    excluded: tuple[Excluded, ...]
+    notes: tuple[Line, ...]
+    """Information for the user that does not indicate a problem."""
+    unknown: tuple[Line, ...]
+    source: Source | None
+    data: tuple[Data, ...]
+    home: tuple[RelPath, ...] = ()
+    """Configuration files of libraries, in the overlay below `oci.paths.HOME`. A run copies them to its home directory."""
+    programs: tuple[Line, ...] = ()
+    """`--with` of the capture: programs that were added to the base."""
+
+
+class Spec(Frozen, frozen=True, kw_only=True):
+    """The complete spec file."""
+
+    schema: Literal["repro-env/spec/2"]
+    identity: Identity
+    defaults: Defaults
+    hints: Hints
+    observed: Observed
+    expected: Expected
+
+    @property
+    def digest(self) -> str:
+        """The spec digest."""
+        return codec.digest(self.identity)
+
+    @property
+    def carried(self) -> frozenset[str]:
+        """The digests of everything that is bundled with the spec as a blob."""
+        base = None if self.hints.base is not None and not self.hints.base.kept else self.identity.base
+        trees = [base, self.identity.unowned, self.identity.interpreter.tree, self.identity.overlay]
+        trees.append(self.observed.source.tree if self.observed.source else None)
+        hints = (*self.hints.wheels, *self.hints.packages)
+        wheels = {hint.sha256 for hint in hints if hint.origin in ("carried", "repacked")}
+        return frozenset(wheels | {tree.sha256 for tree in trees if tree is not None})
+
+
+def read(data: bytes, *, where: str) -> Spec:
+    """Decode and check a spec. Raises `SpecError`, or `SpecVersionError` if another version wrote it."""
+    schema = codec.schema_of(data, family=FAMILY, newest=VERSION, where=where)
+    if schema < VERSION:
+        raise SpecVersionError(
+            f"this spec was written by an older version of repro-env (schema {schema}, this version reads {VERSION})",
+            where=where,
+            hint="capture the environment again",
+        )
+    return codec.decode(data, Spec, where=where)

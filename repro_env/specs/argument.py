@@ -1,0 +1,69 @@
+"""Open the spec that a command names: a directory or file, an archive of `repro-env pack`, or a registry's reference.
+
+An archive or a spec in a registry is first copied into a directory of the store.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from repro_env.schema.errors import SpecError, UsageError
+from repro_env.schema.progress import Silent, Tell
+from repro_env.schema.spec import Spec
+from repro_env.specs.bundle import is_pack, unpack
+from repro_env.store.specs import archive
+from repro_env.store.specs.lookup import locate
+from repro_env.store.store import Store
+
+if TYPE_CHECKING:
+    from repro_env.registry.reference import Reference
+
+
+class Opened(msgspec.Struct, frozen=True):
+    spec: Spec
+    folder: Path
+    """Directory of the spec and of `blobs/`."""
+    runs: Path | None = None
+    """Default directory for its runs; None for `runs` next to the spec's directory."""
+
+
+def open_spec(word: str | None, start: Path, store: Store | None = None, tell: Tell | None = None) -> Opened:
+    """Open the spec that a word names; without a word, the nearest spec from `start` upwards.
+
+    The store is opened if it is needed and `store` is None. Raises `SpecError`, `ArtifactError`, `NetworkError`, `DiskError`.
+    """
+    if word is None:
+        return Opened(*locate(None, start))
+    path = start / word
+    if path.is_file() and is_pack(path):
+        folder = unpack(path, store or Store.open())
+    elif not path.exists() and (reference := reference_of(word)) is not None:
+        from repro_env.specs.artifact import pull_spec
+
+        folder = pull_spec(reference, store or Store.open(), tell or Silent())
+    else:
+        spec, folder = locate(word, start)
+        return Opened(spec, folder, archive.runs_of(folder))
+    spec, _ = locate(str(folder), start)
+    return Opened(spec, folder, start / "runs")
+
+
+def reference_of(word: str) -> Reference | None:
+    """Return a word as a registry's reference; None if it does not name a registry, since it may then be a missing path.
+
+    Raises `SpecError` if it names a registry and is not a valid reference.
+    """
+    first, slash, _ = word.partition("/")
+    is_host = first == "localhost" or ":" in first or "." in first.strip(".")
+    if not slash or not is_host:
+        return None
+    from repro_env.registry.reference import parse
+
+    try:
+        return parse(word)
+    except UsageError as error:
+        hint = f"name an existing file, or a reference such as {error.hint.removeprefix('for example: ')}"
+        raise SpecError(error.what, where=word, hint=hint) from None

@@ -1,0 +1,1 @@
+"""Read wheels, conda packages and members of zip files, in parts and without unpacking them."""

@@ -1,0 +1,335 @@
+"""Read a conda package file: its facts, and the content of its files. `.conda` (a zip of zstd tars) and `.tar.bz2`.
+
+In both formats a file can be read only after all files before it. So a package is unpacked once into a temporary
+directory. The unpacked files have numbers as names, so the archive cannot choose paths of this machine. Only the files
+of `info/` are read into memory.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import hashlib
+import mmap
+import stat
+import tarfile
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO, cast
+
+import msgspec
+
+from repro_env.io.files import FileContents, room
+from repro_env.oci import conda
+from repro_env.oci.entry import CHUNK, Entry
+from repro_env.oci.wheel import Installed
+from repro_env.schema.errors import ArtifactError
+from repro_env.store.temporary import Temp
+
+FACTS = "conda"
+"""Kind of the facts of packages in the store's cache, by `facts_key`."""
+MAX_INFO = 256 << 20
+"""Largest total size of the files in `info/`, in bytes."""
+MAX_HEADER = 1 << 20
+"""Largest extended tar header in bytes."""
+MAX_UNPACKED = 256 << 30
+"""Largest uncompressed size of a package in bytes."""
+_NEEDED = ("info/index.json", "info/paths.json", "info/link.json")
+
+
+def facts_key(sha256: str, prefix: str) -> str:
+    """Return the key of the facts of one archive at one prefix."""
+    return f"{sha256} {prefix}"
+
+
+class ArchiveMember(msgspec.Struct, frozen=True, gc=False):
+    """One unpacked member of an archive."""
+
+    kind: conda.Kind
+    executable: bool
+    size: int
+    sha256: str
+    target: str
+    where: str
+    """The name of the unpacked file in the directory; empty if its content was not kept."""
+
+
+def info(file: BinaryIO, filename: str) -> conda.Info:
+    """Read `info/` of a `.conda` file; a remote file needs only a few ranges. Raises `ArtifactError`."""
+    unpacker = _Unpacker(filename, None, MAX_INFO)
+    with _convert_errors(filename), zipfile.ZipFile(file) as archive, ExitStack() as opened:
+        unpacker.unpack(_part(archive, "info", filename, opened))
+    return conda.read_info(unpacker.lists, filename)
+
+
+def unpack(path: Path, filename: str, directory: Path, *, all_files: bool = True) -> tuple[conda.Info, dict[str, ArchiveMember]]:
+    """Unpack a package into `directory` and return its members. Raises `ArtifactError`.
+
+    Without `all_files`, only files that contain the prefix are kept. This works for `.conda`, where the lists come first.
+    """
+    unpacker = _Unpacker(filename, directory, MAX_UNPACKED)
+    with _convert_errors(filename), room(directory), ExitStack() as opened:
+        for tar in _tars(path, filename, opened):
+            unpacker.unpack(tar)
+            if not all_files and filename.endswith(".conda") and unpacker.kept is None:
+                listed = conda.read_info(unpacker.lists, filename).paths
+                unpacker.kept = frozenset(path.path for path in listed if path.placeholder)
+    return conda.read_info(unpacker.lists, filename), unpacker.members
+
+
+def link(
+    path: Path, filename: str, prefix: str, directory: Path, *, all_files: bool = True
+) -> tuple[conda.Facts, dict[str, Path]]:
+    """Return the facts of a package at a prefix, and its files with the prefix inserted, by member. Raises `ArtifactError`.
+
+    Without `all_files`, some files may be missing.
+    """
+    package_info, archive_members = unpack(path, filename, directory, all_files=all_files)
+    prefixed = [
+        archive_members[listed.path] for listed in package_info.paths if listed.placeholder and listed.path in archive_members
+    ]
+    if not all_files and any(member.kind == "file" and not member.where for member in prefixed):
+        (directory / "whole").mkdir()  # a hard link that contains the prefix points to a file that was not kept
+        return link(path, filename, prefix, directory / "whole")
+    linked = []
+    contents: dict[str, Path] = {}
+    with _convert_errors(filename), room(directory):
+        for listed in package_info.paths:
+            member = archive_members.get(listed.path)
+            if member is None and listed.kind == "dir":
+                member = ArchiveMember("dir", False, 0, "", "", "")  # archives may leave out directories
+            if member is None:
+                raise ArtifactError(f"the package lists {listed.path}, which is missing", where=filename)
+            where, size, sha256 = directory / member.where, member.size, member.sha256
+            if listed.placeholder and member.kind == "file":
+                where = directory / f"{member.where}.linked"
+                size, sha256 = _replace(directory / member.where, where, listed, prefix)
+            linked.append(conda.InstalledPath(listed.path, member.kind, member.executable, size, sha256, member.target))
+            if member.kind == "file" and member.where:
+                contents[listed.path] = where
+    return conda.Facts(filename, package_info, tuple(linked)), contents
+
+
+class UnpackedPackage:
+    """A package at one prefix. It is unpacked when it is used first.
+
+    Use it as a context manager, which removes the unpacked files at the end.
+    """
+
+    def __init__(self, path: Path, filename: str, prefix: str, temp: Temp) -> None:
+        self._path = path
+        self._filename = filename
+        self._prefix = prefix
+        self._temp = temp
+        self._stack = ExitStack()
+        self._linked: tuple[conda.Facts, dict[str, Path]] | None = None
+
+    def __enter__(self) -> UnpackedPackage:  # noqa: PYI034 - typing.Self came with Python 3.11
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+        self._linked = None
+
+    @property
+    def facts(self) -> conda.Facts:
+        """The facts of the package. Raises `ArtifactError` if it is invalid."""
+        return self._link()[0]
+
+    def content(self, member: str) -> Path:
+        """Return the unpacked file of a member, with the prefix inserted."""
+        where = self._link()[1].get(member)
+        if where is None:
+            raise ArtifactError(f"the file is not in {self._filename}", where=member, hint="capture again")
+        return where
+
+    def _link(self) -> tuple[conda.Facts, dict[str, Path]]:
+        if self._linked is None:
+            directory = self._stack.enter_context(self._temp.directory())
+            self._linked = link(self._path, self._filename, self._prefix, directory)
+        return self._linked
+
+
+class CondaContents:
+    """The content of the files that a package installs (`oci.entry.Contents`). Entries are relative to the prefix."""
+
+    def __init__(self, package: UnpackedPackage, installed: Installed) -> None:
+        self._package = package
+        self._installed = installed
+
+    def chunks(self, entry: Entry) -> Iterator[bytes]:
+        literal = self._installed.literals.get(entry.path)
+        if literal is not None:
+            yield literal
+            return
+        where = self._package.content(self._installed.members[entry.path])
+        moved = Entry(where.name, "file", entry.executable, entry.size, entry.sha256)
+        yield from FileContents(where.parent).chunks(moved)
+
+
+def _replace(source: Path, target: Path, package_path: conda.PackagePath, prefix: str) -> tuple[int, str]:
+    """Write a file with the prefix inserted. Returns its size and sha256."""
+    hasher, size = hashlib.sha256(), 0
+    with target.open("xb") as out, mapped(source) as data:
+        for chunk in conda.insert_prefix(data, package_path, prefix):
+            hasher.update(chunk)
+            out.write(chunk)
+            size += len(chunk)
+    return size, hasher.hexdigest()
+
+
+@contextlib.contextmanager
+def mapped(path: Path) -> Iterator[conda.Bytes]:
+    """Map the content of a file into memory. Raises `OSError`."""
+    with path.open("rb") as file:
+        if path.stat().st_size == 0:
+            yield b""
+            return
+        with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            yield data
+
+
+def _tars(path: Path, filename: str, opened: ExitStack) -> Iterator[BinaryIO]:
+    """Yield the uncompressed tars of a package."""
+    if filename.endswith(".tar.bz2"):
+        yield cast("BinaryIO", opened.enter_context(bz2.BZ2File(path)))
+        return
+    archive = opened.enter_context(zipfile.ZipFile(path))
+    for name in ("info", "pkg"):
+        yield _part(archive, name, filename, opened)
+
+
+def _part(archive: zipfile.ZipFile, name: str, filename: str, opened: ExitStack) -> BinaryIO:
+    from zstandard import ZstdDecompressor
+
+    members = [
+        member for member in archive.infolist() if member.filename.startswith(f"{name}-") and member.filename.endswith(".tar.zst")
+    ]
+    if len(members) != 1 or members[0].flag_bits & 1:
+        raise ArtifactError(f"the package has {len(members)} files {name}-*.tar.zst instead of one", where=filename)
+    member = opened.enter_context(archive.open(members[0]))
+    return cast("BinaryIO", opened.enter_context(ZstdDecompressor().stream_reader(member, read_across_frames=True)))
+
+
+class _Member(tarfile.TarInfo):
+    """A tar member with a limit for extended headers, which `tarfile` reads into memory without one."""
+
+    def _proc_member(self, archive: tarfile.TarFile) -> tarfile.TarInfo:
+        extended = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE, tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK)
+        if self.type in extended and self.size > MAX_HEADER:
+            raise tarfile.ReadError("an extended header is too large")
+        return cast("tarfile.TarInfo", super()._proc_member(archive))  # type: ignore[misc]
+
+
+def _members(file: BinaryIO, filename: str) -> Iterator[tuple[tarfile.TarFile, tarfile.TarInfo]]:
+    count = 0
+    with tarfile.open(fileobj=file, mode="r|", tarinfo=_Member) as archive:
+        for member in archive:
+            count += 1
+            if count > conda.MAX_PATHS:
+                raise ArtifactError(f"the package has more than {conda.MAX_PATHS:,} members", where=filename)
+            yield archive, member
+            archive.members = []  # type: ignore[attr-defined] # it would keep all members
+
+
+class _Unpacker:
+    """Unpacks the tars of a package one after the other."""
+
+    def __init__(self, filename: str, directory: Path | None, limit: int) -> None:
+        """Without `directory`, no file is kept. `limit`: the largest total size of the members in bytes."""
+        self.members: dict[str, ArchiveMember] = {}
+        self.lists: dict[str, bytes] = {}
+        """The content of the files of `info/` that are needed."""
+        self.kept: frozenset[str] | None = None
+        """The files to keep; None for all."""
+        self._filename = filename
+        self._directory = directory
+        self._remaining = limit
+        self._remaining_lists = MAX_INFO
+
+    def unpack(self, file: BinaryIO) -> None:
+        for archive, tar_member in _members(file, self._filename):
+            name = tar_member.name.removeprefix("./").rstrip("/")
+            if name not in ("", "."):
+                self._check(name, tar_member)
+                self.members[name] = self._unpacked(archive, tar_member, name)
+
+    def _check(self, name: str, tar_member: tarfile.TarInfo) -> None:
+        conda.check_path(name, self._filename)
+        if name in self.members and not (tar_member.isdir() and self.members[name].kind == "dir"):
+            raise ArtifactError(f"the package has {name} twice", where=self._filename)
+        self._remaining_lists -= tar_member.size if name in _NEEDED else 0
+        if self._remaining_lists < 0:
+            raise ArtifactError("the info/ directory of the package is too large", where=self._filename)
+        self._remaining -= tar_member.size
+        if self._remaining < 0:
+            raise ArtifactError("the package is too large", where=self._filename)
+
+    def _unpacked(self, archive: tarfile.TarFile, tar_member: tarfile.TarInfo, name: str) -> ArchiveMember:
+        if tar_member.isdir():
+            return ArchiveMember("dir", False, 0, "", "", "")
+        if tar_member.issym():
+            return ArchiveMember("link", False, 0, "", tar_member.linkname, "")
+        if tar_member.islnk():
+            target = self.members.get(tar_member.linkname.removeprefix("./"))
+            if target is None or target.kind != "file":
+                raise ArtifactError(
+                    f"the hard link {name} of the package points to {tar_member.linkname!r}, which is not a file before it",
+                    where=self._filename,
+                )
+            return target
+        if tar_member.isreg() and not tar_member.issparse():
+            return self._write(archive, tar_member, name)
+        raise ArtifactError(f"the package has {name}, which is not a file, directory or link", where=self._filename)
+
+    def _write(self, archive: tarfile.TarFile, tar_member: tarfile.TarInfo, name: str) -> ArchiveMember:
+        is_kept = self._directory is not None and (self.kept is None or name in self.kept)
+        path = self._directory / str(len(self.members)) if self._directory is not None and is_kept else None
+        content = archive.extractfile(tar_member)
+        hasher, chunks = hashlib.sha256(), []
+        with path.open("xb") if path is not None else contextlib.nullcontext() as out:
+            while content is not None and (chunk := content.read(CHUNK)):
+                hasher.update(chunk)
+                if out is not None:
+                    out.write(chunk)
+                if name in _NEEDED:
+                    chunks.append(chunk)
+        if name in _NEEDED:
+            self.lists[name] = b"".join(chunks)
+        is_executable = bool(tar_member.mode & stat.S_IXUSR)
+        return ArchiveMember("file", is_executable, tar_member.size, hasher.hexdigest(), "", path.name if path else "")
+
+
+@contextlib.contextmanager
+def _convert_errors(filename: str) -> Iterator[None]:
+    from zstandard import ZstdError
+
+    try:
+        yield
+    except (
+        tarfile.TarError,
+        zipfile.BadZipFile,
+        ZstdError,
+        zlib.error,
+        EOFError,
+        NotImplementedError,
+        RuntimeError,
+        OverflowError,
+        ValueError,
+    ) as error:
+        raise ArtifactError(f"the conda package cannot be read: {error}", where=filename) from None
+    except OSError as error:
+        if error.errno is not None:
+            raise
+        raise ArtifactError(f"the conda package cannot be read: {error}", where=filename) from None  # raised by bz2
+
+
+def md5_of(chunks: Iterable[bytes]) -> str:
+    """Return the md5 of some bytes in hex. Older records of conda have only this."""
+    hasher = hashlib.md5(usedforsecurity=False)
+    for chunk in chunks:
+        hasher.update(chunk)
+    return hasher.hexdigest()

@@ -1,0 +1,150 @@
+"""Copies of the specs of runs, stored next to their records by the SHA-256 of the spec file.
+
+    runs/specs/sha256-<hex>/
+        spec.json    written once, never changed
+        remote.json  the registry to which the spec was pushed, if any
+        blobs/       the bundled files that were stored with the captured spec
+
+A capture may overwrite a spec that was not committed, so the record of a run names the copy (`Start.spec_file`). The
+directory of a copy can be used like any other directory of a spec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+from collections.abc import Collection
+from pathlib import Path
+
+import msgspec
+
+from repro_env.io.files import atomic_write, read_regular, remove_tree, room
+from repro_env.schema.errors import DiskError, RecordError
+
+SUBDIRECTORY = "specs"
+FILE = "spec.json"
+_NAME = re.compile(r"sha256-[0-9a-f]{64}")
+"""The specs in the store have different directory names and do not belong to a project."""
+_REMOVED = ".gone-"
+_LARGEST = 256 << 20
+"""The largest spec that is read, in bytes. Usual specs have up to a few MB."""
+_GRACE_PERIOD = 3600.0
+"""Seconds for which an unused spec is not removed, because a run that is about to start has no record yet."""
+_DIGEST = re.compile(rb"sha256:[0-9a-f]{64}")
+
+
+class StoredSpec(msgspec.Struct, frozen=True):
+    """A copy of a spec."""
+
+    digest: str
+    """The `sha256:<hex>` of the spec file, from the name of the directory."""
+    folder: Path
+    used: float
+    """When a run last started from the spec, in seconds since 1970."""
+
+
+def directory_of(runs: Path, digest: str) -> Path:
+    """Return the directory for the spec with this digest (`sha256:<hex>`)."""
+    return runs / SUBDIRECTORY / digest.replace(":", "-")
+
+
+def runs_of(directory: Path) -> Path | None:
+    """Return the directory of runs that contains this copy of a spec; None if the directory is not such a copy."""
+    is_copy = directory.parent.name == SUBDIRECTORY and _NAME.fullmatch(directory.name) is not None
+    return directory.parent.parent if is_copy and directory.parent.parent.name else None
+
+
+def write(runs: Path, data: bytes) -> str:
+    """Store a spec if it is not yet stored, and return the `sha256:<hex>` of its bytes.
+
+    Raises `RecordError` if it cannot be written, and `DiskError` if the disk is full.
+    """
+    digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
+    directory = directory_of(runs, digest)
+    try:
+        with room(runs):
+            directory.mkdir(parents=True, exist_ok=True)
+            if _bytes(directory / FILE) != data:
+                atomic_write(directory / FILE, data)
+                (directory / FILE).chmod(0o444)
+    except (OSError, DiskError) as error:
+        if isinstance(error, DiskError):
+            raise
+        raise RecordError(
+            f"the copy of the spec cannot be written: {error.strerror}",
+            where=str(directory),
+            hint="name another directory with --runs DIR",
+        ) from None
+    with contextlib.suppress(OSError):  # it may belong to another user; then its time stays unchanged
+        os.utime(directory)
+    return digest
+
+
+def read(runs: Path, digest: str) -> bytes:
+    """Return the bytes of a stored spec. Raises `RecordError` if it is missing or has changed."""
+    path = directory_of(runs, digest) / FILE
+    data = _bytes(path)
+    if data is None:
+        raise RecordError("the spec of the run is missing or cannot be read", where=str(path), hint="restore it from a copy")
+    if f"sha256:{hashlib.sha256(data).hexdigest()}" != digest:
+        raise RecordError("the spec of the run has changed", where=str(path), hint="restore it from a copy")
+    return data
+
+
+def listing(runs: Path) -> tuple[StoredSpec, ...]:
+    """Return the stored specs, sorted by digest."""
+    if (runs / SUBDIRECTORY).is_symlink():
+        return ()
+    try:
+        entries = [
+            entry
+            for entry in os.scandir(runs / SUBDIRECTORY)
+            if _NAME.fullmatch(entry.name) and entry.is_dir(follow_symlinks=False)
+        ]
+    except (FileNotFoundError, NotADirectoryError):
+        return ()
+    return tuple(
+        StoredSpec(entry.name.replace("-", ":"), Path(entry.path), entry.stat(follow_symlinks=False).st_mtime)
+        for entry in sorted(entries, key=lambda entry: entry.name)
+    )
+
+
+def unused(specs: Collection[StoredSpec], recorded: Collection[str], *, now: float) -> tuple[StoredSpec, ...]:
+    """Return the specs that are not in a record and were not used recently. `recorded`: the digests in records."""
+    return tuple(spec for spec in specs if spec.digest not in recorded and spec.used < now - _GRACE_PERIOD)
+
+
+def mentioned(directory: Path) -> set[str]:
+    """Return all digests in an unreadable record. Each may be the digest of its spec."""
+    data = _bytes(directory / "start.json")
+    return set() if data is None else {digest.decode() for digest in _DIGEST.findall(data)}
+
+
+def remove(spec: StoredSpec) -> None:
+    """Remove a stored spec. Raises `OSError`.
+
+    The directory is renamed first, so that a partly removed spec does not look like a spec.
+    """
+    hidden = spec.folder.with_name(f"{_REMOVED}{spec.folder.name}")
+    spec.folder.rename(hidden)
+    remove_tree(hidden)
+    with contextlib.suppress(OSError):
+        spec.folder.parent.rmdir()  # if it is empty
+
+
+def tidy(runs: Path) -> None:
+    """Finish removals that were killed. Directories that cannot be removed stay."""
+    for path in (runs / SUBDIRECTORY).glob(f"{_REMOVED}*"):
+        if path.is_dir() and not path.is_symlink():
+            with contextlib.suppress(OSError):
+                remove_tree(path)
+
+
+def _bytes(path: Path) -> bytes | None:
+    """Return the bytes of a regular file; None if it cannot be read or is too large."""
+    try:
+        return read_regular(path, _LARGEST)
+    except OSError:
+        return None

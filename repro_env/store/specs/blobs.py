@@ -1,0 +1,360 @@
+"""Bundled blobs: the `blobs/` directory next to a spec, with everything that cannot be downloaded again.
+
+A blob is named by the sha256 of its bytes: `<hex>`, or `<hex>.gz` if it is compressed. No identity depends on the
+compression. The directory is untrusted: its content is checked, and never decompressed beyond the expected size.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import re
+import zlib
+from collections import deque
+from collections.abc import Collection, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, BinaryIO
+
+import msgspec
+
+from repro_env.io.files import open_regular, room, sync_directory
+from repro_env.oci import tar
+from repro_env.oci.decompression import gunzip
+from repro_env.oci.entry import CHUNK, Entry, Members
+from repro_env.schema import codec
+from repro_env.schema.artifact import TreeBlob
+from repro_env.schema.errors import ArtifactError
+from repro_env.store.blobs import Blobs, write_hashed
+from repro_env.store.facts import FactCache
+from repro_env.store.filenames import hex_of
+from repro_env.store.temporary import Temp
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+
+_NAME = re.compile(r"[0-9a-f]{64}(\.gz)?")
+_HINT = "delete the file and capture again, or copy it again from the capture"
+_LEVEL = 1
+BLOB_DIGEST = "carried-blob"
+"""Kind of the facts of proven gzip files, by `file_key`: the digest of the compressed bytes."""
+_LISTED = "carried-entries"
+
+
+class _Listed(msgspec.Struct, frozen=True):
+    """The stored list of a tree's paths."""
+
+    entries: tuple[Entry, ...]
+
+
+class SpecBlobs:
+    """One directory of bundled blobs."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._temp = Temp(directory / ".temp")
+
+    def add_tree(self, members: Members, *, facts: FactCache | None = None) -> TreeBlob:
+        """Store a tree as the gzip of its layer tar. The same members give the same file.
+
+        With `facts`, `has` knows later that the file is complete. Raises `DiskError` and what the members raise.
+        """
+        files = 0
+
+        def counted() -> Members:
+            nonlocal files
+            for member in members:
+                files += 1
+                yield member
+
+        self._make()
+        hasher = hashlib.sha256()
+        packed = hashlib.sha256()
+        with room(self.directory), self._temp.directory() as temporary:
+            size = 0
+
+            def measured() -> Iterator[bytes]:
+                nonlocal size
+                for chunk in _hashed(tar.write(counted()), hasher):
+                    size += len(chunk)
+                    yield chunk
+
+            with (temporary / "blob").open("xb") as file:
+                for member in compress_chunks(measured()):
+                    packed.update(member)
+                    file.write(member)
+            path = self._keep(temporary / "blob", hasher.hexdigest() + ".gz")
+        if facts is not None:
+            facts.put("carried", file_key(path), b"whole")
+            facts.put(BLOB_DIGEST, file_key(path), f"sha256:{packed.hexdigest()}".encode())
+        return TreeBlob(sha256=f"sha256:{hasher.hexdigest()}", size=size, files=files)
+
+    def add_file(self, path: Path, digest: str, *, compress: bool = False) -> None:
+        """Store a copy of a file, compressed or not. Raises `ArtifactError` if it does not have this digest."""
+        self._make()
+        hasher = hashlib.sha256()
+        with room(self.directory), self._temp.directory() as temporary, path.open("rb") as file:
+            chunks = _hashed(iter(lambda: file.read(CHUNK), b""), hasher)
+            write_hashed(temporary / "blob", compress_chunks(chunks) if compress else chunks)
+            actual = hasher.hexdigest()
+            if actual != hex_of(digest):
+                raise ArtifactError(
+                    f"the file does not have the expected content (its sha256 is {actual[:16]}…)",
+                    where=str(path),
+                    hint="the file was changed; capture again",
+                )
+            self._keep(temporary / "blob", actual + ".gz" * compress)
+
+    def restore(self, digest: str, chunks: Iterable[bytes], *, is_gzip: bool, size: int | None, where: str) -> int:
+        """Store a blob from another source, as plain bytes or gzip. Returns its uncompressed size.
+
+        It is stored only if it has this digest, and this size unless that is None. `where`: the source. Raises
+        `ArtifactError` if it does not, or if the directory cannot be written, `DiskError`, and what `chunks` raises.
+        """
+        name = hex_of(digest) + (".gz" if is_gzip else "")
+        try:
+            self._make()
+            with room(self.directory, size or 0), self._temp.directory() as temporary:
+                write_hashed(temporary / name, chunks)
+                try:
+                    actual_size = sum(map(len, SpecBlobs(temporary).chunks(digest, size)))
+                except ArtifactError as error:
+                    raise ArtifactError(
+                        f"the blob from this source is not the one in the spec: {error.what}", where=where, hint=_HINT
+                    ) from None
+                self._keep(temporary / name, name)
+        except PermissionError as error:
+            hint = "copy the spec's directory to a writable directory"
+            raise ArtifactError(
+                f"the directory cannot be written: {error.strerror}", where=str(self.directory), hint=hint
+            ) from None
+        return actual_size
+
+    def has(self, digest: str, facts: FactCache) -> bool:
+        """Return whether the blob is there and undamaged. It is read once, and again only if the file changes."""
+        path = self.path(digest)
+        if path is None:
+            return False
+        key = file_key(path)
+        if facts.get("carried", key) is not None:
+            return True
+        try:
+            for _ in self.chunks(digest):
+                pass
+        except ArtifactError:
+            return False
+        facts.put("carried", key, b"whole")
+        return True
+
+    def file(self, digest: str, size: int, blobs: Blobs) -> Path | None:
+        """Return a file with the uncompressed blob, or None. A gzip blob is decompressed into the store's `blobs`.
+
+        Only a decompressed blob is checked. Put an uncompressed one into the store, which checks it.
+        """
+        path = self.path(digest)
+        if path is not None and path.suffix == ".gz":
+            return blobs.put(self.chunks(digest, size), digest, where=str(path), size=size)
+        return path if path is not None and path.is_file() and not path.is_symlink() else None
+
+    def packed_file(self, digest: str, facts: FactCache) -> Path | None:
+        """Return the file of an undamaged gzip blob; else None."""
+        path = self.path(digest)
+        return path if path is not None and path.suffix == ".gz" and self.has(digest, facts) else None
+
+    def tree(self, blob: TreeBlob) -> Members:
+        """Yield the members of a bundled tree. Raises `ArtifactError` if it is missing or is not the expected tree.
+
+        The check is complete only after the last member, so write the members where they can be removed again.
+        """
+        with self._open(blob.sha256, blob.size) as source:
+            yield from tar.read(source.take, where=source.where)
+            source.finish()
+
+    def entries(self, blob: TreeBlob, facts: FactCache) -> list[Entry]:
+        """Return the paths of a bundled tree, with the sha256 of each file. Raises what `tree` raises.
+
+        The list is stored. It is used without reading the blob as long as `has` knows that the file is undamaged.
+        """
+        path, key = self.path(blob.sha256), f"{blob.sha256} {blob.size}"
+        if path is not None and facts.get("carried", file_key(path)) is not None:
+            listed = facts.recall(_LISTED, key, _Listed)
+            if listed is not None:
+                return list(listed.entries)
+        entries = []
+        for entry, chunks in self.tree(blob):
+            hasher = hashlib.sha256()
+            for chunk in chunks:
+                hasher.update(chunk)
+            entries.append(msgspec.structs.replace(entry, sha256=hasher.hexdigest()) if entry.kind == "file" else entry)
+        facts.put(_LISTED, key, codec.canonical(_Listed(tuple(entries))))
+        return entries
+
+    def packed(self, blob: TreeBlob) -> Iterator[bytes]:
+        """Yield the gzip of a bundled tree: the file's own bytes if it is gzip. Checked at the end, as in `tree`."""
+        with self._open(blob.sha256, blob.size) as source:
+            pieces = _read_tree(source)
+            yield from pieces if source.is_gzip else compress_chunks(pieces)
+
+    def chunks(self, digest: str, size: int | None = None) -> Iterator[bytes]:
+        """Yield the uncompressed bytes of a blob. Raises `ArtifactError` at the end, or if there are more than `size`."""
+        with self._open(digest, size) as source:
+            while chunk := source.take(CHUNK):
+                yield chunk
+            source.finish()
+
+    def keep_only(self, digests: Collection[str]) -> None:
+        """Remove all other blobs, and what killed processes left. Files that are not blobs are kept."""
+        wanted = {hex_of(digest) for digest in digests}
+        with contextlib.suppress(FileNotFoundError):
+            for path in list(self.directory.iterdir()):
+                if _NAME.fullmatch(path.name) and path.name.removesuffix(".gz") not in wanted:
+                    path.unlink(missing_ok=True)
+        self._temp.clean()
+
+    def _make(self) -> None:
+        with room(self.directory):
+            self.directory.mkdir(parents=True, exist_ok=True)
+            self._temp.clean()
+            with contextlib.suppress(FileExistsError), (self.directory / ".gitignore").open("x", encoding="ascii") as file:
+                file.write("*\n")
+
+    def _keep(self, temporary: Path, name: str) -> Path:
+        """Move a blob into place and flush it to the disk, because it may be the only copy of its content."""
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(self.directory / name)
+        sync_directory(self.directory)
+        return self.directory / name
+
+    def path(self, digest: str) -> Path | None:
+        """Return the file of a blob, compressed or not, or None. It is not checked."""
+        name = hex_of(digest)
+        return next((path for path in (self.directory / name, self.directory / f"{name}.gz") if os.path.lexists(path)), None)
+
+    @contextlib.contextmanager
+    def _open(self, digest: str, size: int | None) -> Iterator[_Source]:
+        path = self.path(digest)
+        if path is None:
+            raise ArtifactError(
+                "the blob is missing",
+                where=str(self.directory / hex_of(digest)),
+                hint="copy the complete directory of the spec, including blobs/, or capture again",
+            )
+        try:
+            fd = open_regular(path, below=self.directory.parent)
+        except OSError as error:
+            raise ArtifactError(f"the blob cannot be read: {error.strerror}", where=str(path), hint=_HINT) from None
+        with os.fdopen(fd, "rb", buffering=0) as file:
+            yield _Source(file, str(path), hex_of(digest), size, is_gzip=path.suffix == ".gz")
+
+
+class _Source:
+    """The uncompressed bytes of a blob, hashed and counted while they are read."""
+
+    def __init__(self, file: BinaryIO, where: str, name: str, size: int | None, *, is_gzip: bool) -> None:
+        self.where = where
+        self.is_gzip = is_gzip
+        self._recorded: list[bytes] | None = None
+        self._file = file
+        self._name = name
+        self._size = size
+        self._received = 0
+        self._hasher = hashlib.sha256()
+        self._chunks = gunzip(self._read, lambda what: self._bad(f"the blob {what}")) if is_gzip else iter(self._read, b"")
+        self._buffer = b""
+        self._at = 0
+
+    def take(self, count: int) -> bytes:
+        """Return up to `count` bytes; empty only at the end."""
+        if self._at == len(self._buffer):
+            self._buffer, self._at = next(self._chunks, b""), 0
+            self._received += len(self._buffer)
+            if self._size is not None and self._received > self._size:
+                raise self._bad(f"the blob is larger than the {self._size} bytes in the spec")
+            self._hasher.update(self._buffer)
+        data = self._buffer[self._at : self._at + count]
+        self._at += len(data)
+        return data
+
+    def finish(self) -> None:
+        """Check size and digest; to be called at the end. Raises `ArtifactError`."""
+        if self._size is not None and self._received != self._size:
+            raise self._bad(f"the blob has {self._received} bytes instead of the {self._size} in the spec")
+        if self._hasher.hexdigest() != self._name:
+            raise self._bad("the content of the blob does not match its name: it is damaged or was changed")
+
+    def take_recorded(self) -> list[bytes]:
+        """Return the raw bytes read from the file since the last call. The first call starts the recording."""
+        chunks, self._recorded = self._recorded or [], []
+        return chunks
+
+    def _read(self) -> bytes:
+        try:
+            data = self._file.read(CHUNK)
+        except OSError as error:
+            raise self._bad(f"the blob cannot be read: {error.strerror}") from None
+        if self._recorded is not None:
+            self._recorded.append(data)
+        return data
+
+    def _bad(self, what: str) -> ArtifactError:
+        return ArtifactError(what, where=self.where, hint=_HINT)
+
+
+def file_key(path: Path) -> str:
+    """Return a key of a file that changes whenever the file is changed or replaced."""
+    status = path.lstat()
+    return f"{path.name} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
+
+
+def _hashed(chunks: Iterable[bytes], hasher: hashlib._Hash) -> Iterator[bytes]:
+    for chunk in chunks:
+        hasher.update(chunk)
+        yield chunk
+
+
+def compress_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Compress bytes with all cores: one gzip member for each `CHUNK` of input. The result does not depend on the chunks."""
+    from concurrent.futures import ThreadPoolExecutor
+
+    workers = len(os.sched_getaffinity(0))
+    pending: deque[Future[bytes]] = deque()
+    with ThreadPoolExecutor(workers) as pool:
+        for block in _blocks(chunks):
+            pending.append(pool.submit(_member, block))
+            if len(pending) > 2 * workers:
+                yield pending.popleft().result()
+        for member in pending:
+            yield member.result()
+
+
+def _read_tree(source: _Source) -> Iterator[bytes]:
+    """Yield the raw bytes of a tree's file, and check its content as strictly as for unpacking."""
+    source.take_recorded()
+    for _, chunks in tar.read(source.take, where=source.where):
+        yield from source.take_recorded()
+        for _ in chunks:
+            yield from source.take_recorded()
+    source.finish()
+    yield from source.take_recorded()
+
+
+def _member(block: bytes) -> bytes:
+    packer = zlib.compressobj(_LEVEL, zlib.DEFLATED, 31)  # wbits=31: a gzip header without name and time
+    return packer.compress(block) + packer.flush()
+
+
+def _blocks(chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the same bytes in pieces of `CHUNK`, so that the file does not depend on the input chunks."""
+    parts: list[bytes] = []
+    size = 0
+    for chunk in chunks:
+        parts.append(chunk)
+        size += len(chunk)
+        if size >= CHUNK:
+            data = b"".join(parts)
+            whole = size - size % CHUNK
+            yield from (data[start : start + CHUNK] for start in range(0, whole, CHUNK))
+            parts, size = [data[whole:]], size - whole
+    if size:
+        yield b"".join(parts)

@@ -1,0 +1,68 @@
+"""Find the spec that a command names, or the nearest spec."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from repro_env.io.files import read_regular
+from repro_env.schema import spec
+from repro_env.schema.errors import SpecError
+from repro_env.schema.spec import Spec
+from repro_env.store.specs import archive
+
+FOLDER = "repro"
+FILE = "spec.json"
+MAX_SIZE = 256 << 20
+"""Most bytes of a spec that is read. Real specs have at most a few MB."""
+
+
+def locate(given: str | None, start: Path) -> tuple[Spec, Path]:
+    """Return the spec that `given` names, and the absolute path of its directory (which also holds `blobs/`).
+
+    `given` is a spec file, its directory, or the directory above that; without it, the nearest `repro/spec.json` from
+    `start` upwards. Raises `SpecError` if the spec does not exist or cannot be read.
+    """
+    path = _nearest(start) if given is None else _named(start / given, given)
+    try:
+        data = read_regular(path, MAX_SIZE)
+    except OSError as error:
+        raise SpecError(
+            f"this spec cannot be read: {error.strerror}", where=str(path), hint="name a spec that repro-env capture wrote"
+        ) from None
+    return spec.read(data, where=str(path)), path.parent.resolve()
+
+
+def _nearest(start: Path) -> Path:
+    start = start.absolute()
+    for folder in (start, *start.parents):
+        path = folder / FOLDER / FILE
+        if path.is_file():
+            return path
+    raise SpecError(
+        f"neither this directory nor one above it has a {FOLDER}/{FILE}",
+        where=str(start),
+        hint="run `repro-env capture` in your project directory, or name a spec",
+    )
+
+
+def _named(path: Path, given: str) -> Path:
+    if not path.is_dir():
+        if not path.exists():
+            hint = "name a spec.json or its directory, an archive that repro-env pack wrote, or HOST/NAME:TAG"
+            raise SpecError("this file does not exist", where=given, hint=hint)
+        return path.resolve()
+    for file in (path / FILE, path / FOLDER / FILE):
+        if file.is_file():
+            return file
+    raise SpecError(f"this directory has no {FILE}", where=given, hint="name the directory that `repro-env capture` wrote")
+
+
+def runs_directory(folder: Path) -> Path:
+    """Return the runs directory of the spec in `folder`: next to it, or the directory that keeps the spec for its runs."""
+    return archive.runs_of(folder) or folder.parent / "runs"
+
+
+def own_directories(root: Path, folder: Path) -> tuple[Path, ...]:
+    """Return the directories that repro-env writes, which are not source: those of the spec in `folder`, and those in `root`."""
+    own = (root / FOLDER, root / "runs") if (root / FOLDER / FILE).is_file() else ()
+    return (folder, runs_directory(folder), *own)

@@ -1,0 +1,751 @@
+"""Runs with a fake backend that does what each test needs. The image is real, rebuilt from small trees."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from repro_env.api import execute
+from repro_env.api.execute import FinishedRun
+from repro_env.runs.records import annotation, records
+from repro_env.runs.start import request, sourcedirectory
+from repro_env.runs.start.request import RunOptions
+from repro_env.sandbox.runner import Runner
+from repro_env.schema.errors import (
+    ArtifactError,
+    CommandMissingError,
+    DataError,
+    DriftError,
+    EngineError,
+    RecordError,
+    ReproEnvError,
+    SourceError,
+    UsageError,
+)
+from repro_env.schema.progress import Silent
+from repro_env.schema.run import GivenVariable, Launch, Outcome, User
+from repro_env.schema.spec import Data, Defaults, Spec
+from repro_env.store.store import Store
+from tests.fakes import specs
+
+Work = Callable[[Launch, Path], int]
+
+
+class Fake(Runner):
+    """A backend that writes the files of a test to the run directory, like the embedded runner."""
+
+    def __init__(self, work: Work | None = None, removed: tuple[str, ...] = ()) -> None:
+        super().__init__()
+        self.work = work
+        self.removed = removed
+        self.launch: Launch | None = None
+
+    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+        self.launch = launch
+        code = self.work(launch, folder) if self.work else 0
+        return Outcome(exit_code=code, signal=0, out_of_memory=False, isolation="embedded", means=("root: fake",))
+
+    def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:
+        assert (snapshot / "train.py").is_file()
+        return self.removed
+
+
+class Place(Silent):
+    """A project with a spec next to its source, and a store."""
+
+    def __init__(self, root: Path) -> None:
+        self.project = root / "project"
+        self.project.mkdir()
+        (self.project / "train.py").write_bytes(specs.TREES["source"]["train.py"])
+        self.folder = self.project / "repro"
+        self.spec = self.at(specs.make(self.folder, {}, prefix=self.project / ".venv"))
+        self.store = Store.open(root / "store")
+        self.lines: list[str] = []
+
+    def at(self, spec: Spec, **observed: Any) -> Spec:
+        assert spec.observed.source is not None
+        source = msgspec.structs.replace(spec.observed.source, path=str(self.project))
+        return msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=source, **observed))
+
+    def __call__(self, text: str, /) -> None:
+        self.lines.append(text)
+
+    def progress(self, total: int, label: str, /) -> Any:
+        from contextlib import nullcontext
+
+        self(label)
+        return nullcontext(lambda count: None)
+
+    def run(self, *command: str, backend: Fake | None = None, **options: Any) -> FinishedRun:
+        defaults: dict[str, Any] = {
+            "command": command or ("train.py",),
+            "here": self.project,
+            "environ": {"HOME": "/home/ann", "TERM": "x"},
+        }
+        run_options = RunOptions(**(defaults | options))
+        return execute.execute(run_options, self.spec, self.folder, store=self.store, tell=self, backend=backend or Fake())
+
+    @property
+    def runs(self) -> list[Path]:
+        return records.directories(self.project / "runs")
+
+    @property
+    def talk(self) -> str:
+        return "\n".join(self.lines)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    return Place(tmp_path)
+
+
+def writes(**files: str) -> Work:
+    def work(launch: Launch, folder: Path) -> int:
+        for name, text in files.items():
+            path = folder / "files" / name.replace("__", "/").replace("_", ".")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+        return 0
+
+    return work
+
+
+def test_a_run_is_recorded_from_start_to_end(place: Place) -> None:
+    backend = Fake(writes(ck__w_pt="weights", log_txt="1"), removed=("old.txt",))
+    done = place.run("train.py", "--lr", "1", backend=backend, seed=9)
+    run = records.read(done.folder)
+    assert (run.start, run.end, run.state) == (done.start, done.end, "done")
+    assert done.folder == place.runs[0] == (place.project / "runs" / "latest").resolve()
+    assert done.start.command == ("train.py", "--lr", "1")
+    assert (done.start.seed, done.start.spec, done.start.image) == (9, place.spec.digest, place.spec.expected.image_id)
+    assert [(output.path, output.size) for output in done.end.outputs] == [("ck/w.pt", 7), ("log.txt", 1)]
+    assert done.end.removed == ("old.txt",)
+    assert sorted(path.name for path in done.folder.iterdir()) == ["end.json", "files", "lock", "start.json"]
+    assert backend.launch is not None
+    assert backend.launch.workspace == backend.launch.cwd == str(place.project)
+
+
+def test_the_image_is_rebuilt_once_with_a_message(place: Place) -> None:
+    place.run()
+    assert "rebuilding it first" in place.talk
+    place.lines.clear()
+    place.run()
+    assert "rebuilding" not in place.talk
+
+
+def test_an_unchanged_source_is_not_stored_again(place: Place) -> None:
+    done = place.run()
+    source = place.spec.observed.source
+    assert source is not None
+    assert (done.start.source.digest, done.start.source.differs, done.start.source.directory) == (
+        source.tree.sha256,
+        (),
+        str(place.project),
+    )
+    assert "; source as captured\n" in place.talk
+    assert f"  source {source.path}\n" in place.talk
+    layers = sorted(path.name for path in (place.store.root / "layers").iterdir())
+    place.run()
+    assert sorted(path.name for path in (place.store.root / "layers").iterdir()) == layers
+
+
+def test_differences_from_the_capture_are_printed_and_recorded(place: Place) -> None:
+    (place.project / "train.py").write_text("print('other')")
+    (place.project / "new.py").touch()
+    done = place.run()
+    assert done.start.source.differs == ("+ new.py", "~ train.py")
+    assert "; changed since capture: + new.py, ~ train.py\n" in place.talk
+    assert "\n    + new.py\n    ~ train.py\n" in place.talk
+    assert (place.store.layers.path(done.start.source.digest) or Path()).joinpath("train.py").read_text() == "print('other')"
+
+
+def test_runs_and_spec_are_not_part_of_the_source(place: Place) -> None:
+    first = place.run(backend=Fake(writes(out_txt="1")), runs=place.project / "elsewhere")
+    second = place.run(runs=place.project / "elsewhere")
+    assert first.start.source.digest == second.start.source.digest
+
+
+def test_the_file_that_exec_prints_to_is_not_part_of_the_source(place: Place) -> None:
+    with (place.project / "log.txt").open("w") as log:
+        log.write("started")
+        log.flush()
+        stderr = os.dup(2)
+        os.dup2(log.fileno(), 2)
+        try:
+            done = place.run()
+        finally:
+            os.dup2(stderr, 2)
+            os.close(stderr)
+    assert done.start.source.differs == ()
+    assert place.run().start.source.differs == ("+ log.txt",)
+
+
+def test_frozen_runs_the_captured_source(place: Place) -> None:
+    (place.project / "train.py").write_text("print('other')")
+    done = place.run(frozen=True)
+    source = place.spec.observed.source
+    assert source is not None
+    assert (done.start.source.digest, done.start.source.directory, done.start.source.differs) == (source.tree.sha256, None, ())
+    assert "; captured source (--frozen)\n" in place.talk
+    assert f"  source as captured at {source.path}\n" in place.talk
+
+
+def test_the_captured_source_is_used_with_a_message_if_there_is_no_source_directory(place: Place) -> None:
+    spec_directory = place.folder.rename(place.project.parent / "repro")
+    (place.project / "train.py").unlink()
+    place.project.rmdir()
+    place.folder = spec_directory
+    done = place.run(here=place.project.parent)
+    assert done.start.source.directory is None
+    assert f"{place.project.parent} has none of the captured files" in place.talk
+    assert f"working directory {place.project}" in place.talk
+
+
+def test_frozen_fails_without_the_blob_of_the_source(place: Place) -> None:
+    source = place.spec.observed.source
+    assert source is not None
+    specs.blob(place.folder, source.tree).unlink()
+    with pytest.raises(ArtifactError):
+        place.run(frozen=True)
+    (place.project / "new.py").touch()
+    assert place.run().start.source.differs == ("+ new.py",)
+
+
+def test_exec_refuses_a_spec_without_source(place: Place) -> None:
+    place.spec = msgspec.structs.replace(place.spec, observed=msgspec.structs.replace(place.spec.observed, source=None))
+    with pytest.raises((SourceError, UsageError)):
+        place.run()
+
+
+@pytest.mark.parametrize("code", [0, 7, 137])
+def test_the_exit_code_of_the_command_is_recorded(place: Place, code: int) -> None:
+    assert place.run(backend=Fake(lambda launch, folder: code)).end.outcome.exit_code == code
+
+
+def test_a_command_that_cannot_start_is_not_recorded(place: Place) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        raise CommandMissingError("not there", where="x", hint="y")
+
+    with pytest.raises(CommandMissingError):
+        place.run(backend=Fake(work))
+    assert place.runs == []
+    assert not (place.project / "runs" / "latest").is_symlink()
+
+
+def test_an_interrupted_run_is_recorded(place: Place) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        assert records.read(folder).state == "running"
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        place.run(backend=Fake(work))
+    (folder,) = place.runs
+    assert records.read(folder).start.command == ("train.py",)
+
+
+def test_a_run_is_recorded_if_its_outputs_cannot_be_collected(place: Place) -> None:
+    class Broken(Fake):
+        def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:
+            raise PermissionError(13, "Permission denied", "files/x")
+
+    done = place.run(backend=Broken(writes(a_txt="a")))
+    assert [output.path for output in done.end.outputs] == ["a.txt"]
+    assert "not complete" in done.end.others[0]
+    assert "not complete" in place.talk
+
+
+def test_an_end_that_cannot_be_written_is_reported(place: Place) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        (folder / "end.json").mkdir()
+        return code
+
+    code = 0
+    with pytest.raises(RecordError, match="cannot be written"):
+        place.run(backend=Fake(work))
+    assert "could not be recorded" in place.talk
+    code = 3
+    assert place.run(backend=Fake(work)).end.outcome.exit_code == 3
+
+
+def test_secrets_in_the_command_are_not_recorded(place: Place) -> None:
+    done = place.run("train.py", "--password", "hunter2hunter2", "--password=hunter2hunter2", "ghp_" + "a1" * 20)
+    assert "hunter2" not in (done.folder / "start.json").read_text()
+    assert "ghp_a1" not in (done.folder / "start.json").read_text()
+    assert done.start.command[:2] == ("train.py", "--password")
+
+
+def test_a_command_with_control_characters_is_recorded(place: Place) -> None:
+    done = place.run("-c", "import os\nprint(1)\x1b[31m\udcff")
+    assert records.read(done.folder).start.command[0] == "-c"
+
+
+def test_variables_are_passed_and_recorded_by_name(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "vars").write_text("# a comment\n\nA=from file\nTOKEN=hunter2\nOWN\n  C=x=y \n")
+    backend = Fake()
+    done = place.run(
+        backend=backend,
+        env=(("A", "from option"), ("HOST", None)),
+        env_file=tmp_path / "vars",
+        environ={"HOST": "of the host", "OWN": "own", "STRAY": "x"},
+    )
+    assert backend.launch is not None
+    values = {variable.name: variable.value for variable in backend.launch.env}
+    assert (values["A"], values["HOST"], values["TOKEN"], values["OWN"], values["C"]) == (
+        "from option",
+        "of the host",
+        "hunter2",
+        "own",
+        "x=y ",
+    )
+    assert "STRAY" not in values
+    assert GivenVariable(name="HOST", how="host") in done.start.given
+    assert [variable.name for variable in done.start.given] == ["A", "C", "HOST", "OWN", "TOKEN"]
+    assert "hunter2" not in (done.folder / "start.json").read_text()
+
+
+def test_the_hidden_secret_is_the_value_that_the_command_gets(tmp_path: Path) -> None:
+    (tmp_path / "vars").write_text("API_TOKEN=from-the-env-file\n")
+    options = RunOptions(
+        command=("x",),
+        here=Path("/"),
+        environ={"API_TOKEN": "from-the-caller"},
+        env=(("API_TOKEN", "from-the-option"),),
+        env_file=tmp_path / "vars",
+    )
+    assert request.secrets_of(options) == {"from-the-option"}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"env": (("MISSING", None),)},
+        {"env": (("1A", "x"),)},
+        {"env": (("", "x"),)},
+        {"env": (("A", "x\0y"),)},
+        {"env_file": Path("/nonexistent")},
+        {"env_file": Path("/dev/null/x")},
+    ],
+)
+def test_exec_refuses_an_invalid_variable_before_anything_else(place: Place, options: dict[str, Any]) -> None:
+    with pytest.raises(UsageError):
+        place.run(**options)
+    assert place.lines == []
+    assert not (place.project / "runs").exists()
+
+
+def test_the_error_for_an_env_file_names_the_line(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "vars").write_text("A=1\nnot a variable\n")
+    with pytest.raises(UsageError) as caught:
+        place.run(env_file=tmp_path / "vars")
+    assert caught.value.where.endswith("line 2")
+
+
+def test_the_seed_is_given_drawn_or_the_default_of_the_spec(place: Place) -> None:
+    assert place.run().start.seed == 0
+    place.spec = msgspec.structs.replace(place.spec, defaults=Defaults(seed=7))
+    assert place.run().start.seed == 7
+    seeds = {place.run(seed="random").start.seed for _ in range(3)}
+    assert len(seeds) > 1
+    assert f"seed {place.run(seed=4294967295).start.seed}" in place.talk
+
+
+def test_mounts_are_printed_recorded_and_checked(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "images").mkdir()
+    (tmp_path / "images" / "a").write_text("a")
+    (tmp_path / "link").symlink_to("images")
+    done = place.run(data=(("../images", "/data/images/"), (str(tmp_path / "link"), "")), checkpoints=(("ck", ""),))
+    data, link, checkpoints = sorted(done.start.data, key=lambda mount: mount.target)
+    assert (data.source, data.target) == (str(tmp_path / "images"), "/data/images")
+    assert (link.source, link.target, link.digest) == (str(tmp_path / "images"), str(tmp_path / "link"), data.digest)
+    assert (checkpoints.source, checkpoints.digest) == (str(place.project / "ck"), None)
+    assert (place.project / "ck").is_dir()
+    assert "created" in place.talk
+    assert f"data {tmp_path}/images at /data/images (read-only)" in place.talk
+    with pytest.raises(DataError, match="does not exist"):
+        place.run(data=(("none", ""),))
+    with pytest.raises(UsageError, match="belongs to the image"):
+        place.run(data=((str(tmp_path), "/proc"),))
+
+
+def capture_data(place: Place, path: Path) -> None:
+    """Add data to the spec as if they had been named at capture."""
+    from repro_env.environment.source.data import fingerprint
+
+    data = fingerprint(path, str(path), place.store.hashes)
+    place.spec = place.at(place.spec, data=(Data(path=str(path), digest=data.digest, files=data.files, size=data.size),))
+
+
+def test_captured_data_are_mounted_if_they_are_unchanged(place: Place, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "a").write_text("a")
+    capture_data(place, images)
+    backend = Fake()
+    done = place.run(backend=backend)
+    assert [(data.source, data.target, data.kind) for data in done.start.data] == [(str(images), str(images), "data")]
+    assert done.start.data[0].digest is not None
+    assert backend.launch is not None
+    assert [(mount.kind, mount.source, mount.target) for mount in backend.launch.mounts] == [("data", str(images), str(images))]
+    values = {variable.name: variable.value for variable in backend.launch.env}
+    assert json.loads(values["REPRO_ENV_DATA"]) == {str(images): done.start.data[0].digest}
+    for text, error in (("b", "names or contents differ"), ("bb", "had 1 files with 1 bytes"), ("", "is empty")):
+        (images / "a").write_text(text)
+        with pytest.raises(DataError, match=error) as caught:
+            place.run()
+        assert f"--data PATH:{images}" in caught.value.hint
+    with pytest.raises(DataError, match="differ from the capture"):
+        place.run(data=((str(images), ""),))
+    assert place.run(data=((str(images), ""),), data_changed=True).start.data
+    assert not place.run(data_changed=True).start.data, "changed data are mounted only if they are named"
+    moved = images.rename(tmp_path / "moved")
+    with pytest.raises(DataError, match="were not found"):
+        place.run()
+    (moved / "a").write_text("a")
+    done = place.run(data=((str(moved), str(images)),))
+    assert [(data.source, data.target) for data in done.start.data] == [(str(moved), str(images))]
+
+
+def test_captured_data_are_mounted_only_for_a_trusted_spec_and_a_conclusive_digest(place: Place, tmp_path: Path) -> None:
+    images = tmp_path / "images"
+    images.mkdir()
+    (images / "a").write_text("a")
+    capture_data(place, images)
+    os.mkfifo(images / "pipe")
+    with pytest.raises(DataError, match="a pipe, a socket or a device"):
+        place.run()
+    (images / "pipe").unlink()
+    (images / "a").unlink()
+    capture_data(place, images)
+    with pytest.raises(DataError, match="is empty"):
+        place.run()
+    (images / "a").write_text("a")
+    capture_data(place, images)
+    assert place.run().start.data
+    place.folder = place.folder.rename(tmp_path / "repro")  # not next to its source, and not captured here
+    with pytest.raises(DataError, match="were not found"):
+        place.run(runs=tmp_path / "runs")
+
+
+def fails(*missed: tuple[str, str]) -> Work:
+    """Return a command that fails; `missed` is what its exceptions did not find."""
+
+    def work(launch: Launch, folder: Path) -> int:
+        lines = [json.dumps({"failure": kind, "what": what}) + "\n" for kind, what in missed]
+        Path(launch.notes, "notes.jsonl").write_text("".join(lines))
+        return 1
+
+    return work
+
+
+def test_advice_names_the_option_that_provides_what_a_command_missed(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "data" / "train").mkdir(parents=True)
+    (tmp_path / "x y.csv").touch()
+    (place.project / "kept.bin").touch()
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "gitx").touch(mode=0o755)
+    site = place.project / ".venv" / place.spec.identity.layout.purelib
+    (site / "newer").mkdir(parents=True)
+    (site / "single.py").touch()
+    earlier = place.run(backend=Fake(writes(gen__m_bin="m"))).start.id[-8:]
+    environ = {"HOME": "/home/ann", "PATH": f"{tmp_path}/bin"}
+
+    def advice(*missed: tuple[str, str], command: tuple[str, ...] = ("train.py",), **options: Any) -> tuple[str, ...]:
+        return place.run(*command, backend=Fake(fails(*missed)), **{"environ": environ, **options}).advice
+
+    root = place.project
+    assert advice(("path", f"{tmp_path}/data/train/1.npy"), ("path", f"{root}/nothing")) == (
+        f"{tmp_path}/data/train is not in the run; to write to it: --checkpoints ../data/train",
+    )
+    (tmp_path / "data" / "train" / "1.npy").touch()
+    missed = ("path", f"{tmp_path}/data/train/1.npy")
+    show = f"{tmp_path}/data is not in the run; to mount it: --data"
+    assert advice(missed) == (f"{show} ../data; to write to it: --checkpoints ../data",)
+    assert advice(missed, here=tmp_path) == (f"{show} data; to write to it: --checkpoints data",)
+    assert advice(("path", f"{tmp_path}/x y.csv")) == (f"{tmp_path}/x y.csv is not in the run; to mount it: --data '../x y.csv'",)
+    assert advice(missed, data=(("../data", ""),)) == ()
+    assert advice(("module", "newer"), ("module", "single"), ("module", "nowhere")) == tuple(
+        f"{name} is installed in {place.project}/.venv now, but is not in the image; to add it: repro-env capture"
+        for name in ("newer", "single")
+    )
+    assert advice(("program", "gitx"), ("program", "no-such")) == (
+        "gitx is not in the image; to add it, capture again with --with gitx",
+    )
+    assert advice(("host", "")) == ("the run has no network; to allow it: --network",)
+    assert advice(("host", ""), network=True) == ()
+    assert advice(("path", f"{root}/gen/m.bin")) == (
+        f"run {earlier} wrote gen/m.bin; to copy its files into the project: repro-env runs get {earlier} --to {root}",
+    )
+    read_only = advice(("read-only", f"{tmp_path}/data/out"), data=(("../data", ""),))
+    assert read_only == (
+        f"{tmp_path}/data is data, which is read-only in a run; to mount a writable directory: --checkpoints DIR",
+    )
+    # The arguments of the command are used only if the exceptions gave no advice.
+    command = ("train.py", f"--in={tmp_path}/x y.csv", "/usr/bin/env", "/dev/null", str(root))
+    assert len(advice(command=command)) == 1
+    assert "single" in advice(("module", "single"), command=command)[0]
+    assert place.run(*command).advice == (), "the command did not fail"
+
+
+def test_what_a_failed_command_reports_is_not_trusted(place: Place, tmp_path: Path) -> None:
+    (tmp_path / "data").mkdir()
+    hostile = [
+        ("path", "relative"),
+        ("path", "/" + "a/" * 3000),
+        ("path", f"{tmp_path}/data\x1b[31m"),
+        ("path", f"{tmp_path}/a/../data"),
+    ]
+    hostile += [("module", "../../etc"), ("module", ""), ("program", "../x"), ("program", ""), ("path", "/\0"), ("read-only", "")]
+    assert place.run(backend=Fake(fails(*hostile))).advice == (
+        f"{tmp_path}/data is not in the run; to mount it: --data ../data; to write to it: --checkpoints ../data",
+    )
+
+
+def test_the_error_for_an_inaccessible_path_names_the_option(place: Place) -> None:
+    """The name is too long. An unreadable directory would not be an error for root."""
+    options: dict[str, Any]
+    for option in ("data", "checkpoints"):
+        options = {option: (("x" * 300, ""),)}
+        with pytest.raises(DataError, match=f"--{option} x+: (this path cannot be accessed|this path does not exist)"):
+            place.run(**options)
+
+
+def test_unseeded_generators_are_recorded_once_each_and_invalid_notes_are_skipped(place: Place) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        note = {"library": "numpy", "what": "generator without a seed", "file": "/p/t.py", "line": 3}
+        lines = [
+            json.dumps(note),
+            json.dumps(note),
+            "garbage",
+            '{"library": 5}',
+            "[]",
+            json.dumps({"problem": "torch: x\n"}),
+            "\udcff",
+        ]
+        (Path(launch.notes) / "notes.jsonl").write_bytes("\n".join(lines).encode(errors="surrogateescape"))
+        return 0
+
+    done = place.run(backend=Fake(work))
+    assert done.end.holes[0] == "numpy generator without a seed at /p/t.py:3"
+    assert done.end.holes[1].startswith("seeds: torch: x")
+    assert len(done.end.holes) == 2
+    assert records.read(done.folder).end == done.end
+
+
+def test_the_end_has_the_digest_of_the_start(place: Place) -> None:
+    done = place.run()
+    assert done.end.start == f"sha256:{hashlib.sha256((done.folder / 'start.json').read_bytes()).hexdigest()}"
+
+
+def test_metrics_and_parameters_are_read_from_outputs(place: Place) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        (folder / "files" / ".hydra").mkdir()
+        (folder / "files" / ".hydra" / "config.yaml").write_text("lr: 1e-3\n")
+        (folder / "files" / "metrics.json").write_text('{"accuracy": 0.5}')
+        (folder / "files" / "broken.json").write_text('{"accuracy": ')
+        return 0
+
+    end = place.run(backend=Fake(work)).end
+    assert [(metric.file, metric.name, metric.last) for metric in end.metrics] == [("metrics.json", "accuracy", 0.5)]
+    assert [(parameter.file, parameter.name, parameter.value) for parameter in end.parameters] == [
+        (".hydra/config.yaml", "lr", "1e-3")
+    ]
+    assert any("broken.json" in line for line in end.unread)
+
+
+def test_a_trace_is_kept_in_the_run_directory(place: Place) -> None:
+    def work(launch: Launch, folder: Path) -> int:
+        (Path(launch.notes) / "trace").mkdir()
+        (Path(launch.notes) / "trace" / "0.jsonl").write_text("{}\n")
+        return 0
+
+    done = place.run(backend=Fake(work), trace=True)
+    assert [file.path for file in done.end.trace] == ["0.jsonl"]
+    assert (done.folder / "trace" / "0.jsonl").read_text() == "{}\n"
+    assert not (done.folder / "notes").exists()
+    assert place.run(backend=Fake()).end.trace == ()
+
+
+def test_a_symlink_is_not_followed_to_a_trace(place: Place, tmp_path: Path) -> None:
+    """The script can write to the directory of the notes."""
+
+    def work(launch: Launch, folder: Path) -> int:
+        (Path(launch.notes) / "trace").symlink_to(tmp_path)
+        return 0
+
+    done = place.run(backend=Fake(work), trace=True)
+    assert done.end.trace == ()
+    assert not (done.folder / "trace").exists()
+    assert tmp_path.is_dir()
+
+
+def test_recipes_parents_tags_and_notes_are_recorded(place: Place) -> None:
+    (place.project / "recipe.yaml").write_text("lr: 1\n")
+    first = place.run(tags=("base",), note="the first")
+    second = place.run(
+        parents=(first.start.id[-8:],), recipe=("recipe.yaml",), data=((str(first.folder / "files"), "/data/first"),)
+    )
+    assert [file.path for file in second.start.recipe] == ["recipe.yaml"]
+    assert {(parent.id, parent.how) for parent in second.start.parents} == {(first.start.id, "named"), (first.start.id, "data")}
+    assert {parent.record for parent in second.start.parents} == {
+        f"sha256:{hashlib.sha256((first.folder / 'end.json').read_bytes()).hexdigest()}"
+    }
+    assert annotation.tags(annotation.of(first.folder)) == ("base",)
+    assert [note.text for note in annotation.of(first.folder) if note.kind == "note"] == [("the first",)]
+    runs = len(place.runs)
+    invalid: tuple[dict[str, Any], ...] = ({"parents": ("nope",)}, {"recipe": ("nope.yaml",)}, {"tags": ("no tag\n",)})
+    for options in invalid:
+        with pytest.raises(ReproEnvError):
+            place.run(**options)
+    assert len(place.runs) == runs
+
+
+def test_checkpoints_in_the_project_are_not_part_of_the_source(place: Place) -> None:
+    """Otherwise the source would change with every run."""
+
+    def work(launch: Launch, folder: Path) -> int:
+        (place.project / "ck" / f"{launch.run_id}.pt").write_text("weights")
+        return 0
+
+    sources = [place.run(backend=Fake(work), checkpoints=(("ck", ""),)).start.source for _ in range(2)]
+    assert sources[0] == sources[1]
+    assert sources[0].differs == ()
+    (place.project / "ck" / "by hand").write_text("x")
+    assert place.run(checkpoints=(("ck", ""),)).start.source == sources[0]
+    assert place.run().start.source.differs != (), "a directory that is not named is part of the source"
+
+
+def test_a_checkpoint_mount_of_the_project_itself_keeps_the_source(place: Place) -> None:
+    assert place.run(checkpoints=((str(place.project), "/kept"),)).start.source.differs == ()
+
+
+def test_exec_reports_that_there_is_no_network(place: Place) -> None:
+    place.run()
+    assert "no network; W&B and Hugging Face are set to offline" in place.talk
+    assert place.run(network=True).start.network
+
+
+def test_runs_can_be_recorded_in_another_directory(place: Place, tmp_path: Path) -> None:
+    done = place.run(runs=tmp_path / "r" / "s")
+    assert done.folder.parent == tmp_path / "r" / "s"
+    (tmp_path / "file").touch()
+    with pytest.raises(RecordError, match="cannot be written"):
+        place.run(runs=tmp_path / "file")
+
+
+def test_the_host_runner_refuses_a_missing_environment_and_mounts_at_other_paths(place: Place, tmp_path: Path) -> None:
+    for private in (False, True):
+        with pytest.raises(DriftError, match="not on this machine"):
+            place.run(runner="host", private=private)
+        with pytest.raises(UsageError, match="another path"):
+            place.run(runner="host", private=private, data=((str(tmp_path), "/data"),))
+    assert place.runs == []
+
+
+@pytest.mark.parametrize(
+    ("environ", "home"),
+    [({"HOME": "/home/x/"}, "/home/x"), ({"HOME": "relative"}, None), ({"HOME": "/"}, None), ({"HOME": ""}, None)],
+)
+def test_every_user_has_a_home_directory(environ: dict[str, str], home: str | None) -> None:
+    user = request.user_of(environ)
+    assert isinstance(user, User)
+    assert user.uid == os.geteuid()
+    assert user.name
+    assert user.home == (home or user.home)
+    assert user.home.startswith("/")
+    assert user.home != "/"
+
+
+def test_the_host_runner_does_not_pass_replayed_variables() -> None:
+    options = RunOptions(
+        command=("x",), here=Path("/"), environ={"OMP_NUM_THREADS": "3", "LANG": "C", "OTHER": "1"}, runner="host"
+    )
+    assert {variable.name for variable in request.caller_variables_of(options)} == {"OTHER"}
+
+
+def test_the_files_of_a_record_are_read_only(place: Place) -> None:
+    done = place.run()
+    assert all(stat.S_IMODE((done.folder / name).stat().st_mode) == 0o444 for name in ("start.json", "end.json"))
+
+
+def test_a_foreign_spec_cannot_make_exec_read_another_directory(place: Place, tmp_path: Path) -> None:
+    """Neither by the absolute nor by the relative path of its source."""
+    private = tmp_path / "home"
+    private.mkdir()
+    (private / "train.py").write_bytes(specs.TREES["source"]["train.py"])
+    (private / "secret.txt").write_text("not yours")
+    source = place.spec.observed.source
+    assert source is not None
+
+    def with_source(**changes: Any) -> Spec:
+        changed = msgspec.structs.replace(source, **changes)
+        return msgspec.structs.replace(place.spec, observed=msgspec.structs.replace(place.spec.observed, source=changed))
+
+    place.spec = with_source(path=str(private))
+    assert place.run().start.source.directory == str(place.project)
+    for relative in ("../../home", "../link"):
+        (place.project / "link").symlink_to(private) if relative == "../link" else None
+        place.spec = with_source(relative=relative)
+        with pytest.raises(SourceError, match="which is outside its project"):
+            place.run()
+        assert place.run(frozen=True).start.source.directory is None
+    done = place.run(source=private)
+    assert (done.start.source.directory, done.start.source.differs) == (str(private), ("+ secret.txt",))
+    sourcedirectory.remember(place.spec, place.store)
+    assert place.run().start.source.directory == str(place.project / "link")
+
+
+def test_a_run_sees_a_clone_at_the_path_of_the_captured_project(place: Place, tmp_path: Path) -> None:
+    clone = tmp_path / "clone"
+    shutil.copytree(place.project, clone)
+    (clone / "sub" / "data").mkdir(parents=True)
+    (clone / "sub" / "train.py").touch()
+    place.folder = clone / "repro"
+    backend = Fake()
+    done = place.run(here=clone / "sub", data=(("data", ""), (str(clone), "/all")), backend=backend)
+    assert backend.launch is not None
+    assert (backend.launch.cwd, backend.launch.workspace) == (f"{place.project}/sub", str(place.project))
+    assert {mount.target: mount.source for mount in done.start.data} == {
+        f"{place.project}/sub/data": f"{clone}/sub/data",
+        "/all": str(clone),
+    }
+    assert done.folder.parent == clone / "runs"
+    assert f"; source {clone} changed since capture: + sub/train.py\n" in place.talk
+    assert f"  source {clone} at {place.project}\n" in place.talk
+    place.run(here=place.project, command=("train.py",))
+    assert f"working directory {place.project}, because" not in place.talk
+    place.run(frozen=True, here=clone)
+    assert place.runs == []
+
+
+def test_a_run_whose_engine_stopped_is_recorded_as_interrupted(place: Place) -> None:
+    """Its outputs are kept, and the record has no end."""
+
+    def work(launch: Launch, folder: Path) -> int:
+        (folder / "files/half.txt").write_text("half")
+        (Path(launch.notes) / "trace").mkdir()
+        (Path(launch.notes) / "trace" / "rank0.jsonl").write_text("{}\n")
+        raise EngineError("the engine went away", where="unix:///x", hint="start it")
+
+    fake = Fake(work)
+    fake.began = True
+    with pytest.raises(EngineError, match="went away"):
+        place.run(backend=fake)
+    (folder,) = place.runs
+    run = records.read(folder)
+    assert run.state == "interrupted"
+    assert (run.files / "half.txt").read_text() == "half"
+    assert (folder / "trace" / "rank0.jsonl").exists(), "the steps before the interruption can be compared"
+    assert not (folder / "notes").exists()
+    fake.began = False
+    with pytest.raises(EngineError):
+        place.run(backend=fake)
+    assert place.runs == [folder], "a command that did not start is not recorded"

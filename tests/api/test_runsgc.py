@@ -1,0 +1,307 @@
+"""Runs are removed by rule, unless something else keeps them, and no run is removed in part."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from repro_env.api import runsgc
+from repro_env.api.runsgc import Collected
+from repro_env.runs.records import annotation, ids, records
+from repro_env.schema import codec
+from repro_env.schema.errors import RecordError, UsageError
+from repro_env.schema.progress import Silent
+from repro_env.schema.run import DataFact, Output, Parent
+from repro_env.store.store import Store
+from tests.fakes.messages import Messages
+from tests.runs.records.test_records import end, recorded, start
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> Store:
+    return Store.open(tmp_path / "store")
+
+
+def rewrite(path: Path, value: object) -> None:
+    path.chmod(0o644)
+    path.write_bytes(codec.pretty(value))
+
+
+def child_of(runs: Path, number: int, parent: int) -> Path:
+    """Record a run that started from another run."""
+    run_id = ids.uuid7(number, number.to_bytes(10, "big"))
+    when = datetime(2026, 7, 1, 10, 15, number % 60, tzinfo=timezone.utc)
+    recording = records.begin(runs, records.name_of(when, ["train.py"], run_id))
+    named_parent = Parent(id=ids.uuid7(parent, parent.to_bytes(10, "big")), record=None, how="named")
+    recording.start(msgspec.structs.replace(start(run_id), parents=(named_parent,)))
+    recording.finish(end(run_id))
+    return recording.folder
+
+
+def collect(runs: Path, store: Store, *words: str, dry_run: bool = False) -> Collected:
+    return runsgc.collect(runs, words, store=store, dry_run=dry_run, tell=Silent())
+
+
+def remaining(runs: Path) -> list[str]:
+    return [folder.name[-2:] for folder in records.directories(runs)]
+
+
+def short_ids(done: Collected) -> list[str]:
+    return [removed.run.short for removed in done.gone]
+
+
+def test_runs_that_match_no_rule_are_removed_and_a_dry_run_changes_nothing(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    folders = [recorded(runs, number, over=number != 2) for number in range(1, 5)]
+    (folders[0] / "files" / "w.bin").write_bytes(bytes(1000))
+    before = sorted(path.as_posix() for path in runs.rglob("*"))
+    dry = collect(runs, store, "last=2", dry_run=True)
+    assert sorted(path.as_posix() for path in runs.rglob("*")) == before
+    done = collect(runs, store, "last=2")
+    assert short_ids(done) == short_ids(dry) == ["00000002", "00000001"]
+    assert [removed.size for removed in done.gone] == [removed.size for removed in dry.gone]
+    assert done.gone[1].size > 1000
+    assert remaining(runs) == ["04", "03"]
+    assert (runs / "latest").resolve() == folders[3].resolve()
+    assert sorted(path.name for path in runs.iterdir()) == sorted([folders[2].name, folders[3].name, "latest"])
+
+
+def test_tagged_runs_and_parents_are_kept(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    folders = [recorded(runs, number) for number in range(1, 5)]
+    annotation.add(folders[0], kind="tag", text="paper")
+    annotation.add(folders[1], kind="tag", text="old")
+    annotation.add(folders[1], kind="untag", text="old")
+    child_of(runs, 5, parent=3)
+    assert short_ids(collect(runs, store, "last=1")) == ["00000004", "00000002"]
+    assert remaining(runs) == ["05", "03", "01"]
+
+
+def test_a_parent_of_a_run_in_another_runs_directory_is_kept(tmp_path: Path, store: Store) -> None:
+    runs, others = tmp_path / "runs", tmp_path / "others"
+    recorded(runs, 1)
+    recorded(runs, 2)
+    child_of(others, 9, parent=1)
+    store.run_directories.add(others)
+    done = collect(runs, store, "last=1")
+    assert done.gone == ()
+    assert done.keep[1].why == (f"00000009 in {others} started from it",)
+
+
+def test_a_warning_names_missing_runs_directories_for_a_limited_time(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    recorded(runs, 1)
+    for name in ("a", "b", "c"):
+        recorded(tmp_path / name, 2)
+        store.run_directories.add(tmp_path / name)
+        shutil.rmtree(tmp_path / name)
+    os.utime(store.run_directories._file(os.fsencode(tmp_path / "a")), (1, 1))
+    tell = Messages()
+    runsgc.collect(runs, ["last=1"], store=store, dry_run=True, tell=tell)
+    expected = f"note: runs in missing directories may have started from one of these runs: {tmp_path / 'b'} and 1 more"
+    assert tell.lines == [expected]
+
+
+def test_a_run_whose_files_another_run_mounted_is_kept(tmp_path: Path, store: Store) -> None:
+    runs, others = tmp_path / "runs", tmp_path / "others"
+    parent = recorded(runs, 1)
+    recorded(runs, 2)
+    child = recorded(others, 9, over=False)
+    mount = DataFact(source=str(parent / "files"), target="/in", kind="data", digest=None)
+    child_start = records.read(child).start
+    rewrite(child / "start.json", msgspec.structs.replace(child_start, data=(mount,)))
+    store.run_directories.add(others)
+    assert collect(runs, store, "last=1").gone == ()
+
+
+def test_a_run_with_an_output_that_is_data_of_another_run_is_kept(tmp_path: Path, store: Store) -> None:
+    """The file was copied out of the run, and the other record does not name the run."""
+    runs = tmp_path / "runs"
+    made = recorded(runs, 1)
+    child = recorded(runs, 2)
+    recorded(runs, 3)
+    digest = f"sha256:{'1' * 64}"
+    made_end = records.read(made).end
+    assert made_end is not None
+    outputs = (Output(path="w.pt", sha256=digest, size=9),)
+    rewrite(made / "end.json", msgspec.structs.replace(made_end, outputs=outputs))
+    given = DataFact(source="/data/w.pt", target="/data/w.pt", kind="data", digest=digest)
+    rewrite(child / "start.json", msgspec.structs.replace(records.read(child).start, data=(given,)))
+    done = collect(runs, store, "last=1")
+    assert remaining(runs) == ["03", "01"]
+    assert done.keep[1].why == ("one of its outputs is an input of 00000002",)
+
+
+def test_a_run_that_an_interrupted_run_resumed_from_is_kept(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    parent = records.read(recorded(runs, 1))
+    child = records.read(recorded(runs, 2, over=False))
+    recorded(runs, 3)
+    text = {
+        "schema": "repro-env/checkpoint/1",
+        "step": 9,
+        "run": child.start.id,
+        "files": {},
+        "parent": {"run": parent.start.id, "path": "ck", "sha256": "1" * 64, "step": 3},
+    }
+    path = child.files / "ck" / "9" / "manifest.json"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps(text))
+    done = collect(runs, store, "last=2", dry_run=True)
+    assert done.keep[2].why == ("00000002 resumed from it, according to a checkpoint",)
+
+
+def test_a_run_with_an_unreadable_record_is_kept_with_the_runs_that_it_names(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    recorded(runs, 1)
+    recorded(runs, 2)
+    broken = child_of(runs, 3, parent=1)
+    (broken / "start.json").chmod(0o644)
+    (broken / "start.json").write_bytes((broken / "start.json").read_bytes()[:-20])
+    recorded(runs, 4)
+    done = collect(runs, store, "last=1")
+    assert remaining(runs) == ["04", "03", "01"]
+    assert [run.folder for run in done.unreadable] == [broken]
+
+
+def test_a_run_with_an_unreadable_tag_is_kept(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    folder = recorded(runs, 1)
+    recorded(runs, 2)
+    tag = annotation.add(folder, kind="tag", text="paper")
+    path = folder / annotation.SUBDIRECTORY / f"{tag.id}.json"
+    path.chmod(0o644)
+    path.write_text("{")
+    done = collect(runs, store, "last=1")
+    assert done.gone == ()
+    assert done.keep[1].why[0].startswith("its tags cannot be read")
+
+
+def test_a_running_run_is_kept(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    recording = records.begin(runs, "20260701T101500Z-train-00000001")
+    recording.start(start(ids.uuid7(1, (1).to_bytes(10, "big"))))
+    recorded(runs, 2)
+    assert collect(runs, store, "last=1").gone == ()
+    recording.close()
+    assert [removed.run.state for removed in collect(runs, store, "last=1").gone] == ["interrupted"]
+
+
+def test_an_invalid_rule_or_metric_is_refused_before_any_removal(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    recorded(runs, 1)
+    recorded(runs, 2)
+    for words in (("last=1", "last=x"), ()):
+        with pytest.raises(UsageError):
+            collect(runs, store, *words)
+    with pytest.raises(RecordError, match="no run has"):
+        collect(runs, store, "last=1", "best=acc")
+    assert remaining(runs) == ["02", "01"]
+
+
+def test_a_missing_runs_directory_has_nothing_to_remove(tmp_path: Path, store: Store) -> None:
+    assert collect(tmp_path / "none", store, "last=1") == Collected((), (), (), (), (), dry_run=False)
+
+
+def test_a_run_that_cannot_be_removed_is_reported_and_the_others_are_removed(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    folders = [recorded(runs, number) for number in (1, 2, 3, 4)]
+    (runs / f".gone-{folders[1].name}").write_text("in its way")
+    done = collect(runs, store, "last=1")
+    assert [(run.short, "cannot be removed" in why) for run, why in done.failed] == [("00000002", True)]
+    assert short_ids(done) == ["00000003", "00000001"]
+    assert remaining(runs) == ["04", "02"]
+
+
+def test_a_run_is_kept_if_another_run_starts_from_it_in_the_meantime(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = tmp_path / "runs"
+    for number in (1, 2, 3, 4):
+        recorded(runs, number)
+    real = records.remove
+
+    def slow(folder: Path) -> None:
+        if folder.name.endswith("01"):
+            child_of(runs, 5, 2)
+        real(folder)
+
+    monkeypatch.setattr(runsgc, "_CHECK_EVERY", 1)
+    monkeypatch.setattr(records, "remove", slow)
+    done = collect(runs, store, "last=1")
+    assert [(run.short, why) for run, why in done.failed] == [("00000002", "a run started from it in the meantime")]
+    assert remaining(runs) == ["05", "04", "02"]
+
+
+def test_an_interrupted_removal_reports_its_progress(tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs = tmp_path / "runs"
+    for number in (1, 2, 3, 4):
+        recorded(runs, number)
+    real = records.remove
+
+    def stopped(folder: Path) -> None:
+        if folder.name.endswith("02"):
+            raise KeyboardInterrupt
+        real(folder)
+
+    monkeypatch.setattr(records, "remove", stopped)
+    tell = Messages()
+    with pytest.raises(KeyboardInterrupt):
+        runsgc.collect(runs, ["last=1"], store=store, dry_run=False, tell=tell)
+    assert tell.lines == ["stopped: 1 of 3 runs were removed; the others are unchanged"]
+    assert remaining(runs) == ["04", "03", "02"]
+
+
+def test_a_damaged_record_in_a_copy_does_not_keep_its_own_run(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    recorded(runs, 1)
+    recorded(runs, 2)
+    shutil.copytree(runs, tmp_path / "copy", symlinks=True)
+    store.run_directories.add(tmp_path / "copy")
+    broken = records.directories(tmp_path / "copy")[1] / "end.json"
+    broken.chmod(0o644)
+    broken.write_bytes(broken.read_bytes()[:99])
+    assert short_ids(collect(runs, store, "last=1")) == ["00000001"]
+
+
+def test_leftovers_of_a_killed_removal_are_removed(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    folders = [recorded(runs, number) for number in (1, 2, 3)]
+    folders[0].rename(runs / f".gone-{folders[0].name}")
+    assert remaining(runs) == ["03", "02"]
+    collect(runs, store, "last=1")
+    assert sorted(path.name for path in runs.iterdir()) == sorted([folders[2].name, "latest"])
+
+
+def test_a_killed_removal_leaves_only_complete_runs(tmp_path: Path, store: Store) -> None:
+    runs = tmp_path / "runs"
+    for number in range(25):
+        folder = recorded(runs, number)
+        for name in range(20):
+            (folder / "files" / f"{name}").touch()
+    program = (
+        "import sys; from pathlib import Path; from repro_env.api import runsgc; from repro_env.schema.progress import Silent\n"
+        "from repro_env.store.store import Store; store = Store.open(Path(sys.argv[2])); print(flush=True)\n"
+        "runsgc.collect(Path(sys.argv[1]), ['last=1'], store=store, dry_run=False, tell=Silent())"
+    )
+    for delay in (0.005, 0.015, 0.03):
+        with subprocess.Popen([sys.executable, "-c", program, str(runs), str(store.root)], stdout=subprocess.PIPE) as child:
+            assert child.stdout is not None
+            child.stdout.readline()
+            time.sleep(delay)
+            child.kill()
+        readable, broken = records.listing(runs)
+        assert broken == []
+        assert {len(list(run.files.iterdir())) for run in readable} == {20}
+    collect(runs, store, "last=1")
+    assert len(remaining(runs)) == 1
+    assert not list(runs.glob(".gone-*"))

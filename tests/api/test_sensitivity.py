@@ -1,0 +1,307 @@
+"""Run a command with several seeds. Each test defines what the runs do."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from repro_env.api.execute import FinishedRun
+from repro_env.api.sensitivity import Found, MetricOption, over_seeds, parse_metric
+from repro_env.cli import app
+from repro_env.cli import exec as exec_command
+from repro_env.cli import sensitivity as command
+from repro_env.runs.records.notes import MORE_VALUES
+from repro_env.runs.start.request import RunOptions
+from repro_env.schema.errors import DataError, RecordError, ReproEnvError, SourceError, UsageError
+from repro_env.schema.progress import Silent
+from repro_env.schema.run import DataFact, End, Metric, Outcome, Output, Seeded, SourceFact, Start
+
+ZERO = "sha256:" + "0" * 64
+
+
+class Runs(Silent):
+    """Return a record for each seed; `change` changes it for a test."""
+
+    def __init__(self, change: Callable[[int, FinishedRun], FinishedRun] = lambda seed, done: done) -> None:
+        self.seeds: list[int] = []
+        self.lines: list[str] = []
+        self.change = change
+
+    def __call__(self, text: str, /) -> None:
+        self.lines.append(text)
+
+    def progress(self, total: int, label: str, /) -> Any:
+        raise AssertionError(total, label)
+
+    def run(self, asked: RunOptions) -> FinishedRun:
+        assert isinstance(asked.seed, int)
+        self.seeds.append(asked.seed)
+        return self.change(asked.seed, done(asked.seed))
+
+    def over(self, count: int = 5, metric: str | None = None, first: int = 0, **asked: Any) -> Found:
+        request = RunOptions(command=("train.py",), here=Path("/p"), environ={}, **asked)
+        return over_seeds(request, first, count, parse_metric(metric), run=self.run, tell=self)
+
+
+def metric(name: str, value: float, file: str = "metrics.json", least: float | None = None) -> Metric:
+    return Metric(name=name, file=file, count=3, last=value, least=value if least is None else least, most=value)
+
+
+def done(seed: int) -> FinishedRun:
+    start = Start(
+        schema="repro-env/run-start/1",
+        id=f"00000000-0000-7000-8000-{seed:012d}",
+        started="2026-07-01T00:00:00.000Z",
+        spec=ZERO,
+        image=ZERO,
+        runner="embedded",
+        command=("train.py",),
+        cwd="/p",
+        seed=seed,
+        source=SourceFact(path="/p", digest=ZERO, directory="/p", differs=()),
+        data=(),
+        given=(),
+        network=False,
+        host=(),
+    )
+    end = End(
+        schema="repro-env/run-end/1",
+        id=start.id,
+        ended=start.started,
+        seconds=1.0,
+        outcome=Outcome(exit_code=0, signal=0, out_of_memory=False, isolation="embedded", means=()),
+        outputs=(Output(path="metrics.json", sha256=f"sha256:{seed:064d}", size=9),),
+        others=(),
+        removed=(),
+        holes=(),
+        metrics=(metric("accuracy", 0.9 + seed / 100), metric("loss", 1.0 - seed / 10, least=0.1), metric("train_runtime", 3.0)),
+    )
+    return FinishedRun(Path("/p/runs/x"), start, end)
+
+
+def with_end(done: FinishedRun, **change: Any) -> FinishedRun:
+    return msgspec.structs.replace(done, end=msgspec.structs.replace(done.end, **change))
+
+
+def failing(done: FinishedRun, code: int, signal: int = 0) -> FinishedRun:
+    return with_end(done, outcome=msgspec.structs.replace(done.end.outcome, exit_code=code, signal=signal))
+
+
+def test_seeds_are_consecutive_and_every_metric_has_a_spread() -> None:
+    runs = Runs()
+    found = runs.over(5, first=2**32 - 2)
+    assert runs.seeds == [2**32 - 2, 2**32 - 1, 0, 1, 2]
+    assert [run.seed for run in found.runs] == runs.seeds
+    runs = Runs()
+    found = runs.over(5)
+    assert [(row.metric, row.missing) for row in found.metrics] == [("accuracy", ()), ("loss", ()), ("train_runtime", ())]
+    assert found.metrics[0].spread is not None
+    assert found.metrics[0].spread.mean == pytest.approx(0.92)
+    assert found.good
+    page = command.page(found)
+    assert page[1].split() == ["accuracy", "5", "0.92", "0.900368", "to", "0.939632", "0.9", "to", "0.94"]
+
+
+def test_a_single_metric_has_a_value_for_each_seed() -> None:
+    found = Runs().over(5, "accuracy")
+    assert [row.metric for row in found.metrics] == ["accuracy"]
+    page = command.page(found)
+    assert page[0] == "accuracy (last)"
+    assert page[1] == "  mean 0.92, 95% interval 0.900368 to 0.939632 (t, 5 seeds)"
+    assert sum(line.startswith("  seed") for line in page) == 5
+    assert command.page(Runs().over(5, "train_runtime"))[1] == "  all 5 seeds give 3"
+
+
+def test_a_metric_option_may_select_the_smallest_or_largest_value() -> None:
+    spread = Runs().over(5, "loss:min").metrics[0].spread
+    assert spread is not None
+    assert spread.equal
+    assert parse_metric("a:b:max") == MetricOption(name="a:b", which="max")
+    assert parse_metric("logs/x.csv:loss") == MetricOption(name="logs/x.csv:loss")
+    for text in ("", ":min"):
+        with pytest.raises(UsageError):
+            parse_metric(text)
+
+
+def test_a_metric_is_matched_if_the_name_of_its_file_changes_with_every_run() -> None:
+    def change(seed: int, recorded: FinishedRun) -> FinishedRun:
+        name = f"tb/events.out.tfevents.178263{seed:04d}.host{seed}.{seed}.0"
+        return with_end(recorded, metrics=(metric("acc", seed, name), metric("loss", seed, f"{seed}.csv")))
+
+    assert Runs(change).over(5, "loss").good
+    assert [(row.metric, row.missing) for row in Runs(change).over(5).metrics] == [("acc", ()), ("loss", ())]
+
+    def two(seed: int, recorded: FinishedRun) -> FinishedRun:
+        return with_end(recorded, metrics=(metric("acc", seed, f"{seed}/a.csv"), metric("acc", 1, f"{seed}/b.csv")))
+
+    assert not Runs(two).over(5).good, "the files cannot be matched"
+
+
+def test_a_metric_in_several_files_needs_the_name_of_its_file() -> None:
+    def change(seed: int, recorded: FinishedRun) -> FinishedRun:
+        return with_end(recorded, metrics=(metric("acc", seed + 1, "a.csv"), metric("acc", -seed - 1, "b.csv")))
+
+    with pytest.raises(UsageError, match="is in 2 files, with different values") as error:
+        Runs(change).over(5, "acc")
+    assert error.value.hint == "choose from a.csv:acc, b.csv:acc"
+    assert Runs(change).over(5, "b.csv:acc").good
+    assert [row.metric for row in Runs(change).over(5).metrics] == ["a.csv:acc", "b.csv:acc"]
+
+    def same(seed: int, recorded: FinishedRun) -> FinishedRun:
+        other = seed + 1 if seed < 3 else 0
+        return with_end(recorded, metrics=(metric("acc", seed + 1, "a.csv"), metric("acc", other, "b.csv")))
+
+    (row,) = Runs(same).over(5, "acc").metrics  # the first run decides which file is used
+    assert row.spread is not None
+    assert [value.value for value in row.spread.values] == [1, 2, 3, 4, 5]
+
+
+REFUSED: list[tuple[dict[str, Any], Callable[[int, FinishedRun], FinishedRun], type[ReproEnvError], str, int]] = [
+    ({"count": 1}, lambda seed, recorded: recorded, UsageError, "at least two seeds", 0),
+    ({"metric": "acuracy"}, lambda seed, recorded: recorded, UsageError, "the first run did not write this metric", 1),
+    ({}, lambda seed, recorded: with_end(recorded, metrics=()), RecordError, "wrote no metrics", 1),
+    (
+        {"checkpoints": (("ck", ""),)},
+        lambda seed, recorded: recorded,
+        UsageError,
+        "would resume from the checkpoints of the previous run",
+        0,
+    ),
+    (
+        {},
+        lambda seed, recorded: msgspec.structs.replace(
+            recorded,
+            start=msgspec.structs.replace(
+                recorded.start, source=msgspec.structs.replace(recorded.start.source, digest=f"sha256:{seed:064d}")
+            ),
+        ),
+        SourceError,
+        "changed between two runs",
+        2,
+    ),
+    (
+        {},
+        lambda seed, recorded: msgspec.structs.replace(
+            recorded,
+            start=msgspec.structs.replace(
+                recorded.start, data=(DataFact(source="/d", target="/d", kind="data", digest=f"sha256:{seed:064d}"),)
+            ),
+        ),
+        DataError,
+        "changed between two runs",
+        2,
+    ),
+]
+
+
+@pytest.mark.parametrize(("asked", "change", "error", "what", "count"), REFUSED, ids=[case[3] + str(case[4]) for case in REFUSED])
+def test_the_runs_stop_at_the_first_problem(
+    asked: dict[str, Any], change: Callable[[int, FinishedRun], FinishedRun], error: type[ReproEnvError], what: str, count: int
+) -> None:
+    runs = Runs(change)
+    with pytest.raises(error, match=what):
+        runs.over(**asked)
+    assert len(runs.seeds) == count
+
+
+def test_no_run_follows_a_failed_first_run() -> None:
+    runs = Runs(lambda seed, recorded: failing(recorded, 3))
+    found = runs.over(5)
+    assert (len(found.runs), found.good, found.metrics) == (1, False, ())
+    assert "failed runs, which are not in the numbers above: seed 0 (exit 3, run" in command.notes(found)[0]
+
+
+def test_a_later_run_that_fails_is_named_and_not_counted() -> None:
+    found = Runs(lambda seed, recorded: failing(recorded, 3) if seed == 2 else recorded).over(6, "accuracy")
+    assert not found.good
+    assert found.metrics[0].spread is not None
+    assert [value.seed for value in found.metrics[0].spread.values] == [0, 1, 3, 4, 5]
+    assert any(
+        line.startswith("failed runs, which are not in the numbers above: seed 2 (exit 3") for line in command.notes(found)
+    )
+
+
+def test_ctrl_c_ends_the_runs_and_the_finished_ones_are_reported() -> None:
+    runs = Runs(lambda seed, recorded: failing(recorded, 130, 2) if seed == 3 else recorded)
+    found = runs.over(10, "accuracy")
+    assert (len(runs.seeds), found.stopped, found.good) == (4, 2, False)
+    assert found.metrics[0].spread is not None
+    assert len(found.metrics[0].spread.values) == 3
+    assert "4 of 10 seeds were run" in command.notes(found)
+
+
+def test_seeds_without_a_metric_are_named() -> None:
+    found = Runs(lambda seed, recorded: with_end(recorded, metrics=recorded.end.metrics[1:]) if seed == 4 else recorded).over(5)
+    assert found.metrics[0].missing == (4,)
+    assert "accuracy: not in the run of seed 4" in command.page(found)
+    assert found.good  # the loss is complete
+
+
+def test_seeds_that_the_script_sets_itself_are_reported() -> None:
+    seeded = (
+        Seeded(library="numpy", what="numpy.random.seed", value="1", file="/e/lib/site-packages/x.py", line=1),
+        Seeded(library="torch", what="torch.manual_seed", value="42", file="/p/train.py", line=7),
+    )
+
+    def change(seed: int, recorded: FinishedRun) -> FinishedRun:
+        return with_end(recorded, seeded=seeded, outputs=done(0).end.outputs, metrics=done(0).end.metrics)
+
+    runs = Runs(change)
+    found = runs.over(5)
+    own = ": the script sets seeds itself, torch.manual_seed(42) at /p/train.py:7 and 1 more"
+    assert "its outputs equal those of the first run, byte for byte" + own in runs.lines
+    assert command.notes(found)[0] == "all outputs are identical: the master seed has no effect on them"
+    assert command.notes(found)[1] == "the same in all runs" + own
+
+
+def test_a_seed_that_changes_with_the_master_seed_is_not_reported() -> None:
+    """A library derives its own seed from the master seed."""
+    fixed = Seeded(library="torch", what="torch.manual_seed", value="42", file="/p/train.py", line=7)
+
+    def change(seed: int, recorded: FinishedRun) -> FinishedRun:
+        drawn = Seeded(library="numpy", what="RandomState", value=str(seed * 7919), file="/e/lib/site-packages/x.py", line=1)
+        others = msgspec.structs.replace(drawn, value=MORE_VALUES)  # stands for other seeds in each run
+        return with_end(recorded, seeded=(drawn, others, fixed))
+
+    assert Runs(change).over(5).seeded == (fixed,)
+
+
+def test_few_seeds_are_a_warning() -> None:
+    runs = Runs()
+    found = runs.over(3)
+    assert runs.lines[0] == "3 seeds are few: use at least 5 for a meaningful interval"
+    assert "fewer than 5 seeds do not show the range of a metric" in command.notes(found)
+    assert not any("few" in line for line in command.notes(Runs().over(5)))
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        ("train.py", "missing option '--seeds'"),
+        ("--seeds 1 train.py", "greater than or equal to 2"),
+        ("--seeds x train.py", "invalid value for '--seeds'"),
+        ("--seeds 5 --checkpoints c train.py", "does not support the option --checkpoints"),
+        ("--seeds 5 --sedes 3 train.py", "no such option: --sedes"),
+        ("--seeds 5", "no command was given"),
+        ("--seeds", "requires an argument"),
+    ],
+)
+def test_an_invalid_command_line_is_refused(words: str, what: str) -> None:
+    with pytest.raises(UsageError, match=what):
+        app.run(["sensitivity", *words.split()])
+
+
+def test_sensitivity_has_the_options_of_exec_except_those_for_a_single_run(capsys: pytest.CaptureFixture[str]) -> None:
+    context = app.parse("sensitivity", ["--seeds", "5", "--threads", "2", "-m", "pkg", "--seeds", "6", "--help"])
+    assert (context.params["seeds"], context.params["threads"]) == (5, 2)
+    assert exec_command.words(context) == ("-m", "pkg", "--seeds", "6", "--help")
+    assert app.run(["sensitivity", "--help"]) == 0
+    printed = capsys.readouterr().out
+    assert "--metric NAME[:WHICH]" in printed
+    assert "--threads N" in printed
+    assert not re.search("^  --checkpoints [A-Z]", printed, re.MULTILINE)

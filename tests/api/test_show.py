@@ -1,0 +1,217 @@
+"""`show` prints a spec, also a hostile one, without opening the paths that it names."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from repro_env.api.rebuild import rebuild
+from repro_env.api.show import show
+from repro_env.cli import app
+from repro_env.cli.ui import specpage
+from repro_env.cli.ui.page import Page
+from repro_env.schema import codec
+from repro_env.schema.accelerator import Accelerators, Device, Frameworks, Library, Threads
+from repro_env.schema.artifact import CondaPackage
+from repro_env.schema.environment import Carried, Excluded, Git, SharedLibrary, SystemPackage, Variable, Variables
+from repro_env.schema.progress import Silent
+from repro_env.schema.spec import Data, InstalledFrom, Notebook, Spec
+from repro_env.store.specs.lookup import locate
+from repro_env.store.store import Store
+from tests.fakes import specs, wheels
+
+DIGEST = "sha256:" + "7" * 64
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "repro"
+
+
+@pytest.fixture
+def made(folder: Path, tmp_path: Path) -> Spec:
+    paths = {name: wheels.make(tmp_path / "wheels", name) for name in ("alpha", "beta")}
+    return specs.make(folder, paths, carry=["alpha"], overlay={"opt/env/pyvenv.cfg": b"x"})
+
+
+def call(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
+    code = app.run(["show", *map(str, words)])
+    captured = capsys.readouterr()
+    return code, captured.out, captured.err
+
+
+def full(made: Spec) -> Spec:
+    """Fill every section of a spec."""
+    source = made.observed.source
+    assert source is not None
+    git = Git(
+        commit="0123456789abcdef", branch="main", remote="https://git.example.org/p", pushed="no", dirty=True, diff=DIGEST,
+        untracked=("new.py",), submodules=("abc lib",),
+    )  # fmt: skip
+    observed = msgspec.structs.replace(
+        made.observed,
+        accelerators=Accelerators(
+            devices=(
+                Device(index=0, vendor="nvidia", name="H100", architecture="9.0", units=132, memory=80 * 10**9, partition="off",
+                       ecc=True, uuid=None, unknown=("ecc: no permission",)),
+            ),
+            driver="550.54",
+            newest="12.4",
+        ),
+        frameworks=Frameworks(
+            torch="2.3.0", cuda="12.1", arch=("sm_90",), cpu_capability="AVX2", triton="2.3.0", needs_compiler=True,
+            libraries=(Library(name="cublas", version="12.1.3", path="/x/libcublas.so.12", owner="wheel nvidia-cublas-cu12 12.1"),),
+            threads=(Threads(library="openmp", count=8),),
+        ),
+        libraries=(
+            SharedLibrary(path="/usr/lib/libssl.so.3", owner="deb libssl3 3.0.11", sha256=DIGEST),
+            SharedLibrary(path="/opt/hpcx/libx.so", owner="", sha256=DIGEST),
+        ),
+        variables=Variables(replayed=(), recorded=(Variable(name="RANK", value="0"),), named=("AWS_PROFILE",)),
+        system_packages=(SystemPackage(name="libc6", version="2.36"),),
+        distributions=(
+            InstalledFrom(name="alpha", version="1.0", installer="pip", requested=True, editable=False, direct_url=""),
+            InstalledFrom(name="gamma", version="1", installer="uv", requested=False, editable=True, direct_url="file:///src/gamma"),
+        ),
+        carried=(Carried(name="alpha", version="1.0", why="from a local file", size=1234),),
+        edited=("lib/x.py (alpha: changed)",),
+        excluded=(Excluded(path="data", size=10**9, why="git-ignored"),),
+        notes=("a note",),
+        unknown=("something",),
+        startup=msgspec.structs.replace(made.observed.startup, sys_path=("/home/ann/lib", "/opt/python/lib/python3.11")),
+        source=msgspec.structs.replace(
+            source,
+            git=git,
+            notebooks=(Notebook(path="a.ipynb", code=DIGEST),),
+        ),
+        data=(Data(path="/data/x", digest=DIGEST, files=3, size=10),),
+        programs=("git",),
+    )  # fmt: skip
+    return msgspec.structs.replace(made, observed=observed)
+
+
+def test_the_page_has_the_important_facts(made: Spec, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "spec.json").write_bytes(codec.pretty(full(made)))
+    code, out, err = call(capsys, folder)
+    assert code == 0
+    for text in (
+        "venv at /home/ann/project/.venv", made.digest, "not in the store", "2: 1 downloadable, 1 bundled", "gamma 1 from file:///src/gamma",
+        "alpha 1.0  1.2 kB  from a local file", "lib/x.py (alpha: changed)", "/home/ann/lib", "deb libssl3 3.0.11", "/opt/hpcx/libx.so",
+        "H100 (9.0, 132 units, 80.0 GB, off)", "NVIDIA 550.54, CUDA up to 12.4", "2.3.0 (CUDA 12.1, AVX2)", "cublas  12.1.3", "openmp 8",
+        "needed at run time", "commit 0123456789ab, on main, with uncommitted changes, not pushed", "new.py", "a.ipynb",
+        "data  1.0 GB  git-ignored", "/data/x", "RANK=0", "1: AWS_PROFILE", "blobs  5 of 5 next to the spec", "a note", "something",
+        "GPU 0 (H100): ecc: no permission",
+    ):  # fmt: skip
+        assert text in out, text
+    assert err.splitlines() == ["next: repro-env rebuild"]
+
+
+def test_the_json_has_the_spec_and_the_state_of_its_files(made: Spec, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (folder / "spec.json").write_bytes(codec.pretty(full(made)))
+    _, out, _ = call(capsys, folder, "--json")
+    everything = json.loads(out)
+    assert everything["spec_digest"] == full(made).digest
+    assert everything["spec"]["observed"]["edited"] == ["lib/x.py (alpha: changed)"]
+    assert everything["layers"][0] == {
+        "kind": "base", "diff_id": made.identity.base.sha256, "size": made.identity.base.size, "holds": [], "stored": False,
+    }  # fmt: skip
+
+
+def test_a_conda_package_does_not_change_the_layer_size_of_a_wheel_with_the_same_name(made: Spec, folder: Path) -> None:
+    version = made.identity.distributions[0].version
+    package = CondaPackage(
+        name="alpha", version=version, build="0", subdir="noarch", filename="alpha-1.0-0.conda", sha256=DIGEST, size=10**6
+    )
+    both = msgspec.structs.replace(made, identity=msgspec.structs.replace(made.identity, packages=(package,)))
+    assert show(both, folder, None).layers == show(made, folder, None).layers
+
+
+def test_missing_blobs_are_named(made: Spec, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    specs.blob(folder, made.identity.base).unlink()
+    code, out, err = call(capsys, folder)
+    assert code == 0
+    assert "blobs  4 of 5 next to the spec" in out
+    assert "1 MISSING" in out
+    assert "blobs/" in err
+    shutil.rmtree(folder / "blobs")
+    _, out, _ = call(capsys, folder, "--json")
+    assert not any(row["here"] for row in json.loads(out)["blobs"])
+
+
+def test_a_rebuilt_image_is_in_the_store(made: Spec, tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    carried = specs.make(tmp_path / "other", {"alpha": wheels.make(tmp_path / "wheels", "alpha")}, carry=["alpha"])
+    rebuild(*locate(str(tmp_path / "other"), tmp_path), store=Store.open(), dry_run=False, tell=Silent())
+    _, out, err = call(capsys, tmp_path / "other", "--json")
+    shown = json.loads(out)
+    assert shown["image"] == "in the store"
+    assert {layer["stored"] for layer in shown["layers"]} == {True}
+    assert carried.digest == shown["spec_digest"]
+    _, _, err = call(capsys, tmp_path / "other")
+    assert "repro-env check" in err
+
+
+def test_a_spec_is_shown_without_a_store(
+    made: Spec, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("REPRO_ENV_STORE", str(tmp_path / "file"))
+    code, out, _ = call(capsys, folder)
+    assert code == 0
+    assert "cannot be used" in out
+
+
+def test_no_path_that_an_untrusted_spec_names_is_opened(
+    made: Spec, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its source, data and Python are a named pipe, which would block if it were opened."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    text = codec.pretty(full(made)).decode()
+    for path in ("/home/ann/project/.venv/bin/python", "/home/ann/project", "/data/x", "/opt/hpcx/libx.so"):
+        text = text.replace(f'"{path}"', f'"{pipe}"')
+    (folder / "spec.json").write_text(text)
+    before = pipe.stat().st_atime_ns
+    code, out, _ = call(capsys, folder, "--all")
+    assert (code, pipe.stat().st_atime_ns) == (0, before)
+    assert str(pipe) in out
+
+
+def test_a_spec_cannot_write_to_the_terminal(made: Spec, folder: Path) -> None:
+    """C1 control characters and bidirectional marks are valid in a spec, and must not reach the terminal."""
+    evil = "x\x9b2J\x85\u202ey"
+    changed = full(made)
+    observed = msgspec.structs.replace(
+        changed.observed,
+        notes=(evil,),
+        unknown=(evil,),
+        edited=(evil,),
+        carried=(Carried(name=evil, version=evil, why=evil),),
+        system_packages=(SystemPackage(name=evil, version=evil),),
+        host=msgspec.structs.replace(changed.observed.host, os=evil, cpu=evil, kernel=evil),
+        accelerators=Accelerators(why=evil),
+        frameworks=Frameworks(problem=evil, torch=evil, versions=(evil,)),
+    )
+    (folder / "spec.json").write_bytes(codec.pretty(msgspec.structs.replace(changed, observed=observed)))
+    found, where = locate(str(folder), folder)
+    for width in (None, 60):
+        page = Page(width=width)
+        specpage.add(show(found, where, None), page)
+        text = "".join(page.lines)
+        assert "\\x9b2J" in text
+        assert not {char for char in text if char in "\x9b\x85\u202e" or ord(char) < 32}
+
+
+def test_long_lists_are_cut_unless_all_is_given(made: Spec, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    many = tuple(f"lib/{number}.py (alpha: changed)" for number in range(100))
+    changed = msgspec.structs.replace(made, observed=msgspec.structs.replace(made.observed, edited=many))
+    (folder / "spec.json").write_bytes(codec.pretty(changed))
+    _, out, _ = call(capsys, folder)
+    assert "and 90 more (--all shows them)" in out
+    assert many[10] not in out
+    _, out, _ = call(capsys, folder, "--all")
+    assert many[-1] in out

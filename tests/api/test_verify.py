@@ -1,0 +1,543 @@
+"""Verifying a recorded run: what it starts from, and what is refused. Each test defines what the run does."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from repro_env.api import verify
+from repro_env.api.execute import FinishedRun
+from repro_env.api.verify import Verified, VerifyRequest
+from repro_env.compare import rerun
+from repro_env.compare.outputs import ignorefile, results
+from repro_env.compare.outputs.ignore import parse
+from repro_env.compare.outputs.results import Globs
+from repro_env.runs.records import annotation, checkpointstate, records
+from repro_env.schema import codec
+from repro_env.schema.environment import Variable
+from repro_env.schema.errors import RecordError, SourceError, SpecError, UsageError
+from repro_env.schema.run import Launch, Mount, Outcome
+from tests.api.test_execute import Fake, Place, Work, writes
+from tests.compare.outputs import sides
+from tests.environment.conftest import Git, git  # noqa: F401
+from tests.fakes import wheels
+from tests.fakes.tensors import Tensor, npy
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Place:
+    made = Place(tmp_path)
+    (made.folder / "spec.json").write_bytes(codec.pretty(made.spec))
+    return made
+
+
+def verify_run(place: Place, work: Work | None, backend: Fake | None = None, **more: Any) -> Verified:
+    options: dict[str, Any] = {"word": "latest", "here": place.project, "environ": {"HOME": "/home/ann", "NAME": "value"}}
+    wanted = VerifyRequest(**(options | more))
+    return verify.verify(wanted, store=place.store, tell=place, backend=backend or Fake(work), look=sides.look)
+
+
+def training(value: float = 1.0, **others: str) -> Work:
+    """Return a script that writes weights, and the other files of a test."""
+
+    def work(launch: Launch, folder: Path) -> int:
+        (folder / "files" / "w.npy").write_bytes(npy(Tensor([value, 2.0])))
+        return writes(**others)(launch, folder)
+
+    return work
+
+
+def test_an_identical_run_is_the_same_and_leaves_no_files(place: Place) -> None:
+    first = place.run("train.py", "--lr", "1", backend=Fake(training(log_txt="a")), seed=9, threads=2, determinism="strict")
+    again = Fake(training(log_txt="a"))
+    found = verify_run(place, None, again)
+    assert (found.verdict.same, found.verdict.level, found.folder) == (True, "bitwise", None)
+    assert found.verdict.promise.level == "bitwise"
+    assert "expected: bitwise" in place.talk
+    assert "source of the run" in place.talk
+    assert place.runs == [first.folder], "the new run is removed"
+    launch = again.launch
+    assert launch is not None
+    values = {variable.name: variable.value for variable in launch.env}
+    assert launch.argv[1:] == ("train.py", "--lr", "1")
+    assert (launch.seed, values["REPRO_ENV_DETERMINISM"], values["OMP_NUM_THREADS"]) == (9, "strict", "2")
+    assert launch.snapshot == first.start.source.digest
+
+
+def test_a_kept_run_is_in_the_runs_directory(place: Place) -> None:
+    first = place.run(backend=Fake(training()))
+    found = verify_run(place, training(), keep=True)
+    assert found.folder is not None
+    assert set(place.runs) == {first.folder, found.folder}
+    assert records.read(found.folder).state == "done"
+    assert [note.text for note in annotation.of(found.folder)] == [(f"verifies {records.read(first.folder).short}",)]
+
+
+def test_a_changed_weight_is_a_difference(place: Place) -> None:
+    place.run(backend=Fake(training()))
+    found = verify_run(place, training(1.0000001)).verdict
+    assert (found.same, found.level) == (False, "numeric")
+    assert "1 of 2 elements from [0]" in found.sentence
+    assert verify_run(place, training(3.0)).verdict.level == "different"
+
+
+def test_another_exit_code_is_different(place: Place) -> None:
+    place.run(backend=Fake(training()))
+
+    def failing(launch: Launch, folder: Path) -> int:
+        training()(launch, folder)
+        return 1
+
+    found = verify_run(place, failing).verdict
+    assert (found.same, found.level) == (False, "different")
+    assert "ended with exit code 1 and not 0; -v prints its output" in found.sentence
+
+
+@pytest.mark.parametrize(
+    ("number", "out_of_memory", "name", "stopped"),
+    [(2, False, "SIGINT", 2), (15, False, "SIGTERM", 15), (9, True, "SIGKILL, out of memory", 0), (40, False, "signal 40", 0)],
+)
+def test_a_new_run_that_was_ended_by_a_signal_is_not_compared(
+    place: Place, number: int, out_of_memory: bool, name: str, stopped: int
+) -> None:
+    place.run(backend=Fake(training()))
+
+    class Ended(Fake):
+        def run(self, launch: Launch, *, folder: Path) -> Outcome:
+            return msgspec.structs.replace(
+                super().run(launch, folder=folder), signal=number, exit_code=128 + number, out_of_memory=out_of_memory
+            )
+
+    found = verify_run(place, None, Ended(training()))
+    assert (found.verdict.same, found.verdict.level, found.stopped) == (False, None, stopped)
+    assert found.verdict.sentence == f"nothing was compared: the new run was ended by {name}"
+
+
+def test_the_recorded_code_is_run_even_if_the_directory_changed(place: Place) -> None:
+    (place.project / "train.py").write_text("edit before the run\n")
+    first = place.run(backend=Fake(training()))
+    (place.project / "train.py").write_text("edit after the run\n")
+    again = Fake(training())
+    assert verify_run(place, None, again).verdict.same
+    assert again.launch is not None
+    tree = place.store.layers.path(again.launch.snapshot)
+    assert tree is not None
+    assert (tree / "train.py").read_text() == "edit before the run\n"
+    assert first.start.source.digest == again.launch.snapshot
+
+
+def test_code_is_found_in_the_directory_and_missing_code_is_an_error(place: Place) -> None:
+    (place.project / "train.py").write_text("edit before the run\n")
+    digest = place.run(backend=Fake(training())).start.source.digest
+    place.store.layers.discard(digest)
+    assert verify_run(place, training()).verdict.same, "the directory did not change"
+    place.store.layers.discard(digest)
+    (place.project / "train.py").write_text("edit after the run\n")
+    with pytest.raises(SourceError, match="was not found in the store, next to the spec"):
+        verify_run(place, training())
+
+
+def test_variables_must_be_passed_again(place: Place) -> None:
+    place.run(backend=Fake(training()), env=(("LR", "1"), ("NAME", None)), environ={"HOME": "/h", "NAME": "value"})
+    with pytest.raises(UsageError, match="LR was passed to the run") as caught:
+        verify_run(place, training())
+    assert caught.value.hint == "pass it again: --env LR=VALUE"
+    with pytest.raises(UsageError, match="NAME was passed to the run") as caught:
+        verify_run(place, training(), env=(("LR", "1"),))
+    assert caught.value.hint == "pass it again: --env NAME", "an untrusted record does not get the caller's variables"
+    again = Fake(training())
+    assert verify_run(place, None, again, env=(("LR", "1"), ("NAME", None))).verdict.same
+    assert again.launch is not None
+    assert {Variable(name="LR", value="1"), Variable(name="NAME", value="value")} <= set(again.launch.env)
+
+
+def test_the_network_must_be_allowed_again(place: Place) -> None:
+    place.run(backend=Fake(training()), network=True)
+    with pytest.raises(UsageError, match="had access to the network") as caught:
+        verify_run(place, training())
+    assert caught.value.hint == "allow access to the network: --network"
+    again = Fake(training())
+    verify_run(place, None, again, network=True)
+    assert again.launch is not None
+    assert again.launch.network
+
+
+def data(place: Place) -> Path:
+    folder = place.project.parent / "data"
+    folder.mkdir()
+    (folder / "a.bin").write_bytes(b"0123")
+    return folder
+
+
+def test_changed_data_is_found_before_the_command_runs(place: Place) -> None:
+    folder = data(place)
+    place.run(backend=Fake(training()), data=((str(folder), ""),))
+    assert verify_run(place, training()).verdict.same
+    (folder / "a.bin").write_bytes(b"0124")
+    again = Fake(training())
+    found = verify_run(place, None, again).verdict
+    assert (found.same, found.level, again.launch) == (False, None, None)
+    what = f"data {folder} have changed since the run (restore it, or name a copy of it: verify --data SRC:DST)"
+    assert found.sentence == f"nothing was compared: the new run cannot start from the same files: {what}"
+    shutil.rmtree(folder)
+    assert "/data: does not exist" in verify_run(place, None).verdict.sentence
+
+
+def test_another_spec_is_refused_if_the_spec_of_the_run_is_lost(place: Place) -> None:
+    place.run(backend=Fake(training()))
+    package = wheels.artifact(wheels.make(place.project.parent, "alpha"), "alpha")
+    other = msgspec.structs.replace(place.spec.identity, distributions=(package,))
+    (place.folder / "spec.json").write_bytes(codec.pretty(msgspec.structs.replace(place.spec, identity=other)))
+    assert verify_run(place, training()).verdict.level == "bitwise", "its own spec was kept with it"
+    shutil.rmtree(place.project / "runs" / "specs")
+    with pytest.raises(SpecError, match="was not found next to the runs"):
+        verify_run(place, training())
+
+
+class Saving(Fake):
+    """Write into the directory of the checkpoints."""
+
+    def __init__(self, value: float, *, resume: bool = False) -> None:
+        super().__init__()
+        self.value = value
+        self.resume = resume
+
+    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+        (mount,) = launch.mounts
+        root = Path(mount.source)
+        start = float((root / "step.txt").read_text()) if self.resume and (root / "step.txt").exists() else 0.0
+        (root / "w.npy").write_bytes(npy(Tensor([self.value + start])))
+        return super().run(launch, folder=folder)
+
+
+def test_checkpoints_start_from_private_copies_and_are_compared(place: Place) -> None:
+    folder = place.project.parent / "ck"
+    folder.mkdir()
+    (folder / "step.txt").write_text("3")
+    done = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(folder), "/ck"),))
+    assert done.start.before is not None
+    assert done.end.after is not None
+    weights = folder / "w.npy"
+    digest = hashlib.sha256(weights.read_bytes()).hexdigest()
+    assert verify_run(place, None, Saving(1.0, resume=True)).verdict.same
+    other = verify_run(place, None, Saving(2.0, resume=True)).verdict
+    assert (other.level, "/ck/w.npy" in other.sentence) == ("different", True)
+    assert hashlib.sha256(weights.read_bytes()).hexdigest() == digest, "the checkpoints of the user do not change"
+
+
+def test_changed_checkpoints_are_named_and_the_command_does_not_run(place: Place) -> None:
+    folder = place.project.parent / "ck"
+    folder.mkdir()
+    (folder / "step.txt").write_text("3")
+    place.run(backend=Saving(1.0, resume=True), checkpoints=((str(folder), "/ck"),))
+    (folder / "step.txt").write_text("4")
+    again = Saving(1.0)
+    found = verify_run(place, None, again).verdict
+    assert (found.same, found.level, again.launch) == (False, None, None)
+    assert "/ck/step.txt existed before the run and has changed since (restore these checkpoints" in found.sentence
+    assert "exec --data OLD --checkpoints NEW:/ck" in found.sentence
+    (folder / "step.txt").unlink()
+    assert "is missing" in verify_run(place, None, again).verdict.sentence
+
+
+def test_links_in_checkpoints_are_copied_and_do_not_lead_out_of_the_copy(place: Place) -> None:
+    folder, out = place.project.parent / "ck", place.project.parent / "out"
+    folder.mkdir()
+    out.mkdir()
+    (folder / "step.txt").write_text("3")
+    (folder / "last").symlink_to("step.txt")
+    done = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(folder), "/ck"),))
+    listing = checkpointstate.read(done.folder, checkpointstate.BEFORE, done.start.before)
+    assert listing is not None
+    assert listing.links == (checkpointstate.CheckpointLink(target="/ck", path="last", to="step.txt"),)
+    assert verify_run(place, None, Saving(1.0, resume=True)).verdict.same
+    evil = (
+        checkpointstate.CheckpointLink(target="/ck", path="a", to=str(out)),
+        checkpointstate.CheckpointLink(target="/ck", path="a/b", to="x"),
+    )
+    copies, problems = checkpointstate.copy_files(
+        msgspec.structs.replace(listing, links=evil),
+        [Mount(kind="checkpoints", source=str(folder), target="/ck")],
+        place.project.parent / "copies",
+    )
+    assert (len(copies), problems) == (1, ["/ck/a/b is inside another symbolic link"])
+    assert not list(out.iterdir())
+
+
+@pytest.mark.parametrize("name", ["a\nb", "of-ghp_" + "a1" * 18])
+def test_a_checkpoint_with_a_name_that_cannot_be_recorded_is_reported(place: Place, name: str) -> None:
+    folder = place.project.parent / "ck"
+    folder.mkdir()
+    (folder / name).write_text("3")
+    done = place.run(backend=Saving(1.0), checkpoints=((str(folder), "/ck"),))
+    listing = checkpointstate.read(done.folder, checkpointstate.BEFORE, done.start.before)
+    assert listing is not None
+    assert ([file.shown for file in listing.files], len(listing.others)) == ([], 1)
+    again = Saving(1.0)
+    found = verify_run(place, None, again).verdict
+    assert (found.same, again.launch) == (False, None)
+    assert "its name cannot be recorded): it could not be recorded before the run" in found.sentence
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "."])
+def test_a_list_of_checkpoints_cannot_name_paths_outside_them(place: Place, path: str) -> None:
+    done = place.run(backend=Saving(1.0), checkpoints=(("ck", "/ck"),))
+    raw = json.loads((done.folder / checkpointstate.AFTER).read_bytes())
+    raw["files"][0]["path"] = path
+    (done.folder / checkpointstate.AFTER).write_text(json.dumps(raw))
+    with pytest.raises(RecordError, match="changed since the run"):
+        checkpointstate.read(done.folder, checkpointstate.AFTER, done.end.after)
+    with pytest.raises(SpecError, match="path"):
+        checkpointstate.read(done.folder, checkpointstate.AFTER, records.digest(done.folder / checkpointstate.AFTER))
+
+
+def test_code_is_found_in_git_history_if_checkpoints_are_in_the_project(place: Place, git: Git) -> None:  # noqa: F811
+    (place.project / "train.py").write_text("print(1)\n")
+    git(place.project, "init")
+    git(place.project, "add", "train.py")
+    git(place.project, "commit", "-m", "one")
+    checkpoints = place.project / "ck"
+    checkpoints.mkdir()
+    (checkpoints / "step.txt").write_text("3")
+    git(place.project, "add", "-f", "ck")
+    git(place.project, "commit", "-m", "two")
+    first = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(checkpoints), "/ck"),))
+    place.store.layers.discard(first.start.source.digest)
+    (place.project / "train.py").write_text("print(2)\n")
+    assert "/ck/w.npy" in verify_run(place, None, Saving(2.0, resume=True)).verdict.sentence
+    place.store.layers.discard(first.start.source.digest)
+    (place.project / "train.py").write_text("print(3)\n")
+    git(place.project, "commit", "-a", "-m", "a later change that the run did not have")
+    assert verify_run(place, None, Saving(1.0, resume=True), source=place.project).verdict.same
+    with pytest.raises(SourceError, match="is neither in this directory nor in the commits"):
+        verify_run(place, None, Saving(1.0, resume=True), source=checkpoints)
+
+
+def test_an_edited_list_of_checkpoints_is_refused(place: Place) -> None:
+    done = place.run(backend=Saving(1.0), checkpoints=(("ck", "/ck"),))
+    path = done.folder / checkpointstate.BEFORE
+    path.write_bytes(path.read_bytes().replace(b'"others": []', b'"others": ["/ck/x (gone)"]'))
+    with pytest.raises(RecordError, match="this file changed since the run"):
+        verify_run(place, None, Saving(1.0))
+
+
+def edit(done: FinishedRun, **more: Any) -> None:
+    """Change fields of a record, and correct the digest of start.json in end.json."""
+    start = codec.pretty(
+        msgspec.structs.replace(done.start, **{key: value for key, value in more.items() if hasattr(done.start, key)})
+    )
+    fields = {key: value for key, value in more.items() if hasattr(done.end, key)}
+    end = msgspec.structs.replace(done.end, start=f"sha256:{hashlib.sha256(start).hexdigest()}", **fields)
+    for name, data in (("start", start), ("end", codec.pretty(end))):
+        path = done.folder / f"{name}.json"
+        path.chmod(0o644)
+        path.write_bytes(data)
+
+
+def test_a_changed_start_json_is_refused(place: Place) -> None:
+    done = place.run(backend=Fake(training()))
+    path = done.folder / "start.json"
+    path.chmod(0o644)
+    path.write_bytes(codec.pretty(msgspec.structs.replace(done.start, seed=12)))
+    again = Fake(training())
+    with pytest.raises(RecordError, match="this file was changed after the run"):
+        verify_run(place, None, again)
+    assert again.launch is None
+
+
+def test_interrupted_runs_and_runs_ended_by_a_signal_are_refused(place: Place) -> None:
+    done = place.run(backend=Fake(training()))
+    edit(done, outcome=msgspec.structs.replace(done.end.outcome, signal=9, exit_code=137))
+    with pytest.raises(RecordError, match="was ended by signal 9"):
+        verify_run(place, training())
+    (done.folder / "end.json").unlink()
+    with pytest.raises(RecordError, match="was interrupted"):
+        verify_run(place, training())
+
+
+def test_a_command_with_a_secret_is_refused(place: Place) -> None:
+    place.run("train.py", "--api-key", "sk-abcdefghij0123456789abcdefghij", backend=Fake(training()))
+    with pytest.raises(RecordError, match="the command of this run has a secret"):
+        verify_run(place, training())
+
+
+def test_a_command_of_several_lines_is_refused(place: Place) -> None:
+    done = place.run("-c", "a = 1\nb = 2", backend=Fake(training()))
+    assert (done.start.exact, done.start.command) == (False, ("-c", "a = 1 b = 2"))
+    with pytest.raises(RecordError, match="has several lines"):
+        verify_run(place, training())
+
+
+@pytest.mark.parametrize(
+    ("work", "ignored", "why"),
+    [
+        (None, (), "the run has no outputs; write its results to a file"),
+        (training(), ("*",), "the run has only files that are left out; name its results with --result GLOB"),
+    ],
+)
+def test_the_command_does_not_run_if_there_is_nothing_to_compare(
+    place: Place, work: Work | None, ignored: tuple[str, ...], why: str
+) -> None:
+    place.run(backend=Fake(work))
+    again = Fake(work)
+    found = verify_run(place, None, again, globs=Globs(ignored=tuple(map(parse, ignored)))).verdict
+    assert (found.same, found.level, again.launch) == (False, None, None)
+    assert found.sentence == f"nothing was compared: {why}. The command was not run again"
+    assert "expected" not in place.talk
+
+
+def test_a_difference_accepted_in_the_ignore_file_is_ignored_with_its_reason(place: Place) -> None:
+    place.run(backend=Fake(training(m_json='{"auc": 0.9, "runtime": 1.5}')))
+    again = training(m_json='{"auc": 0.9, "runtime": 1.7}')
+    found = verify_run(place, again)
+    assert (found.verdict.same, found.verdict.level, found.project) == (False, "different", place.project)
+    accepted = ignorefile.accept(place.project, found.verdict.files, found.problem)
+    assert [added.text for added in accepted.added] == ["m.json:runtime"]
+    verdict = verify_run(place, again).verdict
+    assert (verdict.same, verdict.level) == (True, "equal except for")
+    (ignored,) = [ignored for file in verdict.files for ignored in file.ignored]
+    assert (ignored.place, ignored.reason, ignored.by) == ("runtime", "as repro-env.ignore says", "user")
+    assert not verify_run(place, training(m_json='{"auc": 0.8, "runtime": 1.7}')).verdict.same
+
+
+def test_nothing_is_compared_if_the_ignore_file_ignores_every_result(place: Place) -> None:
+    place.run(backend=Fake(training()))
+    (place.project / "repro-env.ignore").write_text("*\n")
+    found = verify_run(place, training(2.0)).verdict
+    assert (found.same, found.level) == (False, None)
+    assert found.sentence.startswith("nothing was compared")
+
+
+def test_an_invalid_ignore_file_is_refused_before_the_command_runs(place: Place) -> None:
+    place.run(backend=Fake(training()))
+    (place.project / "repro-env.ignore").write_text("m.json:\n")
+    again = Fake(training())
+    with pytest.raises(UsageError, match="after the colon is missing"):
+        verify_run(place, None, again)
+    assert again.launch is None
+
+
+def test_a_time_without_a_zone_is_read_in_utc_and_in_the_zone_of_this_machine(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done = place.run(backend=Fake(training()))
+    try:
+        for zone, offset in (("IST-5:30", 19800), ("EST5", -18000)):
+            monkeypatch.setenv("TZ", zone)
+            time.tzset()
+            assert results.evidence(done.folder, done.start, done.end).zones == (0, offset), "a record has no zone"
+    finally:
+        monkeypatch.undo()
+        time.tzset()
+
+
+def test_a_record_without_valid_times_is_refused(place: Place) -> None:
+    done = place.run(backend=Fake(training()))
+    with pytest.raises(RecordError, match="time of this run cannot be read"):
+        results.evidence(done.folder, msgspec.structs.replace(done.start, started="yesterday"), done.end)
+
+
+def test_another_exit_code_cannot_be_accepted(place: Place) -> None:
+    place.run(backend=Fake(training(m_json="{}")))
+
+    def failing(launch: Launch, folder: Path) -> int:
+        training(m_json="{}")(launch, folder)
+        return 1
+
+    found = verify_run(place, failing)
+    assert "exit code 1 and not 0" in ignorefile.accept(place.project, found.verdict.files, found.problem).refused[0]
+
+
+def test_another_cpu_is_reported_before_the_run(place: Place) -> None:
+    done = place.run(backend=Fake(training()))
+    edit(done, host=("cpu Other (x86_64)",))
+    found = verify_run(place, training(1.0000001)).verdict
+    assert found.promise.level == "numeric"
+    assert "the run's was Other (x86_64)" in found.promise.sentence
+    assert (found.level, found.same) == ("numeric", True)
+    assert "as expected" in found.sentence
+
+
+def test_threads_of_the_option_and_of_the_capture_are_distinguished() -> None:
+    names = ("BLIS_NUM_THREADS", "MKL_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")
+    four = tuple(Variable(name=name, value="4") for name in names)
+    assert rerun.threads_option(four) == 4
+    assert rerun.threads_option((*four, Variable(name="LOKY_MAX_CPU_COUNT", value="4"))) is None
+    assert rerun.threads_option(four[:2]) is None
+    assert rerun.threads_option(()) is None
+
+
+@pytest.mark.parametrize("result", ["metrics/*", ""])
+def test_a_glob_without_a_match_is_refused_before_the_command_runs(place: Place, result: str) -> None:
+    place.run(backend=Fake(training(log_txt="a")))
+    again = Fake(training(log_txt="b"))
+    with pytest.raises(UsageError) as caught:
+        verify_run(place, None, again, globs=Globs(results=(result,)))
+    assert again.launch is None
+    assert caught.value.hint == "its outputs are log.txt, w.npy"
+    ignored = parse("*.png"), parse("log.txt")
+    found = verify_run(place, None, again, globs=Globs(results=("w.*",), ignored=ignored)).verdict
+    assert found.same
+
+
+@pytest.mark.parametrize(("then", "now"), [("xterm-256color", "dumb"), ("xterm", None), (None, "xterm"), ("../x", "xterm")])
+def test_the_terminal_type_is_that_of_the_recorded_run(place: Place, then: str | None, now: str | None) -> None:
+    """TERM is a variable in the environment of the command, which affects the addresses of its objects."""
+
+    def environ(term: str | None) -> dict[str, str]:
+        return {"HOME": "/home/ann"} | ({} if term is None else {"TERM": term})
+
+    first, again = Fake(training()), Fake(training())
+    done = place.run(backend=first, environ=environ(then))
+    assert done.start.term == (then if then and then.startswith("x") else "")
+    verify_run(place, None, again, environ=environ(now))
+    assert first.launch is not None
+    assert again.launch is not None
+    terms = [[variable for variable in launch.env if variable.name == "TERM"] for launch in (first.launch, again.launch)]
+    assert terms[0] == terms[1]
+
+
+@pytest.mark.parametrize("how", ["clone", "copy"])
+def test_code_is_found_in_another_clone_or_copy(place: Place, git: Git, how: str) -> None:  # noqa: F811
+    """The runs are in a clone or copy at another path, and the project's own directory does not exist."""
+    (place.project / "train.py").write_text("print(1)\n")
+    if how == "clone":
+        git(place.project, "init")
+        git(place.project, "add", "train.py")
+        git(place.project, "commit", "-m", "one")
+    first = place.run(backend=Fake(training()))
+    place.store.layers.discard(first.start.source.digest)
+    elsewhere = place.project.parent / "elsewhere"
+    if how == "clone":
+        git(place.project.parent, "clone", str(place.project), str(elsewhere))
+        shutil.move(place.project / "runs", elsewhere / "runs")
+        (elsewhere / "train.py").write_text("print(2)\n")
+    else:
+        shutil.copytree(place.project, elsewhere, symlinks=True)
+    shutil.rmtree(place.project)
+    again = Fake(training())
+    assert verify_run(place, None, again, here=elsewhere).verdict.same
+    assert again.launch is not None
+    assert (again.launch.workspace, again.launch.snapshot) == (str(place.project), first.start.source.digest)
+    assert ("its code is from commit" in place.talk) == (how == "clone")
+
+
+def test_an_ignored_file_that_no_run_wrote_is_reported(place: Place) -> None:
+    place.run("train.py", backend=Fake(training(log_txt="a")))
+    verify_run(place, training(log_txt="a"), globs=Globs(ignored=(parse("log.txt:a {}"), parse("lgo.txt"))))
+    assert "--ignore lgo.txt does not match an output of the two runs" in place.talk
+    assert "--ignore log.txt" not in place.talk
+
+
+def test_an_ignored_file_that_is_equal_does_not_lower_the_level(place: Place) -> None:
+    place.run("train.py", backend=Fake(training(log_txt="a")))
+    globs = Globs(ignored=(parse("log.txt"),))
+    assert verify_run(place, training(log_txt="a"), globs=globs).verdict.level == "bitwise"
+    assert verify_run(place, training(log_txt="b"), globs=globs).verdict.level == "equal except for"

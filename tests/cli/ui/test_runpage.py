@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from repro_env.cli.ui import runpage
+from repro_env.runs.records import records
+from repro_env.runs.records.annotation import Annotation
+from repro_env.runs.records.notes import MORE_VALUES
+from repro_env.runs.records.records import Run
+from repro_env.sandbox import outputs
+from repro_env.schema.environment import Variable
+from repro_env.schema.run import Count, Fact, Metric, Parameter, Parent, Rank, RecipeFile, Seeded
+from tests.runs.records.test_records import DIGEST, end, recorded, start
+
+ID = "01980000-0000-7000-8000-00000000abcd"
+NUMBER = dict.fromkeys(("last", "least", "most"), 0.123456789)
+
+
+def run() -> Run:
+    """A run that has an entry in every field of its record."""
+    started = msgspec.structs.replace(
+        start(ID),
+        ranks="same",
+        determinism="warn",
+        threads=(Variable(name="OMP_NUM_THREADS", value="2"),),
+        recipe=(RecipeFile(path="conf/a.yaml", sha256=DIGEST),),
+        parents=(Parent(id=ID, record=DIGEST, how="data", path="best.pt"),),
+    )
+    ended = msgspec.structs.replace(
+        end(ID),
+        seeded=(Seeded(library="torch", what="torch.manual_seed", value="42", file="train.py", line=3),),
+        entropy=(Count(what="os.urandom", count=1, file="train.py", line=4),),
+        operations=(Count(what="put_", count=1200, file="train.py", line=5),),
+        effective=(Fact(name="threads.torch", value="2"),),
+        world=(Rank(rank=0, size=2, backend="gloo", device="cpu"),),
+        metrics=tuple(Metric(name=f"m{n:02}", file="m.json", count=3, **NUMBER) for n in range(25)),
+        parameters=(Parameter(name="lr", value="1e-3", file=".hydra/config.yaml"),),
+        unread=("big.json (over 8,388,608 bytes)",),
+        resumed=(Parent(id="", record=None, how="resumed", path="/ckpt", step=7), Parent(id=ID, record=None, how="resumed")),
+    )
+    return Run(Path("/runs/x"), started, ended, "done")
+
+
+def test_the_page_shows_every_field_of_the_record() -> None:
+    lines = list(runpage.lines(run(), ()))
+    for line in (
+        "seed      0, the same on all ranks",
+        "mode      determinism: warn",
+        "threads   OMP_NUM_THREADS=2",
+        f"recipe    conf/a.yaml ({DIGEST})",
+        "parent    0000abcd (its outputs were used as data, best.pt)",
+        "parent    (no run) (resumed from its checkpoint, /ckpt, step 7)",
+        "parent    0000abcd (resumed from its checkpoint, its record was not found)",
+        "rank      0 of 2 (gloo, cpu)",
+        "own seed  torch.manual_seed(42) at train.py:3",
+        "entropy   os.urandom once at train.py:4",
+        "not deterministic put_ 1,200 times at train.py:5",
+        "  threads.torch = 2",
+        "  lr = 1e-3",
+        "metrics   25 in 1 file",
+        "  m00   0.123457  0.123457  0.123457  3       m.json",
+        "not read  big.json (over 8,388,608 bytes)",
+    ):
+        assert line in lines, line
+
+
+def test_the_page_reports_that_start_json_was_edited(tmp_path: Path) -> None:
+    directory = recorded(tmp_path, 1, over=False)
+    recording = records.Recording(directory, -1)
+    digest = outputs.digest(directory / "start.json")
+    recording.finish(msgspec.structs.replace(end(records.read(directory).start.id), start=digest))
+    assert records.read(directory).intact is True
+    assert not any("was changed" in line for line in runpage.lines(records.read(directory), ()))
+    (directory / "start.json").chmod(0o644)
+    (directory / "start.json").write_bytes((directory / "start.json").read_bytes().replace(b'"seed": 0', b'"seed": 1'))
+    assert records.read(directory).intact is False
+    assert any("start.json was changed" in line for line in runpage.lines(records.read(directory), ()))
+
+
+def test_long_lists_are_shortened_with_a_count() -> None:
+    lines = list(runpage.lines(run(), ()))
+    assert "  and 5 more (--all shows them)" in lines
+    assert not any(line.startswith("  m24") for line in lines)
+    assert any(line.startswith("  m24") for line in runpage.lines(run(), (), complete=True))
+
+
+def test_notes_are_at_the_end_of_the_page_with_their_time() -> None:
+    decision = Annotation(
+        schema="repro-env/annotation/1", id=ID, written="2026-07-01T10:15:30.000Z", kind="decision", text=("a", "b"), by="ann"
+    )
+    assert list(runpage.lines(run(), (decision,)))[-3:] == ["decision  2026-07-01T10:15:30.000Z (ann)", "  a", "  b"]
+
+
+def seeded(*values: str, line: int = 7) -> tuple[Seeded, ...]:
+    return tuple(Seeded(library="numpy", what="RandomState", value=value, file="/p/t.py", line=line) for value in values)
+
+
+def test_a_single_seed_is_shown_in_its_call() -> None:
+    assert runpage.own_seeds([*seeded("1"), *seeded("2", line=8)], complete=False) == [
+        "RandomState(1) at /p/t.py:7",
+        "RandomState(2) at /p/t.py:8",
+    ]
+
+
+def test_the_seeds_of_a_call_are_shown_in_a_line() -> None:
+    many = seeded("5", "3", MORE_VALUES, "4", "1")
+    assert runpage.own_seeds(many, complete=False) == ["RandomState at /p/t.py:7, with more than 4 values: 5, 3, 4, ..."]
+    assert runpage.own_seeds(many, complete=True) == ["RandomState at /p/t.py:7, with more than 4 values: 5, 3, 4, 1, ..."]
+    assert runpage.own_seeds(seeded("5", "3"), complete=False) == ["RandomState at /p/t.py:7, with 2 values: 5, 3"]

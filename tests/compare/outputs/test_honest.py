@@ -1,0 +1,60 @@
+"""Pairs of equal runs of real trainings (`honest/`), with the differences that a user must accept once."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from repro_env.compare.outputs import results
+from repro_env.compare.outputs import verdict as judging
+from repro_env.compare.outputs.evidence import of_run
+from repro_env.compare.outputs.fields import random_names
+from repro_env.compare.outputs.ignore import parse
+from repro_env.compare.outputs.results import Globs, Side
+from repro_env.compare.outputs.verdict import Verdict
+from repro_env.sandbox.outputs import locate
+from repro_env.schema.run import End, Start
+from tests.compare.outputs.sides import BITWISE, look
+
+HONEST = Path(__file__).with_name("honest")
+CASES = [json.loads(line) for line in (HONEST / "cases.jsonl").read_text().splitlines()]
+
+
+def side(folder: Path) -> Side:
+    facts = msgspec.json.decode((folder / "start.json").read_bytes())
+    facts["trace"] = facts["trace"] is not None  # in these records it is the number of steps between digests
+    start = msgspec.convert(facts, Start)
+    facts = msgspec.json.decode((folder / "end.json").read_bytes())
+    facts.pop("compiled", None)  # these records have a key that was removed
+    end = msgspec.convert(facts, End)
+    digests = {output.path: output.sha256 for output in end.outputs}
+    evidence = of_run(start, end, start.source.path, random_names(list(digests)))
+    without_console = msgspec.structs.replace(end, console=())
+    return Side(digests, {path: locate(folder / "files", path) for path in digests}, without_console, folder, evidence)
+
+
+def judge_case(case: dict[str, Any], folder: Path, accepted: tuple[str, ...]) -> Verdict:
+    with tarfile.open(HONEST / f"{case['case']}.tar.xz") as archive:
+        archive.extractall(folder, filter="tar")
+    globs = Globs(ignored=tuple(map(parse, accepted)))
+    return judging.verdict(results.compare(side(folder / "then"), side(folder / "now"), globs, look), BITWISE)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])
+def test_an_equal_training_is_equal_if_the_user_accepts_its_durations(case: dict[str, Any], tmp_path: Path) -> None:
+    found = judge_case(case, tmp_path, tuple(case["accept"]))
+    assert (found.level, found.same) == (case["expect"], True), found.sentence
+    if found.level == "equal except for":
+        assert sum(file.ignored_count for file in found.files) or any(file.kind == "ignored" for file in found.files)
+
+
+@pytest.mark.parametrize("case", [case for case in CASES if case["accept"]], ids=lambda case: case["case"])
+def test_an_equal_training_is_different_if_the_user_accepts_nothing(case: dict[str, Any], tmp_path: Path) -> None:
+    found = judge_case(case, tmp_path, ())
+    assert not found.same
+    assert found.level in ("different", "numeric")

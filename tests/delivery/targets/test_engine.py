@@ -1,0 +1,146 @@
+"""The image in a real engine: it has the expected ID, only missing layers are sent, and a failure leaves nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from repro_env.delivery.targets import engine as output
+from repro_env.delivery.targets.engine import EngineOutput, Layer
+from repro_env.io import engine as engines
+from repro_env.io.engine import Engine
+from repro_env.oci import tar
+from repro_env.oci.entry import Entry
+from repro_env.oci.manifest import Image
+from repro_env.schema.errors import BuildError, EngineError, UsageError
+from repro_env.schema.image import Packed
+from repro_env.store.temporary import Temp
+from tests.sandbox.engines import EngineProxy, config, docker
+
+NAME = f"repro-env-test-engine-{secrets.token_hex(4)}"
+"""A unique name, because other test workers use the engine too. Images with it are removed after each test."""
+
+
+def layer(name: str, text: str) -> Layer:
+    data = b"".join(tar.write([(Entry(name, "file", size=len(text)), [text.encode()])]))
+    return Layer("sha256:" + hashlib.sha256(data).hexdigest(), lambda: len(data), lambda: [data])
+
+
+def unread(one: Layer) -> Layer:
+    """Return the same layer; reading it fails the test."""
+
+    def never() -> Iterator[bytes]:
+        raise AssertionError("a layer that the engine has was read")
+
+    return Layer(one.diff_id, one.size, never)
+
+
+def id_of(data: bytes) -> str:
+    return "sha256:" + hashlib.sha256(data).hexdigest()
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    with engines.connect(docker()) as opened:
+        yield opened
+        for name in [
+            tag for image in opened.client.api.images(name=NAME) for tag in image["RepoTags"] or () if tag.startswith(NAME)
+        ]:
+            opened.client.api.remove_image(name, force=True)
+
+
+@pytest.fixture
+def unique(tmp_path: Path) -> str:
+    """Return a text that no other test uses for its layers."""
+    return str(tmp_path)
+
+
+def test_an_image_has_its_id_and_only_new_layers_are_sent(engine: Engine, unique: str) -> None:
+    one, two, three = (layer(name, unique + name) for name in ("one", "two", "three"))
+    first, second = config([one, two]), config([one, two, three])
+    assert not output.has_image(engine, id_of(first))
+    output.load(engine, first, [one, two], f"{NAME}:first")
+    assert output.has_image(engine, id_of(first))
+    assert output.count_known_layers(engine, [one.diff_id, two.diff_id, three.diff_id]) == 2
+    assert output.count_known_layers(engine, [two.diff_id, one.diff_id]) == 0
+    output.load(engine, second, [unread(one), unread(two), three], f"{NAME}:second")
+    found = engine.client.api.inspect_image(f"{NAME}:second")
+    assert found["Id"] == id_of(second)
+    assert found["RootFS"]["Layers"] == [one.diff_id, two.diff_id, three.diff_id]
+    output.load(engine, second, [unread(one), unread(two), unread(three)], f"{NAME}:third")
+    assert engine.client.api.inspect_image(f"{NAME}:third")["Id"] == id_of(second)
+
+
+def test_layers_with_wrong_bytes_are_refused(engine: Engine, unique: str) -> None:
+    one = layer("one", unique)
+    other = layer("one", unique + "damaged")
+    lying = Layer(one.diff_id, other.size, other.chunks)
+    with pytest.raises(EngineError, match="cannot take the image"):
+        output.load(engine, config([lying]), [lying], f"{NAME}:lying")
+    assert not output.has_image(engine, id_of(config([lying])))
+
+
+def test_an_engine_that_stops_gives_one_clear_error(unique: str, tmp_path: Path) -> None:
+    proxy = EngineProxy(tmp_path, docker())
+    one = layer("one", unique)
+
+    def cutting() -> Iterator[bytes]:
+        proxy.cut()
+        yield from one.chunks()
+        yield bytes(1 << 24)
+
+    with engines.connect(proxy.address) as engine, pytest.raises(EngineError, match="engine"):
+        output.load(engine, config([one]), [Layer(one.diff_id, lambda: one.size() + (1 << 24), cutting)], f"{NAME}:cut")
+
+
+def test_layers_are_kept_until_all_are_there(engine: Engine, unique: str, tmp_path: Path) -> None:
+    plain = [layer(name, unique + name) for name in ("one", "two")]
+    sent = EngineOutput(
+        engines.connect(docker()), f"{NAME}:output", Temp(tmp_path / "temp"), (), [layer.diff_id for layer in plain]
+    )
+    blobs = [sent.take(iter([gzip(b"".join(one.chunks()))]), None) for one in plain]
+    assert all(sent.has(blob) for blob in blobs)
+    image = Image(config(plain), tuple(blobs))
+    said = sent.finish(image)
+    assert f"{NAME}:output in Docker" in said
+    assert image.config_blob.digest in said
+    sent.close()
+    assert not (tmp_path / "temp").exists()
+    packed = tuple(Packed(diff_id=one.diff_id, blob=blob) for one, blob in zip(plain, blobs, strict=True))
+    again = EngineOutput(
+        engines.connect(docker()), f"{NAME}:again", Temp(tmp_path / "temp"), packed, [layer.diff_id for layer in plain]
+    )
+    assert all(again.has(blob) for blob in blobs), "layers in the engine are not made again"
+    assert not again.has(msgspec.structs.replace(blobs[0], digest="sha256:" + "0" * 64))
+    again.finish(image)
+    again.close()
+    assert engine.client.api.inspect_image(f"{NAME}:again")["Id"] == image.config_blob.digest
+
+
+def test_names_are_checked_before_anything_is_sent() -> None:
+    assert [output.with_tag(name) for name in ("a", "a:1", "localhost:5000/a", "localhost:5000/a:1")] == [
+        "a:latest", "a:1", "localhost:5000/a:latest", "localhost:5000/a:1",
+    ]  # fmt: skip
+    for name in ("UPPER", "a b", "a@sha256:" + "0" * 64):
+        with pytest.raises(UsageError):
+            output.with_tag(name)
+
+
+def test_a_layer_that_the_engine_removed_is_named(unique: str, tmp_path: Path) -> None:
+    removed = layer("one", unique)
+    blob = Packed(diff_id=removed.diff_id, blob=Image(b"{}", ()).config_blob)
+    sent = EngineOutput(engines.connect(docker()), f"{NAME}:lost", Temp(tmp_path / "temp"), (blob,), [removed.diff_id])
+    with pytest.raises(BuildError, match="removed this layer meanwhile"):
+        sent.finish(Image(config([removed]), (blob.blob,)))
+    sent.close()
+
+
+def gzip(data: bytes) -> bytes:
+    made = zlib.compressobj(1, zlib.DEFLATED, 31)
+    return made.compress(data) + made.flush()

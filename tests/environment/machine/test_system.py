@@ -1,0 +1,54 @@
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+from repro_env.environment.machine.system import host, isa
+from repro_env.schema import codec
+from repro_env.schema.environment import Host
+
+
+def files(root: Path, texts: dict[str, str]) -> Path:
+    for name, text in texts.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+def test_the_facts_of_this_machine_can_be_stored() -> None:
+    facts = host()
+    assert facts == host()
+    assert codec.decode(codec.canonical(facts), Host, where="") == facts
+    assert facts.machine == platform.machine()
+    assert facts.kernel == f"Linux {os.uname().release}"
+    assert facts.cores == len(os.sched_getaffinity(0))
+    assert facts.memory > 1 << 27
+    assert facts.isa
+    assert facts.libc == " ".join(platform.libc_ver())
+
+
+def test_isa_returns_the_flags_for_numeric_libraries() -> None:
+    x86 = "fpu vme sse sse2 ssse3 sse4_1 sse4_2 avx avx2 avx512f avx512_vnni avx_vnni amx_bf16 amx_tile fma f16c bmi2 aes rdrand ssbd smep smap"
+    assert isa(x86) == (
+        "amx_bf16", "amx_tile", "avx", "avx2", "avx512_vnni", "avx512f", "avx_vnni", "bmi2", "f16c", "fma",
+        "sse", "sse2", "sse4_1", "sse4_2", "ssse3",
+    )  # fmt: skip
+    assert isa("fp asimd aes crc32 asimddp sve sve2 i8mm bf16 sme smei16i64") == (
+        "asimd",
+        "asimddp",
+        "bf16",
+        "i8mm",
+        "sme",
+        "smei16i64",
+        "sve",
+        "sve2",
+    )
+    assert isa("") == ()
+
+
+def test_an_arm_processor_is_described_by_its_numbers(tmp_path: Path) -> None:
+    text = "processor\t: 0\nFeatures\t: fp asimd aes sve2 bf16\nCPU implementer\t: 0x41\nCPU part\t: 0xd4f\n"
+    facts = host(root=files(tmp_path, {"proc/cpuinfo": text}))
+    assert (facts.cpu, facts.isa) == ("CPU implementer 0x41, CPU part 0xd4f", ("asimd", "bf16", "sve2"))

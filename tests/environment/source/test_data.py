@@ -1,0 +1,183 @@
+from __future__ import annotations
+
+import hashlib
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+
+import pytest
+
+from repro_env.environment.source import data as module
+from repro_env.environment.source.data import check, fingerprint, look
+from repro_env.io.hashes import FileHashes
+from repro_env.schema import codec
+from repro_env.schema.errors import DataError
+from repro_env.schema.progress import Advance, Silent
+from repro_env.schema.spec import Data
+from tests.parts import need
+
+
+@pytest.fixture
+def hashes(tmp_path: Path) -> FileHashes:
+    return FileHashes(tmp_path / "hashes.db")
+
+
+@pytest.fixture
+def data(tmp_path: Path) -> Path:
+    directory = tmp_path / "data"
+    (directory / "deep" / "empty").mkdir(parents=True)
+    (directory / "a.csv").write_text("1,2\n")
+    (directory / "deep" / "b.bin").write_bytes(bytes(1000))
+    (directory / "deep" / "link").symlink_to("../a.csv")
+    return directory
+
+
+def test_the_digest_of_a_file_is_its_sha256(data: Path, hashes: FileHashes) -> None:
+    digest = "sha256:" + hashlib.sha256(b"1,2\n").hexdigest()
+    assert fingerprint(data / "a.csv", "/data/a.csv", hashes) == Data(path="/data/a.csv", digest=digest, files=1, size=4)
+    (data / "by-link").symlink_to("a.csv")
+    assert fingerprint(data / "by-link", "/x", hashes).digest == digest
+
+
+def test_the_digest_of_a_directory_covers_names_and_contents(data: Path, hashes: FileHashes) -> None:
+    zeros = hashlib.sha256(bytes(1000)).hexdigest()
+    rows = [
+        ["a.csv", "file", 4, hashlib.sha256(b"1,2\n").hexdigest()],
+        ["deep", "dir", 0, ""],
+        ["deep/b.bin", "file", 1000, zeros],
+        ["deep/empty", "dir", 0, ""],
+        ["deep/link", "link", 0, "../a.csv"],
+    ]
+    assert fingerprint(data, "/d", hashes) == Data(path="/d", digest=codec.digest(rows), files=2, size=1004)
+
+
+def test_names_and_contents_change_the_digest_but_modes_and_times_do_not(data: Path, hashes: FileHashes) -> None:
+    first = fingerprint(data, "/d", hashes)
+    (data / "a.csv").chmod(0o600)
+    os.utime(data / "a.csv", (1, 1))
+    moved = data.rename(data.parent / "elsewhere")
+    data.symlink_to("elsewhere")
+    assert fingerprint(moved, "/d", hashes) == fingerprint(data, "/d", hashes) == first
+    digests = {first.digest}
+    (data / "a.csv").write_text("1,3\n")
+    digests.add(fingerprint(data, "/d", hashes).digest)
+    (data / "a.csv").rename(data / "b.csv")
+    digests.add(fingerprint(data, "/d", hashes).digest)
+    (data / "deep" / "link").unlink()
+    digests.add(fingerprint(data, "/d", hashes).digest)
+    (data / "deep" / "empty").rmdir()
+    digests.add(fingerprint(data, "/d", hashes).digest)
+    assert len(digests) == 5
+
+
+def test_missing_data_and_devices_are_refused(data: Path, hashes: FileHashes) -> None:
+    with pytest.raises(DataError, match="does not exist"):
+        fingerprint(data / "gone", "/d", hashes)
+    with pytest.raises(DataError, match="neither a file nor a directory"):
+        fingerprint(Path("/dev/null"), "/d", hashes)
+    os.mkfifo(data / "pipe")
+    assert fingerprint(data, "/d", hashes).files == 2
+    Path(os.fsdecode(os.fsencode(data) + b"/bad\xff")).write_text("x")
+    with pytest.raises(DataError, match="not valid UTF-8"):
+        fingerprint(data, "/d", hashes)
+
+
+def test_data_that_a_run_may_not_see_is_a_problem(data: Path, hashes: FileHashes) -> None:
+    assert look(data, "/d", hashes).problems == ()
+    os.mkfifo(data / "pipe")
+    (data / "by-name").symlink_to("/etc/hostname")
+    for number in range(4):
+        (data / "deep" / f"out{number}").symlink_to("../../elsewhere")
+    (data / "broken").symlink_to("nothing-here")
+    special, links = look(data, "/d", hashes).problems
+    assert special == "data /d: pipe, socket or device, recorded only by name: pipe"
+    assert links.startswith("data /d: symlink to a path outside the data: by-name, deep/out0, deep/out1 and 2 more; ")
+
+
+def test_the_error_names_an_unreadable_file(data: Path, hashes: FileHashes) -> None:
+    need(os.getuid() == 0, "only uid 0 can become another user")
+    (data / "deep" / "b.bin").chmod(0)
+    (data / "deep").chmod(0o755)
+    for directory in (data, *data.parents):
+        if directory.is_relative_to(tempfile.gettempdir()) and str(directory) != tempfile.gettempdir():
+            directory.chmod(0o755)
+    os.seteuid(54321)
+    try:
+        with pytest.raises(DataError) as caught:
+            fingerprint(data, "/d", FileHashes(Path("/nowhere/hashes.db")))
+    finally:
+        os.seteuid(0)
+    assert str(data / "deep" / "b.bin") in str(caught.value)
+
+
+class Changer(Silent):
+    """Changes the data when progress is first shown."""
+
+    def __init__(self, change: Callable[[], object]) -> None:
+        self.change = change
+        self.calls: list[tuple[int, str]] = []
+
+    def progress(self, total: int, label: str, /) -> AbstractContextManager[Advance]:
+        self.calls.append((total, label))
+        self.change()
+        return super().progress(total, label)
+
+
+def test_a_change_during_reading_is_an_error(data: Path, hashes: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LONG", 1)
+    plain = fingerprint(data, "/d", hashes)
+    changes: tuple[tuple[Callable[[], object], str], ...] = (
+        (lambda: (data / "new.csv").write_text("x"), "new.csv"),
+        ((data / "new.csv").unlink, "new.csv"),
+        (lambda: (data / "a.csv").write_text("other"), "a.csv"),
+        ((data / "deep" / "empty").rmdir, "deep/empty"),
+    )
+    for change, path in changes:
+        Path(data.parent / "hashes.db").unlink(missing_ok=True)
+        with pytest.raises(DataError, match="changed while it was") as caught:
+            look(data, "/d", hashes, Changer(change))
+        assert caught.value.where == str(data / path)
+    assert fingerprint(data, "/d", hashes) != plain
+
+
+def test_progress_is_shown_once_and_only_for_files_without_a_cached_digest(
+    data: Path, hashes: FileHashes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "_LONG", 500)
+    quiet, loud = Changer(lambda: None), Changer(lambda: None)
+    look(data / "a.csv", "/d", hashes, quiet)
+    assert quiet.calls == []
+    look(data, "/d", hashes, loud)
+    assert [label for _, label in loud.calls] == [f"reading data {data}"]
+
+
+def test_files_with_a_cached_digest_are_not_read_again(data: Path, hashes: FileHashes, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_LONG", 1)
+    settled = time.time_ns() - 10_000_000_000
+    monkeypatch.setattr("repro_env.io.hashes.SETTLED", -10_000_000_000)  # so that new files count as old
+    first = look(data, "/d", hashes, Changer(lambda: None))
+    again = Changer(lambda: None)
+    assert look(data, "/d", hashes, again) == first
+    assert again.calls == []
+    # The size and mtime are the same, but the inode's change time differs.
+    facts = (data / "a.csv").stat()
+    (data / "a.csv").write_text("1,3\n")
+    os.utime(data / "a.csv", ns=(settled, facts.st_mtime_ns))
+    assert look(data, "/d", hashes).data.digest != first.data.digest
+
+
+def test_check_refuses_data_that_cannot_be_mounted_together(data: Path) -> None:
+    check([(data, "/d"), (data, "/e"), (data / "a.csv", "/dd"), (data / "deep", "/d/deep")])
+    for pairs, why in (
+        ([(data, "d")], "must be an absolute path without"),
+        ([(data, "/a/../d")], "must be an absolute path without"),
+        ([(data, "/d/")], "must be an absolute path without"),
+        ([(data, "/d\n")], "must be an absolute path without"),
+        ([(data, "/d"), (data / "deep", "/d")], "has the same target"),
+        ([(data / "deep", "/d/more"), (data, "/d")], "which has no more"),
+    ):
+        with pytest.raises(DataError, match=why):
+            check(pairs)

@@ -1,0 +1,426 @@
+from __future__ import annotations
+
+import hashlib
+import re
+import shutil
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from repro_env.environment.system import checksums, host, interpretertree, ldcache
+from repro_env.environment.system.checksums import PackagedFile
+from repro_env.environment.system.closure import Loader, resolve
+from repro_env.environment.system.tree import LiveTree, Tree, within
+from repro_env.io import process
+from repro_env.io.hashes import FileHashes
+from repro_env.oci import layer
+from repro_env.oci.entry import members
+from repro_env.schema.errors import LockError, UsageError
+from repro_env.store.facts import FactCache
+from tests.environment.system import elves, roots
+from tests.environment.system.conftest import Captured
+from tests.environment.system.test_dpkg import Machine
+from tests.parts import need
+
+FACTS = """
+import json, platform, ssl, sys, sysconfig, zoneinfo, mimetypes, socket, curses, locale, ctypes.util
+curses.setupterm("xterm")
+print(json.dumps([
+    sys.version, sys.prefix, sys.base_prefix, sys.executable, sys._base_executable, sys.path, platform.libc_ver(),
+    ssl.OPENSSL_VERSION, len(ssl.create_default_context().get_ca_certs()), sorted(ssl.get_default_verify_paths()),
+    sorted(sysconfig.get_config_vars().items(), key=str), open(sysconfig.get_config_h_filename()).read(),
+    zoneinfo.ZoneInfo("Europe/Berlin").utcoffset(__import__("datetime").datetime(2024, 7, 1)).seconds,
+    mimetypes.guess_type("x.webp"), sorted(mimetypes.types_map), socket.getservbyname("https"), curses.tigetnum("colors"),
+    locale.setlocale(locale.LC_ALL, ""), locale.localeconv(),
+    [ctypes.util._findSoname_ldconfig(name) for name in ("c", "m", "ssl", "z", "nothing")],
+], default=str))
+"""
+EXTENSIONS = """
+import importlib, json, os, sys
+found = {}
+for directory in sys.path:
+    if directory.endswith("lib-dynload"):
+        for name in sorted({file.partition(".")[0] for file in os.listdir(directory) if ".so" in file}):
+            try:
+                importlib.import_module(name)
+                found[name] = "imports"
+            except ImportError as error:
+                found[name] = type(error).__name__
+print(json.dumps(found))
+"""
+
+
+def outside(captured: Captured, code: str) -> str:
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"}
+    result = process.run([captured.facts.command, "-W", "ignore", "-c", code], env=env)
+    assert result.code == 0, result.stderr
+    return result.stdout.decode()
+
+
+@pytest.mark.root
+def test_python_reports_the_same_facts_inside_and_outside(captured: Captured, root: Path) -> None:
+    need(
+        "pyconfig.h" in " ".join(entry.path for entry in captured.interpreter.entries),
+        f"C headers of {captured.facts.interpreter.executable}",
+    )
+    inside = roots.run(root, captured.facts.command, "-W", "ignore", "-c", FACTS, LANG="C.UTF-8")
+    assert inside == outside(captured, FACTS)
+
+
+@pytest.mark.root
+def test_extension_modules_that_import_outside_import_inside(captured: Captured, root: Path) -> None:
+    inside = roots.run(root, captured.facts.command, "-W", "ignore", "-c", EXTENSIONS)
+    assert inside == outside(captured, EXTENSIONS)
+    assert '"_ssl": "imports"' in inside
+
+
+@pytest.mark.root
+def test_the_shell_and_its_programs_work(captured: Captured, root: Path) -> None:
+    assert roots.run(root, "bash", "-c", "ls / | grep '^us' | sed s/u/U/ | awk '{print $1 1}'") == "Usr1\n"
+    assert roots.run(root, "sh", "-c", "TZ=Asia/Tokyo date -d @0 +%H; env -S 'echo hi'") == "09\nhi\n"
+    assert roots.run(root, "date", "+%Z") == process.run(["date", "+%Z"], env={"PATH": "/usr/bin:/bin"}).stdout.decode()
+    assert roots.run(root, "sh", "-c", "printf x | gzip | gunzip; tar -c /etc/passwd 2>/dev/null | tar -t") == "xetc/passwd\n"
+    assert roots.run(root, "sh", "-c", r"printf '\303\251' | iconv -f UTF-8 -t ISO-8859-1 | od -An -c").strip() == "351"
+    assert roots.run(root, "getent", "passwd") == host.PASSWD.decode()
+
+
+@pytest.mark.root
+def test_every_program_and_library_inside_finds_its_libraries(captured: Captured, root: Path) -> None:
+    code = """
+import os, subprocess, sys
+for directory in ("/usr/bin", "/usr/sbin", "/usr/lib", "/usr/libexec"):
+    for where, _, names in os.walk(directory):
+        for name in names:
+            path = os.path.join(where, name)
+            if os.path.isfile(path) and open(path, "rb").read(4) == b"\\x7fELF":
+                text = subprocess.run([sys.argv[1], "--list", path], capture_output=True, text=True).stdout
+                print(*(f"{path}: {line.strip()}\\n" for line in text.splitlines() if "not found" in line), end="", sep="")
+"""
+    (loader,) = {
+        entry.path
+        for entry in captured.base.entries
+        if re.search(r"/ld-linux-[a-z0-9-]+\.so\.\d$", entry.path) and entry.kind == "file"
+    }
+    assert roots.run(root, captured.facts.command, "-c", code, f"/{loader}") == ""
+
+
+@pytest.mark.root
+def test_the_loader_cache_lists_the_same_libraries_as_ldconfig(captured: Captured, root: Path) -> None:
+    ours = roots.run(root, "ldconfig", "-p").splitlines()
+    roots.run(root, "ldconfig", "-X", "-C", "/var/tmp/made.cache")
+    made = roots.run(root, "ldconfig", "-p", "-C", "/var/tmp/made.cache").splitlines()
+    # A libpython that the interpreter does not load is in a default directory, which the loader searches anyway.
+    assert sorted(line for line in ours if "=>" in line) == sorted(
+        line for line in made if "=>" in line and (line in ours or "libpython" not in line)
+    )
+
+
+def test_a_second_base_is_equal_and_its_contents_match_its_entries(captured: Captured, hashes: FileHashes) -> None:
+    again = host.system_files(captured.facts, captured.startup, locale=captured.startup.locale, hashes=hashes).base
+    assert (again.entries, again.packages, again.notes) == (captured.base.entries, captured.base.packages, captured.base.notes)
+    layer.diff_id(layer.check_contents(members(again.entries, again.contents)))  # raises if the content does not match its sha256
+
+
+def test_the_order_of_mapped_and_listed_libraries_does_not_matter(captured: Captured, hashes: FileHashes) -> None:
+    startup = msgspec.structs.replace(captured.startup, mapped=tuple(reversed(captured.startup.mapped)))
+    libraries = [Path(path) for path in captured.startup.mapped]
+    first = host.system_files(captured.facts, startup, libraries=libraries, programs=["tar", "sed"], hashes=hashes)
+    second = host.system_files(
+        captured.facts, captured.startup, libraries=libraries[::-1], programs=["sed", "tar"], hashes=hashes
+    )
+    assert [first.base.entries, first.unpackaged, first.bundled, first.libraries] == [
+        second.base.entries,
+        None,
+        (),
+        second.libraries,
+    ]
+
+
+def test_machine_specific_files_are_not_in_the_base(captured: Captured) -> None:
+    paths = {entry.path for entry in captured.base.entries}
+    assert not paths & {"etc/shadow", "etc/hostname", "etc/hosts", "etc/resolv.conf", "etc/machine-id", "etc/fstab"}
+    assert {path.partition("/")[0] for path in paths} <= {
+        "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "media", "mnt", "opt", "proc", "root", "run",
+        "sbin", "srv", "sys", "tmp", "usr", "var",
+    }  # fmt: skip
+    assert not [path for path in paths if re.match(r"usr/share/(man|info|locale/..)/", path)]
+    assert [path for path in paths if path.startswith("usr/share/doc/libc6/")] == ["usr/share/doc/libc6/copyright"]
+    names = {package.name for package in captured.base.packages}
+    assert {"bash", "libc6", "coreutils"} <= names
+    assert not names & {"dpkg", "perl-base", "debconf", "apt"}
+
+
+def test_no_path_goes_through_a_link(captured: Captured) -> None:
+    for tree in (captured.base, captured.interpreter):
+        links = {entry.path for entry in tree.entries if entry.kind == "link"}
+        for entry in tree.entries:
+            parts = entry.path.split("/")
+            assert not links.intersection("/".join(parts[:depth]) for depth in range(1, len(parts)))
+
+
+def test_interpreter_and_base_agree_where_they_overlap(captured: Captured) -> None:
+    lower = {entry.path: entry for entry in captured.base.entries}
+    assert [entry for entry in captured.interpreter.entries if lower.get(entry.path, entry) != entry] == []
+
+
+def test_the_package_database_inside_names_the_packages(captured: Captured) -> None:
+    (entry,) = (entry for entry in captured.base.entries if entry.path == "var/lib/dpkg/status")
+    text = b"".join(captured.base.contents.chunks(entry)).decode()
+    assert sorted(re.findall(r"^Package: (.*)$", text, re.MULTILINE)) == [package.name for package in captured.base.packages]
+
+
+def test_a_program_includes_its_package_and_dependencies(captured: Captured, hashes: FileHashes) -> None:
+    need(shutil.which("git", path="/usr/bin:/bin"), "git: apt-get install git")
+    found = host.system_files(captured.facts, captured.startup, programs=["git"], hashes=hashes).base
+    assert "git" in {package.name for package in found.packages} - {package.name for package in captured.base.packages}
+    by_path = {entry.path: entry for entry in found.entries}
+    assert by_path["usr/bin/git"].executable
+    libraries = resolve(["/usr/bin/git"], Loader(ldcache.read(Path("/etc/ld.so.cache").read_bytes()))).libraries
+    assert libraries
+    assert {str(Path(library).resolve())[1:] for library in libraries} <= set(by_path)
+
+
+def held(tree: Tree | None) -> dict[str, str]:
+    """Absolute path -> link target or kind."""
+    assert tree is not None
+    return {f"/{entry.path}": entry.target or entry.kind for entry in tree.entries}
+
+
+def cache(tree: Tree | None) -> tuple[ldcache.Library, ...]:
+    assert tree is not None
+    (entry,) = (entry for entry in tree.entries if entry.path == "etc/ld.so.cache")
+    return ldcache.read(b"".join(tree.contents.chunks(entry)))
+
+
+def test_an_unpackaged_program_is_bundled_and_listed(captured: Captured, hashes: FileHashes, tmp_path: Path) -> None:
+    library = elves.place(tmp_path / "lib/libmine.so.1", elves.elf(soname="libmine.so.1"))
+    program = tmp_path / "bin/tool-1"
+    elves.place(program, elves.elf(("libmine.so.1", "libabsent.so.3"), runpath="$ORIGIN/../lib", interpreter="/lib64/ld-x.so.2"))
+    program.chmod(0o755)
+    (tmp_path / "bin/tool").symlink_to("tool-1")
+    found = host.system_files(
+        captured.facts, captured.startup, programs=[f"{tmp_path}/bin/tool"], locale=captured.startup.locale, hashes=hashes
+    )
+    assert [(item.name, item.size) for item in found.bundled] == [
+        (path, Path(path).stat().st_size) for path in (str(program), library)
+    ]
+    kinds = held(found.unpackaged)
+    assert [kinds[f"{tmp_path}/{name}"] for name in ("bin/tool", "bin/tool-1", "lib/libmine.so.1")] == ["tool-1", "file", "file"]
+    assert f"libabsent.so.3, needed by {program}, is not on this machine" in found.base.unknown
+    assert found.base.entries == captured.base.entries  # unpackaged files do not change the base
+    (owner,) = (item.owner for item in found.libraries if item.path == library)
+    assert owner == ""
+
+
+def test_a_mapped_library_that_no_search_rule_finds_is_in_the_loader_cache(
+    captured: Captured, hashes: FileHashes, tmp_path: Path
+) -> None:
+    stray = elves.place(tmp_path / "site/libstray.so.1", elves.elf(soname="libstray.so.1"))
+    startup = msgspec.structs.replace(captured.startup, mapped=(*captured.startup.mapped, stray))
+    found = host.system_files(captured.facts, startup, locale=captured.startup.locale, hashes=hashes)
+    assert [item.name for item in found.bundled] == [stray]
+    assert [library.path for library in cache(found.unpackaged) if library.name == "libstray.so.1"] == [stray]
+    assert [library for library in cache(found.unpackaged) if library.path != stray] == list(cache(found.base))
+    assert found.base.entries == captured.base.entries
+
+
+def test_libraries_that_a_framework_loads_are_bundled_like_those_that_python_maps(
+    captured: Captured, hashes: FileHashes, tmp_path: Path
+) -> None:
+    near = elves.place(tmp_path / "lib/libnear.so.1", elves.elf(soname="libnear.so.1"))
+    lazy = elves.place(tmp_path / "lib/liblazy.so.1", elves.elf(("libnear.so.1",), soname="liblazy.so.1", runpath="$ORIGIN"))
+    found = host.system_files(captured.facts, captured.startup, mapped=[Path(lazy)], hashes=hashes)
+    assert [item.name for item in found.bundled] == [lazy, near]
+    assert [library.path for library in cache(found.unpackaged) if library.name == "liblazy.so.1"] == [lazy]
+
+
+def test_an_unpackaged_directory_is_bundled_completely(captured: Captured, hashes: FileHashes, tmp_path: Path) -> None:
+    elves.place(tmp_path / "tool/bin/run", elves.elf(("libz.so.1", "libnear.so"), runpath="$ORIGIN/../lib"))
+    (tmp_path / "tool/bin/run").chmod(0o755)
+    elves.place(tmp_path / "tool/lib/libnear.so", elves.elf(("libfar.so",), runpath=str(tmp_path / "far")))
+    far = elves.place(tmp_path / "far/libfar.so", elves.elf())
+    (tmp_path / "tool/share").mkdir()
+    (tmp_path / "tool/share/data").write_text("x" * 100)
+    (tmp_path / "tool/share/empty").mkdir()
+    (tmp_path / "alias").symlink_to("tool")
+    found = host.system_files(
+        captured.facts, captured.startup, programs=[f"{tmp_path}/alias"], locale=captured.startup.locale, hashes=hashes
+    )
+    kinds = held(found.unpackaged)
+    assert {path.removeprefix(f"{tmp_path}/") for path in kinds if path.startswith(f"{tmp_path}/")} == {
+        "alias", "far", "far/libfar.so", "tool", "tool/bin", "tool/bin/run", "tool/lib", "tool/lib/libnear.so", "tool/share",
+        "tool/share/data", "tool/share/empty",
+    }  # fmt: skip
+    size = sum(path.stat().st_size for path in (tmp_path / "tool").rglob("*") if path.is_file())
+    assert [(item.name, item.size) for item in found.bundled] == [(far, Path(far).stat().st_size), (f"{tmp_path}/tool", size)]
+    assert "zlib1g" in {package.name for package in found.base.packages}
+
+
+def test_the_interpreter_of_a_script_is_included(captured: Captured, hashes: FileHashes, tmp_path: Path) -> None:
+    need(shutil.which("perl", path="/usr/bin:/bin"), "perl")
+    for name, line in (
+        ("direct", "#!/usr/bin/perl -w"),
+        ("env", "#!/usr/bin/env -S perl -w"),
+        ("script", f"#!{tmp_path}/direct"),
+    ):
+        (tmp_path / name).write_text(f"{line}\nprint 1;\n")
+        (tmp_path / name).chmod(0o755)
+        found = host.system_files(captured.facts, captured.startup, programs=[f"{tmp_path}/{name}"], hashes=hashes)
+        assert "perl-base" in {package.name for package in found.base.packages}
+        names = {"script": ["direct", "script"]}.get(name, [name])
+        assert [item.name for item in found.bundled] == [f"{tmp_path}/{name}" for name in names]
+
+
+def test_modules_on_sys_path_and_libraries_of_the_environment_are_not_bundled(
+    captured: Captured, hashes: FileHashes, tmp_path: Path
+) -> None:
+    module = elves.place(tmp_path / "project/fast.so", elves.elf())
+    mine = elves.place(Path(captured.facts.layout.prefix) / "lib/libmine.so", elves.elf(("libpeer.so",), soname="libmine.so"))
+    peer = elves.place(Path(captured.facts.layout.prefix) / "lib/deep/libpeer.so", elves.elf())
+    startup = msgspec.structs.replace(
+        captured.startup,
+        mapped=(*captured.startup.mapped, module, mine),
+        sys_path=(*captured.startup.sys_path, f"{tmp_path}/project"),
+    )
+    found = host.system_files(
+        captured.facts, startup, libraries=[Path(mine), Path(peer)], locale=captured.startup.locale, hashes=hashes
+    )
+    assert (found.unpackaged, found.base.unknown) == (None, captured.base.unknown)
+    assert found.base.entries == captured.base.entries
+
+
+def test_a_gpu_driver_is_listed_but_not_captured(captured: Captured, hashes: FileHashes, tmp_path: Path) -> None:
+    driver = elves.place(tmp_path / "libcuda.so.550.1", elves.elf(soname="libcuda.so.1"))
+    runtime = elves.place(tmp_path / "libcudart.so.12", elves.elf(soname="libcudart.so.12"))
+    startup = msgspec.structs.replace(captured.startup, mapped=(*captured.startup.mapped, driver, runtime))
+    found = host.system_files(captured.facts, startup, hashes=hashes)
+    assert [item.name for item in found.bundled] == [runtime]
+    assert [note for note in found.base.notes if driver in note]
+    assert {library.path: (library.owner, library.sha256) for library in found.libraries}[driver] == ("driver", None)
+
+
+def test_every_used_library_is_listed_with_its_owner(captured: Captured) -> None:
+    by_path = {library.path: library for library in captured.system_files.libraries}
+    (libc,) = (first for path, first in by_path.items() if re.search(r"/libc\.so\.6\Z", path))
+    assert re.fullmatch(r"deb libc6 \S+", libc.owner)
+    assert libc.sha256 == f"sha256:{hashlib.sha256(Path(libc.path).read_bytes()).hexdigest()}"
+    assert list(by_path) == sorted(by_path)
+    mapped = {
+        path
+        for path in captured.startup.mapped
+        if not within(path, [captured.facts.interpreter.stdlib, captured.facts.layout.prefix])
+    }
+    inner = interpretertree.own_prefix(captured.facts)
+    assert {path for path in mapped if not (inner and within(path, [inner]))} <= {*by_path, captured.facts.interpreter.libpython}
+
+
+def test_packages_with_files_in_a_given_directory_are_in_the_base(captured: Captured, hashes: FileHashes, tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "db")
+    site = tmp_path / "dist-packages"
+    (site / "numpy").mkdir(parents=True)
+    (site / "numpy/core.py").write_text("x")
+    (site / "mine.py").write_text("x")
+    (tmp_path / "data").write_text("x")
+    machine.install("dpkg")
+    machine.install("python3-numpy", str(site), str(site / "numpy"), str(site / "numpy/core.py"), Depends="libdata")
+    machine.install("python3-other", str(site))
+    machine.install("libdata", str(tmp_path / "data"))
+    startup = msgspec.structs.replace(captured.startup, mapped=())
+    found = host.system_files(
+        captured.facts, startup, system=machine.database(), directories=[site, tmp_path / "none"], hashes=hashes
+    )
+    assert [package.name for package in found.base.packages] == ["libdata", "python3-numpy"]
+    kinds = held(found.base)
+    assert kinds[f"{site}/numpy/core.py"] == "file"
+    assert f"{site}/mine.py" not in kinds
+
+
+def test_fedoras_trust_store_includes_added_certificates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    site = "-----BEGIN CERTIFICATE-----\nsite\n-----END CERTIFICATE-----\n"
+    for name, text in (
+        ("extracted/pem/bundle.pem", f"first\n{site}"),
+        ("anchors/mine.crt", site),
+        ("anchors/other.pem", "other\n"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    monkeypatch.setattr(host, "EXTRACTED", (f"{tmp_path}/extracted", f"{tmp_path}/none"))
+    monkeypatch.setattr(host, "BUNDLES", (f"{tmp_path}/extracted/pem/bundle.pem", f"{tmp_path}/none"))
+    monkeypatch.setattr(host, "ANCHORS", (f"{tmp_path}/anchors", f"{tmp_path}/none"))
+    tree = LiveTree()
+    assert list(host._certificates(tree)) == [
+        f"{tmp_path}/anchors/mine.crt is a certificate that was added to this machine; it is included in the base"
+    ]
+    assert f"{tmp_path}/extracted/pem/bundle.pem" in tree
+    assert f"{tmp_path}/anchors/mine.crt" not in tree
+
+
+def test_an_unknown_program_is_rejected(captured: Captured, hashes: FileHashes) -> None:
+    for name in ("no-such-program-anywhere", "/no/such/file", "/etc", "/"):
+        with pytest.raises(UsageError, match=r"neither a program nor a package|directory that system packages share") as caught:
+            host.system_files(captured.facts, captured.startup, programs=[name], hashes=hashes)
+        assert caught.value.where == f"--with {name}"
+
+
+def test_a_missing_locale_is_rejected_by_name(captured: Captured, hashes: FileHashes) -> None:
+    with pytest.raises(LockError, match="xx_YY") as caught:
+        host.system_files(captured.facts, captured.startup, locale="xx_YY.UTF-8 UTF-8", hashes=hashes)
+    assert "locale-gen xx_YY.UTF-8" in caught.value.hint
+
+
+@pytest.mark.parametrize(
+    ("place", "word"),
+    [
+        ("lib/apk/db/installed", "apk"),
+        ("var/lib/dpkg/status.d", "distroless"),
+        ("tmp", "no package database"),
+    ],
+)
+def test_unsupported_package_databases_are_rejected_by_name(tmp_path: Path, place: str, word: str) -> None:
+    (tmp_path / place).mkdir(parents=True)
+    with pytest.raises(LockError, match=word):
+        host.database(tmp_path)
+
+
+def test_secret_and_machine_specific_files_are_left_out_for_every_user(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "db")
+    for name, mode in (("open", 0o644), ("secret", 0o640), ("tool", 0o4711)):
+        (tmp_path / name).write_text("x")
+        (tmp_path / name).chmod(mode)
+    own = ["/etc/passwd", "/etc/passwd-", "/etc/shadow", "/etc/gshadow", "/etc/hosts", "/etc/hostname", "/etc/fstab"]
+    machine.install("setup", *(f"{tmp_path}/{name}" for name in ("open", "secret", "tool")), *own)
+    database, tree = machine.database(), LiveTree()
+    excluded = host._collect(tree, database, database.packages[0], frozenset(), [])
+    assert excluded == [f"{tmp_path}/{name} (setup) is not readable by all users and is left out" for name in ("secret", "tool")]
+    assert [path for path in tree.paths() if not within(path, [str(tmp_path)])] == []
+    assert f"{tmp_path}/open" in tree
+
+
+def test_an_edited_system_file_is_included_and_listed(tmp_path: Path, hashes: FileHashes) -> None:
+    machine = Machine(tmp_path / "db")
+    for name in ("same", "edited", "made-a-link"):
+        (tmp_path / name).write_text("as it came\n")
+    md5 = hashlib.md5(b"as it came\n").hexdigest()
+    (tmp_path / "edited").write_text("changed\n")
+    (tmp_path / "made-a-link").unlink()
+    (tmp_path / "made-a-link").symlink_to("elsewhere")
+    (tmp_path / "elsewhere").write_text("as it came\n")
+    files = [f"{tmp_path}/{name}" for name in ("same", "edited", "made-a-link", "gone")]
+    machine.install("tool", *files, sums="".join(f"{md5}  {file[1:]}\n" for file in files))
+    database, tree = machine.database(), LiveTree()
+    packaged: list[PackagedFile] = []
+    excluded = host._collect(tree, database, database.packages[0], frozenset(), packaged)
+    assert excluded == [f"{tmp_path}/gone (tool) is missing or cannot be reached"]
+    edited = (f"{tmp_path}/edited (tool)", f"{tmp_path}/made-a-link (tool)")
+    assert checksums.find_edited(packaged, {}, None) == edited
+    facts = FactCache(tmp_path)
+    hashes_by_path = {f"{tmp_path}/same"[1:]: "0" * 64, f"{tmp_path}/edited"[1:]: "1" * 64}
+    assert checksums.find_edited(packaged, hashes_by_path, facts) == edited
+    (tmp_path / "same").write_text("changed too\n")
+    assert (
+        checksums.find_edited(packaged, hashes_by_path, facts) == edited
+    )  # the same sha256 means the same file, which is not read again
+    hashes_by_path[f"{tmp_path}/same"[1:]] = "2" * 64
+    assert checksums.find_edited(packaged, hashes_by_path, facts) == (edited[0], edited[1], f"{tmp_path}/same (tool)")
+    assert all(f"{tmp_path}/{name}" in tree for name in ("same", "edited", "made-a-link", "elsewhere"))

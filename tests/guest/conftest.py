@@ -1,0 +1,3 @@
+from tests.environment.conftest import venv
+
+__all__ = ["venv"]

@@ -1,3 +1,0 @@
-from tests.capture.conftest import venv
-
-__all__ = ["venv"]

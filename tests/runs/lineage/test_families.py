@@ -1,0 +1,161 @@
+from __future__ import annotations
+
+import hashlib
+
+import msgspec
+import pytest
+
+from repro_env.runs.lineage import families
+from repro_env.runs.lineage.families import EMPTY, SAME_BYTES, Edge
+from repro_env.runs.records.index import Datum, Summary
+from repro_env.schema.run import Parent
+
+
+def digest(word: object) -> str:
+    return f"sha256:{hashlib.sha256(str(word).encode()).hexdigest()}"
+
+
+def raw(*words: object) -> bytes:
+    return b"".join(bytes.fromhex(digest(word)[7:]) for word in words)
+
+
+def run(
+    number: int, *parents: int, record: str | None = None, end: str | None = None, data: tuple[str, ...] = (), of: str = "data"
+) -> Summary:
+    return Summary(
+        id=str(number),
+        started="2026-07-01T10:15:30.000Z",
+        command=("train.py",),
+        cwd="/p",
+        runner="embedded",
+        spec=digest("spec"),
+        image=digest("image"),
+        source=digest("source"),
+        source_trees=(digest("source"),),
+        source_path="/p",
+        seed=0,
+        data=tuple(Datum(of, f"/data/{digest[7:12]}", digest) for digest in data),
+        parents=tuple(Parent(id=str(parent), record=record, how="resumed") for parent in parents),
+        start=digest(("start", number)),
+        end=digest(("end", number)) if end is None else end,
+        intact=True,
+        state="done",
+        exit_code=0,
+        signal=0,
+        out_of_memory=False,
+        seconds=1.0,
+        outputs=0,
+        size=0,
+        tags=(),
+        folder=f"/runs/{number}",
+    )
+
+
+def known(*runs: Summary) -> dict[str, Summary]:
+    return {run.id: run for run in runs}
+
+
+def tree(relatives: tuple[families.Relative, ...]) -> list[str]:
+    return ["." * relative.depth + relative.id for relative in relatives]
+
+
+def test_a_family_has_all_ancestors_and_descendants() -> None:
+    runs = known(run(1), run(2, 1), run(3, 2), run(4, 2), run(5, 3, 4))
+    found = families.family("2", runs, families.edges(runs, {}))
+    assert tree(found.parents) == [".1"]
+    assert tree(found.children) == [".3", "..5", ".4", "..5"]
+    assert [child.again for child in found.children] == [False, False, False, True]
+    assert {child.how for child in found.children} == {("resumed",)}
+    assert not found.truncated
+
+
+def test_relatives_are_in_depth_first_order() -> None:
+    runs = known(run(1), run(2), run(3, 1), run(4, 3, 2))
+    assert tree(families.family("4", runs, families.edges(runs, {})).parents) == [".2", ".3", "..1"]
+
+
+def test_a_parent_without_a_known_record_is_listed() -> None:
+    runs = known(run(2, 1))
+    (parent,) = families.family("2", runs, families.edges(runs, {})).parents
+    assert (parent.id, parent.run, parent.changed) == ("1", None, False)
+
+
+def test_a_parent_without_an_id_is_not_a_relative() -> None:
+    child = msgspec.structs.replace(run(2), parents=(Parent(id="", record=None, how="resumed", step=3),))
+    assert families.edges(known(child), {}) == ()
+
+
+@pytest.mark.parametrize(("record", "changed"), [(digest(("end", 1)), False), (digest("other"), True), (None, False)])
+def test_a_changed_parent_record_is_detected(record: str | None, changed: bool) -> None:
+    runs = known(run(1), run(2, 1, record=record))
+    edges = families.edges(runs, {})
+    assert [parent.changed for parent in families.family("2", runs, edges).parents] == [changed]
+    assert [child.changed for child in families.family("1", runs, edges).children] == [changed]
+
+
+def test_a_cycle_of_parents_is_cut() -> None:
+    runs = known(run(1, 3), run(2, 1), run(3, 2), run(4, 4))
+    found = families.family("1", runs, families.edges(runs, {}))
+    assert tree(found.parents) == [".3", "..2", "...1"]
+    assert [parent.again for parent in found.parents] == [False, False, True]
+    assert families.edges(known(run(4, 4)), {}) == ()
+
+
+def test_the_first_run_that_wrote_the_same_bytes_is_a_parent() -> None:
+    """Repeated runs write the same bytes. A run that started later cannot be a parent."""
+    runs = known(run(2), run(3), run(5, data=(digest("w"),)), run(7))
+    outputs = {f"/runs/{number}": raw("log", "w") for number in (2, 3, 7)}
+    assert families.edges(runs, outputs) == (Edge("2", "5", SAME_BYTES),)
+    runs["2"] = run(2, data=(digest("w"),))  # this run only copied its data
+    assert families.edges(runs, outputs) == (Edge("3", "5", SAME_BYTES),)
+
+
+def test_the_same_bytes_add_no_edge_if_the_record_names_a_parent() -> None:
+    runs = known(run(2), run(3), run(5, 3, data=(digest("w"),)))
+    outputs = {f"/runs/{number}": raw("w") for number in (2, 3)}
+    assert families.edges(runs, outputs) == (Edge("3", "5", "resumed"),)
+
+
+def test_empty_files_and_unaligned_digests_make_no_parents() -> None:
+    empty = bytes.fromhex(EMPTY[7:])
+    runs = known(run(1), run(2, data=(EMPTY, digest("w"))), run(3, data=(digest("w"),), of="recipe"))
+    shifted = b"\0" + raw("w") + b"\0" * 31
+    assert families.edges(runs, {"/runs/1": empty + shifted}) == ()
+
+
+def test_a_large_family_is_truncated(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(families, "_MAX_RELATIVES", 10)
+    runs = known(run(100), *(run(number, 100) for number in range(101, 150)))
+    found = families.family("100", runs, families.edges(runs, {}))
+    assert (len(found.children), found.truncated) == (10, True)
+    chain = known(run(100), *(run(number, number - 1) for number in range(101, 110)))
+    assert not families.family("100", chain, families.edges(chain, {})).truncated
+
+
+def test_a_digest_is_found_in_every_role() -> None:
+    runs = [run(2, data=(digest("set"),), of="recipe"), run(1, data=(digest("set"),))]
+    outputs = {"/runs/1": raw("log", "w")}
+
+    def roles(word: str) -> list[tuple[str, str, str]]:
+        return [(use.run.id, use.role, use.path) for use in families.uses(word, runs, outputs)]
+
+    assert roles(digest("w")) == [("1", "output", "")]
+    assert roles(digest("w")[:15]) == [("1", "output", "")]
+    assert roles(digest("set")) == [
+        ("1", "data", f"/data/{digest('set')[7:12]}"),
+        ("2", "recipe", f"/data/{digest('set')[7:12]}"),
+    ]
+    assert roles(digest("source")) == [("1", "source", "/p"), ("2", "source", "/p")]
+    assert roles(digest("image")[:17]) == [("1", "image", ""), ("2", "image", "")]
+    assert roles(digest(("end", 1))) == [("1", "record", "/runs/1/end.json")]
+    assert roles(digest("none")) == []
+
+
+def test_an_empty_file_has_no_uses() -> None:
+    assert families.uses(EMPTY, [run(1, data=(EMPTY,))], {"/runs/1": bytes.fromhex(EMPTY[7:])}) == ()
+
+
+def test_the_digest_of_a_spec_file_finds_its_runs() -> None:
+    """The identity of a spec is not the digest of its file."""
+    user = msgspec.structs.replace(run(1), spec_file=digest("spec.json"))
+    assert [(use.run.id, use.role) for use in families.uses(digest("spec.json"), [user, run(2)], {})] == [("1", "spec")]

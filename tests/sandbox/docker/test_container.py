@@ -1,0 +1,241 @@
+"""The request for a container, the covered directories, and the checks of engines."""
+
+from __future__ import annotations
+
+import ast
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from repro_env.io.engine import Engine, Facts
+from repro_env.oci import paths
+from repro_env.sandbox.docker import container, runner, watcher
+from repro_env.sandbox.docker import mounts as place
+from repro_env.sandbox.docker.container import Bind, Resources, to_container, writable_directories
+from repro_env.sandbox.docker.privatedirectories import cover, find_in_image
+from repro_env.sandbox.docker.streams import _Frames
+from repro_env.sandbox.scratch import Scratch
+from repro_env.schema.environment import Variable
+from repro_env.schema.errors import EngineError
+from repro_env.schema.run import Launch, Mount, User
+
+DIGEST = "sha256:" + "1" * 64
+RESOURCES = Resources(
+    scratch="/runs/x/.scratch",
+    origin="boot 1",
+    control="/runs/x/.scratch/control",
+    interpreter="/opt/python/bin/python3",
+    workspace="/runs/x/files",
+    binds=(Bind(source="/runs/x/.scratch/root-tmp", target="/tmp", read_only=False),),
+    groups=(7, 9),
+    shm_size=1 << 30,
+    memory=0,
+    cpus="",
+    terminal=False,
+    keep_id=False,
+)
+
+
+def launch(**changes: Any) -> Launch:
+    made = Launch(
+        run_id="id",
+        spec=DIGEST,
+        image=DIGEST,
+        layers=(DIGEST,),
+        prefix="/train/.venv",
+        trees=(),
+        argv=("python", "train.py"),
+        env=(Variable(name="SECRET_TOKEN", value="hunter2"),),
+        cwd="/train",
+        workspace="/train",
+        snapshot=DIGEST,
+        mounts=(Mount(kind="data", source="/d/set", target="/data"), Mount(kind="checkpoints", source="/c", target="/ckpt")),
+        tools="/tool/repro_env",
+        notes="/runs/x/notes",
+        user=User(uid=1000, gid=100, name="ann", home="/home/ann"),
+        hostname="repro-env",
+        network=False,
+        seed=0,
+    )
+    return msgspec.structs.replace(made, **changes)
+
+
+def test_a_container_has_no_privileges() -> None:
+    request = to_container(launch(), RESOURCES)
+    host: Any = request["HostConfig"]
+    assert (request["User"], request["Image"], request["Hostname"]) == ("1000:100", DIGEST, "repro-env")
+    assert host["CapDrop"] == ["ALL"]
+    assert "no-new-privileges" in host["SecurityOpt"]
+    assert (host["NetworkMode"], host["IpcMode"], host["ShmSize"]) == ("none", "private", 1 << 30)
+    assert host["LogConfig"]["Type"] == "none"
+    assert host["GroupAdd"] == ["7", "9"]
+    assert not {"Privileged", "CapAdd", "Devices", "DeviceRequests", "Memory", "CpusetCpus", "UsernsMode"} & host.keys()
+    assert request["Entrypoint"] == [
+        "/opt/python/bin/python3",
+        "-I",
+        "-S",
+        "-B",
+        f"{container.INIT}/init.py",
+        "start",
+        container.INIT,
+    ]
+
+
+def test_the_engine_receives_neither_variables_nor_arguments() -> None:
+    request = json.dumps(to_container(launch(), RESOURCES))
+    assert "hunter2" not in request
+    assert "SECRET_TOKEN" not in request
+    assert "train.py" not in request
+
+
+def test_mounts_are_ordered_outermost_first_and_data_is_read_only() -> None:
+    host: Any = to_container(launch(), RESOURCES)["HostConfig"]
+    assert [(mount["Target"], mount["Source"], mount["ReadOnly"]) for mount in host["Mounts"]] == [
+        ("/ckpt", "/c", False),
+        ("/data", "/d/set", True),
+        ("/tmp", "/runs/x/.scratch/root-tmp", False),
+        ("/train", "/runs/x/files", False),
+        (container.INIT, "/runs/x/.scratch/control", False),
+        (paths.NOTES, "/runs/x/notes", False),
+        (paths.SEEDS, "/tool/repro_env", True),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "place", "expected"),
+    [
+        ({"network": True}, {}, {"NetworkMode": "host"}),
+        ({}, {"memory": 5 << 20, "cpus": "0-1"}, {"Memory": 5 << 20, "CpusetCpus": "0-1"}),
+        ({}, {"keep_id": True}, {"UsernsMode": "keep-id"}),
+    ],
+)
+def test_options_of_a_run_are_passed_to_the_engine(
+    changes: dict[str, Any], place: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    host: Any = to_container(launch(**changes), msgspec.structs.replace(RESOURCES, **place))["HostConfig"]
+    assert {name: host[name] for name in expected} == expected
+
+
+@pytest.mark.parametrize(("gpus", "count"), [("all", -1), (2, 2)])
+def test_gpus_are_device_requests(gpus: Any, count: int) -> None:
+    host: Any = to_container(launch(gpus=gpus), RESOURCES)["HostConfig"]
+    (request,) = host["DeviceRequests"]
+    assert (request["Count"], request["Capabilities"]) == (count, [["gpu"]])
+
+
+@pytest.mark.parametrize(
+    ("changes", "links", "expected"),
+    [
+        ({}, (), ("/tmp", "/home/ann", "/var/tmp")),
+        ({"workspace": "/home/ann"}, (), ("/tmp", "/var/tmp")),
+        ({"workspace": "/home"}, (), ("/tmp", "/var/tmp")),
+        ({"mounts": (Mount(kind="data", source="/d", target="/home"),)}, (), ("/tmp", "/var/tmp")),
+        ({}, ("/srv/envs/x",), ("/tmp", "/home/ann", "/srv/envs", "/var/tmp")),
+        ({}, ("/train/.venv", "/venv"), ("/tmp", "/home/ann", "/var/tmp")),
+    ],
+)
+def test_directories_that_a_run_may_write_are_covered(
+    changes: dict[str, Any], links: tuple[str, ...], expected: tuple[str, ...]
+) -> None:
+    assert writable_directories(launch(**changes), links) == expected
+
+
+def test_files_of_the_image_are_mounted_in_a_covered_directory(tmp_path: Path) -> None:
+    image = tmp_path / "image"
+    for path in ("home/ann/.pyenv/versions/3.11/bin/python", "home/ann/.local/share/a/x", "home/ann/proj/old", "home/ann/.rc"):
+        (image / path).parent.mkdir(parents=True, exist_ok=True)
+        (image / path).write_text(path)
+    (image / "home/ann/link").symlink_to("/etc")
+    (image / "tmp").symlink_to("/")  # hostile: following it would lead to this machine's root
+
+    def private(path: str) -> Path:
+        directory = tmp_path / path.replace("/", "-")
+        directory.mkdir()
+        return directory
+
+    binds = list(cover(["/tmp", "/home/ann"], image, ["/home/ann/proj/data", "/home/ann/.pyenv/mine"], private))
+    assert {bind.target: bind.read_only for bind in binds} == {
+        "/tmp": False,
+        "/home/ann": False,
+        "/home/ann/.local/share/a": True,
+        "/home/ann/.pyenv/versions/3.11/bin": True,
+        "/home/ann/.rc": True,
+        "/home/ann/proj/old": True,
+    }
+    own = tmp_path / "-home-ann"
+    assert (own / "link").readlink() == Path("/etc")
+    assert (own / ".local/share/a").is_dir()
+    assert not list((tmp_path / "-tmp").iterdir())
+
+
+def test_symlinks_of_an_image_are_not_followed_on_this_machine(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    (tmp_path / "deep/out").symlink_to("/etc")
+    assert find_in_image(tmp_path, "/deep/out/passwd") is None
+    assert find_in_image(tmp_path, "/deep/out") is None
+    assert find_in_image(tmp_path, "/deep") == tmp_path / "deep"
+
+
+FACTS = Facts(
+    product="Docker", version="1", api="1.41", architecture="amd64", os="linux", remote_reason="", rootless=False, runtimes=(),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("facts", "gpus", "words"),
+    [
+        ({"remote_reason": "its address is tcp://far.example.com:2375"}, 0, "far.example.com"),
+        ({"os": "windows"}, 0, "windows"),
+        ({"product": "Podman"}, 1, "GPUs"),
+    ],
+)
+def test_unsuitable_engines_are_refused(facts: dict[str, Any], gpus: int, words: str) -> None:
+    engine = Engine(None, "unix:///x", msgspec.structs.replace(FACTS, **facts))
+    with pytest.raises(EngineError, match=words):
+        runner.check_engine(engine, gpus)
+
+
+def test_a_rootless_docker_is_refused_to_plain_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.geteuid", lambda: 1000)
+    engine = Engine(None, "unix:///x", msgspec.structs.replace(FACTS, rootless=True))
+    with pytest.raises(EngineError, match="rootless"):
+        runner.check_engine(engine)
+    runner.check_engine(Engine(None, "unix:///x", msgspec.structs.replace(FACTS, rootless=True, product="Podman")))
+
+
+@pytest.mark.parametrize("size", [1, 3, 7, 8, 9, 100])
+def test_frames_are_parsed_from_pieces_of_any_size(size: int) -> None:
+    stream = b"\1\0\0\0\0\0\0\3abc" + b"\2\0\0\0\0\0\0\0" + b"\2\0\0\0\0\0\0\2xy" + b"\1\0\0\0\0\0\0\1d"
+    frames = _Frames(terminal=False)
+    output = {1: b"", 2: b""}
+    for start in range(0, len(stream), size):
+        for number, part in frames.feed(stream[start : start + size]):
+            output[number] += part
+    assert output == {1: b"abcd", 2: b"xy"}
+
+
+def test_a_run_is_over_if_its_scratch_directory_is_not_locked(tmp_path: Path) -> None:
+    locked = Scratch(tmp_path / "locked")
+    (tmp_path / "unlocked").mkdir()
+    try:
+        is_over = {name: watcher.is_over(str(tmp_path / name), is_local=True) for name in ("locked", "unlocked", "missing")}
+    finally:
+        locked.remove()
+    assert is_over == {"locked": False, "unlocked": True, "missing": True}
+    assert not watcher.is_over(str(tmp_path / "missing"), is_local=False), "this process may not see the directory"
+
+
+def test_init_refuses_to_run_unless_it_is_pid_1(tmp_path: Path) -> None:
+    """As another process, it would end all processes of its user."""
+    done = subprocess.run([sys.executable, "-I", "-S", place.INIT, tmp_path], capture_output=True, text=True, check=False)
+    assert (done.returncode, "must run as PID 1" in done.stderr) == (1, True)
+    assert not list(tmp_path.iterdir())
+
+
+def test_init_has_the_syntax_of_python_3_8() -> None:
+    ast.parse(place.INIT.read_text(), feature_version=(3, 8))

@@ -1,0 +1,75 @@
+"""Run one launch in a separate process, as the user who starts it: `driver.py PLAN`, where PLAN is a JSON file of `Plan`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from repro_env.sandbox.embedded.runner import EmbeddedRunner
+from repro_env.sandbox.embedded.stage import Strategy
+from repro_env.sandbox.externaloutputs import Bound
+from repro_env.sandbox.runner import Image, Runner
+from repro_env.sandbox.workspace import harvest
+from repro_env.schema.errors import ReproEnvError
+from repro_env.schema.run import Launch, Lost, Outcome
+
+HIDDEN = ("of-this-very-run",)
+"""Secret values that must not be in the logs."""
+
+
+class Plan(msgspec.Struct):
+    store: str
+    directory: str
+    launch: Launch
+    strategy: Strategy | None
+    answer: str
+    engine: str = ""
+    """The address of an engine; empty for the embedded runner."""
+    bound: Bound = Bound()
+
+
+class Answer(msgspec.Struct):
+    outcome: Outcome | None = None
+    removed: tuple[str, ...] = ()
+    lost: Lost | None = None
+    error: str = ""
+    message: str = ""
+    hint: str = ""
+
+
+def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, directory: Path) -> tuple[Outcome, Lost | None]:
+    image = Image(layer, merged=store / "merged", interpreter="/bin/python")
+    runner: Runner = EmbeddedRunner(image, strategy=plan.strategy, hidden=HIDDEN, bound=plan.bound)
+    if plan.engine:
+        from repro_env.io import engine as engines
+        from repro_env.sandbox.docker.runner import DockerRunner, check_engine
+
+        with engines.connect(plan.engine) as engine:
+            check_engine(engine, plan.launch.gpus)
+        runner = DockerRunner(image, address=plan.engine, hidden=HIDDEN, bound=plan.bound)
+    return runner.run(plan.launch, folder=directory), runner.lost
+
+
+def main() -> None:
+    plan = msgspec.json.decode(Path(sys.argv[1]).read_bytes(), type=Plan)
+    store = Path(plan.store)
+
+    def layer(diff_id: str) -> Path | None:
+        path = store / "layers" / diff_id.removeprefix("sha256:")
+        return path if path.is_dir() else None
+
+    directory = Path(plan.directory)
+    try:
+        outcome, lost = run(plan, layer, store, directory)
+        removed = harvest(directory / "files", store / "layers" / plan.launch.snapshot.removeprefix("sha256:"))
+        answer = Answer(outcome, removed, lost)
+    except ReproEnvError as error:
+        answer = Answer(error=type(error).__name__, message=str(error), hint=error.hint)
+    Path(plan.answer).write_bytes(msgspec.json.encode(answer))
+
+
+if __name__ == "__main__":
+    main()

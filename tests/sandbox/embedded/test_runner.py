@@ -1,0 +1,185 @@
+"""The embedded runner: exit codes, errors for missing files, memory limits, streams."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from repro_env.schema.run import Mount, User
+from tests.fakes import rootfs
+from tests.parts import need
+from tests.sandbox.conftest import Place, open_place
+
+
+def test_the_exit_code_of_the_command_is_returned(place: Place) -> None:
+    result = place.sh("echo out; echo err >&2; exit 7")
+    assert (result.stdout, result.stderr) == ("out\n", "err\n")
+    assert (result.outcome.exit_code, result.outcome.signal, result.outcome.isolation) == (7, 0, "embedded")
+    assert result.outcome.means[:2] == ("root: overlay", "workspace: overlay")
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGKILL, 137), (signal.SIGSEGV, 139), (signal.SIGTERM, 143)])
+def test_a_command_killed_by_a_signal_has_the_exit_code_of_a_shell(place: Place, number: int, code: int) -> None:
+    result = place.sh(f"kill -{int(number)} $$")
+    assert (result.outcome.exit_code, result.outcome.signal, result.outcome.out_of_memory) == (code, number, False)
+
+
+def test_the_command_reads_the_callers_stdin(place: Place) -> None:
+    assert place.run("cat", stdin="through\n").stdout == "through\n"
+
+
+def test_writing_to_a_closed_pipe_ends_a_program(place: Place) -> None:
+    """Python ignores SIGPIPE, but programs that it starts must not."""
+    assert place.sh("{ while :; do echo y; done; } | cat /dev/null; echo $?").stdout == "0\n"
+
+
+@pytest.mark.parametrize(
+    ("argv", "error", "words"),
+    [
+        (["no-such-command"], "CommandMissingError", ["no-such-command", f"{rootfs.PREFIX}/bin:/bin"]),
+        (["/no/such/command"], "CommandMissingError", ["/no/such/command"]),
+        (["no-interpreter"], "RunError", [f"{rootfs.PREFIX}/bin/no-interpreter", "first line"]),
+        ([f"{rootfs.PREFIX}/bin/plain"], "RunError", ["not executable"]),
+        ([f"{rootfs.PREFIX}/bin"], "RunError", ["not executable"]),
+    ],
+)
+def test_the_error_for_a_command_that_cannot_start_names_it(place: Place, argv: list[str], error: str, words: list[str]) -> None:
+    result = place.run(*argv)
+    assert result.answer.error == error
+    for word in words:
+        assert word in result.answer.message
+    assert sorted(path.name for path in result.directory.iterdir()) == ["files", "stderr.log", "stdout.log"]
+
+
+def test_a_missing_working_directory_is_an_error(place: Place) -> None:
+    result = place.run("ls", cwd="/srv/captured/project/nowhere")
+    assert result.answer.error == "RunError"
+    assert "/srv/captured/project/nowhere" in result.answer.message
+
+
+def test_missing_data_is_an_error(place: Place) -> None:
+    result = place.run("ls", mounts=[Mount(kind="data", source="/no/such/data", target="/data")])
+    assert (result.answer.error, "/no/such/data" in result.answer.message) == ("DataError", True)
+
+
+@pytest.mark.parametrize("target", ["/proc", "/dev"])
+def test_mounts_on_proc_and_dev_are_refused(place: Place, target: str) -> None:
+    result = place.run("ls", mounts=[Mount(kind="data", source=str(place.runs), target=target)])
+    assert (result.answer.error, target in result.answer.message) == ("RunError", True)
+
+
+def test_running_as_another_user_is_refused(place: Place) -> None:
+    result = place.run("ls", user=User(uid=place.uid + 1, gid=place.uid, name="x", home="/home/x"))
+    assert result.answer.error == "RunError"
+
+
+def test_a_missing_layer_is_an_error(place: Place) -> None:
+    result = place.run("ls", layers=(rootfs.digest(1), rootfs.digest(404)))
+    assert (result.answer.error, rootfs.digest(404) in result.answer.message) == ("StoreError", True)
+
+
+def test_orphans_are_reaped_and_other_processes_end_with_the_command(place: Place) -> None:
+    result = place.python("""
+import os, time
+for _ in range(3):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.05); os._exit(0)  # its parent has ended by then, so init reaps it
+        os._exit(0)
+    os.wait()
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline and len([n for n in os.listdir("/proc") if n.isdigit()]) > 1: time.sleep(0.01)
+print(sorted(n for n in os.listdir("/proc") if n.isdigit()))
+if os.fork() == 0:
+    os.setsid(); time.sleep(600)
+""")
+    assert result.stdout == "['2']\n"
+    assert result.outcome.exit_code == 0
+
+
+def test_running_out_of_memory_is_detected_in_a_control_group(stores: Callable[[int], Path]) -> None:
+    need(os.getuid() == 0, "uid 0, to make a control group")
+    with open_place(stores(0), 0) as place:
+        _check_memory_limit(place)
+
+
+def _check_memory_limit(place: Place) -> None:
+    """Check that a command in a control group with 200 MiB of memory is killed, and that this is detected."""
+    root = Path("/sys/fs/cgroup")
+    group = (
+        next((path for path in (root / "memory", root) if (path / "cgroup.procs").exists()), root)
+        / f"repro-env-test-{secrets.token_hex(4)}"
+    )
+    try:
+        group.mkdir()
+    except OSError:
+        need(False, "a control group for memory that can be made here (uid 0)")
+    try:
+        limit = next((group / name for name in ("memory.limit_in_bytes", "memory.max") if (group / name).exists()), None)
+        need(limit, "the memory controller of control groups")
+        assert limit
+        limit.write_text(str(200 << 20))
+        # Without these limits, swap could hold all of it.
+        for name, text in (("memory.swap.max", "0"), ("memory.memsw.limit_in_bytes", str(200 << 20))):
+            if (group / name).exists():
+                (group / name).write_text(text)
+        into = f'echo $$ > "{group}/cgroup.procs"; exec "$@"'
+        result = place.python("x = [bytearray(b'1') * (1 << 20) for _ in range(1000)]", before=["sh", "-c", into, "sh"])
+        assert (result.outcome.exit_code, result.outcome.signal, result.outcome.out_of_memory) == (137, signal.SIGKILL, True)
+    finally:
+        _remove_group(group)
+
+
+def _remove_group(group: Path) -> None:
+    """Remove a control group, which is possible only after the kernel has freed the memory of its killed processes."""
+    deadline = time.monotonic() + 100
+    while group.exists() and time.monotonic() < deadline:
+        with contextlib.suppress(OSError):
+            group.rmdir()
+        time.sleep(0.05)
+    assert not group.exists()
+
+
+def test_streams_can_be_opened_by_name_and_files_are_appended_to(place: Place) -> None:
+    """Scripts use `tee /dev/stderr`. A run must not be able to read or overwrite the existing contents of a log."""
+    log = place.runs / "log"
+    log.write_text("before\n")
+    place.own(log)
+    kinds = "import os, stat; print([stat.S_ISREG(os.fstat(stream).st_mode) for stream in (1, 2)])"
+    script = f"echo one; echo two > /dev/stderr; python -c '{kinds}'; echo three > /dev/stdout"
+    result = place.sh(script, before=["sh", "-c", f'exec "$@" >> "{log}" 2>&1', "sh"])
+    assert result.outcome.exit_code == 0
+    assert log.read_text().splitlines() == ["before", "one", "two", "[False, False]", "three"]
+    result = place.sh("echo out > /dev/stdout; echo error > /dev/stderr", before=["sh", "-c", '"$@" 2>&1 | cat', "sh"])
+    assert result.stdout == "out\nerror\n"
+
+
+def test_root_in_a_run_can_unpack_archives_with_other_owners(place: Place) -> None:
+    result = place.python("import os; open('file', 'w').close(); os.chown('file', 12345, 12345)")
+    assert (result.outcome.exit_code == 0) == (place.uid == 0), "only root may, as on the host"
+
+
+def test_data_that_root_could_not_read_in_the_run_is_refused(stores: Callable[[int], Path]) -> None:
+    need(os.getuid() == 0, "uid 0, to run as root")
+    with open_place(stores(0), 0) as place:
+        directory = place.runs / "data"
+        directory.mkdir()
+        (directory / "private").write_text("numbers\n")
+        (directory / "private").chmod(0o600)
+        assert (
+            place.sh("cat /data/private", mounts=[Mount(kind="data", source=str(directory), target="/data")]).stdout
+            == "numbers\n"
+        )
+        os.chown(directory / "private", 12345, 12345)
+        for kind in ("data", "checkpoints"):
+            result = place.sh("cat /data/private", mounts=[Mount(kind=kind, source=str(directory), target="/data")])
+            assert result.answer.error == "DataError"
+            assert "private: this path cannot be" in result.answer.message
+            assert "uid 12345" in result.answer.message

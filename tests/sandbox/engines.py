@@ -1,0 +1,214 @@
+"""Container engines for tests: the machine's Docker, a separate Podman and Docker, and a proxy that can be cut."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import threading
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+
+from repro_env.delivery.targets import engine as output
+from repro_env.delivery.targets.engine import Layer
+from repro_env.io import engine as engines
+from repro_env.io.files import FileContents, walk
+from repro_env.oci import tar
+from repro_env.oci.entry import Entry, members
+from repro_env.schema import codec
+from repro_env.schema.errors import EngineError
+from tests.parts import need
+
+DOCKER = "unix:///var/run/docker.sock"
+
+
+def docker() -> str:
+    """The address of the machine's Docker."""
+    need(os.getuid() == 0 and _answers(DOCKER), "a Docker engine that answers, and uid 0 (.ci/run starts one)")
+    return DOCKER
+
+
+def _answers(address: str) -> bool:
+    """Whether an engine answers, with the default timeout, because a busy engine is slow."""
+    try:
+        engines.connect(address).close()
+    except EngineError:
+        return False
+    return True
+
+
+def layer(tree: Path) -> Layer:
+    """A tree of the tiny image as a layer for engines."""
+    entries = [
+        Entry(found.path, "gone")
+        if found.kind == "other"
+        else Entry(found.path, found.kind, found.executable, found.size, "", found.target)
+        for found in walk(tree)
+    ]
+    entries.sort(key=lambda entry: entry.key)
+
+    def chunks() -> Iterable[bytes]:
+        return tar.write(members(entries, FileContents(tree)))
+
+    data = b"".join(chunks())
+    return Layer("sha256:" + hashlib.sha256(data).hexdigest(), lambda: len(data), lambda: [data])
+
+
+def config(layers: Sequence[Layer], **more: object) -> bytes:
+    return codec.canonical(
+        {
+            "architecture": "amd64",
+            "config": {"WorkingDir": "/", "Env": ["PATH=/bin"]},
+            "created": "1980-01-01T00:00:00Z",
+            "os": "linux",
+            "rootfs": {"diff_ids": [layer.diff_id for layer in layers], "type": "layers"},
+            **more,
+        }
+    )
+
+
+@contextlib.contextmanager
+def loaded(address: str, trees: Sequence[Path], name: str) -> Iterator[str]:
+    """Load an image of these trees into the engine. Yields its ID."""
+    layers = [layer(tree) for tree in trees]
+    data = config(layers)
+    image = "sha256:" + hashlib.sha256(data).hexdigest()
+    with engines.connect(address) as engine:
+        output.load(engine, data, layers, name)
+    try:
+        yield image
+    finally:
+        with contextlib.suppress(Exception), engines.connect(address) as engine:
+            engine.client.api.remove_image(name, force=True)
+
+
+@contextlib.contextmanager
+def podman() -> Iterator[str]:
+    """Start a Podman service with a separate store. Yields its address."""
+    program = shutil.which("podman")
+    need(program and shutil.which("runc") and os.getuid() == 0, "podman and runc, and uid 0 (apt-get install podman runc)")
+    root = Path(tempfile.mkdtemp(prefix="repro-env-test-"))
+    (root / "containers.conf").write_text(
+        '[engine]\nruntime = "runc"\ncgroup_manager = "cgroupfs"\nevents_logger = "file"\n'
+        '[containers]\ndefault_ulimits = ["nofile=1024:1024", "nproc=1024:1024"]\n'
+    )
+    (root / "storage.conf").write_text(f'[storage]\ndriver = "overlay"\nrunroot = "{root}/run"\ngraphroot = "{root}/graph"\n')
+    env = {"CONTAINERS_CONF": str(root / "containers.conf"), "CONTAINERS_STORAGE_CONF": str(root / "storage.conf")}
+    address = root / "podman.sock"
+    command = [str(program), "system", "service", "--time", "0", f"unix://{address}"]
+    try:
+        with _service(command, address, root / "log", env):
+            yield f"unix://{address}"
+    finally:
+        subprocess.run(["umount", "-l", str(root / "graph" / "overlay")], check=False, capture_output=True)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def _service(command: Sequence[str], address: Path, log: Path, env: Mapping[str, str]) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as file:
+        process = subprocess.Popen(command, stdout=file, stderr=file, env={**os.environ, **env})
+    try:
+        deadline = time.monotonic() + 200
+        while not engines.available(f"unix://{address}"):
+            assert process.poll() is None, log.read_text()
+            assert time.monotonic() < deadline, log.read_text()
+            time.sleep(0.05)
+        yield process
+    finally:
+        process.terminate()
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+class EngineProxy:
+    """A socket for all users that forwards to an engine's socket and can be cut."""
+
+    def __init__(self, directory: Path, target: str = DOCKER) -> None:
+        self.path = directory / "engine.sock"
+        self._target = target.removeprefix("unix://")
+        self._server = socket.socket(socket.AF_UNIX)
+        self._server.bind(str(self.path))
+        self.path.chmod(0o666)
+        self._server.listen(16)
+        self._open: list[socket.socket] = []
+        self._threads = [threading.Thread(target=self._accept, daemon=True)]
+        self._threads[0].start()
+
+    @property
+    def address(self) -> str:
+        return f"unix://{self.path}"
+
+    def cut(self) -> None:
+        """Act as if the engine had died: close all connections and accept no new ones."""
+        self.path.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            self._server.shutdown(socket.SHUT_RDWR)
+        self._threads[0].join()  # it may be accepting another connection
+        for connection in self._open:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for connection in (self._server, *self._open):
+            connection.close()
+
+    def _accept(self) -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                client, _ = self._server.accept()
+                engine = socket.socket(socket.AF_UNIX)
+                engine.connect(self._target)
+                self._open += [client, engine]
+                for source, target in ((client, engine), (engine, client)):
+                    self._threads.append(threading.Thread(target=_forward, args=(source, target), daemon=True))
+                    self._threads[-1].start()
+
+
+def _forward(source: socket.socket, target: socket.socket) -> None:
+    with contextlib.suppress(OSError):
+        while data := source.recv(1 << 16):
+            target.sendall(data)
+        target.shutdown(socket.SHUT_WR)
+
+
+@contextlib.contextmanager
+def dockerd() -> Iterator[tuple[str, subprocess.Popen[bytes]]]:
+    """Start a second Docker engine. It runs in a separate network namespace, because it would remove the bridge of the first."""
+    program = shutil.which("dockerd")
+    need(program and os.getuid() == 0, "dockerd, and uid 0 (apt-get install docker.io)")
+    root = Path(tempfile.mkdtemp(prefix="repro-env-test-"))
+    address = root / "docker.sock"
+    command = ["unshare", "-n", str(program), "--bridge=none", "--iptables=false", "-H", f"unix://{address}"]
+    command += ["--data-root", str(root / "data"), "--exec-root", str(root / "exec"), "-p", str(root / "pid")]
+    try:
+        with _service(command, address, root / "log", {}) as process:
+            yield f"unix://{address}", process
+    finally:
+        for pid in _processes(str(root)):
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+        mounts = [line.split(" ")[4] for line in Path("/proc/self/mountinfo").read_text().splitlines()]
+        for point in sorted((mount for mount in mounts if mount.startswith(str(root))), reverse=True):
+            subprocess.run(["umount", "-l", point], check=False)
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _processes(directory: str) -> list[int]:
+    """PIDs of processes with this directory in their command line: containerd and its shims survive a killed dockerd."""
+    pids = []
+    for path in Path("/proc").iterdir():
+        if path.name.isdigit():
+            with contextlib.suppress(OSError):
+                if directory.encode() in (path / "cmdline").read_bytes():
+                    pids.append(int(path.name))
+    return pids

@@ -1,0 +1,441 @@
+"""The same cases with several runners: what a command sees, how it ends, what it leaves."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import secrets
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from repro_env.io import engine as engines
+from repro_env.oci import paths
+from repro_env.sandbox.docker.container import LABEL
+from repro_env.schema.run import ImageTree, Mount
+from tests.fakes import rootfs
+from tests.parts import need
+from tests.sandbox import engines as fakes
+from tests.sandbox.conftest import PLAIN, REPOSITORY, Place, environ, open_place
+from tests.sandbox.embedded.test_runner import _check_memory_limit
+from tests.sandbox.embedded.test_supervisor import COUNTING, LiveRun, start_runs
+
+NAME = f"repro-env-test-runners-{secrets.token_hex(4)}:tiny"
+
+
+@pytest.fixture(scope="session")
+def docker(image: Path) -> Iterator[tuple[str, str]]:
+    """The tiny image in Docker: (address, image ID)."""
+    address = fakes.docker()
+    trees = [image / "layers" / rootfs.digest(number).removeprefix("sha256:") for number in (1, 2, 3)]
+    with fakes.loaded(address, trees, NAME) as image_id:
+        yield address, image_id
+
+
+@pytest.fixture(scope="session")
+def podman(image: Path) -> Iterator[tuple[str, str]]:
+    trees = [image / "layers" / rootfs.digest(number).removeprefix("sha256:") for number in (1, 2, 3)]
+    with fakes.podman() as address, fakes.loaded(address, trees, NAME) as image_id:
+        yield address, image_id
+
+
+def open_runner(request: pytest.FixtureRequest, stores: Callable[[int], Path], runner: str) -> Iterator[Place]:
+    need(os.getuid() == 0, "uid 0 to run in an engine")
+    with open_place(stores(0), 0) as place:
+        if runner != "embedded":
+            place.engine, place.image = request.getfixturevalue(runner)
+        yield place
+
+
+@pytest.fixture(params=["embedded", "docker"])
+def embedded_or_docker(request: pytest.FixtureRequest, stores: Callable[[int], Path]) -> Iterator[Place]:
+    yield from open_runner(request, stores, request.param)
+
+
+@pytest.fixture(params=["embedded", "docker", "podman"])
+def any_runner(request: pytest.FixtureRequest, stores: Callable[[int], Path]) -> Iterator[Place]:
+    yield from open_runner(request, stores, request.param)
+
+
+@pytest.fixture
+def docker_place(request: pytest.FixtureRequest, stores: Callable[[int], Path]) -> Iterator[Place]:
+    yield from open_runner(request, stores, "docker")
+
+
+LOOK = """
+import grp, json, os, pwd, signal, socket, stat, subprocess, sys, tempfile
+def written(path):
+    try:
+        with open(path + "/mine", "w") as file: file.write("x")
+        os.unlink(path + "/mine")
+        return True
+    except OSError: return False
+def text(path):
+    with open(path) as file: return file.read()
+me = pwd.getpwuid(os.getuid())
+status = dict(line.split(":\\t", 1) for line in text("/proc/self/status").splitlines() if ":\\t" in line)
+try:
+    socket.create_connection(("127.0.0.1", 9), 1); loop = "open"
+except ConnectionRefusedError: loop = "refused"
+except OSError as error: loop = str(error)
+if os.fork() == 0:
+    os.setsid(); signal.pause()   # a process that does not end with the command
+print(json.dumps({
+    "who": [os.getuid(), os.getgid(), me.pw_name, me.pw_dir, grp.getgrgid(os.getgid()).gr_name],
+    "home": os.path.expanduser("~"), "cwd": os.getcwd(), "umask": os.umask(0),
+    "env": {k: os.environ.get(k) for k in ("PATH", "LC_ALL", "SECRET_OF_THE_HOST", "HOSTNAME", "SOME")},
+    "host": socket.gethostname(), "address": socket.gethostbyname(socket.gethostname()),
+    "interfaces": sorted(name for _, name in socket.if_nameindex()), "loop": loop,
+    "writable": [path for path in ("/home/ann", "/tmp", "/var/tmp", "/run", "/dev/shm", ".", "/ckpt", "/.repro-env/notes") if written(path)],
+    "refused": [path for path in ("/data", "/data/deep", "/.repro-env/seeds", "/srv/captured/project/inner") if not written(path)],
+    "modes": [oct(os.stat(path).st_mode) for path in ("/home/ann", "/tmp", "/var/tmp", "/dev/shm")],
+    "shared": os.statvfs("/dev/shm").f_blocks * os.statvfs("/dev/shm").f_frsize,
+    "privileges": status["NoNewPrivs"].strip(),
+    "prefix": [text("/srv/captured/venv/note"), os.path.realpath("/srv/captured/venv"), subprocess.run(["hello"], capture_output=True, text=True).stdout],
+    "tmp": text("/tmp/of-the-image/file"), "gone": os.listdir("/opt/only-below"),
+    "data": [text("/data/deep/file"), text("inner/file")], "stdin": sys.stdin.read(),
+    "source": [text("train.py"), os.readlink("link"), subprocess.run(["./run.sh"]).returncode],
+    "argv": sys.argv[1:], "python": sys.flags.isolated, "handles": sorted(int(n) for n in os.listdir("/proc/self/fd"))[:3],
+}))
+print("to stderr", file=sys.stderr)
+with open("out.txt", "w") as file: file.write("new\\n")
+os.unlink("old.txt")
+with open("/ckpt/last", "w") as file: file.write("weights\\n")
+sys.exit(7)
+"""
+
+
+def inspect(place: Place) -> tuple[dict[str, Any], Any]:
+    data, checkpoints = place.root / "data", place.root / "checkpoints"
+    (data / "deep").mkdir(parents=True)
+    (data / "deep/file").write_text("numbers\n")
+    checkpoints.mkdir()
+    mounts = [
+        Mount(kind="data", source=str(data), target="/data"),
+        Mount(kind="data", source=str(data / "deep"), target="/srv/captured/project/inner"),
+        Mount(kind="checkpoints", source=str(checkpoints), target="/ckpt"),
+    ]
+    env = (*place.launch().env, *place.launch(env=()).env)
+    result = place.run(
+        "python", "-c", LOOK, "two words", "--help", "ü", mounts=mounts, stdin="typed\n",
+        env=tuple(sorted([*env, _variable("SOME", "a b'\"$x")], key=lambda variable: variable.name)),
+    )  # fmt: skip
+    assert result.stdout, result.stderr
+    assert result.stderr.endswith("to stderr\n")
+    assert (checkpoints / "last").read_text() == "weights\n"
+    return json.loads(result.stdout), result
+
+
+def _variable(name: str, value: str) -> Any:
+    from repro_env.schema.environment import Variable
+
+    return Variable(name=name, value=value)
+
+
+def test_all_runners_give_a_command_the_same_environment_and_outputs(any_runner: Place) -> None:
+    seen, result = inspect(any_runner)
+    memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    assert abs(seen.pop("shared") - memory // 2) < 1 << 20, "the kernel's default size"
+    assert seen == {
+        "who": [0, 0, "root", "/home/ann", "root"],
+        "home": "/home/ann",
+        "cwd": "/srv/captured/project",
+        "umask": 0o022,
+        "env": {"PATH": f"{rootfs.PREFIX}/bin:/bin", "LC_ALL": "C.UTF-8", "SECRET_OF_THE_HOST": None, "HOSTNAME": None,
+                "SOME": "a b'\"$x"},
+        "host": "inside",
+        "address": "127.0.0.1",
+        "interfaces": seen["interfaces"],
+        "loop": "refused",
+        "writable": ["/home/ann", "/tmp", "/var/tmp", "/run", "/dev/shm", ".", "/ckpt", "/.repro-env/notes"],
+        "refused": ["/data", "/data/deep", "/.repro-env/seeds", "/srv/captured/project/inner"],
+        "modes": ["0o40755", "0o41777", "0o41777", "0o41777"],
+        "privileges": "1",
+        "prefix": ["the environment\n", rootfs.PREFIX, f"hello from {rootfs.PREFIX}/bin/hello\n"],
+        "tmp": "carried\n",
+        "gone": [],
+        "data": ["numbers\n", "numbers\n"],
+        "stdin": "typed\n",
+        "source": ["print('training')\n", "train.py", 7],
+        "argv": ["two words", "--help", "ü"],
+        "python": 0,
+        "handles": [0, 1, 2],
+    }  # fmt: skip
+    assert "lo" in seen["interfaces"]
+    assert not {name for name in seen["interfaces"] if name.startswith(("eth", "en", "docker"))}
+    outcome = result.outcome
+    assert (outcome.exit_code, outcome.signal, outcome.out_of_memory) == (7, 0, False)
+    assert outcome.isolation == ("docker" if any_runner.engine else "embedded")
+    assert (result.files, result.answer.removed) == ({"out.txt": "new\n"}, ("old.txt",))
+    assert sorted(path.name for path in result.directory.iterdir() if path.suffix != ".log") == ["files"]
+    if any_runner.engine:
+        with engines.connect(any_runner.engine) as engine:
+            product = f"engine: {engine.facts.product} {engine.facts.version}"
+            assert not engine.client.api.containers(all=True, filters={"label": f"{LABEL}={result.directory}/.scratch"})
+        assert outcome.means == (product, "root: engine", "workspace: copy", "bytecode: none")
+
+
+def test_addresses_are_fixed_or_the_record_has_the_reason(any_runner: Place) -> None:
+    code = "print(int(open('/proc/self/personality').read(), 16) >> 18 & 1, list({object() for _ in range(99)}))"
+    result = any_runner.python(code, fixed_addresses=True)
+    refused = [means for means in result.outcome.means if means.startswith("addresses: random (")]
+    assert (result.outcome.exit_code, result.stdout[:2]) == (0, "0 " if refused else "1 ")
+    assert bool(refused) == bool(any_runner.engine), "the engines' default seccomp rules refuse it"
+    if not refused:
+        assert any_runner.python(code, fixed_addresses=True).stdout == result.stdout, "the order of a set of objects"
+
+
+def test_a_container_has_no_capabilities(docker_place: Place) -> None:
+    result = docker_place.sh("while read a b; do case $a in Cap*) echo $b;; esac; done < /proc/self/status")
+    assert result.stdout.split() == ["0000000000000000"] * 5
+
+
+@pytest.mark.parametrize(("script", "code", "number"), [("kill -9 $$", 137, 9), ("exit 137", 137, 0)])
+def test_a_signal_is_distinguished_from_an_exit_code(embedded_or_docker: Place, script: str, code: int, number: int) -> None:
+    outcome = embedded_or_docker.sh(script).outcome
+    assert (outcome.exit_code, outcome.signal) == (code, number)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"argv": ("no-interpreter",)}, "RunError", [f"{rootfs.PREFIX}/bin/no-interpreter", "first line"]),
+        ({"cwd": "/srv/captured/project/nowhere"}, "RunError", ["/srv/captured/project/nowhere"]),
+        ({"argv": ("no-such-command",)}, "CommandMissingError", ["no-such-command", f"{rootfs.PREFIX}/bin:/bin"]),
+    ],
+)
+def test_all_runners_have_the_same_error_for_a_command_that_cannot_start(
+    docker_place: Place, changes: dict[str, Any], error: str, words: list[str]
+) -> None:
+    messages = set()
+    for engine in (docker_place.engine, ""):
+        docker_place.engine = engine
+        result = docker_place.run(*changes.get("argv", ("ls",)), **{k: v for k, v in changes.items() if k != "argv"})
+        assert result.answer.error == error
+        assert all(word in result.answer.message for word in words)
+        messages.add(result.answer.message)
+        assert not (result.directory / ".scratch").exists()
+    assert len(messages) == 1
+
+
+def test_trees_are_mounted_below_a_workspace_with_an_unusual_name(embedded_or_docker: Place) -> None:
+    """The environment is in the source directory, the source is in HOME, and the name has characters that separate options."""
+    workspace = "/home/ann/pro ject, a:b"
+    trees = (ImageTree(target=f"{workspace}/.venv", root=paths.ENVIRONMENT), ImageTree(target="/opt/env", root="/opt/env"))
+    result = embedded_or_docker.sh(
+        'cat .venv/note ../../../srv/captured/venv/note; ls -A; pwd -P; echo x > new; echo y > "$HOME/mine"; echo z > /tmp/z',
+        workspace=workspace, cwd=workspace, trees=trees,
+    )  # fmt: skip
+    assert result.stdout.splitlines() == [
+        "the environment", "the environment", ".venv", "link", "old.txt", "package", "run.sh", "train.py", workspace,
+    ]  # fmt: skip
+    assert result.files == {"new": "x\n"}
+
+
+def test_orphans_are_reaped(docker_place: Place) -> None:
+    result = docker_place.python("""
+import os, time
+for _ in range(3):
+    if os.fork() == 0:
+        if os.fork() == 0:
+            time.sleep(0.05); os._exit(0)
+        os._exit(0)
+    os.wait()
+deadline = time.monotonic() + 60
+while time.monotonic() < deadline and len([n for n in os.listdir("/proc") if n.isdigit()]) > 2: time.sleep(0.01)
+print(len([n for n in os.listdir("/proc") if n.isdigit()]))
+""")
+    assert result.stdout == "2\n"
+
+
+@pytest.fixture
+def live(embedded_or_docker: Place) -> Iterator[Callable[..., LiveRun]]:
+    with start_runs(embedded_or_docker) as start:
+        yield start
+
+
+def test_signals_reach_the_command_once(live: Callable[..., LiveRun]) -> None:
+    run = live(COUNTING, start_new_session=True)
+    run.wait_for("ready")
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
+        run.driver.send_signal(number)
+        run.wait_for(f"got {number.name}")
+    for number in (signal.SIGINT, signal.SIGUSR2):
+        os.killpg(run.driver.pid, number)
+        run.wait_for(f"got {number.name}")
+    run.wait_for("all SIGTERM SIGHUP SIGUSR1 SIGINT SIGUSR2")
+    assert run.answer.outcome is not None
+    assert run.answer.outcome.exit_code == 5
+
+
+TERMINAL = "import ctypes, fcntl, os, sys, termios; os.setsid(); fcntl.ioctl(0, termios.TIOCSCTTY, 0); os.execvp(sys.argv[1], sys.argv[1:])"
+
+
+def test_ctrl_c_in_a_terminal_reaches_the_command_once(embedded_or_docker: Place) -> None:
+    script = COUNTING.replace(
+        'print("ready")', 'print("ready", [os.isatty(n) for n in (0, 1, 2)], os.get_terminal_size(0).columns)'
+    )
+    main, side = pty.openpty()
+    set_terminal_size(side, 40, 123)
+    command, _, answer = embedded_or_docker.command(embedded_or_docker.launch("python", "-uc", script))
+    driver = subprocess.Popen(
+        [sys.executable, "-c", TERMINAL, *command], cwd=REPOSITORY, env=environ(), stdin=side, stdout=side, stderr=side
+    )
+    os.close(side)
+    try:
+        output = read_until(main, b"ready [True, True, True] 123")
+        os.write(main, b"\x03")
+        output += read_until(main, b"got SIGINT")
+        driver.send_signal(signal.SIGUSR2)
+        output += read_until(main, b"all SIGINT SIGUSR2\r\n")
+        assert output.count(b"got SIGINT") == 1
+        assert driver.wait(100) == 0
+        assert b'"exit_code":2' in answer.read_bytes()
+    finally:
+        driver.kill()
+        driver.wait()
+        os.close(main)
+
+
+def set_terminal_size(handle: int, rows: int, columns: int) -> None:
+    import fcntl
+    import struct
+    import termios
+
+    fcntl.ioctl(handle, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+
+
+def read_until(main: int, words: bytes) -> bytes:
+    output = b""
+    while words not in output:
+        output += os.read(main, 4096)
+    return output
+
+
+def test_a_killed_supervisor_leaves_no_container(live: Callable[..., LiveRun], embedded_or_docker: Place) -> None:
+    run = live("import os, time; os.fork() or (os.setsid(), time.sleep(600)); print('ready'); time.sleep(600)")
+    run.wait_for("ready")
+    run.driver.kill()
+    run.driver.wait()
+    if not embedded_or_docker.engine:
+        return  # see tests/sandbox/embedded/test_supervisor.py
+    deadline = time.monotonic() + 100
+    with engines.connect(embedded_or_docker.engine) as engine:
+        while engine.client.api.containers(all=True, filters={"label": f"{LABEL}={run.directory}/.scratch"}):
+            assert time.monotonic() < deadline
+            time.sleep(0.02)
+    while (run.directory / ".scratch").exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def test_a_closed_reader_ends_the_command(docker_place: Place) -> None:
+    """As `repro-env exec ... | head -1`."""
+    command, _, answer = docker_place.command(docker_place.launch("sh", "-c", "while :; do echo y; done"))
+    driver = subprocess.Popen(command, cwd=REPOSITORY, env=environ(), stdout=subprocess.PIPE)
+    assert driver.stdout
+    driver.stdout.readline()
+    driver.stdout.close()
+    driver.wait(100)
+    assert b'"signal":13' in answer.read_bytes()
+
+
+def test_the_memory_limit_of_the_caller_applies_to_the_container(docker_place: Place) -> None:
+    _check_memory_limit(docker_place)
+
+
+def test_a_plain_user_can_run_in_docker(
+    docker: tuple[str, str], stores: Callable[[int], Path], tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with open_place(stores(PLAIN), PLAIN) as place:
+        proxy = fakes.EngineProxy(place.root)
+        place.engine, place.image = proxy.address, docker[1]
+        result = place.sh("id -u; id -g; echo new > new; mkdir -p deep/er; rm old.txt; echo x > /home/ann/x; echo y > /tmp/y")
+        proxy.cut()
+        assert result.stdout.split() == [str(PLAIN), str(PLAIN)]
+        assert result.files == {"new": "new\n"}
+        assert result.outside == {"home/ann/x": "x\n"}
+        assert (result.directory / "files/new").stat().st_uid == PLAIN
+        assert sorted(path.name for path in result.directory.iterdir() if path.suffix != ".log") == ["files", "outside"]
+
+
+def test_an_engine_that_goes_away_is_reported_and_the_command_is_ended(docker_place: Place, docker: tuple[str, str]) -> None:
+    """The container's processes are ended without the engine, and the next run removes the container."""
+    proxy = fakes.EngineProxy(docker_place.root)
+    docker_place.engine = proxy.address
+    command, directory, answer_file = docker_place.command(
+        docker_place.launch("python", "-uc", "print('ready'); import time; time.sleep(600)")
+    )
+    run = LiveRun(docker_place, command, directory, answer_file)
+    run.wait_for("ready")
+    with engines.connect(docker[0]) as engine:
+        (container,) = engine.client.api.containers(filters={"label": f"{LABEL}={directory}/.scratch"})
+        pid = engine.client.api.inspect_container(container["Id"])["State"]["Pid"]
+    proxy.cut()
+    answer = run.answer
+    assert run.driver.stdout
+    run.driver.stdout.close()
+    assert answer.error == "", answer  # the runner sent SIGTERM, and init could still report the end
+    assert answer.outcome is not None
+    assert (answer.outcome.signal, answer.outcome.means[-1]) == (signal.SIGTERM, "engine: went away at the end")
+    assert not Path(f"/proc/{pid}").exists()
+    docker_place.engine = docker[0]
+    docker_place.sh(":")
+    with engines.connect(docker[0]) as engine:
+        assert not engine.client.api.containers(all=True, filters={"label": f"{LABEL}={directory}/.scratch"})
+
+
+def test_gpus_without_a_gpu_runtime_are_an_error(docker_place: Place) -> None:
+    result = docker_place.sh(":", gpus="all")
+    assert result.answer.error == "EngineError"
+    assert "device driver" in result.answer.message
+    assert "nvidia-container-toolkit" in result.answer.hint
+
+
+def test_a_missing_image_is_an_error(docker_place: Place) -> None:
+    docker_place.image = rootfs.digest(404)
+    result = docker_place.sh(":")
+    assert result.answer.error == "EngineError"
+    assert rootfs.digest(404).removeprefix("sha256:")[:12] in result.answer.message
+    assert not (result.directory / ".scratch").exists()
+
+
+@pytest.mark.soak
+def test_a_killed_engine_is_reported_and_the_command_is_ended(stores: Callable[[int], Path], image: Path) -> None:
+    """A real engine is killed by SIGKILL while a command runs that ignores SIGTERM."""
+    trees = [image / "layers" / rootfs.digest(number).removeprefix("sha256:") for number in (1, 2, 3)]
+    with open_place(stores(0), 0) as place, fakes.dockerd() as (address, process), fakes.loaded(address, trees, NAME) as image_id:
+        place.engine, place.image = address, image_id
+        script = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready'); time.sleep(600)"
+        command, directory, answer_file = place.command(place.launch("python", "-uc", script))
+        run = LiveRun(place, command, directory, answer_file)
+        run.wait_for("ready")
+        with engines.connect(address) as engine:
+            (container,) = engine.client.api.containers()
+            pid = engine.client.api.inspect_container(container["Id"])["State"]["Pid"]
+        process.kill()
+        answer = run.answer
+        assert run.driver.stdout
+        run.driver.stdout.close()
+        assert (answer.error, "went away while the command ran" in answer.message) == ("EngineError", True)
+        assert not Path(f"/proc/{pid}").exists()
+        assert not (directory / ".scratch").exists()
+
+
+def test_files_of_the_image_in_home_and_the_repository_are_mounted(any_runner: Place) -> None:
+    made = any_runner.root / "made"
+    (made / "objects").mkdir(parents=True)
+    (made / "HEAD").write_text("ref: x\n")
+    shown = ImageTree(root="/opt/env/note", target="/home/ann/.keras/keras.json")
+    mounts = [Mount(kind="git", source=str(made), target="/srv/captured/project/.git")]
+    script = "cat /home/ann/.keras/keras.json .git/HEAD; echo new > /home/ann/.keras/mine; ! echo x > .git/HEAD; echo y > out"
+    result = any_runner.sh(script, mounts=mounts, trees=(*any_runner.launch("sh").trees, shown))
+    assert result.stdout == "the environment\nref: x\n"
+    assert result.files == {"out": "y\n"}
