@@ -74,7 +74,10 @@ def run(
 def _communicate(
     child: subprocess.Popen[bytes], stdin: bytes | Iterator[bytes], deadline: float | None, limit: int
 ) -> tuple[list[bytearray], bool]:
-    """Write to stdin and read stdout and stderr until the child has ended and its pipes are empty, or until the deadline."""
+    """Write to stdin and read stdout and stderr until the child has ended and its pipes are empty.
+
+    A child that is still running at the deadline has timed out. The output of one that has ended is read whole.
+    """
     output = [bytearray(), bytearray()]
     pieces = iter((stdin,)) if isinstance(stdin, bytes) else stdin
     pending = memoryview(b"")
@@ -93,13 +96,13 @@ def _communicate(
                 ended = now
             if ended is not None and (not selector.get_map() or now - ended > _GRACE):
                 return output, False
-            if deadline is not None and now >= deadline:
-                return output, ended is None
+            if ended is None and deadline is not None and now >= deadline:
+                return output, True
             if not selector.get_map():
                 time.sleep(wait)  # the child has closed its pipes and is still running
                 wait = min(2 * wait, 0.05)
                 continue
-            pause = _POLL if deadline is None else max(0.0, min(_POLL, deadline - now))
+            pause = _POLL if deadline is None or ended is not None else max(0.0, min(_POLL, deadline - now))
             for key, _ in selector.select(pause):
                 if key.data == 2:
                     pending = pending or memoryview(next((piece for piece in pieces if piece), b""))

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -8,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.io.process import run
+from repro_env.io.process import _communicate, run
 
 PYTHON = sys.executable
 
@@ -60,6 +61,14 @@ def test_a_grandchild_that_keeps_the_pipe_open_does_not_block(tmp_path: Path) ->
     assert (done.code, done.stdout, done.timed_out) == (0, b"hello\n", False)
     assert time.monotonic() - started < 30
     _assert_ended(int((tmp_path / "pid").read_text()))
+
+
+def test_the_output_of_a_child_that_ended_before_the_deadline_is_read_whole() -> None:
+    child = subprocess.Popen(["head", "-c", "5000", "/dev/zero"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, bufsize=0)
+    os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
+
+    with child:
+        assert _communicate(child, b"", time.monotonic() - 1, 1 << 20) == ([bytearray(5000), bytearray()], False)
 
 
 def test_a_child_that_closes_its_pipes_and_hangs_times_out() -> None:
