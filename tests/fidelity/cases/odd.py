@@ -415,7 +415,7 @@ def linked_data(at: Ground) -> None:
 def linked_system(at: Ground) -> None:
     (at.site / "beta" / "mime").symlink_to("/etc/services")
     (at.prefix / "share").mkdir(exist_ok=True)
-    (at.prefix / "share" / "system").symlink_to("/usr/share/perl5")
+    (at.prefix / "share" / "system").symlink_to("/usr/share/perl5/Debconf")
     code = "import os, sys, beta\nVALUE = os.path.exists(os.path.join(os.path.dirname(beta.__file__), 'mime')), os.path.exists(sys.prefix + '/share/system')\n"
     at.write(at.site / "sees_system.py", code)
 
