@@ -88,6 +88,20 @@ def test_a_running_run_differs_from_an_interrupted_one(tmp_path: Path) -> None:
     assert records.read(recording.folder).state == "interrupted"
 
 
+def test_a_run_that_ends_while_it_is_read_is_not_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = ids.uuid7(1, bytes(10))
+    recording = records.begin(tmp_path, "20260701T101530Z-train-00000001")
+    recording.start(start(run_id))
+    is_running = records.is_running
+
+    def end_then_check(directory: Path) -> bool:
+        recording.finish(end(run_id))
+        return is_running(directory)
+
+    monkeypatch.setattr(records, "is_running", end_then_check)
+    assert records.read(recording.folder).state == "done"
+
+
 def test_a_run_is_running_while_a_child_process_lives(tmp_path: Path) -> None:
     recording = records.begin(tmp_path, "20260701T101530Z-train-00000001")
     recording.start(start(ids.uuid7(1, bytes(10))))
