@@ -145,7 +145,7 @@ with say.say.progress(100_000_000, "unpacking [torch] \\x1b]0;evil\\x07") as adv
 """
 
 
-def _on_terminal(delay: float, level: str = "normal", *, patience: float = 0.1, **env: str) -> bytes:
+def _on_terminal(delay: float, level: str = "normal", patience: float = 0.1, /, **env: str) -> bytes:
     """Run `_TERMINAL` with a terminal as stderr. Returns everything that it wrote to the terminal.
 
     `patience`: seconds to wait for the status line.
@@ -166,7 +166,7 @@ def _on_terminal(delay: float, level: str = "normal", *, patience: float = 0.1, 
 
 
 def test_the_status_line_is_the_last_line_of_a_terminal_and_is_removed() -> None:
-    output = _on_terminal(0, patience=60)
+    output = _on_terminal(0, "normal", 60)
 
     assert re.search(r"[⠋⠙⠹⠸⠼⠴⠦⠧⠇⠏] unpacking \[torch\] \\x1b\]0;evil\\x07: 40\.0 MB of 100\.0 MB, \d+s", output.decode())
     assert b"\x1b]0;evil" not in output
