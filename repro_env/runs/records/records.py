@@ -154,7 +154,7 @@ def begin(runs: Path, name: str, *, more: Sequence[str] = ()) -> Recording:
             for subdirectory in ("files", *more):
                 (directory / subdirectory).mkdir()
             lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX)  # waits at most for a reader, which is in `is_running`
     except (OSError, DiskError) as error:
         if created:
             remove_tree(directory)
