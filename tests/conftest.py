@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,12 @@ LONG = (
     "environment/system/",
 )
 """Files that take longest, first: with several workers, none is left alone with them at the end."""
+
+
+def pytest_configure() -> None:
+    """Handle Ctrl-C: a shell starts background jobs with SIGINT ignored, which the commands of the tests would inherit."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

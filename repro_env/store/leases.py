@@ -59,6 +59,7 @@ class Lease:
                 break
             except BlockingIOError:
                 if time.monotonic() > deadline:
+                    fcntl.flock(self._fd, fcntl.LOCK_SH)  # the kernel released it when it refused the exclusive lock (flock(2))
                     raise StoreError(
                         f"other commands have been using the store for {patience:.0f} seconds",
                         where=str(self._directory.parent),

@@ -250,7 +250,7 @@ def test_a_redirect_to_another_host_gets_no_credentials(
             "GET",
             "/blobs/",
             "redirect",
-            f"http://{storage.host}/v2/team/faults/blobs/{stored_blob.digest}?X-Amz-Signature=abc",
+            f"http://{storage.host}/v2/team/faults/blobs/{stored_blob.digest}?X-Amz-Signature=signed",
             times=2,
         )
         storage.fail("GET", "/blobs/", "cut", 1 << 20)
@@ -260,12 +260,15 @@ def test_a_redirect_to_another_host_gets_no_credentials(
         assert {request.authorization for request in storage.asked} == {""}
         storage.fail("GET", "/blobs/", "status", 403)
         front.fail(
-            "GET", "/blobs/", "redirect", f"http://{storage.host}/v2/team/faults/blobs/{stored_blob.digest}?X-Amz-Signature=abc"
+            "GET",
+            "/blobs/",
+            "redirect",
+            f"http://{storage.host}/v2/team/faults/blobs/{stored_blob.digest}?X-Amz-Signature=signed",
         )
         with pytest.raises(NetworkError, match="answers with status 403") as caught:
             get(registry, stored_blob)
     check_error(caught.value, front.host)
-    assert "abc" not in str(caught.value)
+    assert "signed" not in str(caught.value)
 
 
 def test_endless_redirects_are_an_error(front: Front, registry: Registry, stored_blob: Blob) -> None:

@@ -30,6 +30,8 @@ def test_the_exclusive_lease_fails_while_another_command_runs(store: Store) -> N
     with pytest.raises(StoreError, match="other commands") as raised, other.lease.exclusive(0.1):
         pass
     assert raised.value.hint
+    with pytest.raises(StoreError), store.lease.exclusive(0.1):
+        pass  # the lease that was refused is still a lease of the whole store
     store.lease.close()
     with other.lease.exclusive(0.1) as named:
         assert named == frozenset()

@@ -156,10 +156,11 @@ class Index:
         digests: dict[str, bytes] = {}
         new_rows: dict[str, _Row] = {}
         for directory in directories:
-            key, newest = _key(directory)
             row = rows.get(directory.name)
-            summary = _summary(row, directory) if row is not None and row.key == key else None
-            if summary is None:
+            summary = _summary(row, directory) if row is not None else None
+            # Taken after the summary checked the lock: a run that ends now has a new key, and is not listed as interrupted.
+            key, newest = _key(directory)
+            if summary is None or row is None or row.key != key:
                 try:
                     summary, row = _read(directory, key if newest < young else b"")
                 except ReproEnvError as error:
@@ -167,7 +168,7 @@ class Index:
                     continue
                 new_rows[directory.name] = row
             summaries.append(summary)
-            if outputs and row is not None and row.outputs:
+            if outputs and row.outputs:
                 digests[summary.folder] = row.outputs
         # If the directory of runs is missing, its disk may not be mounted: the rows of its runs are kept.
         removed = rows.keys() - {directory.name for directory in directories} if runs.is_dir() else set()

@@ -154,7 +154,7 @@ def begin(runs: Path, name: str, *, more: Sequence[str] = ()) -> Recording:
             for subdirectory in ("files", *more):
                 (directory / subdirectory).mkdir()
             lock = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(lock, fcntl.LOCK_EX)  # waits at most for a reader, which is in `is_running`
     except (OSError, DiskError) as error:
         if created:
             remove_tree(directory)
@@ -263,10 +263,12 @@ def read(directory: Path) -> Run:
     if not _ID.fullmatch(start.id):
         raise SpecError("the id of the run is not a UUID", where=str(start_path), hint=_RESTORE)
     end_path = directory / "end.json"
+    # Checked first: a run writes end.json before it releases its lock, so a run that ends now is not read as interrupted.
+    state: State = "running" if is_running(directory) else "interrupted"
     try:
         data = read_regular(end_path, LARGEST)
     except FileNotFoundError:
-        return Run(directory, start, None, "running" if is_running(directory) else "interrupted")
+        return Run(directory, start, None, state)
     except OSError as error:
         raise _unreadable(error, end_path) from None
     return Run(directory, start, _decode(data, End, "repro-env/run-end", end_path), "done")

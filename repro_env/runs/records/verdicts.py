@@ -68,10 +68,11 @@ def write(directory: Path, facts: Mapping[str, object], page: Iterable[str]) -> 
 def last(directory: Path) -> Last | None:
     """The newest verdict of a run, or None. Raises `SpecError` or `RecordError` if it cannot be read."""
     try:
-        names = sorted(path.name for path in (directory / SUBDIRECTORY).iterdir() if _NAME.fullmatch(path.name))
-        if not names:
+        paths = [path for path in (directory / SUBDIRECTORY).iterdir() if _NAME.fullmatch(path.name)]
+        if not paths:
             return None
-        path = directory / SUBDIRECTORY / names[-1]
+        # Names sort by the second, so the time of the file decides between verdicts of the same second.
+        path = max(paths, key=lambda path: (path.name.partition("-")[0], path.lstat().st_mtime_ns))
         data = read_regular(path, _LARGEST, below=directory)
     except FileNotFoundError:
         return None

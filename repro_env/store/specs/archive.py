@@ -94,7 +94,7 @@ def read(runs: Path, digest: str) -> bytes:
 
 
 def listing(runs: Path) -> tuple[StoredSpec, ...]:
-    """Return the stored specs, sorted by digest."""
+    """Return the stored specs, sorted by digest. Specs that are removed meanwhile are left out."""
     if (runs / SUBDIRECTORY).is_symlink():
         return ()
     try:
@@ -105,10 +105,12 @@ def listing(runs: Path) -> tuple[StoredSpec, ...]:
         ]
     except (FileNotFoundError, NotADirectoryError):
         return ()
-    return tuple(
-        StoredSpec(entry.name.replace("-", ":"), Path(entry.path), entry.stat(follow_symlinks=False).st_mtime)
-        for entry in sorted(entries, key=lambda entry: entry.name)
-    )
+    specs = []
+    for entry in sorted(entries, key=lambda entry: entry.name):
+        with contextlib.suppress(FileNotFoundError):
+            used = entry.stat(follow_symlinks=False).st_mtime
+            specs.append(StoredSpec(entry.name.replace("-", ":"), Path(entry.path), used))
+    return tuple(specs)
 
 
 def unused(specs: Collection[StoredSpec], recorded: Collection[str], *, now: float) -> tuple[StoredSpec, ...]:

@@ -71,6 +71,24 @@ def test_an_unchanged_record_is_not_read_again(tmp_path: Path, reads: list[str])
     assert len(reads) == 6
 
 
+@pytest.mark.usefixtures("later")
+def test_a_run_that_ends_during_the_listing_is_not_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    runs, run_id = tmp_path / "runs", ids.uuid7(1, bytes(10))
+    recording = records.begin(runs, "20260701T101530Z-train-00000001")
+    recording.start(start(run_id))
+    cached = Index(tmp_path / "runs.db")
+    assert [run.state for run in cached.listing(runs).runs] == ["running"]
+    is_running = records.is_running
+
+    def end_then_check(directory: Path) -> bool:
+        monkeypatch.setattr(records, "is_running", is_running)
+        recording.finish(end(run_id))
+        return is_running(directory)
+
+    monkeypatch.setattr(records, "is_running", end_then_check)
+    assert [run.state for run in cached.listing(runs).runs] == ["done"]
+
+
 def test_a_young_record_is_read_again(tmp_path: Path, reads: list[str]) -> None:
     recorded(tmp_path, 1)
     cached = Index(tmp_path / "runs.db")

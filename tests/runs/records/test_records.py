@@ -1,7 +1,9 @@
 from __future__ import annotations
 
+import fcntl
 import os
 import stat
+import threading
 from datetime import datetime, timezone
 from pathlib import Path
 
@@ -86,6 +88,38 @@ def test_a_running_run_differs_from_an_interrupted_one(tmp_path: Path) -> None:
         records.remove(recording.folder)
     recording.close()
     assert records.read(recording.folder).state == "interrupted"
+
+
+def test_a_run_that_ends_while_it_is_read_is_not_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run_id = ids.uuid7(1, bytes(10))
+    recording = records.begin(tmp_path, "20260701T101530Z-train-00000001")
+    recording.start(start(run_id))
+    is_running = records.is_running
+
+    def end_then_check(directory: Path) -> bool:
+        recording.finish(end(run_id))
+        return is_running(directory)
+
+    monkeypatch.setattr(records, "is_running", end_then_check)
+    assert records.read(recording.folder).state == "done"
+
+
+def test_a_run_can_begin_while_another_process_checks_whether_it_is_running(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flock = fcntl.flock
+
+    def lock_after_a_reader(lock: int, operation: int) -> None:
+        reader = os.open(f"/proc/self/fd/{lock}", os.O_RDONLY)
+        flock(reader, fcntl.LOCK_SH)
+        threading.Timer(0.1, os.close, (reader,)).start()
+        flock(lock, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(fcntl, "flock", lock_after_a_reader)
+        recording = records.begin(tmp_path, "20260701T101530Z-train-00000001")
+    assert records.is_running(recording.folder)
+    recording.close()
 
 
 def test_a_run_is_running_while_a_child_process_lives(tmp_path: Path) -> None:

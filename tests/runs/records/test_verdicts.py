@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import stat
 from pathlib import Path
 
@@ -37,6 +38,17 @@ def test_old_verdicts_stay_and_runs_show_prints_the_newest(tmp_path: Path, monke
     assert len(list((directory / "verified").glob("*.json"))) == 2
     lines = list(runpage.lines(records.read(directory), (), verdicts.last(directory)))
     assert "verified  equal except for (2027-01-15T08:00:01Z, 2 differences ignored)" in lines
+
+
+def test_the_newest_of_several_verdicts_of_the_same_second_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    directory = recorded(tmp_path, 1)
+    monkeypatch.setattr("time.time_ns", lambda: 1_800_000_000 * 10**9)
+    for number in range(8):
+        path = verdicts.write(directory, {**FACTS, "level": str(number)}, [])
+        os.utime(path, ns=(0, number))
+    newest = verdicts.last(directory)
+    assert newest is not None
+    assert newest.level == "7"
 
 
 def test_a_verdict_has_no_secrets(tmp_path: Path) -> None:

@@ -263,7 +263,7 @@ with contextlib.ExitStack() as stack:
 
 def _early(place: Place, word: str) -> subprocess.CompletedProcess[str]:
     """Start a run whose supervisor gets SIGTERM before the first process of the run exists. `word`: `refused` makes the start fail."""
-    *start, _, _, plan = place.command(place.launch("sleep", "2"))[0]
+    *start, _, _, plan = place.command(place.launch("sleep", "600"))[0]
     line = [*start, "-c", EARLY, word, plan]
     return subprocess.run(
         line, cwd=REPOSITORY, env=environ(), capture_output=True, text=True, check=False, timeout=60, start_new_session=True

@@ -67,6 +67,20 @@ def test_only_directories_with_the_name_of_a_digest_are_specs(tmp_path: Path) ->
     assert archive.runs_of(tmp_path / "repro") is None
 
 
+def test_a_spec_that_is_removed_during_a_listing_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for digest in (HEX, HEX[::-1]):
+        (tmp_path / "specs" / f"sha256-{digest}").mkdir(parents=True)
+    scandir = os.scandir
+
+    def remove_after_scan(path: Path) -> list[os.DirEntry[str]]:
+        entries = list(scandir(path))
+        (tmp_path / "specs" / f"sha256-{HEX}").rmdir()
+        return entries
+
+    monkeypatch.setattr(os, "scandir", remove_after_scan)
+    assert [spec.digest for spec in archive.listing(tmp_path)] == [f"sha256:{HEX[::-1]}"]
+
+
 def test_an_unrecorded_spec_is_unused_after_a_grace_period(tmp_path: Path) -> None:
     now = time.time()
     ages = {"old": 7200.0, "recorded": 7200.0, "young": 60.0, "in the future": -7200.0}
