@@ -6,7 +6,7 @@ import re
 from collections.abc import Sequence
 from pathlib import Path
 
-from repro_env.io.files import Found
+from repro_env.io.files import Found, read_head
 from repro_env.schema import redact
 from repro_env.schema.environment import Layout
 from repro_env.schema.messages import shorten
@@ -45,16 +45,8 @@ def caveats(layout: Layout, found: Sequence[Found], cache_tag: str) -> tuple[str
 
 def _is_unchecked(prefix: Path, path: str, cache_tag: str) -> bool:
     directory, _, name = path.rpartition("/")
-    try:
-        with (prefix / directory / "__pycache__" / f"{name[:-3]}.{cache_tag}.pyc").open("rb", buffering=0) as file:
-            return file.read(8)[4:] == _UNCHECKED
-    except OSError:
-        return False
+    return read_head(prefix / directory / "__pycache__" / f"{name[:-3]}.{cache_tag}.pyc", 8)[4:] == _UNCHECKED
 
 
 def _contains(path: Path, pattern: re.Pattern[bytes]) -> bool:
-    try:
-        with path.open("rb") as file:
-            return pattern.search(file.read(1 << 20)) is not None
-    except OSError:
-        return False
+    return pattern.search(read_head(path, 1 << 20)) is not None

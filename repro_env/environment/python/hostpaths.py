@@ -12,6 +12,7 @@ from repro_env.environment.python.externalpaths import on_host
 from repro_env.environment.python.sites import Site
 from repro_env.environment.system.programs import script_interpreter
 from repro_env.environment.system.tree import Tree, real, within
+from repro_env.io.files import read_head
 from repro_env.oci.paths import inside
 from repro_env.schema import codec, redact
 from repro_env.schema.messages import shorten
@@ -67,11 +68,7 @@ def _constants(overlay: Tree, sites: Sequence[Site], store: Store) -> list[tuple
 
 
 def _in(file: Path) -> Iterator[str]:
-    try:
-        text = file.read_bytes()
-    except OSError:
-        return
-    for found in _PATH.finditer(text):
+    for found in _PATH.finditer(read_head(file, _MAX_SIZE)):
         path = os.fsdecode(found[1])
         if path.isprintable():
             yield os.path.normpath(path)
