@@ -13,7 +13,7 @@ import msgspec
 
 from repro_env.environment.conda import identification as conda
 from repro_env.environment.conda import metadata as records
-from repro_env.environment.live import LiveEnvironment, inspect
+from repro_env.environment.live import LiveEnvironment, Request, inspect
 from repro_env.environment.locked import LockedEnvironment
 from repro_env.environment.machine import homefiles, variables
 from repro_env.environment.overlay import overlay
@@ -79,9 +79,17 @@ def lock(
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
     scanned = records.exclude_conda(distributions.scan(facts.layout), meta)
     tell.detail(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
-    live, identified, indexes = _inspect_and_identify(
-        facts, meta, scanned, environ, programs, workspace, store, tell, secrets, base
+    request = Request(
+        facts=facts,
+        scanned=scanned,
+        packaged=meta.library_owners(facts.layout.prefix),
+        programs=programs,
+        workspace=workspace,
+        base_image=base,
+        environ=environ,
+        store=store,
     )
+    live, identified, indexes = _inspect_and_identify(request, tell, secrets)
     own_site = live.sites[0]
     packages, plain_packages = conda.identify(meta, own_site, store=store, environ=environ, tell=tell)
     installed_packages = {package.package.key: rule.canonical(package.facts, facts.layout) for package in packages}
@@ -152,42 +160,24 @@ def lock(
 
 
 def _inspect_and_identify(
-    facts: Interpretation,
-    meta: records.Meta,
-    scanned: distributions.Scan,
-    environ: Mapping[str, str],
-    programs: Sequence[str],
-    workspace: Path,
-    store: Store,
-    tell: Tell,
-    secrets: SecretSearch | None,
-    base: BaseImage | None,
+    request: Request, tell: Tell, secrets: SecretSearch | None
 ) -> tuple[LiveEnvironment, tuple[wheels.IdentifiedWheel, ...], tuple[str, ...]]:
     """Inspect the environment, and identify the distributions of all sites. Returns also the indexes that were used."""
-    memory_free = Event()
-    sources = packagemanagers.look(workspace, environ, store.facts)
+    memory_free, store = Event(), request.store
+    sources = packagemanagers.look(request.workspace, request.environ, store.facts)
     for problem in sources.problems:
         tell(f"note: {problem}")
 
     def identify() -> tuple[tuple[wheels.IdentifiedWheel, ...], tuple[str, ...]]:
         memory_free.wait()
-        return wheels.identify(scanned.distributions, facts.layout, store=store, tell=tell, search=secrets, sources=sources)
+        own = request.scanned.distributions
+        return wheels.identify(own, request.facts.layout, store=store, tell=tell, search=secrets, sources=sources)
 
     with ThreadPoolExecutor(1) as pool:
         # The indexes are queried while files are read, but not while PyTorch is loaded: both need much memory.
         answer = pool.submit(identify)
         try:
-            live = inspect(
-                facts,
-                scanned,
-                environ,
-                packaged=meta.library_owners(facts.layout.prefix),
-                programs=programs,
-                workspace=workspace,
-                store=store,
-                memory_free=memory_free,
-                base_image=base,
-            )
+            live = inspect(request, memory_free)
         finally:
             memory_free.set()
         identified, indexes = answer.result()
