@@ -17,13 +17,11 @@ from repro_env.environment.live import LiveEnvironment, Request, inspect
 from repro_env.environment.locked import LockedEnvironment
 from repro_env.environment.machine import homefiles, variables
 from repro_env.environment.overlay import overlay
-from repro_env.environment.python import distributions, hostpaths, interpreter, packagemanagers
-from repro_env.environment.python.caveats import caveats
-from repro_env.environment.python.externalpaths import ExternalPath, link_targets, on_host, python_path, system_paths
+from repro_env.environment.python import caveats, distributions, interpreter, packagemanagers
+from repro_env.environment.python.externalpaths import ExternalPath, link_targets, on_host, python_path
 from repro_env.environment.python.selection import Target
-from repro_env.environment.python.sites import Site, with_prefix
+from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
-from repro_env.environment.source import mentions
 from repro_env.environment.system import compatibility
 from repro_env.environment.system.tree import Tree
 from repro_env.environment.wheels import comparisoncache, composition, layers
@@ -33,10 +31,8 @@ from repro_env.oci import conda as rule
 from repro_env.oci import wheel, wheellayers
 from repro_env.oci.entry import Entry, sort_with_parents
 from repro_env.oci.paths import HOME
-from repro_env.schema import codec, redact
-from repro_env.schema.environment import Carried, Interpretation
+from repro_env.schema.environment import Carried
 from repro_env.schema.errors import CaptureError
-from repro_env.schema.messages import shorten
 from repro_env.schema.progress import Tell
 from repro_env.store.store import Store
 
@@ -149,12 +145,8 @@ def lock(
         unknown=(
             *meta.problems,
             *home.problems,
-            *_git_calls(external_paths),
-            *_unknown(facts, live, environ, store),
-            *(external_path.excluded for external_path in external_paths if external_path.excluded),
             *skipped,
-            *hostpaths.referenced_paths(overlay_tree, live, workspace, store),
-            *hostpaths.missing_programs(live),
+            *caveats.of_environment(facts, live, overlay_tree, environ, workspace, store),
         ),
     )
 
@@ -270,47 +262,6 @@ def _with_removals(base: BaseImage, sites: Sequence[Site], overlay_tree: Tree | 
     return msgspec.structs.replace(overlay_tree, entries=tuple(sort_with_parents([*removed, *overlay_tree.entries])))
 
 
-def _git_calls(external_paths: Sequence[ExternalPath]) -> Iterator[str]:
-    locations = [
-        f"{external_path.root}/{location}"
-        for external_path in external_paths
-        for location in mentions.look(external_path.root, external_path.found, ()).git
-    ]
-    if locations:
-        yield f"{shorten(locations, 1)}: this code calls git, and runs do not see the repository of a project outside the source"
-
-
 def _describe(external_path: ExternalPath) -> Carried:
     why = "Python imports from there, outside the environment"
     return Carried(name=str(external_path.root), version="", why=why, size=sum(file.size for file in external_path.found))
-
-
-def _unknown(facts: Interpretation, live: LiveEnvironment, environ: Mapping[str, str], store: Store) -> tuple[str, ...]:
-    """A line for each thing about the environment that is not known or cannot be captured."""
-    lines = [line for site in live.sites for line in with_prefix(site, site.scanned.problems)]
-    lines += [line for tree in live.trees for line in tree.unknown]
-    lines += map(redact.line, live.unknown)
-    lines += system_paths(live.startup, live.sites)
-    if live.startup.problem:
-        lines.append(f"Python did not start properly: {live.startup.problem}")
-    path = environ.get("PYTHONPATH", "")
-    if path and any(not part.startswith("/") for part in path.split(":")):
-        lines.append(
-            "PYTHONPATH has a relative or empty entry; a run uses such entries from its own PYTHONPATH, within the source"
-        )
-    lines += _behavior(facts, live.sites, store)
-    return tuple(dict.fromkeys(lines))
-
-
-def _behavior(facts: Interpretation, sites: Sequence[Site], store: Store) -> tuple[str, ...]:
-    """The lines of `environment.python.caveats.caveats`, cached while no file of a site changes: they require reading all bytecode."""
-    lines: list[str] = []
-    for site in sites:
-        key = codec.digest([site.layout, site.state, facts.interpreter.cache_tag])
-        cached = store.facts.recall("unsaid", key, tuple[str, ...])
-        if cached is None:
-            cached = caveats(site.layout, site.found, facts.interpreter.cache_tag)
-            if site.settled:
-                store.facts.put("unsaid", key, codec.canonical(cached))
-        lines += cached
-    return tuple(lines)

@@ -206,7 +206,7 @@ def _read_report(report: Path) -> dict[str, Any]:
             row = msgspec.convert(json.loads(line), type=_Report)
         except (ValueError, RecursionError, msgspec.ValidationError):
             break
-        values |= {name: value for name in row.__struct_fields__ if (value := getattr(row, name)) is not msgspec.UNSET}
+        values |= msgspec.to_builtins(row)
     return values
 
 
