@@ -2,8 +2,9 @@
 
 The first rule that applies to a path decides:
 
-1. The output of repro-env, version control data, `.env` files and paths that match --exclude are left out.
-2. Paths that match --include are captured.
+1. The output of repro-env, version control data, `.env` files and paths that match --exclude are left out. A capture adds
+   the build metadata of editable projects to --exclude.
+2. Paths that match --include are captured. A capture adds the ignored paths on `sys.path` (`selection.imported`).
 3. Caches, environments, captures and images are left out, and what is in a directory that is left out.
 4. Paths that git ignores are left out, unless Python may need them: compiled extensions, generated modules, a package's own
    data (`_is_needed`). A live run sees other ignored files too, as data (`may_be_copied`).
