@@ -18,7 +18,7 @@ from repro_env.environment.locked import LockedEnvironment
 from repro_env.environment.machine import homefiles, variables
 from repro_env.environment.overlay import overlay
 from repro_env.environment.python import caveats, distributions, interpreter, packagemanagers
-from repro_env.environment.python.externalpaths import ExternalPath, link_targets, on_host, python_path
+from repro_env.environment.python.externalpaths import on_host, python_path
 from repro_env.environment.python.selection import Target
 from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
@@ -30,7 +30,6 @@ from repro_env.environment.wheels.comparisoncache import Comparison
 from repro_env.oci import conda as rule
 from repro_env.oci import wheel, wheellayers
 from repro_env.oci.entry import Entry, sort_with_parents
-from repro_env.oci.paths import HOME
 from repro_env.schema.environment import Carried
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.progress import Tell
@@ -92,20 +91,10 @@ def lock(
     rewritten = frozenset(rule.record_path(package.package.filename) for package in packages)
     generated = records.replaced_files(own_site.prefix, rewritten) if meta.is_there else {}
     comparison, nothing_read = _compare(live, packages, installed_packages, identified, generated, store)
-    external_paths = live.external
     names = {dist.facts.name for site in live.sites for dist in site.scanned.distributions}
     home = homefiles.look(names | {package.package.name for package in packages}, environ, without=workspace)
-    home_contents = {path: item.data for path, item in home.files.items()}
     overlay_tree, skipped = overlay(
-        comparison.compositions,
-        live.sites,
-        live.startup,
-        external_paths,
-        live.lower_entries,
-        workspace,
-        generated,
-        home_contents,
-        store,
+        comparison.compositions, live, workspace, generated, {path: item.data for path, item in home.files.items()}, store
     )
     if base is not None:
         overlay_tree = _with_removals(base, live.sites, overlay_tree)
@@ -132,21 +121,15 @@ def lock(
         layers=comparison.layers,
         files_read=not nothing_read,
         python_path=python_path(environ),
-        external=tuple(_describe(external_path) for external_path in external_paths),
         home_files=tuple(
             Carried(name=path, version="", why=f"{item.library} reads it in the home directory", size=len(item.data))
             for path, item in sorted(home.files.items())
         ),
-        link_targets=link_targets(
-            overlay_tree.entries, live.sites, [*(external_path.root for external_path in external_paths), Path(HOME)]
-        )
-        if overlay_tree is not None
-        else (),
         unknown=(
             *meta.problems,
             *home.problems,
             *skipped,
-            *caveats.of_environment(facts, live, overlay_tree, environ, workspace, store),
+            *caveats.of_environment(request, live, overlay_tree),
         ),
     )
 
@@ -260,8 +243,3 @@ def _with_removals(base: BaseImage, sites: Sequence[Site], overlay_tree: Tree | 
     if overlay_tree is None:
         return Tree(entries=tuple(sort_with_parents(removed)), contents=base.tree.contents)
     return msgspec.structs.replace(overlay_tree, entries=tuple(sort_with_parents([*removed, *overlay_tree.entries])))
-
-
-def _describe(external_path: ExternalPath) -> Carried:
-    why = "Python imports from there, outside the environment"
-    return Carried(name=str(external_path.root), version="", why=why, size=sum(file.size for file in external_path.found))

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from repro_env.environment.live import LiveEnvironment
+from repro_env.environment.live import LiveEnvironment, Request
 from repro_env.environment.python.externalpaths import on_host, system_paths
 from repro_env.environment.python.sites import Site, with_prefix
 from repro_env.environment.source import mentions
@@ -20,7 +20,7 @@ from repro_env.environment.system.tree import Tree, real, within
 from repro_env.io.files import Found, read_head
 from repro_env.oci.paths import inside
 from repro_env.schema import codec, redact
-from repro_env.schema.environment import Interpretation, Layout
+from repro_env.schema.environment import Layout
 from repro_env.schema.messages import shorten
 from repro_env.store.store import Store
 
@@ -36,14 +36,7 @@ _MAX_SIZE = 1 << 20
 """Bytes; larger files are considered data."""
 
 
-def of_environment(
-    facts: Interpretation,
-    live: LiveEnvironment,
-    overlay: Tree | None,
-    environ: Mapping[str, str],
-    workspace: Path,
-    store: Store,
-) -> Iterator[str]:
+def of_environment(request: Request, live: LiveEnvironment, overlay: Tree | None) -> Iterator[str]:
     """Yield a line for each thing about the environment that is not known, cannot be captured, or may surprise the user."""
     yield from _git_calls(live)
     for site in live.sites:
@@ -54,13 +47,13 @@ def of_environment(
     yield from system_paths(live.startup, live.sites)
     if live.startup.problem:
         yield f"Python did not start properly: {live.startup.problem}"
-    path = environ.get("PYTHONPATH", "")
+    path = request.environ.get("PYTHONPATH", "")
     if path and any(not part.startswith("/") for part in path.split(":")):
         yield "PYTHONPATH has a relative or empty entry; a run uses such entries from its own PYTHONPATH, within the source"
     for site in live.sites:
-        yield from _of_site_cached(site, facts.interpreter.cache_tag, store)
+        yield from _of_site_cached(site, request.facts.interpreter.cache_tag, request.store)
     yield from (external_path.excluded for external_path in live.external if external_path.excluded)
-    yield from _referenced_paths(overlay, live, workspace, store)
+    yield from _referenced_paths(overlay, live, request.workspace, request.store)
     yield from _missing_programs(live)
 
 
