@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from repro_env.environment.conda import identification
 from repro_env.environment.live import LiveEnvironment
 from repro_env.environment.python.distributions import InstalledDistribution
-from repro_env.environment.python.externalpaths import link_targets
 from repro_env.environment.python.sites import Site, list_files, with_prefix
 from repro_env.environment.system.tree import Tree
 from repro_env.environment.wheels import composition
 from repro_env.environment.wheels.identification import IdentifiedWheel
 from repro_env.oci.entry import Entry
-from repro_env.oci.paths import HOME
+from repro_env.oci.paths import HOME, inside
 from repro_env.schema.environment import Carried, Interpretation, Variable, Variables
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.image import Layer
@@ -62,9 +59,11 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def link_targets(self) -> tuple[Entry, ...]:
-        """Files outside the environment that only its symlinks lead to."""
+        """The files of the overlay outside the environment that only its symlinks lead to."""
         entries = self.overlay.entries if self.overlay is not None else ()
-        return link_targets(entries, self.live.sites, [*(path.root for path in self.live.external), Path(HOME)])
+        roots = [*(site.root for site in self.live.sites), *(inside(str(path.root)) for path in self.live.external), inside(HOME)]
+        others = tuple(f"{root}/" for root in roots)
+        return tuple(entry for entry in entries if entry.kind == "file" and not entry.path.startswith(others))
 
     @property
     def edited(self) -> tuple[str, ...]:
