@@ -225,8 +225,9 @@ def _bundled(locked: LockedEnvironment) -> Iterator[Carried]:
     yield from locked.live.bundled
     yield from locked.external
     yield from (msgspec.structs.replace(file, name=f"~/{file.name}") for file in locked.home_files)
-    for entry in locked.link_targets[:_MAX_NAMES]:
+    targets = locked.link_targets
+    for entry in targets[:_MAX_NAMES]:
         yield Carried(name=f"/{entry.path}", version="", why="a symlink of the environment leads there", size=entry.size)
-    if more := locked.link_targets[_MAX_NAMES:]:
+    if more := targets[_MAX_NAMES:]:
         size = sum(entry.size for entry in more)
         yield Carried(name=f"{len(more)} more files", version="", why="symlinks of the environment lead there", size=size)

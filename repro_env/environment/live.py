@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
@@ -63,66 +63,55 @@ class LiveEnvironment(msgspec.Struct, frozen=True, kw_only=True):
         return {entry.path: entry for tree in self.trees for entry in tree.entries}
 
 
-def inspect(
-    facts: Interpretation,
-    scanned: Scan,
-    environ: Mapping[str, str],
-    *,
-    packaged: Mapping[str, str],
-    programs: Sequence[str],
-    workspace: Path,
-    store: Store,
-    memory_free: Event | None = None,
-    base_image: BaseImage | None = None,
-) -> LiveEnvironment:
+class Request(msgspec.Struct, frozen=True, kw_only=True):
+    """What to inspect."""
+
+    facts: Interpretation
+    scanned: Scan
+    """The environment's own distributions."""
+    packaged: Mapping[str, str]
+    """Real path -> owner, of files of conda packages."""
+    programs: Sequence[str]
+    """The programs of `--with`."""
+    workspace: Path
+    """The source, which runs see at its own path."""
+    base_image: BaseImage | None
+    """The base, unless it is made from this machine."""
+    environ: Mapping[str, str]
+    store: Store
+
+
+def inspect(request: Request, memory_free: Event) -> LiveEnvironment:
     """Inspect the environment, and read each file once.
 
-    `scanned`: the environment's own distributions; `packaged`: real path -> owner of files of conda packages; `programs`: of
-    `--with`; `workspace`: the source, which runs see at its own path; `base_image`: the base, unless it is made from this
-    machine; `memory_free` is set when the libraries that were loaded for inspection are no longer in memory.
+    `memory_free` is set when the libraries that were loaded for inspection have left the memory.
     """
+    facts, environ, store, base_image = request.facts, request.environ, request.store, request.base_image
     with ThreadPoolExecutor(3) as pool:
         # Meanwhile Python starts, drivers are queried and libraries are loaded, while this thread reads from the disk.
         startup_future = pool.submit(python.start_up, facts, environ)
         machine_future = pool.submit(_machine, environ)
-        listed = [_list_site(0, facts, facts.layout, scanned)]
+        listed = [_list_site(0, facts, facts.layout, request.scanned)]
         startup = startup_future.result()
         for number, layout in enumerate(other_sites(facts, startup), 1):
             listed.append(_list_site(number, facts, layout, distributions.scan(layout)))
-        report_future = pool.submit(_load, facts, environ, tuple(listed), machine_future, store)
-        if memory_free is not None:
-            report_future.add_done_callback(lambda _: memory_free.set())
+        report_future = pool.submit(_load, request, tuple(listed), machine_future)
+        report_future.add_done_callback(lambda _: memory_free.set())
         sites = [msgspec.structs.replace(site, hashes=store.hashes.of(site.prefix, site.found)) for site in listed]
-        external_paths = find_external_paths(facts, startup, sites, workspace)
+        external_paths = find_external_paths(facts, startup, sites, request.workspace)
         opened = dlopenlibraries.of_environment(facts.interpreter.executable, sites, external_paths, environ, store)
         report = report_future.result()
-        system_files, interpreter_tree = _system_files(
-            base_image,
-            facts,
-            startup,
-            sites,
-            external_paths,
-            _loaded_outside(report, sites[0]),
-            opened.libraries,
-            environ,
-            programs,
-            store,
-        )
+        loaded = _loaded_outside(report, sites[0])
+        system_files, interpreter_tree = _system_files(request, startup, sites, external_paths, loaded, opened.libraries)
         this_host, accelerators = machine_future.result()
-    owners = Owners(sites, packaged, system_files, interpreter_tree)
+    owners = Owners(sites, request.packaged, system_files, interpreter_tree)
     frameworks_found = frameworks.frameworks(report, owner=owners.owner, sha256=owners.sha256)
-    paths = {
-        entry.path
-        for tree in (system_files.base, system_files.unpackaged, interpreter_tree)
-        if tree is not None
-        for entry in tree.entries
-    }
-    return LiveEnvironment(
+    live = LiveEnvironment(
         startup=startup,
         host=this_host,
         accelerators=gpu.with_torch(accelerators, frameworks_found.devices),
         frameworks=frameworks_found,
-        sites=(sites[0], *(_without_packaged(site, paths) for site in sites[1:])),
+        sites=tuple(sites),
         base=system_files.base,
         unpackaged=system_files.unpackaged,
         interpreter=interpreter_tree,
@@ -134,6 +123,8 @@ def inspect(
             *(_missing_in_base(base_image, opened.libraries, sites, external_paths) if base_image is not None else ()),
         ),
     )
+    paths = live.lower_entries
+    return msgspec.structs.replace(live, sites=(sites[0], *(_without_packaged(site, paths) for site in sites[1:])))
 
 
 def _list_site(number: int, facts: Interpretation, layout: Layout, scanned: Scan) -> Site:
@@ -146,44 +137,35 @@ def _machine(environ: Mapping[str, str]) -> tuple[Host, Accelerators]:
     return system.host(), gpu.accelerators(environ)
 
 
-def _load(
-    facts: Interpretation,
-    environ: Mapping[str, str],
-    sites: Sequence[Site],
-    machine_future: Future[tuple[Host, Accelerators]],
-    store: Store,
-) -> frameworks.Report:
+def _load(request: Request, sites: Sequence[Site], machine_future: Future[tuple[Host, Accelerators]]) -> frameworks.Report:
     """Load PyTorch and related libraries and report on them.
 
     The report is cached while the files and the machine do not change.
     """
     return frameworks.look(
-        facts,
-        environ,
+        request.facts,
+        request.environ,
         names={dist.facts.name for site in sites for dist in site.scanned.distributions},
         state=codec.digest([(site.layout.prefix, site.state) for site in sites]),
         machine=machine_future.result(),
-        cache=store.facts,
+        cache=request.store.facts,
     )
 
 
 def _system_files(
-    base_image: BaseImage | None,
-    facts: Interpretation,
+    request: Request,
     startup: Startup,
     sites: Sequence[Site],
     external_paths: Sequence[ExternalPath],
     loaded: Sequence[str],
     opened: Sequence[str],
-    environ: Mapping[str, str],
-    programs: Sequence[str],
-    store: Store,
 ) -> tuple[host.SystemFiles, Tree | None]:
     """The system files that the environment needs, and the interpreter, unless it is a conda package of the environment.
 
     The system files are from this machine or from the base image, which is checked then. `loaded`: libraries outside the sites
     that were loaded; `opened`: libraries that the code opens.
     """
+    facts, environ, store, base_image = request.facts, request.environ, request.store, request.base_image
     site_directories = [
         site.prefix / directory for site in sites for directory in dict.fromkeys((site.layout.purelib, site.layout.platlib))
     ]
@@ -208,7 +190,7 @@ def _system_files(
             system=packages,
             libraries=libraries,
             mapped=map(Path, (*loaded, *opened)),
-            programs=programs,
+            programs=request.programs,
             locale=startup.locale,
             # Only where system packages may be: a virtual environment has none.
             directories=[] if facts.is_venv and len(sites) == 1 else site_directories,
@@ -263,7 +245,7 @@ def _missing_in_base(
     ]
 
 
-def _without_packaged(site: Site, base_paths: set[str]) -> Site:
+def _without_packaged(site: Site, base_paths: Collection[str]) -> Site:
     """The site without distributions that belong to a system package: these are part of the base, not wheels."""
     scanned = site.scanned
     own = tuple(dist for dist in scanned.distributions if f"{site.root}/{dist.facts.dist_info}/METADATA" not in base_paths)

@@ -13,17 +13,15 @@ import msgspec
 
 from repro_env.environment.conda import identification as conda
 from repro_env.environment.conda import metadata as records
-from repro_env.environment.live import LiveEnvironment, inspect
+from repro_env.environment.live import LiveEnvironment, Request, inspect
 from repro_env.environment.locked import LockedEnvironment
 from repro_env.environment.machine import homefiles, variables
 from repro_env.environment.overlay import overlay
-from repro_env.environment.python import distributions, hostpaths, interpreter, packagemanagers
-from repro_env.environment.python.caveats import caveats
-from repro_env.environment.python.externalpaths import ExternalPath, link_targets, on_host, python_path, system_paths
+from repro_env.environment.python import caveats, distributions, interpreter, packagemanagers
+from repro_env.environment.python.externalpaths import on_host, python_path
 from repro_env.environment.python.selection import Target
-from repro_env.environment.python.sites import Site, with_prefix
+from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
-from repro_env.environment.source import mentions
 from repro_env.environment.system import compatibility
 from repro_env.environment.system.tree import Tree
 from repro_env.environment.wheels import comparisoncache, composition, layers
@@ -32,11 +30,8 @@ from repro_env.environment.wheels.comparisoncache import Comparison
 from repro_env.oci import conda as rule
 from repro_env.oci import wheel, wheellayers
 from repro_env.oci.entry import Entry, sort_with_parents
-from repro_env.oci.paths import HOME
-from repro_env.schema import codec, redact
-from repro_env.schema.environment import Carried, Interpretation
+from repro_env.schema.environment import Carried
 from repro_env.schema.errors import CaptureError
-from repro_env.schema.messages import shorten
 from repro_env.schema.progress import Tell
 from repro_env.store.store import Store
 
@@ -79,29 +74,27 @@ def lock(
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
     scanned = records.exclude_conda(distributions.scan(facts.layout), meta)
     tell.detail(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
-    live, identified, indexes = _inspect_and_identify(
-        facts, meta, scanned, environ, programs, workspace, store, tell, secrets, base
+    request = Request(
+        facts=facts,
+        scanned=scanned,
+        packaged=meta.library_owners(facts.layout.prefix),
+        programs=programs,
+        workspace=workspace,
+        base_image=base,
+        environ=environ,
+        store=store,
     )
+    live, identified, indexes = _inspect_and_identify(request, tell, secrets)
     own_site = live.sites[0]
     packages, plain_packages = conda.identify(meta, own_site, store=store, environ=environ, tell=tell)
     installed_packages = {package.package.key: rule.canonical(package.facts, facts.layout) for package in packages}
     rewritten = frozenset(rule.record_path(package.package.filename) for package in packages)
     generated = records.replaced_files(own_site.prefix, rewritten) if meta.is_there else {}
     comparison, nothing_read = _compare(live, packages, installed_packages, identified, generated, store)
-    external_paths = live.external
     names = {dist.facts.name for site in live.sites for dist in site.scanned.distributions}
     home = homefiles.look(names | {package.package.name for package in packages}, environ, without=workspace)
-    home_contents = {path: item.data for path, item in home.files.items()}
     overlay_tree, skipped = overlay(
-        comparison.compositions,
-        live.sites,
-        live.startup,
-        external_paths,
-        live.lower_entries,
-        workspace,
-        generated,
-        home_contents,
-        store,
+        comparison.compositions, live, workspace, generated, {path: item.data for path, item in home.files.items()}, store
     )
     if base is not None:
         overlay_tree = _with_removals(base, live.sites, overlay_tree)
@@ -128,66 +121,38 @@ def lock(
         layers=comparison.layers,
         files_read=not nothing_read,
         python_path=python_path(environ),
-        external=tuple(_describe(external_path) for external_path in external_paths),
         home_files=tuple(
             Carried(name=path, version="", why=f"{item.library} reads it in the home directory", size=len(item.data))
             for path, item in sorted(home.files.items())
         ),
-        link_targets=link_targets(
-            overlay_tree.entries, live.sites, [*(external_path.root for external_path in external_paths), Path(HOME)]
-        )
-        if overlay_tree is not None
-        else (),
         unknown=(
             *meta.problems,
             *home.problems,
-            *_git_calls(external_paths),
-            *_unknown(facts, live, environ, store),
-            *(external_path.excluded for external_path in external_paths if external_path.excluded),
             *skipped,
-            *hostpaths.referenced_paths(overlay_tree, live, workspace, store),
-            *hostpaths.missing_programs(live),
+            *caveats.of_environment(request, live, overlay_tree),
         ),
     )
 
 
 def _inspect_and_identify(
-    facts: Interpretation,
-    meta: records.Meta,
-    scanned: distributions.Scan,
-    environ: Mapping[str, str],
-    programs: Sequence[str],
-    workspace: Path,
-    store: Store,
-    tell: Tell,
-    secrets: SecretSearch | None,
-    base: BaseImage | None,
+    request: Request, tell: Tell, secrets: SecretSearch | None
 ) -> tuple[LiveEnvironment, tuple[wheels.IdentifiedWheel, ...], tuple[str, ...]]:
     """Inspect the environment, and identify the distributions of all sites. Returns also the indexes that were used."""
-    memory_free = Event()
-    sources = packagemanagers.look(workspace, environ, store.facts)
+    memory_free, store = Event(), request.store
+    sources = packagemanagers.look(request.workspace, request.environ, store.facts)
     for problem in sources.problems:
         tell(f"note: {problem}")
 
     def identify() -> tuple[tuple[wheels.IdentifiedWheel, ...], tuple[str, ...]]:
         memory_free.wait()
-        return wheels.identify(scanned.distributions, facts.layout, store=store, tell=tell, search=secrets, sources=sources)
+        own = request.scanned.distributions
+        return wheels.identify(own, request.facts.layout, store=store, tell=tell, search=secrets, sources=sources)
 
     with ThreadPoolExecutor(1) as pool:
         # The indexes are queried while files are read, but not while PyTorch is loaded: both need much memory.
         answer = pool.submit(identify)
         try:
-            live = inspect(
-                facts,
-                scanned,
-                environ,
-                packaged=meta.library_owners(facts.layout.prefix),
-                programs=programs,
-                workspace=workspace,
-                store=store,
-                memory_free=memory_free,
-                base_image=base,
-            )
+            live = inspect(request, memory_free)
         finally:
             memory_free.set()
         identified, indexes = answer.result()
@@ -278,49 +243,3 @@ def _with_removals(base: BaseImage, sites: Sequence[Site], overlay_tree: Tree | 
     if overlay_tree is None:
         return Tree(entries=tuple(sort_with_parents(removed)), contents=base.tree.contents)
     return msgspec.structs.replace(overlay_tree, entries=tuple(sort_with_parents([*removed, *overlay_tree.entries])))
-
-
-def _git_calls(external_paths: Sequence[ExternalPath]) -> Iterator[str]:
-    locations = [
-        f"{external_path.root}/{location}"
-        for external_path in external_paths
-        for location in mentions.look(external_path.root, external_path.found, ()).git
-    ]
-    if locations:
-        yield f"{shorten(locations, 1)}: this code calls git, and runs do not see the repository of a project outside the source"
-
-
-def _describe(external_path: ExternalPath) -> Carried:
-    why = "Python imports from there, outside the environment"
-    return Carried(name=str(external_path.root), version="", why=why, size=sum(file.size for file in external_path.found))
-
-
-def _unknown(facts: Interpretation, live: LiveEnvironment, environ: Mapping[str, str], store: Store) -> tuple[str, ...]:
-    """A line for each thing about the environment that is not known or cannot be captured."""
-    lines = [line for site in live.sites for line in with_prefix(site, site.scanned.problems)]
-    lines += [line for tree in live.trees for line in tree.unknown]
-    lines += map(redact.line, live.unknown)
-    lines += system_paths(live.startup, live.sites)
-    if live.startup.problem:
-        lines.append(f"Python did not start properly: {live.startup.problem}")
-    path = environ.get("PYTHONPATH", "")
-    if path and any(not part.startswith("/") for part in path.split(":")):
-        lines.append(
-            "PYTHONPATH has a relative or empty entry; a run uses such entries from its own PYTHONPATH, within the source"
-        )
-    lines += _behavior(facts, live.sites, store)
-    return tuple(dict.fromkeys(lines))
-
-
-def _behavior(facts: Interpretation, sites: Sequence[Site], store: Store) -> tuple[str, ...]:
-    """The lines of `environment.python.caveats.caveats`, cached while no file of a site changes: they require reading all bytecode."""
-    lines: list[str] = []
-    for site in sites:
-        key = codec.digest([site.layout, site.state, facts.interpreter.cache_tag])
-        cached = store.facts.recall("unsaid", key, tuple[str, ...])
-        if cached is None:
-            cached = caveats(site.layout, site.found, facts.interpreter.cache_tag)
-            if site.settled:
-                store.facts.put("unsaid", key, codec.canonical(cached))
-        lines += cached
-    return tuple(lines)

@@ -12,6 +12,7 @@ from repro_env.environment.system.tree import Tree
 from repro_env.environment.wheels import composition
 from repro_env.environment.wheels.identification import IdentifiedWheel
 from repro_env.oci.entry import Entry
+from repro_env.oci.paths import HOME, inside
 from repro_env.schema.environment import Carried, Interpretation, Variable, Variables
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.image import Layer
@@ -38,10 +39,6 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     files_read: bool
     """Whether installed files are read after they were hashed, to compute a layer; `check_unchanged` is needed then."""
     python_path: str
-    link_targets: tuple[Entry, ...]
-    """Files outside the environment that its symlinks lead to."""
-    external: tuple[Carried, ...]
-    """Directories outside the environment that Python imports from."""
     home_files: tuple[Carried, ...]
     """Configuration files of libraries, by path below the home directory."""
     unknown: tuple[str, ...]
@@ -50,6 +47,23 @@ class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     def installed(self) -> tuple[tuple[Site, InstalledDistribution], ...]:
         """All distributions with their sites."""
         return tuple((site, dist) for site in self.live.sites for dist in site.scanned.distributions)
+
+    @property
+    def external(self) -> tuple[Carried, ...]:
+        """Directories outside the environment that Python imports from."""
+        why = "Python imports from there, outside the environment"
+        return tuple(
+            Carried(name=str(path.root), version="", why=why, size=sum(file.size for file in path.found))
+            for path in self.live.external
+        )
+
+    @property
+    def link_targets(self) -> tuple[Entry, ...]:
+        """The files of the overlay outside the environment that only its symlinks lead to."""
+        entries = self.overlay.entries if self.overlay is not None else ()
+        roots = [*(site.root for site in self.live.sites), *(inside(str(path.root)) for path in self.live.external), inside(HOME)]
+        others = tuple(f"{root}/" for root in roots)
+        return tuple(entry for entry in entries if entry.kind == "file" and not entry.path.startswith(others))
 
     @property
     def edited(self) -> tuple[str, ...]:

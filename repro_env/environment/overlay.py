@@ -7,7 +7,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from repro_env.environment.python.externalpaths import ExternalPath, collect_link_targets
+from repro_env.environment.live import LiveEnvironment
+from repro_env.environment.python.externalpaths import collect_link_targets
 from repro_env.environment.python.sites import Site
 from repro_env.environment.system.tree import Tree, within
 from repro_env.environment.wheels import composition
@@ -20,10 +21,7 @@ from repro_env.store.store import Store
 
 def overlay(
     compositions: Sequence[composition.Composition],
-    sites: Sequence[Site],
-    startup: Startup,
-    external_paths: Sequence[ExternalPath],
-    lower: Mapping[str, Entry],
+    live: LiveEnvironment,
     workspace: Path,
     generated: Mapping[str, bytes],
     home: Mapping[str, bytes],
@@ -31,10 +29,10 @@ def overlay(
 ) -> tuple[Tree | None, tuple[str, ...]]:
     """The tree, or None if it would be empty; and a line for each path that is not captured.
 
-    `compositions`: one per site. `lower`: the entries of all lower trees. `workspace`: runs see it at its own path. `generated`:
-    contents that replace files of the first site. `home`: configuration files by path below the home directory. Raises
-    `CaptureError` for links to too many files.
+    `compositions`: one per site. `workspace`: runs see it at its own path. `generated`: contents that replace files of the
+    first site. `home`: configuration files by path below the home directory. Raises `CaptureError` for links to too many files.
     """
+    sites, external_paths, lower = live.sites, live.external, live.lower_entries
     entries = [entry for composition in compositions for entry in composition.overlay]
     for external_path in external_paths:
         entries += entries_of(
@@ -45,7 +43,7 @@ def overlay(
     links = collect_link_targets(entries, sites, lower, roots, skipped)
     for external_path in external_paths:
         links.follow(str(external_path.named))
-    entries += _by_real_name(sites[0], startup)
+    entries += _by_real_name(sites[0], live.startup)
     for site in sites:
         if site.layout.in_place:
             links.follow(site.layout.prefix)

@@ -236,6 +236,15 @@ def read_regular(path: Path, most: int, *, below: Path | None = None) -> bytes:
     raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
 
 
+def read_head(path: Path, most: int) -> bytes:
+    """Return the first `most` bytes of an untrusted file; empty if it cannot be read or is not a regular file."""
+    try:
+        with os.fdopen(open_regular(path), "rb") as file:
+            return file.read(most)
+    except OSError:
+        return b""
+
+
 def sha256_of(path: Path, *, below: Path | None = None) -> str:
     """Return the sha256 of a file in hex. Raises `OSError` as `open_regular`, also for a symlink."""
     hasher = hashlib.sha256()

@@ -305,6 +305,15 @@ def test_contents_refuse_a_file_that_changes_during_reading(tmp_path: Path) -> N
         list(chunks)
 
 
+def test_read_head_reads_the_first_bytes_of_regular_files_only(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"12345")
+    (tmp_path / "link").symlink_to("file")
+    os.mkfifo(tmp_path / "pipe")
+    assert files.read_head(tmp_path / "file", 3) == b"123"
+    assert files.read_head(tmp_path / "file", 9) == b"12345"
+    assert not any(files.read_head(tmp_path / name, 9) for name in ("link", "pipe", ".", "none"))
+
+
 def test_read_regular_reads_only_regular_files_below_the_directory(tmp_path: Path) -> None:
     (tmp_path / "own" / "below").mkdir(parents=True)
     (tmp_path / "own" / "below" / "file").write_bytes(b"12345")

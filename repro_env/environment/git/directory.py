@@ -11,14 +11,12 @@ from __future__ import annotations
 import errno
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import BinaryIO
 
 import msgspec
 
-from repro_env.io.files import open_regular
+from repro_env.io.files import read_regular
 
 NOT_TEXT = re.compile("[\x00-\x1f\x7f\ud800-\udfff]")
 """Characters that must not occur in a stored path or line."""
@@ -171,40 +169,25 @@ def refuse_pipe(top: Path, *, deep: bool) -> None:
 
 def read(path: Path, limit: int = _SMALL) -> bytes | None:
     """Return the bytes of a regular file, or None if it does not exist. Raises `GitError` for other kinds and larger files."""
-    file = _open(path, limit)
-    if file is None:
-        return None
-    with file:
-        data = file.read(limit + 1)
-    if len(data) > limit:
-        raise GitError(f"{_printable(path)} is larger than {limit} bytes")
-    return data
-
-
-def copy(source: Path, target: Path, limit: int = _SMALL) -> None:
-    """Copy a regular file with its timestamp, by which git decides what to read again. Raises `GitError` like `read`."""
-    file = _open(source, limit)
-    if file is None:
-        return
-    with file, target.open("wb") as output:
-        facts = os.fstat(file.fileno())
-        shutil.copyfileobj(file, output)
-    os.utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns))
-
-
-def _open(path: Path, limit: int) -> BinaryIO | None:
     try:
-        file = os.fdopen(open_regular(Path(os.path.realpath(path))), "rb")
+        return read_regular(Path(os.path.realpath(path)), limit)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
         if error.errno == errno.EINVAL:
             raise GitError(f"{_printable(path)} is not a regular file") from None
         raise GitError(f"{_printable(path)} cannot be read: {error.strerror}") from None
-    if os.fstat(file.fileno()).st_size <= limit:
-        return file
-    file.close()
-    raise GitError(f"{_printable(path)} is larger than {limit} bytes")
+
+
+def copy(source: Path, target: Path, limit: int = _SMALL) -> None:
+    """Copy a regular file with its timestamp, by which git decides what to read again. Raises `GitError` or `OSError`."""
+    try:
+        facts = source.stat()  # before the bytes are read: with an older timestamp, git reads more files again
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    if (data := read(source, limit)) is not None:
+        target.write_bytes(data)
+        os.utime(target, ns=(facts.st_atime_ns, facts.st_mtime_ns))
 
 
 def _printable(path: Path) -> str:

@@ -20,8 +20,9 @@ import msgspec
 
 from repro_env.environment.machine import variables
 from repro_env.environment.python.distributions import InstalledDistribution
-from repro_env.environment.python.interpreter import head_of, last_line, own_environment
+from repro_env.environment.python.interpreter import last_line, own_environment
 from repro_env.io import process
+from repro_env.io.files import read_head
 from repro_env.io.package import GUEST
 from repro_env.schema import codec, redact
 from repro_env.schema.accelerator import Frameworks, Library
@@ -225,7 +226,7 @@ def _run(facts: Interpretation, environ: Mapping[str, str]) -> Report:
             done = process.run(argv, env=own_environment(environ), cwd=directory, timeout=TIMEOUT)
         except OSError as error:
             return read((), f"Python did not start: {error.strerror}")
-        lines = head_of(report, _REPORT).decode("utf-8", "replace").splitlines()
+        lines = read_head(report, _REPORT).decode("utf-8", "replace").splitlines()
         return read(lines, _problem(done, lines), variables.hidden_values(environ))
 
 

@@ -1,15 +1,28 @@
-"""Detect surprising behavior of an environment: unchecked bytecode, `.pth` lines that depend on positions, builds at import."""
+"""Warn about what a run of the captured environment may miss or do differently: one line for each thing that was found.
+
+Examples are code with paths of this machine, scripts that start a program that the image does not have, and bytecode that
+Python runs without checking it.
+"""
 
 from __future__ import annotations
 
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from repro_env.io.files import Found
-from repro_env.schema import redact
+from repro_env.environment.live import LiveEnvironment, Request
+from repro_env.environment.python.externalpaths import on_host, system_paths
+from repro_env.environment.python.sites import Site, with_prefix
+from repro_env.environment.source import mentions
+from repro_env.environment.system.programs import script_interpreter
+from repro_env.environment.system.tree import Tree, real, within
+from repro_env.io.files import Found, read_head
+from repro_env.oci.paths import inside
+from repro_env.schema import codec, redact
 from repro_env.schema.environment import Layout
 from repro_env.schema.messages import shorten
+from repro_env.store.store import Store
 
 _UNCHECKED = (1).to_bytes(4, "little")
 """Flags of a .pyc file with an unchecked hash of its source (PEP 552)."""
@@ -17,9 +30,55 @@ _POSITION = re.compile(rb"sys\.path\.insert\(\s*-?[1-9]")
 _LOADER = re.compile(r".+/_[^/]*editable[^/]*\.py")
 _REBUILDS = re.compile(rb"^class MesonpyMetaFinder|^install\(.*, ['\"][^'\"]+['\"], True, ", re.MULTILINE)
 """Loaders of meson-python, and of scikit-build-core with `editable.rebuild`."""
+_PATH = re.compile(rb"""["'](/[^"'\\\n\0{}%*]+)["']""")
+_SYSTEM = ("/bin", "/boot", "/dev", "/etc", "/lib", "/lib32", "/lib64", "/proc", "/run", "/sbin", "/sys", "/usr", "/var")
+_MAX_SIZE = 1 << 20
+"""Bytes; larger files are considered data."""
 
 
-def caveats(layout: Layout, found: Sequence[Found], cache_tag: str) -> tuple[str, ...]:
+def of_environment(request: Request, live: LiveEnvironment, overlay: Tree | None) -> Iterator[str]:
+    """Yield a line for each thing about the environment that is not known, cannot be captured, or may surprise the user."""
+    yield from _git_calls(live)
+    for site in live.sites:
+        yield from with_prefix(site, site.scanned.problems)
+    for tree in live.trees:
+        yield from tree.unknown
+    yield from map(redact.line, live.unknown)
+    yield from system_paths(live.startup, live.sites)
+    if live.startup.problem:
+        yield f"Python did not start properly: {live.startup.problem}"
+    path = request.environ.get("PYTHONPATH", "")
+    if path and any(not part.startswith("/") for part in path.split(":")):
+        yield "PYTHONPATH has a relative or empty entry; a run uses such entries from its own PYTHONPATH, within the source"
+    for site in live.sites:
+        yield from _of_site_cached(site, request.facts.interpreter.cache_tag, request.store)
+    yield from (external_path.excluded for external_path in live.external if external_path.excluded)
+    yield from _referenced_paths(overlay, live, request.workspace, request.store)
+    yield from _missing_programs(live)
+
+
+def _git_calls(live: LiveEnvironment) -> Iterator[str]:
+    locations = [
+        f"{external_path.root}/{location}"
+        for external_path in live.external
+        for location in mentions.look(external_path.root, external_path.found, ()).git
+    ]
+    if locations:
+        yield f"{shorten(locations, 1)}: this code calls git, and runs do not see the repository of a project outside the source"
+
+
+def _of_site_cached(site: Site, cache_tag: str, store: Store) -> tuple[str, ...]:
+    """Return the lines of `of_site`, cached while no file of the site changes: they require reading all bytecode."""
+    key = codec.digest([site.layout, site.state, cache_tag])
+    lines = store.facts.recall("unsaid", key, tuple[str, ...])
+    if lines is None:
+        lines = of_site(site.layout, site.found, cache_tag)
+        if site.settled:
+            store.facts.put("unsaid", key, codec.canonical(lines))
+    return lines
+
+
+def of_site(layout: Layout, found: Sequence[Found], cache_tag: str) -> tuple[str, ...]:
     """Return warnings for the user. `found`: the listing of the prefix, without bytecode."""
     prefix = Path(layout.prefix)
     sites = {layout.purelib, layout.platlib}
@@ -45,16 +104,80 @@ def caveats(layout: Layout, found: Sequence[Found], cache_tag: str) -> tuple[str
 
 def _is_unchecked(prefix: Path, path: str, cache_tag: str) -> bool:
     directory, _, name = path.rpartition("/")
-    try:
-        with (prefix / directory / "__pycache__" / f"{name[:-3]}.{cache_tag}.pyc").open("rb", buffering=0) as file:
-            return file.read(8)[4:] == _UNCHECKED
-    except OSError:
-        return False
+    return read_head(prefix / directory / "__pycache__" / f"{name[:-3]}.{cache_tag}.pyc", 8)[4:] == _UNCHECKED
 
 
 def _contains(path: Path, pattern: re.Pattern[bytes]) -> bool:
-    try:
-        with path.open("rb") as file:
-            return pattern.search(file.read(1 << 20)) is not None
-    except OSError:
-        return False
+    return pattern.search(read_head(path, 1 << 20)) is not None
+
+
+def _referenced_paths(overlay: Tree | None, live: LiveEnvironment, workspace: Path, store: Store) -> Iterator[str]:
+    """A line for each absolute path that unpackaged code refers to, that exists here, and that a run would not have.
+
+    Packaged code is skipped: it is the same on every machine.
+    """
+    if overlay is None:
+        return
+    image_paths = {f"/{entry.path}" for entry in overlay.entries} | {f"/{path}" for path in live.lower_entries}
+    own = [
+        str(workspace),
+        *(str(site.prefix) for site in live.sites),
+        *(str(external_path.root) for external_path in live.external),
+    ]
+    own += [real(directory) for directory in own]
+    naming: dict[str, list[str]] = {}
+    for file, path in _constants(overlay, live.sites, store):
+        if not within(path, (*_SYSTEM, *own)) and path not in image_paths and real(path) not in image_paths and _is_far(path):
+            naming.setdefault(path, []).append(file)
+    for path in sorted(naming):
+        yield redact.line(
+            f"{shorten(sorted(set(naming[path])))} refers to {path}, which is on this machine but not in the image: "
+            f"provide it to runs with --data {path}"
+        )
+
+
+def _is_far(path: str) -> bool:
+    """Whether the path exists and is not a directory that every machine has."""
+    return path.count("/") > 1 and path != str(Path.home()) and os.path.exists(path)  # noqa: PTH110
+
+
+def _constants(overlay: Tree, sites: Sequence[Site], store: Store) -> list[tuple[str, str]]:
+    """(file on this machine, absolute path quoted in it); cached until a file changes."""
+    code = [entry for entry in overlay.entries if entry.kind == "file" and entry.path.endswith(".py") and entry.size <= _MAX_SIZE]
+    key = codec.digest([(entry.path, entry.sha256) for entry in code])
+    cached = store.facts.recall("named", key, list[tuple[str, str]])
+    if cached is None:
+        cached = [
+            (str(file), path) for file in (on_host(entry.path, sites) for entry in code) for path in dict.fromkeys(_in(file))
+        ]
+        store.facts.put("named", key, codec.canonical(cached))
+    return cached
+
+
+def _in(file: Path) -> Iterator[str]:
+    for found in _PATH.finditer(read_head(file, _MAX_SIZE)):
+        path = os.fsdecode(found[1])
+        if path.isprintable():
+            yield os.path.normpath(path)
+
+
+def _missing_programs(live: LiveEnvironment) -> Iterator[str]:
+    """A line for each program that scripts of the environment start by their first line and that the image does not have."""
+    image_paths = live.lower_entries
+    own = [directory for site in live.sites for directory in (str(site.prefix), real(str(site.prefix)))]
+    starting: dict[str, list[str]] = {}
+    for site in live.sites:
+        directory = site.prefix / site.layout.scripts
+        for file in site.found:
+            if file.kind != "file" or not file.executable or file.path.rpartition("/")[0] != site.layout.scripts:
+                continue
+            program = script_interpreter(str(site.prefix / file.path))
+            if not program or within(program, own) or (directory / Path(program).name).exists():
+                continue
+            if inside(real(program)) not in image_paths:
+                starting.setdefault(program, []).append(file.path)
+    for program, scripts in sorted(starting.items()):
+        verb = "starts" if len(scripts) == 1 else "start"
+        yield redact.line(
+            f"{shorten(sorted(scripts))} {verb} {program}, which is not in the image: capture with --with {program}"
+        )

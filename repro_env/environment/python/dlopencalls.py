@@ -13,7 +13,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.io.files import Found
+from repro_env.io.files import Found, read_head
 
 NEEDLES = (b"DLL(", b"cdll", b"library(", b"dlopen(")
 """Every file with a call that this module recognizes contains at least one of these."""
@@ -48,10 +48,7 @@ def calls(root: Path, found: Sequence[Found]) -> tuple[Call, ...]:
     result: list[Call] = []
     for entry in found:
         if entry.kind == "file" and entry.path.endswith(".py") and entry.size <= _LARGE:
-            try:
-                text = (root / entry.path).read_bytes()
-            except OSError:
-                continue
+            text = read_head(root / entry.path, _LARGE)
             if any(needle in text for needle in NEEDLES):
                 result += of_text(text, str(root), entry.path)
     return tuple(result)

@@ -164,12 +164,6 @@ def collect_link_targets(
     return tree
 
 
-def link_targets(overlay: Sequence[Entry], sites: Sequence[Site], roots: Sequence[Path]) -> tuple[Entry, ...]:
-    """The bundled files that only a symlink of the environment leads to; `roots` are bundled for other reasons."""
-    own = tuple(f"{path}/" for path in (*(site.root for site in sites), *(inside(str(root)) for root in roots)))
-    return tuple(entry for entry in overlay if entry.kind == "file" and not entry.path.startswith(own))
-
-
 def on_host(path: str, sites: Sequence[Site]) -> Path:
     """The path on this machine of a path in the image."""
     for site in sites:

@@ -6,7 +6,6 @@ import json
 import os
 import re
 import shutil
-import stat
 import sys
 import tempfile
 from collections.abc import Iterable, Mapping
@@ -19,6 +18,7 @@ from repro_env.environment.machine import variables
 from repro_env.environment.python import selection as targets
 from repro_env.environment.python.selection import Target
 from repro_env.io import process
+from repro_env.io.files import read_head
 from repro_env.io.package import GUEST
 from repro_env.schema import codec, redact
 from repro_env.schema.environment import Interpretation, Startup
@@ -201,23 +201,13 @@ class _Report(msgspec.Struct, forbid_unknown_fields=True):
 def _read_report(report: Path) -> dict[str, Any]:
     """Combine all lines of the probe's report. Stops at the first invalid line, as after a crash."""
     values: dict[str, Any] = {}
-    for line in head_of(report, _REPORT).splitlines():
+    for line in read_head(report, _REPORT).splitlines():
         try:
             row = msgspec.convert(json.loads(line), type=_Report)
         except (ValueError, RecursionError, msgspec.ValidationError):
             break
-        values |= {name: value for name in row.__struct_fields__ if (value := getattr(row, name)) is not msgspec.UNSET}
+        values |= msgspec.to_builtins(row)
     return values
-
-
-def head_of(path: Path, limit: int) -> bytes:
-    """Return the first `limit` bytes of a regular file. For anything else, such as a pipe, the result is empty."""
-    try:
-        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except OSError:
-        return b""
-    with os.fdopen(fd, "rb") as file:
-        return file.read(limit) if stat.S_ISREG(os.fstat(fd).st_mode) else b""
 
 
 def _sanitize(output: bytes, directory: Path, hidden: Iterable[str]) -> bytes:

@@ -7,7 +7,6 @@ its sources are only candidates. Credentials from variables are used only in the
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import re
 import urllib.parse
@@ -20,9 +19,9 @@ from packaging.utils import canonicalize_name
 
 from repro_env.environment.python.selection import project_directories
 from repro_env.io.files import read_regular
-from repro_env.io.indexhttp import Cache
-from repro_env.schema import redact
+from repro_env.schema import codec, redact
 from repro_env.schema.sources import Index, LockedFile, PackageSources
+from repro_env.store.facts import FactCache
 
 LARGEST = 16 << 20
 """Maximum bytes of a file; a lock file of a thousand packages has about 5 MB."""
@@ -111,13 +110,13 @@ class _Lock(msgspec.Struct):
     packages: list[_Package] = []
 
 
-def look(source: Path | None, environ: Mapping[str, str], cache: Cache | None = None) -> PackageSources:
+def look(source: Path | None, environ: Mapping[str, str], facts: FactCache | None = None) -> PackageSources:
     """Return the sources of variables, of the project that contains `source`, and of the user's files, the nearest first.
 
-    Without `source`, only the sources of the user and the machine are returned. `cache` remembers lock files by their
+    Without `source`, only the sources of the user and the machine are returned. `facts` caches lock files by their
     sha256, since parsing their TOML takes about a second per MB.
     """
-    reader = _Reader(environ, cache)
+    reader = _Reader(environ, facts)
     reader.add_variables()
     for directory in project_directories(source, environ) if source is not None else ():
         reader.add_directory(directory)
@@ -129,11 +128,11 @@ def look(source: Path | None, environ: Mapping[str, str], cache: Cache | None = 
 class _Reader:
     """Collects the sources from several files."""
 
-    def __init__(self, environ: Mapping[str, str], cache: Cache | None) -> None:
+    def __init__(self, environ: Mapping[str, str], facts: FactCache | None) -> None:
         self._environ = environ
-        self._cache = cache
-        self._entries: list[tuple[_Entry, str]] = []
-        """Entries with absolute URLs, and the prefix of the names of variables with credentials."""
+        self._facts = facts
+        self._entries: list[_Entry] = []
+        """Entries with absolute URLs, which have the credentials from variables."""
         self._names: dict[str, set[str]] = {}
         """Name of an index -> the distributions that are pinned to it."""
         self._files: dict[str, list[LockedFile]] = {}
@@ -145,17 +144,16 @@ class _Reader:
         find_links: dict[str, None] = {}
         replaces_default = False
         used_names: set[str] = set()
-        for entry, prefix in self._entries:
-            if not entry.url or (entry.name and entry.name in used_names):
+        for entry in self._entries:
+            if entry.name and entry.name in used_names:
                 continue
             used_names.add(entry.name)
-            url = _with_credentials(entry.url, prefix, entry.name, self._environ)
             if entry.format == "flat":
-                find_links[url] = None
+                find_links[entry.url] = None
                 continue
             replaces_default = replaces_default or entry.default or entry.priority == "default"
             names = frozenset(self._names.get(entry.name, ())) if entry.explicit or entry.priority == "explicit" else None
-            _add_index(indexes, url.rstrip("/"), names)
+            _add_index(indexes, entry.url.rstrip("/"), names)
         if len(indexes) > MOST or len(find_links) > MOST:
             self._problems.append(f"the project names more than {MOST} indexes or find-links; only the first {MOST} are used")
         return PackageSources(
@@ -207,9 +205,9 @@ class _Reader:
         for locations in (uv, uv.pip):
             for url in locations.find_links:
                 self._add(_Entry(url=url, format="flat"), directory, where)
-            for url in () if uv.no_index else locations.extra_index_url:
-                self._add(_Entry(url=url), directory, where)
             if not uv.no_index:
+                for url in locations.extra_index_url:
+                    self._add(_Entry(url=url), directory, where)
                 self._add(_Entry(url=locations.index_url, default=True), directory, where)
         for entry in () if uv.no_index else uv.index:
             self._add(entry, directory, where, "UV_INDEX_")
@@ -218,7 +216,7 @@ class _Reader:
         """Read a TOML file. The result is empty if the file does not exist, or if there is a problem, which is recorded."""
         try:
             data = read_regular(path, LARGEST)
-            return msgspec.toml.decode(data, type=kind) if kind is not _Lock else self._read_cached(data, kind)
+            return self._parse_lock(data, kind) if kind is _Lock else msgspec.toml.decode(data, type=kind)
         except FileNotFoundError:
             pass
         except OSError as error:
@@ -227,18 +225,16 @@ class _Reader:
             self._problems.append(f"the package sources in {path} are not used, because it is not valid: {error}")
         return kind()
 
-    def _read_cached(self, data: bytes, kind: type[_T]) -> _T:
+    def _parse_lock(self, data: bytes, kind: type[_T]) -> _T:
         """Parse a lock file, or take the result from the cache if the same bytes were parsed before."""
         key = f"1 {hashlib.sha256(data).hexdigest()}"
-        cached = self._cache.get("lock-file", key) if self._cache is not None else None
-        with contextlib.suppress(msgspec.DecodeError):
-            if cached is not None:
-                return msgspec.json.decode(cached, type=kind)
-        lock = msgspec.toml.decode(data, type=kind)
-        encoded = msgspec.json.encode(lock)
-        # A URL with one of these characters may contain a credential, which must not be stored.
-        if self._cache is not None and b"@" not in encoded and b"?" not in encoded:
-            self._cache.put("lock-file", key, encoded)
+        lock = self._facts.recall("lock-file", key, kind) if self._facts is not None else None
+        if lock is None:
+            lock = msgspec.toml.decode(data, type=kind)
+            encoded = codec.canonical(lock)
+            # A URL with one of these characters may contain a credential, which must not be stored.
+            if self._facts is not None and b"@" not in encoded and b"?" not in encoded:
+                self._facts.put("lock-file", key, encoded)
         return lock
 
     def _add_requirements(self, path: Path) -> None:
@@ -260,15 +256,16 @@ class _Reader:
                     self._files.setdefault(name, []).append(LockedFile(file.url, digest[1], index))
 
     def _add(self, entry: _Entry, directory: Path, where: str, prefix: str = "") -> None:
-        """Add an entry. A path in it is relative to `directory`."""
+        """Add an entry. A path in it is relative to `directory`. `prefix`: of the names of variables with its credentials."""
         if not entry.url:
             return
         if "${" in entry.url:
             self._problems.append(f"{where}: the package source {redact.url(entry.url)} is not used, because it needs a variable")
         elif "://" not in entry.url:
-            self._entries.append((msgspec.structs.replace(entry, url=str((directory / entry.url).absolute())), prefix))
+            self._entries.append(msgspec.structs.replace(entry, url=str((directory / entry.url).absolute())))
         elif _is_location(entry.url):
-            self._entries.append((entry, prefix))
+            url = _with_credentials(entry.url, prefix, entry.name, self._environ)
+            self._entries.append(msgspec.structs.replace(entry, url=url))
         else:
             self._problems.append(
                 f"{where}: the package source {redact.url(entry.url)} is not used, because it is not an http, https or file URL"

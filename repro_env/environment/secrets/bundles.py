@@ -14,8 +14,6 @@ from repro_env.environment.secrets import scanner
 from repro_env.environment.secrets.scanner import Secret
 from repro_env.environment.source.globs import globs
 from repro_env.oci.entry import Contents, Entry
-from repro_env.schema import codec
-from repro_env.schema.credentials import RULE
 from repro_env.schema.errors import CaptureError
 from repro_env.store.facts import FactCache
 
@@ -33,7 +31,7 @@ class SecretSearch:
 
     def is_clean(self, sha256: str) -> bool:
         """Whether all files of the wheel or archive with this digest were searched before without finding a secret."""
-        return self._facts.get("secrets", codec.digest([RULE, "whole", sha256])) is not None
+        return scanner.is_clean(self._facts, "whole", sha256)
 
     def search_archive(self, sha256: str, entries: Iterable[Entry], contents: Contents, shown: Callable[[str], str]) -> bool:
         """Like `search_tree` for all files of a wheel or archive; the result is cached for `is_clean`."""
@@ -42,7 +40,7 @@ class SecretSearch:
             clean = False
             self._add(Secret(shown(secret.path), secret.line, secret.kind))
         if clean:
-            self._facts.put("secrets", codec.digest([RULE, "whole", sha256]), b"none")
+            scanner.remember_clean(self._facts, "whole", sha256)
         return clean
 
     def search_tree(self, entries: Iterable[Entry], contents: Contents, shown: Callable[[str], str]) -> bool:

@@ -15,8 +15,6 @@ from repro_env.environment.secrets import scanner
 from repro_env.environment.secrets.scanner import Secret
 from repro_env.io.files import sha256_of, walk
 from repro_env.oci.entry import CHUNK, Members
-from repro_env.schema import codec
-from repro_env.schema.credentials import RULE
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.spec import Spec
 from repro_env.store.packages import condafile
@@ -28,7 +26,7 @@ from repro_env.store.store import Store
 def remember(spec: Spec, store: Store) -> None:
     """Record in the store that capture found no secrets in the bundled blobs of a spec."""
     for digest in spec.carried:
-        store.facts.put("secrets", _key(digest), b"none")
+        scanner.remember_clean(store.facts, "blob", digest)
 
 
 def check(spec: Spec, spec_directory: Path, *, store: Store) -> None:
@@ -44,13 +42,13 @@ def check(spec: Spec, spec_directory: Path, *, store: Store) -> None:
         *_search_trees(spec, spec_directory),
         *_search_artifacts(spec, spec_directory, store),
     ):
-        if store.facts.get("secrets", _key(digest)) is None:
+        if not scanner.is_clean(store.facts, "blob", digest):
             undeclared = [
                 secret for secret in secrets_in_file if not _is_declared(secret.path.partition(": ")[2] or secret.path, declared)
             ]
             undeclared_secrets += undeclared
             if not undeclared:
-                store.facts.put("secrets", _key(digest), b"none")
+                scanner.remember_clean(store.facts, "blob", digest)
     if undeclared_secrets:
         count = len({secret.path for secret in undeclared_secrets})
         raise CaptureError(
@@ -64,10 +62,6 @@ def check(spec: Spec, spec_directory: Path, *, store: Store) -> None:
 def _is_declared(path: str, declared: Sequence[str]) -> bool:
     """Whether a note of the spec declares this path. Notes have absolute paths for the environment, blobs have relative paths."""
     return any(name == path or name.endswith(f"/{path}") for name in declared)
-
-
-def _key(digest: str) -> str:
-    return codec.digest([RULE, "blob", digest])
 
 
 def _search_files(spec_directory: Path) -> Iterator[tuple[str, Iterator[Secret]]]:

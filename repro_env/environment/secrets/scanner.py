@@ -123,35 +123,20 @@ _ORACLE = _bytes(r"jdbc:oracle:\w+:[\w.-]{1,60}/([^\s@\"'/]{6,100})@")
 _LONG = tuple(
     (mark.encode(), kind, _bytes(pattern))
     for marks, kind, pattern in (
-        (("cloudsmith.io/",), "package index token", r"cloudsmith\.io/(?:basic/)?([A-Za-z0-9]{16})/"),
-        (("wandb",), "Weights & Biases key", r"(?i:wandb)[\"']?\s{0,4}[=:]\s{0,4}[\"']?([0-9a-f]{40})(?![0-9A-Za-z])"),
-        (
-            ("experiment(", "comet"),
-            "Comet key",
-            r"(?:Experiment|comet_ml\.\w{1,20}|API)\(\s{0,20}\\?[\"']([A-Za-z0-9]{25})\\?[\"']",
-        ),
-        (("/t/",), "conda channel token", r"://[^\s\"'<>]{1,200}/t/([A-Za-z]{2}-[0-9a-f-]{20,})/"),
-        (
-            ("signature=", "sig="),
-            "signed URL",
-            (
-                r"[?&](?:X-Amz-Signature|X-Goog-Signature)=([0-9A-Fa-f]{32,})|[?&;]sig=((?:[A-Za-z0-9+/]|%[0-9A-F]{2}){40,})"
-                r"|[?&]Signature=([A-Za-z0-9_~%+/-]{20,}).{0,40}?Key-Pair-Id="
-            ),
-        ),
-        (
-            ('"key"',),
-            "Kaggle key",
-            r"\"username\"\s*:\s*\"[^\"\n]{1,100}\"\s*,\s*\"key\"\s*:\s*\"([0-9a-f]{32})\"|\"key\"\s*:\s*\"([0-9a-f]{32})\"\s*,\s*\"username\"",
-        ),
-        (
-            ("auth", "_password"),
-            "registry credentials",
-            r"\"auth\"\s*:\s*\"([A-Za-z0-9+/]{16,}={0,2})\"|\b_(?:auth|password)\s*=\s*\"?([A-Za-z0-9+/]{16,}={0,2})",
-        ),
-        (("rivate-lines: ",), "private key (PuTTY)", r"Private-Lines: \d+\s+([A-Za-z0-9+/=]{20,})"),
+        ("cloudsmith.io/", "package index token", r"cloudsmith\.io/(?:basic/)?([A-Za-z0-9]{16})/"),
+        ("wandb", "Weights & Biases key", r"(?i:wandb)[\"']?\s{0,4}[=:]\s{0,4}[\"']?([0-9a-f]{40})(?![0-9A-Za-z])"),
+        ("experiment( comet", "Comet key", r"(?:Experiment|comet_ml\.\w{1,20}|API)\(\s{0,20}\\?[\"']([A-Za-z0-9]{25})\\?[\"']"),
+        ("/t/", "conda channel token", r"://[^\s\"'<>]{1,200}/t/([A-Za-z]{2}-[0-9a-f-]{20,})/"),
+        ("signature= sig=", "signed URL", r"[?&](?:X-Amz-Signature|X-Goog-Signature)=([0-9A-Fa-f]{32,})"),
+        ("signature= sig=", "signed URL", r"[?&;]sig=((?:[A-Za-z0-9+/]|%[0-9A-F]{2}){40,})"),
+        ("signature= sig=", "signed URL", r"[?&]Signature=([A-Za-z0-9_~%+/-]{20,}).{0,40}?Key-Pair-Id="),
+        ('"key"', "Kaggle key", r"\"username\"\s*:\s*\"[^\"\n]{1,100}\"\s*,\s*\"key\"\s*:\s*\"([0-9a-f]{32})\""),
+        ('"key"', "Kaggle key", r"\"key\"\s*:\s*\"([0-9a-f]{32})\"\s*,\s*\"username\""),
+        ("auth _password", "registry credentials", r"\"auth\"\s*:\s*\"([A-Za-z0-9+/]{16,}={0,2})\""),
+        ("auth _password", "registry credentials", r"\b_(?:auth|password)\s*=\s*\"?([A-Za-z0-9+/]{16,}={0,2})"),
+        ("rivate-lines:", "private key (PuTTY)", r"Private-Lines: \d+\s+([A-Za-z0-9+/=]{20,})"),
     )
-    for mark in marks
+    for mark in marks.split()
 )
 """(mark, kind, pattern) of long values near a mark."""
 _PART_OF_JWK = re.compile(rb"\"[dk]\\?\"\s*:\s*\\?\"\Z")
@@ -168,6 +153,12 @@ _NO_PASSWORD = re.compile(
     r"|api_?key|credentials?|x+|\.+|\*+|-+|_+|abc|123\d*|my\w*|the\w*|some\w*",
     re.IGNORECASE,
 )
+_PLAIN_SETTING = re.compile(
+    r"https?://[^@]*|[\w.-]+@[\w.-]+|[\w.-]+\.(?:org|com|net|io|dev)(?::\d+)?|[A-Za-z_ -]+|[\d.:-]+|[./~].*|.*(?:your|xxxx|example|changeme|\.\.\.|\*\*\*).*",
+    re.IGNORECASE,
+)
+"""Values in a file of secrets that are not secret: addresses, paths, plain words."""
+_MADE_UP_NETRC = re.compile(rb"example|dummy|fake|your|xxxx|placeholder|redacted|[<$]", re.IGNORECASE)
 _LOCAL = re.compile(
     r"localhost|127\.\d+\.\d+\.\d+|0\.0\.0\.0|(?:.*\.)?(?:example(?:\.\w+)?|test|invalid|localdomain|local)|\w+", re.IGNORECASE
 )
@@ -177,7 +168,6 @@ _PUBLIC = re.compile(
 )
 """Marks near public keys, which web pages contain."""
 _FILES = [(kind, re.compile(rf"(?:.*/)?(?:{name})", re.IGNORECASE), _bytes(pattern)) for kind, name, pattern in credentials.FILES]
-_KNOWN = re.compile("(?:.*/)?(?:" + "|".join(name for _, name, _ in credentials.FILES) + ")", re.IGNORECASE)
 
 _PROGRAM = re.compile(r".*\.(?:py[ixw]?|ipynb|[cm]?[jt]s|go|c|h|cc|cpp|hpp|cu|cuh|java|kt|scala|swift|jl|r)", re.IGNORECASE)
 """Files in languages whose strings and comments can be recognized, unlike markup and shell scripts."""
@@ -189,6 +179,8 @@ _QUOTES = (b'"""', b"'''", b"`")
 
 _NAMES = {b"pass": _NAMED, b"pw": _NAMED, b"secret": _NAMED, b"credential": _NAMED, b"login": _LOGIN, b"auth": _AUTH}
 """Lower-case marks before values of any characters. All other names are searched only before long runs."""
+_NAME_WORDS = (b"key", b"token", b"secret", b"auth", b"pass", b"bearer")
+"""Each name before a long run that `_KEYED` or `_BEARER` matches contains one of these."""
 _SETTING = "key or password in a setting"
 
 
@@ -210,31 +202,40 @@ def among(root: Path, found: Iterable[Found], *, cache: FactCache | None = None)
     found = list(found)
     if not found:
         return
-    key = codec.digest([RULE, str(root), [(entry.path, entry.key) for entry in found]])
-    if cache is not None and cache.get("secrets", key) is not None:
+    state = [(entry.path, entry.key) for entry in found]
+    if cache is not None and is_clean(cache, str(root), state):
         return
-    is_clean = True
+    has_secrets = False
     files = (entry.path for entry in found if entry.kind == "file" and entry.size)
     for secret in chain(in_names(entry.path for entry in found), *(in_file(root, path) for path in files)):
-        is_clean = False
+        has_secrets = True
         yield secret
-    if is_clean and cache is not None:
-        cache.put("secrets", key, b"none")
+    if not has_secrets and cache is not None:
+        remember_clean(cache, str(root), state)
 
 
-def is_declared(secret: Secret, declared: Iterable[Glob], root: str = "") -> bool:
-    """Whether the user declared this a false alarm with `--not-secret GLOB`. `root` is a prefix of the path in reports."""
-    matching = [glob for glob in declared if glob.matches(f"{root}/{secret.path}".lstrip("/"))]
+def is_clean(cache: FactCache, *subject: object) -> bool:
+    """Whether an earlier search with the same rules found no secret in this (any values that can be encoded)."""
+    return cache.get("secrets", codec.digest([RULE, *subject])) is not None
+
+
+def remember_clean(cache: FactCache, *subject: object) -> None:
+    """Record that this has no secret, for `is_clean`."""
+    cache.put("secrets", codec.digest([RULE, *subject]), b"none")
+
+
+def is_declared(secret: Secret, declared: Iterable[Glob]) -> bool:
+    """Whether the user declared this a false alarm with `--not-secret GLOB`."""
+    matching = [glob for glob in declared if glob.matches(secret.path.lstrip("/"))]
     for glob in matching:
         glob.hit = True
     return bool(matching)
 
 
-def declaration(secret: Secret, root: str = "") -> str:
+def declaration(secret: Secret) -> str:
     """Return the note in the spec about a declared false alarm."""
-    path = f"{root}/{secret.path}" if root else secret.path
     line = f", line {secret.line}" if secret.line else ""
-    return f"{path}{line} looks like a secret ({secret.kind}), included because --not-secret accepts it"
+    return f"{secret.path}{line} looks like a secret ({secret.kind}), included because --not-secret accepts it"
 
 
 def report(found: Sequence[Secret], options: str) -> str:
@@ -348,20 +349,11 @@ def _in_known_file(path: str, head: bytes, *, text: bool) -> Iterator[tuple[int,
             yield 0, kind
     if path.lower().endswith((".p12", ".pfx")) and _PKCS12.match(head):
         yield 0, "key store (PKCS #12)"
-    if text and _KNOWN.fullmatch(path):
-        for kind, name, pattern in _FILES:
-            if name.fullmatch(path):
-                for match in pattern.finditer(head):
-                    value = match[1].decode("latin-1").rstrip(",;\"'")
-                    if not is_reference(value) and not _NO_PASSWORD.fullmatch(value) and not _PLAIN_SETTING.fullmatch(value):
-                        yield head.count(b"\n", 0, match.start(1)) + 1, kind
-
-
-_PLAIN_SETTING = re.compile(
-    r"https?://[^@]*|[\w.-]+@[\w.-]+|[\w.-]+\.(?:org|com|net|io|dev)(?::\d+)?|[A-Za-z_ -]+|[\d.:-]+|[./~].*|.*(?:your|xxxx|example|changeme|\.\.\.|\*\*\*).*",
-    re.IGNORECASE,
-)
-"""Values in a file of secrets that are not secret: addresses, paths, plain words."""
+    for kind, name, pattern in _FILES if text else ():
+        for match in pattern.finditer(head) if name.fullmatch(path) else ():
+            value = match[1].decode("latin-1").rstrip(",;\"'")
+            if not is_reference(value) and not _NO_PASSWORD.fullmatch(value) and not _PLAIN_SETTING.fullmatch(value):
+                yield head.count(b"\n", 0, match.start(1)) + 1, kind
 
 
 def _tokens(data: bytes, *, text: bool, program: bool = False, code: bool = False) -> Iterator[tuple[int, str]]:
@@ -417,14 +409,7 @@ def _keyed(data: bytes, start: int, end: int, *, code: bool) -> Iterator[tuple[i
     """Yield long values after a name such as `secret` or `token`."""
     begin = max(0, start - _NEAR)
     context = data[begin:end].lower()
-    if (
-        b"key" in context
-        or b"token" in context
-        or b"secret" in context
-        or b"auth" in context
-        or b"pass" in context
-        or b"bearer" in context
-    ):
+    if any(map(context.__contains__, _NAME_WORDS)):
         for match in _KEYED.finditer(data, begin, end + 3):
             value = match[2].decode("latin-1")
             if not match[1] and b"," in data[match.start() : match.start(2)]:
@@ -449,10 +434,10 @@ def _keyed(data: bytes, start: int, end: int, *, code: bool) -> Iterator[tuple[i
     for mark, kind, pattern in _LONG:
         if mark in context:
             for match in pattern.finditer(data, max(0, start - _AROUND), end + _AROUND):
-                value = next(group for group in match.groups() if group).decode("latin-1")
+                value = match[1].decode("latin-1")
                 if match.end() > start and (
                     is_random(value)
-                    or mark in (b"rivate-lines: ", b"/t/")
+                    or mark in (b"rivate-lines:", b"/t/")
                     or (len(value) == 16 and not is_made_up(value) and any(map(str.isdigit, value)))
                 ):
                     yield match.start(), kind
@@ -583,9 +568,6 @@ def _commands(data: bytes) -> Iterator[tuple[int, str]]:
             data[data.rfind(b"\n", 0, match.start()) + 1 : match.start()][-200:]
         ):
             yield match.start(), "password in a command"
-
-
-_MADE_UP_NETRC = re.compile(rb"example|dummy|fake|your|xxxx|placeholder|redacted|[<$]", re.IGNORECASE)
 
 
 def _wide(data: bytes) -> Iterator[tuple[int, str]]:

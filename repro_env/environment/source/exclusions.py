@@ -1,8 +1,23 @@
-"""Decide which paths of a source are left out of its snapshot, and record why."""
+"""Decide which paths of a source are left out of its snapshot, and record why. All rules are in this module.
+
+The first rule that applies to a path decides:
+
+1. The output of repro-env, version control data, `.env` files and paths that match --exclude are left out. A capture adds
+   the build metadata of editable projects to --exclude.
+2. Paths that match --include are captured. A capture adds the ignored paths on `sys.path` (`selection.imported`).
+3. Caches, environments, captures and images are left out, and what is in a directory that is left out.
+4. Paths that git ignores are left out, unless Python may need them: compiled extensions, generated modules, a package's own
+   data (`_is_needed`). A live run sees other ignored files too, as data (`may_be_copied`).
+5. All other paths are captured.
+
+The rules depend only on names, directories and sizes (docs/decisions/0008), so a run, which reads the live source again,
+makes the same decision as the capture.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,14 +25,27 @@ from pathlib import Path
 from repro_env.environment.git import repository
 from repro_env.environment.git.directory import NOT_TEXT
 from repro_env.environment.source.globs import Glob
-from repro_env.environment.source.ignoredfiles import DATA, MANY, ImportRules, file_size
+from repro_env.environment.source.survey import CACHES, EXTENSION, LIBRARY, STORES, Survey, survey
 from repro_env.schema.environment import Excluded
 
-CACHES = frozenset(
-    {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", "node_modules", ".tox", ".nox"}
-)
-STORES = frozenset({".git", ".hg", ".svn"})
+DATA = 10_000_000
+"""Maximum bytes of ignored data in a package that are kept without --include: of a single file, or of an ignored directory."""
+MANY = 20_000
+"""Maximum number of files of an ignored directory that a live run sees."""
 _VENV_PARTS = frozenset({"bin", "include", "lib", "lib64", "share", "pyvenv.cfg"})
+_METADATA = re.compile(r".+\.(?:egg|dist)-info")
+"""Directories in which an editable project keeps its name, version and entry points."""
+_PRIVATE = re.compile(
+    r".*(?:secret|credential|passw|token(?!i[sz])|private|service_?account|htpasswd)|(?:local_settings|settings_local|config_local|local_config)\b"
+    r"|.*\.(?:pem|key|p12|pfx|jks|keystore|gpg|asc)$|id_(?:rsa|dsa|ecdsa|ed25519)|\.(?:netrc|pypirc|npmrc|aws|ssh)",
+    re.IGNORECASE,
+)
+"""Files that are probably private. They are reported, and kept only with --include."""
+_LEFTOVER = re.compile(
+    r".*\.(?:log|tmp|temp|swp|swo|bak|orig|rej|pid|prof|lprof|pyc|pyo)|.*~|\.DS_Store|Thumbs\.db|\.coverage.*|events\.out\.tfevents.*"
+)
+"""Temporary files and logs of programs, which are not part of a package."""
+_PROJECT = ("pyproject.toml", "setup.py", "setup.cfg")
 _MOST_ROWS = 200
 """Maximum number of rows with the same reason in `excluded`; more rows are summed up by directory."""
 _GIT_IGNORED = "git-ignored"
@@ -51,7 +79,8 @@ class Rules:
         self._root = str(root)
         self._is_environment = (root / "pyvenv.cfg").exists() or (root / "conda-meta").is_dir()
         ignored = repository.ignored(root)
-        self._ignored = set(ignored.paths)
+        self._ignored, self._hollow = set(ignored.paths), set(ignored.hollow)
+        """Ignored paths; those directories of them that no pattern names, but all of whose content is ignored."""
         self._problems = [ignored.problem]
         self._reasons: dict[str, str] = {}
         self._sizes: dict[str, int] = defaultdict(int)
@@ -61,8 +90,8 @@ class Rules:
         """Directories that git ignores completely."""
         self.missing: list[str] = []
         """Git-ignored paths that no rule keeps, although a run may need them: code, or data in a package."""
-        self._import_rules = ImportRules(self._root, CACHES | STORES)
-        self._import_rules.hollow |= ignored.hollow
+        self._packages: dict[str, bool] = {"": False}
+        self._surveys: dict[str, Survey] = {}
         self._never = self._relative(never)
         self._parents_of_never = {path[:end] for path in self._never for end, char in enumerate(path) if char == "/"}
         for path in self._never:
@@ -76,58 +105,26 @@ class Rules:
         """Whether `walk` must skip this path."""
         if path in self._never:
             return True
-        name = path.rpartition("/")[2]
+        parent, _, name = path.rpartition("/")
         why = forbidden_reason(name) or ("--exclude" if _matches(self.exclude, path) else "")
         if why:
             return self._exclude(path, why, is_dir)
         if is_dir and os.path.lexists(f"{self._root}/{path}/.git"):
             self._add_nested_repository(path)
-        outer = self.entered.get(path.rpartition("/")[0])
+        outer = self.entered.get(parent)
         why = self._reason(path, is_dir=is_dir) or (self._reasons[outer] if outer is not None else "")
         if not why or _matches(self.include, path):
             return False
+        if why == _GIT_IGNORED and not is_dir:
+            return not self._is_kept(path, outer) and self._exclude(path, why, is_dir, outer)
         if why == _GIT_IGNORED:
-            return self._skip_ignored(path, outer, is_dir)
-        if is_dir and any(glob.may_match_below(path) for glob in self.include):
-            self.entered[path] = outer or path
-            self._reasons.setdefault(outer or path, why)
-            return False
-        if outer is None:
-            return self._exclude(path, why, is_dir)
-        self._sizes[outer] += self._size(path, is_dir)
-        return True
-
-    def _skip_ignored(self, path: str, outer: str | None, is_dir: bool) -> bool:
-        """As `skip`, for a path that git ignores. `outer`: the outermost excluded directory that contains it, or None."""
-        if not is_dir:
-            if outer not in self._data_directories and self._import_rules.keeps(path, outer):
-                return False
-            if self._max_data and self._import_rules.is_data(path):
-                self.data[path] = outer or path
-                return False
-            if outer is None:
-                if self._import_rules.must_be_reported(path):
-                    self.missing.append(path)
-                return self._exclude(path, _GIT_IGNORED, is_dir)
-            self._sizes[outer] += self._size(path, is_dir)
-            return True
-        if outer is None:
-            self.ignored_directories.append(path)
-            survey = self._import_rules.survey(path, measure=self._measure)
-            keeps = self._import_rules.keeps_directory(path, survey)
-            if (survey.data > DATA and self._import_rules.in_package(path)) or (survey.has_code and not keeps):
-                self.missing.append(path)
-            if not keeps and not any(not glob.anchored or glob.may_match_below(path) for glob in self.include):
-                is_data = 0 < survey.data <= self._max_data and survey.files <= MANY and not survey.is_incomplete
-                if not is_data or not path.isprintable():
-                    self._reasons[path] = _GIT_IGNORED
-                    self._sizes[path] = survey.size if self._measure else 0
-                    return True
-                self._data_directories.add(path)
-            self._reasons.setdefault(path, _GIT_IGNORED)
-        elif outer in self._data_directories and not path.isprintable():
-            return True
+            must_enter = self._must_enter_ignored(path, outer)
+        else:
+            must_enter = is_dir and any(glob.may_match_below(path) for glob in self.include)
+        if not must_enter:
+            return self._exclude(path, why, is_dir, outer)
         self.entered[path] = outer or path
+        self._reasons.setdefault(outer or path, why)
         return False
 
     def is_only_parent(self, path: str) -> bool:
@@ -155,21 +152,93 @@ class Rules:
             return "part of the virtual environment at the source's root"
         return generated_reason(f"{self._root}/{path}", is_dir=is_dir) or (_GIT_IGNORED if path in self._ignored else "")
 
-    def _exclude(self, path: str, why: str, is_dir: bool) -> bool:
-        self._reasons[path] = why
-        self._sizes[path] = 0 if why in USUAL_REASONS else self._size(path, is_dir)
+    def _must_enter_ignored(self, path: str, outer: str | None) -> bool:
+        """Whether to walk a directory that git ignores. `outer`: the outermost excluded directory that contains it, or None."""
+        if outer is not None:
+            return outer not in self._data_directories or path.isprintable()
+        self.ignored_directories.append(path)
+        content = self._survey(path)
+        may_be_needed = (
+            content.has_extension
+            or (path in self._hollow and (content.has_library or self._is_project(path)))
+            or self._is_in_package(path)
+            or _METADATA.fullmatch(path.rpartition("/")[2]) is not None
+        )
+        if (content.data > DATA and self._is_in_package(path)) or (content.has_code and not may_be_needed):
+            self.missing.append(path)
+        if may_be_needed or any(not glob.anchored or glob.may_match_below(path) for glob in self.include):
+            return True
+        is_data = 0 < content.data <= self._max_data and content.files <= MANY and not content.is_incomplete
+        if is_data and path.isprintable():
+            self._data_directories.add(path)
+        return path in self._data_directories
+
+    def _is_kept(self, path: str, outer: str | None) -> bool:
+        """Whether a file that git ignores is in the snapshot, or is data. Records files that a run may need and will not have."""
+        if outer not in self._data_directories and self._is_needed(path, outer):
+            return True
+        directory, _, name = path.rpartition("/")
+        is_leftover = _LEFTOVER.fullmatch(name) is not None
+        if self._max_data and not is_leftover and may_be_copied(f"{self._root}/{path}", path):
+            self.data[path] = outer or path
+            return True
+        if outer is None and not is_leftover and (name.endswith(".py") or self._is_in_package(directory)):
+            self.missing.append(path)
+        return False
+
+    def _is_needed(self, path: str, outer: str | None) -> bool:
+        """Whether Python may import or read a file that git ignores. `outer` is as in `_must_enter_ignored`."""
+        directory, _, name = path.rpartition("/")
+        is_in_package, is_single = self._is_in_package(directory), outer is None or outer in self._hollow
+        if LIBRARY.fullmatch(name):
+            if is_single or is_in_package or EXTENSION.fullmatch(name):
+                return True
+            return outer is not None and self._survey(outer).has_extension
+        if _PRIVATE.match(name):
+            return False
+        if _is_code(name, f"{self._root}/{path}"):
+            return is_in_package or (is_single and self._is_project(directory))
+        is_metadata = any(_METADATA.fullmatch(part) for part in directory.split("/"))
+        if not (is_in_package or is_metadata) or _LEFTOVER.fullmatch(name):
+            return False
+        return (_file_size(f"{self._root}/{path}") if outer is None else self._survey(outer).data) <= DATA
+
+    def _is_in_package(self, directory: str) -> bool:
+        """Whether a directory is a package or inside one. The source's root never counts as a package."""
+        result = self._packages.get(directory)
+        if result is None:
+            parent = directory.rpartition("/")[0]
+            result = self._is_in_package(parent) or os.path.lexists(f"{self._root}/{directory}/__init__.py")
+            self._packages[directory] = result
+        return result
+
+    def _is_project(self, directory: str) -> bool:
+        """Whether a directory is the root of a Python project, or its `src`, which may contain single modules."""
+        parent, _, name = directory.rpartition("/")
+        candidates = (directory, parent) if name == "src" else (directory,)
+        return any(os.path.lexists(f"{self._root}/{candidate}/{mark}") for candidate in candidates for mark in _PROJECT)
+
+    def _exclude(self, path: str, why: str, is_dir: bool, outer: str | None = None) -> bool:
+        """Record a path that is left out, as part of `outer` if that is not None. Returns True."""
+        if outer is None:
+            self._reasons[path] = why
+        is_measured = self._measure and (outer is not None or why not in USUAL_REASONS)
+        self._sizes[path if outer is None else outer] += self._size(path, is_dir) if is_measured else 0
         return True
 
     def _size(self, path: str, is_dir: bool) -> int:
-        if not self._measure:
-            return 0
-        return self._import_rules.survey(path, measure=True).size if is_dir else file_size(f"{self._root}/{path}")
+        return self._survey(path).size if is_dir else _file_size(f"{self._root}/{path}")
+
+    def _survey(self, directory: str) -> Survey:
+        if directory not in self._surveys:
+            self._surveys[directory] = survey(f"{self._root}/{directory}", measure=self._measure)
+        return self._surveys[directory]
 
     def _add_nested_repository(self, path: str) -> None:
         """Add the ignored paths of a repository inside the source (a submodule, a clone), which has its own rules."""
         ignored = repository.ignored(Path(self._root, path))
         self._ignored |= {f"{path}/{inner}" for inner in ignored.paths}
-        self._import_rules.hollow |= {f"{path}/{inner}" for inner in ignored.hollow}
+        self._hollow |= {f"{path}/{inner}" for inner in ignored.hollow}
         self._problems.append(ignored.problem)
 
     def _relative(self, never: Sequence[Path]) -> set[str]:
@@ -208,6 +277,28 @@ def generated_reason(full: str, *, is_dir: bool) -> str:
     if is_dir and os.path.isfile(f"{full}/CACHEDIR.TAG"):  # noqa: PTH113 - the Cache Directory Tagging Specification
         return _CACHE
     return ""
+
+
+def may_be_copied(full: str, path: str) -> bool:
+    """Whether a live run may see a file: it is readable, its path is printable, and its name does not suggest a secret."""
+    if _PRIVATE.match(path.rpartition("/")[2]) or not os.access(full, os.R_OK):
+        return False
+    text = path + (os.readlink(full) if os.path.islink(full) else "")  # noqa: PTH114, PTH115 - called for every file
+    return text.isprintable()
+
+
+def _is_code(name: str, full: str) -> bool:
+    if name.endswith(".py"):
+        return True
+    return name.endswith(".pyc") and not os.path.lexists(full[:-1])  # a module without its source
+
+
+def _file_size(path: str) -> int:
+    """Return the size of a file in bytes; 0 if it cannot be determined."""
+    try:
+        return os.lstat(path).st_size
+    except OSError:
+        return 0
 
 
 def _sum_up(rows: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:

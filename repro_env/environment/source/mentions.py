@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.io.files import Found
+from repro_env.io.files import Found, read_head
 
 _LARGEST = 2_000_000
 """Maximum bytes of a file; larger files are not searched."""
@@ -54,10 +54,7 @@ def look(root: Path, found: Sequence[Found], names: Iterable[str]) -> Mentions:
         path = entry.path
         if entry.kind != "file" or not path.endswith((".py", ".ipynb", *_SETTINGS)) or entry.size > _LARGEST:
             continue
-        try:
-            text = (root / path).read_bytes()
-        except OSError:
-            continue
+        text = read_head(root / path, _LARGEST)
         if path.endswith(_SETTINGS):
             paths |= {match.decode() for match in _VALUE.findall(text)}
             continue

@@ -15,9 +15,8 @@ import msgspec
 
 from repro_env.environment.git import repository as git
 from repro_env.environment.secrets import scanner
-from repro_env.environment.source.exclusions import Rules
+from repro_env.environment.source.exclusions import MANY, Rules
 from repro_env.environment.source.globs import Glob, globs
-from repro_env.environment.source.ignoredfiles import MANY, in_environment
 from repro_env.environment.system.tree import parent_directories
 from repro_env.io.files import Found, walk
 from repro_env.schema import redact
@@ -131,13 +130,20 @@ def imported(tree: SourceTree, paths: Sequence[Path], *, without: Sequence[Path]
     patterns = set()
     for real in {os.path.realpath(path) for path in paths}:
         path = os.path.relpath(real, root)
-        if path == "." or path.startswith("../") or path == ".." or in_environment(Path(root), path):
+        if path == "." or path.startswith("../") or path == ".." or _in_environment(Path(root), path):
             continue
         is_ignored = any(path == directory or path.startswith(directory + "/") for directory in tree.ignored)
         is_missing = is_ignored if os.path.isdir(real) else os.path.isfile(real) and path not in captured  # noqa: PTH112, PTH113
         if is_missing and not any(real == parent or real.startswith(parent + "/") for parent in excluded):
             patterns.add("/" + escape(path))
     return tuple(sorted(patterns))
+
+
+def _in_environment(root: Path, directory: str) -> bool:
+    """Whether a directory of the source is in a virtual or conda environment inside the source."""
+    parts = directory.split("/")
+    paths = ("/".join(parts[:end]) for end in range(1, len(parts) + 1))
+    return any((root / path / mark).exists() for path in paths for mark in ("pyvenv.cfg", "conda-meta"))
 
 
 def _walk(root: Path, rules: Rules, *, limit: int) -> list[Found]:

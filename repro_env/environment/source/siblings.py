@@ -7,8 +7,8 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from repro_env.environment.source.exclusions import STORES, forbidden_reason, generated_reason
-from repro_env.environment.source.ignoredfiles import MANY, ImportRules
+from repro_env.environment.source.exclusions import MANY, forbidden_reason, generated_reason, may_be_copied
+from repro_env.environment.source.survey import STORES
 from repro_env.io.files import Found, walk
 from repro_env.schema.errors import CaptureError
 
@@ -53,7 +53,6 @@ def _is_project(path: Path) -> bool:
 
 def _list(path: Path, most: int) -> list[Found] | None:
     """List a directory. Returns None if not all of it may be seen, or if it has more than `most` bytes or MANY paths."""
-    rules = ImportRules(str(path), frozenset())
 
     def skip(inner: str, is_dir: bool) -> bool:
         return forbidden_reason(inner.rpartition("/")[2]) != "" or generated_reason(f"{path}/{inner}", is_dir=is_dir) != ""
@@ -63,7 +62,9 @@ def _list(path: Path, most: int) -> list[Found] | None:
         for entry in walk(path, skip=skip):
             listing.append(entry)
             most -= entry.size
-            is_usable = entry.kind in ("dir", "link") or (entry.kind == "file" and rules.may_be_copied(entry.path))
+            is_usable = entry.kind in ("dir", "link") or (
+                entry.kind == "file" and may_be_copied(f"{path}/{entry.path}", entry.path)
+            )
             if most < 0 or len(listing) > MANY or not is_usable:
                 return None
     except (OSError, CaptureError):

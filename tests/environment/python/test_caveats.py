@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.python.caveats import caveats
+from repro_env.environment.python.caveats import of_site
 from repro_env.environment.wheels.composition import Bytecode
 from repro_env.io.files import walk
 from tests.fakes.wheels import layout
@@ -18,7 +18,7 @@ TAG = sys.implementation.cache_tag or ""
 
 
 def lines_of(prefix: Path) -> tuple[str, ...]:
-    return caveats(layout(prefix), tuple(walk(prefix, skip=Bytecode(prefix))), TAG)
+    return of_site(layout(prefix), tuple(walk(prefix, skip=Bytecode(prefix))), TAG)
 
 
 def source(prefix: Path, name: str) -> Path:

@@ -129,7 +129,7 @@ def test_files_without_secrets_are_not_read_again(tmp_path: Path) -> None:
 def test_is_declared_matches_the_path_of_a_secret() -> None:
     secret = Secret("pkg/tests/key.pem", 1, "private key")
     assert is_declared(secret, globs(["key.pem"]))
-    assert is_declared(secret, globs(["/env/pkg/tests/key.pem"]), "/env")
+    assert is_declared(Secret("/env/pkg/tests/key.pem", 1, "private key"), globs(["/env/pkg/tests/key.pem"]))
     assert is_declared(secret, globs(["pkg/tests"]))
     assert not is_declared(secret, globs(["*.txt", "other/key.pem"]))
 

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.source import ignoredfiles as ignored
 from repro_env.environment.source.selection import CAP, SourceTree, imported, look
 from tests.environment.conftest import Git, make_venv
 from tests.environment.python.test_interpreter import BASE
@@ -95,7 +94,6 @@ def test_ignored_extension_modules_are_kept(src: Path) -> None:
 
 
 def test_ignored_data_of_a_package_is_kept_up_to_a_limit(src: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ignored, "DATA", 1000)
     monkeypatch.setattr("repro_env.environment.source.exclusions.DATA", 1000)
     rules(src, "*.bin", "*.log", "cache/", "weights/", "data/")
     put(src, "pkg/__init__.py", "pkg/a.py", "data/x.csv", "top.bin", "pkg/tables/names.txt")
