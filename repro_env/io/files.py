@@ -236,6 +236,14 @@ def read_regular(path: Path, most: int, *, below: Path | None = None) -> bytes:
     raise OSError(errno.EFBIG, f"it is larger than {most:,} bytes", str(path))
 
 
+def read_text(path: Path, most: int = 16 << 20) -> str:
+    """The text of a small file; symlinks are followed. Empty if it cannot be read or has more than `most` bytes."""
+    try:
+        return read_regular(Path(os.path.realpath(path)), most).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
+
+
 def sha256_of(path: Path, *, below: Path | None = None) -> str:
     """Return the sha256 of a file in hex. Raises `OSError` as `open_regular`, also for a symlink."""
     hasher = hashlib.sha256()
