@@ -15,7 +15,7 @@ import msgspec
 from repro_env.environment.python.distributions import InstalledDistribution, Scan
 from repro_env.environment.system.tree import list_names
 from repro_env.io.files import read_regular, read_text
-from repro_env.schema import redact
+from repro_env.schema import codec, redact
 from repro_env.schema.environment import Variable
 from repro_env.schema.text import CondaFile, CondaName, EnvName, Line, RelPath
 
@@ -223,7 +223,7 @@ def variables(prefix: Path, environ: Mapping[str, str]) -> tuple[Variable, ...]:
         is_below = any(part == str(prefix) or part.startswith(f"{prefix}/") for part in parts)
         if is_below and _is_plain(value) and all(not part or part.startswith("/") for part in parts):
             values[name] = value
-    return tuple(Variable(name=name, value=values[name]) for name in sorted(values) if _is_valid_name(name))
+    return tuple(Variable(name=name, value=values[name]) for name in sorted(values) if codec.fits(name, EnvName))
 
 
 def _script_variables(prefix: Path) -> Iterator[str]:
@@ -244,14 +244,6 @@ def _state_variables(prefix: Path) -> Iterator[str]:
 
 def _is_plain(value: str) -> bool:
     return redact.line(value) == value
-
-
-def _is_valid_name(name: str) -> bool:
-    try:
-        msgspec.convert(name, EnvName)
-    except msgspec.ValidationError:
-        return False
-    return True
 
 
 def replaced_files(prefix: Path, rewritten: frozenset[str]) -> dict[str, bytes]:
