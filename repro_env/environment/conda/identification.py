@@ -125,8 +125,8 @@ def layers_of(
                 )
                 archive = condafile.CondaContents(opened_archives.enter_context(package), installed[key])
             sources[key] = layers.DistributionContents(installed[key], live, changed, archive)
-        holds = {package.package.key: f"{package.package.key}=={package.package.version}" for package in packages}
-        return layers.diff_ids(groups, sources, holds, facts=store.facts, kind="conda")
+        versions = {package.package.key: package.package.version for package in packages}
+        return layers.diff_ids(groups, sources, versions, facts=store.facts, kind="conda")
 
 
 def archive_file(identified: IdentifiedPackage, store: Store) -> Path:

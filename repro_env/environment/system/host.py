@@ -337,9 +337,9 @@ def _is_system_path(path: str) -> bool:
 
 def _alternatives(tree: LiveTree, system: Database) -> None:
     """Add the links of every alternative whose target is in the tree."""
-    for alternative in system.alternatives():
-        if real(f"/etc/alternatives/{alternative.name}") in tree and real(alternative.link) in tree:
-            tree.follow(alternative.link)
+    for name, link in system.alternatives().items():
+        if real(f"/etc/alternatives/{name}") in tree and real(link) in tree:
+            tree.follow(link)
 
 
 def _certificates(tree: LiveTree) -> Iterator[str]:

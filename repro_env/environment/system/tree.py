@@ -49,8 +49,6 @@ class LiveTree:
         self._generated: dict[str, bytes] = {}
         self._real: dict[str, str | None] = {"": ""}
         """Directory as requested -> real directory; None if it does not exist."""
-        self.links: set[str] = set()
-        """Symlinks collected, absolute."""
 
     def __contains__(self, path: str) -> bool:
         return path in self._found
@@ -83,15 +81,12 @@ class LiveTree:
             if found.kind == "other":
                 continue
             self._found[path] = msgspec.structs.replace(found, path=path[1:])
-            if found.kind == "link":
-                self.links.add(path)
-                if Path(path).is_file():
-                    self.follow(path)
+            if found.kind == "link" and Path(path).is_file():
+                self.follow(path)
 
     def merge(self, other: LiveTree) -> None:
         """Collect everything that another tree has collected."""
         self._found.update(other._found)
-        self.links |= other.links
 
     def generate(self, path: str, data: bytes) -> None:
         """Add a generated file; it replaces the file at this path."""
@@ -101,11 +96,14 @@ class LiveTree:
     def remove(self, path: str) -> None:
         """Remove a real path again."""
         self._found.pop(path, None)
-        self.links.discard(path)
 
     def paths(self) -> list[str]:
         """Files and links collected from the machine, absolute, sorted."""
         return sorted(path for path, found in self._found.items() if found.kind != "dir")
+
+    def links(self) -> list[str]:
+        """The links among `paths`."""
+        return [path for path in self.paths() if self._found[path].kind == "link"]
 
     def get(self, path: str) -> Found | None:
         """The collected file at a real path."""
@@ -165,8 +163,6 @@ class LiveTree:
             raise LockError("this file name is not valid UTF-8", where=repr(os.fsencode(path)), hint="rename the file") from None
         if found.kind == "other":
             return None  # devices, sockets and pipes belong to the running system
-        if found.kind == "link":
-            self.links.add(path)
         self._found[path] = found
         return found
 

@@ -26,7 +26,7 @@ _WHY = "belongs to no package of the system"
 def ldconfig_lines(trees: Sequence[LiveTree], system_libraries: SystemLibraries, libpython: str | None) -> tuple[Library, ...]:
     """The lines that ldconfig would write for these trees together."""
     paths = {path for tree in trees for path in tree.paths()}
-    links = {path for tree in trees for path in tree.links}
+    links = {path for tree in trees for path in tree.links()}
     return tuple(
         ldconfig.lines(paths, links, system_libraries.loader, libpython=libpython, mapped=system_libraries.mapped_only & paths)
     )

@@ -156,11 +156,8 @@ def layers_of(
         altered = compositions[number].altered[key] & set(installed[key].members)
         original = WheelContents(wheel_file(identified_wheel, store), installed[key]) if altered else None
         sources[key] = layers.DistributionContents(installed[key], live[number], altered, original)
-    holds = {
-        identified_wheel.wheel.key: f"{identified_wheel.wheel.key}=={identified_wheel.wheel.version}"
-        for identified_wheel in identified
-    }
-    return layers.diff_ids(groups, sources, holds, facts=store.facts)
+    versions = {identified_wheel.wheel.key: identified_wheel.wheel.version for identified_wheel in identified}
+    return layers.diff_ids(groups, sources, versions, facts=store.facts)
 
 
 def search(secrets: SecretSearch, identified: Sequence[IdentifiedWheel], sites: Sequence[Site], store: Store) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.environment.system.dpkg import Database
-from repro_env.environment.system.packages import Alternative, Package
+from repro_env.environment.system.packages import Package
 from repro_env.io import process
 from repro_env.schema.errors import LockError
 from tests.parts import need
@@ -144,7 +144,7 @@ def test_alternatives_with_their_slaves(machine: Machine) -> None:
     directory = machine.root / "var/lib/dpkg/alternatives"
     directory.mkdir()
     (directory / "awk").write_text("auto\n/usr/bin/awk\nnawk\n/usr/bin/nawk\n\n/usr/bin/mawk\n5\n/usr/bin/mawk\n\n")
-    assert machine.database().alternatives() == (Alternative("awk", "/usr/bin/awk"), Alternative("nawk", "/usr/bin/nawk"))
+    assert machine.database().alternatives() == {"awk": "/usr/bin/awk", "nawk": "/usr/bin/nawk"}
 
 
 def test_the_written_status_file_lists_the_same_packages(machine: Machine, tmp_path: Path) -> None:
