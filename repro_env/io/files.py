@@ -62,7 +62,7 @@ def walk(root: Path, *, skip: Callable[[str, bool], bool] = _skip_nothing) -> It
         if not (item.name.isascii() or _is_text(item.name)):
             raise CaptureError("this file name is not valid UTF-8", where=repr(os.fsencode(path)), hint="rename the file")
         try:
-            entry = _entry(path, item)
+            entry = entry_at(item.path, path)
             if is_dir:
                 pending += _listing(item.path, f"{path}/")
         except FileNotFoundError:
@@ -87,8 +87,9 @@ def _is_text(name: str) -> bool:
     return True
 
 
-def _entry(path: str, item: os.DirEntry[str]) -> Found:
-    facts = item.stat(follow_symlinks=False)
+def entry_at(location: str, path: str) -> Found:
+    """Return what is at a location, named `path`. Raises `OSError`, and `CaptureError` for a symlink target that is not UTF-8."""
+    facts = os.lstat(location)
     size, mode = facts.st_size, facts.st_mode
     key = _key(facts)
     kind = stat.S_IFMT(mode)
@@ -97,7 +98,7 @@ def _entry(path: str, item: os.DirEntry[str]) -> Found:
     if kind == stat.S_IFDIR:
         return Found(path, "dir", False, 0, "", key)
     if kind == stat.S_IFLNK:
-        target = os.readlink(item.path)  # noqa: PTH115 - a path object takes longer
+        target = os.readlink(location)  # noqa: PTH115 - a path object takes longer
         if not _is_text(target):
             what = "the target of this symlink is not valid UTF-8"
             raise CaptureError(what, where=path, hint="remove it, or change its target")
@@ -243,6 +244,14 @@ def read_head(path: Path, most: int) -> bytes:
             return file.read(most)
     except OSError:
         return b""
+
+
+def read_text(path: Path, most: int = 16 << 20) -> str:
+    """The text of a small file; symlinks are followed. Empty if it cannot be read or has more than `most` bytes."""
+    try:
+        return read_regular(Path(os.path.realpath(path)), most).decode("utf-8", "surrogateescape")
+    except OSError:
+        return ""
 
 
 def sha256_of(path: Path, *, below: Path | None = None) -> str:

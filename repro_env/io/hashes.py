@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from repro_env.io import database
-from repro_env.io.files import Found, Key
+from repro_env.io.files import Found, Key, walk
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.progress import Advance
 
@@ -71,6 +71,12 @@ class FileHashes:
         self._store(root, cached, {key: digest for key, digest in new.items() if max(key[3], key[4]) < latest})
         hashes = cached | new
         return {file.path: hashes[file.key].hex() for file in files}
+
+    def of_file(self, path: Path) -> str:
+        """Return the sha256 (hex) of one existing file; symlinks are followed."""
+        path = path.resolve()
+        found = list(walk(path.parent, skip=lambda name, _: name != path.name))
+        return self.of(path.parent, found, workers=1)[path.name]
 
     def _load(self, root: Path) -> dict[Key, bytes]:
         """Return the cached hashes of the files below a directory."""

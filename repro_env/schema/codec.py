@@ -41,6 +41,16 @@ def digest(value: Any) -> str:
     return "sha256:" + hashlib.sha256(canonical(value)).hexdigest()
 
 
+def fits(text: object, into: Any) -> bool:
+    """Whether this is text that a stored type can contain, such as `AbsPath`."""
+    try:
+        msgspec.convert(text, type=into)
+        str(text).encode()
+    except (msgspec.ValidationError, UnicodeEncodeError):
+        return False
+    return True
+
+
 _LONG_NUMBER = re.compile(rb"[\s:,\[-][0-9]{19}")
 """Matches text that may contain a number that is too large to be encoded again."""
 _lock = threading.Lock()

@@ -54,20 +54,25 @@ class Blobs:
 
         Raises `ArtifactError` if they do not have this digest, `DiskError` if the disk is full.
         """
-        name = hex_of(digest)
-        if found := self.path(digest):
-            return found
+        return self.path(digest) or self._write(chunks, hex_of(digest), where, size)
+
+    def add(self, chunks: Iterable[bytes]) -> tuple[Path, str]:
+        """Store bytes whose digest is not known yet. Returns the file and its digest. Raises `DiskError` if the disk is full."""
+        path = self._write(chunks, "", "", 0)
+        return path, f"sha256:{path.name}"
+
+    def _write(self, chunks: Iterable[bytes], name: str, where: str, size: int) -> Path:
         with self._temp.directory() as temporary, room(self._root, size):
             actual = write_hashed(temporary / "blob", chunks)
-            if actual != name:
+            if name and actual != name:
                 raise ArtifactError(
                     f"the file does not have the expected content: sha256 {actual[:16]}… instead of {name[:16]}…",
                     where=where,
                     hint="the file was changed or damaged there; get it from another source, or capture again",
                 )
-            self._boot.mark(name, _key(temporary / "blob") or "")
-            (temporary / "blob").replace(self._root / name)
-        return self._root / name
+            self._boot.mark(actual, _key(temporary / "blob") or "")
+            (temporary / "blob").replace(self._root / actual)
+        return self._root / actual
 
     def remove(self, digest: str) -> None:
         """Remove a blob if it is there."""

@@ -338,3 +338,12 @@ def test_read_regular_reads_only_regular_files_below_the_directory(tmp_path: Pat
         assert caught.value.filename == str(own / name)
     with pytest.raises(OSError, match="larger than 4 bytes"):
         files.read_regular(own / "below" / "file", 4)
+
+
+def test_a_small_text_is_read_through_symlinks_and_otherwise_empty(tmp_path: Path) -> None:
+    (tmp_path / "text").write_bytes(b"caf\xe9\n")
+    (tmp_path / "link").symlink_to("text")
+    os.mkfifo(tmp_path / "pipe")
+    assert files.read_text(tmp_path / "link") == "caf\udce9\n"
+    assert files.read_text(tmp_path / "text", 3) == ""
+    assert [files.read_text(tmp_path / name) for name in ("pipe", "missing", ".")] == ["", "", ""]

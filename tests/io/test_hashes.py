@@ -189,3 +189,9 @@ def test_the_number_of_cached_files_and_directories_is_limited(cache: FileHashes
 
     assert [key[1] for key in cache._load(Path("e"))] == list(range(15, 25))
     assert [name for name in "abcde" if cache._load(Path(name))] == ["c", "d", "e"]
+
+
+def test_a_single_file_is_hashed_through_a_symlink(tree: Path, cache: FileHashes) -> None:
+    (tree / "alias").symlink_to("sub/100.py")
+    expected = hashlib.sha256((tree / "sub/100.py").read_bytes()).hexdigest()
+    assert cache.of_file(tree / "alias") == cache.of_file(tree / "sub/100.py") == expected

@@ -52,6 +52,13 @@ def test_a_blob_with_wrong_bytes_is_refused_and_the_source_named(store: Store, d
     assert _everything(store) == []
 
 
+def test_bytes_with_an_unknown_digest_are_stored_under_their_own(store: Store) -> None:
+    path, digest = store.blobs.add([b"de", b"mo"])
+    assert digest == "sha256:" + hashlib.sha256(b"demo").hexdigest()
+    assert store.blobs.path(digest) == path
+    assert store.blobs.add([b"demo"]) == (path, digest)
+
+
 def test_a_source_that_fails_leaves_nothing(store: Store) -> None:
     def failing() -> Iterator[bytes]:
         yield DATA[:1000]

@@ -15,22 +15,19 @@ import hashlib
 import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from threading import BoundedSemaphore
-from typing import Literal
 
 import msgspec
 
+from repro_env.environment import archives
 from repro_env.environment.conda.metadata import Meta, Record
 from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.wheels import layers
-from repro_env.environment.wheels.identification import artifact_file
-from repro_env.environment.wheels.index import downloadable, is_url
 from repro_env.environment.wheels.repack import chunks_of
-from repro_env.io.files import FileContents, keys_of, room, walk
+from repro_env.io.files import FileContents, keys_of
 from repro_env.io.indexhttp import Session, local_path
 from repro_env.io.ranges import RangesRefusedError
 from repro_env.oci import conda, wheellayers
@@ -45,13 +42,9 @@ from repro_env.schema.spec import WheelHint
 from repro_env.store.packages import condafile
 from repro_env.store.store import Store
 
-THREADS = 8
-_RULE = 1
+_RULE = 2
 """Part of the cache's key; increment it when proofs change."""
 _PROGRAMS = ("bin/", "sbin/", "libexec/")
-_LOCAL = "from a local file, which no other machine can reach"
-_LOOPBACK = "from a channel of this machine, which no other machine can reach"
-_SIGNED = "its URL holds a token or signature, which is not written down"
 
 
 class IdentifiedPackage(msgspec.Struct, frozen=True):
@@ -60,8 +53,8 @@ class IdentifiedPackage(msgspec.Struct, frozen=True):
     package: CondaPackage
     hint: WheelHint
     facts: conda.Facts
-    file: Path | None
-    """The archive, if it is on disk; always for a bundled package."""
+    file: str
+    """The path of a bundled archive on this machine; empty for a downloadable one."""
     why: str
     """Why it is bundled; empty if it is downloadable."""
 
@@ -70,12 +63,10 @@ class _Proof(msgspec.Struct, frozen=True):
     """A proven package, as it is cached."""
 
     package: CondaPackage
-    origin: Literal["direct", "carried"]
-    url: str
-    why: str
-    key: str
-    """The key of its facts."""
+    hint: WheelHint
+    facts_key: str
     file: str
+    why: str
 
 
 class _UnavailableError(Exception):
@@ -93,13 +84,7 @@ def identify(
         return (), ()
     label = f"identifying {len(meta.records):,} conda packages"
     with tell.progress(0, label), Session(prefix=site.layout.prefix, cache=store.facts) as session:
-        identifier = _Identifier(session, site, store, environ)
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="conda") as pool:
-            try:
-                answers = list(pool.map(identifier.identify, meta.records))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        answers = archives.identify_all(_Identifier(session, site, store, environ).identify, meta.records)
     tell.detail(f"{len(meta.records)} conda packages in {site.prefix}")
     identified = tuple(answer for answer in answers if isinstance(answer, IdentifiedPackage))
     sizes = {file.path: file.size for file in site.found}
@@ -140,13 +125,13 @@ def layers_of(
                 )
                 archive = condafile.CondaContents(opened_archives.enter_context(package), installed[key])
             sources[key] = layers.DistributionContents(installed[key], live, changed, archive)
-        holds = {package.package.key: f"{package.package.key}=={package.package.version}" for package in packages}
-        return layers.diff_ids(groups, sources, holds, facts=store.facts, kind="conda")
+        versions = {package.package.key: package.package.version for package in packages}
+        return layers.diff_ids(groups, sources, versions, facts=store.facts, kind="conda")
 
 
 def archive_file(identified: IdentifiedPackage, store: Store) -> Path:
     """The path of a package's archive, downloaded into the store if necessary."""
-    return artifact_file(identified.package, identified.hint, identified.file, store)
+    return archives.artifact_file(identified.package, identified.hint, identified.file, store)
 
 
 def search(
@@ -154,11 +139,10 @@ def search(
 ) -> None:
     """Search the bundled packages that were built on this machine for secrets. Packages from a server are public."""
     for identified in packages:
-        if identified.why in (_LOCAL, _LOOPBACK):
-            installed_package, name = installed[identified.package.key], identified.package.filename
+        if identified.why in (archives.LOCAL, archives.LOOPBACK):
+            form, name = installed[identified.package.key], identified.package.filename
             with condafile.UnpackedPackage(archive_file(identified, store), name, str(prefix), store.temp) as package:
-                members = [entry for entry in installed_package.entries if entry.path in installed_package.members]
-                secrets.search_tree(members, condafile.CondaContents(package, installed_package), f"{name}/".__add__)
+                archives.search(secrets, identified.package, form, condafile.CondaContents(package, form))
 
 
 class _Identifier:
@@ -190,20 +174,16 @@ class _Identifier:
         except ArtifactError as error:
             return str(error)
         self._store.facts.put("conda-proof", key, codec.canonical(proof))
-        return _from_proof(proof, facts)
+        return _identified(proof, facts)
 
     def _recall(self, key: str) -> IdentifiedPackage | None:
         proof = self._store.facts.recall("conda-proof", key, _Proof)
         if proof is None:
             return None
-        facts = self._store.facts.recall(condafile.FACTS, proof.key, conda.Facts)
-        if facts is None or (proof.file and not self._is_unchanged(proof)):
+        facts = self._store.facts.recall(condafile.FACTS, proof.facts_key, conda.Facts)
+        if facts is None or (proof.why and archives.existing_file(proof.package.sha256, proof.file, self._store) is None):
             return None
-        return _from_proof(proof, facts)
-
-    def _is_unchanged(self, proof: _Proof) -> bool:
-        path = Path(proof.file)
-        return path.is_file() and "sha256:" + self._hash(path)[0] == proof.package.sha256
+        return _identified(proof, facts)
 
     def _prove(self, record: Record) -> tuple[_Proof, conda.Facts]:
         """Prove a package. Raises `_UnavailableError`, or `ArtifactError` for an archive that cannot be linked."""
@@ -238,17 +218,12 @@ class _Identifier:
 
     def _digest(self, path: Path, record: Record) -> tuple[str, int]:
         """(sha256, size) of a file if it is the recorded archive, else empty."""
-        digest, size = self._hash(path)
+        size = path.stat().st_size
         if record.size not in (-1, size):
             return "", 0
+        digest = self._store.hashes.of_file(path)
         matches = digest == record.sha256 if record.sha256 else condafile.md5_of(chunks_of(path)) == record.md5
         return (f"sha256:{digest}", size) if matches else ("", 0)
-
-    def _hash(self, path: Path) -> tuple[str, int]:
-        """(sha256 in hex, size) of a file. Cached while the file does not change."""
-        path = path.resolve()
-        (found,) = walk(path.parent, skip=lambda name, _: name != path.name)
-        return self._store.hashes.of(path.parent, [found], workers=1)[path.name], found.size
 
     def _from_file(self, record: Record, path: Path, digest: str, size: int, *, local: bool) -> tuple[_Proof, conda.Facts]:
         """The proof from an archive on this machine."""
@@ -260,18 +235,13 @@ class _Identifier:
             conda.canonical(facts, self._layout)
             self._store.facts.put(condafile.FACTS, key, codec.canonical(facts))
         why = self._why(record, size, local=local)
-        return self._proof(record, facts, digest, size, key, why, path.resolve() if why else None), facts
+        return self._proof(record, facts, digest, size, key, why, str(path.resolve()) if why else ""), facts
 
     def _why(self, record: Record, size: int, *, local: bool) -> str:
         """Why the archive has to be bundled; empty if other machines can download it. Its URL is checked."""
-        if not record.url.startswith(("http://", "https://")):
-            return _LOCAL
-        if not downloadable(record.url):
-            return _LOOPBACK
-        if not is_url(record.shown_url) or record.shown_url != record.url:
-            return _SIGNED
-        if not local:
-            return ""
+        why = archives.why_bundled(record.url)
+        if why or not local:
+            return why
         try:
             with self._session.open_range(record.url) as file:
                 remote_size: int = file.size  # type: ignore[attr-defined]
@@ -287,14 +257,10 @@ class _Identifier:
             digest = f"sha256:{record.sha256}"
             path = self._store.blobs.put(self._session.download(record.url), digest, where=record.shown_url)
             return self._from_file(record, path, digest, path.stat().st_size, local=False)
-        with self._store.temp.directory() as directory, room(self._store.root):
-            archive = directory / "archive"
-            with archive.open("wb") as file:
-                file.writelines(self._session.download(record.url))
-            digest, size = self._digest(archive, record)
-            if not digest:
-                raise ArtifactError("this URL has a different file than the installed one", where=record.shown_url)
-            path = self._store.blobs.put(chunks_of(archive), digest, where=record.shown_url)
+        path, _ = self._store.blobs.add(self._session.download(record.url))
+        digest, size = self._digest(path, record)
+        if not digest:
+            raise ArtifactError("this URL has a different file than the installed one", where=record.shown_url)
         return self._from_file(record, path, digest, size, local=False)
 
     def _by_range(self, record: Record) -> tuple[_Proof, conda.Facts] | None:
@@ -325,7 +291,7 @@ class _Identifier:
         digest = f"sha256:{record.sha256}"
         key = f"{condafile.facts_key(digest, self._prefix)} {record.url}"  # the hash of the archive was not computed
         self._store.facts.put(condafile.FACTS, key, codec.canonical(facts))
-        return self._proof(record, facts, digest, size, key, "", None), facts
+        return self._proof(record, facts, digest, size, key, "", ""), facts
 
     def _link_files(self, info: conda.Info) -> tuple[conda.InstalledPath, ...] | None:
         """The installed form of each path, from the installed files; None if there is a doubt about one."""
@@ -379,7 +345,7 @@ class _Identifier:
                     size += len(chunk)
         return size, relinked_hasher.hexdigest()
 
-    def _proof(self, record: Record, facts: conda.Facts, digest: str, size: int, key: str, why: str, file: Path | None) -> _Proof:
+    def _proof(self, record: Record, facts: conda.Facts, digest: str, size: int, key: str, why: str, file: str) -> _Proof:
         info = facts.info
         if (info.name, info.version, info.build) != (record.name, record.version, record.build):
             raise ArtifactError(f"this archive contains {info.name} {info.version} {info.build}", where=record.filename)
@@ -392,19 +358,17 @@ class _Identifier:
             sha256=digest,
             size=size,
         )
-        return _Proof(package, "carried" if why else "direct", record.shown_url, why, key, str(file or ""))
+        hint = WheelHint(
+            sha256=digest,
+            origin="carried" if why else "direct",
+            urls=() if why else (record.url,),
+            index="" if why else redact.line(record.url.rpartition("/")[0].rpartition("/")[0]),  # the channel
+        )
+        return _Proof(package, hint, key, file, why)
 
 
-def _from_proof(proof: _Proof, facts: conda.Facts) -> IdentifiedPackage:
-    is_downloadable = proof.origin == "direct"
-    channel = proof.url.rpartition("/")[0].rpartition("/")[0]
-    hint = WheelHint(
-        sha256=proof.package.sha256,
-        origin=proof.origin,
-        urls=(proof.url,) if is_downloadable else (),
-        index=redact.line(channel) if is_downloadable else "",
-    )
-    return IdentifiedPackage(proof.package, hint, facts, Path(proof.file) if proof.file else None, proof.why)
+def _identified(proof: _Proof, facts: conda.Facts) -> IdentifiedPackage:
+    return IdentifiedPackage(proof.package, proof.hint, facts, proof.file, proof.why)
 
 
 def _has_usual_mode(path: str, executable: bool, file: Path) -> bool:

@@ -14,8 +14,8 @@ import msgspec
 
 from repro_env.environment.python.distributions import InstalledDistribution, Scan
 from repro_env.environment.system.tree import list_names
-from repro_env.io.files import read_regular
-from repro_env.schema import redact
+from repro_env.io.files import read_regular, read_text
+from repro_env.schema import codec, redact
 from repro_env.schema.environment import Variable
 from repro_env.schema.text import CondaFile, CondaName, EnvName, Line, RelPath
 
@@ -47,8 +47,6 @@ class Record(msgspec.Struct, frozen=True):
     """The URL as recorded, which may contain a token."""
     archive: str
     """Path of the archive in the package cache; empty when not recorded."""
-    requested: bool
-    """Whether the user requested the package by name, so it is not only a dependency."""
     path: RelPath
     """Path of the record itself, relative to the prefix."""
     files: dict[str, str]
@@ -134,7 +132,6 @@ def _record(prefix: Path, name: str) -> Record:
         "size": record["size"] if isinstance(record.get("size"), int) else -1,
         "url": _text(record.get("url")),
         "archive": _text(record.get("package_tarball_full_path")),
-        "requested": bool(record.get("requested_spec") or record.get("requested_specs")),
         "path": f"{META}/{name}",
         "files": dict(_files(record)),
     }
@@ -226,18 +223,14 @@ def variables(prefix: Path, environ: Mapping[str, str]) -> tuple[Variable, ...]:
         is_below = any(part == str(prefix) or part.startswith(f"{prefix}/") for part in parts)
         if is_below and _is_plain(value) and all(not part or part.startswith("/") for part in parts):
             values[name] = value
-    return tuple(Variable(name=name, value=values[name]) for name in sorted(values) if _is_valid_name(name))
+    return tuple(Variable(name=name, value=values[name]) for name in sorted(values) if codec.fits(name, EnvName))
 
 
 def _script_variables(prefix: Path) -> Iterator[str]:
     directory = (prefix / _ACTIVATE).resolve()
     for name in list_names(str(directory)):
         if name.endswith((".sh", ".csh")):
-            try:
-                text = read_regular((directory / name).resolve(), _MAX_SCRIPT).decode("utf-8", "replace")
-            except OSError:
-                continue
-            yield from (exported or setenv for exported, setenv in _EXPORT.findall(text))
+            yield from (exported or setenv for exported, setenv in _EXPORT.findall(read_text(directory / name, _MAX_SCRIPT)))
 
 
 def _state_variables(prefix: Path) -> Iterator[str]:
@@ -251,14 +244,6 @@ def _state_variables(prefix: Path) -> Iterator[str]:
 
 def _is_plain(value: str) -> bool:
     return redact.line(value) == value
-
-
-def _is_valid_name(name: str) -> bool:
-    try:
-        msgspec.convert(name, EnvName)
-    except msgspec.ValidationError:
-        return False
-    return True
 
 
 def replaced_files(prefix: Path, rewritten: frozenset[str]) -> dict[str, bytes]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from repro_env.io.files import read_text
 from repro_env.schema import redact
 from repro_env.schema.accelerator import Accelerators, Device
 
@@ -68,7 +69,7 @@ def _device(root: Path, path: Path, index: int, properties: dict[str, int]) -> D
 
 def _pairs(path: Path) -> dict[str, int]:
     """Return the numbers of a file with lines of the form `name number`."""
-    words = [line.split() for line in _read(path).splitlines()]
+    words = [line.split() for line in read_text(path).splitlines()]
     return {pair[0]: int(pair[1]) for pair in words if len(pair) == 2 and pair[1].isdecimal()}
 
 
@@ -82,11 +83,4 @@ def _directories(path: Path) -> list[Path]:
 
 def _line(path: Path) -> str:
     """Return the first line of a small file. It is empty if the file cannot be read."""
-    return redact.line(_read(path).partition("\n")[0].strip())
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""
+    return redact.line(read_text(path).partition("\n")[0].strip())

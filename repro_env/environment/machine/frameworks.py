@@ -136,9 +136,15 @@ def _read(lines: Iterable[str], problem: str, hidden: Collection[str]) -> Report
     doing = values.get("doing", "")
     if problem:
         problem += f" during {doing}" if doing else "" if "started" in values else " before it printed anything"
-    libraries = [{"version": ""} | redact.all_texts(row) | {"path": row["path"]} for row in rows["library"] if _fits(row["path"])]
-    threads = [redact.all_texts(row) | {"path": row["path"] if _fits(row["path"]) else None} for row in rows["threads"]]
-    mapped = [path for path in sorted(values.get("mapped", ())) if _fits(path)]
+    libraries = [
+        {"version": ""} | redact.all_texts(row) | {"path": row["path"]}
+        for row in rows["library"]
+        if codec.fits(row["path"], AbsPath)
+    ]
+    threads = [
+        redact.all_texts(row) | {"path": row["path"] if codec.fits(row["path"], AbsPath) else None} for row in rows["threads"]
+    ]
+    mapped = [path for path in sorted(values.get("mapped", ())) if codec.fits(path, AbsPath)]
     facts = redact.all_texts({name: values[name] for name in _SINGLE_VALUES & values.keys()}) | {
         "problem": redact.line("; ".join(filter(None, (problem, *rows["failed"]))), hidden),
         "versions": sorted(map(redact.line, versions)),
@@ -147,7 +153,7 @@ def _read(lines: Iterable[str], problem: str, hidden: Collection[str]) -> Report
         "threads": sorted(threads, key=lambda row: (row["library"], row["path"] or "")),
         "unknown": sorted({redact.line(line, hidden) for line in rows["unknown"]}),
     }
-    neighbors = [path for path in sorted(rows["beside"]) if _fits(path)]
+    neighbors = [path for path in sorted(rows["beside"]) if codec.fits(path, AbsPath)]
     keys = [_stat_key(path) for path in mapped]
     return msgspec.convert({"facts": facts, "mapped": mapped, "beside": neighbors, "keys": keys}, Report)
 
@@ -253,12 +259,3 @@ def _stat_key(path: str) -> str:
     except OSError:
         return ""
     return f"{status.st_dev}:{status.st_ino}:{status.st_size}:{status.st_mtime_ns}"
-
-
-def _fits(path: Any) -> bool:
-    try:
-        msgspec.convert(path, type=AbsPath)
-        path.encode()
-    except (msgspec.ValidationError, UnicodeEncodeError):
-        return False
-    return True

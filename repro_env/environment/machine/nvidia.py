@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from repro_env.io import process
+from repro_env.io.files import read_text
 from repro_env.schema import redact
 from repro_env.schema.accelerator import Accelerators, Device
 
@@ -48,10 +49,6 @@ class Answers(msgspec.Struct, frozen=True, kw_only=True):
 
 def accelerators(environ: Mapping[str, str], root: Path = Path("/")) -> Accelerators:
     """Return NVIDIA's GPUs and driver. `root`: the directory with `/proc`. Never raises for problems of the driver."""
-    try:
-        kernel = (root / VERSION).read_text("utf-8", "replace")
-    except OSError:
-        kernel = ""
     env = dict(environ)
     if WSL.is_dir():
         env["LD_LIBRARY_PATH"] = ":".join(filter(None, (env.get("LD_LIBRARY_PATH", ""), str(WSL))))
@@ -60,7 +57,9 @@ def accelerators(environ: Mapping[str, str], root: Path = Path("/")) -> Accelera
     except OSError as error:
         return Accelerators(why=f"the process that queries NVIDIA's driver did not start: {error.strerror}")
     answers = read(done.stdout.decode("utf-8", "replace").splitlines())
-    return decide(answers, kernel, f"the driver did not answer within {TIMEOUT:.0f} s" if done.timed_out else "")
+    return decide(
+        answers, read_text(root / VERSION), f"the driver did not answer within {TIMEOUT:.0f} s" if done.timed_out else ""
+    )
 
 
 def read(lines: Iterable[str]) -> Answers:

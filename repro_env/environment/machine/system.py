@@ -7,6 +7,7 @@ import platform
 import re
 from pathlib import Path
 
+from repro_env.io.files import read_text
 from repro_env.schema import redact
 from repro_env.schema.environment import Host
 
@@ -22,7 +23,7 @@ def host(root: Path = Path("/")) -> Host:
 
     `root`: the directory with /proc and /sys.
     """
-    cpu = _read(root / "proc/cpuinfo")
+    cpu = read_text(root / "proc/cpuinfo")
     return Host(
         os=redact.line(_os_name()),
         kernel=redact.line(f"{platform.system()} {platform.release()}"),
@@ -67,10 +68,3 @@ def _first(text: str, key: str) -> str:
         if colon and name.strip() == key:
             return value.strip()
     return ""
-
-
-def _read(path: Path) -> str:
-    try:
-        return path.read_text("utf-8", "replace")
-    except OSError:
-        return ""

@@ -9,7 +9,7 @@ unpack in different ways are rejected.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import BinaryIO, cast
 
@@ -63,16 +63,13 @@ def pull(text: str, platform: Platform, *, kept: bool, store: Store, tell: Tell)
     Raises `UsageError`, `NetworkError`, `ArtifactError`, `PlatformError`, `DiskError`.
     """
     ref = reference.parse(text)
-    registry = Registry(ref.host)
-    try:
+    with closing(Registry(ref.host)) as registry:
         manifest, _, digest = registry.image(ref.repository, ref.tag_or_digest, architecture=platform.architecture)
         tell.detail(f"{ref} is {ref.name}@{digest}")
         hint = BaseHint(
             reference=str(ref), digest=digest, platform=platform, layers=tuple(layer.blob for layer in manifest.layers), kept=kept
         )
         return _open(hint, _fetch_tree(hint, manifest, registry, store, tell), store)
-    finally:
-        registry.close()
 
 
 def fetch(hint: BaseHint, store: Store, tell: Tell, stop: Iterable[bool] = ()) -> BaseImage:
@@ -81,12 +78,9 @@ def fetch(hint: BaseHint, store: Store, tell: Tell, stop: Iterable[bool] = ()) -
     if blob is not None:
         return _open(hint, blob, store)
     ref = reference.parse(hint.reference)
-    registry = Registry(ref.host)
-    try:
+    with closing(Registry(ref.host)) as registry:
         manifest, _, _ = registry.image(ref.repository, hint.digest, architecture=hint.platform.architecture)
         return _open(hint, _fetch_tree(hint, manifest, registry, store, tell, stop), store)
-    finally:
-        registry.close()
 
 
 def _cached_tree(hint: BaseHint, store: Store) -> TreeBlob | None:
@@ -206,12 +200,7 @@ def _open(hint: BaseHint, blob: TreeBlob, store: Store) -> BaseImage:
 
 def _packages(root: Path) -> tuple[tuple[SystemPackage, ...], tuple[str, ...]]:
     """The packages in the image's own database, and a line if it cannot be read."""
-    # The image is untrusted: a symlink here could lead to a file of this machine.
-    database = root.resolve() / "var/lib/dpkg"
-    is_regular = database.resolve() == database and not any(
-        (database / name).is_symlink() for name in ("status", "diversions", "info")
-    )
-    if not is_regular or not dpkg.present(root):
+    if not dpkg.present(root):
         return (), ("the packages of the base are unknown: repro-env reads only dpkg's database in a base image",)
     try:
         system = dpkg.Database(root)

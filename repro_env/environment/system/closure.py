@@ -23,13 +23,12 @@ class Closure(msgspec.Struct, frozen=True):
     """The files that the loader would open."""
 
     libraries: tuple[str, ...]
-    """Absolute paths as the loader spells them (symlinks unresolved), sorted, without the files that the search began with."""
-    interpreters: tuple[str, ...]
-    """The dynamic loaders that programs request, sorted."""
+    """Absolute paths as the loader spells them (symlinks unresolved), sorted, without the files that the search began with.
+
+    The dynamic loaders that programs request are included.
+    """
     missing: Mapping[str, str]
     """Name of a library that is not on this machine -> the first file that needs it; sorted."""
-    damaged: tuple[str, ...]
-    """Files that cannot be read as ELF: one line each, sorted."""
     chosen: Mapping[tuple[str, str], str]
     """(file, name of a library that it needs) -> path that the loader chooses."""
 
@@ -46,6 +45,7 @@ class Loader:
         self._read: dict[str, Elf | None] = {}
         self._variants: dict[str, list[str]] = {}
         self.damaged: set[str] = set()
+        """Files that cannot be read as ELF: one line each."""
 
     def facts(self, path: str) -> Elf | None:
         """The facts of one file; None if it is missing or is not a valid ELF file (invalid files are added to `damaged`)."""
@@ -130,7 +130,6 @@ def resolve(roots: Iterable[str], loader: Loader, *, program: str = "", loaded: 
     """
     loaded = loaded or {}
     libraries: set[str] = set()
-    interpreters: set[str] = set()
     missing: dict[str, str] = {}
     chosen: dict[tuple[str, str], str] = {}
     pending: list[tuple[str, tuple[str, ...]]] = [(path, (program,) if program else ()) for path in roots]
@@ -151,7 +150,7 @@ def resolve(roots: Iterable[str], loader: Loader, *, program: str = "", loaded: 
         if facts is None:
             continue
         if facts.interpreter:
-            interpreters.add(facts.interpreter)
+            libraries.add(facts.interpreter)
         for name in facts.needed:
             paths = loader.find(name, path, parents)
             if not paths and name in loaded:
@@ -165,9 +164,7 @@ def resolve(roots: Iterable[str], loader: Loader, *, program: str = "", loaded: 
     names = {path.rpartition("/")[2] for path in libraries}
     return Closure(
         libraries=tuple(sorted(libraries)),
-        interpreters=tuple(sorted(interpreters)),
         missing={name: missing[name] for name in sorted(missing.keys() - names)},
-        damaged=tuple(sorted(loader.damaged)),
         chosen=chosen,
     )
 

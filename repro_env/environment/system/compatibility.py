@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from repro_env.environment.system import interpretertree, ldcache, libpath, locales
+from repro_env.environment.system import interpretertree, ldcache, locales
 from repro_env.environment.system import libraries as systemlibraries
 from repro_env.environment.system.host import SystemFiles
 from repro_env.environment.system.libraries import SystemLibraries
@@ -20,6 +20,7 @@ from repro_env.oci.entry import Entry
 from repro_env.oci.imagetree import resolve
 from repro_env.schema.environment import Interpretation, SharedLibrary, Startup
 from repro_env.schema.errors import CaptureError
+from repro_env.schema.messages import shorten
 
 if TYPE_CHECKING:
     from repro_env.environment.system.baseimage import BaseImage
@@ -47,10 +48,8 @@ def system_files(
 
     Raises `CaptureError` if the base lacks a library or has one that is too old.
     """
-    all_other_layers = [*systemlibraries.environment_directories(facts), *other_layers, *map(real, other_layers)]
-    loaded = [*startup.mapped, *map(str, mapped)]
     libraries_needed = systemlibraries.find_system_libraries(
-        facts, loaded, [str(path) for path in libraries], [], libpath.read(environ), all_other_layers
+        facts, startup, mapped=mapped, libraries=libraries, environ=environ, other_layers=other_layers
     )
     base_paths = _find(libraries_needed, base)
     _check_versions(libraries_needed, base_paths, base)
@@ -109,8 +108,7 @@ def _dependents(missing: Sequence[str], libraries_needed: SystemLibraries) -> li
 
 
 def _names(paths: Sequence[str]) -> str:
-    names = sorted({path.rpartition("/")[2] for path in paths})
-    return ", ".join(names[:_MAX_NAMES]) + (f" and {len(names) - _MAX_NAMES} more" if len(names) > _MAX_NAMES else "")
+    return shorten(sorted({path.rpartition("/")[2] for path in paths}), _MAX_NAMES)
 
 
 def _directories(base: BaseImage) -> list[str]:

@@ -19,6 +19,7 @@ from repro_env.environment.system.tree import real, within
 from repro_env.io.files import Found, fingerprint
 from repro_env.io.hashes import settled
 from repro_env.schema import codec
+from repro_env.schema.messages import shorten
 from repro_env.store.store import Store
 
 _MAX_NAMES = 5
@@ -126,9 +127,8 @@ def _resolve(
         for name in call.names:
             libraries_found += _find(call, name, root, loader, program)
     if computed:
-        more = f" and {len(computed) - _MAX_NAMES} more" if len(computed) > _MAX_NAMES else ""
         unknown.append(
-            f"{', '.join(computed[:_MAX_NAMES])}{more}: the library that this code opens is known only when the code runs; "
+            f"{shorten(computed, _MAX_NAMES)}: the library that this code opens is known only when the code runs; "
             "to include a library outside the environment, capture with --with LIBRARY"
         )
     return libraries_found, unknown

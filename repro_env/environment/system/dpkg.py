@@ -13,6 +13,7 @@ import msgspec
 
 from repro_env.environment.system import packages
 from repro_env.environment.system.packages import Package, Relations
+from repro_env.io.files import read_regular
 from repro_env.schema.errors import LockError
 
 SHELL = (
@@ -29,6 +30,8 @@ UNDECLARED = (("libapt-pkg", "dpkg"),)
 """libapt-pkg reads dpkg's tables of architectures."""
 _NAME = re.compile(r"\s*([a-z0-9][a-z0-9+.-]*)")
 _INSTALLED = frozenset({"installed", "triggers-awaited", "triggers-pending"})
+_MAX_FILE = 256 << 20
+"""Bytes of the status file; a package needs about 1,500."""
 _FIELDS = ("Package", "Status", "Architecture", "Version", "Depends", "Pre-Depends", "Recommends", "Provides", "Conffiles")
 
 
@@ -58,10 +61,11 @@ class Database(packages.Database):
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._directory = root / "var/lib/dpkg"
-        self._paragraphs = dict(_status(self._directory / "status"))
+        below = None if root == Path("/") else root  # no symlink of an image may lead to a file of this machine
+        self._paragraphs = dict(_paragraphs(self._directory / "status", below))
         native = next((package.architecture for package in self._paragraphs if package.name == "dpkg"), "")
         super().__init__(self._paragraphs, native, self._directory / "alternatives")
-        self._diversions = _diversions(self._directory / "diversions")
+        self._diversions = _diversions(self._directory / "diversions", below)
         self._usr_merge_links = _usr_merge_links(root)
 
     def owners(self, paths: Iterable[str]) -> dict[str, tuple[Package, ...]]:
@@ -134,8 +138,9 @@ class Database(packages.Database):
         return exact if Path(exact).exists() else f"{self._directory}/info/{package.name}.{kind}"
 
 
-def _status(path: Path) -> Iterable[tuple[Package, Paragraph]]:
-    for paragraph in path.read_text(errors="surrogateescape").split("\n\n"):
+def _paragraphs(path: Path, below: Path | None) -> Iterable[tuple[Package, Paragraph]]:
+    """The installed packages in the status file."""
+    for paragraph in _read(path, below).split("\n\n"):
         if not paragraph.strip():
             continue
         fields = _fields(paragraph)
@@ -157,6 +162,10 @@ def _status(path: Path) -> Iterable[tuple[Package, Paragraph]]:
                     text=paragraph.strip("\n"),
                 ),
             )
+
+
+def _read(path: Path, below: Path | None) -> str:
+    return read_regular(path, _MAX_FILE, below=below).decode("utf-8", "surrogateescape")
 
 
 def _fields(paragraph: str) -> dict[str, str]:
@@ -197,10 +206,10 @@ def _conffiles(text: str) -> tuple[tuple[str, str], ...]:
     return tuple(conffiles)
 
 
-def _diversions(path: Path) -> tuple[Diversion, ...]:
+def _diversions(path: Path, below: Path | None) -> tuple[Diversion, ...]:
     """Three lines each: from, to, package (`:` for a local diversion, which applies to every package)."""
     try:
-        lines = path.read_text(errors="surrogateescape").splitlines()
+        lines = _read(path, below).splitlines()
     except FileNotFoundError:
         return ()
     return tuple(Diversion(*record) for record in zip(lines[::3], lines[1::3], lines[2::3], strict=False))

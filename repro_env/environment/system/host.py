@@ -34,7 +34,6 @@ from repro_env.environment.system import (
     dpkg,
     interpretertree,
     ldcache,
-    libpath,
     locales,
     rpm,
 )
@@ -126,10 +125,14 @@ def system_files(
         *(program.file for program in requested if program.file),
         *(path for tree in directory_trees.values() for path in _binaries(tree)),
     ]
-    all_other_layers = [*systemlibraries.environment_directories(facts), *other_layers, *map(real, other_layers)]
-    loaded = [*startup.mapped, *map(str, mapped)]
     system_libraries = systemlibraries.find_system_libraries(
-        facts, loaded, [str(path) for path in libraries], executables, libpath.read(environ or {}), all_other_layers
+        facts,
+        startup,
+        mapped=mapped,
+        libraries=libraries,
+        programs=executables,
+        environ=environ or {},
+        other_layers=other_layers,
     )
     basics = [real(found) for name in SHELL_PROGRAMS if (found := shutil.which(name, path=SYSTEM_PATH))]
     basics += [real(OS_RELEASE), *_children(directories)]
@@ -334,9 +337,9 @@ def _is_system_path(path: str) -> bool:
 
 def _alternatives(tree: LiveTree, system: Database) -> None:
     """Add the links of every alternative whose target is in the tree."""
-    for alternative in system.alternatives():
-        if real(f"/etc/alternatives/{alternative.name}") in tree and real(alternative.link) in tree:
-            tree.follow(alternative.link)
+    for name, link in system.alternatives().items():
+        if real(f"/etc/alternatives/{name}") in tree and real(link) in tree:
+            tree.follow(link)
 
 
 def _certificates(tree: LiveTree) -> Iterator[str]:

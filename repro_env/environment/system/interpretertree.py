@@ -12,6 +12,7 @@ import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from repro_env.environment.python.selection import settings
 from repro_env.environment.system import checksums, closure, libpath
 from repro_env.environment.system.checksums import PackagedFile
 from repro_env.environment.system.packages import Database, Package
@@ -121,8 +122,9 @@ def _names(facts: Interpretation) -> list[str]:
         if own_prefix(facts):
             paths.append(f"{directory}/libpython3.so")
     if facts.is_venv:
-        home = _home(facts.layout.prefix)
-        if home:
+        # The directory that Python derives its base prefix from (PEP 405), as it is spelled there.
+        home = settings(Path(facts.layout.prefix)).get("home", "")
+        if home.startswith("/"):
             paths += _links_to(home, "python", python.executable)
         paths += [path for path in (_first_outside(facts.command, facts.layout.prefix),) if path]
     return paths
@@ -132,19 +134,6 @@ def _links_to(directory: str, start: str, target: str) -> list[str]:
     """The paths in a directory whose names begin with `start` and that lead to the target."""
     real_target, names = real(target), list_names(directory)
     return [f"{directory}/{name}" for name in names if name.startswith(start) and real(f"{directory}/{name}") == real_target]
-
-
-def _home(prefix: str) -> str:
-    """`home` of pyvenv.cfg (PEP 405): the directory that Python derives its base prefix from, as it is spelled there."""
-    try:
-        text = Path(prefix, "pyvenv.cfg").read_text(errors="surrogateescape")
-    except OSError:
-        return ""
-    for line in text.splitlines():
-        key, equals, value = line.partition("=")
-        if equals and key.strip().lower() == "home":
-            return value.strip() if value.strip().startswith("/") else ""
-    return ""
 
 
 def _first_outside(command: str, prefix: str) -> str:

@@ -9,6 +9,7 @@ from pathlib import Path
 from repro_env.environment.system import closure, ldcache
 from repro_env.environment.system.ldcache import Library
 from repro_env.environment.system.tree import list_names, real
+from repro_env.io.files import read_text
 
 LIBRARY = re.compile(r"\A(?:lib.*\.so|ld-.*\.so)(?:\..*)?\Z")
 """File names that ldconfig considers."""
@@ -93,11 +94,7 @@ def _libraries_in(
 
 
 def _configured_directories(file: Path, root: Path, depth: int) -> Iterator[str]:
-    try:
-        text = file.read_text(errors="surrogateescape")
-    except OSError:
-        return
-    for line in text.splitlines():
+    for line in read_text(file).splitlines():
         words = line.partition("#")[0].split()
         if words[:1] == ["include"] and depth < 8:
             for pattern in words[1:]:

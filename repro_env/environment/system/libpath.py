@@ -9,6 +9,8 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.io.files import read_text
+
 
 class LibPath(msgspec.Struct, frozen=True):
     """The entries that are independent of the working directory, and a line for each other entry."""
@@ -32,7 +34,7 @@ def read(environ: Mapping[str, str], preload: Path = Path("/etc/ld.so.preload"))
         else:
             directories.append(os.path.realpath(entry) if ".." in entry else entry.rstrip("/") or "/")
     libraries: list[str] = []
-    for source, text in (("LD_PRELOAD", environ.get("LD_PRELOAD", "")), (str(preload), _text(preload))):
+    for source, text in (("LD_PRELOAD", environ.get("LD_PRELOAD", "")), (str(preload), read_text(preload))):
         for entry in re.split(r"[:\s]+", text):
             if not entry.isprintable() or "$" in entry or ("/" in entry and not entry.startswith("/")):
                 ignored.append(_ignored(source, entry))
@@ -43,10 +45,3 @@ def read(environ: Mapping[str, str], preload: Path = Path("/etc/ld.so.preload"))
 
 def _ignored(source: str, entry: str) -> str:
     return f"{source} has {entry!r}, whose meaning depends on the program or the working directory: ignored"
-
-
-def _text(path: Path) -> str:
-    try:
-        return path.read_text(errors="replace")
-    except OSError:
-        return ""

@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 
 from repro_env.environment.machine.frameworks import is_driver
-from repro_env.environment.system import closure, interpretertree
+from repro_env.environment.system import closure, interpretertree, libpath
 from repro_env.environment.system.ldcache import Library
 from repro_env.environment.system.libpath import LibPath
 from repro_env.environment.system.tree import real, within
-from repro_env.schema.environment import Interpretation
+from repro_env.schema.environment import Interpretation, Startup
 
 
 class SystemLibraries(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,18 +41,25 @@ class SystemLibraries(msgspec.Struct, frozen=True, kw_only=True):
 
 def find_system_libraries(
     facts: Interpretation,
-    mapped: Sequence[str],
-    own: Sequence[str],
-    programs: Sequence[str],
-    variables: LibPath,
+    startup: Startup,
+    *,
+    mapped: Iterable[Path],
+    libraries: Iterable[Path],
+    programs: Sequence[str] = (),
+    environ: Mapping[str, str],
     other_layers: Sequence[str],
 ) -> SystemLibraries:
     """Find the libraries, and describe in `unknown` and `notes` what is missing or left out.
 
-    `mapped`: libraries that Python has loaded; `own`: the environment's libraries; `programs`: files of `--with`;
-    `other_layers`: directories whose files are in other layers.
+    `mapped`: loaded libraries in addition to those of `startup`; `libraries`: the environment's own; `programs`: files of
+    `--with`; `environ`: the environment variables of Python, for LD_LIBRARY_PATH and LD_PRELOAD; `other_layers`: directories,
+    besides the environment's and the interpreter's, whose files are in other layers.
     """
     python = facts.interpreter
+    variables = libpath.read(environ)
+    other_layers = (*environment_directories(facts), *other_layers, *map(real, other_layers))
+    loaded_paths = [*startup.mapped, *map(str, mapped)]
+    own = [str(path) for path in libraries]
     loader = closure.host(variables.directories)
     parts = interpretertree.binaries(python)
     interpreter_files = {real(part) for part in parts}
@@ -66,20 +73,20 @@ def find_system_libraries(
         else:
             unknown.append(f"{paths[0]} is preloaded here (LD_PRELOAD); it is in the image, but runs do not preload it")
     loaded: dict[str, str] = {}
-    for library in (*mapped, *own):
+    for library in (*loaded_paths, *own):
         elf = loader.facts(library)
         for name in (library.rpartition("/")[2], elf.soname if elf else ""):
             if name:
                 loaded[name] = "" if within(library, other_layers) or within(real(library), other_layers) else library
-    roots = (*parts, *mapped, *own, *programs, *preload)
+    roots = (*parts, *loaded_paths, *own, *programs, *preload)
     result = closure.resolve(roots, loader, program=python.executable, loaded=loaded)
 
-    unknown += result.damaged
+    unknown += sorted(loader.damaged)
     spelled: list[str] = []
-    libraries: set[str] = set()
+    found: set[str] = set()
     mapped_only: set[str] = set()
     drivers: set[str] = set()
-    for library in (*result.libraries, *result.interpreters, *mapped, *preload):
+    for library in (*result.libraries, *loaded_paths, *preload):
         real_path = real(library)
         if real_path in interpreter_files or within(library, other_layers) or within(real_path, other_layers):
             continue
@@ -90,10 +97,10 @@ def find_system_libraries(
             unknown.append(f"{library} is loaded but is not on this machine")
         else:
             spelled.append(library)
-            libraries.add(real_path)
-            if library in mapped or library in preload:
+            found.add(real_path)
+            if library in loaded_paths or library in preload:
                 mapped_only.add(real_path)
-    resolved = {real(library) for library in (*result.libraries, *result.interpreters)}
+    resolved = {real(library) for library in result.libraries}
     missing_by_file: dict[tuple[str, bool], list[str]] = {}
     for name, file in result.missing.items():
         missing_by_file.setdefault((file, is_driver(name)), []).append(name)
@@ -103,11 +110,11 @@ def find_system_libraries(
     return SystemLibraries(
         loader=loader,
         variables=variables,
-        other_layers=tuple(other_layers),
+        other_layers=other_layers,
         roots=roots,
         loaded=loaded,
         spelled=tuple(sorted(spelled)),
-        libraries=frozenset(libraries & resolved),
+        libraries=frozenset(found & resolved),
         mapped_only=frozenset(mapped_only - resolved),
         drivers=frozenset(drivers),
         chosen=result.chosen,

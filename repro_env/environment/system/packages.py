@@ -28,13 +28,6 @@ class Relations(msgspec.Struct, frozen=True, kw_only=True):
     provides: tuple[str, ...]
 
 
-class Alternative(msgspec.Struct, frozen=True):
-    """A name in `/etc/alternatives`, and the link that points to it (update-alternatives(1))."""
-
-    name: str
-    link: str
-
-
 class Database(ABC):
     """The installed packages. Raises `LockError` if the database is damaged."""
 
@@ -109,20 +102,20 @@ class Database(ABC):
         """The installed packages that this package recommends."""
         return self._meet(self._relations[package].recommends, package)
 
-    def alternatives(self) -> tuple[Alternative, ...]:
-        """All registered alternatives and slaves, sorted by file name.
+    def alternatives(self) -> dict[str, str]:
+        """The link that points to each name in `/etc/alternatives` (update-alternatives(1)), also of slaves.
 
         Debian and chkconfig write the same files: mode, link, then pairs of slaves.
         """
-        alternatives: list[Alternative] = []
+        links: dict[str, str] = {}
         for file in sorted(self._alternatives.iterdir()) if self._alternatives.is_dir() else ():
             lines = file.read_text(errors="surrogateescape").split("\n")
-            alternatives.append(Alternative(file.name, lines[1] if len(lines) > 1 else ""))
+            links[file.name] = lines[1] if len(lines) > 1 else ""
             for name, link in zip(lines[2::2], lines[3::2], strict=False):
                 if not name:
                     break
-                alternatives.append(Alternative(name, link))
-        return tuple(alternative for alternative in alternatives if alternative.link.startswith("/"))
+                links[name] = link
+        return {name: link for name, link in links.items() if link.startswith("/")}
 
     def _meet(self, groups: Iterable[tuple[str, ...]], package: Package) -> list[Package]:
         """The best provider of the first name in each group that has one."""

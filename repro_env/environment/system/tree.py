@@ -9,15 +9,14 @@ from __future__ import annotations
 
 import hashlib
 import os
-import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import msgspec
 
-from repro_env.io.files import FileContents, Found, Key, keys_of, walk
+from repro_env.io.files import FileContents, Found, Key, entry_at, keys_of, walk
 from repro_env.io.hashes import FileHashes
-from repro_env.oci.entry import Contents, Entry, sort_with_parents
+from repro_env.oci.entry import Contents, Entry, entries_of, sort_with_parents
 from repro_env.schema.environment import SystemPackage
 from repro_env.schema.errors import LockError
 
@@ -50,8 +49,6 @@ class LiveTree:
         self._generated: dict[str, bytes] = {}
         self._real: dict[str, str | None] = {"": ""}
         """Directory as requested -> real directory; None if it does not exist."""
-        self.links: set[str] = set()
-        """Symlinks collected, absolute."""
 
     def __contains__(self, path: str) -> bool:
         return path in self._found
@@ -84,15 +81,12 @@ class LiveTree:
             if found.kind == "other":
                 continue
             self._found[path] = msgspec.structs.replace(found, path=path[1:])
-            if found.kind == "link":
-                self.links.add(path)
-                if Path(path).is_file():
-                    self.follow(path)
+            if found.kind == "link" and Path(path).is_file():
+                self.follow(path)
 
     def merge(self, other: LiveTree) -> None:
         """Collect everything that another tree has collected."""
         self._found.update(other._found)
-        self.links |= other.links
 
     def generate(self, path: str, data: bytes) -> None:
         """Add a generated file; it replaces the file at this path."""
@@ -102,11 +96,14 @@ class LiveTree:
     def remove(self, path: str) -> None:
         """Remove a real path again."""
         self._found.pop(path, None)
-        self.links.discard(path)
 
     def paths(self) -> list[str]:
         """Files and links collected from the machine, absolute, sorted."""
         return sorted(path for path, found in self._found.items() if found.kind != "dir")
+
+    def links(self) -> list[str]:
+        """The links among `paths`."""
+        return [path for path in self.paths() if self._found[path].kind == "link"]
 
     def get(self, path: str) -> Found | None:
         """The collected file at a real path."""
@@ -116,14 +113,7 @@ class LiveTree:
         """The entries and their contents. Raises `CaptureError` for a file that cannot be read."""
         live = [found for path, found in self._found.items() if path not in self._generated]
         digests = hashes.of(Path("/"), [found for found in live if found.kind == "file"])
-        entries = [Entry(directory.strip("/"), "dir") for directory in directories]
-        for found in live:
-            if found.kind == "file":
-                entries.append(Entry(found.path, "file", found.executable, found.size, digests[found.path]))
-            elif found.kind == "link":
-                entries.append(Entry(found.path, "link", target=found.target))
-            else:
-                entries.append(Entry(found.path, "dir"))
+        entries = [*(Entry(directory.strip("/"), "dir") for directory in directories), *entries_of(live, digests)]
         generated = {path[1:]: data for path, data in self._generated.items()}
         entries += [
             Entry(path, "file", size=len(data), sha256=hashlib.sha256(data).hexdigest()) for path, data in generated.items()
@@ -165,25 +155,13 @@ class LiveTree:
         if collected is not None:
             return collected
         try:
-            facts = os.lstat(path)
-            target = os.readlink(path) if stat.S_ISLNK(facts.st_mode) else ""  # noqa: PTH115
+            found = entry_at(path, path[1:])
             path.encode()
-            target.encode()
         except (FileNotFoundError, NotADirectoryError, PermissionError):
             return None
         except UnicodeEncodeError:
-            raise LockError(
-                "the name or the symlink target of this file is not UTF-8", where=repr(path), hint="rename the file"
-            ) from None
-        key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-        if stat.S_ISREG(facts.st_mode):
-            found = Found(path[1:], "file", bool(facts.st_mode & 0o100), facts.st_size, "", key)
-        elif stat.S_ISLNK(facts.st_mode):
-            found = Found(path[1:], "link", False, 0, target, key)
-            self.links.add(path)
-        elif stat.S_ISDIR(facts.st_mode):
-            found = Found(path[1:], "dir", False, 0, "", key)
-        else:
+            raise LockError("this file name is not valid UTF-8", where=repr(os.fsencode(path)), hint="rename the file") from None
+        if found.kind == "other":
             return None  # devices, sockets and pipes belong to the running system
         self._found[path] = found
         return found

@@ -6,7 +6,7 @@ RUNPATH after the variable but before the cache, so a few libraries can still be
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from repro_env.environment.machine.frameworks import is_driver
@@ -26,7 +26,7 @@ _WHY = "belongs to no package of the system"
 def ldconfig_lines(trees: Sequence[LiveTree], system_libraries: SystemLibraries, libpython: str | None) -> tuple[Library, ...]:
     """The lines that ldconfig would write for these trees together."""
     paths = {path for tree in trees for path in tree.paths()}
-    links = {path for tree in trees for path in tree.links}
+    links = {path for tree in trees for path in tree.links()}
     return tuple(
         ldconfig.lines(paths, links, system_libraries.loader, libpython=libpython, mapped=system_libraries.mapped_only & paths)
     )
@@ -87,13 +87,7 @@ def build(unpackaged: LiveTree, base: Sequence[Entry], lower: bytes, upper: byte
 def bundled(paths: Sequence[str], directories: Sequence[str], tree: Tree | None) -> tuple[Carried, ...]:
     """A description of each directory of `--with` and of each other file, with its size in bytes, sorted."""
     files = {f"/{entry.path}": entry.size for entry in (tree.entries if tree else ()) if entry.kind == "file"}
-    return tuple(sorted(_descriptions(paths, directories, files), key=lambda item: item.name))
-
-
-def _descriptions(paths: Sequence[str], directories: Sequence[str], files: Mapping[str, int]) -> Iterator[Carried]:
-    for directory in directories:
-        size = sum(size for path, size in files.items() if within(path, (directory,)))
-        yield Carried(name=redact.line(directory), version="", why=_WHY, size=size)
-    for path in paths:
-        if path in files and not within(path, directories):
-            yield Carried(name=redact.line(path), version="", why=_WHY, size=files[path])
+    sizes = {directory: sum(size for path, size in files.items() if within(path, (directory,))) for directory in directories}
+    sizes |= {path: files[path] for path in paths if path in files and not within(path, directories)}
+    descriptions = [Carried(name=redact.line(path), version="", why=_WHY, size=size) for path, size in sizes.items()]
+    return tuple(sorted(descriptions, key=lambda item: item.name))

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 import msgspec
 
 from repro_env.environment.wheels.index import Candidate
-from repro_env.environment.wheels.repack import chunks_of
-from repro_env.io.files import room, walk
 from repro_env.io.indexhttp import Session, local_path
 from repro_env.io.ranges import RangesRefusedError
 from repro_env.oci.wheel import Facts
 from repro_env.schema import codec, redact
 from repro_env.schema.errors import ArtifactError, NetworkError
+from repro_env.store.facts import FactCache
 from repro_env.store.packages.wheelfile import facts as facts_of
 from repro_env.store.packages.wheelfile import open_facts
 from repro_env.store.store import Store
+
+_KIND = "evidence"
+"""Kind of the cached facts."""
 
 
 class CandidateFacts(msgspec.Struct, frozen=True):
@@ -29,7 +30,7 @@ class CandidateFacts(msgspec.Struct, frozen=True):
     """The whole wheel, if it was needed or is a local file."""
 
 
-class _CachedFacts(msgspec.Struct, frozen=True):
+class CachedFacts(msgspec.Struct, frozen=True):
     """Cached facts."""
 
     facts: Facts
@@ -53,7 +54,7 @@ class CandidateReader:
             if found is not None:
                 return found
         path, digest = self.fetch(candidate)
-        cached = self.recall(digest, candidate.filename) or self._remember(
+        cached = recall(self._store.facts, digest, candidate.filename) or self._remember(
             digest, open_facts(path, candidate.filename), path.stat().st_size
         )
         return CandidateFacts(cached.facts, digest, cached.size, path)
@@ -62,7 +63,12 @@ class CandidateReader:
         """The whole wheel as a local file, and its digest. If the index lists a sha256, a file with other bytes is rejected."""
         local = local_path(candidate.url)
         if local is not None:
-            path, digest = local.resolve(), self.digest_of(local)
+            path = local.resolve()
+            if not path.is_file():
+                raise NetworkError(
+                    "this wheel does not exist", where=str(path), hint="check the configured find-links and direct URLs"
+                )
+            digest = "sha256:" + self._store.hashes.of_file(path)
             if candidate.sha256 and digest != "sha256:" + candidate.sha256:
                 raise ArtifactError("this file differs from the sha256 in its index", where=str(path), hint="update the index")
             return path, digest
@@ -72,42 +78,12 @@ class CandidateReader:
             return path_cached or self._store.blobs.put(
                 self._session.download(candidate.url), digest, where=redact.url(candidate.url)
             ), digest
-        with self._store.temp.directory() as directory, room(self._store.root):
-            hasher = hashlib.sha256()
-            with (directory / "wheel").open("wb") as file:
-                for chunk in self._session.download(candidate.url):
-                    hasher.update(chunk)
-                    file.write(chunk)
-            digest = "sha256:" + hasher.hexdigest()
-            return self._store.blobs.put(chunks_of(directory / "wheel"), digest, where=redact.url(candidate.url)), digest
-
-    def digest_of(self, path: Path) -> str:
-        """The digest of a local wheel, cached while the file does not change."""
-        path = path.resolve()
-        if not path.is_file():
-            raise NetworkError(
-                "this wheel does not exist", where=str(path), hint="check the configured find-links and direct URLs"
-            )
-        found = list(walk(path.parent, skip=lambda name, _: name != path.name))
-        return "sha256:" + self._store.hashes.of(path.parent, found, workers=1)[path.name]
-
-    def knows(self, digest: str, url: str) -> bool:
-        """Whether `recall` probably finds something."""
-        return any(self._store.facts.has("evidence", key) for key in (digest, _by_url(digest, url)))
-
-    def recall(self, digest: str, filename: str, url: str = "") -> _CachedFacts | None:
-        """Cached facts. Facts from ranges are valid only for their URL, because the hash of that file was never computed."""
-        for key in (digest, _by_url(digest, url)):
-            cached = self._store.facts.recall("evidence", key, _CachedFacts)
-            if cached is not None:
-                # The same file may have several names.
-                return _CachedFacts(cached.facts._replace(filename=filename), cached.size)
-        return None
+        return self._store.blobs.add(self._session.download(candidate.url))
 
     def _by_range(self, candidate: Candidate) -> CandidateFacts | None:
         """None if the server does not support ranges or they make no sense: then the whole file decides."""
         digest, url = "sha256:" + candidate.sha256, redact.url(candidate.url)
-        cached = self.recall(digest, candidate.filename, url)
+        cached = recall(self._store.facts, digest, candidate.filename, url)
         if cached is None:
             try:
                 with self._session.open_range(candidate.url) as file:
@@ -117,10 +93,25 @@ class CandidateReader:
                 return None
         return CandidateFacts(cached.facts, digest, cached.size, None)
 
-    def _remember(self, key: str, facts: Facts, size: int) -> _CachedFacts:
-        cached = _CachedFacts(facts, size)
-        self._store.facts.put("evidence", key, codec.canonical(cached))
+    def _remember(self, key: str, facts: Facts, size: int) -> CachedFacts:
+        cached = CachedFacts(facts, size)
+        self._store.facts.put(_KIND, key, codec.canonical(cached))
         return cached
+
+
+def is_cached(cache: FactCache, digest: str, url: str) -> bool:
+    """Whether `recall` probably finds something."""
+    return any(cache.has(_KIND, key) for key in (digest, _by_url(digest, url)))
+
+
+def recall(cache: FactCache, digest: str, filename: str, url: str = "") -> CachedFacts | None:
+    """Cached facts. Facts from ranges are valid only for their URL, because the hash of that file was never computed."""
+    for key in (digest, _by_url(digest, url)):
+        cached = cache.recall(_KIND, key, CachedFacts)
+        if cached is not None:
+            # The same file may have several names.
+            return CachedFacts(cached.facts._replace(filename=filename), cached.size)
+    return None
 
 
 def _by_url(digest: str, url: str) -> str:

@@ -16,7 +16,7 @@ import msgspec
 from repro_env.guest.wheelrule import REWRITTEN
 from repro_env.io.files import Found
 from repro_env.oci import consolescript, wheellayers
-from repro_env.oci.entry import Entry, sort_with_parents
+from repro_env.oci.entry import Entry, entries_of, sort_with_parents
 from repro_env.oci.wheel import Installed
 
 _NUMBA_SUFFIXES = ("nbi", "nbc")
@@ -54,9 +54,9 @@ def compose(
     the python that this site's scripts start.
     """
     live = {file.path: file for file in found}
-    entries = {path: _entry(file, hashes) for path, file in live.items() if file.kind in ("file", "link")}
+    entries = {entry.path: entry for entry in entries_of((file for file in found if file.kind in ("file", "link")), hashes)}
     installed = {key: package for layer in stacks for key, package in layer.items() if package.root == root and owns(key)}
-    rewritten = _rewritten_by_key(installed)
+    rewritten = {key: frozenset(_rewritten_paths(key, package)) for key, package in installed.items()}
     all_rewritten = frozenset().union(*rewritten.values())
     composed = wheellayers.compose(stacks, root)
 
@@ -154,35 +154,21 @@ class Bytecode:
         return self._names[directory]
 
 
-def _entry(file: Found, hashes: Mapping[str, str]) -> Entry:
-    if file.kind == "link":
-        return Entry(file.path, "link", target=file.target)
-    return Entry(file.path, "file", file.executable, file.size, hashes[file.path])
-
-
-def _rewritten_by_key(installed: Mapping[str, Installed]) -> dict[str, frozenset[str]]:
-    """The files that installers write themselves, by package or distribution: they are not compared."""
-    return {key: frozenset(_rewritten_paths(key, package)) for key, package in installed.items()}
-
-
 def _rewritten_paths(key: str, package: Installed) -> Iterator[str]:
+    """The files of a package or distribution that installers write themselves: they are not compared."""
     for entry in package.entries:
         directory = entry.path.rpartition("/")[0]
         if key.startswith("conda/"):
             # Its `.dist-info`, including RECORD, is part of the package.
             if directory == "conda-meta" and entry.path in package.literals:
                 yield entry.path
-        elif _is_record(entry.path):
+        elif entry.path.endswith(".dist-info/RECORD"):
             yield from (f"{directory}/{name}" for name in REWRITTEN)
 
 
 def _name(key: str) -> str:
     """The readable name in the key of a wheel or conda package (`Wheel.key`)."""
     return key.removeprefix("conda/").partition("@")[0]
-
-
-def _is_record(path: str) -> bool:
-    return path.endswith(".dist-info/RECORD")
 
 
 def _under_link(path: str, entries: Mapping[str, Entry]) -> bool:

@@ -10,29 +10,28 @@ from __future__ import annotations
 
 import hashlib
 import re
-import time
 import urllib.parse
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 from packaging.tags import Tag, parse_tag
 
+from repro_env.environment import archives
 from repro_env.environment.python.distributions import InstalledDistribution
 from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
-from repro_env.environment.wheels import composition, layers
+from repro_env.environment.wheels import candidates, composition, layers
 from repro_env.environment.wheels import repack as repacking
 from repro_env.environment.wheels.candidates import CandidateReader
-from repro_env.environment.wheels.index import Candidate, Indexes, candidate_from_url, downloadable, is_url, tags_of
+from repro_env.environment.wheels.index import Candidate, Indexes, candidate_from_url, tags_of
 from repro_env.io.files import FileContents, keys_of
-from repro_env.io.indexhttp import Session, local_path
+from repro_env.io.indexhttp import Session
 from repro_env.oci import wheel, wheellayers
 from repro_env.oci.wheel import Facts
 from repro_env.schema import codec, redact
-from repro_env.schema.artifact import CondaPackage, Wheel
+from repro_env.schema.artifact import Wheel
 from repro_env.schema.environment import Layout
 from repro_env.schema.errors import ArtifactError, NetworkError
 from repro_env.schema.image import Layer
@@ -43,49 +42,23 @@ from repro_env.schema.spec import Rules, WheelHint
 from repro_env.store.packages.wheelfile import FACTS, WheelContents, open_facts
 from repro_env.store.store import Store
 
-THREADS = 8
 MAX_EXACT = 32
 """The number of candidates to try that have the tags in WHEEL; no serious index has more."""
 MAX_OTHERS = 8
 """The number of candidates to try that have other tags."""
-RETRY_AFTER = 600
-"""Seconds after which indexes are queried again for a wheel that they did not have."""
-_RULE = 1
+_RULE = 2
 """Part of the cache's key; increment it when proofs change."""
-_LOCAL = "from a local file, which no other machine can reach"
-_LOOPBACK = "from an index of this machine, which no other machine can reach"
-_SIGNED = "its URL holds a token or signature, which is not written down"
 
 
 class IdentifiedWheel(msgspec.Struct, frozen=True):
-    """A distribution, identified as a wheel."""
+    """A distribution, identified as a wheel. The cache has it in this form."""
 
     wheel: Wheel
     hint: WheelHint
-    facts: Facts | None
-    """None if the store has them: use `facts_of`."""
-    file: Path | None
-    """The whole wheel, if it is on disk; always for a bundled wheel."""
+    file: str
+    """The path of a bundled wheel on this machine; empty for a downloadable one."""
     why: str
     """Why it is bundled; empty if it is downloadable."""
-
-
-class _Proof(msgspec.Struct, frozen=True):
-    """A proven wheel, as it is cached."""
-
-    wheel: Wheel
-    origin: Literal["index", "direct", "carried"]
-    url: str
-    """Redacted, except for `file:` URLs."""
-    index: str
-
-
-class _Absence(msgspec.Struct, frozen=True):
-    """A search that found no wheel, as it is cached."""
-
-    timestamp: int
-    """Seconds since 1970."""
-    why: str
 
 
 def identify(
@@ -107,13 +80,7 @@ def identify(
     """
     label = f"identifying {len(distributions):,} distributions"
     with tell.progress(0, label), Session(prefix=layout.prefix, cache=store.facts, sources=sources) as session:
-        identifier = _Identifier(session, layout, store)
-        with ThreadPoolExecutor(THREADS, thread_name_prefix="identify") as pool:
-            try:
-                answers = list(pool.map(identifier.identify, distributions))
-            except BaseException:
-                pool.shutdown(cancel_futures=True)
-                raise
+        answers = archives.identify_all(_Identifier(session, layout, store).identify, distributions)
     wheels = []
     for dist, (identified, why) in zip(distributions, answers, strict=True):
         if identified is None:
@@ -125,30 +92,13 @@ def identify(
 
 def wheel_file(identified: IdentifiedWheel, store: Store) -> Path:
     """The path of an identified wheel, downloaded into the store if necessary."""
-    return artifact_file(identified.wheel, identified.hint, identified.file, store)
-
-
-def artifact_file(artifact: Wheel | CondaPackage, hint: WheelHint, file: Path | None, store: Store) -> Path:
-    """The path of an artifact: `file`, else the blob in the store, downloaded if necessary."""
-    path = file or store.blobs.path(artifact.sha256)
-    if path is not None:
-        return path
-    url = next(iter(hint.urls), "")
-    if not url:
-        what = "this file is not in the store and has no URL"
-        raise ArtifactError(what, where=artifact.filename, hint="capture again on the machine that has it")
-    with Session(cache=store.facts) as session:
-        return store.blobs.put(session.download(url), artifact.sha256, where=url, size=artifact.size)
+    return archives.artifact_file(identified.wheel, identified.hint, identified.file, store)
 
 
 def facts_of(identified: IdentifiedWheel, store: Store) -> Facts:
     """The facts of the wheel. Raises the same errors as `wheel_file` if it was removed from the store."""
-    if identified.facts is not None:
-        return identified.facts
-    with Session(cache=store.facts) as session:
-        cached = CandidateReader(session, store).recall(
-            identified.wheel.sha256, identified.wheel.filename, next(iter(identified.hint.urls), "")
-        )
+    url = next(iter(identified.hint.urls), "")
+    cached = candidates.recall(store.facts, identified.wheel.sha256, identified.wheel.filename, url)
     return cached.facts if cached is not None else open_facts(wheel_file(identified, store), identified.wheel.filename)
 
 
@@ -206,22 +156,16 @@ def layers_of(
         altered = compositions[number].altered[key] & set(installed[key].members)
         original = WheelContents(wheel_file(identified_wheel, store), installed[key]) if altered else None
         sources[key] = layers.DistributionContents(installed[key], live[number], altered, original)
-    holds = {
-        identified_wheel.wheel.key: f"{identified_wheel.wheel.key}=={identified_wheel.wheel.version}"
-        for identified_wheel in identified
-    }
-    return layers.diff_ids(groups, sources, holds, facts=store.facts)
+    versions = {identified_wheel.wheel.key: identified_wheel.wheel.version for identified_wheel in identified}
+    return layers.diff_ids(groups, sources, versions, facts=store.facts)
 
 
 def search(secrets: SecretSearch, identified: Sequence[IdentifiedWheel], sites: Sequence[Site], store: Store) -> None:
     """Search the bundled wheels for secrets. Repacked wheels were searched when they were made."""
     for bundled in identified:
-        digest = bundled.wheel.sha256
-        if bundled.hint.origin == "carried" and not secrets.is_clean(digest):
+        if bundled.hint.origin == "carried":
             installed = installed_form(bundled, sites, store)
-            members = [entry for entry in installed.entries if entry.path in installed.members]
-            contents = WheelContents(wheel_file(bundled, store), installed)
-            secrets.search_archive(digest, members, contents, f"{bundled.wheel.filename}/".__add__)
+            archives.search(secrets, bundled.wheel, installed, WheelContents(wheel_file(bundled, store), installed))
 
 
 class _Identifier:
@@ -246,32 +190,24 @@ class _Identifier:
         cached = self._recall(key)
         if cached is not None:
             return cached, cached.why
-        absence = self._store.facts.recall("no-wheel", key, _Absence)
-        if absence is not None and 0 <= time.time() - absence.timestamp < RETRY_AFTER:
-            return None, absence.why
         offers = self._indexes.offers(facts.name, facts.version)
         direct_candidate = candidate_from_url(direct, "") if direct else None
         reasons: list[str] = []
         failures = list(offers.failures)
         for candidate in _rank(offers.candidates, dist, direct_candidate):
             try:
-                proof, wheel_facts, path = self._prove(candidate, dist, "direct" if candidate is direct_candidate else "index")
+                identified = self._prove(candidate, dist, "direct" if candidate is direct_candidate else "index")
             except (_NotThisError, ArtifactError, NetworkError) as error:
                 # A direct URL may no longer exist, and then the wheel is bundled; an index should answer.
                 if isinstance(error, NetworkError) and candidate is not direct_candidate:
                     failures.append(error)
                 reasons.append(str(error))
                 continue
-            self._store.facts.put("proof", key, codec.canonical(proof))
-            # The facts of all wheels together need much memory, so they are read again one by one.
-            identified = _from_proof(proof, None if self._reader.knows(proof.wheel.sha256, proof.url) else wheel_facts, path)
+            self._store.facts.put("proof", key, codec.canonical(identified))
             return identified, identified.why
         if failures:
             raise failures[0]
-        why = "; ".join([*_summary(reasons), *offers.refusals]) or "no configured index has a wheel of this version"
-        if not direct and not offers.refusals:
-            self._store.facts.put("no-wheel", key, codec.canonical(_Absence(int(time.time()), why)))
-        return None, why
+        return None, "; ".join([*_summary(reasons), *offers.refusals]) or "no configured index has a wheel of this version"
 
     def _key(self, dist: InstalledDistribution) -> str:
         digests = [hashlib.sha256(data).hexdigest() for data in (dist.record, dist.wheel, dist.entry_points)]
@@ -281,27 +217,17 @@ class _Identifier:
         return codec.digest((_RULE, facts, digests, self._layout, self._session.shown, locked))
 
     def _recall(self, key: str) -> IdentifiedWheel | None:
-        proof = self._store.facts.recall("proof", key, _Proof)
-        if proof is None:
+        identified = self._store.facts.recall("proof", key, IdentifiedWheel)
+        if identified is None:
             return None
-        if not self._reader.knows(proof.wheel.sha256, proof.url):
-            return None
-        path = None
-        if proof.origin == "carried":
-            path = self._store.blobs.path(proof.wheel.sha256) or self._same_file(proof)
-            if path is None:
-                return None
-        return _from_proof(proof, None, path)
+        digest = identified.wheel.sha256
+        if identified.hint.urls:
+            is_available = candidates.is_cached(self._store.facts, digest, identified.hint.urls[0])
+        else:
+            is_available = archives.existing_file(digest, identified.file, self._store) is not None
+        return identified if is_available else None
 
-    def _same_file(self, proof: _Proof) -> Path | None:
-        path = local_path(proof.url)
-        if path is None or not path.is_file() or self._reader.digest_of(path) != proof.wheel.sha256:
-            return None
-        return path.resolve()
-
-    def _prove(
-        self, candidate: Candidate, dist: InstalledDistribution, origin: Literal["index", "direct"]
-    ) -> tuple[_Proof, Facts, Path | None]:
+    def _prove(self, candidate: Candidate, dist: InstalledDistribution, origin: Literal["index", "direct"]) -> IdentifiedWheel:
         """Prove a candidate.
 
         Raises `_NotThisError` or `ArtifactError` if it is a different wheel, `NetworkError` if it is not available.
@@ -309,10 +235,10 @@ class _Identifier:
         candidate_facts = self._reader.read(candidate)
         if reason := difference(candidate_facts.facts, dist, self._layout):
             raise _NotThisError(f"the installed files differ from {candidate.filename}: {reason}")
-        url = candidate.url if local_path(candidate.url) is not None else redact.url(candidate.url)
-        is_downloadable = candidate.downloadable and is_url(url) and url == _without_user(candidate.url)
+        url = _without_user(candidate.url)
+        why = archives.why_bundled(url)
         path = candidate_facts.path
-        if not is_downloadable and path is None:
+        if why and path is None:
             path, _ = self._reader.fetch(candidate)
         proven = Wheel(
             name=dist.facts.name,
@@ -321,22 +247,14 @@ class _Identifier:
             sha256=candidate_facts.digest,
             size=candidate_facts.size,
         )
-        return _Proof(proven, origin if is_downloadable else "carried", url, candidate.index), candidate_facts.facts, path
+        hint = WheelHint(
+            sha256=proven.sha256, origin="carried" if why else origin, urls=() if why else (url,), index=candidate.index
+        )
+        return IdentifiedWheel(proven, hint, str(path) if why else "", why)
 
 
 class _NotThisError(Exception):
     """The reason why a candidate is not the installed wheel."""
-
-
-def _from_proof(proof: _Proof, wheel_facts: Facts | None, path: Path | None) -> IdentifiedWheel:
-    is_downloadable = proof.origin != "carried"
-    hint = WheelHint(
-        sha256=proof.wheel.sha256, origin=proof.origin, urls=(proof.url,) if is_downloadable else (), index=proof.index
-    )
-    why = (
-        "" if is_downloadable else _LOCAL if proof.url.startswith("file:") else _SIGNED if downloadable(proof.url) else _LOOPBACK
-    )
-    return IdentifiedWheel(proof.wheel, hint, wheel_facts, path, why)
 
 
 def _repack(
@@ -354,7 +272,7 @@ def _repack(
     if repacked.problems:
         why += f"; its RECORD lists missing files: {shorten(repacked.problems, 1)}"
     hint = WheelHint(sha256=repacked.wheel.sha256, origin="repacked", urls=(), index="")
-    return IdentifiedWheel(repacked.wheel, hint, repacked.facts, repacked.path, redact.line(why))
+    return IdentifiedWheel(repacked.wheel, hint, str(repacked.path), redact.line(why))
 
 
 def _summary(reasons: Sequence[str]) -> list[str]:

@@ -7,7 +7,6 @@ treated like others, because they may be what is installed.
 from __future__ import annotations
 
 import html
-import ipaddress
 import re
 import threading
 import urllib.parse
@@ -20,10 +19,10 @@ from packaging.tags import Tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from repro_env.environment import archives
 from repro_env.io.indexhttp import ABSENT, Page, Session, local_path
 from repro_env.schema import codec, redact
 from repro_env.schema.errors import LockError, NetworkError
-from repro_env.schema.text import Url
 
 JSON = "application/vnd.pypi.simple.v1+json"
 
@@ -38,8 +37,11 @@ class Candidate(msgspec.Struct, frozen=True):
     """64 hexadecimal digits; empty if the index does not list it."""
     index: str
     """The redacted index or find-links location; empty for direct URLs."""
-    downloadable: bool
-    """Whether other machines can download it: http(s), and not from this machine."""
+
+    @property
+    def downloadable(self) -> bool:
+        """Whether other machines can download it."""
+        return archives.downloadable(self.url)
 
 
 class Offers(msgspec.Struct, frozen=True):
@@ -115,7 +117,7 @@ class Indexes:
                 if entry.suffix in (".html", ".htm"):
                     yield from candidates(self._session.get_page(entry.absolute().as_uri()), shown)
                 elif entry.suffix == ".whl":
-                    yield Candidate(entry.name, entry.absolute().as_uri(), "", shown, downloadable=False)
+                    yield Candidate(entry.name, entry.absolute().as_uri(), "", shown)
         elif (path.name if path is not None else location).endswith(".whl"):
             yield candidate_from_url(location if path is None else path.absolute().as_uri(), shown)
         elif path.is_file() if path is not None else "://" in location:
@@ -189,33 +191,7 @@ def candidate_from_url(url: str, index: str, sha256: str = "") -> Candidate:
     """A candidate from a URL, which may have a hash in its fragment."""
     url, _, fragment = url.partition("#")
     filename = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/")[2])
-    return Candidate(filename, url, _sha256(sha256) or _in_fragment(fragment), index, downloadable(url))
-
-
-def downloadable(url: str) -> bool:
-    """Whether another machine could download a URL: it is http(s), and its host is not this machine."""
-    try:
-        parts = urllib.parse.urlsplit(url)
-        host = (parts.hostname or "").rstrip(".")
-    except ValueError:
-        return False
-    if parts.scheme not in ("http", "https") or not host or host == "localhost" or host.endswith(".localhost"):
-        return False
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return not re.fullmatch(r"[0-9.]+|0x[0-9a-f.x]*", host)  # resolvers accept 127.1 and 2130706433 as addresses
-    mapped = getattr(address, "ipv4_mapped", None) or address
-    return not (mapped.is_loopback or mapped.is_unspecified)
-
-
-def is_url(text: str) -> bool:
-    """Whether a spec can contain this URL."""
-    try:
-        msgspec.convert(text, type=Url)
-    except msgspec.ValidationError:
-        return False
-    return True
+    return Candidate(filename, url, _sha256(sha256) or _in_fragment(fragment), index)
 
 
 def tags_of(filename: str) -> tuple[frozenset[Tag], str]:

@@ -63,12 +63,12 @@ class GroupContents:
 def diff_ids(
     layers: Sequence[wheellayers.GroupLayer],
     sources: Mapping[str, DistributionContents],
-    holds: Mapping[str, str],
+    versions: Mapping[str, str],
     *,
     facts: FactCache,
     kind: LayerKind = "distributions",
 ) -> tuple[Layer, ...]:
-    """The layers with their diff IDs, in the given order. `holds`: `name==version` by key, for people.
+    """The layers with their diff IDs, in the given order. `versions`: by key, for people.
 
     The caller checks that no file changed after its sha256 was computed. The tar is a function of the entries, so a layer with
     the same entries as an earlier one has the same diff ID, which is cached. Threads help, because reading and hashing release
@@ -84,7 +84,7 @@ def diff_ids(
         return Layer(
             kind=kind,
             diff_id=diff_id,
-            holds=tuple(holds[name] for name in group.names),
+            holds=tuple(f"{name}=={versions[name]}" for name in group.names),
         )
 
     def size(group: wheellayers.GroupLayer) -> int:

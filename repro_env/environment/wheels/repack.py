@@ -21,10 +21,9 @@ from repro_env.environment.python.distributions import InstalledDistribution
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.system.tree import parent_directories
 from repro_env.guest import wheelrule
-from repro_env.io.files import FileContents, Found, room, sha256_of, walk
+from repro_env.io.files import FileContents, Found, room, walk
 from repro_env.oci import wheel
 from repro_env.oci.entry import CHUNK, Entry
-from repro_env.oci.wheel import Facts
 from repro_env.schema import codec
 from repro_env.schema.artifact import Wheel
 from repro_env.schema.environment import Layout
@@ -43,7 +42,6 @@ class Repacked(msgspec.Struct, frozen=True):
     wheel: Wheel
     path: Path
     """In the store."""
-    facts: Facts
     problems: tuple[str, ...]
     """Rows of its RECORD that are not in the wheel: `<row>: <why>`, sorted. Files at these paths are in the overlay."""
 
@@ -105,17 +103,18 @@ def repack(dist: InstalledDistribution, layout: Layout, *, store: Store, search:
     key = codec.digest((_RULE, filename, members, sorted(literal)))
     cached = store.facts.recall("repack", key, Wheel)
     if cached is not None and (path := store.blobs.path(cached.sha256)) is not None:
-        return Repacked(cached, path, open_facts(path, filename), problems)
+        return Repacked(cached, path, problems)
     with store.temp.directory() as directory, room(store.root):
         wheel_path = directory / "wheel"
         _write(wheel_path, members, literal, dist, FileContents(prefix))
-        digest, size = f"sha256:{sha256_of(wheel_path)}", wheel_path.stat().st_size
-        repacked = Wheel(name=dist.facts.name, version=dist.facts.version, filename=filename, sha256=digest, size=size)
-        path = store.blobs.put(chunks_of(wheel_path), digest, where=filename)
-    facts = open_facts(path, filename)
-    wheel.canonical(facts, layout, name=dist.facts.name)  # raises `ArtifactError` if the result is not a valid wheel
+        path, digest = store.blobs.add(chunks_of(wheel_path))
+    size = path.stat().st_size
+    repacked = Wheel(name=dist.facts.name, version=dist.facts.version, filename=filename, sha256=digest, size=size)
+    wheel.canonical(
+        open_facts(path, filename), layout, name=dist.facts.name
+    )  # raises `ArtifactError` if the result is not a valid wheel
     store.facts.put("repack", key, codec.canonical(repacked))
-    return Repacked(repacked, path, facts, problems)
+    return Repacked(repacked, path, problems)
 
 
 def chunks_of(path: Path) -> Iterator[bytes]:

@@ -182,7 +182,7 @@ def test_packages_from_a_local_channel_are_bundled(made: Path, store: Store) -> 
         "from a local file, which no other machine can reach"
     }
     assert {identified.hint.origin for identified in identified_packages.values()} == {"carried"}
-    assert all(identified.file and identified.file.is_file() for identified in identified_packages.values())
+    assert all(Path(identified.file).is_file() for identified in identified_packages.values())
 
 
 def test_packages_are_grouped_into_layers_like_wheels(made: Path, store: Store) -> None:

@@ -79,7 +79,7 @@ class TestRecords:
         write(tmp_path, "numpy-1.26.4-py311h64a7726_0.json", BY_CONDA)
         (record,) = metadata.read(tmp_path).records
         assert (record.name, record.version, record.build, record.subdir) == ("numpy", "1.26.4", "py311h64a7726_0", "linux-64")
-        assert (record.filename, record.size, record.requested) == (BY_CONDA["fn"], 8065890, True)
+        assert (record.filename, record.size) == (BY_CONDA["fn"], 8065890)
         assert (record.sha256, record.md5) == (BY_CONDA["sha256"], BY_CONDA["md5"])
         assert record.archive == BY_CONDA["package_tarball_full_path"]
         assert record.files == {"bin/f2py": "b" * 64, f"{SITE}/numpy/__init__.py": "c" * 64}

@@ -76,9 +76,9 @@ def test_a_damaged_library_is_reported_and_the_search_continues(tmp_path: Path) 
     elves.place(tmp_path / "liba.so", b"\x7fELF\2\1\1")
     elves.place(tmp_path / "libb.so", elves.elf())
     start = elves.place(tmp_path / "app", elves.elf(("liba.so", "libb.so"), runpath="$ORIGIN"))
-    found = resolve([start], Loader(()))
-    assert names(found) == ["libb.so"]
-    assert found.damaged == (f"{tmp_path}/liba.so: this ELF file is damaged",)
+    loader = Loader(())
+    assert names(resolve([start], loader)) == ["libb.so"]
+    assert loader.damaged == {f"{tmp_path}/liba.so: this ELF file is damaged"}
 
 
 def test_cyclic_needs_by_origin_terminate(tmp_path: Path) -> None:
@@ -96,5 +96,5 @@ def test_libraries_match_ldd(program: str) -> None:
     text = process.run(["ldd", path], env={"PATH": "/usr/bin:/bin"}).stdout.decode()
     expected = {Path(path).resolve() for path in re.findall(r"(/\S+) \(0x", text)}
     found = resolve([path], closure.host())
-    assert {Path(path).resolve() for path in (*found.libraries, *found.interpreters)} == expected
+    assert {Path(path).resolve() for path in found.libraries} == expected
     assert found.missing == {}

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.environment.system.dpkg import Database
-from repro_env.environment.system.packages import Alternative, Package
+from repro_env.environment.system.packages import Package
 from repro_env.io import process
 from repro_env.schema.errors import LockError
 from tests.parts import need
@@ -144,7 +144,7 @@ def test_alternatives_with_their_slaves(machine: Machine) -> None:
     directory = machine.root / "var/lib/dpkg/alternatives"
     directory.mkdir()
     (directory / "awk").write_text("auto\n/usr/bin/awk\nnawk\n/usr/bin/nawk\n\n/usr/bin/mawk\n5\n/usr/bin/mawk\n\n")
-    assert machine.database().alternatives() == (Alternative("awk", "/usr/bin/awk"), Alternative("nawk", "/usr/bin/nawk"))
+    assert machine.database().alternatives() == {"awk": "/usr/bin/awk", "nawk": "/usr/bin/nawk"}
 
 
 def test_the_written_status_file_lists_the_same_packages(machine: Machine, tmp_path: Path) -> None:
@@ -174,3 +174,16 @@ def test_packages_and_files_of_this_machine_match_dpkg() -> None:
     assert libc is not None
     listed = process.run(["dpkg-query", "-L", *keys([libc])]).stdout.decode().splitlines()
     assert database.files(libc) == [line for line in listed if re.match("/[^.]", line)]
+
+
+@pytest.mark.parametrize("link", ["var", "var/lib", "var/lib/dpkg", "var/lib/dpkg/status"])
+def test_a_symlink_in_the_database_of_an_image_is_not_followed(tmp_path: Path, link: str) -> None:
+    status = tmp_path / "machine/var/lib/dpkg/status"
+    status.parent.mkdir(parents=True)
+    status.write_text("Package: bash\nStatus: install ok installed\nArchitecture: amd64\nVersion: 5\n\n")
+    image = tmp_path / "image"
+    (image / link).parent.mkdir(parents=True)
+    (image / link).symlink_to(tmp_path / "machine" / link)
+    assert [package.name for package in Database(tmp_path / "machine").packages] == ["bash"]
+    with pytest.raises(OSError, match="a symbolic link"):
+        Database(image)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.environment.system import dpkg, host, rpm
-from repro_env.environment.system.packages import Alternative, Package
+from repro_env.environment.system.packages import Package
 from repro_env.schema.errors import LockError
 from tests.environment.system.rpms import Machine
 from tests.parts import need
@@ -207,7 +207,7 @@ def test_alternatives_are_read_from_chkconfigs_files(machine: Machine) -> None:
     (directory / "ld").write_text(
         "auto\n/usr/bin/ld\nld-man\n/usr/share/man/ld.1\n\n/usr/bin/ld.bfd\n50\n/usr/share/man/ld.bfd.1\n"
     )
-    assert machine.database().alternatives() == (Alternative("ld", "/usr/bin/ld"), Alternative("ld-man", "/usr/share/man/ld.1"))
+    assert machine.database().alternatives() == {"ld": "/usr/bin/ld", "ld-man": "/usr/share/man/ld.1"}
 
 
 def test_an_unreadable_database_is_named(machine: Machine) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.wheels.index import JSON, Candidate, Indexes, candidate_from_url, candidates, downloadable, tags_of
+from repro_env.environment.wheels.index import JSON, Candidate, Indexes, candidate_from_url, candidates, tags_of
 from repro_env.io.indexhttp import Page, Session
 from repro_env.schema.errors import LockError, NetworkError
 from tests.fakes import wheels
@@ -40,9 +40,9 @@ def test_links_of_an_html_page_are_candidates() -> None:
     <a href="demo-1.3.tar.gz">sdist</a> <a name="demo-1.4-py3-none-any.whl">no link</a>
     """
     assert candidates(page(text), "i") == [
-        Candidate("demo-1.0-py3-none-any.whl", "http://a.test/f/demo-1.0-py3-none-any.whl", HEX, "i", True),
-        Candidate("demo-1.1+cpu-py3-none-any.whl", "https://b.test/demo-1.1%2Bcpu-py3-none-any.whl?x=1&y=2", "", "i", True),
-        Candidate("demo-1.2-py3-none-any.whl", "http://a.test/simple/demo/demo-1.2-py3-none-any.whl", "", "i", True),
+        Candidate("demo-1.0-py3-none-any.whl", "http://a.test/f/demo-1.0-py3-none-any.whl", HEX, "i"),
+        Candidate("demo-1.1+cpu-py3-none-any.whl", "https://b.test/demo-1.1%2Bcpu-py3-none-any.whl?x=1&y=2", "", "i"),
+        Candidate("demo-1.2-py3-none-any.whl", "http://a.test/simple/demo/demo-1.2-py3-none-any.whl", "", "i"),
     ]
 
 
@@ -72,7 +72,7 @@ def test_files_of_a_json_page_are_candidates() -> None:
         {"filename": "demo-1.0.tar.gz", "url": "x", "hashes": {}},
     ]
     found = candidates(page(json.dumps({"name": "demo", "files": files}), kind=JSON), "i")
-    assert found == [Candidate("demo-1.0-py3-none-any.whl", "http://a.test/f/1", HEX, "i", True)]
+    assert found == [Candidate("demo-1.0-py3-none-any.whl", "http://a.test/f/1", HEX, "i")]
 
 
 @pytest.mark.parametrize(("text", "kind"), [("{}", JSON), ("[", JSON), ("x", "text/plain"), ("x", "")])
@@ -89,32 +89,6 @@ def test_an_index_with_another_api_version_is_rejected() -> None:
 
 def test_a_missing_page_has_no_candidates() -> None:
     assert candidates(Page(404, "http://a.test/", "", b""), "i") == []
-
-
-@pytest.mark.parametrize(
-    ("url", "can"),
-    [
-        ("https://a.test/x.whl", True),
-        ("http://10.0.0.8/x.whl", True),  # a company's own mirror serves its other machines
-        ("http://192.0.2.1:8080/x.whl", True),
-        ("http://[2001:db8::1]/x.whl", True),
-        ("http://localhost/x.whl", False),
-        ("http://LOCALHOST:80/x.whl", False),
-        ("http://x.localhost./x.whl", False),
-        ("http://127.0.0.1:3141/x.whl", False),
-        ("http://127.1/x.whl", False),
-        ("http://2130706433/x.whl", False),
-        ("http://0.0.0.0/x.whl", False),
-        ("http://[::1]/x.whl", False),
-        ("http://[::ffff:127.0.0.1]/x.whl", False),
-        ("file:///x.whl", False),
-        ("ftp://a.test/x.whl", False),
-        ("http:///x.whl", False),
-        ("http://[bad/x.whl", False),
-    ],
-)
-def test_urls_that_other_machines_can_reach_are_downloadable(url: str, can: bool) -> None:
-    assert downloadable(url) is can
 
 
 def test_a_candidate_is_made_from_its_url() -> None:
