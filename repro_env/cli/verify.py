@@ -57,7 +57,7 @@ directory or host name, a random ID that it drew), a known library writes the fi
 Durations and speeds are different until you accept them. The expected level is printed before the run starts.
 
 \b
-  --ignore FILE                 ignore the file: a path, a name, a directory or a pattern
+  --ignore FILE                 ignore the file: a path, a name, a directory or a pattern (`*` does not match a slash, `**` does)
   --ignore FILE:KEY             ignore a JSON key at any depth, a dotted path (log_history.*.runtime), a CSV column
   --ignore FILE:TABLE.COLUMN    ignore an SQLite column
   --ignore 'FILE:took {} s'     ignore a part of a line of text; {} stands for one word

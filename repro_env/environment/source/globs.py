@@ -1,11 +1,17 @@
-"""Path patterns, as in `--include` and `--exclude`."""
+"""Path patterns. All options that take a pattern of paths use these rules: those of `capture`, `verify` and `runs get`.
+
+A pattern without a slash matches a name at any depth; a pattern with a slash matches the path from the root. `*` and `?` do not
+match a slash, `**` does. `[...]` is one of several characters. A pattern that matches a directory matches everything in it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Sequence
 
-from repro_env.schema.errors import SourceError
+from repro_env.schema.errors import UsageError
+
+_HINT = "write a path, a name, or a pattern, for example 'data/**' or '*.csv'"
 
 
 class Glob:
@@ -16,7 +22,7 @@ class Glob:
         self.anchored = "/" in text
         text = text.lstrip("/")
         self._literal_start = text.partition("*")[0].partition("?")[0].partition("[")[0]
-        self._pattern = re.compile(_regex(text), re.DOTALL)
+        self._pattern = re.compile(regex(text), re.DOTALL)
         self.hit = False
 
     def matches(self, path: str) -> bool:
@@ -30,7 +36,8 @@ class Glob:
         return self.anchored and (start.startswith(directory + "/") or (directory + "/").startswith(start))
 
 
-def _regex(glob: str) -> str:
+def regex(glob: str) -> str:
+    """Return the regular expression of a pattern. It needs the flag `re.DOTALL`."""
     parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]/]+\])", glob)
     wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
     return "".join(
@@ -44,14 +51,11 @@ def _character_class(text: str) -> str:
 
 
 def globs(texts: Sequence[str]) -> tuple[Glob, ...]:
-    """Parse patterns. Raises `SourceError` for a pattern that is not valid, or for paths outside the source."""
+    """Parse patterns. Raises `UsageError` for a pattern that is not valid, or that is about paths outside the root."""
     for text in texts:
         if not text.strip("./ ") or ".." in text.split("/"):
-            raise SourceError(
-                f"the pattern {text!r} does not match paths inside the source",
-                hint="for example --exclude 'data/**' or --exclude '*.csv'",
-            )
+            raise UsageError(f"the pattern {text!r} cannot match a path", hint=_HINT)
     try:
         return tuple(Glob(text) for text in texts)
     except re.error:
-        raise SourceError("not a valid pattern", where=", ".join(texts), hint="for example --exclude 'data/**'") from None
+        raise UsageError("this is not a valid pattern", where=", ".join(texts), hint=_HINT) from None
