@@ -22,6 +22,7 @@ from repro_env.cli.ui.options import (
     RunArgument,
     RunsOption,
     check_source,
+    parse_mount,
     parse_path,
     runs_option,
     value,
@@ -140,7 +141,7 @@ def command(
     json: JsonOption = False,
 ) -> None:
     from repro_env.api.verify import VerifyRequest, verify
-    from repro_env.cli.exec import Prefixed, parse_mount, parse_variable
+    from repro_env.cli.exec import Prefixed, parse_variable
     from repro_env.cli.ui.page import Page
     from repro_env.compare.outputs.ignore import parse
     from repro_env.compare.outputs.results import Globs
