@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterable, Sequence
+from fnmatch import translate
 from functools import cache
 from pathlib import Path
 
 import msgspec
 
 from repro_env.compare.outputs.ignore import Ignore
-from repro_env.environment.source.globs import regex
 from repro_env.schema.codec import Frozen
 
 if sys.version_info >= (3, 11):
@@ -79,6 +79,6 @@ def random_names(paths: Sequence[str]) -> tuple[tuple[str, str], ...]:
 
 @cache
 def _path(glob: str) -> re.Pattern[str]:
-    """Compile a pattern for the last parts of a path."""
-    pieces = map(regex, glob.split("{}"))
+    """Compile a glob for the last parts of a path."""
+    pieces = [translate(piece).removeprefix("(?s:").removesuffix(r")\Z") for piece in glob.split("{}")]
     return re.compile(rf"(?s)(?:\A|/){'([^/]+?)'.join(pieces)}\Z")

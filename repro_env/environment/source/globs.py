@@ -7,10 +7,13 @@ match a slash, `**` does. `[...]` is one of several characters. A pattern that m
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fnmatch import translate
 
 from repro_env.schema.errors import UsageError
 
+_NOTHING = re.compile("(?!)")
+"""What `fnmatch` makes of an empty range, such as [z-a]."""
 _HINT = "write a path, a name, or a pattern, for example 'data/**' or '*.csv'"
 
 
@@ -22,13 +25,22 @@ class Glob:
         self.anchored = "/" in text
         text = text.lstrip("/")
         self._literal_start = text.partition("*")[0].partition("?")[0].partition("[")[0]
-        self._pattern = re.compile(regex(text), re.DOTALL)
+        self._segments = [_segment(part) for part in text.split("/")]
         self.hit = False
 
     def matches(self, path: str) -> bool:
         parts = path.split("/")
-        candidates = ("/".join(parts[:end]) for end in range(1, len(parts) + 1)) if self.anchored else parts
-        return any(self._pattern.fullmatch(candidate) for candidate in candidates)
+        # How many parts the segments so far may match. `**` leaves at least one part. Parts after the last segment are inside a
+        # directory that matches. No path takes long, unlike with one regular expression for the complete pattern.
+        counts: Iterable[int] = (0,) if self.anchored else range(len(parts))
+        for segment in self._segments:
+            if segment is None:
+                counts = range(min(counts), len(parts))
+            else:
+                counts = [count + 1 for count in counts if count < len(parts) and segment.match(parts[count])]
+            if not counts:
+                return False
+        return True
 
     def may_match_below(self, directory: str) -> bool:
         """Whether the pattern may match a path inside this directory."""
@@ -36,18 +48,15 @@ class Glob:
         return self.anchored and (start.startswith(directory + "/") or (directory + "/").startswith(start))
 
 
-def regex(glob: str) -> str:
-    """Return the regular expression of a pattern. It needs the flag `re.DOTALL`."""
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]/]+\])", glob)
-    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(
-        wildcards.get(part) or (_character_class(part) if index % 2 else re.escape(part)) for index, part in enumerate(parts)
-    )
-
-
-def _character_class(text: str) -> str:
-    body = text[1:-1].replace("\\", "\\\\").replace("[", "\\[")
-    return f"[^{body[1:]}]" if body.startswith("!") and len(body) > 1 else "[" + body.replace("^", "\\^") + "]"
+def _segment(text: str) -> re.Pattern[str] | None:
+    """Compile what is between two slashes, with the standard rules of `fnmatch`; None for `**`."""
+    try:
+        pattern = re.compile(translate(text))
+    except re.error:  # Python 3.10
+        pattern = _NOTHING
+    if _NOTHING.pattern in pattern.pattern:
+        raise UsageError("this is not a valid pattern, because a range in it is empty", where=text, hint=_HINT)
+    return None if text == "**" else pattern
 
 
 def globs(texts: Sequence[str]) -> tuple[Glob, ...]:
@@ -55,7 +64,4 @@ def globs(texts: Sequence[str]) -> tuple[Glob, ...]:
     for text in texts:
         if not text.strip("./ ") or ".." in text.split("/"):
             raise UsageError(f"the pattern {text!r} cannot match a path", hint=_HINT)
-    try:
-        return tuple(Glob(text) for text in texts)
-    except re.error:
-        raise UsageError("this is not a valid pattern", where=", ".join(texts), hint=_HINT) from None
+    return tuple(Glob(text) for text in texts)
