@@ -58,14 +58,14 @@ directory or host name, a random ID that it drew), a known library writes the fi
 Durations and speeds are different until you accept them. The expected level is printed before the run starts.
 
 \b
-  --ignore FILE                 ignore the file: a path, a name, a directory or a pattern (`*` does not match a slash, `**` does)
+  --ignore FILE                 ignore the file: a path, a name, a directory or a pattern
   --ignore FILE:KEY             ignore a JSON key at any depth, a dotted path (log_history.*.runtime), a CSV column
   --ignore FILE:TABLE.COLUMN    ignore an SQLite column
   --ignore 'FILE:took {} s'     ignore a part of a line of text; {} stands for one word
   --ignore 'FILE:*'             ignore every value of the file
 
-Write a colon in FILE as `\\:`. The same texts are read from the lines of `repro-env.ignore` in the project. --accept
-adds a line for each difference. Review the lines, and verify again.
+In FILE, `*` does not match a slash, and `**` does. Write a colon in it as `\\:`. The same texts are read from the lines of
+`repro-env.ignore` in the project. --accept adds a line for each difference. Review the lines, and verify again.
 
 All output files are results. The printed output (console) is compared too, but affects the verdict only if you name it with
 --result. Tensors and databases are read in a sandbox; code in them is never run.
