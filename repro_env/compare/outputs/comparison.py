@@ -180,12 +180,13 @@ def shown(place: str, value: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def matches(path: str, patterns: Iterable[str]) -> bool:
-    """Whether a pattern (`environment.source.globs`) matches an output. Raises `UsageError` for a pattern that is not valid.
+def matches(path: str, patterns: Sequence[str]) -> bool:
+    """Whether a pattern (`environment.source.globs`) is the path of an output, or matches it.
 
     A pattern that starts with a slash is about absolute paths: files outside the project. Other patterns with a slash are not.
+    Raises `UsageError` for a pattern that is not valid.
     """
-    return any(
+    return path in patterns or any(
         glob.matches(path.lstrip("/")) and (not glob.anchored or pattern.startswith("/") == path.startswith("/"))
         for pattern in patterns
         for glob in parse_pattern(pattern)

@@ -55,7 +55,7 @@ class Ignore(Frozen, frozen=True):
         return f"as {self.source} says"
 
     def matches_file(self, path: str) -> bool:
-        return path == self.file or matches(path, (self.file,))
+        return matches(path, [self.file])
 
     def matches_place(self, place: str) -> bool:
         """Whether the pattern matches a dotted key or a column.
