@@ -8,11 +8,11 @@ import os
 import posixpath
 import re
 from collections.abc import Iterator, Sequence
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 import msgspec
 
+from repro_env.compare.outputs.comparison import matches
 from repro_env.io.files import Found, open_regular, room, sha256_of, walk
 from repro_env.runs.records import records
 from repro_env.runs.records.index import Index, Listing
@@ -80,9 +80,9 @@ def finish_interrupted(run: Run, store: Store) -> None:
 
 
 def select_outputs(run: Run, glob: str | None) -> tuple[Found, ...]:
-    """Return the output files and symlinks that match a glob: their path, their name, or a directory above them.
+    """Return the output files and symlinks that a pattern matches (`compare.outputs.comparison.matches`).
 
-    Raises `RecordError` if no output matches.
+    Raises `RecordError` if no output matches, and `UsageError` for a pattern that is not valid.
     """
     if run.files.is_symlink():
         what = "this is a symbolic link, but must be a directory"
@@ -92,13 +92,7 @@ def select_outputs(run: Run, glob: str | None) -> tuple[Found, ...]:
     if glob is None:
         picked = outputs
     else:
-        folder = glob.rstrip("/") + "/"
-        picked = [
-            found
-            for found in outputs
-            if fnmatchcase(found.path.rpartition("/")[2], glob)
-            or any(fnmatchcase(path, glob) or path.startswith(folder) for path in (found.path, _copy_path(found.path)))
-        ]
+        picked = [found for found in outputs if matches(found.path, [glob]) or matches(_copy_path(found.path), [glob])]
     if not picked:
         what = "this run has no outputs" if not outputs else f"no output of this run matches {glob!r}"
         raise RecordError(what, where=run.folder.name, hint=f"`repro-env runs show {run.short}` lists them")

@@ -12,19 +12,20 @@ import typer
 
 from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import JsonOption, check_source, parse_path, value
+from repro_env.cli.ui.options import JsonOption, check_source, parse_data, parse_path, value
 from repro_env.schema.errors import UsageError
 
 if TYPE_CHECKING:
-    from repro_env.environment.python.selection import Target
-    from repro_env.schema.environment import Excluded, Variables
-    from repro_env.schema.spec import Spec
+    from repro_env.api.capture import CaptureResult
+    from repro_env.schema.environment import Variables
 
 _GARBAGE = 100_000
 """New objects before Python searches for cycles. Capture makes hundreds of thousands, and keeps nearly all of them."""
 
 _OFFERS = 4
 """Lines about data that the user did not name."""
+_SHOWN = 10
+"""Entries of a list."""
 _NAMED = 8
 """Variables that a line names. The others are counted."""
 
@@ -105,7 +106,7 @@ def command(
         environ=dict(os.environ),
         include=tuple(include or ()),
         exclude=tuple(exclude or ()),
-        data=tuple(_parse_mount(text) for text in data or ()),
+        data=tuple(map(parse_data, data or ())),
         programs=tuple(with_ or ()),
         env=tuple(dict.fromkeys(env or ())),
         seed=seed,
@@ -115,33 +116,26 @@ def command(
     )
     result = capture(request, store=Store.open(), tell=messages.say)
     if json:
-        messages.json_result(_facts(result.path, result.spec, result.target, result.proven))
+        messages.json_result(_facts(result))
     else:
-        _print(result.path, result.spec, result.proven, result.mentioned, holds_us=result.holds_us)
-        for offer in result.offers[:_OFFERS]:
-            messages.result(f"note          {offer}")
-    messages.say("next: repro-env rebuild" if output == Path("repro") else f"next: repro-env rebuild {output}")
+        _print(result)
+    where = "" if output == Path("repro") else f" {output}"
+    messages.say(f"next: repro-env rebuild{where}, or repro-env show{where} for the complete content")
 
 
-def _parse_mount(text: str) -> tuple[Path, str]:
-    """The parts of `SRC[:DST]`. DST defaults to the same absolute path."""
-    path, _, target = text.partition(":")
-    absolute = Path(os.path.normpath(Path(path).absolute()))
-    return absolute, target.rstrip("/") or str(absolute)
-
-
-def _facts(path: Path, spec: Spec, target: Target, proven: int) -> dict[str, object]:
+def _facts(result: CaptureResult) -> dict[str, object]:
     """The object that `--json` prints. Its keys are stable."""
     from repro_env.environment.machine import variables
 
+    spec, target = result.spec, result.target
     return {
-        "spec": path,
+        "spec": result.path,
         "spec_digest": spec.digest,
         "image_id": spec.expected.image_id,
         "python": {"path": target.path, "why": target.why, "notes": target.notes},
         "packages": len(spec.identity.packages),
         "distributions": len(spec.identity.distributions),
-        "proven": proven,
+        "proven": result.proven,
         "carried": spec.observed.carried,
         "edited": spec.observed.edited,
         "excluded": spec.observed.excluded,
@@ -151,48 +145,55 @@ def _facts(path: Path, spec: Spec, target: Target, proven: int) -> dict[str, obj
     }
 
 
-def _print(path: Path, spec: Spec, proven: int, mentioned: Collection[str], *, holds_us: bool) -> None:
+def _print(result: CaptureResult) -> None:
+    """Print what was captured, and what needs attention. `show` prints everything."""
     from repro_env.environment.source import exclusions
 
-    identity, observed = spec.identity, spec.observed
-    if holds_us:
+    spec, observed, size = result.spec, result.spec.observed, messages.size
+    if result.holds_us:
         messages.say("note: repro-env is installed in this environment, so it is captured too")
-    messages.result(f"spec          {path}")
-    messages.result(f"spec digest   {spec.digest}")
-    messages.result(f"image ID      {spec.expected.image_id}")
-    messages.result(f"python        {observed.interpreter.version} ({identity.layout.prefix})")
-    if identity.packages:
-        count = sum(hint.origin == "direct" for hint in spec.hints.packages)
-        messages.result(f"conda         {len(identity.packages)} packages, {count} downloadable from their channel")
-    count = sum(hint.origin in ("index", "direct") for hint in spec.hints.wheels)
-    messages.result(f"distributions {len(identity.distributions)}, {count} downloadable, {proven} with their original wheel")
-    for part in observed.carried:
-        name = f"{part.name} {part.version}".strip() + (f" ({messages.size(part.size)})" if part.size else "")
-        messages.result(f"  bundled     {name}: {part.why}")
-    for file in observed.edited:
-        messages.result(f"  edited      {file}")
-    messages.result(
-        f"base          {len(observed.system_packages)} system packages, {messages.size(identity.base.size)}{_base_origin(spec)}"
+    count = len(spec.identity.packages) + len(spec.identity.distributions)
+    downloadable = sum(hint.origin in ("index", "direct") for hint in (*spec.hints.wheels, *spec.hints.packages))
+    rows = [
+        ("spec", str(result.path)),
+        ("image ID", spec.expected.image_id),
+        ("python", f"{observed.interpreter.version} ({spec.identity.layout.prefix})"),
+        ("packages", f"{count}, {downloadable} downloadable"),
+    ]
+    rows += _attention(
+        "bundled",
+        [
+            f"{part.name} {part.version}".strip() + (f" ({size(part.size)})" if part.size else "") + f": {part.why}"
+            for part in observed.carried
+        ],
     )
-    if identity.overlay is not None:
-        messages.result(f"other files   {identity.overlay.files}, {messages.size(identity.overlay.size)}")
+    rows += _attention("edited", observed.edited)
     if observed.source is not None:
-        messages.result(f"source        {observed.source.path}, {messages.size(observed.source.size)}{_git_state(spec)}")
-    shown = [row for row in observed.excluded if row.why not in exclusions.USUAL_REASONS or messages.Screen.level == "verbose"]
-    for row in _largest(shown):
-        size = f" ({messages.size(row.size)})" if row.size else ""
-        messages.result(f"  left out    {row.path}{size}: {row.why}")
-    if observed.source is not None and any(row.why.startswith("git-ignored") for row in shown):
+        rows.append(("source", f"{observed.source.path}, {size(observed.source.size)}"))
+    excluded = [row for row in observed.excluded if row.why not in exclusions.USUAL_REASONS or _is_verbose()]
+    excluded.sort(key=lambda row: (-row.size, row.path))
+    rows += _attention("left out", [f"{row.path}{f' ({size(row.size)})' if row.size else ''}: {row.why}" for row in excluded])
+    if observed.source is not None and any(row.why.startswith("git-ignored") for row in excluded):
         from repro_env.environment.source.selection import CAP
 
-        limit = messages.size(CAP)
-        messages.result(f"              git-ignored data is not captured; runs in this directory still see it, up to {limit}")
-    for data in observed.data:
-        messages.result(f"data          {data.path}, {data.files:,} file{'s' * (data.files != 1)}, {messages.size(data.size)}")
-    for note in (*observed.notes, *_variable_notes(observed.variables, mentioned)):
-        messages.result(f"note          {note}")
-    for unknown in observed.unknown:
-        messages.result(f"unknown       {unknown}")
+        rows.append(("", f"git-ignored data is not captured; runs in this directory still see it, up to {size(CAP)}"))
+    rows += [("data", f"{data.path}, {data.files:,} file{'s' * (data.files != 1)}, {size(data.size)}") for data in observed.data]
+    rows += [("note", note) for note in (*observed.notes, *_variable_notes(observed.variables, result.mentioned))]
+    rows += [("unknown", unknown) for unknown in observed.unknown]
+    rows += [("note", offer) for offer in result.offers[:_OFFERS]]
+    for label, text in rows:
+        messages.result(f"{label:<12}  {text}")
+
+
+def _attention(label: str, items: Sequence[str]) -> list[tuple[str, str]]:
+    """The rows of a list: the first entries with the number of the others, or all with --verbose."""
+    shown = items if _is_verbose() else items[:_SHOWN]
+    more = [("", f"and {len(items) - len(shown):,} more (`repro-env show --all` lists them)")] if len(items) > len(shown) else []
+    return [*((f"  {label}", item) for item in shown), *more]
+
+
+def _is_verbose() -> bool:
+    return messages.Screen.level == "verbose"
 
 
 def _variable_notes(observed: Variables, mentioned: Collection[str]) -> Iterator[str]:
@@ -211,21 +212,3 @@ def _variable_notes(observed: Variables, mentioned: Collection[str]) -> Iterator
 def _shorten(names: Sequence[str]) -> str:
     more = len(names) - _NAMED
     return ", ".join(names[:_NAMED]) + (f" and {more} more" if more > 0 else "")
-
-
-def _base_origin(spec: Spec) -> str:
-    hint = spec.hints.base
-    if hint is None:
-        return ""
-    return f", {'a bundled copy of' if hint.kept else 'downloadable:'} {hint.reference}@{hint.digest}"
-
-
-def _largest(excluded: Sequence[Excluded]) -> list[Excluded]:
-    return sorted(excluded, key=lambda row: (-row.size, row.path))[:10]
-
-
-def _git_state(spec: Spec) -> str:
-    git = spec.observed.source.git if spec.observed.source else None
-    if git is None:
-        return ", no readable Git repository"
-    return f", commit {git.commit[:12] or '(none yet)'}{' with changes' if git.dirty or git.untracked else ''}"

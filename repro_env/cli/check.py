@@ -10,7 +10,7 @@ import typer
 
 from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
-from repro_env.cli.ui.options import AllOption, JsonOption, SourceOption, SpecArgument, check_source, value
+from repro_env.cli.ui.options import AllOption, JsonOption, SourceOption, SpecArgument, check_source, parse_data, value
 from repro_env.schema.errors import UsageError
 
 if TYPE_CHECKING:
@@ -84,7 +84,6 @@ def _request(
     *, environment: bool, project: bool, python: str | None, source: Path | None, data: list[str] | tuple[str, ...]
 ) -> CheckOptions:
     from repro_env.api.check import CheckOptions
-    from repro_env.cli.exec import parse_mount
 
     if environment and project:
         raise UsageError("--environment and --project are mutually exclusive", hint="leave out both to check everything")
@@ -97,14 +96,13 @@ def _request(
             raise UsageError(f"{option} has no effect with {scope}", hint=f"leave out {option} or {scope}")
     if python is not None and "/" in python:
         python = str(Path(python).absolute())
-    pairs = [parse_mount(text, "--data") for text in data]
     return CheckOptions(
         environ=dict(os.environ),
         environment=not project,
         project=not environment,
         python=python,
         source=check_source(source),
-        data={(target or str(Path(path).absolute())).rstrip("/"): Path(path).absolute() for path, target in pairs},
+        data={target: path for path, target in map(parse_data, data)},
     )
 
 

@@ -21,6 +21,7 @@ from repro_env.cli.ui.options import (
     SourceOption,
     SpecOption,
     parameters,
+    parse_mount,
     parse_path,
     runs_option,
     value,
@@ -297,17 +298,6 @@ def _parse_gpus(text: str | None, runner: RunnerName) -> int | Literal["all"]:
     if runner == "host":
         raise UsageError(f"the host runner uses all GPUs and does not support --gpus {text}", hint="leave out --gpus")
     return "all" if text == "all" else int(text)
-
-
-def parse_mount(text: str, option: str) -> tuple[str, str]:
-    """The parts of `SRC[:DST]`. An existing path that contains a colon is SRC alone."""
-    source, colon, target = text.rpartition(":")
-    if not colon or os.path.exists(text):  # noqa: PTH110
-        source, target = text, ""
-    if not source or (colon and target and not target.startswith("/")):
-        hint = f"for example: {option} ./images:/data/images"
-        raise UsageError(f'{option} must be SRC[:DST] with an absolute DST (got "{text}")', hint=hint)
-    return source, target
 
 
 def parse_variable(text: str) -> tuple[str, str | None]:

@@ -22,6 +22,7 @@ from repro_env.cli.ui.options import (
     RunArgument,
     RunsOption,
     check_source,
+    parse_mount,
     parse_path,
     runs_option,
     value,
@@ -63,8 +64,8 @@ Durations and speeds are different until you accept them. The expected level is 
   --ignore 'FILE:took {} s'     ignore a part of a line of text; {} stands for one word
   --ignore 'FILE:*'             ignore every value of the file
 
-Write a colon in FILE as `\\:`. The same texts are read from the lines of `repro-env.ignore` in the project. --accept
-adds a line for each difference. Review the lines, and verify again.
+In FILE, `*` does not match a slash, and `**` does. Write a colon in it as `\\:`. The same texts are read from the lines of
+`repro-env.ignore` in the project. --accept adds a line for each difference. Review the lines, and verify again.
 
 All output files are results. The printed output (console) is compared too, but affects the verdict only if you name it with
 --result. Tensors and databases are read in a sandbox; code in them is never run.
@@ -140,7 +141,7 @@ def command(
     json: JsonOption = False,
 ) -> None:
     from repro_env.api.verify import VerifyRequest, verify
-    from repro_env.cli.exec import Prefixed, parse_mount, parse_variable
+    from repro_env.cli.exec import Prefixed, parse_variable
     from repro_env.cli.ui.page import Page
     from repro_env.compare.outputs.ignore import parse
     from repro_env.compare.outputs.results import Globs

@@ -11,6 +11,7 @@ from repro_env.api.execute import FinishedRun
 from repro_env.cli import app
 from repro_env.cli import exec as run
 from repro_env.cli.ui import messages as say
+from repro_env.cli.ui.options import parse_data, parse_mount
 from repro_env.runs.start.request import RunOptions
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Silent
@@ -142,9 +143,12 @@ def test_the_largest_seed_is_accepted() -> None:
 
 def test_an_existing_path_with_a_colon_is_not_split(tmp_path: Path) -> None:
     (tmp_path / "a:b").touch()
-    assert run.parse_mount(f"{tmp_path}/a:b", "--data") == (f"{tmp_path}/a:b", "")
-    assert run.parse_mount(f"{tmp_path}/a:b:/x", "--data") == (f"{tmp_path}/a:b", "/x")
-    assert run.parse_mount("a:", "--data") == ("a", "")
+    assert parse_mount(f"{tmp_path}/a:b", "--data") == (f"{tmp_path}/a:b", "")
+    assert parse_mount(f"{tmp_path}/a:b:/x", "--data") == (f"{tmp_path}/a:b", "/x")
+    assert parse_mount("a:", "--data") == ("a", "")
+    (tmp_path / "c").mkdir()
+    assert parse_data(f"{tmp_path}/c/../a:b") == (tmp_path / "a:b", f"{tmp_path}/a:b")
+    assert parse_data(f"{tmp_path}/c:/x/") == (tmp_path / "c", "/x")
 
 
 def make_result(

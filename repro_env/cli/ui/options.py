@@ -32,6 +32,24 @@ def parse_path(text: str) -> Path:
     return Path(os.path.abspath(text))  # noqa: PTH100 - without `..`
 
 
+def parse_mount(text: str, option: str) -> tuple[str, str]:
+    """The parts of `SRC[:DST]`. An existing path that contains a colon is SRC alone."""
+    source, colon, target = text.rpartition(":")
+    if not colon or os.path.exists(text):  # noqa: PTH110
+        source, target = text, ""
+    if not source or (colon and target and not target.startswith("/")):
+        hint = f"for example: {option} ./images:/data/images"
+        raise UsageError(f'{option} must be SRC[:DST] with an absolute DST (got "{text}")', hint=hint)
+    return source, target
+
+
+def parse_data(text: str) -> tuple[Path, str]:
+    """The absolute SRC of a --data option, and DST, which is the same path if the option does not name it."""
+    source, target = parse_mount(text, "--data")
+    path = parse_path(source)
+    return path, target.rstrip("/") or str(path)
+
+
 SpecArgument = Annotated[str | None, typer.Argument(help=f"{SPEC[0].upper()}{SPEC[1:]}", metavar="SPEC", show_default=False)]
 SpecOption = Annotated[str | None, value("SPEC", f"Use this spec: {SPEC}")]
 RunArgument = Annotated[str, typer.Argument(help="A short ID, the beginning of an ID, or `latest`.", metavar="ID")]

@@ -47,12 +47,8 @@ def tree(identity: Identity, part: Part) -> TreeBlob | None:
     return identity.unowned if part == "unowned" else identity.overlay
 
 
-def artifacts(left: Identity, right: Identity) -> tuple[Difference, ...]:
+def artifacts(left: Identity, right: Identity) -> Iterator[Difference]:
     """Compare platform, rules, interpreter, versions of distributions, conda packages and layout."""
-    return tuple(_artifacts(left, right))
-
-
-def _artifacts(left: Identity, right: Identity) -> Iterator[Difference]:
     if left.platform != right.platform:
         yield _plain("numerics", "platform", left.platform.architecture, right.platform.architecture, "different machine code")
     if left.rules != right.rules:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from fnmatch import fnmatchcase
+from functools import cache
 from typing import Literal
 
 from msgspec.structs import replace
 
+from repro_env.environment.source.globs import Glob, globs
 from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
 
@@ -179,10 +180,23 @@ def shown(place: str, value: str) -> str:
     return text if len(text) <= _LONGEST else text[: _LONGEST - 1] + "…"
 
 
-def matches(path: str, globs: Sequence[str]) -> bool:
-    """Whether a glob matches the whole path, the file name or a parent directory."""
-    name = path.rpartition("/")[2]
-    return any(fnmatchcase(path, glob) or fnmatchcase(name, glob) or path.startswith(glob.rstrip("/") + "/") for glob in globs)
+def matches(path: str, patterns: Sequence[str]) -> bool:
+    """Whether a pattern (`environment.source.globs`) is the path of an output, or matches it.
+
+    A pattern that starts with a slash is about absolute paths: files outside the project. Other patterns with a slash are not.
+    Raises `UsageError` for a pattern that is not valid.
+    """
+    return path in patterns or any(
+        glob.matches(path.lstrip("/")) and (not glob.anchored or pattern.startswith("/") == path.startswith("/"))
+        for pattern in patterns
+        for glob in parse_pattern(pattern)
+    )
+
+
+@cache
+def parse_pattern(pattern: str) -> tuple[Glob, ...]:
+    """Parse a pattern of `matches`. Raises `UsageError` if it is not valid."""
+    return globs([pattern])
 
 
 PairNames = Callable[[Sequence[str], Sequence[str]], Sequence[tuple[str, str]]]

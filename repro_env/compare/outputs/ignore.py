@@ -6,8 +6,8 @@
     train.log:took {}s          a part of a line, in which {} stands for one word
     metrics.json:*              every value of the file
 
-FILE is a path, a name, a directory or a glob. Write a colon in FILE as `\\:`. `accept` and `accept_line` return the texts that
-accept a difference.
+FILE is a pattern of paths (`comparison.matches`). Write a colon in FILE as `\\:`. PLACE is not a path: in it, only `*` and `?` are
+special, and match all characters. `accept` and `accept_line` return the texts that accept a difference.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from functools import cache
 from itertools import takewhile
 from typing import Literal
 
-from repro_env.compare.outputs.comparison import matches
+from repro_env.compare.outputs.comparison import matches, parse_pattern
 from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
 from repro_env.schema.errors import UsageError
@@ -55,13 +55,12 @@ class Ignore(Frozen, frozen=True):
         return f"as {self.source} says"
 
     def matches_file(self, path: str) -> bool:
-        return path == self.file or matches(path, (self.file,))
+        return matches(path, [self.file])
 
     def matches_place(self, place: str) -> bool:
         """Whether the pattern matches a dotted key or a column.
 
-        A pattern without dots matches the last part at any depth. A pattern may leave out the numbers of items and rows. Only `*`
-        and `?` are special in it, because keys can have brackets.
+        A pattern without dots matches the last part at any depth. A pattern may leave out the numbers of items and rows.
         """
         if self.place is None:
             return False
@@ -104,6 +103,10 @@ def parse(text: str, source: Source = "--ignore") -> Ignore:
     file, place = file.replace(r"\:", ":"), places[0] if places else None
     if not file.strip():
         raise UsageError("the name of the file is missing", where=where, hint=_HINT)
+    try:
+        parse_pattern(file)
+    except UsageError as error:
+        raise UsageError(error.what, where=where, hint=_HINT) from None
     if place is None:
         return Ignore(file, None, source)
     if not place.strip():

@@ -25,7 +25,7 @@ _ANSWERS = 64 << 20
 
 
 def tensor_comparer(spec: Spec, options: RunOptions, store: Store) -> CompareTensors:
-    """Return a function that compares pairs of tensor files in the runner of `asked`.
+    """Return a function that compares pairs of tensor files in the runner of `options`.
 
     If a comparison fails, its answer has the reason; the function does not raise.
     """

@@ -1,11 +1,20 @@
-"""Path patterns, as in `--include` and `--exclude`."""
+"""Path patterns. All options that take a pattern of paths use these rules: those of `capture`, `verify` and `runs get`.
+
+A pattern without a slash matches a name at any depth; a pattern with a slash matches the path from the root. `*` and `?` do not
+match a slash, `**` does. `[...]` is one of several characters. A pattern that matches a directory matches everything in it.
+"""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from fnmatch import translate
 
-from repro_env.schema.errors import SourceError
+from repro_env.schema.errors import UsageError
+
+_NOTHING = re.compile("(?!)")
+"""What `fnmatch` makes of an empty range, such as [z-a]."""
+_HINT = "write a path, a name, or a pattern, for example 'data/**' or '*.csv'"
 
 
 class Glob:
@@ -16,13 +25,22 @@ class Glob:
         self.anchored = "/" in text
         text = text.lstrip("/")
         self._literal_start = text.partition("*")[0].partition("?")[0].partition("[")[0]
-        self._pattern = re.compile(_regex(text), re.DOTALL)
+        self._segments = [_segment(part) for part in text.split("/")]
         self.hit = False
 
     def matches(self, path: str) -> bool:
         parts = path.split("/")
-        candidates = ("/".join(parts[:end]) for end in range(1, len(parts) + 1)) if self.anchored else parts
-        return any(self._pattern.fullmatch(candidate) for candidate in candidates)
+        # How many parts the segments so far may match. `**` leaves at least one part. Parts after the last segment are inside a
+        # directory that matches. No path takes long, unlike with one regular expression for the complete pattern.
+        counts: Iterable[int] = (0,) if self.anchored else range(len(parts))
+        for segment in self._segments:
+            if segment is None:
+                counts = range(min(counts), len(parts))
+            else:
+                counts = [count + 1 for count in counts if count < len(parts) and segment.match(parts[count])]
+            if not counts:
+                return False
+        return True
 
     def may_match_below(self, directory: str) -> bool:
         """Whether the pattern may match a path inside this directory."""
@@ -30,28 +48,20 @@ class Glob:
         return self.anchored and (start.startswith(directory + "/") or (directory + "/").startswith(start))
 
 
-def _regex(glob: str) -> str:
-    parts = re.split(r"(\*\*/|\*\*|\*|\?|\[[^\]/]+\])", glob)
-    wildcards = {"**/": "(?:.*/)?", "**": ".*", "*": "[^/]*", "?": "[^/]"}
-    return "".join(
-        wildcards.get(part) or (_character_class(part) if index % 2 else re.escape(part)) for index, part in enumerate(parts)
-    )
-
-
-def _character_class(text: str) -> str:
-    body = text[1:-1].replace("\\", "\\\\").replace("[", "\\[")
-    return f"[^{body[1:]}]" if body.startswith("!") and len(body) > 1 else "[" + body.replace("^", "\\^") + "]"
+def _segment(text: str) -> re.Pattern[str] | None:
+    """Compile what is between two slashes, with the standard rules of `fnmatch`; None for `**`."""
+    try:
+        pattern = re.compile(translate(text))
+    except re.error:  # Python 3.10
+        pattern = _NOTHING
+    if _NOTHING.pattern in pattern.pattern:
+        raise UsageError("this is not a valid pattern, because a range in it is empty", where=text, hint=_HINT)
+    return None if text == "**" else pattern
 
 
 def globs(texts: Sequence[str]) -> tuple[Glob, ...]:
-    """Parse patterns. Raises `SourceError` for a pattern that is not valid, or for paths outside the source."""
+    """Parse patterns. Raises `UsageError` for a pattern that is not valid, or that is about paths outside the root."""
     for text in texts:
         if not text.strip("./ ") or ".." in text.split("/"):
-            raise SourceError(
-                f"the pattern {text!r} does not match paths inside the source",
-                hint="for example --exclude 'data/**' or --exclude '*.csv'",
-            )
-    try:
-        return tuple(Glob(text) for text in texts)
-    except re.error:
-        raise SourceError("not a valid pattern", where=", ".join(texts), hint="for example --exclude 'data/**'") from None
+            raise UsageError(f"the pattern {text!r} cannot match a path", hint=_HINT)
+    return tuple(Glob(text) for text in texts)

@@ -66,10 +66,8 @@ def look(
 ) -> SourceTree:
     """List the snapshot of `root`. Opens files only to search for secrets, and changes nothing.
 
-    A pattern without a slash matches a name at any depth, a pattern with a slash the path from `root`. `*` does not match a
-    slash, `**` does. A pattern that matches a directory matches everything in it. `exclude` takes precedence over `include`.
-    `include` adds paths that a rule leaves out, except `.env`, `.git` and the paths of `never` (output of repro-env, listed
-    without a size).
+    `exclude` takes precedence over `include` (both are patterns, see `globs`). `include` adds paths that a rule leaves out,
+    except `.env`, `.git` and the paths of `never` (output of repro-env, listed without a size).
 
     `facts=False` omits git facts, the search for secrets and the sizes of excluded paths; the snapshot is the same.
     `not_secret`: files to include even with secrets. `cache` remembers which files have no secret.
