@@ -164,7 +164,6 @@ def _is_user(text: str) -> bool:
 
 _CHECKED = {
     "oci": "each file is unchanged since it was hashed, or was hashed again",
-    "docker-archive": "the file is unchanged since it was written",
     "docker": "according to the engine",
     "registry": "according to the registry",
 }

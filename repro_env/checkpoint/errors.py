@@ -6,8 +6,8 @@ from __future__ import annotations
 class CheckpointError(Exception):
     """A checkpoint cannot be written or read, or training cannot resume from it exactly."""
 
-    def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
-        super().__init__(what, where, hint)
+    def __init__(self, what: str, where: str = "", hint: str = "") -> None:
+        super().__init__(what, where, hint)  # all of them: the error of one rank is pickled and sent to all ranks
         self.what = what
         self.where = where
         self.hint = hint
@@ -16,14 +16,6 @@ class CheckpointError(Exception):
         text = f"{self.where}: {self.what}" if self.where else self.what
         return f"{text} ({self.hint})" if self.hint else text
 
-    def __reduce__(self) -> tuple[object, ...]:
-        # The error of one rank is sent to all ranks.
-        return (_restore, (self.what, self.where, self.hint))
-
 
 class CheckpointWarning(UserWarning):
     """Training continues, but not exactly as the user may expect."""
-
-
-def _restore(what: str, where: str, hint: str) -> CheckpointError:
-    return CheckpointError(what, where=where, hint=hint)

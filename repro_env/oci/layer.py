@@ -25,11 +25,16 @@ def check_contents(members: Members) -> Members:
         yield entry, (_check(entry, chunks) if entry.kind == "file" else chunks)
 
 
-def _check(entry: Entry, chunks: Iterable[bytes]) -> Iterator[bytes]:
-    hasher = hashlib.sha256()
+def hash_chunks(chunks: Iterable[bytes], hasher: hashlib._Hash) -> Iterator[bytes]:
+    """Yield the same bytes, and add them to a hash while they are read."""
     for chunk in chunks:
         hasher.update(chunk)
         yield chunk
+
+
+def _check(entry: Entry, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    hasher = hashlib.sha256()
+    yield from hash_chunks(chunks, hasher)
     if hasher.hexdigest() != entry.sha256:
         raise ArtifactError(
             f"the content of the file does not have the expected sha256 {entry.sha256[:12]}…",

@@ -13,6 +13,7 @@ from typing import Literal
 
 import msgspec
 
+from repro_env.oci import tar
 from repro_env.oci.decompression import decompress
 from repro_env.oci.entry import Entry
 from repro_env.oci.tar import BLOCK, WHITEOUT
@@ -124,6 +125,18 @@ def to_entry(node: Node) -> Entry | None:
     if node.kind == "link":
         return Entry(node.path, "link", target=node.target)
     return Entry(node.path, "dir") if node.kind == "dir" else None
+
+
+def to_node(entry: Entry) -> Node:
+    """Return an entry in canonical form as a member of a layer's tar."""
+    return Node(
+        path=entry.path,
+        kind=entry.kind,
+        mode=tar.mode(entry),
+        size=entry.size,
+        sha256=entry.sha256,
+        target=entry.target,
+    )
 
 
 def printable(path: str) -> str:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from repro_env.io.files import FileContents, Found, locked, room, walk
-from repro_env.oci import tar
+from repro_env.oci import layer, tar
 from repro_env.oci.entry import Entry, Members, members
 from repro_env.schema.errors import ArtifactError, BuildError, ReproEnvError, StoreError
 from repro_env.store.bootmarks import Boot
@@ -141,18 +141,15 @@ class Layers:
     def members(self, diff_id: str) -> Members:
         """Yield the members of a tree on disk, as in its tar, without a check. Raises `OSError`, `StoreError`, `ArtifactError`."""
         directory = self._root / hex_of(diff_id)
-        entries = sorted((_entry(directory, found) for found in walk(directory)), key=lambda entry: entry.key)
+        entries = sorted((entry(directory, found) for found in walk(directory)), key=lambda item: item.key)
         yield from members(entries, FileContents(directory))
 
     def verify(self, diff_id: str) -> bool:
         """Read the complete tree and return whether it still has this diff ID."""
-        hasher = hashlib.sha256()
         try:
-            for chunk in tar.write(self.members(diff_id)):
-                hasher.update(chunk)
+            return layer.diff_id(self.members(diff_id)) == f"sha256:{hex_of(diff_id)}"
         except (ReproEnvError, OSError):
             return False
-        return f"sha256:{hasher.hexdigest()}" == f"sha256:{hex_of(diff_id)}"
 
     def _keep(self, tree: Path, name: str) -> Path:
         self._boot.mark(name)
@@ -186,13 +183,17 @@ def _set_times(root: Path) -> None:
     os.utime(root, ns=_TIME)
 
 
-def _entry(directory: Path, found: Found) -> Entry:
+def entry(directory: Path, found: Found, sha256: str = "") -> Entry:
+    """Return a path of an unpacked layer as an entry: a character device 0:0 removes the path of a lower layer (overlayfs).
+
+    Raises `StoreError` for any other device, which the store does not contain.
+    """
     if found.kind == "other":
         facts = (directory / found.path).lstat()
         if not stat.S_ISCHR(facts.st_mode) or facts.st_rdev != 0:
             raise StoreError("the layer contains a device", where=found.path)
         return Entry(found.path, "gone")
-    return Entry(found.path, found.kind, found.executable, found.size, "", found.target)
+    return Entry(found.path, found.kind, found.executable, found.size, sha256, found.target)
 
 
 def _write(root: Path, members: Members, size: int) -> str:

@@ -24,7 +24,7 @@ from repro_env.io import engine
 from repro_env.oci import config, layerreader
 from repro_env.oci.entry import sort_with_parents
 from repro_env.oci.imagetree import ImageTree, flatten
-from repro_env.oci.layerreader import Node
+from repro_env.oci.layerreader import Node, to_node
 from repro_env.oci.wheellayers import move_below
 from repro_env.schema.spec import Spec, read
 from repro_env.store.specs.blobs import SpecBlobs
@@ -126,7 +126,7 @@ def test_the_folder_alone_makes_the_captured_image(
     entries = sort_with_parents(
         [*(move_below(entry, root) for entry in code_entries), *imageentries.entries(folder.spec, folder.path, store)]
     )
-    wanted = {entry.path: describe(imageentries.node(entry)) for entry in entries}
+    wanted = {entry.path: describe(to_node(entry)) for entry in entries}
     files = read_files(f"{NAME}:folder", tmp_path / "image.tar")
     found = {path: describe(placed.node) for path, placed in files.placed.items()}
     assert not files.problems

@@ -8,14 +8,15 @@ from pathlib import Path
 from repro_env.delivery.builder import condapackages
 from repro_env.io.files import walk
 from repro_env.oci import conda as linking
-from repro_env.oci import config, tar, wheellayers
+from repro_env.oci import config, wheellayers
 from repro_env.oci import wheel as rule
 from repro_env.oci.entry import Entry
 from repro_env.oci.imagetree import flatten
-from repro_env.oci.layerreader import Node
+from repro_env.oci.layerreader import to_node
 from repro_env.schema.artifact import TreeBlob, Wheel
 from repro_env.schema.errors import ArtifactError, BuildError
 from repro_env.schema.spec import Spec
+from repro_env.store import layers as store_layers
 from repro_env.store.packages.wheelfile import open_facts, recall_facts
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
@@ -49,19 +50,7 @@ def entries(spec: Spec, directory: Path, store: Store, facts_of: FactsOf | None 
     if identity.overlay is not None:
         layers.append(_tree(identity.overlay, directory, store))
     layers.append([entry for entry, _ in config.marker(identity)])
-    return flatten([[node(entry) for entry in layer] for layer in layers]).entries()
-
-
-def node(entry: Entry) -> Node:
-    """Return an entry as a member of a layer's tar."""
-    return Node(
-        path=entry.path,
-        kind=entry.kind,
-        mode=tar.mode(entry),
-        size=entry.size,
-        sha256=entry.sha256,
-        target=entry.target,
-    )
+    return flatten([[to_node(entry) for entry in layer] for layer in layers]).entries()
 
 
 def _packages(spec: Spec, store: Store) -> dict[str, rule.Installed]:
@@ -105,16 +94,5 @@ def _tree(blob: TreeBlob, directory: Path, store: Store) -> list[Entry]:
     if bundled.path(blob.sha256) is None and unpacked is not None:
         walked = tuple(walk(unpacked))
         hashes = store.hashes.of(unpacked, walked)
-        # In the store, a removed path is a character device 0:0 (overlayfs). The store has only such devices.
-        return [
-            Entry(
-                item.path,
-                "gone" if item.kind == "other" else item.kind,
-                item.executable,
-                item.size,
-                hashes.get(item.path, ""),
-                item.target,
-            )
-            for item in walked
-        ]
+        return [store_layers.entry(unpacked, found, hashes.get(found.path, "")) for found in walked]
     return bundled.entries(blob, store.facts)

@@ -28,7 +28,7 @@ from repro_env.delivery.builder.job import (
 from repro_env.delivery.target import Output
 from repro_env.environment.wheels.layers import GroupContents
 from repro_env.io.files import open_regular
-from repro_env.oci import config, inflate, tar, wheellayers
+from repro_env.oci import config, inflate, layer, tar, wheellayers
 from repro_env.oci.entry import CHUNK, Entry, Members, find_misplaced, members
 from repro_env.oci.gzipencoder import Stitches, stitch_layer
 from repro_env.schema.artifact import CondaPackage, TreeBlob
@@ -160,7 +160,7 @@ def _source(store: Store, output: Output, job: Source, advance: Advance) -> Pack
         nonlocal diff_id
         hasher = hashlib.sha256()
         source_members = blobs.tree(job.blob) if from_blob else _verified_members(store, digest)
-        yield from _hashed(tar.write(move_below_path(source_members, job.path)), hasher.update)
+        yield from layer.hash_chunks(tar.write(move_below_path(source_members, job.path)), hasher)
         diff_id = f"sha256:{hasher.hexdigest()}"
 
     blob = output.take(_ReplayableChunks(lambda: compress_chunks(plain()), advance), None)
@@ -195,14 +195,8 @@ def _verified_members(store: Store, diff_id: str) -> Members:
 def _verified_chunks(chunks: Iterable[bytes], diff_id: str) -> Iterator[bytes]:
     """Yield the bytes of a tar. Raises `BuildError` at the end if it does not have this diff ID."""
     hasher = hashlib.sha256()
-    yield from _hashed(chunks, hasher.update)
+    yield from layer.hash_chunks(chunks, hasher)
     _check_diff_id(hasher, diff_id)
-
-
-def _hashed(chunks: Iterable[bytes], take: Callable[[bytes], None]) -> Iterator[bytes]:
-    for chunk in chunks:
-        take(chunk)
-        yield chunk
 
 
 def _check_diff_id(hasher: hashlib._Hash, diff_id: str) -> None:

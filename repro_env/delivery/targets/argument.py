@@ -79,7 +79,7 @@ def open_output(target: Target, spec: Spec, folder: Path, store: Store, *, here:
         if name is not None and name.digest:
             what = "an image in an archive cannot be named by a digest"
             raise UsageError(what, where=target.name, hint="name it by a tag")
-        output = Archive(here / target.place, name, store.boot)
+        output = Archive(here / target.place, name)
     elif target.kind == "docker":
         from repro_env.delivery.targets.engine import EngineOutput
         from repro_env.io import engine
@@ -96,9 +96,7 @@ def open_output(target: Target, spec: Spec, folder: Path, store: Store, *, here:
 
         reference = parse_reference(target.place)
         others = () if dry_run else _pushed_repositories(reference, folder)
-        with closing(RegistryOutput(reference, others=others)) as registry:
-            yield registry
-        return
+        output = RegistryOutput(reference, others=others)
     with closing(output):
         yield output
 

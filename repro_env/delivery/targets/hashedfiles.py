@@ -35,16 +35,6 @@ class HashedFiles:
         self._boot.mark(_name(path), key)
         return True
 
-    def is_unchanged(self, path: Path, *, now: bool = False) -> bool:
-        """Return whether a file is unchanged since the last call with `now`."""
-        try:
-            key = _file_key(path)
-        except OSError:
-            return False
-        if now:
-            self._boot.mark(_name(path), key)
-        return self._boot.is_marked(_name(path), key)
-
     def add(self, path: Path, blob: Blob) -> None:
         """Record a file that was hashed while it was written."""
         self._boot.mark(_name(path), _key(path, blob))
@@ -98,12 +88,8 @@ def write_blob(chunks: Iterable[bytes], path: Path, media_type: str, known: Blob
 
 
 def _key(path: Path, blob: Blob) -> str:
-    return f"{blob.digest} {_file_key(path)}"
-
-
-def _file_key(path: Path) -> str:
     facts = path.lstat()
-    return f"{facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}"
+    return f"{blob.digest} {facts.st_dev} {facts.st_ino} {facts.st_size} {facts.st_mtime_ns} {facts.st_ctime_ns}"
 
 
 def _name(path: Path) -> str:

@@ -14,8 +14,10 @@ from pathlib import Path
 from repro_env.io import process
 from repro_env.io.files import FileContents, room, sync_directory, walk
 from repro_env.oci import tar
-from repro_env.oci.entry import Entry, sort_with_parents
+from repro_env.oci.imagetree import ImageTree, flatten
+from repro_env.oci.layerreader import to_node
 from repro_env.schema.errors import ArtifactError, BuildError, DiskError, UsageError
+from repro_env.store import layers
 from repro_env.store.temporary import Temp
 
 PROGRAM = "mksquashfs"
@@ -87,35 +89,18 @@ def _umask() -> int:
 
 
 def _tar(trees: Sequence[Path]) -> Iterator[bytes]:
-    """Yield the tar of the merged layers."""
+    """Yield the tar of the merged layers. Raises `ArtifactError` if they have no file."""
     merged = merge_trees(trees)
     contents = [FileContents(tree) for tree in trees]
     yield from tar.write(
-        (entry, contents[merged[entry.path][1]].chunks(entry) if entry.kind == "file" else ())
-        for entry in sort_with_parents(entry for entry, _ in merged.values())
+        (entry, contents[merged.placed[entry.path].layer].chunks(entry) if entry.kind == "file" else ())
+        for entry in merged.entries()
     )
 
 
-def merge_trees(trees: Sequence[Path]) -> dict[str, tuple[Entry, int]]:
-    """Merge unpacked layers: path -> (entry, number of its layer). Raises `ArtifactError` without a file."""
-    merged: dict[str, tuple[Entry, int]] = {}
-    for number, tree in enumerate(trees):
-        layer: dict[str, Entry] = {}
-        for item in walk(tree):
-            # In the store, a removed path is a character device 0:0 (overlayfs). The store has only such devices.
-            kind = "gone" if item.kind == "other" else item.kind
-            layer[item.path] = Entry(item.path, kind, item.executable, item.size, "", item.target)
-        leaves = {path for path, entry in layer.items() if entry.kind != "dir"}
-        if leaves & merged.keys():
-            merged = {path: pair for path, pair in merged.items() if path not in leaves and not _below(path, leaves)}
-        merged |= {path: (entry, number) for path, entry in layer.items() if entry.kind != "gone"}
-    if not merged:
+def merge_trees(trees: Sequence[Path]) -> ImageTree:
+    """Return the tree that unpacked layers make together. Raises `ArtifactError` if they have no file."""
+    merged = flatten([[to_node(layers.entry(tree, found)) for found in walk(tree)] for tree in trees])
+    if not merged.placed:
         raise ArtifactError("the image holds no files", where="the image", hint="rebuild it")
     return merged
-
-
-def _below(path: str, leaves: set[str]) -> bool:
-    while path := path.rpartition("/")[0]:
-        if path in leaves:
-            return True
-    return False

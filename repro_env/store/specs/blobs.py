@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-import re
 import zlib
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator
@@ -22,18 +21,19 @@ from repro_env.io.files import open_regular, room, sync_directory
 from repro_env.oci import tar
 from repro_env.oci.decompression import gunzip
 from repro_env.oci.entry import CHUNK, Entry, Members
+from repro_env.oci.layer import hash_chunks
 from repro_env.schema import codec
 from repro_env.schema.artifact import TreeBlob
 from repro_env.schema.errors import ArtifactError
 from repro_env.store.blobs import Blobs, write_hashed
 from repro_env.store.facts import FactCache
 from repro_env.store.filenames import hex_of
+from repro_env.store.specs.files import BLOB
 from repro_env.store.temporary import Temp
 
 if TYPE_CHECKING:
     from concurrent.futures import Future
 
-_NAME = re.compile(r"[0-9a-f]{64}(\.gz)?")
 _HINT = "delete the file and capture again, or copy it again from the capture"
 _LEVEL = 1
 BLOB_DIGEST = "carried-blob"
@@ -75,7 +75,7 @@ class SpecBlobs:
 
             def measured() -> Iterator[bytes]:
                 nonlocal size
-                for chunk in _hashed(tar.write(counted()), hasher):
+                for chunk in hash_chunks(tar.write(counted()), hasher):
                     size += len(chunk)
                     yield chunk
 
@@ -94,7 +94,7 @@ class SpecBlobs:
         self._make()
         hasher = hashlib.sha256()
         with room(self.directory), self._temp.directory() as temporary, path.open("rb") as file:
-            chunks = _hashed(iter(lambda: file.read(CHUNK), b""), hasher)
+            chunks = hash_chunks(iter(lambda: file.read(CHUNK), b""), hasher)
             write_hashed(temporary / "blob", compress_chunks(chunks) if compress else chunks)
             actual = hasher.hexdigest()
             if actual != hex_of(digest):
@@ -207,7 +207,7 @@ class SpecBlobs:
         wanted = {hex_of(digest) for digest in digests}
         with contextlib.suppress(FileNotFoundError):
             for path in list(self.directory.iterdir()):
-                if _NAME.fullmatch(path.name) and path.name.removesuffix(".gz") not in wanted:
+                if BLOB.fullmatch(path.name) and path.name.removesuffix(".gz") not in wanted:
                     path.unlink(missing_ok=True)
         self._temp.clean()
 
@@ -305,12 +305,6 @@ def file_key(path: Path) -> str:
     """Return a key of a file that changes whenever the file is changed or replaced."""
     status = path.lstat()
     return f"{path.name} {status.st_dev} {status.st_ino} {status.st_size} {status.st_mtime_ns} {status.st_ctime_ns}"
-
-
-def _hashed(chunks: Iterable[bytes], hasher: hashlib._Hash) -> Iterator[bytes]:
-    for chunk in chunks:
-        hasher.update(chunk)
-        yield chunk
 
 
 def compress_chunks(chunks: Iterable[bytes]) -> Iterator[bytes]:

@@ -25,7 +25,6 @@ from repro_env.delivery.targets.archive import Archive
 from repro_env.oci import imagetree, layerreader, tar
 from repro_env.oci.entry import Entry
 from repro_env.registry.reference import parse
-from repro_env.store.store import Store
 from tests.fakes import images
 from tests.fakes.images import Layered
 from tests.parts import need
@@ -172,7 +171,7 @@ def test_docker_loads_it_and_shows_the_tree(sample: Layered, expected: Tree, tmp
     docker = program("docker", "docker.io")
     need(subprocess.run([docker, "info"], capture_output=True, check=False).returncode == 0, "a Docker engine that answers")
     name = f"repro-env-test-{secrets.token_hex(4)}"
-    output = Archive(tmp_path / "image.tar", parse(f"{name}:1"), Store.open().boot)
+    output = Archive(tmp_path / "image.tar", parse(f"{name}:1"))
     for data, layer in zip(sample.layers, sample.image.layers, strict=True):
         output.take(iter([data]), layer)
     output.finish(sample.image)

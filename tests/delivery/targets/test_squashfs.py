@@ -126,7 +126,7 @@ def test_later_layers_replace_directories_and_files(tmp_path: Path) -> None:
             path.write_text("x")
     (lower / "b").write_text("a file")
     (upper / "a").symlink_to("b")
-    assert {path: entry.kind for path, (entry, _) in squashfs.merge_trees([lower, upper]).items()} == {
+    assert {path: item.node.kind for path, item in squashfs.merge_trees([lower, upper]).placed.items()} == {
         "a": "link",
         "b": "dir",
         "b/y": "file",
