@@ -48,12 +48,11 @@ def render(spec: Spec, settings: Settings, source: Source | None) -> bytes:
         raise SpecError(
             f"a Dockerfile cannot be written: {why}", where="Dockerfile", hint="build the image with `repro-env rebuild`"
         )
-    return templates.render(
+    dockerfile_steps = steps(spec, settings, source)
+    instructions = [item for step in dockerfile_steps for item in step.instructions]
+    text = templates.render(
         "Dockerfile.j2",
-        steps=[
-            {"why": step.why, "lines": [instruction.line(item) for item in step.instructions]}
-            for step in steps(spec, settings, source)
-        ],
+        steps=[{"why": step.why, "lines": [instruction.line(item) for item in step.instructions]} for step in dockerfile_steps],
         digest=spec.digest,
         python=spec.identity.interpreter.version,
         platform=f"{spec.identity.platform.os}/{spec.identity.platform.architecture}",
@@ -61,6 +60,11 @@ def render(spec: Spec, settings: Settings, source: Source | None) -> bytes:
         image=spec.expected.image_id,
         linked=any(hint.urls for hint in spec.hints.wheels),
     )
+    if instruction.parse(text.decode()) != instructions:
+        raise SpecError(
+            "the written Dockerfile does not parse to the same instructions", where="Dockerfile", hint="report this bug"
+        )
+    return text
 
 
 def steps(spec: Spec, settings: Settings, source: Source | None) -> list[Step]:

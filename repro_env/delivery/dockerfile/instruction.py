@@ -1,8 +1,9 @@
-"""Dockerfile instructions as data, and a function that writes one as a line.
+"""Dockerfile instructions as data: a function that quotes them, and a strict parser for its output.
 
 A Dockerfile mixes several grammars: parser directives, line continuations, heredocs, JSON forms that silently become
 shell forms if they are not valid JSON, and words in which `$`, quotes and backslashes are special. So no value of a spec
-is pasted into one. This module writes each instruction as one line of printable text. Tests parse what it writes.
+is pasted into one. This module writes each instruction as one line of printable ASCII. The finished file is parsed and
+must give the same instructions.
 """
 
 from __future__ import annotations
@@ -132,3 +133,51 @@ def _stage(name: str) -> str:
 
 def _bad(what: str) -> SpecError:
     return SpecError(f"a Dockerfile cannot express {what!r}", where="Dockerfile", hint="capture again without this value")
+
+
+def parse(text: str) -> list[Instruction]:
+    """Return the instructions of a Dockerfile that `line` wrote, without comments and empty lines.
+
+    Raises `SpecError` for anything else that a builder may accept: directives, continuations, other forms.
+    """
+    instructions: list[Instruction] = []
+    for number, row in enumerate(text.split("\n")):
+        if not row or row == "#" or row.startswith("# "):
+            if number == 0 and re.match(r"#\s*\w+\s*=", row):
+                raise _bad(row)  # a parser directive
+            continue
+        if not all(character == " " or character.isprintable() for character in row) or row.rstrip(" ").endswith("\\"):
+            raise _bad(row)
+        instruction = _parsed(row)
+        if line(instruction) != row:
+            raise _bad(row)
+        instructions.append(instruction)
+    return instructions
+
+
+def _parsed(row: str) -> Instruction:
+    word, _, arguments = row.partition(" ")
+    if word == "FROM" and (match := re.fullmatch(r"(\S+)(?: AS (\S+))?", arguments)):
+        return From(match[1], match[2] or "")
+    if word in ("COPY", "ADD") and (match := re.fullmatch(r"(?:--from=(\S+) )?(\[.*\])", arguments)):
+        *sources, target = _array(match[2], row)
+        return Copy(tuple(sources), target, match[1] or "", word == "ADD")
+    if word == "RUN":
+        return Run(tuple(_array(arguments, row)))
+    if word in ("ENV", "LABEL") and (match := re.fullmatch(r'([^=\s]+)="((?:[^"\\$]|\\["\\$])*)"', arguments)):
+        return Set(word, match[1], re.sub(r"\\(.)", r"\1", match[2]))
+    if word == "CMD":
+        return Command(tuple(_array(arguments, row)))
+    if word == "WORKDIR":
+        return Workdir(arguments)
+    raise _bad(row)
+
+
+def _array(text: str, row: str) -> list[str]:
+    try:
+        words = json.loads(text)
+    except ValueError:
+        raise _bad(row) from None
+    if not isinstance(words, list) or not words or not all(isinstance(word, str) for word in words):
+        raise _bad(row)
+    return words

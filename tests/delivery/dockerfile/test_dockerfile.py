@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from repro_env.delivery.dockerfile import directory as files
-from repro_env.delivery.dockerfile import dockerfile
+from repro_env.delivery.dockerfile import dockerfile, instruction
 from repro_env.delivery.dockerfile.instruction import Copy, From, Run, Set, Workdir
 from repro_env.guest import install
 from repro_env.oci import config
@@ -22,7 +22,6 @@ from repro_env.schema.environment import Variable
 from repro_env.schema.errors import SpecError
 from repro_env.schema.spec import BaseHint, Spec
 from repro_env.store.store import Store
-from tests.delivery.dockerfile import parser
 from tests.delivery.dockerfile.test_instruction import NASTY, UNSAYABLE
 from tests.fakes import specs, wheels
 
@@ -51,7 +50,7 @@ def test_golden_dockerfile(spec: Spec) -> None:
 
 
 def test_the_stages_come_in_order(spec: Spec) -> None:
-    found = parser.parse(rendered(spec).decode())
+    found = instruction.parse(rendered(spec).decode())
     assert [item for item in found if isinstance(item, From)] == [
         From("scratch", "base"),
         From("base", "distributions"),
@@ -83,15 +82,15 @@ def test_only_the_installer_downloads(spec: Spec) -> None:
 def test_values_of_a_spec_cannot_become_instructions(spec: Spec, value: str) -> None:
     env = (*spec.identity.config.env, Variable(name="ZZ", value=value))
     odd = changed(spec, config=msgspec.structs.replace(spec.identity.config, env=env))
-    found = parser.parse(rendered(odd).decode())
+    found = instruction.parse(rendered(odd).decode())
     assert Set("ENV", "ZZ", value) in found
-    assert len(found) == len(parser.parse(rendered(spec).decode())) + 1
+    assert len(found) == len(instruction.parse(rendered(spec).decode())) + 1
 
 
 @pytest.mark.parametrize("value", [value for value in NASTY.values() if value and "/" not in value])
 def test_the_interpreters_path_cannot_become_an_instruction(spec: Spec, value: str) -> None:
     runtime = msgspec.structs.replace(spec.identity.interpreter, executable=f"/opt/{value}/python")
-    found = parser.parse(rendered(changed(spec, interpreter=runtime)).decode())
+    found = instruction.parse(rendered(changed(spec, interpreter=runtime)).decode())
     assert {item.argv[0] for item in found if isinstance(item, Run)} == {f"/opt/{value}/python"}
 
 

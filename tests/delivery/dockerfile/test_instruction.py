@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from repro_env.delivery.dockerfile import instruction
 from repro_env.delivery.dockerfile.instruction import Command, Copy, From, Instruction, Run, Set, Workdir
 from repro_env.schema.errors import SpecError
-from tests.delivery.dockerfile import parser
 
 NASTY = {
     "double quote": 'a"b',
@@ -84,7 +83,7 @@ def test_a_value_is_read_back_unchanged(value: str) -> None:
     assert "\n" not in text
     assert not text.endswith("\\")
     assert expanded(text.removeprefix("ENV NAME=")) == value
-    assert parser.parse(text) == [setting]
+    assert instruction.parse(text) == [setting]
 
 
 @pytest.mark.parametrize(
@@ -96,7 +95,7 @@ def test_a_word_of_a_command_is_read_back_unchanged(value: str) -> None:
     assert text.isascii()
     assert "<<" not in text  # BuildKit looks for heredocs in the raw line
     assert json.loads(text.removeprefix("RUN ")) == ["/usr/bin/python", value]
-    assert parser.parse(text) == [run]
+    assert instruction.parse(text) == [run]
 
 
 @pytest.mark.parametrize("value", UNSAYABLE.values(), ids=UNSAYABLE)
@@ -150,7 +149,7 @@ def test_any_text_is_read_back_or_refused(words: list[str]) -> None:
             text = instruction.line(item)
         except SpecError:
             continue
-        assert parser.parse(text) == [item]
+        assert instruction.parse(text) == [item]
         if isinstance(item, Set):
             assert expanded(text.removeprefix("ENV A=")) == item.value
 
@@ -197,7 +196,7 @@ def test_any_text_is_read_back_or_refused(words: list[str]) -> None:
 )
 def test_only_our_own_output_is_parsed(text: str) -> None:
     with pytest.raises(SpecError):
-        parser.parse(text)
+        instruction.parse(text)
 
 
 def test_a_complete_file_is_parsed() -> None:
@@ -211,7 +210,7 @@ def test_a_complete_file_is_parsed() -> None:
         Workdir("/"),
     ]
     text = "# Comment\n#\n\n" + "\n".join(map(instruction.line, wanted)) + "\n"
-    assert parser.parse(text) == wanted
+    assert instruction.parse(text) == wanted
 
 
 def expanded(text: str) -> str:
