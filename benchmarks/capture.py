@@ -8,10 +8,10 @@ from pathlib import Path
 import parts
 
 
-def first(python: Path, folder: Path, store: Path) -> float:
-    """Seconds of a capture into an empty folder; the clock stops when the command has ended."""
-    parts.fresh(folder / "repro")
-    return parts.run([parts.TOOL, "capture", "--python", python], env=parts.environ(store), cwd=folder)
+def first(python: Path, directory: Path, store: Path) -> float:
+    """Seconds of a capture into an empty directory; the clock stops when the command has ended."""
+    parts.fresh(directory / "repro")
+    return parts.run([parts.TOOL, "capture", "--python", python], env=parts.environ(store), cwd=directory)
 
 
 INDEX = """
@@ -36,12 +36,12 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
     return measure(parts.environment(torch=torch), count, ", torch in the environment" if torch else "")
 
 
-def measure(folder: Path, count: int, note: str) -> list[parts.Row]:
-    """The rows for the environment `folder/.venv`, captured with `folder` as its source."""
-    python = folder / ".venv" / "bin" / "python"
+def measure(directory: Path, count: int, note: str) -> list[parts.Row]:
+    """The rows for the environment `directory/.venv`, captured with `directory` as its source."""
+    python = directory / ".venv" / "bin" / "python"
     store = parts.BUILD / "store"
     rate = parts.hash_rate()
-    held = parts.size(folder / ".venv")
+    held = parts.size(directory / ".venv")
 
     bare = parts.BUILD / "bare"
     parts.fresh(bare).mkdir(parents=True)
@@ -49,7 +49,7 @@ def measure(folder: Path, count: int, note: str) -> list[parts.Row]:
     (bare / "train.py").write_text("pass\n")
     base = first(bare / ".venv" / "bin" / "python", bare, parts.fresh(parts.BUILD / "bare-store"))
     index = index_alone(python, parts.fresh(store))  # what the indexes said is all that the store knows now
-    total = first(python, folder, store)
+    total = first(python, directory, store)
     speed = held / max(total - base, 1e-9)
     rows = [
         parts.Row(
@@ -65,7 +65,7 @@ def measure(folder: Path, count: int, note: str) -> list[parts.Row]:
     words = [parts.TOOL, "capture", "--python", python]
     inspect = [python, "-m", "pip", "--disable-pip-version-check", "inspect", "--local"]
     again, theirs = parts.in_turn(
-        count, lambda: parts.run(words, env=parts.environ(store), cwd=folder), lambda: parts.run(inspect)
+        count, lambda: parts.run(words, env=parts.environ(store), cwd=directory), lambda: parts.run(inspect)
     )
     rows.append(
         parts.Row("the same against `pip inspect --local`", f"{total:.2f} s", f"{theirs:.2f} s", total / theirs, "none", True)
@@ -80,15 +80,15 @@ def measure(folder: Path, count: int, note: str) -> list[parts.Row]:
             again <= theirs,
         )
     )
-    most = parts.peak(words, env=parts.environ(store), cwd=folder)
+    most = parts.peak(words, env=parts.environ(store), cwd=directory)
     rows.append(
         parts.Row(
             "peak memory of a capture again" + note, f"{most / 1e6:.0f} MB", "300 MB", most / 300e6, "under 1.0", most < 300e6
         )
     )
     parts.fresh(store)
-    parts.fresh(folder / "repro")
-    most = parts.peak(words, env=parts.environ(store), cwd=folder)
+    parts.fresh(directory / "repro")
+    most = parts.peak(words, env=parts.environ(store), cwd=directory)
     what = "peak memory of a first capture, all processes together" + note
     rows.append(parts.Row(what, f"{most / 1e6:.0f} MB", "300 MB", most / 300e6, "under 1.0", most < 300e6))
     return rows

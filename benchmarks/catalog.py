@@ -36,8 +36,8 @@ def make(runs: Path, count: int) -> None:
         when = _FIRST + timedelta(minutes=7 * number)
         random = hashlib.sha256(str(number).encode()).digest()
         run_id = ids.uuid7(int(when.timestamp() * 1000), random)
-        folder = runs / records.name_of(when, command, run_id)
-        (folder / "files").mkdir(parents=True)
+        directory = runs / records.name_of(when, command, run_id)
+        (directory / "files").mkdir(parents=True)
         start = Start(
             schema="repro-env/run-start/1",
             id=run_id,
@@ -72,9 +72,9 @@ def make(runs: Path, count: int) -> None:
                 Metric(name=name, file="metrics.csv", count=30, last=0.5, least=0.1, most=0.9) for name in ("loss", "acc", "lr")
             ),
         )
-        (folder / "start.json").write_bytes(first)
+        (directory / "start.json").write_bytes(first)
         last = codec.pretty(end)
-        (folder / "end.json").write_bytes(last)
+        (directory / "end.json").write_bytes(last)
         parent = (Parent(id=run_id, record="sha256:" + hashlib.sha256(last).hexdigest(), how="resumed"),)
 
 
@@ -87,11 +87,11 @@ def processor(words: Sequence[str | Path], env: Mapping[str, str]) -> float:
 
 
 def main(count: int) -> list[parts.Row]:
-    folder = parts.fresh(parts.BUILD / "catalog")
-    runs, store = folder / "runs", parts.fresh(parts.BUILD / "catalog-store")
+    directory = parts.fresh(parts.BUILD / "catalog")
+    runs, store = directory / "runs", parts.fresh(parts.BUILD / "catalog-store")
     make(runs, MANY)
     env = parts.environ(store)
-    weights = folder / "weights.ckpt"
+    weights = directory / "weights.ckpt"
     number = MANY // 2
     while number % 10 != 9:
         number += 1

@@ -25,12 +25,12 @@ _OURS = (
 )
 
 
-def tree(folder: Path, count: int) -> int:
-    """`count` files of 2 to 20 kB in folders of 1,000, the same on every machine; their bytes."""
+def tree(directory: Path, count: int) -> int:
+    """`count` files of 2 to 20 kB in directories of 1,000, the same on every machine; their bytes."""
     numbers = random.Random(0)
     total = 0
     for number in range(count):
-        path = folder / f"{number // 1000:03d}" / f"{number:06d}.bin"
+        path = directory / f"{number // 1000:03d}" / f"{number:06d}.bin"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(numbers.randbytes(numbers.randint(2_000, 20_000)))
         total += path.stat().st_size
@@ -42,15 +42,15 @@ def forget() -> None:
     _CACHES.write_text("3")
 
 
-def ours(folder: Path, known: Path) -> float:
-    return parts.run([sys.executable, "-c", _OURS, folder, known])
+def ours(directory: Path, known: Path) -> float:
+    return parts.run([sys.executable, "-c", _OURS, directory, known])
 
 
-def theirs(folder: Path) -> float:
+def theirs(directory: Path) -> float:
     """sha256sum, one process on each core."""
     start = time.perf_counter()
     words = f"find . -type f -print0 | xargs -0 -P {len(os.sched_getaffinity(0))} -n 500 sha256sum > /dev/null"
-    subprocess.run(["sh", "-c", words], cwd=folder, check=True)
+    subprocess.run(["sh", "-c", words], cwd=directory, check=True)
     return time.perf_counter() - start
 
 
@@ -68,25 +68,25 @@ def in_turn(
 
 
 def main(count: int, files: int) -> list[parts.Row]:
-    folder, known = parts.BUILD / "data", parts.BUILD / "hashes.db"
-    size = tree(parts.fresh(folder), files)
+    directory, known = parts.BUILD / "data", parts.BUILD / "hashes.db"
+    size = tree(parts.fresh(directory), files)
     time.sleep(3)  # what was written just now is hashed and not remembered
 
     def first() -> float:
         known.unlink(missing_ok=True)
-        return ours(folder, known)
+        return ours(directory, known)
 
     rows = []
     if os.access(_CACHES, os.W_OK):
-        mine, other = in_turn(count, first, lambda: theirs(folder), forget)
+        mine, other = in_turn(count, first, lambda: theirs(directory), forget)
         rows.append(
             _row(f"first fingerprint of {files:,} files, {size / 1e6:,.0f} MB, cold", mine, other, "under 10 s", mine < 10)
         )
-    mine, other = in_turn(count, first, lambda: theirs(folder), lambda: None)
+    mine, other = in_turn(count, first, lambda: theirs(directory), lambda: None)
     rows.append(_row("the same, files in memory", mine, other, "at most 1.0", mine <= other))
-    mine, other = in_turn(count, lambda: ours(folder, known), lambda: theirs(folder), lambda: None)
+    mine, other = in_turn(count, lambda: ours(directory, known), lambda: theirs(directory), lambda: None)
     rows.append(_row("the same again, nothing changed", mine, other, "under 2 s", mine < 2))
-    parts.fresh(folder)
+    parts.fresh(directory)
     known.unlink(missing_ok=True)
     return rows
 

@@ -30,11 +30,11 @@ def docker_image() -> bool:
 
 
 def main(count: int) -> list[parts.Row]:
-    folder = parts.environment(torch=False)
+    directory = parts.environment(torch=False)
     store = parts.fresh(parts.BUILD / "exec-store")
     env = parts.environ(store)
-    parts.run([parts.TOOL, "capture", "--python", folder / ".venv" / "bin" / "python"], env=env, cwd=folder)
-    parts.run([parts.TOOL, "rebuild"], env=env, cwd=folder)
+    parts.run([parts.TOOL, "capture", "--python", directory / ".venv" / "bin" / "python"], env=env, cwd=directory)
+    parts.run([parts.TOOL, "rebuild"], env=env, cwd=directory)
     others: dict[str, list[str | Path]] = {}
     if shutil.which("bwrap"):
         others["bwrap"] = ["bwrap", "--unshare-all", "--ro-bind", "/", "/", "--proc", "/proc", "--dev", "/dev", "true"]
@@ -42,7 +42,7 @@ def main(count: int) -> list[parts.Row]:
         others["docker run"] = ["docker", "run", "--rm", "--network=none", IMAGE, "/true"]
     ours, times = [], {name: list[float]() for name in others}
     for _ in range(max(count, 7)):  # in turn, so that all see the same load
-        ours.append(parts.run([parts.TOOL, "exec", "true"], env=env, cwd=folder))
+        ours.append(parts.run([parts.TOOL, "exec", "true"], env=env, cwd=directory))
         for name, words in others.items():
             times[name].append(parts.run(words))
     mine = sorted(ours)[len(ours) // 2]

@@ -127,8 +127,8 @@ def _with_tool(stage: Stage, tool: str, code: str | Path, **variables: str) -> N
 
 def site(tool: str) -> Path:
     """Where a peer is installed, apart from every environment."""
-    folder = parts.BUILD / "peers" / tool
-    if not folder.is_dir():
+    directory = parts.BUILD / "peers" / tool
+    if not directory.is_dir():
         python = getattr(sys, "_base_executable", sys.executable)
         words = [
             sys.executable,
@@ -139,12 +139,12 @@ def site(tool: str) -> Path:
             "install",
             "-qq",
             "--target",
-            str(folder),
+            str(directory),
             PEERS[tool],
             *MORE.get(tool, ()),
         ]
         subprocess.run(words, check=True)
-    return folder
+    return directory
 
 
 def without_tool(record: str, tool: str, host: dict[str, Any]) -> str:
@@ -269,9 +269,9 @@ RECORDS: dict[str, Callable[[Stage], str]] = {"pip freeze": freeze, "wandb": wan
 # -- all of it --------------------------------------------------------------------------------------------------------
 
 
-def judge(case: Case, proxy: str, folder: Path, tool: str) -> Judged:
-    """What a tool does with a case; folders of this machine by a word in what it said."""
-    root = Path(tempfile.mkdtemp(prefix="case-", dir=folder))
+def judge(case: Case, proxy: str, directory: Path, tool: str) -> Judged:
+    """What a tool does with a case; directories of this machine by a word in what it said."""
+    root = Path(tempfile.mkdtemp(prefix="case-", dir=directory))
     try:
         if tool == "reprozip":
             verdict, detail = reprozip(case, root / "x", proxy)
@@ -295,14 +295,14 @@ def main(only: str, *, peers: bool, missing: bool) -> None:
     before = {one["case"]: one for one in written["cases"]}
     rows = []
     with tempfile.TemporaryDirectory(prefix="fidelity-", dir=os.environ.get("REPRO_ENV_BENCH")) as made:
-        folder = Path(made)
-        packages.publish(folder / "index")
-        with Index(folder / "index", yanked=False) as index:
+        directory = Path(made)
+        packages.publish(directory / "index")
+        with Index(directory / "index", yanked=False) as index:
             for case in cases():
                 row = before.get(case.id, {"case": case.id})
                 if only in case.id and not (missing and "pip freeze" in row):
                     tools = ["pip freeze", *(PEERS if peers and case.id in WIDE else ())]
-                    row |= {"title": case.title, **{tool: judge(case, index.proxy, folder, tool)._asdict() for tool in tools}}
+                    row |= {"title": case.title, **{tool: judge(case, index.proxy, directory, tool)._asdict() for tool in tools}}
                     print(case.id, *(f"{tool}: {row[tool]['verdict']}" for tool in tools), sep=" | ", flush=True)
                 rows.append(row)
                 _write(

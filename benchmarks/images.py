@@ -139,7 +139,7 @@ class Bench:
     def __init__(self, *, small: bool) -> None:
         self.small = small
         self.home = parts.BUILD / ("images-small" if small else "images")
-        self.folder = self.home / "project"
+        self.directory = self.home / "project"
         self.bare = self.home / "bare"
         self.wheels: list[str] = []
         self.docker = _docker()
@@ -170,7 +170,7 @@ class Bench:
         warm = parts.median(max(count, 5), lambda: self._send().seconds)
         changed = parts.median(count, self._change, before=self._unchanged)
         squeezed = _median([self._gzip() for _ in range(count)])
-        one, other = (json.loads((path / "repro" / "spec.json").read_text())["identity"] for path in (self.folder, self.bare))
+        one, other = (json.loads((path / "repro" / "spec.json").read_text())["identity"] for path in (self.directory, self.bare))
         base = "base and interpreter are" if one["base"] == other["base"] else "the interpreter is"
         rest = f"{base} there before, on both sides"
         return [
@@ -235,8 +235,8 @@ class Bench:
         specs = []
         for number in range(SPECS):
             self._pip(fakes.make(links / str(number), "own", "1.0", {"own.py": b"NUMBER = %d\n" % number}))
-            self._capture(self.folder)
-            specs.append(shutil.copytree(self.folder / "repro", parts.fresh(self.home / f"spec-{number}")))
+            self._capture(self.directory)
+            specs.append(shutil.copytree(self.directory / "repro", parts.fresh(self.home / f"spec-{number}")))
         self._pip_remove("own")
         store = self.home / "shared-store"
         sizes: dict[str, list[int]] = {"store": [], "registry": []}
@@ -244,7 +244,7 @@ class Bench:
             parts.fresh(store)
             shutil.copytree(self.seed / "blobs", store / "blobs", copy_function=os.link)
             for spec in specs:
-                parts.run([parts.TOOL, "rebuild", spec], env=self._env(store), cwd=self.folder)
+                parts.run([parts.TOOL, "rebuild", spec], env=self._env(store), cwd=self.directory)
                 parts.run([parts.TOOL, "rebuild", spec, "--output", f"{host}/{NAME}/{spec.name}:1"], env=self._env(store))
                 sizes["store"].append(_disk(store))
                 sizes["registry"].append(_disk(self.home / "registry" / "data"))
@@ -260,23 +260,23 @@ class Bench:
     def _memory(self, what: str) -> parts.Row:
         self._only_wheels()
         self._only_base()
-        most = parts.peak([parts.TOOL, "rebuild", "--output", self._out], env=self._env(), cwd=self.folder)
+        most = parts.peak([parts.TOOL, "rebuild", "--output", self._out], env=self._env(), cwd=self.directory)
         name = f"peak memory of {what} to an OCI layout, cold, all processes together"
         return parts.Row(name, f"{most / 1e6:.0f} MB", "300 MB", most / 300e6, "under 1.0", most < 300e6)
 
     def cuda(self) -> list[dict[str, Any]]:
         """PyTorch with CUDA: each step once; its time, what it wrote, the most that all of it took on the disk."""
         home = parts.BUILD / "images-cuda"
-        folder = home / "project"
-        if not (folder / ".venv").is_dir():
-            _venv(folder)
-            self._install(folder, [CUDA], dependencies=True)
+        directory = home / "project"
+        if not (directory / ".venv").is_dir():
+            _venv(directory)
+            self._install(directory, [CUDA], dependencies=True)
         store, out = parts.fresh(home / "store"), parts.fresh(home / "out")
         env = self._env(store)
         steps = []
         with registry(parts.fresh(home / "registry")) as host:
             for what, words in (
-                ("capture", ["capture", "--python", folder / ".venv"]),
+                ("capture", ["capture", "--python", directory / ".venv"]),
                 ("rebuild --output oci:, cold: wheels come from the index", ["rebuild", "--output", f"oci:{out}"]),
                 ("rebuild --output oci:, nothing changed", ["rebuild", "--output", f"oci:{out}"]),
                 ("rebuild --output to a registry on this machine", ["rebuild", "--output", f"{host}/{NAME}/cuda:1"]),
@@ -287,7 +287,7 @@ class Bench:
                     parts.fresh(out)
                 before = _disk(home)
                 with _watched(home) as seen:
-                    took = parts.run([parts.TOOL, *words], env=env, cwd=folder)
+                    took = parts.run([parts.TOOL, *words], env=env, cwd=directory)
                 steps.append(
                     {
                         "step": what,
@@ -328,26 +328,27 @@ class Bench:
         stamp = self.home / "stamp"
         if not stamp.is_file() or stamp.read_text() != "\n".join(wanted):
             parts.fresh(self.home).mkdir(parents=True)
-            for folder in (self.folder, self.bare):
-                _venv(folder)
-            self._install(self.folder, wanted)
+            for directory in (self.directory, self.bare):
+                _venv(directory)
+            self._install(self.directory, wanted)
             stamp.write_text("\n".join(wanted))
         parts.fresh(self.seed)
         self._capture(self.bare)
-        self._capture(self.folder)
-        spec = json.loads((self.folder / "repro" / "spec.json").read_text())
+        self._capture(self.directory)
+        spec = json.loads((self.directory / "repro" / "spec.json").read_text())
         self.wheels = [one["filename"] for one in spec["identity"]["distributions"]]
-        self._fetch(self.folder / "repro")
-        before = shutil.copytree(self.folder / "repro", parts.fresh(self.home / "before"))
-        self._install(self.folder, [SMALL_CHANGED if self.small else CHANGED])
-        self._capture(self.folder)
-        after = shutil.copytree(self.folder / "repro", parts.fresh(self.home / "after"))
+        self._fetch(self.directory / "repro")
+        before = shutil.copytree(self.directory / "repro", parts.fresh(self.home / "before"))
+        self._install(self.directory, [SMALL_CHANGED if self.small else CHANGED])
+        self._capture(self.directory)
+        after = shutil.copytree(self.directory / "repro", parts.fresh(self.home / "after"))
         self._fetch(after)
         self._install(
-            self.folder, [next(one for one in wanted if one.startswith((SMALL_CHANGED if self.small else CHANGED).split("=")[0]))]
+            self.directory,
+            [next(one for one in wanted if one.startswith((SMALL_CHANGED if self.small else CHANGED).split("=")[0]))],
         )
-        self._capture(self.folder)
-        digests = [json.loads((one / "spec.json").read_text())["identity"] for one in (before, self.folder / "repro", after)]
+        self._capture(self.directory)
+        digests = [json.loads((one / "spec.json").read_text())["identity"] for one in (before, self.directory / "repro", after)]
         if digests[0] != digests[1] or digests[0] == digests[2]:
             sys.exit("the environment did not come back after one package was changed, or the change was none")
         self._context(spec)
@@ -356,14 +357,14 @@ class Bench:
 
     def _fetch(self, spec: Path) -> None:
         """Send an image once, away from the environment: its wheels are then in the seed."""
-        hidden = self.folder / ".venv-hidden"
-        (self.folder / ".venv").rename(hidden)
+        hidden = self.directory / ".venv-hidden"
+        (self.directory / ".venv").rename(hidden)
         try:
             parts.run(
                 [parts.TOOL, "rebuild", spec, "--output", f"oci:{parts.fresh(self.home / 'scratch')}"], env=self._env(self.seed)
             )
         finally:
-            hidden.rename(self.folder / ".venv")
+            hidden.rename(self.directory / ".venv")
         parts.fresh(self.home / "scratch")
 
     def _context(self, spec: Any) -> None:
@@ -372,7 +373,7 @@ class Bench:
         (context / "wheels").mkdir(parents=True)
         for one in spec["identity"]["distributions"]:
             digest = one["sha256"].removeprefix("sha256:")
-            held = [self.seed / "blobs" / digest, self.folder / "repro" / "blobs" / digest]
+            held = [self.seed / "blobs" / digest, self.directory / "repro" / "blobs" / digest]
             shutil.copy(next(path for path in held if path.is_file()), context / "wheels" / one["filename"])
         shutil.copy(parts.TOOL.with_name("uv"), context / "uv")
         python = spec["identity"]["interpreter"]["executable"]
@@ -395,7 +396,7 @@ class Bench:
         subprocess.run([self.docker, "image", "rm", "--force", name], capture_output=True, check=False)
 
     def _send(self, where: str = "") -> Cost:
-        return _cost([parts.TOOL, "rebuild", "--output", where or self._out], env=self._env(), cwd=self.folder)
+        return _cost([parts.TOOL, "rebuild", "--output", where or self._out], env=self._env(), cwd=self.directory)
 
     def _only_wheels(self) -> None:
         """A store of wheels: no layer, no image, no fact."""
@@ -433,28 +434,36 @@ class Bench:
         parts.fresh(tars)
         return cost
 
-    def _capture(self, folder: Path) -> None:
-        parts.run([parts.TOOL, "capture", "--python", folder / ".venv"], env=self._env(self.seed), cwd=folder)
+    def _capture(self, directory: Path) -> None:
+        parts.run([parts.TOOL, "capture", "--python", directory / ".venv"], env=self._env(self.seed), cwd=directory)
 
-    def _install(self, folder: Path, wanted: Iterable[str], *, dependencies: bool = False) -> None:
-        pip = [folder / ".venv" / "bin" / "python", "-m", "pip", "--disable-pip-version-check", "install", "-qq", "--no-compile"]
+    def _install(self, directory: Path, wanted: Iterable[str], *, dependencies: bool = False) -> None:
+        pip = [
+            directory / ".venv" / "bin" / "python",
+            "-m",
+            "pip",
+            "--disable-pip-version-check",
+            "install",
+            "-qq",
+            "--no-compile",
+        ]
         parts.run([*pip, *([] if dependencies else ["--no-deps"]), *wanted], env=parts.environ())
 
     def _pip(self, wheel: Path) -> None:
-        self._install(self.folder, ["--no-index", "--force-reinstall", str(wheel)])
+        self._install(self.directory, ["--no-index", "--force-reinstall", str(wheel)])
 
     def _pip_remove(self, name: str) -> None:
-        parts.run([self.folder / ".venv" / "bin" / "python", "-m", "pip", "uninstall", "-qq", "--yes", name])
+        parts.run([self.directory / ".venv" / "bin" / "python", "-m", "pip", "uninstall", "-qq", "--yes", name])
 
 
 @contextmanager
-def _watched(folder: Path) -> Iterator[list[int]]:
-    """The bytes that a folder takes on the disk while something runs, looked at ten times a second."""
-    seen, over = [_disk(folder)], threading.Event()
+def _watched(directory: Path) -> Iterator[list[int]]:
+    """The bytes that a directory takes on the disk while something runs, looked at ten times a second."""
+    seen, over = [_disk(directory)], threading.Event()
 
     def look() -> None:
         while not over.wait(0.1):
-            seen.append(_disk(folder))
+            seen.append(_disk(directory))
 
     watcher = threading.Thread(target=look)
     watcher.start()
@@ -465,10 +474,10 @@ def _watched(folder: Path) -> Iterator[list[int]]:
         watcher.join()
 
 
-def _disk(folder: Path) -> int:
+def _disk(directory: Path) -> int:
     """Bytes of the blocks of all files below; of several links to one file, once."""
     total, seen = 0, set()
-    for root, _, files in os.walk(folder):
+    for root, _, files in os.walk(directory):
         for name in files:
             try:
                 facts = os.lstat(f"{root}/{name}")
@@ -505,10 +514,10 @@ def _pins(names: Iterable[str]) -> list[str]:
     return pins
 
 
-def _venv(folder: Path) -> None:
-    folder.mkdir(parents=True)
-    (folder / "train.py").write_text("print('trained')\n")
-    subprocess.run([sys.executable, "-m", "venv", folder / ".venv"], check=True)
+def _venv(directory: Path) -> None:
+    directory.mkdir(parents=True)
+    (directory / "train.py").write_text("print('trained')\n")
+    subprocess.run([sys.executable, "-m", "venv", directory / ".venv"], check=True)
 
 
 def _docker() -> str:

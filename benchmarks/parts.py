@@ -21,7 +21,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 BUILD = Path(os.environ.get("REPRO_ENV_BENCH") or ROOT / "build" / "bench")
-"""Where everything is made. Name a folder on tmpfs to leave the disk out."""
+"""Where everything is made. Name a directory on tmpfs to leave the disk out."""
 TOOL = Path(sys.executable).with_name("repro-env")
 
 
@@ -88,10 +88,10 @@ def median(count: int, measure: Callable[[], float], before: Callable[[], object
 
 
 def fresh(path: Path) -> Path:
-    """A folder that is not there."""
+    """A directory that is not there."""
     if path.is_dir():
-        for folder, _, _ in os.walk(path):
-            Path(folder).chmod(0o700)
+        for directory, _, _ in os.walk(path):
+            Path(directory).chmod(0o700)
     shutil.rmtree(path, ignore_errors=True)
     path.parent.mkdir(parents=True, exist_ok=True)
     return path
@@ -99,36 +99,36 @@ def fresh(path: Path) -> Path:
 
 def environment(*, torch: bool) -> Path:
     """`build/bench/<name>/.venv` with the example's locked packages, and torch for the CPU if wanted; made once."""
-    folder = BUILD / ("torch" if torch else "example")
-    subprocess.run([ROOT / "lockfiles" / "venv.sh", folder / ".venv", "example"], check=True, cwd=ROOT)
-    python = folder / ".venv" / "bin" / "python"
+    directory = BUILD / ("torch" if torch else "example")
+    subprocess.run([ROOT / "lockfiles" / "venv.sh", directory / ".venv", "example"], check=True, cwd=ROOT)
+    python = directory / ".venv" / "bin" / "python"
     if torch and subprocess.run([python, "-c", "import torch"], capture_output=True, check=False).returncode:
         subprocess.run([python, "-m", "pip", "install", "-qq", "--disable-pip-version-check", "torch==2.13.0"], check=True)
-    shutil.copy(ROOT / "examples" / "digits" / "train.py", folder / "train.py")
-    return folder
+    shutil.copy(ROOT / "examples" / "digits" / "train.py", directory / "train.py")
+    return directory
 
 
 def wide() -> Path:
     """`build/bench/wide/.venv`: the 185 distributions of lockfiles/ml185.txt and torch for the CPU; made once."""
-    folder = BUILD / "wide"
+    directory = BUILD / "wide"
     lock = ROOT / "lockfiles" / "ml185.txt"
-    stamp = folder / "stamp"
+    stamp = directory / "stamp"
     if stamp.is_file() and stamp.read_text() == lock.read_text():
-        return folder
-    fresh(folder).mkdir(parents=True)
-    python = folder / ".venv" / "bin" / "python"
-    subprocess.run([sys.executable, "-m", "venv", folder / ".venv"], check=True)
+        return directory
+    fresh(directory).mkdir(parents=True)
+    python = directory / ".venv" / "bin" / "python"
+    subprocess.run([sys.executable, "-m", "venv", directory / ".venv"], check=True)
     pip = [python, "-m", "pip", "--disable-pip-version-check", "install", "-qq"]
     subprocess.run([*pip, "torch==2.13.0"], check=True)
     subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", lock], check=True)
-    shutil.copy(ROOT / "examples" / "digits" / "train.py", folder / "train.py")
+    shutil.copy(ROOT / "examples" / "digits" / "train.py", directory / "train.py")
     stamp.write_text(lock.read_text())
-    return folder
+    return directory
 
 
-def size(folder: Path) -> int:
+def size(directory: Path) -> int:
     """Bytes of the files below, bytecode apart."""
-    return sum(path.lstat().st_size for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
+    return sum(path.lstat().st_size for path in directory.rglob("*") if path.is_file() and "__pycache__" not in path.parts)
 
 
 def hash_rate() -> float:
@@ -234,9 +234,9 @@ def report(rows: Sequence[Row]) -> None:
 
 def write(rows: Sequence[Row], name: str = "", **more: object) -> Path:
     """A file in benchmarks/results/, of this name or of the day."""
-    folder = ROOT / "benchmarks" / "results"
-    folder.mkdir(exist_ok=True)
+    directory = ROOT / "benchmarks" / "results"
+    directory.mkdir(exist_ok=True)
     facts = machine()
-    path = folder / f"{name or facts['date']}.json"
+    path = directory / f"{name or facts['date']}.json"
     path.write_text(json.dumps({"machine": facts, **more, "rows": [row._asdict() for row in rows]}, indent=2) + "\n")
     return path

@@ -9,35 +9,35 @@ from pathlib import Path
 import parts
 
 
-def wheels(folder: Path, store: Path, nowhere: dict[str, str]) -> list[Path]:
+def wheels(directory: Path, store: Path, nowhere: dict[str, str]) -> list[Path]:
     """Every wheel of the captured environment as a file: a rebuild that finds them nowhere on this machine fetches them."""
-    hidden = folder / ".venv-hidden"
-    (folder / ".venv").rename(hidden)
+    hidden = directory / ".venv-hidden"
+    (directory / ".venv").rename(hidden)
     try:
-        parts.run([parts.TOOL, "rebuild"], env=parts.environ(store, nowhere), cwd=folder)
+        parts.run([parts.TOOL, "rebuild"], env=parts.environ(store, nowhere), cwd=directory)
     finally:
-        hidden.rename(folder / ".venv")
-    spec = json.loads((folder / "repro" / "spec.json").read_text())
+        hidden.rename(directory / ".venv")
+    spec = json.loads((directory / "repro" / "spec.json").read_text())
     local = parts.fresh(parts.BUILD / "wheels")
     local.mkdir()
     for one in spec["identity"]["distributions"]:
         digest = one["sha256"].removeprefix("sha256:")
-        held = [path for path in (store / "blobs" / digest, folder / "repro" / "blobs" / digest) if path.is_file()]
+        held = [path for path in (store / "blobs" / digest, directory / "repro" / "blobs" / digest) if path.is_file()]
         shutil.copy(held[0], local / one["filename"])
     return sorted(local.iterdir())
 
 
 def main(count: int, *, torch: bool) -> list[parts.Row]:
-    folder = parts.environment(torch=torch)
-    python = folder / ".venv" / "bin" / "python"
+    directory = parts.environment(torch=torch)
+    python = directory / ".venv" / "bin" / "python"
     store = parts.fresh(parts.BUILD / "rebuild-store")
     caches = parts.BUILD / "no-caches"
     nowhere = {"PIP_CACHE_DIR": str(caches / "pip"), "UV_CACHE_DIR": str(caches / "uv"), "XDG_CACHE_HOME": str(caches)}
-    parts.fresh(folder / "repro")
+    parts.fresh(directory / "repro")
     parts.run(
-        [parts.TOOL, "capture", "--python", python], env=parts.environ(parts.fresh(parts.BUILD / "other-store")), cwd=folder
+        [parts.TOOL, "capture", "--python", python], env=parts.environ(parts.fresh(parts.BUILD / "other-store")), cwd=directory
     )
-    local = wheels(folder, store, nowhere)
+    local = wheels(directory, store, nowhere)
 
     def only_wheels() -> None:
         """The store keeps the wheels alone: every layer and image has to be made."""
@@ -45,12 +45,12 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
             parts.fresh(store / part)
 
     def ours() -> float:
-        hidden = folder / ".venv-hidden"
-        (folder / ".venv").rename(hidden)
+        hidden = directory / ".venv-hidden"
+        (directory / ".venv").rename(hidden)
         try:
-            return parts.run([parts.TOOL, "rebuild"], env=parts.environ(store, nowhere), cwd=folder)
+            return parts.run([parts.TOOL, "rebuild"], env=parts.environ(store, nowhere), cwd=directory)
         finally:
-            hidden.rename(folder / ".venv")
+            hidden.rename(directory / ".venv")
 
     uv = Path(parts.TOOL).with_name("uv")
     target, cache = parts.BUILD / "uv-target", parts.BUILD / "uv-cache"
@@ -74,7 +74,7 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
     rows = [
         parts.Row(
             f"rebuild from {len(local)} local wheels, empty store, until the image is ready to run (with base and interpreter),"
-            " against `uv pip install` of the same wheels into an empty folder with an empty cache",
+            " against `uv pip install` of the same wheels into an empty directory with an empty cache",
             f"{mine:.2f} s",
             f"{other:.2f} s",
             mine / other,
@@ -83,14 +83,14 @@ def main(count: int, *, torch: bool) -> list[parts.Row]:
         )
     ]
     ours()
-    again = parts.median(max(count, 5), lambda: parts.run([parts.TOOL, "rebuild"], env=parts.environ(store), cwd=folder))
+    again = parts.median(max(count, 5), lambda: parts.run([parts.TOOL, "rebuild"], env=parts.environ(store), cwd=directory))
     rows.append(
         parts.Row(
             "rebuild again, nothing changed, against 0.2 s", f"{again:.3f} s", "0.2 s", again / 0.2, "under 1.0", again < 0.2
         )
     )
     only_wheels()
-    most = parts.peak([parts.TOOL, "rebuild"], env=parts.environ(store), cwd=folder)
+    most = parts.peak([parts.TOOL, "rebuild"], env=parts.environ(store), cwd=directory)
     what = "peak memory of a rebuild, all processes together" + (", torch in the environment" if torch else "")
     rows.append(parts.Row(what, f"{most / 1e6:.0f} MB", "300 MB", most / 300e6, "under 1.0", most < 300e6))
     return rows

@@ -40,26 +40,26 @@ PROJECTS = (
 )
 
 
-def planted(folder: Path) -> tuple[int, list[str]]:
+def planted(directory: Path) -> tuple[int, list[str]]:
     """How many were planted, and the paths of those that are missed."""
     made = habits.planted(Mint(5))
     for path, data in made.items():
-        (folder / path).parent.mkdir(parents=True, exist_ok=True)
-        (folder / path).write_bytes(data)
-    found = {secret.path for secret in scanner.among(folder, list(walk(folder)))}
+        (directory / path).parent.mkdir(parents=True, exist_ok=True)
+        (directory / path).write_bytes(data)
+    found = {secret.path for secret in scanner.among(directory, list(walk(directory)))}
     return len(made), sorted(path for path in made if not any(path == one or path.startswith(f"{one}/") for one in found))
 
 
-def project(name: str, folder: Path) -> tuple[list[scanner.Secret], int, float]:
+def project(name: str, directory: Path) -> tuple[list[scanner.Secret], int, float]:
     """The findings in a project's source distribution, its bytes, and the seconds of processor time that it took."""
-    pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--no-binary", ":all:", "--dest", str(folder), name]
+    pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--no-binary", ":all:", "--dest", str(directory), name]
     subprocess.run(pip, check=True)
-    (archive,) = folder.glob("*.tar.gz")
+    (archive,) = directory.glob("*.tar.gz")
     with tarfile.open(archive) as packed:
-        packed.extractall(folder / "src", filter="data")
-    found = list(walk(folder / "src"))
+        packed.extractall(directory / "src", filter="data")
+    found = list(walk(directory / "src"))
     start = time.process_time()
-    hits = list(scanner.among(folder / "src", found))
+    hits = list(scanner.among(directory / "src", found))
     return hits, sum(one.size for one in found), time.process_time() - start
 
 
@@ -69,9 +69,9 @@ def main(names: list[str]) -> None:
         count, missed = planted(Path(scratch, "planted"))
         print(f"{count} planted, {len(missed)} missed: {', '.join(missed)}")
         for name in names or PROJECTS:
-            folder = Path(scratch, name)
-            folder.mkdir()
-            hits, read, spent = project(name, folder)
+            directory = Path(scratch, name)
+            directory.mkdir()
+            hits, read, spent = project(name, directory)
             size, seconds = size + read, seconds + spent
             files[name] = len({one.path for one in hits})
             print(f"{name}: {files[name]} files with findings")

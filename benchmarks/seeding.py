@@ -69,15 +69,15 @@ def spent(python: str, script: str, env: dict[str, str]) -> float:
     return (usage.ru_utime + usage.ru_stime) * 1000
 
 
-def sides(folder: Path) -> dict[str, dict[str, str]]:
+def sides(directory: Path) -> dict[str, dict[str, str]]:
     """Name -> environment."""
-    plain = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPYCACHEPREFIX": str(folder / "pyc")}
+    plain = {"PATH": os.environ["PATH"], "HOME": str(directory), "PYTHONPYCACHEPREFIX": str(directory / "pyc")}
     seeds = {
         **plain,
         "PYTHONPATH": str(HOOKS),
         "PYTHONHASHSEED": "1",
         "REPRO_ENV_SEED": "1",
-        "REPRO_ENV_NOTES": str(folder / "notes.jsonl"),
+        "REPRO_ENV_NOTES": str(directory / "notes.jsonl"),
         "REPRO_ENV_RANKS": "each",
         "REPRO_ENV_RUN": "benchmark",
     }
@@ -97,8 +97,8 @@ def main(python: str, count: int) -> list[parts.Row]:
     rows: list[parts.Row] = []
     start = 0.0
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        environments = sides(folder)
+        directory = Path(name)
+        environments = sides(directory)
         for what, script in SCRIPTS.items():
             library = script.removeprefix("import ")
             if library in LIBRARIES and not having(python, library):
@@ -107,7 +107,7 @@ def main(python: str, count: int) -> list[parts.Row]:
             times: dict[str, list[float]] = {side: [] for side in environments}
             for number in range(rounds + 1):
                 for side, env in environments.items():
-                    (folder / "notes.jsonl").unlink(missing_ok=True)
+                    (directory / "notes.jsonl").unlink(missing_ok=True)
                     took = spent(python, script, env)
                     if number:  # the first one compiles
                         times[side].append(took)

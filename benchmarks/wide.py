@@ -24,9 +24,9 @@ print(len(scanned.distributions), len(sites.listed(facts, facts.layout, scanned)
 """
 
 
-def explained(folder: Path) -> tuple[parts.Row, dict[str, object]]:
+def explained(directory: Path) -> tuple[parts.Row, dict[str, object]]:
     """Of the spec that was written last: how each distribution is held."""
-    spec = json.loads((folder / "repro" / "spec.json").read_text())
+    spec = json.loads((directory / "repro" / "spec.json").read_text())
     origins = {hint["sha256"]: hint["origin"] for hint in spec["hints"]["wheels"]}
     reasons = {one["name"]: one["why"] for one in spec["observed"]["carried"]}
     held = {one["name"]: origins[one["sha256"]] for one in spec["identity"]["distributions"]}
@@ -47,27 +47,27 @@ def explained(folder: Path) -> tuple[parts.Row, dict[str, object]]:
     return row, {"installed": len(installed), "linked": len(linked), "carried": carried, "unexplained": dark}
 
 
-def probe(folder: Path, count: int) -> parts.Row:
+def probe(directory: Path, count: int) -> parts.Row:
     """The static probe, from the start of its process to its end: interpret, scan, list every file; nothing is hashed."""
-    words = [sys.executable, "-c", PROBE, folder / ".venv" / "bin" / "python"]
+    words = [sys.executable, "-c", PROBE, directory / ".venv" / "bin" / "python"]
     found, paths = parts.output(words, env=parts.environ()).split()
     took = parts.median(count, lambda: parts.run(words))
     what = f"the static probe ({found} distributions, {paths} paths listed), its process included, against 1 s"
     return parts.Row(what, f"{took:.2f} s", "1 s", took, "under 1.0", took < 1)
 
 
-def rebuild(folder: Path) -> parts.Row:
+def rebuild(directory: Path) -> parts.Row:
     """Once, with the environment out of sight: wheels come from the index."""
-    spec = json.loads((folder / "repro" / "spec.json").read_text())
+    spec = json.loads((directory / "repro" / "spec.json").read_text())
     store = parts.fresh(parts.BUILD / "wide-store")
-    hidden = folder / ".venv-hidden"
-    (folder / ".venv").rename(hidden)
+    hidden = directory / ".venv-hidden"
+    (directory / ".venv").rename(hidden)
     try:
         start = time.perf_counter()
-        made = parts.output([parts.TOOL, "rebuild"], env=parts.environ(store), cwd=folder).strip()
+        made = parts.output([parts.TOOL, "rebuild"], env=parts.environ(store), cwd=directory).strip()
         took = time.perf_counter() - start
     finally:
-        hidden.rename(folder / ".venv")
+        hidden.rename(directory / ".venv")
     parts.fresh(store)
     equal = made == spec["expected"]["image_id"]
     what = f"rebuilt from an empty store ({took:.0f} s): image IDs that differ, against 0"
@@ -78,10 +78,10 @@ def main() -> None:
     parser = parts.parser(__doc__)
     parser.add_argument("--rebuild", action="store_true", help="make the image too, once")
     options = parser.parse_args()
-    folder = parts.wide()
-    rows = capture.measure(folder, options.count, ", 185 distributions with torch")
-    row, counts = explained(folder)
-    rows = [row, probe(folder, options.count), *rows, *([rebuild(folder)] if options.rebuild else [])]
+    directory = parts.wide()
+    rows = capture.measure(directory, options.count, ", 185 distributions with torch")
+    row, counts = explained(directory)
+    rows = [row, probe(directory, options.count), *rows, *([rebuild(directory)] if options.rebuild else [])]
     parts.report(rows)
     print("written to", parts.write(rows, "wide", distributions=counts).relative_to(parts.ROOT))
 

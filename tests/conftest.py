@@ -110,7 +110,7 @@ def own_store(
     monkeypatch: pytest.MonkeyPatch,
     request: pytest.FixtureRequest,
 ) -> Path:
-    """$REPRO_ENV_STORE, a folder that is not there yet."""
+    """$REPRO_ENV_STORE, a directory that is not there yet."""
     store = tmp_path_factory.getbasetemp() / "stores" / str(abs(hash(request.node.nodeid)))
     monkeypatch.setenv("REPRO_ENV_STORE", str(store))
     return store
@@ -118,7 +118,7 @@ def own_store(
 
 @pytest.fixture(scope="session")
 def conda_channel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A conda channel of packages built here (`tests.fakes.conda.standard`), in a folder."""
+    """A conda channel of packages built here (`tests.fakes.conda.standard`), in a directory."""
     from tests.fakes import conda
 
     return conda.channel(tmp_path_factory.mktemp("channel"))

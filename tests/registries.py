@@ -14,23 +14,23 @@ from tests.parts import need
 
 
 @contextlib.contextmanager
-def registry(folder: Path, *, more: Sequence[str] = (), name: str = "127.0.0.1") -> Iterator[str]:
-    """A registry that keeps its blobs below `folder`; yields `host:port`.
+def registry(directory: Path, *, more: Sequence[str] = (), name: str = "127.0.0.1") -> Iterator[str]:
+    """A registry that keeps its blobs below `directory`; yields `host:port`.
 
     `more`: lines for the `http:` part of its configuration (`tls:`), or whole sections such as `auth:`.
     """
     program = shutil.which("docker-registry")
     need(program, "docker-registry: apt-get install docker-registry")
     assert program
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     inside = [line for line in more if line.startswith(" ")]
     sections = [line for line in more if not line.startswith(" ")]
-    config = folder / "config.yml"
+    config = directory / "config.yml"
     lines = [
         "version: 0.1",
         "log: {level: info, accesslog: {disabled: true}}",
         "storage:",
-        f"  filesystem: {{rootdirectory: {folder / 'data'}}}",
+        f"  filesystem: {{rootdirectory: {directory / 'data'}}}",
         "  delete: {enabled: true}",
         "http:",
         "  addr: 127.0.0.1:0",
@@ -38,10 +38,10 @@ def registry(folder: Path, *, more: Sequence[str] = (), name: str = "127.0.0.1")
         *sections,
     ]
     config.write_text("\n".join(lines) + "\n")
-    with (folder / "log").open("wb") as log:
+    with (directory / "log").open("wb") as log:
         process = subprocess.Popen([program, "serve", str(config)], stdout=log, stderr=log)
         try:
-            yield f"{name}:{_port(process, folder / 'log')}"
+            yield f"{name}:{_port(process, directory / 'log')}"
         finally:
             process.kill()
             process.wait()

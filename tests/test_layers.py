@@ -22,14 +22,14 @@ LINES = (
     ("io", "oci"),
     ("schema",),
 )
-"""From the top down. A folder may import those on lines below its own, and itself."""
-HEIGHT = {folder: height for height, line in enumerate(reversed(LINES)) for folder in line}
+"""From the top down. A directory may import those on lines below its own, and itself."""
+HEIGHT = {directory: height for height, line in enumerate(reversed(LINES)) for directory in line}
 SHARED = "repro_env.guest.wheelrule"
 """Imports nothing of ours. The installer next to a Dockerfile contains its text instead of the import."""
 PROCESSES = {"subprocess", "multiprocessing", "pty"}
 SOCKETS = {"socket", "http", "urllib.request", "ssl", "requests", "urllib3", "pip"}
 WORLD = {"io", "store", "environment", "sandbox", "delivery", "registry"}
-"""Folders that may touch files, processes and the network at all."""
+"""Directories that may touch files, processes and the network at all."""
 DOORS = {
     "subprocess": {"io/process.py"},
     # the last: one process of a run hands descriptors to another
@@ -55,7 +55,7 @@ def imported(path: Path) -> Iterator[str]:
             yield from (f"{module}.{alias.name}" for alias in node.names)
 
 
-def folder(path: Path) -> str:
+def directory(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0]
 
 
@@ -63,9 +63,9 @@ def name(path: Path) -> str:
     return path.relative_to(PACKAGE).as_posix()
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if folder(path) in HEIGHT], ids=name)
+@pytest.mark.parametrize("path", [path for path in MODULES if directory(path) in HEIGHT], ids=name)
 def test_imports_go_down(path: Path) -> None:
-    own = folder(path)
+    own = directory(path)
     for module in imported(path):
         parts = module.split(".")
         if parts[0] != "repro_env" or parts[1:2] in ([], ["version"]) or parts[1] == own:
@@ -92,26 +92,26 @@ def test_no_file_needs_one_that_needs_it() -> None:
         pytest.fail(f"in a circle: {' -> '.join(error.args[1])}")
 
 
-def test_every_folder_has_its_line() -> None:
-    folders = {folder(path) for path in MODULES if len(path.relative_to(PACKAGE).parts) > 1}
-    assert folders - {"guest", "checkpoint"} <= set(HEIGHT)
+def test_every_directory_has_its_line() -> None:
+    directories = {directory(path) for path in MODULES if len(path.relative_to(PACKAGE).parts) > 1}
+    assert directories - {"guest", "checkpoint"} <= set(HEIGHT)
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if folder(path) in HEIGHT], ids=name)
+@pytest.mark.parametrize("path", [path for path in MODULES if directory(path) in HEIGHT], ids=name)
 def test_the_world_is_reached_through_few_doors(path: Path) -> None:
     for module in imported(path):
         top = module.split(".")[0]
         if top in PROCESSES | SOCKETS or module in SOCKETS:
-            assert folder(path) in WORLD, f"{name(path)} imports {module}: only {sorted(WORLD)} touch the world"
+            assert directory(path) in WORLD, f"{name(path)} imports {module}: only {sorted(WORLD)} touch the world"
         for door, allowed in DOORS.items():
             if module == door or module.startswith(door + "."):
                 assert name(path) in allowed, f"{name(path)} imports {module}: the door is {sorted(allowed)}"
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if folder(path) == "guest"], ids=name)
+@pytest.mark.parametrize("path", [path for path in MODULES if directory(path) == "guest"], ids=name)
 def test_what_goes_inside_needs_the_standard_library_only(path: Path) -> None:
     own = ".".join(("repro_env", *path.relative_to(PACKAGE).parent.parts))
-    together = own == "repro_env.guest.tensors"  # a folder that is shipped whole
+    together = own == "repro_env.guest.tensors"  # a directory that is shipped whole
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.ImportFrom):
             assert node.level <= together, f"{name(path)} imports from its own package"
@@ -120,7 +120,7 @@ def test_what_goes_inside_needs_the_standard_library_only(path: Path) -> None:
             assert module.split(".")[0] in sys.stdlib_module_names or module.startswith(SHARED), f"{name(path)} imports {module}"
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if folder(path) == "checkpoint"], ids=name)
+@pytest.mark.parametrize("path", [path for path in MODULES if directory(path) == "checkpoint"], ids=name)
 def test_checkpoints_need_what_the_training_has_already(path: Path) -> None:
     ast.parse(path.read_text(), feature_version=(3, 8))
     known = {*sys.stdlib_module_names, "torch", "numpy", "repro_env"} | (
@@ -132,7 +132,7 @@ def test_checkpoints_need_what_the_training_has_already(path: Path) -> None:
         assert parts[0] != "repro_env" or parts[1] in ("checkpoint", "version"), f"{name(path)} imports {module}"
 
 
-@pytest.mark.parametrize("path", [path for path in MODULES if folder(path) not in ("guest", "checkpoint")], ids=name)
+@pytest.mark.parametrize("path", [path for path in MODULES if directory(path) not in ("guest", "checkpoint")], ids=name)
 def test_what_is_imported_is_a_dependency(path: Path) -> None:
     """Of the project itself: not of one of its dependencies, which may drop it."""
     import re

@@ -33,12 +33,12 @@ def toml(path: Path) -> dict[str, object]:
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The wheel as a release would build it, by the locked hatchling."""
-    folder = tmp_path_factory.mktemp("wheel")
+    directory = tmp_path_factory.mktemp("wheel")
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--no-index", "-w", folder, ROOT],
+        [sys.executable, "-m", "pip", "wheel", "-qq", "--no-deps", "--no-build-isolation", "--no-index", "-w", directory, ROOT],
         check=True,
     )
-    (found,) = folder.glob("*.whl")
+    (found,) = directory.glob("*.whl")
     return found
 
 

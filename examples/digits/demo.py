@@ -1,7 +1,7 @@
 """The story of `make demo`: capture, train on the host, rebuild, train in the image, compare every output.
 
 Each command is printed before it runs; you can type the same ones. It works in build/demo: `project/` is a copy
-of this folder with a virtual environment in it, `host/` and `image/` are what the two trainings wrote.
+of this directory with a virtual environment in it, `host/` and `image/` are what the two trainings wrote.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ SEED = "7"
 
 
 def run(*words: str) -> None:
-    """One repro-env command in the project's folder; its failure ends the demo with its own exit code."""
+    """One repro-env command in the project's directory; its failure ends the demo with its own exit code."""
     print(f"\n$ {shlex.join(('repro-env', *words))}", flush=True)
     start = time.monotonic()
     code = subprocess.run([TOOL, *words], cwd=PROJECT, check=False).returncode
@@ -32,10 +32,10 @@ def run(*words: str) -> None:
     print(f"  ({time.monotonic() - start:.1f} s)", flush=True)
 
 
-def files(folder: Path) -> dict[str, str]:
-    """Path inside the folder -> sha256, for each file."""
-    found = sorted(path for path in folder.rglob("*") if path.is_file()) if folder.is_dir() else []
-    return {str(path.relative_to(folder)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
+def files(directory: Path) -> dict[str, str]:
+    """Path inside the directory -> sha256, for each file."""
+    found = sorted(path for path in directory.rglob("*") if path.is_file()) if directory.is_dir() else []
+    return {str(path.relative_to(directory)): hashlib.sha256(path.read_bytes()).hexdigest() for path in found}
 
 
 def main() -> int:
@@ -48,7 +48,7 @@ def main() -> int:
     run("capture", "--python", ".venv/bin/python", "--seed", SEED)
     run("exec", "--runner", "host", "train.py")
     run("runs", "get", "latest", "--to", "../host")
-    print("\n$ rm -r outputs    # on the host a script writes where it stands; in the image, into its run's own folder")
+    print("\n$ rm -r outputs    # on the host a script writes where it stands; in the image, into its run's own directory")
     shutil.rmtree(PROJECT / "outputs", ignore_errors=True)
     run("rebuild")
     run("exec", "train.py")

@@ -59,7 +59,7 @@ def diff(left: str, right: str, start: Path, environ: Mapping[str, str], *, stor
 
 
 def _compare_specs(left: SpecOperand, right: SpecOperand) -> list[Difference]:
-    """Compare what only specs have: defaults of runs, code and data."""
+    """Compare the parts that only specs have: defaults of runs, code and data."""
     differences: list[Difference] = []
     if (old_seed := left.spec.defaults.seed) != (new_seed := right.spec.defaults.seed):
         why = "default of runs; the image is the same for every seed"

@@ -51,13 +51,13 @@ def verify_image(word: str, given: str | None, here: Path, *, store: Store, tell
         opened = opening.open_spec(given, here, store, tell)
         given_spec = opened.spec, opened.folder
     reports: list[Report] = []
-    folder = ""
+    directory = ""
     with ExitStack() as stack:
         listing = _listing(word, here, stack)
         for image, docker, alone in _pairs(listing):
             work = Work(image)
             spec = given_spec or _nearest(work.label, here)
-            folder = folder or (str(spec[1]) if spec is not None else "")
+            directory = directory or (str(spec[1]) if spec is not None else "")
             reports.append(work.check(spec, store, tell, docker=docker, alone=alone))
     return Verified(
         reports=tuple(reports),
@@ -65,7 +65,7 @@ def verify_image(word: str, given: str | None, here: Path, *, store: Store, tell
             NotCompared(what=what, why="only images that were named, and that are for this machine, are verified")
             for what in listing.others
         ),
-        spec=folder,
+        spec=directory,
     )
 
 
@@ -74,9 +74,9 @@ def _listing(word: str, here: Path, stack: ExitStack) -> Listing:
     name = next((word.removeprefix(start) for start in _ARCHIVES if word.startswith(start)), word)
     if (here / name).exists():
         return imagefile.listing(stack.enter_context(imagefile.open_image(here / name)), architecture=architecture)
-    folder, _, tag = name.rpartition(":")
-    if name != word and folder and (here / folder).exists():
-        listing = imagefile.listing(stack.enter_context(imagefile.open_image(here / folder)), architecture=architecture)
+    directory, _, tag = name.rpartition(":")
+    if name != word and directory and (here / directory).exists():
+        listing = imagefile.listing(stack.enter_context(imagefile.open_image(here / directory)), architecture=architecture)
         images = tuple(image for image in listing.images if image.name == tag)
         others = tuple(f"{image.name}: has another tag than {tag}" for image in listing.images if image.name != tag)
         return Listing(images=images, others=(*listing.others, *others), docker=() if others else listing.docker)
@@ -115,10 +115,10 @@ def _listing(word: str, here: Path, stack: ExitStack) -> Listing:
 def _nearest(label: str, here: Path) -> tuple[Spec, Path] | None:
     """Return the nearest spec and its directory, if the image's label has its digest."""
     try:
-        spec, folder = locate(None, here)
+        spec, directory = locate(None, here)
     except SpecError:
         return None
-    return (spec, folder) if spec.digest == label else None
+    return (spec, directory) if spec.digest == label else None
 
 
 def _pairs(listing: Listing) -> Iterator[tuple[ImageFile, ImageFile | None, bool]]:

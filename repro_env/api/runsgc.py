@@ -214,7 +214,7 @@ def _resumed_from(run: Summary) -> set[str]:
 
 
 def _facts(run: Run, reasons: dict[str, str]) -> Facts:
-    """Return a run with its tags. A run with unreadable tags is kept: add it to `reasons`."""
+    """Return a run with its tags. A run whose tags cannot be read is added to `reasons`, so it is kept."""
     try:
         return Facts(run, _tags(run))
     except ReproEnvError as error:

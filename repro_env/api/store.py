@@ -138,13 +138,13 @@ def _sources(store: Store, tell: Tell) -> frozenset[str]:
     index = Index(store.runs)
     digests: set[str] = set()
     missing: list[str] = []
-    for folder in store.run_directories.paths():
-        exists = folder.is_dir()
-        if not exists and store.run_directories.last_used(folder) < time.time() - AWAY:
-            missing.append(str(folder))
+    for directory in store.run_directories.paths():
+        exists = directory.is_dir()
+        if not exists and store.run_directories.last_used(directory) < time.time() - AWAY:
+            missing.append(str(directory))
             continue
         try:
-            listing = index.listing(folder) if exists else index.last_listing(folder)
+            listing = index.listing(directory) if exists else index.last_listing(directory)
         except (OSError, ReproEnvError) as error:
             tell.warn(f"note: these runs cannot be read, so their source code may be removed: {error}")
             continue

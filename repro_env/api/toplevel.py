@@ -165,7 +165,7 @@ def verify(
     keep: bool = False,
     report: Tell | None = None,
 ) -> Verified:
-    """Run a recorded run again and compare the outputs. The answer is `verdict.same` of the result, its level `verdict.level`.
+    """Repeat a recorded run and compare the outputs. The answer is `verdict.same` of the result, its level `verdict.level`.
 
     `run`: what `execute` returned, the directory of a run, an ID, or "latest". The options are those of `repro-env verify`.
     """

@@ -14,7 +14,8 @@ _By = Annotated[str, value("NAME", "Record this name as the author.")]
 _Tags = Annotated[
     list[str],
     typer.Argument(
-        help="A tag: up to 64 letters (a to z), digits and . _ / + -, with a letter or digit at both ends.", metavar="TAG"
+        help="A tag: up to 64 of the characters a to z, 0 to 9 and . _ / + -. The first and the last are a letter or digit.",
+        metavar="TAG",
     ),
 ]
 

@@ -19,18 +19,18 @@ COMMANDS = {
     "show": "Show what a spec contains.",
     "diff": "Compare two environments.",
     "rebuild": "Build the exact image that a spec describes.",
-    "image": "Verify that an image is intact, and matches its spec.",
+    "image": "Verify that an image is intact and matches its spec.",
     "push": "Push the image, the spec and the bundled files to a registry.",
     "pack": "Write a spec and its files to one bundle file.",
-    "exec": "Run a command in the captured environment, and record it.",
+    "exec": "Run a command in the captured environment and record the run.",
     "shell": "Open a shell in the captured environment.",
-    "verify": "Run a recorded run again and compare the outputs.",
+    "verify": "Repeat a recorded run and compare the outputs.",
     "sensitivity": "Run a command with several seeds and report how metrics vary.",
-    "lineage": "Show which run made a file, and which runs used it.",
+    "lineage": "Show which run made a file and which runs used it.",
     "runs": "List, show, compare, tag and clean up recorded runs.",
     "ci": "Check, rebuild, run, verify and push in a CI job.",
     "store": "Show, verify and clean up the local store.",
-    "doctor": "Check what runs need on this machine, and suggest fixes.",
+    "doctor": "Check whether this machine can run commands, and suggest fixes.",
 }
 """Name -> one line of help that fits 80 columns. The module of that name has the function `add(app)`."""
 

@@ -37,7 +37,7 @@ Capture a Python environment in a spec, file for file, together with the code an
   repro-env capture                            capture the active environment, and the code in this directory
   repro-env capture --python ENV --with git    capture another environment, and add Git to it
 
-Files that cannot be downloaded again are bundled with the spec. Files that seem to contain a secret are refused.
+Files that cannot be downloaded again are bundled with the spec. The capture fails if a file seems to contain a secret.
 """
 
 
@@ -50,7 +50,7 @@ def command(
         str | None,
         value(
             "PATH",
-            "Capture the environment of this Python: a program or a directory. Default: the first of $VIRTUAL_ENV, "
+            "Capture the environment of this Python: an executable or the environment's directory. Default: the first of $VIRTUAL_ENV, "
             "$CONDA_PREFIX, $UV_PROJECT_ENVIRONMENT, the project's .venv, and python3 on PATH.",
         ),
     ] = None,
@@ -84,7 +84,7 @@ def command(
     env: Annotated[
         list[str] | None, value("NAME", "Capture the value of this variable, and set it in every run. Repeatable.")
     ] = None,
-    seed: Annotated[int, value("N", "Set the default master seed of runs. Default: 0.", min=0, max=2**32 - 1)] = 0,
+    seed: Annotated[int, value("N", "Set the default master seed for runs. Default: 0.", min=0, max=2**32 - 1)] = 0,
     not_secret: Annotated[
         list[str] | None, value("GLOB", "Capture these files even if they seem to contain a secret. Repeatable.")
     ] = None,

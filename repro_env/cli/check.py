@@ -26,8 +26,8 @@ Compare the live environment, the code and the data with the spec, and list what
   repro-env check --project          compare the code; needs neither the environment nor the store (for CI)
 
 Every file is compared byte for byte, so edits in site-packages and upgrades of system libraries are found. Variables that
-can change numbers are compared with those of your shell. Data is compared at the path where runs see it; name another
-path with --data.
+can change numbers are compared with those of your shell. Data is compared at the path that runs use; to compare
+another path, use --data.
 
 In the list, `-` marks what was removed, `+` what was added, and `~` what changed (captured -> now). Differences that can
 change numbers come first. A different Git commit with the same files is listed, but is not counted as a difference.

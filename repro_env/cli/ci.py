@@ -93,7 +93,7 @@ def command(
         str,
         value(
             "REF",
-            "Send the image, the spec and the bundled files to this registry.",
+            "Push the image, the spec and the bundled files to this registry.",
             envvar="REPRO_ENV_CI_PUSH",
             show_envvar=False,
         ),

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 _HELP = """\
-Check what runs need on this machine, and suggest fixes.
+Check whether this machine can run commands, and suggest fixes.
 
 Each line begins with `ok`, `fallback` (runs work, with a limitation), `blocked`, or `absent` (only some runners need it).
 
@@ -32,7 +32,7 @@ def add(app: typer.Typer) -> None:
 def command(
     for_dir: Annotated[
         Path | None,
-        value("DIR", "Check this directory, in which runs will be stored. Default: the current directory.", "--for"),
+        value("DIR", "Check the directory in which runs will be stored. Default: the current directory.", "--for"),
     ] = None,
     json: JsonOption = False,
 ) -> None:

@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from repro_env.store.store import Store
 
 _HELP = """\
-Run a command in the captured environment, and record the run.
+Run a command in the captured environment and record the run.
 
 \b
   repro-env exec train.py --lr 0.1        run a script with the image's Python
   repro-env exec -m pkg.train             run a module; -c CODE runs code
   repro-env exec torchrun train.py        run a program on the image's PATH
-  repro-env exec --seed 7 -- train.py     give options to repro-env
+  repro-env exec --seed 7 -- train.py     pass options to repro-env
 
 The options of repro-env end at the first word that is not one of them. Everything after it is passed to the command,
 including --seed, --help and --. A script runs in a copy of your source. Files that it writes are kept in the directory
@@ -81,7 +81,7 @@ def options(
         ),
     ] = False,
     seed: Annotated[
-        str | None, value("N|random", "Set the master seed, 0 to 4294967295. Default: the seed of the capture.")
+        str | None, value("N|random", "Set the master seed, 0 to 4294967295. Default: the seed that was set at capture.")
     ] = None,
     ranks: Annotated[
         Ranks,
@@ -108,7 +108,7 @@ def options(
     ] = None,
     threads: Annotated[
         int | None,
-        value("N", "Set the number of threads of numeric libraries. Default: the number at capture.", min=1, max=4096),
+        value("N", "Set the number of threads of numeric libraries. Default: the number recorded at capture.", min=1, max=4096),
     ] = None,
     trace: Annotated[
         bool,
@@ -122,7 +122,7 @@ def options(
     env_file: EnvFileOption = None,
     network: NetworkOption = False,
     source: SourceOption = None,
-    frozen: Annotated[bool, typer.Option("--frozen", help="Run the captured files, not the current code.")] = False,
+    frozen: Annotated[bool, typer.Option("--frozen", help="Run the captured code, not the current code.")] = False,
     runner: Annotated[
         RunnerName | None,
         value(
@@ -132,7 +132,7 @@ def options(
         ),
     ] = None,
     gpus: Annotated[
-        str | None, value("N|all|none", "Request GPUs from the engine; requires --runner docker. Default: none.")
+        str | None, value("N|all|none", "Request GPUs from the container engine; requires --runner docker. Default: none.")
     ] = None,
     recipe: Annotated[
         list[str] | None,
@@ -155,8 +155,8 @@ def options(
         str | None,
         value(
             "SIZE|all",
-            "Keep at most this size of files that the command writes outside the project, for example 20G. Larger files are lost "
-            "and the run fails. Temporary files and caches are never kept. Default: 16GiB and 100,000 files.",
+            "Keep the files that the command writes outside the project, up to this total size, for example 20G. If the total "
+            "is larger, the largest files are lost and the run fails. Temporary files and caches are never kept. Default: 16GiB and 100,000 files.",
         ),
     ] = None,
     json: JsonOption = False,

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from repro_env.compare.image import Report
 
 _VERIFY = """\
-Verify that an image is intact, and that its files match its spec.
+Verify that an image is intact and that its files match its spec.
 
 IMAGE is a directory or archive in the OCI layout, an archive of `docker save`, or the name of an image in a registry. It
 must be built by repro-env or from a spec's Dockerfile. Every blob is read, and all digests, sizes and diff IDs are
@@ -34,7 +34,7 @@ or compared.
 def add(app: typer.Typer) -> None:
     group = typer.Typer(help=commands.COMMANDS["image"], no_args_is_help=True)
     group.callback()(_group)
-    group.command(name="verify", help=_VERIFY, short_help="Verify that an image is intact, and that its files match its spec.")(
+    group.command(name="verify", help=_VERIFY, short_help="Verify that an image is intact and that its files match its spec.")(
         verify
     )
     app.add_typer(group, name="image")

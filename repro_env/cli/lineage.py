@@ -12,12 +12,12 @@ from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import AllOption, JsonOption, parse_path, value
 
 _HELP = """\
-Show which run made a file, and which runs used it: command, environment, code, data, parents and children.
+Show which run made a file and which runs used it: command, environment, code, data, parents and children.
 
 Files are identified by their SHA-256, so a copy with another name is found too. The command works in any directory, and
 searches all directories of runs that were used on this machine.
 
-Exit code 0: the run is known. 1: no known run made the file.
+Exit code 0: the run was found. 1: no known run made the file.
 """
 
 

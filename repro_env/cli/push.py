@@ -12,7 +12,7 @@ from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import JsonOption, SpecOption
 
 _HELP = """\
-Push the image, the spec and the bundled files to a registry. Blobs that the registry has are not sent again.
+Push the image, the spec and the bundled files to a registry. Blobs that the registry already has are not sent.
 
 \b
   repro-env push REGISTRY/TEAM/NAME:TAG                push the nearest repro/spec.json

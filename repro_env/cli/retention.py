@@ -28,7 +28,7 @@ Check that all recorded files still exist.
 
 Outputs, specs, images, code, data and checkpoints are compared with the records of the runs.
 
-Exit code 0: everything is there and unchanged. 1: something is gone, changed or unrecorded, or no run was found.
+Exit code 0: every file exists and is unchanged. 1: a file is missing, changed or unrecorded, or no run was found.
 """
 _GC = """\
 Remove the runs that match no rule.
@@ -46,7 +46,9 @@ def add_below(runs: typer.Typer) -> None:
 def audit(
     run_ids: Annotated[
         list[str] | None,
-        typer.Argument(help="Short IDs, beginnings of IDs, or `latest`. Default: all runs.", metavar="ID", show_default=False),
+        typer.Argument(
+            help="Short IDs of runs, beginnings of their IDs, or `latest`. Default: all runs.", metavar="ID", show_default=False
+        ),
     ] = None,
     ask: Annotated[
         bool, typer.Option("--ask", help="Also ask servers whether they still have the files that a rebuild would download.")

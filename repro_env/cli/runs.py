@@ -107,7 +107,7 @@ def get(
     glob: Annotated[
         str | None,
         typer.Argument(
-            help="The outputs to copy: a path, a name, a directory, or a pattern of these. Default: all outputs.",
+            help="The outputs to copy: a path, name, directory or pattern. Default: all outputs.",
             metavar="GLOB",
             show_default=False,
         ),
@@ -157,7 +157,7 @@ def logs(
 
 
 def rm(
-    run_ids: Annotated[list[str], typer.Argument(help="Short IDs, beginnings of IDs, or `latest`.", metavar="ID")],
+    run_ids: Annotated[list[str], typer.Argument(help="Short IDs of runs, beginnings of their IDs, or `latest`.", metavar="ID")],
     force: Annotated[bool, typer.Option("--force", help="Also remove runs that are still running.")] = False,
     runs: RunsOption = None,
     json: JsonOption = False,

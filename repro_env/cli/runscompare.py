@@ -39,7 +39,7 @@ _SHOWN = 15
 """Entries of a list that are shown without --all."""
 _LONG = 60
 """Characters of a value that are shown without --all."""
-_RUN = "A short ID, the beginning of an ID, `latest`, or the directory of a run."
+_RUN = "The short ID of a run, the beginning of its ID, `latest`, or its directory."
 
 
 def add_below(runs: typer.Typer) -> None:

@@ -16,7 +16,7 @@ from repro_env.schema.errors import UsageError
 _HELP = """\
 Open a shell in the captured environment, to try commands before `repro-env exec`.
 
-Nothing is recorded, and files that you write are discarded, except in directories of --checkpoints.
+Nothing is recorded, and files that you write are discarded, except in directories mounted with --checkpoints.
 """
 
 

@@ -32,7 +32,9 @@ _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([kmgt]?)(i?)b?", re.IGNORECASE)
 def add(app: typer.Typer) -> None:
     group = typer.Typer(help=commands.COMMANDS["store"], no_args_is_help=True)
     group.command(name="usage", help="Show the disk usage of the store, by kind and by image.")(usage)
-    group.command(name="gc", help="Remove entries that were not used recently. Entries that a run or build uses are kept.")(gc)
+    group.command(name="gc", help="Remove entries that were not used recently. Entries that a run or build is using are kept.")(
+        gc
+    )
     group.command(name="verify", help="Read the complete store, and list damaged files. Exit code 1 if a file is damaged.")(
         verify
     )

@@ -1,4 +1,4 @@
-"""`repro-env verify`: run a recorded run again and compare the outputs."""
+"""`repro-env verify`: repeat a recorded run and compare the outputs."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from repro_env.compare.outputs.verdict import Verdict
 
 _HELP = """\
-Run a recorded run again with its own spec, code, data and seed, and compare the outputs.
+Repeat a recorded run with its own spec, code, data and seed, and compare the outputs.
 
 \b
   repro-env verify latest
@@ -53,19 +53,19 @@ The levels:
   numeric           only rounding differs: tensors within a relative L2 distance of 0.01, numbers in text within 0.001
   different         anything else, such as a result that is missing or new
 
-A difference has a reason in three cases: each value is evidence of its own run (a time between its start and end, its run ID,
+A difference has a reason in three cases: each value belongs to its own run (a time between its start and end, its run ID,
 directory or host name, a random ID that it drew), a known library writes the field, or you accept the difference with --ignore.
-Durations and speeds are different until you accept them. The expected level is printed before the run starts.
+Durations and speeds count as different until you accept them. The expected level is printed before the run starts.
 
 \b
   --ignore FILE                 ignore the file: a path, a name, a directory or a pattern
-  --ignore FILE:KEY             ignore a JSON key at any depth, a dotted path (log_history.*.runtime), a CSV column
+  --ignore FILE:KEY             ignore a JSON key at any depth, a dotted path (log_history.*.runtime), or a CSV column
   --ignore FILE:TABLE.COLUMN    ignore an SQLite column
   --ignore 'FILE:took {} s'     ignore a part of a line of text; {} stands for one word
   --ignore 'FILE:*'             ignore every value of the file
 
-In FILE, `*` does not match a slash, and `**` does. Write a colon in it as `\\:`. The same texts are read from the lines of
-`repro-env.ignore` in the project. --accept adds a line for each difference. Review the lines, and verify again.
+In FILE, `*` does not match a slash, and `**` does. Write a colon in it as `\\:`. The file `repro-env.ignore` in the
+project has the same texts, one on each line. --accept adds a line for each difference. Review the lines, and verify again.
 
 All output files are results. The printed output (console) is compared too, but affects the verdict only if you name it with
 --result. Tensors and databases are read in a sandbox; code in them is never run.
@@ -73,8 +73,8 @@ All output files are results. The printed output (console) is compared too, but 
 Directories given with --checkpoints are not changed. The new run gets private copies of their content from before the
 recorded run. The verdict is kept in `verified/` in the run's directory.
 
-Exit code 0: every result has the expected level. 1: some results do not, or nothing was compared. 128 + N: signal N ended the
-command.
+Exit code 0: every result has the expected level or a better one. 1: a result has a lower level, or nothing was compared.
+128 + N: signal N ended the command.
 """
 _SHOWN = 10
 """Files of one kind, and texts for --ignore, that are shown without --all."""
@@ -114,7 +114,7 @@ def command(
         str | None,
         value(
             "SPEC",
-            "Use this spec of the run. Default: search next to the runs, in this directory and its parents, in the store and "
+            "Use this spec for the run. Default: search next to the runs, in this directory and its parents, in the store and "
             "in Git's history.",
         ),
     ] = None,
@@ -122,7 +122,7 @@ def command(
         Path | None,
         value(
             "DIR",
-            "Take the code of the run from this directory, which has the recorded files now or in its Git history. "
+            "Take the code of the run from this directory. It must have the recorded files, now or in its Git history. "
             "Default: search in the store, next to the spec and in Git's history.",
             parser=parse_path,
         ),

@@ -230,7 +230,7 @@ class Work:
 
     def _compare_with(self, given: tuple[Spec, Path], tree: Mapping[str, Entry], store: Store) -> int | None:
         """Compare with a spec: by diff IDs if all are as expected, else path by path. Returns how many paths were compared."""
-        spec, folder = given
+        spec, directory = given
         if self.label != spec.digest:
             self._add("spec", "the label", f"names the spec {self.label}, but the given spec is {spec.digest}")
         expected = [layer.diff_id for layer in spec.expected.layers]
@@ -244,14 +244,14 @@ class Work:
             if expected_id != self._image_id:
                 self._add("spec", "the config", f"has the image ID {self._image_id}, but the spec expects {expected_id}")
             if with_source:
-                self._source(spec, folder)
+                self._source(spec, directory)
             return len(tree)  # each layer is as expected, so each file is
         if not tree:
             self._skip("the spec", "the files of the image could not be read")
             return None
         try:
-            entries = {entry.path: entry for entry in imageentries.entries(spec, folder, store)}
-            entries = {**self._code(spec, folder, store), **entries}
+            entries = {entry.path: entry for entry in imageentries.entries(spec, directory, store)}
+            entries = {**self._code(spec, directory, store), **entries}
         except (ArtifactError, BuildError) as error:
             self._skip("the spec", f"the files that it expects cannot be listed: {error}")
             return None

@@ -39,7 +39,7 @@ def end_of(run: Run) -> End:
     start_file = run.folder / "start.json"
     if run.end.start not in (None, f"sha256:{sha256_of(start_file)}"):
         raise RecordError(
-            "this file was changed after the run: end.json has another digest of it",
+            "this file was changed after the run: end.json has a different digest for it",
             where=str(start_file),
             hint="restore it from a backup",
         )
@@ -94,7 +94,7 @@ def check_given(run: Run, env: Sequence[tuple[str, str | None]], env_file: Path 
         raise UsageError(
             "the recorded run had access to the network, and `verify` grants it only on request",
             where=run.folder.name,
-            hint="allow access to the network: --network",
+            hint="allow it with --network",
         )
     passed = {name for name, _ in env}
     if env_file is not None:

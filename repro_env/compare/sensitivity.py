@@ -1,4 +1,4 @@
-"""Statistics of a number over runs that differ only in their seed: mean, range and outliers. Pure."""
+"""Statistics of a metric over runs that differ only in their seed: mean, range and outliers. Pure."""
 
 from __future__ import annotations
 

@@ -174,7 +174,7 @@ def _compare(
     generated: Mapping[str, bytes],
     store: Store,
 ) -> tuple[Comparison, bool]:
-    """Compare the sites with their packages and wheels, and compute the layers. Also returns whether no file had to be read."""
+    """Compare the sites with their packages and wheels, and compute the layers. Also return whether no file had to be read."""
     key = comparisoncache.key(
         live.sites, live.trees, [package.package for package in packages], [dist.wheel for dist in identified], generated
     )

@@ -26,7 +26,7 @@ _OCI = "org.opencontainers.image"
 
 
 class ContainerSettings(msgspec.Struct, frozen=True, rename="pascal"):
-    """The settings of any image for its containers, as far as repro-env reads them."""
+    """The container settings of an image that repro-env reads."""
 
     env: list[str] | None = None
     labels: dict[str, str] | None = None

@@ -31,7 +31,7 @@ class Linked(Protocol):
 
 
 class ImageTree(msgspec.Struct, frozen=True):
-    """The tree that all layers of an image make together."""
+    """The file tree that results from all layers of an image."""
 
     placed: Mapping[str, TreePath]
     """By path, without directories that no layer lists."""

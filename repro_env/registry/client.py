@@ -214,7 +214,9 @@ class Registry:
             skip = start
             if start and answer.status == 206:
                 if answer.range != (start, size):
-                    raise NetworkError("the registry returned another part of the blob than requested", where=where, hint=LATER)
+                    raise NetworkError(
+                        "the registry returned a different part of the blob than the requested one", where=where, hint=LATER
+                    )
                 skip = 0
             elif answer.status != 200:
                 raise self.server.status_error(answer, where, doing="pull")

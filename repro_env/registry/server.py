@@ -141,7 +141,7 @@ class Server:
             if self._credentials is None:
                 raise self._no_credentials()
             what = f"the registry does not accept the credentials from {self._credentials.source} (status 401){self._message(answer)}"
-            raise NetworkError(what, where=self.host, hint=f"log in as a user who may do this: docker login {self.host}")
+            raise NetworkError(what, where=self.host, hint=f"log in as a user with this permission: docker login {self.host}")
         if bearer is not None:
             self._challenge = bearer
             self._tokens[scope] = token.request_token(

@@ -39,16 +39,16 @@ def open_spec(word: str | None, start: Path, store: Store | None = None, tell: T
         return Opened(*locate(None, start))
     path = start / word
     if path.is_file() and is_pack(path):
-        folder = unpack(path, store or Store.open())
+        directory = unpack(path, store or Store.open())
     elif not path.exists() and (reference := reference_of(word)) is not None:
         from repro_env.specs.artifact import pull_spec
 
-        folder = pull_spec(reference, store or Store.open(), tell or Silent())
+        directory = pull_spec(reference, store or Store.open(), tell or Silent())
     else:
-        spec, folder = locate(word, start)
-        return Opened(spec, folder, archive.runs_of(folder))
-    spec, _ = locate(str(folder), start)
-    return Opened(spec, folder, start / "runs")
+        spec, directory = locate(word, start)
+        return Opened(spec, directory, archive.runs_of(directory))
+    spec, _ = locate(str(directory), start)
+    return Opened(spec, directory, start / "runs")
 
 
 def reference_of(word: str) -> Reference | None:

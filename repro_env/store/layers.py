@@ -124,7 +124,7 @@ class Layers:
             if actual != f"sha256:{name}":
                 raise BuildError(
                     f"the layer is {actual}, not the expected sha256:{name}",
-                    hint="the layer was made of other content than the spec; rebuild from the wheels, or capture again",
+                    hint="the layer was made from other content than the spec describes; rebuild from the wheels, or capture again",
                 )
             return self._keep(temporary / "tree", name)
 

@@ -99,5 +99,7 @@ def _default() -> Path:
         return Path.home() / ".cache" / "repro-env"
     except RuntimeError:
         raise StoreError(
-            "the default place of the store is in the home directory, and this user has none", where="the store", hint=_HINT
+            "the default location of the store is in the home directory, but this user has no home directory",
+            where="the store",
+            hint=_HINT,
         ) from None

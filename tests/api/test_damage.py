@@ -34,7 +34,9 @@ def index(tmp_path: Path) -> Iterator[Index]:
 @pytest.fixture
 def spec(tmp_path: Path, index: Index) -> Spec:
     """Of two wheels that a server has, and trees that are carried."""
-    made = {name: wheels.make(index.folder, name, files={f"{name}.py": random.Random(name).randbytes(30_000)}) for name in NAMES}
+    made = {
+        name: wheels.make(index.directory, name, files={f"{name}.py": random.Random(name).randbytes(30_000)}) for name in NAMES
+    }
     urls = {name: [f"{index.url.removesuffix('/simple')}/files/{quote(path.name)}"] for name, path in made.items()}
     return specs.make(tmp_path / "repro", made, urls=urls)
 
@@ -46,9 +48,9 @@ def store(tmp_path: Path) -> Store:
 
 def sent(spec: Spec, tmp_path: Path, store: Store, name: str) -> dict[str, str]:
     """`rebuild --output oci:`; every file's name and digest."""
-    folder = tmp_path / name
-    pack(spec, tmp_path / "repro", store, Oci(folder, "", store.boot), tell=Silent())
-    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (folder / "blobs/sha256").iterdir()}
+    directory = tmp_path / name
+    pack(spec, tmp_path / "repro", store, Oci(directory, "", store.boot), tell=Silent())
+    found = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in (directory / "blobs/sha256").iterdir()}
     assert all(name == digest for name, digest in found.items())
     return found
 

@@ -109,9 +109,9 @@ def place(tmp_path: Path) -> Place:
 
 
 def writes(**files: str) -> Work:
-    def work(launch: Launch, folder: Path) -> int:
+    def work(launch: Launch, directory: Path) -> int:
         for name, text in files.items():
-            path = folder / "files" / name.replace("__", "/").replace("_", ".")
+            path = directory / "files" / name.replace("__", "/").replace("_", ".")
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
         return 0
@@ -228,11 +228,11 @@ def test_exec_refuses_a_spec_without_source(place: Place) -> None:
 
 @pytest.mark.parametrize("code", [0, 7, 137])
 def test_the_exit_code_of_the_command_is_recorded(place: Place, code: int) -> None:
-    assert place.run(backend=Fake(lambda launch, folder: code)).end.outcome.exit_code == code
+    assert place.run(backend=Fake(lambda launch, directory: code)).end.outcome.exit_code == code
 
 
 def test_a_command_that_cannot_start_is_not_recorded(place: Place) -> None:
-    def work(launch: Launch, folder: Path) -> int:
+    def work(launch: Launch, directory: Path) -> int:
         raise CommandMissingError("not there", where="x", hint="y")
 
     with pytest.raises(CommandMissingError):
@@ -242,14 +242,14 @@ def test_a_command_that_cannot_start_is_not_recorded(place: Place) -> None:
 
 
 def test_an_interrupted_run_is_recorded(place: Place) -> None:
-    def work(launch: Launch, folder: Path) -> int:
-        assert records.read(folder).state == "running"
+    def work(launch: Launch, directory: Path) -> int:
+        assert records.read(directory).state == "running"
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         place.run(backend=Fake(work))
-    (folder,) = place.runs
-    assert records.read(folder).start.command == ("train.py",)
+    (directory,) = place.runs
+    assert records.read(directory).start.command == ("train.py",)
 
 
 def test_a_run_is_recorded_if_its_outputs_cannot_be_collected(place: Place) -> None:
@@ -264,8 +264,8 @@ def test_a_run_is_recorded_if_its_outputs_cannot_be_collected(place: Place) -> N
 
 
 def test_an_end_that_cannot_be_written_is_reported(place: Place) -> None:
-    def work(launch: Launch, folder: Path) -> int:
-        (folder / "end.json").mkdir()
+    def work(launch: Launch, directory: Path) -> int:
+        (directory / "end.json").mkdir()
         return code
 
     code = 0
@@ -438,7 +438,7 @@ def test_captured_data_are_mounted_only_for_a_trusted_spec_and_a_conclusive_dige
 def fails(*missed: tuple[str, str]) -> Work:
     """Return a command that fails; `missed` is what its exceptions did not find."""
 
-    def work(launch: Launch, folder: Path) -> int:
+    def work(launch: Launch, directory: Path) -> int:
         lines = [json.dumps({"failure": kind, "what": what}) + "\n" for kind, what in missed]
         Path(launch.notes, "notes.jsonl").write_text("".join(lines))
         return 1
@@ -519,7 +519,7 @@ def test_the_error_for_an_inaccessible_path_names_the_option(place: Place) -> No
 
 
 def test_unseeded_generators_are_recorded_once_each_and_invalid_notes_are_skipped(place: Place) -> None:
-    def work(launch: Launch, folder: Path) -> int:
+    def work(launch: Launch, directory: Path) -> int:
         note = {"library": "numpy", "what": "generator without a seed", "file": "/p/t.py", "line": 3}
         lines = [
             json.dumps(note),
@@ -546,11 +546,11 @@ def test_the_end_has_the_digest_of_the_start(place: Place) -> None:
 
 
 def test_metrics_and_parameters_are_read_from_outputs(place: Place) -> None:
-    def work(launch: Launch, folder: Path) -> int:
-        (folder / "files" / ".hydra").mkdir()
-        (folder / "files" / ".hydra" / "config.yaml").write_text("lr: 1e-3\n")
-        (folder / "files" / "metrics.json").write_text('{"accuracy": 0.5}')
-        (folder / "files" / "broken.json").write_text('{"accuracy": ')
+    def work(launch: Launch, directory: Path) -> int:
+        (directory / "files" / ".hydra").mkdir()
+        (directory / "files" / ".hydra" / "config.yaml").write_text("lr: 1e-3\n")
+        (directory / "files" / "metrics.json").write_text('{"accuracy": 0.5}')
+        (directory / "files" / "broken.json").write_text('{"accuracy": ')
         return 0
 
     end = place.run(backend=Fake(work)).end
@@ -562,7 +562,7 @@ def test_metrics_and_parameters_are_read_from_outputs(place: Place) -> None:
 
 
 def test_a_trace_is_kept_in_the_run_directory(place: Place) -> None:
-    def work(launch: Launch, folder: Path) -> int:
+    def work(launch: Launch, directory: Path) -> int:
         (Path(launch.notes) / "trace").mkdir()
         (Path(launch.notes) / "trace" / "0.jsonl").write_text("{}\n")
         return 0
@@ -577,7 +577,7 @@ def test_a_trace_is_kept_in_the_run_directory(place: Place) -> None:
 def test_a_symlink_is_not_followed_to_a_trace(place: Place, tmp_path: Path) -> None:
     """The script can write to the directory of the notes."""
 
-    def work(launch: Launch, folder: Path) -> int:
+    def work(launch: Launch, directory: Path) -> int:
         (Path(launch.notes) / "trace").symlink_to(tmp_path)
         return 0
 
@@ -611,7 +611,7 @@ def test_recipes_parents_tags_and_notes_are_recorded(place: Place) -> None:
 def test_checkpoints_in_the_project_are_not_part_of_the_source(place: Place) -> None:
     """Otherwise the source would change with every run."""
 
-    def work(launch: Launch, folder: Path) -> int:
+    def work(launch: Launch, directory: Path) -> int:
         (place.project / "ck" / f"{launch.run_id}.pt").write_text("weights")
         return 0
 
@@ -729,8 +729,8 @@ def test_a_run_sees_a_clone_at_the_path_of_the_captured_project(place: Place, tm
 def test_a_run_whose_engine_stopped_is_recorded_as_interrupted(place: Place) -> None:
     """Its outputs are kept, and the record has no end."""
 
-    def work(launch: Launch, folder: Path) -> int:
-        (folder / "files/half.txt").write_text("half")
+    def work(launch: Launch, directory: Path) -> int:
+        (directory / "files/half.txt").write_text("half")
         (Path(launch.notes) / "trace").mkdir()
         (Path(launch.notes) / "trace" / "rank0.jsonl").write_text("{}\n")
         raise EngineError("the engine went away", where="unix:///x", hint="start it")
@@ -739,13 +739,13 @@ def test_a_run_whose_engine_stopped_is_recorded_as_interrupted(place: Place) -> 
     fake.began = True
     with pytest.raises(EngineError, match="went away"):
         place.run(backend=fake)
-    (folder,) = place.runs
-    run = records.read(folder)
+    (directory,) = place.runs
+    run = records.read(directory)
     assert run.state == "interrupted"
     assert (run.files / "half.txt").read_text() == "half"
-    assert (folder / "trace" / "rank0.jsonl").exists(), "the steps before the interruption can be compared"
-    assert not (folder / "notes").exists()
+    assert (directory / "trace" / "rank0.jsonl").exists(), "the steps before the interruption can be compared"
+    assert not (directory / "notes").exists()
     fake.began = False
     with pytest.raises(EngineError):
         place.run(backend=fake)
-    assert place.runs == [folder], "a command that did not start is not recorded"
+    assert place.runs == [directory], "a command that did not start is not recorded"

@@ -72,21 +72,21 @@ def test_an_image_without_the_label_of_repro_env_is_refused(sample: Layered, tmp
 
 
 def test_zstd_and_uncompressed_layers_are_read(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
+    directory = layout(sample, tmp_path / "oci")
     first, second = (gzip.decompress(data) for data in sample.layers[:2])
-    replace_blob(folder, name_of(sample.layers[0]), zstandard.ZstdCompressor().compress(first), media_type="+zstd")
-    replace_blob(folder, name_of(sample.layers[1]), second, media_type="")
-    assert mismatches(report(folder)) == ""
+    replace_blob(directory, name_of(sample.layers[0]), zstandard.ZstdCompressor().compress(first), media_type="+zstd")
+    replace_blob(directory, name_of(sample.layers[1]), second, media_type="")
+    assert mismatches(report(directory)) == ""
 
 
-def replace_blob(folder: Path, name: str, data: bytes, *, media_type: str | None = None) -> None:
+def replace_blob(directory: Path, name: str, data: bytes, *, media_type: str | None = None) -> None:
     """Replace a blob, and update the manifest and the index."""
-    (folder / name).unlink()
+    (directory / name).unlink()
     digest = hashlib.sha256(data).hexdigest()
-    (folder / f"blobs/sha256/{digest}").write_bytes(data)
-    index = json.loads((folder / "index.json").read_text())
+    (directory / f"blobs/sha256/{digest}").write_bytes(data)
+    index = json.loads((directory / "index.json").read_text())
     entry = index["manifests"][0]
-    path = folder / "blobs/sha256" / entry["digest"][7:]
+    path = directory / "blobs/sha256" / entry["digest"][7:]
     manifest = json.loads(path.read_text())
     for descriptor in [manifest["config"], *manifest["layers"]]:
         if descriptor["digest"][7:] == name[-64:]:
@@ -96,8 +96,8 @@ def replace_blob(folder: Path, name: str, data: bytes, *, media_type: str | None
     text = json.dumps(manifest).encode()
     path.unlink()
     entry |= {"digest": "sha256:" + hashlib.sha256(text).hexdigest(), "size": len(text)}
-    (folder / "blobs/sha256" / entry["digest"][7:]).write_bytes(text)
-    (folder / "index.json").write_text(json.dumps(index))
+    (directory / "blobs/sha256" / entry["digest"][7:]).write_bytes(text)
+    (directory / "index.json").write_text(json.dumps(index))
 
 
 def name_of(data: bytes) -> str:
@@ -111,85 +111,85 @@ def flip(path: Path) -> None:
 
 
 def test_a_flipped_bit_in_a_layer_is_a_mismatch(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
-    flip(folder / name_of(sample.layers[1]))
-    found = report(folder)
+    directory = layout(sample, tmp_path / "oci")
+    flip(directory / name_of(sample.layers[1]))
+    found = report(directory)
     assert not found.good
     assert "layer 2" in mismatches(found)
     assert f"its stated digest is sha256:{name_of(sample.layers[1])[-64:]}, but its bytes have sha256:" in mismatches(found)
 
 
 def test_a_missing_blob_is_a_mismatch(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
-    (folder / name_of(sample.layers[2])).unlink()
-    found = report(folder)
+    directory = layout(sample, tmp_path / "oci")
+    (directory / name_of(sample.layers[2])).unlink()
+    found = report(directory)
     assert "layer 3" in mismatches(found)
     assert not found.good
     assert found.layers == 3
 
 
 def test_a_truncated_layer_is_a_mismatch(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
-    path = folder / name_of(sample.layers[0])
+    directory = layout(sample, tmp_path / "oci")
+    path = directory / name_of(sample.layers[0])
     path.write_bytes(path.read_bytes()[:-20])
-    assert "truncated" in mismatches(report(folder))
+    assert "truncated" in mismatches(report(directory))
 
 
 def test_a_layer_with_another_diff_id_than_in_the_config_is_a_mismatch(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
-    replace_blob(folder, name_of(sample.layers[0]), gzip.compress(base({"etc/evil": b"evil"})))
-    found = report(folder)
+    directory = layout(sample, tmp_path / "oci")
+    replace_blob(directory, name_of(sample.layers[0]), gzip.compress(base({"etc/evil": b"evil"})))
+    found = report(directory)
     assert "its diff ID is" in mismatches(found)
     assert not found.good
 
 
 def test_a_config_of_another_image_is_a_mismatch(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
-    replace_blob(folder, name_of(sample.config), images.config(["sha256:" + "0" * 64]))
-    assert "names 1 layers, but the image has 4" in mismatches(report(folder))
+    directory = layout(sample, tmp_path / "oci")
+    replace_blob(directory, name_of(sample.config), images.config(["sha256:" + "0" * 64]))
+    assert "names 1 layers, but the image has 4" in mismatches(report(directory))
 
 
 def test_an_invalid_config_is_a_mismatch(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
-    replace_blob(folder, name_of(sample.config), b"[]")
-    assert "config" in mismatches(report(folder))
+    directory = layout(sample, tmp_path / "oci")
+    replace_blob(directory, name_of(sample.config), b"[]")
+    assert "config" in mismatches(report(directory))
 
 
 def test_a_missing_config_is_a_mismatch(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
-    (folder / name_of(sample.config)).unlink()
-    found = report(folder)
+    directory = layout(sample, tmp_path / "oci")
+    (directory / name_of(sample.config)).unlink()
+    found = report(directory)
     assert found.image_id == ""
     assert not found.good
     assert f"config {sample.image_id} the file cannot be read: it is missing" in mismatches(found)
 
 
 def test_a_tag_selects_one_of_several_images(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci", name="one")
+    directory = layout(sample, tmp_path / "oci", name="one")
     other = layout(layered([base({"etc/x": b"x"})]), tmp_path / "other", name="two")
-    rows = [row for where in (folder, other) for row in json.loads((where / "index.json").read_text())["manifests"]]
+    rows = [row for where in (directory, other) for row in json.loads((where / "index.json").read_text())["manifests"]]
     for path in (other / "blobs/sha256").iterdir():
-        path.rename(folder / "blobs/sha256" / path.name)
-    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": rows}))
-    assert [row.name for row in reports(folder)] == ["one", "two"]
-    found = verify_image(f"oci:{folder}:two", None, tmp_path, store=Store.open(), tell=Silent())
+        path.rename(directory / "blobs/sha256" / path.name)
+    (directory / "index.json").write_text(json.dumps({"schemaVersion": 2, "manifests": rows}))
+    assert [row.name for row in reports(directory)] == ["one", "two"]
+    found = verify_image(f"oci:{directory}:two", None, tmp_path, store=Store.open(), tell=Silent())
     assert [(row.name, row.layers) for row in found.reports] == [("two", 1)]
     assert is_intact(found.reports[0])
-    assert not verify_image(f"oci:{folder}:three", None, tmp_path, store=Store.open(), tell=Silent()).good
+    assert not verify_image(f"oci:{directory}:three", None, tmp_path, store=Store.open(), tell=Silent()).good
 
 
 def test_a_wrong_size_is_a_mismatch(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
-    index = json.loads((folder / "index.json").read_text())
+    directory = layout(sample, tmp_path / "oci")
+    index = json.loads((directory / "index.json").read_text())
     index["manifests"][0]["size"] += 1
-    (folder / "index.json").write_text(json.dumps(index))
-    assert "bytes, but its stated size is" in mismatches(report(folder))
+    (directory / "index.json").write_text(json.dumps(index))
+    assert "bytes, but its stated size is" in mismatches(report(directory))
 
 
 def test_an_uncompressed_layer_with_the_media_type_of_gzip_is_a_mismatch(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
-    replace_blob(folder, name_of(sample.layers[3]), gzip.decompress(sample.layers[3]))
-    assert "but is not compressed" in mismatches(report(folder))
+    directory = layout(sample, tmp_path / "oci")
+    replace_blob(directory, name_of(sample.layers[3]), gzip.decompress(sample.layers[3]))
+    assert "but is not compressed" in mismatches(report(directory))
 
 
 def test_a_tampered_archive_has_mismatches(sample: Layered, tmp_path: Path) -> None:
@@ -201,26 +201,26 @@ def test_a_tampered_archive_has_mismatches(sample: Layered, tmp_path: Path) -> N
 
 
 def test_an_archive_with_another_image_for_docker_has_a_mismatch(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
+    directory = layout(sample, tmp_path / "oci")
     other = layered([base({"etc/evil": b"evil"})])
     for data in (*other.layers, other.config):
-        (folder / name_of(data)).write_bytes(data)
+        (directory / name_of(data)).write_bytes(data)
     rows = [{"Config": name_of(other.config), "Layers": [name_of(data) for data in other.layers]}]
-    (folder / "manifest.json").write_text(json.dumps(rows))
-    oci, docker = reports(folder)
+    (directory / "manifest.json").write_text(json.dumps(rows))
+    oci, docker = reports(directory)
     assert is_intact(oci)
     assert "tools find different images" in mismatches(docker)
     assert not docker.good
 
 
 def test_an_archive_with_the_same_image_for_docker_has_no_mismatches(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
+    directory = layout(sample, tmp_path / "oci")
     rows = [{"Config": name_of(sample.config), "Layers": [name_of(data) for data in sample.layers]}]
-    (folder / "manifest.json").write_text(json.dumps(rows))
-    assert is_intact(report(folder))
+    (directory / "manifest.json").write_text(json.dumps(rows))
+    assert is_intact(report(directory))
     rows[0]["Layers"] = [name_of(data) for data in reversed(sample.layers)]
-    (folder / "manifest.json").write_text(json.dumps(rows))
-    assert "names other layers" in mismatches(report(folder))
+    (directory / "manifest.json").write_text(json.dumps(rows))
+    assert "names other layers" in mismatches(report(directory))
 
 
 def test_hostile_members_are_mismatches(tmp_path: Path) -> None:
@@ -234,11 +234,11 @@ def test_hostile_members_are_mismatches(tmp_path: Path) -> None:
 
 
 def test_an_index_without_an_image_for_this_machine_is_not_good(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
-    index = json.loads((folder / "index.json").read_text())
+    directory = layout(sample, tmp_path / "oci")
+    index = json.loads((directory / "index.json").read_text())
     index["manifests"][0]["platform"] = {"os": "linux", "architecture": "s390x"}
-    (folder / "index.json").write_text(json.dumps(index))
-    found = verify_image(str(folder), None, tmp_path, store=Store.open(), tell=Silent())
+    (directory / "index.json").write_text(json.dumps(index))
+    found = verify_image(str(directory), None, tmp_path, store=Store.open(), tell=Silent())
     assert not found.good
     assert "s390x" in found.others[0].what
 
@@ -261,7 +261,7 @@ def test_a_path_without_an_image_is_refused(
 
 
 def test_another_version_of_the_layout_is_refused(sample: Layered, tmp_path: Path) -> None:
-    folder = layout(sample, tmp_path / "oci")
-    (folder / "oci-layout").write_text('{"imageLayoutVersion":"9"}')
+    directory = layout(sample, tmp_path / "oci")
+    (directory / "oci-layout").write_text('{"imageLayoutVersion":"9"}')
     with pytest.raises(ArtifactError, match=r"1\.0\.0"):
-        report(folder)
+        report(directory)

@@ -30,14 +30,14 @@ from tests.fakes.images import SITE, layered, layout
 
 class Made(msgspec.Struct, frozen=True):
     spec: Spec
-    folder: Path
+    directory: Path
     store: Store
 
     def verify(self, where: Path, given: str | None = None) -> Verified:
-        return verify_image(str(where), given, self.folder.parent, store=self.store, tell=Silent())
+        return verify_image(str(where), given, self.directory.parent, store=self.store, tell=Silent())
 
     def send(self, to: Path, *, source: bool = False) -> Path:
-        pack(self.spec, self.folder, self.store, Oci(to, "latest", self.store.boot), tell=Silent(), source=source)
+        pack(self.spec, self.directory, self.store, Oci(to, "latest", self.store.boot), tell=Silent(), source=source)
         return to
 
 
@@ -86,7 +86,7 @@ def rebuild_elsewhere(made: Made, where: Path, to: Path, change: dict[str, bytes
 def test_the_image_of_the_spec_is_good(made: Made, tmp_path: Path) -> None:
     where = made.send(tmp_path / "oci")
     found = made.verify(where)  # the image's label names the nearest spec
-    assert found.spec == str(made.folder)
+    assert found.spec == str(made.directory)
     (report,) = found.reports
     assert report.good
     assert report.image_id == made.spec.expected.image_id
@@ -104,8 +104,8 @@ def test_the_image_with_its_source_is_good(made: Made, tmp_path: Path) -> None:
 def test_the_image_with_another_user_is_good(made: Made, tmp_path: Path, source: bool) -> None:
     """`rebuild --user` sets the user; the spec has all other settings."""
     with closing(Oci(tmp_path / "oci", "latest", made.store.boot)) as output:
-        OutputBuild(made.spec, made.folder, made.store, output, source=source, user="1000:1000").run(Silent())
-    assert made.verify(tmp_path / "oci", str(made.folder)).good
+        OutputBuild(made.spec, made.directory, made.store, output, source=source, user="1000:1000").run(Silent())
+    assert made.verify(tmp_path / "oci", str(made.directory)).good
 
 
 def test_the_code_in_an_image_of_another_builder_is_compared(made: Made, tmp_path: Path) -> None:
@@ -113,9 +113,9 @@ def test_the_code_in_an_image_of_another_builder_is_compared(made: Made, tmp_pat
     first = made.send(tmp_path / "oci")
     for text, good in ((b"print('trained')\n", True), (b"print('other')\n", False)):
         where = rebuild_elsewhere(made, first, tmp_path / f"built-{good}", {"home/ann/project/train.py": text})
-        assert not made.verify(where, str(made.folder)).good
+        assert not made.verify(where, str(made.directory)).good
         swap_config(where, lambda config: config["config"].update(WorkingDir="/home/ann/project"))
-        assert made.verify(where, str(made.folder)).good is good
+        assert made.verify(where, str(made.directory)).good is good
 
 
 @pytest.mark.parametrize("setting", ["Cmd", "Env", "Entrypoint", "WorkingDir"])
@@ -123,7 +123,7 @@ def test_the_code_in_an_image_of_another_builder_is_compared(made: Made, tmp_pat
 def test_another_setting_is_a_mismatch(made: Made, tmp_path: Path, setting: str, source: bool) -> None:
     where = made.send(tmp_path / "oci", source=source)
     swap_config(where, lambda config: config["config"].update({setting: "/x" if setting == "WorkingDir" else ["X=1"]}))
-    (report,) = made.verify(where, str(made.folder)).reports
+    (report,) = made.verify(where, str(made.directory)).reports
     assert "the config has the image ID" in "; ".join(f"{row.what} {row.why}" for row in report.mismatches)
 
 
@@ -148,7 +148,7 @@ def test_another_last_layer_is_not_the_source(made: Made, tmp_path: Path) -> Non
         if (data := path.read_bytes())[:2] == b"\x1f\x8b"
     }
     own = [blobs[layer.diff_id] for layer in made.spec.expected.layers]
-    found = made.verify(layout(layered([*own, images.base({"etc/evil": b"evil"})]), tmp_path / "more"), str(made.folder))
+    found = made.verify(layout(layered([*own, images.base({"etc/evil": b"evil"})]), tmp_path / "more"), str(made.directory))
     assert not found.good
     assert "neither one of the spec's layers nor its source" in found.reports[0].mismatches[-1].why
 
@@ -182,8 +182,8 @@ def test_an_image_of_another_builder_with_other_files_has_mismatches(
 
 def test_an_image_is_not_good_if_the_spec_cannot_be_read(made: Made, tmp_path: Path) -> None:
     where = rebuild_elsewhere(made, made.send(tmp_path / "oci"), tmp_path / "other")
-    (made.folder / "blobs" / f"{made.spec.identity.base.sha256[7:]}.gz").unlink()
-    found = verify_image(str(where), str(made.folder), tmp_path, store=Store.open(tmp_path / "empty"), tell=Silent())
+    (made.directory / "blobs" / f"{made.spec.identity.base.sha256[7:]}.gz").unlink()
+    found = verify_image(str(where), str(made.directory), tmp_path, store=Store.open(tmp_path / "empty"), tell=Silent())
     assert not found.good
     assert found.reports[0].not_compared[-1].what == "the spec"
 

@@ -66,15 +66,15 @@ def sha256_hex(text: str) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def checkpoint(folder: Path, run: str, files: dict[str, str], resumed_from: str = "") -> Path:
+def checkpoint(directory: Path, run: str, files: dict[str, str], resumed_from: str = "") -> Path:
     """Write a checkpoint's directory, as `repro_env.checkpoint` does."""
-    folder.mkdir(parents=True)
+    directory.mkdir(parents=True)
     for name, text in files.items():
-        (folder / name).write_text(text)
+        (directory / name).write_text(text)
     listed = {name: {"sha256": sha256_hex(text), "size": len(text)} for name, text in files.items()}
     parent = {"run": resumed_from, "path": "/c", "sha256": sha256_hex("manifest"), "step": 1} if resumed_from else None
-    write_manifest(folder, {**MANIFEST, "run": run, "files": listed, "parent": parent})
-    return folder
+    write_manifest(directory, {**MANIFEST, "run": run, "files": listed, "parent": parent})
+    return directory
 
 
 def ask(word: object, store: Store, *, here: Path | None = None, runs: Path | None = None) -> Answer:
@@ -178,20 +178,22 @@ def test_the_manifest_of_a_checkpoint_outside_the_run_names_the_run(tmp_path: Pa
     """Files in a directory of `--checkpoints` are not outputs, but the manifest names the run."""
     saved = DataFact(source=str(tmp_path / "saved"), target="/saved", kind="checkpoints", digest=None)
     run = made(tmp_path / "runs", 1, {"log": "log"}, data=[saved])
-    folder = checkpoint(tmp_path / "saved" / "000001-step-700", run.start.id, {"model.safetensors": "weights", "state.pt": "s"})
+    directory = checkpoint(
+        tmp_path / "saved" / "000001-step-700", run.start.id, {"model.safetensors": "weights", "state.pt": "s"}
+    )
     for word in (
-        folder / "model.safetensors",
-        folder,
-        shutil.copy(folder / "model.safetensors", tmp_path / "w"),
+        directory / "model.safetensors",
+        directory,
+        shutil.copy(directory / "model.safetensors", tmp_path / "w"),
         sha256_hex("weights"),
     ):
         found = ask(word, store, runs=tmp_path / "runs")
         assert producers(found) == ("00000001 manifest",)
-        assert found.origins[0].paths == (str(folder / "manifest.json"),)
+        assert found.origins[0].paths == (str(directory / "manifest.json"),)
         assert found.manifest is not None
         assert found.manifest.manifest.step == 700
-    (folder / "model.safetensors").write_text("tampered")
-    found = ask(folder, store, runs=tmp_path / "runs")
+    (directory / "model.safetensors").write_text("tampered")
+    found = ask(directory, store, runs=tmp_path / "runs")
     assert not found.known
     assert "the file changed later" in found.notes[0]
 
@@ -238,9 +240,9 @@ def test_a_real_checkpoint_leads_to_its_run(tmp_path: Path, store: Store) -> Non
     )
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "REPRO_ENV_RUN": run.start.id}
     subprocess.run([python, "-c", code, str(saved)], env=environ, check=True)
-    (folder,) = (path for path in saved.iterdir() if path.is_dir() and not path.name.startswith("."))
-    shutil.copy(folder / "model.safetensors", tmp_path / "w.safetensors")
-    for path in (folder, tmp_path / "w.safetensors"):
+    (directory,) = (path for path in saved.iterdir() if path.is_dir() and not path.name.startswith("."))
+    shutil.copy(directory / "model.safetensors", tmp_path / "w.safetensors")
+    for path in (directory, tmp_path / "w.safetensors"):
         found = ask(path, store, runs=tmp_path / "runs")
         assert producers(found) == ("00000001 manifest",)
         assert found.manifest is not None
@@ -249,14 +251,14 @@ def test_a_real_checkpoint_leads_to_its_run(tmp_path: Path, store: Store) -> Non
 
 def test_the_manifest_decides_between_runs_with_identical_outputs(tmp_path: Path, store: Store) -> None:
     _, second = (made(tmp_path / "runs", number, {"w.pt": "weights"}) for number in (1, 2))
-    folder = checkpoint(tmp_path / "copied", second.start.id, {"w.pt": "weights"})
-    assert producers(ask(folder / "w.pt", store, runs=tmp_path / "runs")) == ("00000002 output", "00000001 output")
+    directory = checkpoint(tmp_path / "copied", second.start.id, {"w.pt": "weights"})
+    assert producers(ask(directory / "w.pt", store, runs=tmp_path / "runs")) == ("00000002 output", "00000001 output")
 
 
 def test_a_manifest_without_its_record_is_only_a_claim(tmp_path: Path, store: Store) -> None:
     for run, text in (("01a1fd02-1a59-73ca-8e91-4a5f0000000a", "that run's record is not on this machine"), ("", "")):
-        folder = checkpoint(tmp_path / f"c{len(run)}", run, {"w.pt": "weights"})
-        found = ask(folder / "w.pt", store)
+        directory = checkpoint(tmp_path / f"c{len(run)}", run, {"w.pt": "weights"})
+        found = ask(directory / "w.pt", store)
         assert not found.known
         assert found.manifest is not None
         assert bool(found.notes) is bool(text)
@@ -264,9 +266,9 @@ def test_a_manifest_without_its_record_is_only_a_claim(tmp_path: Path, store: St
 
 
 def test_a_damaged_manifest_is_a_note(tmp_path: Path, store: Store) -> None:
-    folder = checkpoint(tmp_path / "c", "", {"w.pt": "weights"})
-    (folder / "manifest.json").write_text((folder / "manifest.json").read_text()[:-9])
-    (note,) = ask(folder / "w.pt", store).notes
+    directory = checkpoint(tmp_path / "c", "", {"w.pt": "weights"})
+    (directory / "manifest.json").write_text((directory / "manifest.json").read_text()[:-9])
+    (note,) = ask(directory / "w.pt", store).notes
     assert "was not used" in note
 
 
@@ -342,7 +344,7 @@ def test_invalid_and_ambiguous_words_are_refused(tmp_path: Path, store: Store) -
     runs = tmp_path / "runs"
     for number in (1, 2):
         made(runs, number, {})
-    (tmp_path / "folder").mkdir()
+    (tmp_path / "directory").mkdir()
     (tmp_path / "loop").symlink_to("loop")
     os.mkfifo(tmp_path / "pipe")
     for word, error, text in (
@@ -351,7 +353,7 @@ def test_invalid_and_ambiguous_words_are_refused(tmp_path: Path, store: Store) -
         ("nothing", RecordError, "neither a run nor a file has the name 'nothing'"),
         ("20260701", RecordError, "matches 2 runs: 00000001, 00000002"),
         ("sha256:xyz", UsageError, "not a sha256"),
-        ("folder", UsageError, "neither a checkpoint nor a run"),
+        ("directory", UsageError, "neither a checkpoint nor a run"),
         ("", RecordError, "neither a run nor a file"),
         ("x" * 5000, RecordError, "neither a run nor a file"),
         ("a\0b", RecordError, "neither a run nor a file"),

@@ -34,7 +34,7 @@ def _no_index(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     return tmp_path / "project" / "repro"
 
 
@@ -45,7 +45,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 
 @pytest.fixture
-def spec(folder: Path, tmp_path: Path, index: Index) -> Spec:
+def spec(directory: Path, tmp_path: Path, index: Index) -> Spec:
     """A spec of two bundled wheels, one of them as gzip, and a wheel in an index."""
     own = tmp_path / "wheels"
     made = {
@@ -54,24 +54,24 @@ def spec(folder: Path, tmp_path: Path, index: Index) -> Spec:
         "gamma": wheels.make(own, "gamma"),
     }
     spec = specs.make(
-        folder, made, carry=["alpha", "gamma"], compress=["gamma"], urls={"beta": [f"{index.proxy}/files/{made['beta'].name}"]}
+        directory, made, carry=["alpha", "gamma"], compress=["gamma"], urls={"beta": [f"{index.proxy}/files/{made['beta'].name}"]}
     )
-    (folder / "requirements.txt").write_text("alpha==1.0\nbeta==2.0\n")
-    (folder / "private.txt").write_text("not part of the spec")
+    (directory / "requirements.txt").write_text("alpha==1.0\nbeta==2.0\n")
+    (directory / "private.txt").write_text("not part of the spec")
     return spec
 
 
-def make_pack(spec: Spec, folder: Path, target: Path, *, everything: bool = False) -> Pack:
-    return pack(spec, folder, target, everything=everything, store=Store.open(), tell=Messages())
+def make_pack(spec: Spec, directory: Path, target: Path, *, everything: bool = False) -> Pack:
+    return pack(spec, directory, target, everything=everything, store=Store.open(), tell=Messages())
 
 
-def test_a_complete_archive_rebuilds_without_any_other_file(spec: Spec, folder: Path, index: Index, tmp_path: Path) -> None:
-    done = make_pack(spec, folder, tmp_path / "a.tar", everything=True)
+def test_a_complete_archive_rebuilds_without_any_other_file(spec: Spec, directory: Path, index: Index, tmp_path: Path) -> None:
+    done = make_pack(spec, directory, tmp_path / "a.tar", everything=True)
     assert done.complete
     assert done.fetched > 0
     assert done.sha256 == "sha256:" + hashlib.sha256((tmp_path / "a.tar").read_bytes()).hexdigest()
     requests = len(index.asked)
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
     store = Store.open(tmp_path / "bare")
     found = open_spec("a.tar", tmp_path, store)
     assert found.spec == spec
@@ -85,11 +85,11 @@ def test_a_complete_archive_rebuilds_without_any_other_file(spec: Spec, folder: 
     assert open_spec("a.tar", tmp_path, store).folder == found.folder
 
 
-def test_the_same_spec_gives_the_same_bytes(spec: Spec, folder: Path, tmp_path: Path) -> None:
+def test_the_same_spec_gives_the_same_bytes(spec: Spec, directory: Path, tmp_path: Path) -> None:
     digests = set()
     for number, umask in enumerate((0o022, 0o077, 0o000)):
         clone = tmp_path / f"clone{number}" / "other"
-        shutil.copytree(folder, clone)
+        shutil.copytree(directory, clone)
         for path in clone.rglob("*"):
             os.utime(path, (number * 1000, number * 1000))
         (clone / "more.txt").write_text(str(number))
@@ -103,14 +103,14 @@ def test_the_same_spec_gives_the_same_bytes(spec: Spec, folder: Path, tmp_path: 
     assert len(digests) == 2  # the first archive is not complete
 
 
-def test_an_archive_of_an_unpacked_archive_is_identical(spec: Spec, folder: Path, tmp_path: Path) -> None:
-    first = make_pack(spec, folder, tmp_path / "a.tar", everything=True)
+def test_an_archive_of_an_unpacked_archive_is_identical(spec: Spec, directory: Path, tmp_path: Path) -> None:
+    first = make_pack(spec, directory, tmp_path / "a.tar", everything=True)
     found = open_spec("a.tar", tmp_path)
     assert make_pack(found.spec, found.folder, tmp_path / "b.tar", everything=True).sha256 == first.sha256
 
 
-def test_missing_wheels_are_downloaded_if_the_archive_is_not_complete(spec: Spec, folder: Path, tmp_path: Path) -> None:
-    assert not make_pack(spec, folder, tmp_path / "a.tar").complete
+def test_missing_wheels_are_downloaded_if_the_archive_is_not_complete(spec: Spec, directory: Path, tmp_path: Path) -> None:
+    assert not make_pack(spec, directory, tmp_path / "a.tar").complete
     store = Store.open(tmp_path / "bare")
     found = open_spec("a.tar", tmp_path, store)
     rebuilt = rebuild(found.spec, found.folder, store=store, dry_run=False, tell=Messages())
@@ -119,32 +119,32 @@ def test_missing_wheels_are_downloaded_if_the_archive_is_not_complete(spec: Spec
     assert (origins["alpha"], origins["beta"], origins["base"]) == ("bundled", "url", "bundled")
 
 
-def test_a_damaged_blob_is_refused_and_the_old_file_stays(spec: Spec, folder: Path, tmp_path: Path) -> None:
+def test_a_damaged_blob_is_refused_and_the_old_file_stays(spec: Spec, directory: Path, tmp_path: Path) -> None:
     (tmp_path / "a.tar").write_bytes(b"old")
-    blob = specs.blob(folder, spec.identity.base)
+    blob = specs.blob(directory, spec.identity.base)
     blob.chmod(0o644)
     blob.write_bytes(gzip.compress(b"other"))
     with pytest.raises(ArtifactError):
-        make_pack(spec, folder, tmp_path / "a.tar")
+        make_pack(spec, directory, tmp_path / "a.tar")
     assert (tmp_path / "a.tar").read_bytes() == b"old"
     assert [path.name for path in tmp_path.iterdir() if path.name.endswith(".tmp")] == []
 
 
 @pytest.mark.parametrize("name", ["", "missing/a.tar"])
-def test_a_target_that_cannot_be_written_is_refused(spec: Spec, folder: Path, tmp_path: Path, name: str) -> None:
+def test_a_target_that_cannot_be_written_is_refused(spec: Spec, directory: Path, tmp_path: Path, name: str) -> None:
     with pytest.raises(UsageError):
-        make_pack(spec, folder, tmp_path / name)
+        make_pack(spec, directory, tmp_path / name)
 
 
-def test_a_missing_source_is_a_warning_and_a_missing_base_is_refused(spec: Spec, folder: Path, tmp_path: Path) -> None:
+def test_a_missing_source_is_a_warning_and_a_missing_base_is_refused(spec: Spec, directory: Path, tmp_path: Path) -> None:
     assert spec.observed.source is not None
-    specs.blob(folder, spec.observed.source.tree).unlink()
+    specs.blob(directory, spec.observed.source.tree).unlink()
     messages = Messages()
-    assert not pack(spec, folder, tmp_path / "a.tar", everything=True, store=Store.open(), tell=messages).complete
+    assert not pack(spec, directory, tmp_path / "a.tar", everything=True, store=Store.open(), tell=messages).complete
     assert any("source" in line for line in messages.lines)
-    specs.blob(folder, spec.identity.base).unlink()
+    specs.blob(directory, spec.identity.base).unlink()
     with pytest.raises(ArtifactError, match="the base was not found"):
-        make_pack(spec, folder, tmp_path / "b.tar")
+        make_pack(spec, directory, tmp_path / "b.tar")
 
 
 Content = dict[str, bytes]
@@ -209,8 +209,8 @@ HOSTILE: dict[str, Callable[[Content], None]] = {
 
 
 @pytest.mark.parametrize("name", HOSTILE)
-def test_a_crafted_archive_is_refused(spec: Spec, folder: Path, tmp_path: Path, name: str) -> None:
-    make_pack(spec, folder, tmp_path / "a.tar")
+def test_a_crafted_archive_is_refused(spec: Spec, directory: Path, tmp_path: Path, name: str) -> None:
+    make_pack(spec, directory, tmp_path / "a.tar")
     rewrite(tmp_path / "a.tar", HOSTILE[name])
     store = Store.open()
     with pytest.raises((ArtifactError, SpecError)) as raised:
@@ -260,8 +260,8 @@ RAW: dict[str, Callable[[bytes], bytes]] = {
 
 
 @pytest.mark.parametrize("name", RAW)
-def test_a_tar_that_breaks_a_rule_is_refused(spec: Spec, folder: Path, tmp_path: Path, name: str) -> None:
-    make_pack(spec, folder, tmp_path / "a.tar")
+def test_a_tar_that_breaks_a_rule_is_refused(spec: Spec, directory: Path, tmp_path: Path, name: str) -> None:
+    make_pack(spec, directory, tmp_path / "a.tar")
     (tmp_path / "a.tar").write_bytes(RAW[name]((tmp_path / "a.tar").read_bytes()))
     store = Store.open()
     with pytest.raises(ReproEnvError) as raised:
@@ -271,42 +271,42 @@ def test_a_tar_that_breaks_a_rule_is_refused(spec: Spec, folder: Path, tmp_path:
     assert not (tmp_path.parent / "x").exists()
 
 
-def test_a_changed_archive_is_unpacked_into_another_directory(spec: Spec, folder: Path, tmp_path: Path) -> None:
-    make_pack(spec, folder, tmp_path / "a.tar")
+def test_a_changed_archive_is_unpacked_into_another_directory(spec: Spec, directory: Path, tmp_path: Path) -> None:
+    make_pack(spec, directory, tmp_path / "a.tar")
     first = open_spec("a.tar", tmp_path).folder
-    (folder / "requirements.txt").write_text("other\n")
-    make_pack(spec, folder, tmp_path / "a.tar")
+    (directory / "requirements.txt").write_text("other\n")
+    make_pack(spec, directory, tmp_path / "a.tar")
     second = open_spec("a.tar", tmp_path).folder
     assert first != second
     assert (second / "requirements.txt").read_text() == "other\n"
 
 
-def test_all_files_next_to_a_spec_are_packed(folder: Path, spec: Spec, tmp_path: Path) -> None:
+def test_all_files_next_to_a_spec_are_packed(directory: Path, spec: Spec, tmp_path: Path) -> None:
     for name in files.FILES:
         if name not in (files.SPEC, files.REMOTE):
-            (folder / name).write_text(name)
-    (folder / files.REMOTE).write_bytes(codec.pretty({"schema": "repro-env/remote/1", "copies": []}))
-    make_pack(spec, folder, tmp_path / "a.tar")
+            (directory / name).write_text(name)
+    (directory / files.REMOTE).write_bytes(codec.pretty({"schema": "repro-env/remote/1", "copies": []}))
+    make_pack(spec, directory, tmp_path / "a.tar")
     assert {path.name for path in open_spec("a.tar", tmp_path).folder.iterdir()} == {*files.FILES, "blobs"}
 
 
-def test_a_missing_blob_is_made_again_from_the_layer_in_the_store(spec: Spec, folder: Path, tmp_path: Path) -> None:
-    first = make_pack(spec, folder, tmp_path / "a.tar")
-    rebuild(spec, folder, store=Store.open(), dry_run=False, tell=Messages())
-    blob = specs.blob(folder, spec.identity.base)
+def test_a_missing_blob_is_made_again_from_the_layer_in_the_store(spec: Spec, directory: Path, tmp_path: Path) -> None:
+    first = make_pack(spec, directory, tmp_path / "a.tar")
+    rebuild(spec, directory, store=Store.open(), dry_run=False, tell=Messages())
+    blob = specs.blob(directory, spec.identity.base)
     kept = blob.read_bytes()
     blob.unlink()
-    assert make_pack(spec, folder, tmp_path / "b.tar").sha256 == first.sha256
+    assert make_pack(spec, directory, tmp_path / "b.tar").sha256 == first.sha256
     assert blob.read_bytes() == kept
 
 
-def test_a_downloadable_base_is_packed_only_into_a_complete_archive(spec: Spec, folder: Path, tmp_path: Path) -> None:
+def test_a_downloadable_base_is_packed_only_into_a_complete_archive(spec: Spec, directory: Path, tmp_path: Path) -> None:
     hint = BaseHint(
         reference="registry.example.com/base:1", digest=f"sha256:{'0' * 64}", platform=spec.identity.platform, layers=()
     )
     downloadable = msgspec.structs.replace(spec, hints=msgspec.structs.replace(spec.hints, base=hint))
-    (folder / "spec.json").write_bytes(codec.pretty(downloadable))
-    less, more = (make_pack(downloadable, folder, tmp_path / f"{all_}.tar", everything=all_) for all_ in (False, True))
+    (directory / "spec.json").write_bytes(codec.pretty(downloadable))
+    less, more = (make_pack(downloadable, directory, tmp_path / f"{all_}.tar", everything=all_) for all_ in (False, True))
     name = spec.identity.base.sha256[7:] + ".gz"
     assert not (open_spec("False.tar", tmp_path).folder / "blobs" / name).exists()
     assert (open_spec("True.tar", tmp_path).folder / "blobs" / name).exists()

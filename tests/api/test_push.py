@@ -48,7 +48,7 @@ def _no_index(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     return tmp_path / "project" / "repro"
 
 
@@ -59,7 +59,7 @@ def repository(host: str, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def spec(folder: Path, tmp_path: Path) -> Spec:
+def spec(directory: Path, tmp_path: Path) -> Spec:
     """A spec of a bundled wheel, and of a downloadable wheel that only the store has."""
     own = tmp_path / "wheels"
     made = {
@@ -67,13 +67,13 @@ def spec(folder: Path, tmp_path: Path) -> Spec:
         "beta": wheels.make(own, "beta", "2.0", {"beta.py": b"X = 2\n" * 1000}),
     }
     spec = specs.make(
-        folder, made, carry=["alpha"], compress=["alpha"], overlay={"opt/env/pyvenv.cfg": b"home = /opt/python/bin\n"}
+        directory, made, carry=["alpha"], compress=["alpha"], overlay={"opt/env/pyvenv.cfg": b"home = /opt/python/bin\n"}
     )
     for name, path in made.items():
         wheel = next(wheel for wheel in spec.identity.distributions if wheel.name == name)
         Store.open().blobs.put([path.read_bytes()], wheel.sha256, where=name)
-    (folder / "requirements.txt").write_text("alpha==1.0\n")
-    (folder / "private.txt").write_text("not part of the spec")
+    (directory / "requirements.txt").write_text("alpha==1.0\n")
+    (directory / "private.txt").write_text("not part of the spec")
     return spec
 
 
@@ -81,22 +81,22 @@ def empty_store(tmp_path: Path, name: str = "bare") -> Store:
     return Store.open(tmp_path / f"{name}-store")
 
 
-def push_to(spec: Spec, folder: Path, to: str) -> tuple[Pushed, Messages]:
+def push_to(spec: Spec, directory: Path, to: str) -> tuple[Pushed, Messages]:
     messages = Messages()
-    return push(spec, folder, parse(to), store=Store.open(), tell=messages), messages
+    return push(spec, directory, parse(to), store=Store.open(), tell=messages), messages
 
 
 def rebuild_opened(found: Opened, store: Store, messages: Messages | None = None) -> Rebuilt:
     return rebuild(found.spec, found.folder, store=store, dry_run=False, tell=messages or Messages())
 
 
-def test_a_bare_machine_rebuilds_from_a_reference(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
-    done, _ = push_to(spec, folder, f"{repository}:1")
+def test_a_bare_machine_rebuilds_from_a_reference(spec: Spec, directory: Path, repository: str, tmp_path: Path) -> None:
+    done, _ = push_to(spec, directory, f"{repository}:1")
     assert done.changed
     assert done.sent
     assert done.image_id == spec.expected.image_id
     store, messages = empty_store(tmp_path), Messages()
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
     found = open_spec(f"{repository}:1", tmp_path, store, messages)
     assert found.spec == spec
     assert found.runs == tmp_path / "runs"
@@ -115,17 +115,19 @@ def test_a_bare_machine_rebuilds_from_a_reference(spec: Spec, folder: Path, repo
     assert store.layers.path(spec.observed.source.tree.sha256) is not None
 
 
-def test_a_second_push_sends_nothing(spec: Spec, folder: Path, repository: str) -> None:
-    first, _ = push_to(spec, folder, f"{repository}:1")
-    written = (folder / "remote.json").read_bytes()
-    second, _ = push_to(spec, folder, f"{repository}:1")
+def test_a_second_push_sends_nothing(spec: Spec, directory: Path, repository: str) -> None:
+    first, _ = push_to(spec, directory, f"{repository}:1")
+    written = (directory / "remote.json").read_bytes()
+    second, _ = push_to(spec, directory, f"{repository}:1")
     assert (second.changed, second.sent, second.blobs) == (False, 0, 0)
     assert (second.image, second.spec) == (first.image, first.spec)
-    assert (folder / "remote.json").read_bytes() == written
+    assert (directory / "remote.json").read_bytes() == written
 
 
-def test_an_evicted_source_is_downloaded_when_a_run_needs_it(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
-    push_to(spec, folder, f"{repository}:1")
+def test_an_evicted_source_is_downloaded_when_a_run_needs_it(
+    spec: Spec, directory: Path, repository: str, tmp_path: Path
+) -> None:
+    push_to(spec, directory, f"{repository}:1")
     store = empty_store(tmp_path)
     found = open_spec(f"{repository}:1", tmp_path, store)
     rebuild_opened(found, store)
@@ -136,8 +138,8 @@ def test_an_evicted_source_is_downloaded_when_a_run_needs_it(spec: Spec, folder:
     assert (code.tree / "train.py").read_bytes() == b"print('trained')\n"
 
 
-def test_layers_of_the_image_are_not_sent_again_as_blobs(spec: Spec, folder: Path, repository: str) -> None:
-    done, _ = push_to(spec, folder, f"{repository}:1")
+def test_layers_of_the_image_are_not_sent_again_as_blobs(spec: Spec, directory: Path, repository: str) -> None:
+    done, _ = push_to(spec, directory, f"{repository}:1")
     image, artifact = read_manifest(done.image), read_manifest(done.spec)
     layers = {layer["digest"] for layer in image["layers"]}
     files = {layer["annotations"][remote.TITLE]: layer["digest"] for layer in artifact["layers"]}
@@ -150,12 +152,12 @@ def test_layers_of_the_image_are_not_sent_again_as_blobs(spec: Spec, folder: Pat
     assert artifact["subject"]["digest"] == done.image.partition("@")[2]
 
 
-def test_missing_blobs_are_downloaded_into_a_clone(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
-    push_to(spec, folder, f"{repository}:1")
-    text = (folder / "remote.json").read_text()
+def test_missing_blobs_are_downloaded_into_a_clone(spec: Spec, directory: Path, repository: str, tmp_path: Path) -> None:
+    push_to(spec, directory, f"{repository}:1")
+    text = (directory / "remote.json").read_text()
     assert repository in text
     clone = tmp_path / "clone"
-    shutil.copytree(folder, clone, ignore=shutil.ignore_patterns("blobs"))
+    shutil.copytree(directory, clone, ignore=shutil.ignore_patterns("blobs"))
     store = empty_store(tmp_path)
     dry = rebuild(spec, clone, store=store, dry_run=True, tell=Messages())
     assert dry.plan is not None
@@ -163,41 +165,43 @@ def test_missing_blobs_are_downloaded_into_a_clone(spec: Spec, folder: Path, rep
     assert dry.plan.fetch > 0
     assert not (clone / "blobs").exists()
     assert rebuild(spec, clone, store=store, dry_run=False, tell=Messages()).image_id == spec.expected.image_id
-    blobs = sorted((folder / "blobs").glob("[0-9a-f]*"))
+    blobs = sorted((directory / "blobs").glob("[0-9a-f]*"))
     assert blobs
     for blob in blobs:
         assert (clone / "blobs" / blob.name).read_bytes() == blob.read_bytes()
 
 
-def test_a_damaged_blob_of_the_spec_is_downloaded_again(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
-    push_to(spec, folder, f"{repository}:1")
-    blob = specs.blob(folder, spec.identity.base)
+def test_a_damaged_blob_of_the_spec_is_downloaded_again(spec: Spec, directory: Path, repository: str, tmp_path: Path) -> None:
+    push_to(spec, directory, f"{repository}:1")
+    blob = specs.blob(directory, spec.identity.base)
     good = blob.read_bytes()
     blob.chmod(0o644)
     blob.write_bytes(good[:-9] + b"otherbyte")
-    assert rebuild(spec, folder, store=Store.open(), dry_run=False, tell=Messages()).image_id == spec.expected.image_id
+    assert rebuild(spec, directory, store=Store.open(), dry_run=False, tell=Messages()).image_id == spec.expected.image_id
     assert blob.read_bytes() == good
 
 
-def test_a_second_copy_replaces_a_deleted_copy(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
-    push_to(spec, folder, f"{repository}/first:1")
-    push_to(spec, folder, f"{repository}/second:1")
-    copies = remote.read(folder).copies
+def test_a_second_copy_replaces_a_deleted_copy(spec: Spec, directory: Path, repository: str, tmp_path: Path) -> None:
+    push_to(spec, directory, f"{repository}/first:1")
+    push_to(spec, directory, f"{repository}/second:1")
+    copies = remote.read(directory).copies
     assert [copy.repository for copy in copies] == [f"{repository}/first", f"{repository}/second"]
     delete(f"{copies[0].repository}@{copies[0].image}")
     delete(f"{copies[0].repository}@{copies[0].spec}")
-    shutil.rmtree(folder / "blobs")
-    assert rebuild(spec, folder, store=empty_store(tmp_path), dry_run=False, tell=Messages()).image_id == spec.expected.image_id
+    shutil.rmtree(directory / "blobs")
+    assert (
+        rebuild(spec, directory, store=empty_store(tmp_path), dry_run=False, tell=Messages()).image_id == spec.expected.image_id
+    )
 
 
-def test_a_deleted_image_is_reported(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
-    done, _ = push_to(spec, folder, f"{repository}:1")
+def test_a_deleted_image_is_reported(spec: Spec, directory: Path, repository: str, tmp_path: Path) -> None:
+    done, _ = push_to(spec, directory, f"{repository}:1")
     delete(done.image)
     with pytest.raises(NetworkError, match="does not have this image"):
         open_spec(f"{repository}:1", tmp_path, empty_store(tmp_path))
-    shutil.rmtree(folder / "blobs")
+    shutil.rmtree(directory / "blobs")
     with pytest.raises(ReproEnvError, match=r"was not found.*does not have this image") as raised:
-        rebuild(spec, folder, store=empty_store(tmp_path), dry_run=False, tell=Messages())
+        rebuild(spec, directory, store=empty_store(tmp_path), dry_run=False, tell=Messages())
     assert "beta" in str(raised.value)
     assert repository in str(raised.value).replace("/v2/", "/")
     assert raised.value.hint
@@ -207,10 +211,10 @@ def test_a_deleted_image_is_reported(spec: Spec, folder: Path, repository: str, 
 
 @pytest.mark.parametrize("how", ["other bytes", "gone"])
 def test_a_damaged_or_missing_layer_in_the_registry_is_reported(
-    how: str, spec: Spec, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    how: str, spec: Spec, directory: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with registry(tmp_path / "own") as host:
-        done, _ = push_to(spec, folder, f"{host}/damaged:1")
+        done, _ = push_to(spec, directory, f"{host}/damaged:1")
         (layer,) = (
             row
             for row in read_manifest(done.spec)["layers"]
@@ -230,21 +234,25 @@ def test_a_damaged_or_missing_layer_in_the_registry_is_reported(
         assert raised.value.hint
         assert store.images.get(spec.expected.image_id) is None
         # The spec on the first machine still has all of its blobs.
-        assert rebuild(spec, folder, store=store, dry_run=False, tell=Messages()).image_id == spec.expected.image_id
+        assert rebuild(spec, directory, store=store, dry_run=False, tell=Messages()).image_id == spec.expected.image_id
 
 
-def test_a_tag_may_move_to_another_spec_and_a_digest_does_not(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
-    first, _ = push_to(spec, folder, f"{repository}:1")
+def test_a_tag_may_move_to_another_spec_and_a_digest_does_not(
+    spec: Spec, directory: Path, repository: str, tmp_path: Path
+) -> None:
+    first, _ = push_to(spec, directory, f"{repository}:1")
     other = specs.make(tmp_path / "other" / "repro", {"gamma": wheels.make(tmp_path / "wheels", "gamma")}, carry=["gamma"])
     push_to(other, tmp_path / "other" / "repro", f"{repository}:1")
     assert open_spec(f"{repository}:1", tmp_path).spec == other
     assert open_spec(first.image, tmp_path).spec == spec
-    shutil.rmtree(folder / "blobs")
-    assert rebuild(spec, folder, store=empty_store(tmp_path), dry_run=False, tell=Messages()).image_id == spec.expected.image_id
+    shutil.rmtree(directory / "blobs")
+    assert (
+        rebuild(spec, directory, store=empty_store(tmp_path), dry_run=False, tell=Messages()).image_id == spec.expected.image_id
+    )
 
 
-def test_an_image_without_a_spec_is_refused(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
-    done, _ = push_to(spec, folder, f"{repository}:1")
+def test_an_image_without_a_spec_is_refused(spec: Spec, directory: Path, repository: str, tmp_path: Path) -> None:
+    done, _ = push_to(spec, directory, f"{repository}:1")
     delete(done.spec)
     name, _, digest = done.image.partition("@")
     delete(f"{name}@{digest_of_tag(name, digest.replace(':', '-'))}")
@@ -275,28 +283,28 @@ def test_a_missing_path_is_not_a_reference(word: str, tmp_path: Path) -> None:
         '{"schema": "repro-env/remote/1", "more": 1}',
     ],
 )
-def test_an_unreadable_remote_json_is_refused(text: str, spec: Spec, folder: Path) -> None:
-    (folder / "remote.json").write_text(text)
+def test_an_unreadable_remote_json_is_refused(text: str, spec: Spec, directory: Path) -> None:
+    (directory / "remote.json").write_text(text)
     with pytest.raises(SpecError) as raised:
-        rebuild(spec, folder, store=Store.open(), dry_run=False, tell=Messages())
+        rebuild(spec, directory, store=Store.open(), dry_run=False, tell=Messages())
     assert "remote.json" in raised.value.where
 
 
 def test_the_referrers_api_credentials_and_an_interrupted_transfer(
-    spec: Spec, folder: Path, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    spec: Spec, directory: Path, host: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     secret = "plain-words-for-tests"
     with Front(host) as front:
         front.referrers, front.token, front.user = True, True, ("me", secret)
         to = f"{front.host}/api/train:1"
         with pytest.raises(NetworkError, match="credentials"):
-            push_to(spec, folder, to)
+            push_to(spec, directory, to)
         (tmp_path / "docker").mkdir()
         login = base64.b64encode(f"me:{secret}".encode()).decode()
         (tmp_path / "docker" / "config.json").write_text(json.dumps({"auths": {front.host: {"auth": login}}}))
         monkeypatch.setenv("DOCKER_CONFIG", str(tmp_path / "docker"))
-        done, messages = push_to(spec, folder, to)
-        assert not push_to(spec, folder, to)[0].changed
+        done, messages = push_to(spec, directory, to)
+        assert not push_to(spec, directory, to)[0].changed
         assert not any(
             request.path.endswith(done.image.partition("@")[2].replace(":", "-")) and request.method == "PUT"
             for request in front.asked
@@ -306,14 +314,14 @@ def test_the_referrers_api_credentials_and_an_interrupted_transfer(
         found = open_spec(to, tmp_path, store, messages)
         assert found.spec == spec
         assert rebuild_opened(found, store, messages).image_id == spec.expected.image_id
-        written = [path.read_bytes() for path in folder.iterdir() if path.is_file()] + ["\n".join(messages.lines).encode()]
+        written = [path.read_bytes() for path in directory.iterdir() if path.is_file()] + ["\n".join(messages.lines).encode()]
         assert not any(text in data for data in written for text in (secret.encode(), login.encode()))
 
 
-def test_blobs_of_another_repository_are_mounted_and_not_sent(spec: Spec, folder: Path, host: str) -> None:
+def test_blobs_of_another_repository_are_mounted_and_not_sent(spec: Spec, directory: Path, host: str) -> None:
     with Front(host) as front:
-        first, _ = push_to(spec, folder, f"{front.host}/mounted/first:1")
-        second, _ = push_to(spec, folder, f"{front.host}/mounted/second:1")
+        first, _ = push_to(spec, directory, f"{front.host}/mounted/first:1")
+        second, _ = push_to(spec, directory, f"{front.host}/mounted/second:1")
         assert second.image.partition("@")[2] == first.image.partition("@")[2]
         assert front.count("POST", "mount=") > 0
         assert (second.sent, second.blobs, second.changed) == (0, 0, True)
@@ -371,10 +379,10 @@ def _add_file(title: str, size: int | None = None) -> Callable[[list[Descriptor]
     ids=["a file twice", "a huge file", "no spec"],
 )
 def test_a_crafted_artifact_is_refused(
-    change: Callable[[list[Descriptor]], None], text: str, spec: Spec, folder: Path, repository: str, tmp_path: Path
+    change: Callable[[list[Descriptor]], None], text: str, spec: Spec, directory: Path, repository: str, tmp_path: Path
 ) -> None:
-    (folder / "requirements.txt").unlink()
-    name = attach_changed(push_to(spec, folder, f"{repository}:1")[0], change)
+    (directory / "requirements.txt").unlink()
+    name = attach_changed(push_to(spec, directory, f"{repository}:1")[0], change)
     store = empty_store(tmp_path)
     with pytest.raises((ArtifactError, SpecError), match=text) as raised:
         open_spec(name, tmp_path, store)
@@ -383,9 +391,9 @@ def test_a_crafted_artifact_is_refused(
 
 
 def test_files_with_other_names_than_those_of_a_spec_are_not_written(
-    spec: Spec, folder: Path, repository: str, tmp_path: Path
+    spec: Spec, directory: Path, repository: str, tmp_path: Path
 ) -> None:
-    done, _ = push_to(spec, folder, f"{repository}:1")
+    done, _ = push_to(spec, directory, f"{repository}:1")
     for title in ("../out", "/tmp/p-out", "sub/spec.json", "blobs/../../out", "remote.json", ".git/config"):
         found = open_spec(attach_changed(done, _add_file(title)), tmp_path, empty_store(tmp_path))
         assert {path.name for path in found.folder.rglob("*")} == {"spec.json", "requirements.txt", "remote.json"}
@@ -393,8 +401,8 @@ def test_files_with_other_names_than_those_of_a_spec_are_not_written(
     assert not (tmp_path / "out").exists()
 
 
-def test_a_spec_that_refers_to_another_image_is_refused(spec: Spec, folder: Path, repository: str, tmp_path: Path) -> None:
-    done, _ = push_to(spec, folder, f"{repository}:1")
+def test_a_spec_that_refers_to_another_image_is_refused(spec: Spec, directory: Path, repository: str, tmp_path: Path) -> None:
+    done, _ = push_to(spec, directory, f"{repository}:1")
     other = specs.make(tmp_path / "other" / "repro", {"gamma": wheels.make(tmp_path / "wheels", "gamma")}, carry=["gamma"])
     second, _ = push_to(other, tmp_path / "other" / "repro", f"{repository}:2")
     name = attach_changed(msgspec.structs.replace(done, image=second.image), lambda files: None)

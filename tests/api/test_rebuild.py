@@ -41,7 +41,7 @@ def store() -> Store:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     return tmp_path / "project" / "repro"
 
 
@@ -79,8 +79,8 @@ def index(tmp_path: Path) -> Iterator[Index]:
         yield index
 
 
-def run(spec: Spec, folder: Path, store: Store, *, dry_run: bool = False) -> Rebuilt:
-    return rebuild(spec, folder, store=store, dry_run=dry_run, tell=Messages())
+def run(spec: Spec, directory: Path, store: Store, *, dry_run: bool = False) -> Rebuilt:
+    return rebuild(spec, directory, store=store, dry_run=dry_run, tell=Messages())
 
 
 def origins(done: Rebuilt) -> dict[str, str]:
@@ -106,10 +106,10 @@ def add_facts(store: Store, made: dict[str, Path]) -> None:
         store.facts.put("wheel", wheels.artifact(path, name).sha256, codec.canonical(open_facts(path, path.name)))
 
 
-def test_bundled_wheels_become_the_expected_image(folder: Path, made: dict[str, Path], store: Store) -> None:
+def test_bundled_wheels_become_the_expected_image(directory: Path, made: dict[str, Path], store: Store) -> None:
     overlay = {f"{ENV}/pyvenv.cfg": b"home = /opt/python/bin\n"}
-    spec = specs.make(folder, made, carry=list(made), compress=["alpha"], overlay=overlay)
-    done = run(spec, folder, store)
+    spec = specs.make(directory, made, carry=list(made), compress=["alpha"], overlay=overlay)
+    done = run(spec, directory, store)
     assert done.image_id == spec.expected.image_id
     assert store.images.get(done.image_id) == config.config(spec.identity, done.layers)
     assert origins(done) == {"alpha": "bundled", "beta-two": "bundled"} | dict.fromkeys(
@@ -128,32 +128,32 @@ def test_bundled_wheels_become_the_expected_image(folder: Path, made: dict[str, 
     assert store.layers.path(spec.observed.source.tree.sha256) is not None
 
 
-def test_a_second_rebuild_does_nothing(folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, carry=list(made))
-    run(spec, folder, store)
-    for path in (folder / "blobs").glob("*"):
+def test_a_second_rebuild_does_nothing(directory: Path, made: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, made, carry=list(made))
+    run(spec, directory, store)
+    for path in (directory / "blobs").glob("*"):
         path.unlink()
-    done = run(spec, folder, store)
+    done = run(spec, directory, store)
     assert done.plan is None
     assert done.image_id == spec.expected.image_id
 
 
-def test_a_missing_layer_is_built_again(folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, carry=list(made))
-    run(spec, folder, store)
+def test_a_missing_layer_is_built_again(directory: Path, made: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, made, carry=list(made))
+    run(spec, directory, store)
     store.layers.discard(spec.expected.layers[2].diff_id)
-    done = run(spec, folder, store)
+    done = run(spec, directory, store)
     assert done.plan is not None
     assert done.plan.exact
     assert store.layers.path(spec.expected.layers[2].diff_id) is not None
 
 
 def test_layers_of_another_image_are_reused_and_checked(
-    folder: Path, made: dict[str, Path], store: Store, tmp_path: Path
+    directory: Path, made: dict[str, Path], store: Store, tmp_path: Path
 ) -> None:
     """For the same wheels under another prefix, only the marker is built, even without the facts about the layers."""
-    spec = specs.make(folder, made, carry=list(made))
-    run(spec, folder, store)
+    spec = specs.make(directory, made, carry=list(made))
+    run(spec, directory, store)
     for kept in (store.root / "facts" / lock_layers.KIND).glob("*"):
         kept.unlink()
     other = specs.make(tmp_path / "other", made, prefix="/srv/env")
@@ -162,10 +162,10 @@ def test_layers_of_another_image_are_reused_and_checked(
     assert set(origins(done).values()) == {"layer"}
 
 
-def test_wheels_come_from_their_urls(folder: Path, made: dict[str, Path], store: Store, index: Index) -> None:
+def test_wheels_come_from_their_urls(directory: Path, made: dict[str, Path], store: Store, index: Index) -> None:
     urls = {name: [f"{index.proxy}/files/{path.name}"] for name, path in made.items()}
-    spec = specs.make(folder, made, urls=urls)
-    done = run(spec, folder, store)
+    spec = specs.make(directory, made, urls=urls)
+    done = run(spec, directory, store)
     assert done.image_id == spec.expected.image_id
     assert origins(done)["alpha"] == "url"
     assert done.plan is not None
@@ -174,45 +174,47 @@ def test_wheels_come_from_their_urls(folder: Path, made: dict[str, Path], store:
     assert all(store.blobs.path(wheel.sha256) for wheel in spec.identity.distributions)
 
 
-def test_local_wheels_are_not_downloaded(folder: Path, made: dict[str, Path], store: Store, index: Index) -> None:
+def test_local_wheels_are_not_downloaded(directory: Path, made: dict[str, Path], store: Store, index: Index) -> None:
     urls = {name: [f"{index.proxy}/files/{path.name}"] for name, path in made.items()}
-    spec = specs.make(folder, made, urls=urls, carry=["alpha"])
+    spec = specs.make(directory, made, urls=urls, carry=["alpha"])
     store.blobs.put([made["beta-two"].read_bytes()], spec.identity.distributions[1].sha256, where="test")
-    done = run(spec, folder, store)
+    done = run(spec, directory, store)
     assert (origins(done)["alpha"], origins(done)["beta-two"]) == ("bundled", "blob")
     assert index.asked == []
 
 
 def test_nothing_is_downloaded_on_the_machine_of_the_capture(
-    folder: Path, made: dict[str, Path], store: Store, tmp_path: Path
+    directory: Path, made: dict[str, Path], store: Store, tmp_path: Path
 ) -> None:
     prefix = tmp_path / "venv"
     for name, path in made.items():
         wheels.install(path, prefix, name)
     add_facts(store, made)
-    spec = specs.make(folder, made, prefix=prefix)
-    done = run(spec, folder, store)
+    spec = specs.make(directory, made, prefix=prefix)
+    done = run(spec, directory, store)
     assert done.image_id == spec.expected.image_id
     assert (origins(done)["alpha"], origins(done)["beta-two"]) == ("live", "live")
     assert not any(store.blobs.path(wheel.sha256) for wheel in spec.identity.distributions)
 
 
-def test_an_edited_live_file_is_not_used(folder: Path, made: dict[str, Path], store: Store, tmp_path: Path, index: Index) -> None:
+def test_an_edited_live_file_is_not_used(
+    directory: Path, made: dict[str, Path], store: Store, tmp_path: Path, index: Index
+) -> None:
     prefix = tmp_path / "venv"
     for name, path in made.items():
         wheels.install(path, prefix, name)
     add_facts(store, made)
     edited = prefix / "lib/python3.11/site-packages/beta_two.py"
     edited.write_bytes(edited.read_bytes().replace(b"2", b"3"))  # the size stays the same
-    spec = specs.make(folder, made, prefix=prefix, urls={"beta-two": [f"{index.proxy}/files/{made['beta-two'].name}"]})
-    done = run(spec, folder, store)
+    spec = specs.make(directory, made, prefix=prefix, urls={"beta-two": [f"{index.proxy}/files/{made['beta-two'].name}"]})
+    done = run(spec, directory, store)
     assert done.image_id == spec.expected.image_id
     assert done.fetched == made["beta-two"].stat().st_size
     assert (tree(store, spec, "beta-two") / SITE / "beta_two.py").read_bytes() == b"X = 2\n" * 1000
 
 
 def test_a_symlink_out_of_the_live_tree_is_not_followed(
-    folder: Path, made: dict[str, Path], store: Store, tmp_path: Path
+    directory: Path, made: dict[str, Path], store: Store, tmp_path: Path
 ) -> None:
     prefix = tmp_path / "venv"
     for name, path in made.items():
@@ -222,79 +224,79 @@ def test_a_symlink_out_of_the_live_tree_is_not_followed(
     linked.rename(tmp_path / "elsewhere.py")
     linked.symlink_to(tmp_path / "elsewhere.py")
     with pytest.raises(ArtifactError, match=r"beta_two-2\.0"):
-        run(specs.make(folder, made, prefix=prefix), folder, store)
+        run(specs.make(directory, made, prefix=prefix), directory, store)
 
 
 @pytest.mark.parametrize("local", [False, True], ids=["http", "find-links"])
 def test_wheels_come_from_a_configured_index(
-    local: bool, folder: Path, made: dict[str, Path], store: Store, index: Index, monkeypatch: pytest.MonkeyPatch
+    local: bool, directory: Path, made: dict[str, Path], store: Store, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = specs.make(folder, made, urls={"alpha": ["http://127.0.0.1:9/gone.whl"]})
-    options = {"find_links": str(index.folder), "no_index": "1"} if local else {"index_url": index.url}
+    spec = specs.make(directory, made, urls={"alpha": ["http://127.0.0.1:9/gone.whl"]})
+    options = {"find_links": str(index.directory), "no_index": "1"} if local else {"index_url": index.url}
     with configured(monkeypatch, **options):
-        done = run(spec, folder, store)
+        done = run(spec, directory, store)
     assert done.image_id == spec.expected.image_id
     assert origins(done)["beta-two"] == "index"
     assert (done.fetched == 0) == local
 
 
 def test_another_file_with_the_same_name_is_not_used(
-    folder: Path, made: dict[str, Path], store: Store, index: Index, monkeypatch: pytest.MonkeyPatch
+    directory: Path, made: dict[str, Path], store: Store, index: Index, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = specs.make(folder, made, carry=["alpha"])
-    wheels.make(index.folder, "beta-two", "2.0", {"beta_two.py": b"evil\n"})
+    spec = specs.make(directory, made, carry=["alpha"])
+    wheels.make(index.directory, "beta-two", "2.0", {"beta_two.py": b"evil\n"})
     with configured(monkeypatch, index_url=index.url), pytest.raises(ArtifactError, match=r"beta_two-2\.0"):
-        run(spec, folder, store)
+        run(spec, directory, store)
     index.hashes = False
     with (
         configured(monkeypatch, index_url=index.url),
         pytest.raises(ArtifactError, match=r"does not have the expected content|sends more"),
     ):
-        run(spec, folder, store)
+        run(spec, directory, store)
     assert store.images.get(spec.expected.image_id) is None
 
 
-def test_the_next_url_is_tried_after_a_failure(folder: Path, made: dict[str, Path], store: Store, index: Index) -> None:
+def test_the_next_url_is_tried_after_a_failure(directory: Path, made: dict[str, Path], store: Store, index: Index) -> None:
     good = f"{index.proxy}/files/{made['alpha'].name}"
-    (index.folder / "other.whl").write_bytes(made["alpha"].read_bytes()[:-1] + b"?")
+    (index.directory / "other.whl").write_bytes(made["alpha"].read_bytes()[:-1] + b"?")
     urls = [
         f"{index.proxy}/files/gone.whl",
         f"{index.proxy}/files/other.whl",
         f"{index.proxy}/files/{made['beta-two'].name}",
         good,
     ]
-    spec = specs.make(folder, made, urls={"alpha": urls}, carry=["beta-two"])
-    assert run(spec, folder, store).image_id == spec.expected.image_id
+    spec = specs.make(directory, made, urls={"alpha": urls}, carry=["beta-two"])
+    assert run(spec, directory, store).image_id == spec.expected.image_id
 
 
-def test_the_error_lists_all_urls_that_were_tried(folder: Path, made: dict[str, Path], store: Store, index: Index) -> None:
-    (index.folder / "other.whl").write_bytes(b"other bytes")
+def test_the_error_lists_all_urls_that_were_tried(directory: Path, made: dict[str, Path], store: Store, index: Index) -> None:
+    (index.directory / "other.whl").write_bytes(b"other bytes")
     urls = [f"{index.proxy}/files/gone.whl", f"{index.proxy}/files/other.whl"]
-    spec = specs.make(folder, made, urls={"alpha": urls}, carry=["beta-two"])
+    spec = specs.make(directory, made, urls={"alpha": urls}, carry=["beta-two"])
     with pytest.raises(ArtifactError) as caught:
-        run(spec, folder, store)
+        run(spec, directory, store)
     assert "gone.whl" in str(caught.value)
     assert "404" in str(caught.value)
     assert "other.whl" in str(caught.value)
     assert listing(store.root / "blobs") == set()
 
 
-def test_a_404_is_an_artifact_error(folder: Path, made: dict[str, Path], store: Store, index: Index) -> None:
-    spec = specs.make(folder, made, urls={"alpha": [f"{index.proxy}/files/gone.whl"]}, carry=["beta-two"])
+def test_a_404_is_an_artifact_error(directory: Path, made: dict[str, Path], store: Store, index: Index) -> None:
+    spec = specs.make(directory, made, urls={"alpha": [f"{index.proxy}/files/gone.whl"]}, carry=["beta-two"])
     with pytest.raises(ArtifactError, match="alpha"):
-        run(spec, folder, store)
+        run(spec, directory, store)
 
 
-def test_no_answer_is_a_network_error(folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, urls={"alpha": ["http://127.0.0.1:9/alpha.whl"]}, carry=["beta-two"])
+def test_no_answer_is_a_network_error(directory: Path, made: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, made, urls={"alpha": ["http://127.0.0.1:9/alpha.whl"]}, carry=["beta-two"])
     with pytest.raises(NetworkError, match=r"127\.0\.0\.1:9"):
-        run(spec, folder, store)
+        run(spec, directory, store)
 
 
-def test_a_wheel_without_a_source_is_an_error(folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, carry=["beta-two"])
+def test_a_wheel_without_a_source_is_an_error(directory: Path, made: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, made, carry=["beta-two"])
     with pytest.raises(ArtifactError, match="was not found") as caught:
-        run(spec, folder, store)
+        run(spec, directory, store)
     assert caught.value.where == "alpha==1.0"
     assert caught.value.hint
 
@@ -306,71 +308,71 @@ def flip(path: Path, at: int | None = None) -> None:
     path.write_bytes(data)
 
 
-def test_a_bundled_wheel_with_a_flipped_byte_is_refused(folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, carry=list(made))
-    flip(specs.blob(folder, spec.identity.distributions[0]))
+def test_a_bundled_wheel_with_a_flipped_byte_is_refused(directory: Path, made: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, made, carry=list(made))
+    flip(specs.blob(directory, spec.identity.distributions[0]))
     with pytest.raises(ArtifactError, match="sha256") as caught:
-        run(spec, folder, store)
+        run(spec, directory, store)
     assert caught.value.where == "alpha==1.0"
 
 
 @pytest.mark.parametrize("what", ["base", "interpreter", "overlay"])
-def test_a_bundled_tree_with_a_flipped_byte_is_refused(what: str, folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, carry=list(made), overlay={"opt/env/x": b"overlay " * 100})
+def test_a_bundled_tree_with_a_flipped_byte_is_refused(what: str, directory: Path, made: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, made, carry=list(made), overlay={"opt/env/x": b"overlay " * 100})
     identity = spec.identity
     blob = {"base": identity.base, "interpreter": identity.interpreter.tree, "overlay": identity.overlay}[what]
     assert blob is not None
-    flip(specs.blob(folder, blob))
+    flip(specs.blob(directory, blob))
     with pytest.raises(ArtifactError, match=what):
-        run(spec, folder, store)
+        run(spec, directory, store)
     assert store.layers.path(blob.sha256) is None
     assert store.images.get(spec.expected.image_id) is None
 
 
-def test_a_damaged_blob_of_the_store_is_replaced(folder: Path, made: dict[str, Path], store: Store, index: Index) -> None:
-    spec = specs.make(folder, made, urls={"alpha": [f"{index.proxy}/files/{made['alpha'].name}"]}, carry=["beta-two"])
+def test_a_damaged_blob_of_the_store_is_replaced(directory: Path, made: dict[str, Path], store: Store, index: Index) -> None:
+    spec = specs.make(directory, made, urls={"alpha": [f"{index.proxy}/files/{made['alpha'].name}"]}, carry=["beta-two"])
     alpha = spec.identity.distributions[0]
     add_facts(store, made)
     flip(store.blobs.put([made["alpha"].read_bytes()], alpha.sha256, where="test"), at=50)  # in its first member
-    assert run(spec, folder, store).image_id == spec.expected.image_id
+    assert run(spec, directory, store).image_id == spec.expected.image_id
     replaced = store.blobs.path(alpha.sha256)
     assert replaced is not None
     assert replaced.read_bytes() == made["alpha"].read_bytes()
 
 
-def test_a_damaged_blob_of_the_store_without_facts_is_not_used(folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, carry=list(made))
+def test_a_damaged_blob_of_the_store_without_facts_is_not_used(directory: Path, made: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, made, carry=list(made))
     flip(store.blobs.put([made["alpha"].read_bytes()], spec.identity.distributions[0].sha256, where="test"))
-    assert run(spec, folder, store).image_id == spec.expected.image_id
+    assert run(spec, directory, store).image_id == spec.expected.image_id
 
 
 @pytest.mark.parametrize("what", ["base", "interpreter"])
-def test_a_missing_tree_is_an_error(what: str, folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, carry=list(made))
+def test_a_missing_tree_is_an_error(what: str, directory: Path, made: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, made, carry=list(made))
     tree = spec.identity.base if what == "base" else spec.identity.interpreter.tree
     assert tree is not None
-    specs.blob(folder, tree).unlink()
+    specs.blob(directory, tree).unlink()
     with pytest.raises(ArtifactError, match=f"the {what} was not found") as caught:
-        run(spec, folder, store)
+        run(spec, directory, store)
     assert "blobs" in caught.value.where
     assert caught.value.hint
 
 
-def test_a_missing_source_is_reported_and_not_an_error(folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, carry=list(made))
+def test_a_missing_source_is_reported_and_not_an_error(directory: Path, made: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, made, carry=list(made))
     assert spec.observed.source is not None
-    specs.blob(folder, spec.observed.source.tree).unlink()
+    specs.blob(directory, spec.observed.source.tree).unlink()
     messages = Messages()
-    done = rebuild(spec, folder, store=store, dry_run=False, tell=messages)
+    done = rebuild(spec, directory, store=store, dry_run=False, tell=messages)
     assert done.image_id == spec.expected.image_id
     assert any("source" in line for line in messages.lines)
 
 
-def test_a_dry_run_changes_nothing(folder: Path, made: dict[str, Path], store: Store, index: Index) -> None:
+def test_a_dry_run_changes_nothing(directory: Path, made: dict[str, Path], store: Store, index: Index) -> None:
     urls = {"alpha": [f"{index.proxy}/files/gone.whl", f"{index.proxy}/files/{made['alpha'].name}"]}
-    spec = specs.make(folder, made, urls=urls, carry=["beta-two"])
+    spec = specs.make(directory, made, urls=urls, carry=["beta-two"])
     before = listing(store.root)
-    done = run(spec, folder, store, dry_run=True)
+    done = run(spec, directory, store, dry_run=True)
     # The configuration of pip may be stored as a fact.
     assert {path for path in listing(store.root) if not path.startswith("facts/pip-settings")} == before
     assert done.plan is not None
@@ -381,15 +383,15 @@ def test_a_dry_run_changes_nothing(folder: Path, made: dict[str, Path], store: S
 
 @pytest.mark.parametrize("damage", ["flip", "404", "nowhere", "silence"])
 def test_a_dry_run_names_wheels_that_are_not_available(
-    damage: str, folder: Path, made: dict[str, Path], store: Store, index: Index
+    damage: str, directory: Path, made: dict[str, Path], store: Store, index: Index
 ) -> None:
     urls = {"404": [f"{index.proxy}/files/gone.whl"], "silence": ["http://127.0.0.1:9/a.whl"]}.get(damage, [])
     carry = ["beta-two", "alpha"] if damage == "flip" else ["beta-two"]
-    spec = specs.make(folder, made, urls={"alpha": urls}, carry=carry)
+    spec = specs.make(directory, made, urls={"alpha": urls}, carry=carry)
     if damage == "flip":
-        flip(specs.blob(folder, spec.identity.distributions[0]))
+        flip(specs.blob(directory, spec.identity.distributions[0]))
     with pytest.raises(NetworkError if damage == "silence" else ArtifactError, match="alpha"):
-        run(spec, folder, store, dry_run=True)
+        run(spec, directory, store, dry_run=True)
 
 
 def change_layer(spec: Spec, number: int, **changes: object) -> Spec:
@@ -404,18 +406,18 @@ def with_layers(spec: Spec, layers: tuple[Layer, ...]) -> Spec:
     return msgspec.structs.replace(spec, expected=msgspec.structs.replace(spec.expected, layers=layers, image_id=image))
 
 
-def test_another_expected_layer_is_a_build_error(folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, carry=list(made))
+def test_another_expected_layer_is_a_build_error(directory: Path, made: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, made, carry=list(made))
     number = next(number for number, layer in enumerate(spec.expected.layers) if layer.holds)
     other = change_layer(spec, number, diff_id="sha256:" + "0" * 64)
     with pytest.raises(BuildError, match="not the expected sha256:0000") as caught:
-        run(other, folder, store)
+        run(other, directory, store)
     assert other.expected.layers[number].holds[0] in str(caught.value)
     assert store.images.get(other.expected.image_id) is None
 
 
 def test_a_layer_of_other_wheels_in_the_store_is_refused(
-    folder: Path, made: dict[str, Path], store: Store, tmp_path: Path
+    directory: Path, made: dict[str, Path], store: Store, tmp_path: Path
 ) -> None:
     """The spec names a layer that is in the store, but has other wheels."""
     evil = {
@@ -424,20 +426,20 @@ def test_a_layer_of_other_wheels_in_the_store_is_refused(
     }
     planted = specs.make(tmp_path / "planted", evil, carry=list(evil))
     run(planted, tmp_path / "planted", store)
-    spec = specs.make(folder, made, carry=list(made))
+    spec = specs.make(directory, made, carry=list(made))
     forged = with_layers(spec, (*planted.expected.layers[:-1], spec.expected.layers[-1]))
     with pytest.raises(BuildError):
-        run(forged, folder, store)
+        run(forged, directory, store)
     for kept in (store.root / "facts" / lock_layers.KIND).glob("*"):
         kept.unlink()
     with pytest.raises(BuildError):
-        run(forged, folder, store)
+        run(forged, directory, store)
     assert store.images.get(forged.expected.image_id) is None
 
 
 @pytest.mark.parametrize("change", ["image", "base", "order", "holds", "marker"])
-def test_a_spec_that_contradicts_itself_is_refused(change: str, folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, carry=list(made))
+def test_a_spec_that_contradicts_itself_is_refused(change: str, directory: Path, made: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, made, carry=list(made))
     layers = spec.expected.layers
     broken = {
         "image": msgspec.structs.replace(spec, expected=msgspec.structs.replace(spec.expected, image_id="sha256:" + "1" * 64)),
@@ -447,34 +449,34 @@ def test_a_spec_that_contradicts_itself_is_refused(change: str, folder: Path, ma
         "marker": change_layer(spec, len(layers) - 1, diff_id="sha256:" + "3" * 64),
     }[change]
     with pytest.raises(BuildError, match="contradicts itself"):
-        run(broken, folder, store)
+        run(broken, directory, store)
 
 
-def test_layers_that_break_the_grouping_rule_are_refused(folder: Path, made: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, made, carry=list(made))
+def test_layers_that_break_the_grouping_rule_are_refused(directory: Path, made: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, made, carry=list(made))
     layers = [layer for layer in spec.expected.layers if layer.holds]
     assert len(layers) == 2, "two buckets"
     swapped = (*spec.expected.layers[:2], layers[1], layers[0], spec.expected.layers[-1])
     with pytest.raises(BuildError, match="grouping rule"):
-        run(with_layers(spec, swapped), folder, store)
+        run(with_layers(spec, swapped), directory, store)
 
 
-def test_distributions_may_share_a_path(folder: Path, store: Store, tmp_path: Path) -> None:
+def test_distributions_may_share_a_path(directory: Path, store: Store, tmp_path: Path) -> None:
     both = {
         name: wheels.make(tmp_path / "w", name, files={"shared.py": name.encode()}) for name in ("aa", "ab", "ac", "ad", "ae")
     }
-    spec = specs.make(folder, both, carry=list(both))
-    assert run(spec, folder, store).image_id == spec.expected.image_id
+    spec = specs.make(directory, both, carry=list(both))
+    assert run(spec, directory, store).image_id == spec.expected.image_id
 
 
-def test_another_architecture_is_refused(folder: Path, made: dict[str, Path], store: Store) -> None:
+def test_another_architecture_is_refused(directory: Path, made: dict[str, Path], store: Store) -> None:
     other: Literal["amd64", "arm64"] = "arm64" if specs.ARCHITECTURE == "amd64" else "amd64"
-    spec = specs.make(folder, made, architecture=other)
+    spec = specs.make(directory, made, architecture=other)
     with pytest.raises(PlatformError, match="the spec is for"):
-        run(spec, folder, store)
+        run(spec, directory, store)
 
 
-def test_a_wheel_that_unpacks_to_more_than_its_stated_size_is_refused(folder: Path, store: Store, tmp_path: Path) -> None:
+def test_a_wheel_that_unpacks_to_more_than_its_stated_size_is_refused(directory: Path, store: Store, tmp_path: Path) -> None:
     """At most the stated sizes are written, even if the deflate stream has more."""
     path = wheels.make(tmp_path / "w", "bomb", files={"bomb.bin": bytes(1 << 20)})
     spec_path = tmp_path / "honest"
@@ -499,30 +501,30 @@ def tree_sizes(store: Store) -> int:
 
 
 def test_a_lack_of_disk_space_is_an_error_before_any_write(
-    folder: Path, made: dict[str, Path], store: Store, monkeypatch: pytest.MonkeyPatch
+    directory: Path, made: dict[str, Path], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    spec = specs.make(folder, made, carry=list(made))
+    spec = specs.make(directory, made, carry=list(made))
     before = listing(store.root)
     monkeypatch.setattr(diskspace, "free", lambda path: (4096, 10**6))
     with pytest.raises(DiskError, match="the build needs"):
-        run(spec, folder, store)
+        run(spec, directory, store)
     monkeypatch.setattr(diskspace, "free", lambda path: (10**12, 3))
     with pytest.raises(DiskError, match="inodes"):
-        run(spec, folder, store)
+        run(spec, directory, store)
     assert listing(store.root) == before
 
 
 def test_worker_processes_build_the_same_image(
-    folder: Path, made: dict[str, Path], store: Store, monkeypatch: pytest.MonkeyPatch
+    directory: Path, made: dict[str, Path], store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(storebuild, "ALONE", 0)
-    spec = specs.make(folder, made, carry=list(made))
-    assert run(spec, folder, store).image_id == spec.expected.image_id
+    spec = specs.make(directory, made, carry=list(made))
+    assert run(spec, directory, store).image_id == spec.expected.image_id
     store.layers.discard(spec.expected.layers[2].diff_id)
     for name in made:
-        flip(specs.blob(folder, next(wheel for wheel in spec.identity.distributions if wheel.name == name)))
+        flip(specs.blob(directory, next(wheel for wheel in spec.identity.distributions if wheel.name == name)))
     with pytest.raises(ArtifactError):
-        run(spec, folder, store)
+        run(spec, directory, store)
 
 
 REBUILD = """
@@ -535,15 +537,15 @@ from repro_env.schema.progress import Silent
 from repro_env.store.store import Store
 
 storebuild.ALONE = 0
-spec, folder = locate(sys.argv[1], Path.cwd())
-print(rebuild(spec, folder, store=Store.open(), dry_run=False, tell=Silent()).image_id)
+spec, directory = locate(sys.argv[1], Path.cwd())
+print(rebuild(spec, directory, store=Store.open(), dry_run=False, tell=Silent()).image_id)
 """
 
 
-def start_rebuild(folder: Path, **variables: str) -> subprocess.Popen[str]:
+def start_rebuild(directory: Path, **variables: str) -> subprocess.Popen[str]:
     root = str(Path(__file__).parents[2])
     return subprocess.Popen(
-        [sys.executable, "-c", REBUILD, str(folder)],
+        [sys.executable, "-c", REBUILD, str(directory)],
         env={**os.environ, "PYTHONPATH": root, **variables},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -566,11 +568,11 @@ def large(tmp_path: Path) -> dict[str, Path]:
     }
 
 
-def test_a_rebuild_completes_after_being_killed_at_any_time(folder: Path, large: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, large, carry=list(large))
+def test_a_rebuild_completes_after_being_killed_at_any_time(directory: Path, large: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, large, carry=list(large))
     survived = 0
     for step in range(1, 12):
-        process = start_rebuild(folder)
+        process = start_rebuild(directory)
         time.sleep(0.03 * step)
         process.send_signal(signal.SIGKILL)
         survived += process.wait() == 0
@@ -578,49 +580,54 @@ def test_a_rebuild_completes_after_being_killed_at_any_time(folder: Path, large:
         assert not survived or store.images.get(spec.expected.image_id)
         for layer in spec.expected.layers:
             assert store.layers.path(layer.diff_id) is None or store.layers.verify(layer.diff_id)
-    assert wait_for(start_rebuild(folder)) == spec.expected.image_id
+    assert wait_for(start_rebuild(directory)) == spec.expected.image_id
     assert listing(store.root / "temp") == set()
 
 
-def test_two_rebuilds_at_once_succeed(folder: Path, large: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, large, carry=list(large))
-    both = [start_rebuild(folder), start_rebuild(folder)]
+def test_two_rebuilds_at_once_succeed(directory: Path, large: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, large, carry=list(large))
+    both = [start_rebuild(directory), start_rebuild(directory)]
     assert [wait_for(process) for process in both] == [spec.expected.image_id] * 2
     assert all(store.layers.verify(layer.diff_id) for layer in spec.expected.layers)
 
 
-def test_an_interrupted_rebuild_leaves_no_temporary_files(folder: Path, large: dict[str, Path], store: Store) -> None:
-    spec = specs.make(folder, large, carry=list(large))
-    process = start_rebuild(folder)
+def test_an_interrupted_rebuild_leaves_no_temporary_files(directory: Path, large: dict[str, Path], store: Store) -> None:
+    spec = specs.make(directory, large, carry=list(large))
+    process = start_rebuild(directory)
     time.sleep(0.25)
     process.send_signal(signal.SIGINT)
     process.communicate()
     assert listing(store.root / "temp") == set()
-    assert wait_for(start_rebuild(folder)) == spec.expected.image_id
+    assert wait_for(start_rebuild(directory)) == spec.expected.image_id
 
 
 def test_umask_time_zone_locale_and_hash_seed_do_not_change_the_image(
-    folder: Path, made: dict[str, Path], tmp_path: Path
+    directory: Path, made: dict[str, Path], tmp_path: Path
 ) -> None:
-    spec = specs.make(folder, made, carry=list(made))
+    spec = specs.make(directory, made, carry=list(made))
     for number, (mask, seed) in enumerate([(0o077, "1"), (0o002, "77")]):
         before = os.umask(mask)
         try:
             root = tmp_path / f"sch\N{LATIN SMALL LETTER O WITH DIAERESIS}n {number}"
-            process = start_rebuild(folder, REPRO_ENV_STORE=str(root), TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED=seed)
+            process = start_rebuild(directory, REPRO_ENV_STORE=str(root), TZ="Asia/Tokyo", LC_ALL="C", PYTHONHASHSEED=seed)
             assert wait_for(process) == spec.expected.image_id
         finally:
             os.umask(before)
 
 
-def test_a_spec_is_found_by_each_of_its_paths(folder: Path, made: dict[str, Path], tmp_path: Path) -> None:
-    spec = specs.make(folder, made)
-    below = folder.parent / "src" / "deep"
+def test_a_spec_is_found_by_each_of_its_paths(directory: Path, made: dict[str, Path], tmp_path: Path) -> None:
+    spec = specs.make(directory, made)
+    below = directory.parent / "src" / "deep"
     below.mkdir(parents=True)
-    expected = (spec, folder.resolve())
-    for given, start in ((None, below), (str(folder), tmp_path), (str(folder / "spec.json"), tmp_path), ("..", folder / "blobs")):
+    expected = (spec, directory.resolve())
+    for given, start in (
+        (None, below),
+        (str(directory), tmp_path),
+        (str(directory / "spec.json"), tmp_path),
+        ("..", directory / "blobs"),
+    ):
         assert locate(given, start) == expected
-    assert locate(str(folder.parent), tmp_path) == expected
+    assert locate(str(directory.parent), tmp_path) == expected
 
 
 @pytest.mark.parametrize(
@@ -634,15 +641,15 @@ def test_a_spec_is_found_by_each_of_its_paths(folder: Path, made: dict[str, Path
     ],
     ids=["missing", "truncated", "unknown key", "newer", "empty"],
 )
-def test_a_damaged_spec_is_refused(damage: Callable[[Path], object], folder: Path, made: dict[str, Path]) -> None:
-    specs.make(folder, made)
-    damage(folder / "spec.json")
+def test_a_damaged_spec_is_refused(damage: Callable[[Path], object], directory: Path, made: dict[str, Path]) -> None:
+    specs.make(directory, made)
+    damage(directory / "spec.json")
     with pytest.raises(ReproEnvError) as caught:
-        locate(str(folder), folder.parent)
+        locate(str(directory), directory.parent)
     assert caught.value.exit_code in (3, 4)
     assert caught.value.hint
     with pytest.raises(ReproEnvError):
-        locate(None, folder)
+        locate(None, directory)
 
 
 @pytest.fixture
@@ -662,15 +669,15 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 @pytest.mark.root
 def test_a_full_disk_is_an_error_and_leaves_no_files(
-    folder: Path, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
+    directory: Path, tmp_path: Path, small_disk: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     big = {"big": wheels.make(tmp_path / "w", "big", files={"big.bin": os.urandom(3_000_000)})}
-    spec = specs.make(folder, big, carry=["big"])
+    spec = specs.make(directory, big, carry=["big"])
     store = Store.open(small_disk / "store")
     with pytest.raises(DiskError, match="the build needs"):
-        run(spec, folder, store)
+        run(spec, directory, store)
     monkeypatch.setattr(diskspace, "check_free_space", lambda root, size, files: None)
     with pytest.raises(DiskError):
-        run(spec, folder, store)
+        run(spec, directory, store)
     assert listing(store.root / "temp") == set()
     assert store.images.get(spec.expected.image_id) is None

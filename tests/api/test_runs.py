@@ -20,17 +20,17 @@ from tests.runs.records.test_records import end, recorded, start
 @pytest.fixture
 def run(tmp_path: Path) -> Run:
     """A finished run with a few outputs."""
-    folder = tmp_path / "runs" / "20260701T101530Z-train-0000000a"
-    recording = records.begin(tmp_path / "runs", folder.name)
+    directory = tmp_path / "runs" / "20260701T101530Z-train-0000000a"
+    recording = records.begin(tmp_path / "runs", directory.name)
     for name, text in (("a.txt", "a"), ("ck/1/w.pt", "w1"), ("ck/2/w.pt", "w2")):
-        path = folder / "files" / name
+        path = directory / "files" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
-    (folder / "files" / "last").symlink_to("ck/2")
+    (directory / "files" / "last").symlink_to("ck/2")
     run_id = "01a1fd02-1a59-73ca-8e91-4a5f0000000a"
     recording.start(start(run_id))
-    recording.finish(msgspec.structs.replace(end(run_id), outputs=outputs.collect(folder / "files").outputs))
-    return records.read(folder)
+    recording.finish(msgspec.structs.replace(end(run_id), outputs=outputs.collect(directory / "files").outputs))
+    return records.read(directory)
 
 
 def names(made: tuple[Path, ...], target: Path) -> list[str]:
@@ -142,8 +142,8 @@ def test_a_running_run_is_removed_only_with_force(tmp_path: Path) -> None:
 
 def test_an_interrupted_run_keeps_only_its_outputs(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "store")
-    folder = recorded(tmp_path / "runs", 1, over=False)
-    run = records.read(folder)
+    directory = recorded(tmp_path / "runs", 1, over=False)
+    run = records.read(directory)
     run = msgspec.structs.replace(
         run,
         start=msgspec.structs.replace(

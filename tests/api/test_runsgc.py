@@ -52,7 +52,7 @@ def collect(runs: Path, store: Store, *words: str, dry_run: bool = False) -> Col
 
 
 def remaining(runs: Path) -> list[str]:
-    return [folder.name[-2:] for folder in records.directories(runs)]
+    return [directory.name[-2:] for directory in records.directories(runs)]
 
 
 def short_ids(done: Collected) -> list[str]:
@@ -61,8 +61,8 @@ def short_ids(done: Collected) -> list[str]:
 
 def test_runs_that_match_no_rule_are_removed_and_a_dry_run_changes_nothing(tmp_path: Path, store: Store) -> None:
     runs = tmp_path / "runs"
-    folders = [recorded(runs, number, over=number != 2) for number in range(1, 5)]
-    (folders[0] / "files" / "w.bin").write_bytes(bytes(1000))
+    directories = [recorded(runs, number, over=number != 2) for number in range(1, 5)]
+    (directories[0] / "files" / "w.bin").write_bytes(bytes(1000))
     before = sorted(path.as_posix() for path in runs.rglob("*"))
     dry = collect(runs, store, "last=2", dry_run=True)
     assert sorted(path.as_posix() for path in runs.rglob("*")) == before
@@ -71,16 +71,16 @@ def test_runs_that_match_no_rule_are_removed_and_a_dry_run_changes_nothing(tmp_p
     assert [removed.size for removed in done.gone] == [removed.size for removed in dry.gone]
     assert done.gone[1].size > 1000
     assert remaining(runs) == ["04", "03"]
-    assert (runs / "latest").resolve() == folders[3].resolve()
-    assert sorted(path.name for path in runs.iterdir()) == sorted([folders[2].name, folders[3].name, "latest"])
+    assert (runs / "latest").resolve() == directories[3].resolve()
+    assert sorted(path.name for path in runs.iterdir()) == sorted([directories[2].name, directories[3].name, "latest"])
 
 
 def test_tagged_runs_and_parents_are_kept(tmp_path: Path, store: Store) -> None:
     runs = tmp_path / "runs"
-    folders = [recorded(runs, number) for number in range(1, 5)]
-    annotation.add(folders[0], kind="tag", text="paper")
-    annotation.add(folders[1], kind="tag", text="old")
-    annotation.add(folders[1], kind="untag", text="old")
+    directories = [recorded(runs, number) for number in range(1, 5)]
+    annotation.add(directories[0], kind="tag", text="paper")
+    annotation.add(directories[1], kind="tag", text="old")
+    annotation.add(directories[1], kind="untag", text="old")
     child_of(runs, 5, parent=3)
     assert short_ids(collect(runs, store, "last=1")) == ["00000004", "00000002"]
     assert remaining(runs) == ["05", "03", "01"]
@@ -175,10 +175,10 @@ def test_a_run_with_an_unreadable_record_is_kept_with_the_runs_that_it_names(tmp
 
 def test_a_run_with_an_unreadable_tag_is_kept(tmp_path: Path, store: Store) -> None:
     runs = tmp_path / "runs"
-    folder = recorded(runs, 1)
+    directory = recorded(runs, 1)
     recorded(runs, 2)
-    tag = annotation.add(folder, kind="tag", text="paper")
-    path = folder / annotation.SUBDIRECTORY / f"{tag.id}.json"
+    tag = annotation.add(directory, kind="tag", text="paper")
+    path = directory / annotation.SUBDIRECTORY / f"{tag.id}.json"
     path.chmod(0o644)
     path.write_text("{")
     done = collect(runs, store, "last=1")
@@ -214,8 +214,8 @@ def test_a_missing_runs_directory_has_nothing_to_remove(tmp_path: Path, store: S
 
 def test_a_run_that_cannot_be_removed_is_reported_and_the_others_are_removed(tmp_path: Path, store: Store) -> None:
     runs = tmp_path / "runs"
-    folders = [recorded(runs, number) for number in (1, 2, 3, 4)]
-    (runs / f".gone-{folders[1].name}").write_text("in its way")
+    directories = [recorded(runs, number) for number in (1, 2, 3, 4)]
+    (runs / f".gone-{directories[1].name}").write_text("in its way")
     done = collect(runs, store, "last=1")
     assert [(run.short, "cannot be removed" in why) for run, why in done.failed] == [("00000002", True)]
     assert short_ids(done) == ["00000003", "00000001"]
@@ -230,10 +230,10 @@ def test_a_run_is_kept_if_another_run_starts_from_it_in_the_meantime(
         recorded(runs, number)
     real = records.remove
 
-    def slow(folder: Path) -> None:
-        if folder.name.endswith("01"):
+    def slow(directory: Path) -> None:
+        if directory.name.endswith("01"):
             child_of(runs, 5, 2)
-        real(folder)
+        real(directory)
 
     monkeypatch.setattr(runsgc, "_CHECK_EVERY", 1)
     monkeypatch.setattr(records, "remove", slow)
@@ -248,10 +248,10 @@ def test_an_interrupted_removal_reports_its_progress(tmp_path: Path, store: Stor
         recorded(runs, number)
     real = records.remove
 
-    def stopped(folder: Path) -> None:
-        if folder.name.endswith("02"):
+    def stopped(directory: Path) -> None:
+        if directory.name.endswith("02"):
             raise KeyboardInterrupt
-        real(folder)
+        real(directory)
 
     monkeypatch.setattr(records, "remove", stopped)
     tell = Messages()
@@ -275,19 +275,19 @@ def test_a_damaged_record_in_a_copy_does_not_keep_its_own_run(tmp_path: Path, st
 
 def test_leftovers_of_a_killed_removal_are_removed(tmp_path: Path, store: Store) -> None:
     runs = tmp_path / "runs"
-    folders = [recorded(runs, number) for number in (1, 2, 3)]
-    folders[0].rename(runs / f".gone-{folders[0].name}")
+    directories = [recorded(runs, number) for number in (1, 2, 3)]
+    directories[0].rename(runs / f".gone-{directories[0].name}")
     assert remaining(runs) == ["03", "02"]
     collect(runs, store, "last=1")
-    assert sorted(path.name for path in runs.iterdir()) == sorted([folders[2].name, "latest"])
+    assert sorted(path.name for path in runs.iterdir()) == sorted([directories[2].name, "latest"])
 
 
 def test_a_killed_removal_leaves_only_complete_runs(tmp_path: Path, store: Store) -> None:
     runs = tmp_path / "runs"
     for number in range(25):
-        folder = recorded(runs, number)
+        directory = recorded(runs, number)
         for name in range(20):
-            (folder / "files" / f"{name}").touch()
+            (directory / "files" / f"{name}").touch()
     program = (
         "import sys; from pathlib import Path; from repro_env.api import runsgc; from repro_env.schema.progress import Silent\n"
         "from repro_env.store.store import Store; store = Store.open(Path(sys.argv[2])); print(flush=True)\n"

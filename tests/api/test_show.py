@@ -29,14 +29,14 @@ DIGEST = "sha256:" + "7" * 64
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def directory(tmp_path: Path) -> Path:
     return tmp_path / "repro"
 
 
 @pytest.fixture
-def made(folder: Path, tmp_path: Path) -> Spec:
+def made(directory: Path, tmp_path: Path) -> Spec:
     paths = {name: wheels.make(tmp_path / "wheels", name) for name in ("alpha", "beta")}
-    return specs.make(folder, paths, carry=["alpha"], overlay={"opt/env/pyvenv.cfg": b"x"})
+    return specs.make(directory, paths, carry=["alpha"], overlay={"opt/env/pyvenv.cfg": b"x"})
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str | Path) -> tuple[int, str, str]:
@@ -95,9 +95,9 @@ def full(made: Spec) -> Spec:
     return msgspec.structs.replace(made, observed=observed)
 
 
-def test_the_page_has_the_important_facts(made: Spec, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "spec.json").write_bytes(codec.pretty(full(made)))
-    code, out, err = call(capsys, folder)
+def test_the_page_has_the_important_facts(made: Spec, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (directory / "spec.json").write_bytes(codec.pretty(full(made)))
+    code, out, err = call(capsys, directory)
     assert code == 0
     for text in (
         "venv at /home/ann/project/.venv", made.digest, "not in the store", "2: 1 downloadable, 1 bundled", "gamma 1 from file:///src/gamma",
@@ -111,9 +111,11 @@ def test_the_page_has_the_important_facts(made: Spec, folder: Path, capsys: pyte
     assert err.splitlines() == ["next: repro-env rebuild"]
 
 
-def test_the_json_has_the_spec_and_the_state_of_its_files(made: Spec, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (folder / "spec.json").write_bytes(codec.pretty(full(made)))
-    _, out, _ = call(capsys, folder, "--json")
+def test_the_json_has_the_spec_and_the_state_of_its_files(
+    made: Spec, directory: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (directory / "spec.json").write_bytes(codec.pretty(full(made)))
+    _, out, _ = call(capsys, directory, "--json")
     everything = json.loads(out)
     assert everything["spec_digest"] == full(made).digest
     assert everything["spec"]["observed"]["edited"] == ["lib/x.py (alpha: changed)"]
@@ -122,28 +124,28 @@ def test_the_json_has_the_spec_and_the_state_of_its_files(made: Spec, folder: Pa
     }  # fmt: skip
 
 
-def test_a_conda_package_does_not_change_the_layer_size_of_a_wheel_with_the_same_name(made: Spec, folder: Path) -> None:
+def test_a_conda_package_does_not_change_the_layer_size_of_a_wheel_with_the_same_name(made: Spec, directory: Path) -> None:
     version = made.identity.distributions[0].version
     package = CondaPackage(
         name="alpha", version=version, build="0", subdir="noarch", filename="alpha-1.0-0.conda", sha256=DIGEST, size=10**6
     )
     both = msgspec.structs.replace(made, identity=msgspec.structs.replace(made.identity, packages=(package,)))
-    assert show(both, folder, None).layers == show(made, folder, None).layers
+    assert show(both, directory, None).layers == show(made, directory, None).layers
 
 
-def test_missing_blobs_are_named(made: Spec, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    specs.blob(folder, made.identity.base).unlink()
-    code, out, err = call(capsys, folder)
+def test_missing_blobs_are_named(made: Spec, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    specs.blob(directory, made.identity.base).unlink()
+    code, out, err = call(capsys, directory)
     assert code == 0
     assert "blobs  4 of 5 next to the spec" in out
     assert "1 MISSING" in out
     assert "blobs/" in err
-    shutil.rmtree(folder / "blobs")
-    _, out, _ = call(capsys, folder, "--json")
+    shutil.rmtree(directory / "blobs")
+    _, out, _ = call(capsys, directory, "--json")
     assert not any(row["here"] for row in json.loads(out)["blobs"])
 
 
-def test_a_rebuilt_image_is_in_the_store(made: Spec, tmp_path: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rebuilt_image_is_in_the_store(made: Spec, tmp_path: Path, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     carried = specs.make(tmp_path / "other", {"alpha": wheels.make(tmp_path / "wheels", "alpha")}, carry=["alpha"])
     rebuild(*locate(str(tmp_path / "other"), tmp_path), store=Store.open(), dry_run=False, tell=Silent())
     _, out, err = call(capsys, tmp_path / "other", "--json")
@@ -156,17 +158,17 @@ def test_a_rebuilt_image_is_in_the_store(made: Spec, tmp_path: Path, folder: Pat
 
 
 def test_a_spec_is_shown_without_a_store(
-    made: Spec, folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    made: Spec, directory: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("REPRO_ENV_STORE", str(tmp_path / "file"))
-    code, out, _ = call(capsys, folder)
+    code, out, _ = call(capsys, directory)
     assert code == 0
     assert "cannot be used" in out
 
 
 def test_no_path_that_an_untrusted_spec_names_is_opened(
-    made: Spec, folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: Spec, directory: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its source, data and Python are a named pipe, which would block if it were opened."""
     pipe = tmp_path / "pipe"
@@ -174,14 +176,14 @@ def test_no_path_that_an_untrusted_spec_names_is_opened(
     text = codec.pretty(full(made)).decode()
     for path in ("/home/ann/project/.venv/bin/python", "/home/ann/project", "/data/x", "/opt/hpcx/libx.so"):
         text = text.replace(f'"{path}"', f'"{pipe}"')
-    (folder / "spec.json").write_text(text)
+    (directory / "spec.json").write_text(text)
     before = pipe.stat().st_atime_ns
-    code, out, _ = call(capsys, folder, "--all")
+    code, out, _ = call(capsys, directory, "--all")
     assert (code, pipe.stat().st_atime_ns) == (0, before)
     assert str(pipe) in out
 
 
-def test_a_spec_cannot_write_to_the_terminal(made: Spec, folder: Path) -> None:
+def test_a_spec_cannot_write_to_the_terminal(made: Spec, directory: Path) -> None:
     """C1 control characters and bidirectional marks are valid in a spec, and must not reach the terminal."""
     evil = "x\x9b2J\x85\u202ey"
     changed = full(made)
@@ -196,8 +198,8 @@ def test_a_spec_cannot_write_to_the_terminal(made: Spec, folder: Path) -> None:
         accelerators=Accelerators(why=evil),
         frameworks=Frameworks(problem=evil, torch=evil, versions=(evil,)),
     )
-    (folder / "spec.json").write_bytes(codec.pretty(msgspec.structs.replace(changed, observed=observed)))
-    found, where = locate(str(folder), folder)
+    (directory / "spec.json").write_bytes(codec.pretty(msgspec.structs.replace(changed, observed=observed)))
+    found, where = locate(str(directory), directory)
     for width in (None, 60):
         page = Page(width=width)
         specpage.add(show(found, where, None), page)
@@ -206,12 +208,12 @@ def test_a_spec_cannot_write_to_the_terminal(made: Spec, folder: Path) -> None:
         assert not {char for char in text if char in "\x9b\x85\u202e" or ord(char) < 32}
 
 
-def test_long_lists_are_cut_unless_all_is_given(made: Spec, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_long_lists_are_cut_unless_all_is_given(made: Spec, directory: Path, capsys: pytest.CaptureFixture[str]) -> None:
     many = tuple(f"lib/{number}.py (alpha: changed)" for number in range(100))
     changed = msgspec.structs.replace(made, observed=msgspec.structs.replace(made.observed, edited=many))
-    (folder / "spec.json").write_bytes(codec.pretty(changed))
-    _, out, _ = call(capsys, folder)
+    (directory / "spec.json").write_bytes(codec.pretty(changed))
+    _, out, _ = call(capsys, directory)
     assert "and 90 more (--all shows them)" in out
     assert many[10] not in out
-    _, out, _ = call(capsys, folder, "--all")
+    _, out, _ = call(capsys, directory, "--all")
     assert many[-1] in out

@@ -124,12 +124,12 @@ def item_file(kind: str, spec: Spec, tmp_path: Path, store: Store) -> Path:
     if kind == "blob":
         wheel = spec.identity.distributions[0]
         return store.blobs.put([next((tmp_path / "wheels").glob("demo*")).read_bytes()], wheel.sha256, where="test")
-    folder = store.spec_directories.make("d" * 64, _fill)
-    return next((folder / "blobs").glob("[0-9a-f]*"))
+    directory = store.spec_directories.make("d" * 64, _fill)
+    return next((directory / "blobs").glob("[0-9a-f]*"))
 
 
-def _fill(folder: Path) -> None:
-    specs.make(folder, {})
+def _fill(directory: Path) -> None:
+    specs.make(directory, {})
 
 
 @pytest.mark.parametrize("damage", [truncate, remove, add])
@@ -203,7 +203,7 @@ def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit:
         name: store.layers.add(specs.tree({"train.py": name.encode()}))
         for name in ("kept", "sibling", "free", "away", "gone", "torn")
     }
-    folders = {}
+    directories = {}
     for number, name in enumerate(("kept", "away", "gone", "torn")):
         run_id = ids.uuid7(number, bytes(10))
         recording = records.begin(tmp_path / name / "runs", f"20260701T10153{number}Z-train-00000000")
@@ -214,13 +214,13 @@ def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit:
         recording.start(msgspec.structs.replace(record, source=source))
         recording.close()
         store.run_directories.add(recording.folder.parent)
-        folders[name] = recording.folder
+        directories[name] = recording.folder
     for name in ("away", "gone"):
         Index(store.runs).listing(tmp_path / name / "runs")
         (tmp_path / name).rename(tmp_path / f"no {name}")
     note = store.root / "runs" / hashlib.sha256(os.fsencode(tmp_path / "gone" / "runs")).hexdigest()
     os.utime(note, (time.time() - 200 * DAY,) * 2)
-    (folders["torn"] / "start.json").unlink()
+    (directories["torn"] / "start.json").unlink()
     lines: list[str] = []
 
     class Messages(Silent):
@@ -232,6 +232,6 @@ def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit:
     printed = "\n".join(lines)
     assert f"the source code of runs in a missing directory may be removed: {tmp_path / 'gone' / 'runs'}" in printed
     assert "this run cannot be read, so its source code may be removed" in printed
-    records.remove(folders["kept"])
+    records.remove(directories["kept"])
     story.collect(store, dry_run=False, tell=Silent(), **limit)  # type: ignore[arg-type]
     assert store.layers.path(trees["kept"]) is store.layers.path(trees["sibling"]) is None

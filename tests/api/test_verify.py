@@ -47,9 +47,9 @@ def verify_run(place: Place, work: Work | None, backend: Fake | None = None, **m
 def training(value: float = 1.0, **others: str) -> Work:
     """Return a script that writes weights, and the other files of a test."""
 
-    def work(launch: Launch, folder: Path) -> int:
-        (folder / "files" / "w.npy").write_bytes(npy(Tensor([value, 2.0])))
-        return writes(**others)(launch, folder)
+    def work(launch: Launch, directory: Path) -> int:
+        (directory / "files" / "w.npy").write_bytes(npy(Tensor([value, 2.0])))
+        return writes(**others)(launch, directory)
 
     return work
 
@@ -91,8 +91,8 @@ def test_a_changed_weight_is_a_difference(place: Place) -> None:
 def test_another_exit_code_is_different(place: Place) -> None:
     place.run(backend=Fake(training()))
 
-    def failing(launch: Launch, folder: Path) -> int:
-        training()(launch, folder)
+    def failing(launch: Launch, directory: Path) -> int:
+        training()(launch, directory)
         return 1
 
     found = verify_run(place, failing).verdict
@@ -162,7 +162,7 @@ def test_the_network_must_be_allowed_again(place: Place) -> None:
     place.run(backend=Fake(training()), network=True)
     with pytest.raises(UsageError, match="had access to the network") as caught:
         verify_run(place, training())
-    assert caught.value.hint == "allow access to the network: --network"
+    assert caught.value.hint == "allow it with --network"
     again = Fake(training())
     verify_run(place, None, again, network=True)
     assert again.launch is not None
@@ -170,23 +170,23 @@ def test_the_network_must_be_allowed_again(place: Place) -> None:
 
 
 def data(place: Place) -> Path:
-    folder = place.project.parent / "data"
-    folder.mkdir()
-    (folder / "a.bin").write_bytes(b"0123")
-    return folder
+    directory = place.project.parent / "data"
+    directory.mkdir()
+    (directory / "a.bin").write_bytes(b"0123")
+    return directory
 
 
 def test_changed_data_is_found_before_the_command_runs(place: Place) -> None:
-    folder = data(place)
-    place.run(backend=Fake(training()), data=((str(folder), ""),))
+    directory = data(place)
+    place.run(backend=Fake(training()), data=((str(directory), ""),))
     assert verify_run(place, training()).verdict.same
-    (folder / "a.bin").write_bytes(b"0124")
+    (directory / "a.bin").write_bytes(b"0124")
     again = Fake(training())
     found = verify_run(place, None, again).verdict
     assert (found.same, found.level, again.launch) == (False, None, None)
-    what = f"data {folder} have changed since the run (restore it, or name a copy of it: verify --data SRC:DST)"
+    what = f"data {directory} have changed since the run (restore it, or name a copy of it: verify --data SRC:DST)"
     assert found.sentence == f"nothing was compared: the new run cannot start from the same files: {what}"
-    shutil.rmtree(folder)
+    shutil.rmtree(directory)
     assert "/data: does not exist" in verify_run(place, None).verdict.sentence
 
 
@@ -218,13 +218,13 @@ class Saving(Fake):
 
 
 def test_checkpoints_start_from_private_copies_and_are_compared(place: Place) -> None:
-    folder = place.project.parent / "ck"
-    folder.mkdir()
-    (folder / "step.txt").write_text("3")
-    done = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(folder), "/ck"),))
+    directory = place.project.parent / "ck"
+    directory.mkdir()
+    (directory / "step.txt").write_text("3")
+    done = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(directory), "/ck"),))
     assert done.start.before is not None
     assert done.end.after is not None
-    weights = folder / "w.npy"
+    weights = directory / "w.npy"
     digest = hashlib.sha256(weights.read_bytes()).hexdigest()
     assert verify_run(place, None, Saving(1.0, resume=True)).verdict.same
     other = verify_run(place, None, Saving(2.0, resume=True)).verdict
@@ -233,27 +233,27 @@ def test_checkpoints_start_from_private_copies_and_are_compared(place: Place) ->
 
 
 def test_changed_checkpoints_are_named_and_the_command_does_not_run(place: Place) -> None:
-    folder = place.project.parent / "ck"
-    folder.mkdir()
-    (folder / "step.txt").write_text("3")
-    place.run(backend=Saving(1.0, resume=True), checkpoints=((str(folder), "/ck"),))
-    (folder / "step.txt").write_text("4")
+    directory = place.project.parent / "ck"
+    directory.mkdir()
+    (directory / "step.txt").write_text("3")
+    place.run(backend=Saving(1.0, resume=True), checkpoints=((str(directory), "/ck"),))
+    (directory / "step.txt").write_text("4")
     again = Saving(1.0)
     found = verify_run(place, None, again).verdict
     assert (found.same, found.level, again.launch) == (False, None, None)
     assert "/ck/step.txt existed before the run and has changed since (restore these checkpoints" in found.sentence
     assert "exec --data OLD --checkpoints NEW:/ck" in found.sentence
-    (folder / "step.txt").unlink()
+    (directory / "step.txt").unlink()
     assert "is missing" in verify_run(place, None, again).verdict.sentence
 
 
 def test_links_in_checkpoints_are_copied_and_do_not_lead_out_of_the_copy(place: Place) -> None:
-    folder, out = place.project.parent / "ck", place.project.parent / "out"
-    folder.mkdir()
+    directory, out = place.project.parent / "ck", place.project.parent / "out"
+    directory.mkdir()
     out.mkdir()
-    (folder / "step.txt").write_text("3")
-    (folder / "last").symlink_to("step.txt")
-    done = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(folder), "/ck"),))
+    (directory / "step.txt").write_text("3")
+    (directory / "last").symlink_to("step.txt")
+    done = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(directory), "/ck"),))
     listing = checkpointstate.read(done.folder, checkpointstate.BEFORE, done.start.before)
     assert listing is not None
     assert listing.links == (checkpointstate.CheckpointLink(target="/ck", path="last", to="step.txt"),)
@@ -264,7 +264,7 @@ def test_links_in_checkpoints_are_copied_and_do_not_lead_out_of_the_copy(place: 
     )
     copies, problems = checkpointstate.copy_files(
         msgspec.structs.replace(listing, links=evil),
-        [Mount(kind="checkpoints", source=str(folder), target="/ck")],
+        [Mount(kind="checkpoints", source=str(directory), target="/ck")],
         place.project.parent / "copies",
     )
     assert (len(copies), problems) == (1, ["/ck/a/b is inside another symbolic link"])
@@ -273,10 +273,10 @@ def test_links_in_checkpoints_are_copied_and_do_not_lead_out_of_the_copy(place: 
 
 @pytest.mark.parametrize("name", ["a\nb", "of-ghp_" + "a1" * 18])
 def test_a_checkpoint_with_a_name_that_cannot_be_recorded_is_reported(place: Place, name: str) -> None:
-    folder = place.project.parent / "ck"
-    folder.mkdir()
-    (folder / name).write_text("3")
-    done = place.run(backend=Saving(1.0), checkpoints=((str(folder), "/ck"),))
+    directory = place.project.parent / "ck"
+    directory.mkdir()
+    (directory / name).write_text("3")
+    done = place.run(backend=Saving(1.0), checkpoints=((str(directory), "/ck"),))
     listing = checkpointstate.read(done.folder, checkpointstate.BEFORE, done.start.before)
     assert listing is not None
     assert ([file.shown for file in listing.files], len(listing.others)) == ([], 1)
@@ -447,8 +447,8 @@ def test_a_record_without_valid_times_is_refused(place: Place) -> None:
 def test_another_exit_code_cannot_be_accepted(place: Place) -> None:
     place.run(backend=Fake(training(m_json="{}")))
 
-    def failing(launch: Launch, folder: Path) -> int:
-        training(m_json="{}")(launch, folder)
+    def failing(launch: Launch, directory: Path) -> int:
+        training(m_json="{}")(launch, directory)
         return 1
 
     found = verify_run(place, failing)

@@ -62,10 +62,10 @@ class Killer(pl.Callback):  # type: ignore[misc]
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def by_lightning(folder: str, workers: int, last: int) -> str:
+def by_lightning(directory: str, workers: int, last: int) -> str:
     module = Plain()
     loader = checkpoint.loader(Digits(COUNT), batch_size=BATCH, seed=2, num_workers=workers)
-    saver = pl.callbacks.ModelCheckpoint(dirpath=folder, every_n_train_steps=2, save_top_k=-1, filename="{step}")
+    saver = pl.callbacks.ModelCheckpoint(dirpath=directory, every_n_train_steps=2, save_top_k=-1, filename="{step}")
     trainer = pl.Trainer(
         max_epochs=EPOCHS,
         accelerator="cpu",
@@ -75,7 +75,9 @@ def by_lightning(folder: str, workers: int, last: int) -> str:
         callbacks=[of_lightning.ExactResume(seed=3), saver, Killer(last)],
     )
     latest = (
-        sorted(Path(folder).glob("*.ckpt"), key=lambda path: int(path.stem.partition("=")[2])) if Path(folder).exists() else []
+        sorted(Path(directory).glob("*.ckpt"), key=lambda path: int(path.stem.partition("=")[2]))
+        if Path(directory).exists()
+        else []
     )
     torch.rand(len(latest) + 1)  # a new process may have drawn other random numbers
     trainer.fit(module, loader, checkpoint.loader(Digits(16), batch_size=8), ckpt_path=latest[-1] if latest else None)
@@ -107,10 +109,10 @@ class Ender(transformers.TrainerCallback):  # type: ignore[misc]
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def by_transformers(folder: str, workers: int, last: int) -> str:
+def by_transformers(directory: str, workers: int, last: int) -> str:
     model = Classifier()
     arguments = transformers.TrainingArguments(
-        output_dir=folder,
+        output_dir=directory,
         num_train_epochs=EPOCHS,
         per_device_train_batch_size=BATCH,
         save_strategy="steps",
@@ -129,27 +131,27 @@ def by_transformers(folder: str, workers: int, last: int) -> str:
         train_dataset=checkpoint.Keyed(Rows(COUNT), seed=2),
         callbacks=[of_transformers.ExactResume(), Ender(last)],
     )
-    latest = of_transformers.last(folder)
+    latest = of_transformers.last(directory)
     if latest is not None:
         # A more recent checkpoint that is incomplete because of a kill.
-        half = Path(folder) / "checkpoint-999"
+        half = Path(directory) / "checkpoint-999"
         half.mkdir(exist_ok=True)
         (half / "trainer_state.json").write_text("{")
-        assert of_transformers.last(folder) == latest
+        assert of_transformers.last(directory) == latest
         (half / "trainer_state.json").unlink()
         half.rmdir()
     trainer.train(resume_from_checkpoint=latest)
     return f"{trainer.state.global_step} {digest(model)}"
 
 
-def by_accelerate(folder: str, workers: int, last: int) -> str:
+def by_accelerate(directory: str, workers: int, last: int) -> str:
     accelerator = accelerate.Accelerator(cpu=True, gradient_accumulation_steps=2)
     model = new_network()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 20)
     loader = of_accelerate.loader(accelerator, Digits(COUNT), seed=2, batch_size=BATCH, num_workers=workers)
     model, optimizer, scheduler = accelerator.prepare(model, optimizer, scheduler)
-    training = of_accelerate.checkpoint(accelerator, folder, model=model, optimizer=optimizer, scheduler=scheduler, every=2)
+    training = of_accelerate.checkpoint(accelerator, directory, model=model, optimizer=optimizer, scheduler=scheduler, every=2)
     for _ in training.epochs(EPOCHS):
         for pictures, labels in training.batches(loader):
             with accelerator.accumulate(model):

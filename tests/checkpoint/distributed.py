@@ -49,7 +49,7 @@ def uneven() -> nn.Module:
     return Uneven()
 
 
-def main(folder: str, kind: str, last: int, interrupt: int) -> None:
+def main(directory: str, kind: str, last: int, interrupt: int) -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -79,7 +79,7 @@ def main(folder: str, kind: str, last: int, interrupt: int) -> None:
     else:
         loader = DataLoader(dataset, batch_size=8, sampler=DistributedSampler(dataset, seed=4), num_workers=int(kind == "plain"))
     part = model if kind == "bare" else ranked
-    training = checkpoint.Checkpoint(folder, model=part, optimizer=optimizer, every=2)
+    training = checkpoint.Checkpoint(directory, model=part, optimizer=optimizer, every=2)
     for _ in training.epochs(3):
         for pictures, labels in training.batches(loader):
             is_complete = (training.steps + 1) % batches == 0
@@ -100,7 +100,7 @@ def main(folder: str, kind: str, last: int, interrupt: int) -> None:
     dist.destroy_process_group()
 
 
-def ranks(folder: str, kind: str, last: int, interrupt: int, size: int) -> list[tuple[int, str]]:
+def ranks(directory: str, kind: str, last: int, interrupt: int, size: int) -> list[tuple[int, str]]:
     """Run the ranks in processes that are forked from this one."""
 
     def run_rank(rank: int) -> str:
@@ -109,7 +109,7 @@ def ranks(folder: str, kind: str, last: int, interrupt: int, size: int) -> list[
         out, sys.stderr = io.StringIO(), io.StringIO()
         with contextlib.redirect_stdout(out):
             try:
-                main(folder, kind, last, interrupt)
+                main(directory, kind, last, interrupt)
             except SystemExit as exiting:
                 return f"ended {exiting.code}"
         return out.getvalue()

@@ -24,12 +24,12 @@ from repro_env.checkpoint import files, manifest
 _OPERATIONS = ("mkdir", "write", "fsync", "rename", "unlink", "rmdir", "open", "close")
 
 
-def train(folder: str, until: int) -> str:
+def train(directory: str, until: int) -> str:
     """Train or resume until this step, with a checkpoint every second step, and return the weights."""
     torch.manual_seed(1)
     model = nn.Sequential(nn.Linear(4, 8), nn.Dropout(0.3), nn.Linear(8, 1))
     optimizer = torch.optim.Adam(model.parameters())
-    training = checkpoint.Checkpoint(folder, model=model, optimizer=optimizer, every=2, keep=1, signals=False)
+    training = checkpoint.Checkpoint(directory, model=model, optimizer=optimizer, every=2, keep=1, signals=False)
     sys.stderr = io.StringIO()
     training.resume()
     while training.steps < until:
@@ -100,22 +100,22 @@ def main(root: str, stride: int) -> None:
     assert expected[0] == 0, expected
     kills = 0
     for number in range(1, 10_000, stride):
-        folder = f"{root}/{number}"
-        assert in_child(partial(train, folder, 2))[0] == 0
+        directory = f"{root}/{number}"
+        assert in_child(partial(train, directory, 2))[0] == 0
 
-        def work(number: int = number, folder: str = folder) -> str:
+        def work(number: int = number, directory: str = directory) -> str:
             kill_at(number)
-            return train(folder, 4)
+            return train(directory, 4)
 
         code, _ = in_child(work)
-        steps = [saved.step for saved in files.listed(folder)]
+        steps = [saved.step for saved in files.listed(directory)]
         assert steps[0] in (2, 4), steps
         assert set(steps) <= {2, 4}, steps
-        for saved in files.listed(folder):
-            manifest.check(manifest.read(f"{folder}/{saved.name}"))  # every visible checkpoint is intact
-        resumed = in_child(partial(train, folder, 8))
+        for saved in files.listed(directory):
+            manifest.check(manifest.read(f"{directory}/{saved.name}"))  # every visible checkpoint is intact
+        resumed = in_child(partial(train, directory, 8))
         assert resumed == expected, f"killed at operation {number}: resumes with a different result"
-        assert not list(Path(folder).glob(".unfinished*")), "an unfinished checkpoint remains"
+        assert not list(Path(directory).glob(".unfinished*")), "an unfinished checkpoint remains"
         if code == 0:
             break
         assert code == -signal.SIGKILL, code

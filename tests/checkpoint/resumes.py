@@ -33,10 +33,10 @@ def main(root: str) -> None:
         options = ["--loader", kind, "--workers", str(workers), "--epochs", "2", "--count", "96"]
         expected = in_child(partial(train, f"{root}/{kind}-{workers}-complete", *options, "--every", "100"))
         assert expected[0] == 0, (kind, workers, expected)
-        folder = f"{root}/{kind}-{workers}-killed"
+        directory = f"{root}/{kind}-{workers}-killed"
         for die in ("5", "6", "11"):
-            assert in_child(partial(train, folder, *options, "--every", "2", "--die-at", die))[0] == -9, (kind, workers)
-        assert in_child(partial(train, folder, *options)) == expected, (
+            assert in_child(partial(train, directory, *options, "--every", "2", "--die-at", die))[0] == -9, (kind, workers)
+        assert in_child(partial(train, directory, *options)) == expected, (
             f"{kind} with {workers} workers resumes with a different result"
         )
 

@@ -24,8 +24,8 @@ NAMES = [
 
 @pytest.fixture(scope="module")
 def results(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str | None]:
-    folder = tmp_path_factory.mktemp("checks")
-    result: dict[str, str | None] = json.loads(place.run("checks/run.py", str(folder), cwd=folder).splitlines()[-1])
+    directory = tmp_path_factory.mktemp("checks")
+    result: dict[str, str | None] = json.loads(place.run("checks/run.py", str(directory), cwd=directory).splitlines()[-1])
     return result
 
 

@@ -11,7 +11,7 @@ import pytest
 from tests.checkpoint import place
 
 
-def launch(folder: Path, ranks: int, kind: str, *, kill: int = 0, interrupt: int = 0) -> tuple[str, str]:
+def launch(directory: Path, ranks: int, kind: str, *, kill: int = 0, interrupt: int = 0) -> tuple[str, str]:
     """Run a training, and return what rank 0 printed about the final state of all ranks, and stderr."""
     words = [
         "-m",
@@ -24,8 +24,8 @@ def launch(folder: Path, ranks: int, kind: str, *, kill: int = 0, interrupt: int
         "localhost:0",
     ]
     done = subprocess.run(
-        [place.python(), *words, str(place.HERE / "distributed.py"), str(folder), kind, str(kill), str(interrupt)],
-        cwd=folder.parent,
+        [place.python(), *words, str(place.HERE / "distributed.py"), str(directory), kind, str(kill), str(interrupt)],
+        cwd=directory.parent,
         env=place.environment(),
         capture_output=True,
         text=True,

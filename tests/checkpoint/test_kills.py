@@ -19,9 +19,9 @@ def final(text: str) -> str:
     return lines[0]
 
 
-def train_and_measure(folder: Path, *options: str) -> tuple[str, float]:
+def train_and_measure(directory: Path, *options: str) -> tuple[str, float]:
     """Run a training without interruption. Returns its last line, and the seconds since its first step."""
-    process = place.start("training.py", str(folder), *options, cwd=folder.parent)
+    process = place.start("training.py", str(directory), *options, cwd=directory.parent)
     assert process.stdout is not None
     first = process.stdout.readline()
     began = time.monotonic()
@@ -31,13 +31,13 @@ def train_and_measure(folder: Path, *options: str) -> tuple[str, float]:
 
 
 def kill_and_resume(
-    folder: Path, generator: random.Random, kills: int, within: float, *options: str, vary: tuple[str, ...] = ()
+    directory: Path, generator: random.Random, kills: int, within: float, *options: str, vary: tuple[str, ...] = ()
 ) -> tuple[str, int]:
     """Kill a training at random times, at most `kills` times, then let it finish. Returns its last line and the number of kills."""
     count = 0
     while True:
         workers = ["--workers", generator.choice(vary)] if vary else []
-        process = place.start("training.py", str(folder), *options, *workers, cwd=folder.parent)
+        process = place.start("training.py", str(directory), *options, *workers, cwd=directory.parent)
         assert process.stdout is not None
         first = process.stdout.readline()
         if count < kills and first:

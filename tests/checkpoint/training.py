@@ -78,7 +78,7 @@ def loader_of(kind: str, workers: int, start: str, dataset: Digits) -> Any:
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("folder")
+    parser.add_argument("directory")
     parser.add_argument("--loader", default="keyed")
     parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--start", default="fork")
@@ -99,7 +99,7 @@ def main(arguments: Sequence[str]) -> None:
     scheduler = torch.optim.lr_scheduler.OneCycleLR(optimizer, max_lr=0.02, total_steps=total)
     noise = np.random.default_rng(4)
     training = checkpoint.Checkpoint(
-        options.folder,
+        options.directory,
         model=model,
         average=average,
         optimizer=optimizer,

@@ -23,9 +23,9 @@ _LAST_STEP = 37
 """The number of the step after which the process is killed; an epoch has 20 steps."""
 
 
-def train(script: str, folder: Path, last: int = 0) -> str:
-    folder.mkdir(exist_ok=True)
-    os.chdir(folder)
+def train(script: str, directory: Path, last: int = 0) -> str:
+    directory.mkdir(exist_ok=True)
+    os.chdir(directory)
     sys.stdout = sys.stderr = Path("output.txt").open("a", encoding="utf-8")  # noqa: SIM115 - closed when the process ends
     original = Checkpoint.step
 

@@ -24,7 +24,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 def spec(index: Index, tmp_path: Path) -> Spec:
     """A spec with one wheel from an index, one from a URL, and one bundled."""
     made = {
-        name: wheels.make(index.folder, name, version)
+        name: wheels.make(index.directory, name, version)
         for name, version in (("zeta", "1.0"), ("mid", "2.0+cpu"), ("alpha-pkg", "3"))
     }
     urls = {name: [f"{index.proxy}/files/{quote(path.name)}"] for name, path in made.items() if name != "alpha-pkg"}

@@ -20,11 +20,11 @@ def ground(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="session")
 def digits(ground: Path) -> parts.Project:
     """The digits example with its hash-locked NumPy and scikit-learn, captured; its image is in the store."""
-    folder = ground / "digits"
+    directory = ground / "digits"
     python = parts.venv(
-        folder / ".venv", "-r", parts.lock("example"), pip=("--require-hashes",), own_pip=False
+        directory / ".venv", "-r", parts.lock("example"), pip=("--require-hashes",), own_pip=False
     )  # the lock names pip
-    made = parts.project(folder, python, ground / "digits-store", "digits")
+    made = parts.project(directory, python, ground / "digits-store", "digits")
     made.capture("--seed", "7")
     made.rebuild()
     return made
@@ -32,17 +32,17 @@ def digits(ground: Path) -> parts.Project:
 
 @pytest.fixture(scope="session")
 def captured_small(ground: Path) -> parts.Project:
-    folder = ground / "small"
-    python = parts.venv(folder / ".venv", "packaging==26.3", "mdurl==0.1.2", "pygments==2.21.0")
-    (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
+    directory = ground / "small"
+    python = parts.venv(directory / ".venv", "packaging==26.3", "mdurl==0.1.2", "pygments==2.21.0")
+    (site,) = (directory / ".venv" / "lib").glob("python*/site-packages")
     with (site / "mdurl" / "__init__.py").open("a") as file:
         file.write("EDITED = True\n")
-    made = parts.project(folder, python, ground / "small-store")
-    (folder / "hello.py").write_text("print('hello from', __file__)\nopen('made.txt', 'w').write('made')\n")
+    made = parts.project(directory, python, ground / "small-store")
+    (directory / "hello.py").write_text("print('hello from', __file__)\nopen('made.txt', 'w').write('made')\n")
     made.capture()
     made.rebuild()
     (ground / "small-kept").mkdir()
-    _copy(folder, ground / "small-kept")
+    _copy(directory, ground / "small-kept")
     return made
 
 
@@ -53,15 +53,15 @@ def small(captured_small: parts.Project, ground: Path) -> Iterator[parts.Project
     What a module's tests leave in the project, or capture again, is undone after them.
     """
     yield captured_small
-    folder = captured_small.folder
-    for path in folder.iterdir():
+    directory = captured_small.directory
+    for path in directory.iterdir():
         if path.name in (".venv", "runs"):
             continue
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
         else:
             path.unlink()
-    _copy(ground / "small-kept", folder)
+    _copy(ground / "small-kept", directory)
 
 
 def _copy(source: Path, target: Path) -> None:

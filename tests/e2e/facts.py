@@ -18,25 +18,25 @@ REWRITTEN = {"RECORD", "INSTALLER", "REQUESTED", "direct_url.json"}
 
 def files() -> "dict[str, str]":
     """sha256 of each file of each distribution, without what installers write for themselves, and scripts apart."""
-    found = {}
-    for one in importlib.metadata.distributions():
-        for file in one.files or ():
-            path = pathlib.Path(os.path.normpath(str(one.locate_file(file))))
+    entries = {}
+    for distribution in importlib.metadata.distributions():
+        for file in distribution.files or ():
+            path = pathlib.Path(os.path.normpath(str(distribution.locate_file(file))))
             if "__pycache__" in path.parts or str(path).startswith(sys.prefix + "/bin/") or path.name in REWRITTEN:
                 continue
-            found[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            entries[str(path)] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return entries
 
 
 def scripts() -> "list[str]":
-    return sorted(one.name for one in importlib.metadata.entry_points(group="console_scripts"))
+    return sorted(entry_point.name for entry_point in importlib.metadata.entry_points(group="console_scripts"))
 
 
 def extensions() -> "dict[str, str]":
     """Every extension module of the standard library and of the distributions: does it import?"""
-    folder = pathlib.Path(sysconfig.get_config_var("DESTSHARED"))
+    directory = pathlib.Path(sysconfig.get_config_var("DESTSHARED"))
     failed = {}
-    for name in sorted(path.name.split(".")[0] for path in folder.glob("*.so")):
+    for name in sorted(path.name.split(".")[0] for path in directory.glob("*.so")):
         if "test" in name:
             continue
         try:

@@ -45,9 +45,9 @@ def environ(store: Path, more: Mapping[str, str] | None = None) -> dict[str, str
 
 
 class Project(NamedTuple):
-    """A folder with code in it, the environment it is run with, and the store in use."""
+    """A directory with code in it, the environment it is run with, and the store in use."""
 
-    folder: Path
+    directory: Path
     python: Path
     store: Path
 
@@ -61,11 +61,11 @@ class Project(NamedTuple):
         stdin: str = "",
         timeout: float = 500,
     ) -> Done:
-        """`repro-env WORDS` in the project's folder. Fails unless it ends with `code`; None lets any pass."""
+        """`repro-env WORDS` in the project's directory. Fails unless it ends with `code`; None lets any pass."""
         need(COMMAND.is_file(), f"{COMMAND} is missing: run the tests by `make test`, which installs the command")
         ended = subprocess.run(
             [COMMAND, *map(str, words)],
-            cwd=cwd or self.folder,
+            cwd=cwd or self.directory,
             env=environ(self.store, env),
             capture_output=True,
             text=True,
@@ -82,9 +82,9 @@ class Project(NamedTuple):
     def capture(self, *words: str | Path, **options: Any) -> dict[str, Any]:
         """`repro-env capture --json`, and what it printed."""
         answer = self.run("capture", "--python", self.python, "--json", *words, **options).out
-        found = json.loads(answer)
-        assert isinstance(found, dict)
-        return found
+        result = json.loads(answer)
+        assert isinstance(result, dict)
+        return result
 
     def rebuild(self, *words: str | Path, **options: Any) -> str:
         """`repro-env rebuild`, and the image ID it printed."""
@@ -100,7 +100,7 @@ class Project(NamedTuple):
 
 
 def venv(
-    folder: Path,
+    directory: Path,
     *packages: str | Path,
     python: str | None = None,
     umask: int = -1,
@@ -113,13 +113,13 @@ def venv(
     """
     base: str = python or BASE_PYTHON
     if not own_pip:
-        subprocess.run([base, "-m", "venv", "--without-pip", str(folder)], check=True, umask=umask)
+        subprocess.run([base, "-m", "venv", "--without-pip", str(directory)], check=True, umask=umask)
         if packages:
-            words = ["-m", "pip", "--python", str(folder), "install", "-qq", "--disable-pip-version-check", *pip]
+            words = ["-m", "pip", "--python", str(directory), "install", "-qq", "--disable-pip-version-check", *pip]
             subprocess.run([sys.executable, *words, *map(str, packages)], check=True, umask=umask)
-        return folder / "bin" / "python"
-    subprocess.run([base, "-m", "venv", str(folder)], check=True, umask=umask)
-    inside = folder / "bin" / "python"
+        return directory / "bin" / "python"
+    subprocess.run([base, "-m", "venv", str(directory)], check=True, umask=umask)
+    inside = directory / "bin" / "python"
     pip_alone = [str(inside), "-m", "pip", "uninstall", "-qq", "-y", "setuptools"]  # venv puts it in before Python 3.12
     subprocess.run(pip_alone, check=True, umask=umask, capture_output=True)
     if packages:
@@ -141,19 +141,19 @@ def lock(name: str) -> Path:
     return ROOT / "lockfiles" / ("py310" if sys.version_info < (3, 11) else "") / f"{name}.txt"
 
 
-def project(folder: Path, python: Path, store: Path, *examples: str) -> Project:
-    """A project folder with the files of the named examples."""
-    folder.mkdir(parents=True, exist_ok=True)
+def project(directory: Path, python: Path, store: Path, *examples: str) -> Project:
+    """A project directory with the files of the named examples."""
+    directory.mkdir(parents=True, exist_ok=True)
     for example in examples:
-        shutil.copy(ROOT / "examples" / example / "train.py", folder / "train.py")
-    return Project(folder, python, store)
+        shutil.copy(ROOT / "examples" / example / "train.py", directory / "train.py")
+    return Project(directory, python, store)
 
 
 def large_blobs(project: Path) -> list[Path]:
     """The base and the interpreter as a capture carries them: for `lay`."""
-    found = [path for path in (project / "repro" / "blobs").iterdir() if path.stat().st_size > 1 << 20]
-    assert found
-    return found
+    paths = [path for path in (project / "repro" / "blobs").iterdir() if path.stat().st_size > 1 << 20]
+    assert paths
+    return paths
 
 
 def lay(blobs: Sequence[Path], project: Path) -> None:
@@ -161,21 +161,21 @@ def lay(blobs: Sequence[Path], project: Path) -> None:
 
     By symlinks: another hard link changes a file's own times, and then it is no longer one that the store knows to be whole.
     """
-    folder = project / "repro" / "blobs"
-    folder.mkdir(parents=True)
+    directory = project / "repro" / "blobs"
+    directory.mkdir(parents=True)
     for path in blobs:
-        (folder / path.name).symlink_to(path)
+        (directory / path.name).symlink_to(path)
 
 
-def digests(folder: Path) -> dict[str, str]:
+def digests(directory: Path) -> dict[str, str]:
     """Path -> sha256 of each file; `-> target` for a symlink."""
-    found = {}
-    for path in sorted(folder.rglob("*")):
+    entries = {}
+    for path in sorted(directory.rglob("*")):
         if path.is_symlink():
-            found[str(path.relative_to(folder))] = f"-> {path.readlink()}"
+            entries[str(path.relative_to(directory))] = f"-> {path.readlink()}"
         elif path.is_file():
-            found[str(path.relative_to(folder))] = hashlib.sha256(path.read_bytes()).hexdigest()
-    return found
+            entries[str(path.relative_to(directory))] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return entries
 
 
 def one_sentence(done: Done) -> str:
@@ -193,7 +193,7 @@ def in_docker(project: Project) -> Iterator[str]:
     from repro_env.schema.errors import EngineError
     from tests.sandbox.engines import docker
 
-    image: str = json.loads((project.folder / "repro/spec.json").read_text())["expected"]["image_id"]
+    image: str = json.loads((project.directory / "repro/spec.json").read_text())["expected"]["image_id"]
     address = docker()
     try:
         yield image

@@ -47,25 +47,25 @@ class Captured(NamedTuple):
     ground: Path
 
 
-def git(folder: Path, *words: str) -> None:
+def git(directory: Path, *words: str) -> None:
     user = ["-c", "user.name=Ann", "-c", "user.email=ann@example.com", "-c", "init.defaultBranch=main", "-c", "safe.directory=*"]
-    subprocess.run(["git", *user, "-C", str(folder), *words], check=True, capture_output=True)
+    subprocess.run(["git", *user, "-C", str(directory), *words], check=True, capture_output=True)
 
 
 @pytest.fixture(scope="module")
 def captured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Captured]:
     """Captured and pushed on one machine, whose directories are gone then."""
     ground = tmp_path_factory.mktemp("action")
-    folder = ground / "ann" / "project"
+    directory = ground / "ann" / "project"
     wheels = make(ground / "wheels", "acme", "26.3").parent
-    python = parts.venv(folder / ".venv", *wheels.iterdir(), own_pip=False, pip=["--no-index"])
-    project = parts.project(folder, python, ground / "ann-store")
-    (folder / "train.py").write_text(TRAIN)
-    (folder / "requirements.txt").write_text("acme==26.3\n")
-    (folder / ".gitignore").write_text(".venv/\nruns/\n")
-    git(folder, "init", "-q")
-    git(folder, "add", "-A")
-    git(folder, "commit", "-qm", "Train")
+    python = parts.venv(directory / ".venv", *wheels.iterdir(), own_pip=False, pip=["--no-index"])
+    project = parts.project(directory, python, ground / "ann-store")
+    (directory / "train.py").write_text(TRAIN)
+    (directory / "requirements.txt").write_text("acme==26.3\n")
+    (directory / ".gitignore").write_text(".venv/\nruns/\n")
+    git(directory, "init", "-q")
+    git(directory, "add", "-A")
+    git(directory, "commit", "-qm", "Train")
     with Index(wheels) as index, registry(ground / "registry") as host:
         env = {"PIP_INDEX_URL": "http://index.test/simple", "PIP_TRUSTED_HOST": "index.test", "PIP_PROXY": index.proxy}
         env |= {
@@ -79,11 +79,11 @@ def captured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Captured]:
         assert answer["carried"] == []
         reference = f"{host}/team/train:1"
         project.run("push", reference, env=env)
-        git(folder, "add", "-A")
-        git(folder, "commit", "-qm", "Capture")
-        (folder / "repro" / "blobs").rename(ground / "blobs")
+        git(directory, "add", "-A")
+        git(directory, "commit", "-qm", "Capture")
+        (directory / "repro" / "blobs").rename(ground / "blobs")
         repository = ground / "repository"
-        folder.rename(repository)
+        directory.rename(repository)
         remove_tree(project.store)
         yield Captured(repository, ground / "blobs", reference, answer["spec_digest"], answer["image_id"], wheels, ground)
 
@@ -100,15 +100,15 @@ def runner(captured: Captured, tmp_path: Path) -> Iterator[Runner]:
     remove_tree(tmp_path / "home")
 
 
-def install(folder: Path, environ: dict[str, str]) -> None:
+def install(directory: Path, environ: dict[str, str]) -> None:
     """What the Action's first step makes in a minute, so that it finds nothing to do: the command and the stamp of the lock file."""
-    (folder / "bin").mkdir(parents=True)
-    (folder / "bin" / "repro-env").symlink_to(COMMAND)
+    (directory / "bin").mkdir(parents=True)
+    (directory / "bin" / "repro-env").symlink_to(COMMAND)
     lock = parts.lock("tool").relative_to(ROOT)
     stamp = f"""
         stamp=$(python3 -c 'import sys; print(sys.version, sys.executable)' && cat {lock} lockfiles/venv.sh)
         printf '%s\\n' "$stamp $(pwd) $(cat pyproject.toml)" >"$0/stamp" """
-    subprocess.run(["bash", "-c", stamp, str(folder)], cwd=ROOT, env=environ, check=True)
+    subprocess.run(["bash", "-c", stamp, str(directory)], cwd=ROOT, env=environ, check=True)
 
 
 def commit(runner: Runner, files: dict[str, str]) -> None:
@@ -147,7 +147,7 @@ def test_a_clone_without_blobs_is_green_and_its_next_job_finds_the_image_in_the_
     assert named.outputs["image-id"] == captured.image_id
 
 
-def test_what_is_missing_in_a_clone_is_said_with_what_to_do(captured: Captured, runner: Runner) -> None:
+def test_what_a_clone_lacks_is_reported_with_what_to_do(captured: Captured, runner: Runner) -> None:
     (runner.workspace / "repro" / "remote.json").unlink()
     job = runner.run(cache="false")
     assert not job.good
@@ -158,7 +158,7 @@ def test_what_is_missing_in_a_clone_is_said_with_what_to_do(captured: Captured, 
     assert "commit the remote.json that `repro-env push` writes" in job.summary
 
 
-def test_one_changed_package_is_red_at_its_file(captured: Captured, runner: Runner) -> None:
+def test_a_changed_package_fails_the_job_at_its_file(captured: Captured, runner: Runner) -> None:
     commit(runner, {"requirements.txt": "acme==26.2\n"})
     job = runner.run(exec="train.py")
     assert not job.good
@@ -183,7 +183,7 @@ HOSTILE = (
 )
 
 
-def test_names_of_a_repository_are_no_commands_and_no_markup(captured: Captured, runner: Runner) -> None:
+def test_names_of_a_repository_are_not_used_as_commands_or_markup(captured: Captured, runner: Runner) -> None:
     commit(runner, dict.fromkeys(HOSTILE, "pass\n"))
     job = runner.run()
     assert not job.good
@@ -238,7 +238,7 @@ def test_an_index_with_a_password_and_its_own_authority_gives_the_wheels(
         job = runner.run(cache="false")
     assert job.good, job.log
     assert job.outputs["verdict"] == "rebuilt"
-    assert [asked.path for asked in index.asked if asked.status == 200 and asked.path.startswith("/files/")]
+    assert [request.path for request in index.asked if request.status == 200 and request.path.startswith("/files/")]
     assert "s3cret-pass" not in job.log + job.summary
 
 

@@ -36,18 +36,18 @@ TRAIN = "import os, random\nprint('level', os.environ['LEVEL'])\nopen('made.txt'
 
 
 def test_a_program_captures_rebuilds_runs_and_verifies(small: Project) -> None:
-    (small.folder / "train.py").write_text(TRAIN)
-    (small.folder / "program.py").write_text(PROGRAM)
+    (small.directory / "train.py").write_text(TRAIN)
+    (small.directory / "program.py").write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, "program.py", small.python],
-        cwd=small.folder,
+        cwd=small.directory,
         env=environ(small.store, None),
         capture_output=True,
         text=True,
         check=False,
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
-    answer = json.loads((small.folder / "answer.json").read_text())
+    answer = json.loads((small.directory / "answer.json").read_text())
     assert answer == {
         "image": True,
         "outputs": ["made.txt"],
@@ -61,7 +61,7 @@ def test_a_program_captures_rebuilds_runs_and_verifies(small: Project) -> None:
 
 
 def test_a_failed_call_raises_an_error_with_its_exit_code(small: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(small.folder)
+    monkeypatch.chdir(small.directory)
     with pytest.raises(repro_env.ReproEnvError, match="not") as raised:
         repro_env.show("missing/spec.json")
     assert raised.value.exit_code == 3

@@ -22,9 +22,9 @@ from tests.e2e import parts
 from tests.parts import need
 
 
-def refused(done: parts.Done, *said: str) -> None:
+def refused(done: parts.Done, *expected: str) -> None:
     complaint = parts.one_sentence(done)
-    for words in said:
+    for words in expected:
         assert words in complaint
     assert len(complaint.strip().splitlines()) <= 12, f"not one clear sentence: {complaint}"
 
@@ -32,13 +32,13 @@ def refused(done: parts.Done, *said: str) -> None:
 # -- environments -------------------------------------------------------------------------------------------------
 
 
-def test_no_interpreter(small: parts.Project, tmp_path: Path) -> None:
+def test_capture_refuses_a_python_that_does_not_exist(small: parts.Project, tmp_path: Path) -> None:
     done = small.run("capture", "--python", tmp_path / "nowhere" / "python", "--output", tmp_path / "repro", code=6)
     refused(done, "nowhere")
     assert not (tmp_path / "repro").exists()
 
 
-def test_an_interpreter_that_is_none(small: parts.Project, tmp_path: Path) -> None:
+def test_capture_refuses_a_program_that_is_not_a_python(small: parts.Project, tmp_path: Path) -> None:
     (tmp_path / "python").write_text("#!/bin/sh\nexit 3\n")
     (tmp_path / "python").chmod(0o755)
     refused(
@@ -47,7 +47,7 @@ def test_an_interpreter_that_is_none(small: parts.Project, tmp_path: Path) -> No
     assert not (tmp_path / "repro").exists()
 
 
-def test_a_broken_venv(tmp_path: Path) -> None:
+def test_capture_refuses_a_venv_whose_base_interpreter_is_missing(tmp_path: Path) -> None:
     """Its base interpreter is gone: the symlink dangles."""
     python = parts.venv(tmp_path / "project" / ".venv", own_pip=False)
     python.with_name("python").unlink()
@@ -57,30 +57,32 @@ def test_a_broken_venv(tmp_path: Path) -> None:
     assert not (tmp_path / "project" / "repro").exists()
 
 
-def test_source_over_the_cap(small: parts.Project, tmp_path: Path) -> None:
-    folder = tmp_path / "project"
-    made = parts.project(folder, small.python, small.store)
-    with (folder / "weights.bin").open("wb") as file:
+def test_capture_refuses_a_source_over_the_size_limit(small: parts.Project, tmp_path: Path) -> None:
+    directory = tmp_path / "project"
+    made = parts.project(directory, small.python, small.store)
+    with (directory / "weights.bin").open("wb") as file:
         file.truncate(250_000_000)
     refused(made.run("capture", "--python", made.python, code=8), "weights.bin", "--exclude")
-    assert not (folder / "repro").exists()
-    parts.lay(parts.large_blobs(small.folder), folder)
+    assert not (directory / "repro").exists()
+    parts.lay(parts.large_blobs(small.directory), directory)
     made.capture("--exclude", "weights.bin")
 
 
-def test_a_secret_in_the_source(small: parts.Project, tmp_path: Path) -> None:
-    folder = tmp_path / "project"
-    made = parts.project(folder, small.python, small.store)
+def test_capture_refuses_a_secret_in_the_source(small: parts.Project, tmp_path: Path) -> None:
+    directory = tmp_path / "project"
+    made = parts.project(directory, small.python, small.store)
     secret = "".join(random.Random(1).choices(string.ascii_letters + string.digits, k=36))
-    (folder / "settings.py").write_text(f"TOKEN = 'ghp_{secret}'\n")
+    (directory / "settings.py").write_text(f"TOKEN = 'ghp_{secret}'\n")
     done = made.run("capture", "--python", made.python, code=8)
     refused(done, "settings.py")
     assert secret not in done.err + done.out
-    assert not (folder / "repro").exists()
+    assert not (directory / "repro").exists()
 
 
 @pytest.mark.parametrize("words", [("capture", "--output", "never"), ("rebuild",), ("exec", "true")], ids=lambda words: words[0])
-def test_no_operating_system_but_linux(small: parts.Project, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_commands_refuse_an_operating_system_other_than_linux(
+    small: parts.Project, tmp_path: Path, words: tuple[str, ...]
+) -> None:
     """The kernel says that it is another one."""
     code = (
         "import os, sys\n"
@@ -91,7 +93,7 @@ def test_no_operating_system_but_linux(small: parts.Project, tmp_path: Path, wor
     )
     ended = subprocess.run(
         [sys.executable, "-c", code],
-        cwd=small.folder,
+        cwd=small.directory,
         env=parts.environ(tmp_path / "store"),
         capture_output=True,
         text=True,
@@ -99,7 +101,7 @@ def test_no_operating_system_but_linux(small: parts.Project, tmp_path: Path, wor
     )
     assert ended.returncode == 5, ended.stderr
     refused(parts.Done(ended.returncode, ended.stdout, ended.stderr), "Linux")
-    assert not (small.folder / "never").exists()
+    assert not (small.directory / "never").exists()
 
 
 # -- specs --------------------------------------------------------------------------------------------------------
@@ -140,10 +142,10 @@ def control_character(spec: dict[str, Any]) -> bytes:
     [(newer, 4), (truncated, 3), (unknown_key, 3), (another_architecture, 5), (no_spec, 3), (control_character, 3)],
     ids=lambda value: getattr(value, "__name__", None),
 )
-def test_specs_that_cannot_be_used(
+def test_specs_that_cannot_be_used_are_refused(
     small: parts.Project, tmp_path: Path, change: Callable[[dict[str, Any]], bytes], code: int, command: tuple[str, ...]
 ) -> None:
-    shutil.copytree(small.folder / "repro", tmp_path / "repro", ignore=shutil.ignore_patterns("blobs"))
+    shutil.copytree(small.directory / "repro", tmp_path / "repro", ignore=shutil.ignore_patterns("blobs"))
     path = tmp_path / "repro" / "spec.json"
     path.write_bytes(change(json.loads(path.read_text())))
     words: list[str | Path] = [*command, path, *(["true"] if command[0] == "exec" else [])]
@@ -153,7 +155,7 @@ def test_specs_that_cannot_be_used(
     assert not list((tmp_path / "store").glob("images/*"))
 
 
-def test_no_spec_here(small: parts.Project, tmp_path: Path) -> None:
+def test_a_missing_spec_is_reported_with_the_command_that_writes_one(small: parts.Project, tmp_path: Path) -> None:
     for words in (("rebuild",), ("exec", "true")):
         done = small.run(*words, code=None, cwd=tmp_path)
         assert done.code in (2, 3)
@@ -169,13 +171,13 @@ def in_namespace(script: str, project: parts.Project, *, user: bool) -> parts.Do
     probe = subprocess.run([*words[:-1], "true"], capture_output=True, check=False)
     need(probe.returncode == 0, f"namespaces for tests: {probe.stderr.decode()}")
     ended = subprocess.run(
-        words, cwd=project.folder, env=parts.environ(project.store), capture_output=True, text=True, timeout=200, check=False
+        words, cwd=project.directory, env=parts.environ(project.store), capture_output=True, text=True, timeout=200, check=False
     )
     return parts.Done(ended.returncode, ended.stdout, ended.stderr)
 
 
 @pytest.mark.parametrize("words", ["rebuild", "capture"])
-def test_disk_full(small: parts.Project, tmp_path: Path, words: str) -> None:
+def test_a_full_disk_is_reported(small: parts.Project, tmp_path: Path, words: str) -> None:
     """The store (for rebuild) or the output (for capture) is a tmpfs of 10 MB."""
     full = tmp_path / "full"
     full.mkdir()
@@ -191,7 +193,7 @@ def test_disk_full(small: parts.Project, tmp_path: Path, words: str) -> None:
     assert not done.out, "nothing is left in the way"
 
 
-def test_no_namespaces(small: parts.Project) -> None:
+def test_a_run_is_refused_without_namespaces(small: parts.Project) -> None:
     """The kernel gives no more of them, and the caller has no capabilities."""
     script = (
         "echo 0 > /proc/sys/user/max_user_namespaces && exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "
@@ -202,7 +204,7 @@ def test_no_namespaces(small: parts.Project) -> None:
     refused(done, "namespace")
 
 
-def test_a_store_that_cannot_be_written(small: parts.Project, tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_reported(small: parts.Project, tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     done = small.elsewhere(tmp_path / "file" / "store").run("rebuild", code=14)
     refused(done, str(tmp_path / "file"))
@@ -211,35 +213,35 @@ def test_a_store_that_cannot_be_written(small: parts.Project, tmp_path: Path) ->
 # -- commands -----------------------------------------------------------------------------------------------------
 
 
-def test_a_command_that_is_missing(small: parts.Project) -> None:
+def test_a_missing_command_is_reported(small: parts.Project) -> None:
     refused(small.run("exec", "no-such-program", code=127), "no-such-program")
 
 
-def test_a_script_that_is_missing(small: parts.Project) -> None:
+def test_a_missing_script_is_reported(small: parts.Project) -> None:
     done = small.run("exec", "no_such_script.py", code=None)
     assert done.code not in (0, 1)
     assert "no_such_script.py" in parts.one_sentence(done)
 
 
-def test_a_command_that_is_killed(small: parts.Project) -> None:
+def test_a_killed_command_is_recorded_with_its_signal(small: parts.Project) -> None:
     small.run("exec", "sh", "-c", "kill -KILL $$", code=137)
     shown = json.loads(small.run("runs", "show", "latest", "--json").out)
     assert '"signal": 9' in json.dumps(shown)
 
 
-def test_a_command_that_runs_out_of_memory(small: parts.Project) -> None:
+def test_a_command_that_runs_out_of_memory_fails_with_its_own_error(small: parts.Project) -> None:
     done = small.run("exec", "python", "-c", "x = bytearray(1 << 50)", code=1)
     assert "MemoryError" in done.err
 
 
 def test_drift_is_refused_on_the_host(small: parts.Project, ground: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "project"
-    python = parts.venv(folder / ".venv", "mdurl==0.1.2", own_pip=False)
-    made = parts.project(folder, python, ground / "shared-store")
-    parts.lay(parts.large_blobs(small.folder), folder)
+    directory = tmp_path / "project"
+    python = parts.venv(directory / ".venv", "mdurl==0.1.2", own_pip=False)
+    made = parts.project(directory, python, ground / "shared-store")
+    parts.lay(parts.large_blobs(small.directory), directory)
     made.capture()
     made.run("exec", "--runner", "host", "python", "-c", "import mdurl")
-    (module,) = (folder / ".venv").glob("lib/python*/site-packages/mdurl/__init__.py")
+    (module,) = (directory / ".venv").glob("lib/python*/site-packages/mdurl/__init__.py")
     module.write_text(module.read_text() + "\nCHANGED = 1\n")
     done = made.run("exec", "--runner", "host", "python", "-c", "print('ran')", code=18)
     refused(done, "mdurl")
@@ -256,7 +258,7 @@ def test_a_run_is_not_overwritten(small: parts.Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("words", [("exec", "sh", "-c", "echo begun; exec sleep 300"), ("capture",)], ids=["exec", "capture"])
-def test_ctrl_c(small: parts.Project, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_ctrl_c_ends_a_command_that_is_at_work(small: parts.Project, tmp_path: Path, words: tuple[str, ...]) -> None:
     """The terminal signals the whole foreground group, which is at work."""
     store = tmp_path / "store"
     more = ("--python", str(small.python), "--output", str(tmp_path / "repro")) if words == ("capture",) else ()
@@ -264,7 +266,7 @@ def test_ctrl_c(small: parts.Project, tmp_path: Path, words: tuple[str, ...]) ->
         (tmp_path / "err").open("w") as err,
         subprocess.Popen(
             [parts.COMMAND, *words, *more],
-            cwd=small.folder,
+            cwd=small.directory,
             env=parts.environ(store if more else small.store),
             stdout=subprocess.PIPE,
             stderr=err,
@@ -287,13 +289,13 @@ def test_ctrl_c(small: parts.Project, tmp_path: Path, words: tuple[str, ...]) ->
     assert not (tmp_path / "repro").exists()
 
 
-def test_an_output_inside_the_environment(small: parts.Project) -> None:
+def test_an_output_inside_the_environment_is_refused(small: parts.Project) -> None:
     inside = small.python.parent.parent / "repro"
     refused(small.run("capture", "--python", small.python, "--output", inside, code=7), str(inside), "--output")
     assert not inside.exists()
 
 
-def test_usage(small: parts.Project) -> None:
+def test_invalid_command_lines_are_refused(small: parts.Project) -> None:
     refused(small.run("capture", "--no-such-option", code=2), "--no-such-option")
     refused(small.run("exec", "--runner", "nothing", "true", code=2), "nothing")
     refused(small.run("exec", code=2))

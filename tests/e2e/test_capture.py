@@ -15,47 +15,49 @@ from tests.e2e import parts
 PACKAGES = ("packaging==26.3", "mdurl==0.1.2", "pygments==2.21.0")
 
 
-def spec(folder: Path) -> dict[str, Any]:
-    found = json.loads((folder / "spec.json").read_text())
-    assert isinstance(found, dict)
-    return found
+def spec(directory: Path) -> dict[str, Any]:
+    content = json.loads((directory / "spec.json").read_text())
+    assert isinstance(content, dict)
+    return content
 
 
-def test_twice_is_the_same_bytes_with_everything_inside_the_source(small: parts.Project) -> None:
-    """repro/, runs/ and the environment lie in the source folder, and have changed in between."""
+def test_a_second_capture_writes_the_same_bytes_with_everything_inside_the_source(small: parts.Project) -> None:
+    """repro/, runs/ and the environment lie in the source directory, and have changed in between."""
     small.run("exec", "hello.py")
-    assert (small.folder / "repro").is_dir()
-    assert (small.folder / "runs").is_dir()
-    assert (small.folder / ".venv").is_dir()
+    assert (small.directory / "repro").is_dir()
+    assert (small.directory / "runs").is_dir()
+    assert (small.directory / ".venv").is_dir()
     small.capture()
-    first = parts.digests(small.folder / "repro")
+    first = parts.digests(small.directory / "repro")
     small.run("exec", "hello.py")
     small.capture()
-    assert parts.digests(small.folder / "repro") == first
+    assert parts.digests(small.directory / "repro") == first
     assert "spec.json" in first
     assert any(path.startswith("blobs/") for path in first)
 
 
 def test_no_cache_is_needed_for_the_same_bytes(small: parts.Project, tmp_path: Path) -> None:
     """A store that never saw the environment, and another umask. What a store learnt of compressed layers is a hint in the spec."""
-    shutil.rmtree(small.folder / "repro")  # of a copied file, a store does not know how it was compressed
+    shutil.rmtree(small.directory / "repro")  # of a copied file, a store does not know how it was compressed
     small.capture()
-    first, before = parts.digests(small.folder / "repro"), spec(small.folder / "repro")
-    (small.folder / "repro").rename(tmp_path / "repro")
+    first, before = parts.digests(small.directory / "repro"), spec(small.directory / "repro")
+    (small.directory / "repro").rename(tmp_path / "repro")
     try:
         small.elsewhere(tmp_path / "store").capture(umask=0o077)
-        again, after = parts.digests(small.folder / "repro"), spec(small.folder / "repro")
-        learnt, anew = ({one["diff_id"]: one["blob"] for one in said["expected"].pop("packed")} for said in (before, after))
+        again, after = parts.digests(small.directory / "repro"), spec(small.directory / "repro")
+        learnt, anew = (
+            {layer["diff_id"]: layer["blob"] for layer in spec_["expected"].pop("packed")} for spec_ in (before, after)
+        )
         both = learnt.keys() & anew.keys()
         assert both
-        assert {one: learnt[one] for one in both} == {one: anew[one] for one in both}
+        assert {diff_id: learnt[diff_id] for diff_id in both} == {diff_id: anew[diff_id] for diff_id in both}
         assert after == before
         assert again.pop("spec.json")
         assert first.pop("spec.json")
         assert again == first
     finally:
-        shutil.rmtree(small.folder / "repro", ignore_errors=True)
-        (tmp_path / "repro").rename(small.folder / "repro")
+        shutil.rmtree(small.directory / "repro", ignore_errors=True)
+        (tmp_path / "repro").rename(small.directory / "repro")
 
 
 def test_what_was_captured_is_named(small: parts.Project) -> None:
@@ -64,89 +66,89 @@ def test_what_was_captured_is_named(small: parts.Project) -> None:
         "spec", "spec_digest", "image_id", "python", "packages", "distributions", "proven", "carried", "edited", "excluded", "unknown",
         "unheld_variables", "base",
     }  # fmt: skip
-    assert Path(answer["spec"]) == small.folder / "repro" / "spec.json"
+    assert Path(answer["spec"]) == small.directory / "repro" / "spec.json"
     assert answer["base"] is None, "cut from this machine"
     assert answer["distributions"] == answer["proven"] == 4  # pip is the fourth
     assert [line for line in answer["edited"] if "mdurl/__init__.py" in line]
-    assert ".venv" in {one["path"] for one in answer["excluded"]}
-    source = spec(small.folder / "repro")["observed"]["source"]
-    assert source["path"] == str(small.folder)
+    assert ".venv" in {entry["path"] for entry in answer["excluded"]}
+    source = spec(small.directory / "repro")["observed"]["source"]
+    assert source["path"] == str(small.directory)
     assert source["size"] < 1000, "only hello.py and its like"
 
 
 def test_the_spec_digest_is_taken_of_the_identity_alone(small: parts.Project, tmp_path: Path) -> None:
     """Facts of the moment (a variable, a file in the source) change the spec and not its digest."""
     first = small.capture()
-    (small.folder / "new.py").write_text("pass\n")
+    (small.directory / "new.py").write_text("pass\n")
     try:
         again = small.capture("--output", tmp_path / "repro", env={"CUDA_VISIBLE_DEVICES": "7"})
     finally:
-        (small.folder / "new.py").unlink()
+        (small.directory / "new.py").unlink()
     assert again["spec_digest"] == first["spec_digest"]
     assert again["image_id"] == first["image_id"]
-    assert (tmp_path / "repro" / "spec.json").read_bytes() != (small.folder / "repro" / "spec.json").read_bytes()
+    assert (tmp_path / "repro" / "spec.json").read_bytes() != (small.directory / "repro" / "spec.json").read_bytes()
 
 
-def test_another_seed_is_another_default_of_runs_and_the_same_image(small: parts.Project, tmp_path: Path) -> None:
+def test_another_seed_changes_the_default_of_runs_but_not_the_image(small: parts.Project, tmp_path: Path) -> None:
     first = small.capture()
     again = small.capture("--output", tmp_path / "repro", "--seed", "7")
     assert again["spec_digest"] == first["spec_digest"]
     assert again["image_id"] == first["image_id"]
-    changed = {path for path, _ in parts.digests(small.folder / "repro").items() ^ parts.digests(tmp_path / "repro").items()}
+    changed = {path for path, _ in parts.digests(small.directory / "repro").items() ^ parts.digests(tmp_path / "repro").items()}
     assert changed == {"spec.json"}
     code = ("python", "-c", "import os; print(os.environ['REPRO_ENV_SEED'])")
-    for folder, seed in ((small.folder / "repro", "0"), (tmp_path / "repro", "7")):
-        assert small.run("exec", "--frozen", "--spec", folder, *code).out == f"{seed}\n"
+    for directory, seed in ((small.directory / "repro", "0"), (tmp_path / "repro", "7")):
+        assert small.run("exec", "--frozen", "--spec", directory, *code).out == f"{seed}\n"
 
 
 def test_umask_at_installation_does_not_matter(small: parts.Project, ground: Path, tmp_path: Path) -> None:
     """Group-writable files of an environment installed under umask 002 give the image of one installed under 022."""
-    folder = tmp_path / "project"
+    directory = tmp_path / "project"
     answers = []
     for umask in (0o022, 0o002):
-        shutil.rmtree(folder, ignore_errors=True)
-        python = parts.venv(folder / ".venv", *PACKAGES, umask=umask, own_pip=False)
-        made = parts.project(folder, python, ground / "shared-store")
-        parts.lay(parts.large_blobs(small.folder), folder)
+        shutil.rmtree(directory, ignore_errors=True)
+        python = parts.venv(directory / ".venv", *PACKAGES, umask=umask, own_pip=False)
+        made = parts.project(directory, python, ground / "shared-store")
+        parts.lay(parts.large_blobs(small.directory), directory)
         answers.append(made.capture())
-    (module,) = (folder / ".venv").glob("lib/python*/site-packages/mdurl/__init__.py")
+    (module,) = (directory / ".venv").glob("lib/python*/site-packages/mdurl/__init__.py")
     assert module.stat().st_mode & 0o020, "the second one really is group-writable"
     assert answers[0]["spec_digest"] == answers[1]["spec_digest"]
     assert answers[0]["image_id"] == answers[1]["image_id"]
 
 
-def test_git_says_what_the_source_is(small: parts.Project, tmp_path: Path) -> None:
-    folder = tmp_path / "project"
-    made = parts.project(folder, small.python, small.store)
-    git = ["git", "-C", str(folder), "-c", "user.name=Ann", "-c", "user.email=ann@example.org"]
+def test_the_state_of_git_is_captured(small: parts.Project, tmp_path: Path) -> None:
+    directory = tmp_path / "project"
+    made = parts.project(directory, small.python, small.store)
+    git = ["git", "-C", str(directory), "-c", "user.name=Ann", "-c", "user.email=ann@example.org"]
     subprocess.run([*git, "init", "-q"], check=True)
-    (folder / ".gitignore").write_text("*.log\n")
-    (folder / "train.py").write_text("print(1)\n")
+    (directory / ".gitignore").write_text("*.log\n")
+    (directory / "train.py").write_text("print(1)\n")
     subprocess.run([*git, "add", "."], check=True)
     subprocess.run([*git, "commit", "-qm", "first"], check=True)
-    (folder / "train.py").write_text("print(2)\n")
-    (folder / "notes.txt").write_text("untracked\n")
-    (folder / "big.log").write_text("ignored\n")
-    parts.lay(parts.large_blobs(small.folder), folder)
+    (directory / "train.py").write_text("print(2)\n")
+    (directory / "notes.txt").write_text("untracked\n")
+    (directory / "big.log").write_text("ignored\n")
+    parts.lay(parts.large_blobs(small.directory), directory)
     answer = made.capture()
-    found = spec(folder / "repro")["observed"]["source"]["git"]
+    result = spec(directory / "repro")["observed"]["source"]["git"]
     head = subprocess.run([*git, "rev-parse", "HEAD"], check=True, capture_output=True, text=True).stdout.strip()
-    assert (found["commit"], found["dirty"], found["untracked"]) == (head, True, ["notes.txt"])
-    assert "big.log" in {one["path"] for one in answer["excluded"]}
+    assert (result["commit"], result["dirty"], result["untracked"]) == (head, True, ["notes.txt"])
+    assert "big.log" in {entry["path"] for entry in answer["excluded"]}
     listed = made.python_says("import os; print(*sorted(os.listdir()))").split()
     assert listed == [".gitignore", "notes.txt", "train.py"]
 
 
 @pytest.mark.parametrize("option", ["--include", "--exclude"])
 def test_globs_choose_files_of_the_source(small: parts.Project, tmp_path: Path, option: str) -> None:
-    folder = tmp_path / "project"
-    made = parts.project(folder, small.python, small.store)
-    (folder / "keep.py").write_text("pass\n")
-    (folder / "skip.dat").write_text("data\n")
+    directory = tmp_path / "project"
+    made = parts.project(directory, small.python, small.store)
+    (directory / "keep.py").write_text("pass\n")
+    (directory / "skip.dat").write_text("data\n")
     if option == "--include":
-        subprocess.run(["git", "-C", str(folder), "init", "-q"], check=True)
-        (folder / ".gitignore").write_text("*.dat\n")
-    parts.lay(parts.large_blobs(small.folder), folder)
+        subprocess.run(["git", "-C", str(directory), "init", "-q"], check=True)
+        (directory / ".gitignore").write_text("*.dat\n")
+    parts.lay(parts.large_blobs(small.directory), directory)
     answer = made.capture(option, "*.dat")
     listed = made.python_says("import os; print(*sorted(os.listdir('.')))", env={}).split()
     del answer

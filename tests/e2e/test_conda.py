@@ -22,20 +22,20 @@ from tests.fakes.index import Index
 PACKAGES = ["answer", "greet", "twin-a", "twin-b", "scripted", "older", "cuda-cudart", "pip"]
 LOOK = """
 import hashlib, json, os, sys
-found = {}
-for folder, folders, files in os.walk(sys.prefix):
-    folders[:] = sorted(name for name in folders if name != "__pycache__")
-    for name in folders + files:
-        path = os.path.join(folder, name)
+entries = {}
+for directory, directories, files in os.walk(sys.prefix):
+    directories[:] = sorted(name for name in directories if name != "__pycache__")
+    for name in directories + files:
+        path = os.path.join(directory, name)
         inside = os.path.relpath(path, sys.prefix)
         if os.path.islink(path):
-            found[inside] = "-> " + os.readlink(path)
+            entries[inside] = "-> " + os.readlink(path)
         elif os.path.isfile(path):
             with open(path, "rb") as file:
-                found[inside] = "%s %s" % (hashlib.sha256(file.read()).hexdigest(), os.access(path, os.X_OK))
+                entries[inside] = "%s %s" % (hashlib.sha256(file.read()).hexdigest(), os.access(path, os.X_OK))
         elif not os.listdir(path):
-            found[inside] = "folder"
-print(json.dumps([found, sys.path[1:], sys.prefix, sys.executable]))
+            entries[inside] = "directory"
+print(json.dumps([entries, sys.path[1:], sys.prefix, sys.executable]))
 """
 MADE = {"bin/pip", "bin/pip3", "bin/greet", "conda-meta/history"}
 """By our own rule, beside records."""
@@ -51,19 +51,19 @@ class Ground:
         self.cache = root / "cache"
         shutil.copytree(channel, self.channel)
         self.project = parts.project(root / "project", self.prefix / "bin" / "python", root / "store")
-        (self.project.folder / "look.py").write_text(LOOK)
+        (self.project.directory / "look.py").write_text(LOOK)
 
     def look(self) -> list[Any]:
         """What the environment is on the host."""
         done = subprocess.run(
             [self.project.python, "look.py"],
-            cwd=self.project.folder,
+            cwd=self.project.directory,
             capture_output=True,
             check=True,
             env={"PATH": os.environ["PATH"]},
         )
-        found: list[Any] = json.loads(done.stdout)
-        return found
+        entries: list[Any] = json.loads(done.stdout)
+        return entries
 
     def pip(self, *words: str | Path, index: Index) -> None:
         own = {"PIP_INDEX_URL": "http://index.test/simple", "PIP_PROXY": index.proxy, "PIP_CONFIG_FILE": os.devnull}
@@ -80,10 +80,10 @@ class Ground:
     def rebuilt(self, env: Mapping[str, str]) -> list[Any]:
         """What it is in an image that an empty store was filled with."""
         there = self.project.elsewhere(self.root / f"store-{len(list(self.root.glob('store*')))}")
-        spec = json.loads((self.project.folder / "repro" / "spec.json").read_text())
+        spec = json.loads((self.project.directory / "repro" / "spec.json").read_text())
         assert there.rebuild(env=env) == spec["expected"]["image_id"]
-        found: list[Any] = json.loads(there.run("exec", "python", "look.py", env=env).out)
-        return found
+        entries: list[Any] = json.loads(there.run("exec", "python", "look.py", env=env).out)
+        return entries
 
 
 def compare(before: list[Any], after: list[Any], *, made: set[str] = MADE) -> None:
@@ -107,12 +107,12 @@ def ground(conda_channel: Path, tmp_path_factory: pytest.TempPathFactory) -> Gro
 
 @pytest.fixture
 def index(tmp_path: Path) -> Iterator[Index]:
-    folder = tmp_path / "wheels"
-    wheels.make(folder, "extra", "1.5", entry_points="[console_scripts]\nextra = extra:NAME\n")
+    directory = tmp_path / "wheels"
+    wheels.make(directory, "extra", "1.5", entry_points="[console_scripts]\nextra = extra:NAME\n")
     wheels.make(
-        folder, "greet", "3.0", {"greet/__init__.py": b"def main(): print('greetings by pip')\n", "greet/more.py": b"X = 1\n"}
+        directory, "greet", "3.0", {"greet/__init__.py": b"def main(): print('greetings by pip')\n", "greet/more.py": b"X = 1\n"}
     )
-    with Index(folder, yanked=False) as index:
+    with Index(directory, yanked=False) as index:
         yield index
 
 
@@ -126,7 +126,7 @@ def surroundings(index: Index) -> dict[str, str]:
     }
 
 
-def test_everything_comes_back(ground: Ground, index: Index) -> None:
+def test_a_changed_conda_environment_is_rebuilt_completely(ground: Ground, index: Index) -> None:
     """In one environment, since making one takes long: each line below is a case of its own."""
     site = ground.prefix / "lib" / f"python{conda.SHORT}" / "site-packages"
     ground.pip("extra", index=index)
@@ -145,10 +145,10 @@ def test_everything_comes_back(ground: Ground, index: Index) -> None:
     (ground.prefix / "conda-meta" / "state").write_text('{"env_vars": {"MY_API": "planted-secret-value"}, "version": 1}')
     before = ground.look()
     ground.project.capture(env=surroundings(index))
-    spec = json.loads((ground.project.folder / "repro" / "spec.json").read_text())
+    spec = json.loads((ground.project.directory / "repro" / "spec.json").read_text())
     identity, observed = spec["identity"], spec["observed"]
-    assert [one["name"] for one in identity["packages"]] == sorted(["python", *PACKAGES])
-    assert [one["name"] for one in identity["distributions"]] == ["extra", "greet"]
+    assert [package["name"] for package in identity["packages"]] == sorted(["python", *PACKAGES])
+    assert [distribution["name"] for distribution in identity["distributions"]] == ["extra", "greet"]
     assert identity["interpreter"]["tree"] is None
     assert observed["kind"] == "conda"
     shown = (ground.prefix / "share" / "twin.txt").read_text()
@@ -158,12 +158,12 @@ def test_everything_comes_back(ground: Ground, index: Index) -> None:
         "share/private.txt (answer: missing)",
         *(["share/twin.txt (twin-b: changed)"] if shown == "a" else []),
     ]
-    for path in (ground.project.folder / "repro").rglob("*"):
+    for path in (ground.project.directory / "repro").rglob("*"):
         assert not path.is_file() or b"planted-secret-value" not in path.read_bytes(), path
     assert "tk-123-secret" not in json.dumps(spec)
     ground.take_away()
     after = ground.rebuilt(surroundings(index))
-    for path in (ground.project.folder / "repro" / "blobs").iterdir():
+    for path in (ground.project.directory / "repro" / "blobs").iterdir():
         if path.name == identity["packages"][0]["sha256"].removeprefix("sha256:"):
             kept = path.read_bytes()
             path.write_bytes(kept[:-9] + b"x" * 9)
@@ -179,7 +179,7 @@ def test_everything_comes_back(ground: Ground, index: Index) -> None:
         sent = json.loads(ground.project.elsewhere(ground.root / store).run("rebuild", *there, env=surroundings(index)).out)
         assert sent["image_id"] == spec["expected"]["image_id"]
     index_of = json.loads((ground.root / "layout" / "index.json").read_bytes())
-    assert len({one["digest"] for one in index_of["manifests"]}) == 1
+    assert len({manifest["digest"] for manifest in index_of["manifests"]}) == 1
     image = ground.project.elsewhere(ground.root / "store-1")
     run = "import answer, greet, stray; print(answer.text(), answer.NAMED); greet.main()"
     assert image.python_says(run, env=surroundings(index)) == f"edited: 42 {ground.prefix}\ngreetings by pip\n"
@@ -189,7 +189,7 @@ def test_everything_comes_back(ground: Ground, index: Index) -> None:
 
 def _by_installers(paths: Mapping[str, str]) -> set[str]:
     own = ("extra-1.5.dist-info/", "greet-3.0.dist-info/")
-    return {path for path in paths if any(one in path for one in own) and path.endswith(("RECORD", "INSTALLER", "REQUESTED"))}
+    return {path for path in paths if any(entry in path for entry in own) and path.endswith(("RECORD", "INSTALLER", "REQUESTED"))}
 
 
 class TestServer:
@@ -206,7 +206,7 @@ class TestServer:
             )
             yield ground, index
 
-    def test_packages_of_a_server_are_linked(self, served: tuple[Ground, Index], tmp_path: Path) -> None:
+    def test_packages_of_a_server_are_downloadable(self, served: tuple[Ground, Index], tmp_path: Path) -> None:
         ground, index = served
         env = {
             **surroundings(index),
@@ -216,16 +216,16 @@ class TestServer:
         }
         before = ground.look()
         json.loads(ground.project.run("capture", "--json", env=env).out)
-        spec = json.loads((ground.project.folder / "repro" / "spec.json").read_text())
+        spec = json.loads((ground.project.directory / "repro" / "spec.json").read_text())
         assert spec["identity"]["layout"]["prefix"] == str(ground.prefix)
-        assert {one["origin"] for one in spec["hints"]["packages"]} == {"direct"}
-        held = {one["name"]: one["value"] for one in spec["identity"]["config"]["env"]}
+        assert {package["origin"] for package in spec["hints"]["packages"]} == {"direct"}
+        held = {variable["name"]: variable["value"] for variable in spec["identity"]["config"]["env"]}
         assert (held["CONDA_PREFIX"], held["CONDA_DEFAULT_ENV"], held["CUDA_HOME"]) == (
             str(ground.prefix),
             "ml",
             str(ground.prefix),
         )
-        explicit = (ground.project.folder / "repro" / "conda-explicit.txt").read_text().splitlines()
+        explicit = (ground.project.directory / "repro" / "conda-explicit.txt").read_text().splitlines()
         assert "@EXPLICIT" in explicit
         assert sum(line.startswith("http://conda.test/files/") for line in explicit) == 4
         assert not {line for line in spec["observed"]["carried"] if line["name"] in ("answer", "greet", "python")}
@@ -234,7 +234,7 @@ class TestServer:
         index.asked.clear()
         after = ground.rebuilt(surroundings(index))
         compare(before, after)
-        assert {one.path.rpartition("/")[2] for one in index.asked if one.status == 200} >= {
+        assert {request.path.rpartition("/")[2] for request in index.asked if request.status == 200} >= {
             "answer-1.0-0.tar.bz2",
             "greet-2.0-pyhd8ed1ab_0.conda",
         }
@@ -246,19 +246,19 @@ class TestServer:
         other = ground.project.elsewhere(tmp_path / "store-other").run("rebuild", env=env, code=11)
         assert "greet-2.0-pyhd8ed1ab_0.conda" in parts.one_sentence(other)
 
-    def test_a_channel_that_is_gone_before_the_capture(self, served: tuple[Ground, Index], tmp_path: Path) -> None:
+    def test_packages_of_a_channel_that_is_gone_are_bundled(self, served: tuple[Ground, Index], tmp_path: Path) -> None:
         """No archive is to be had anywhere: every file is a plain file, and the reason is told."""
         ground, index = served
         index.down.add("conda.test")
         before = ground.look()
         env = surroundings(index)
         ground.project.capture(env=env)
-        spec = json.loads((ground.project.folder / "repro" / "spec.json").read_text())
+        spec = json.loads((ground.project.directory / "repro" / "spec.json").read_text())
         assert spec["identity"]["packages"] == []
-        told = {one["name"]: one["why"] for one in spec["observed"]["carried"]}
-        assert "the archive is not in the package cache; http://conda.test/files/" in told["answer"]
-        assert told["answer"].endswith(": its files are bundled as plain files")
-        assert not (ground.project.folder / "repro" / "conda-explicit.txt").exists()
+        reasons = {bundled["name"]: bundled["why"] for bundled in spec["observed"]["carried"]}
+        assert "the archive is not in the package cache; http://conda.test/files/" in reasons["answer"]
+        assert reasons["answer"].endswith(": its files are bundled as plain files")
+        assert not (ground.project.directory / "repro" / "conda-explicit.txt").exists()
         ground.take_away()
         after = ground.rebuilt(env)
         compare(before, after, made={"conda-meta/history"})

@@ -34,31 +34,31 @@ SETTINGS = "model: ../models/base\nnot shown: [../linked, ../.hidden, ../project
 @pytest.fixture(scope="module")
 def made(small: parts.Project, ground: Path) -> parts.Project:
     """A project with data that git ignores, and data beside it that was named at capture."""
-    folder = ground / "data" / "project"
-    beside = folder.parent / "data"
-    for path in (folder / "data", beside):
+    directory = ground / "data" / "project"
+    beside = directory.parent / "data"
+    for path in (directory / "data", beside):
         path.mkdir(parents=True)
     (beside / "x").write_text("beside")
-    (folder / "data" / "small.bin").write_text("small")
-    (folder / ".env").write_text("TOKEN=x\n")
-    os.truncate(_new(folder / "large.bin"), 300_000_000)
-    (folder / "train.py").write_text(TRAIN)
-    (folder / "more.py").write_text("open('large.bin'); open('../other/y')\n")
-    (folder / ".gitignore").write_text("data/\n*.bin\n.env\n.venv\nrepro\nruns\n")
-    (folder.parent / "other").mkdir()
-    (folder.parent / "other" / "y").touch()
-    os.truncate(_new(folder.parent / "other" / "large"), 300_000_000)
+    (directory / "data" / "small.bin").write_text("small")
+    (directory / ".env").write_text("TOKEN=x\n")
+    os.truncate(_new(directory / "large.bin"), 300_000_000)
+    (directory / "train.py").write_text(TRAIN)
+    (directory / "more.py").write_text("open('large.bin'); open('../other/y')\n")
+    (directory / ".gitignore").write_text("data/\n*.bin\n.env\n.venv\nrepro\nruns\n")
+    (directory.parent / "other").mkdir()
+    (directory.parent / "other" / "y").touch()
+    os.truncate(_new(directory.parent / "other" / "large"), 300_000_000)
     for name in ("input/x", "models/base", "typed/x", "results/.env", "input/.env", "unnamed/x", ".hidden/x"):
-        path = folder.parent / name
+        path = directory.parent / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(path.parent.name)
-    (folder.parent / "linked").symlink_to("input")
-    (folder / "siblings.py").write_text(SIBLINGS)
-    (folder / "settings.yaml").write_text(SETTINGS)
-    subprocess.run(["git", "init", "-q", str(folder)], check=True)
-    parts.lay(parts.large_blobs(small.folder), folder)
-    python = parts.venv(folder / ".venv", own_pip=False)
-    return parts.project(folder, python, small.store)
+    (directory.parent / "linked").symlink_to("input")
+    (directory / "siblings.py").write_text(SIBLINGS)
+    (directory / "settings.yaml").write_text(SETTINGS)
+    subprocess.run(["git", "init", "-q", str(directory)], check=True)
+    parts.lay(parts.large_blobs(small.directory), directory)
+    python = parts.venv(directory / ".venv", own_pip=False)
+    return parts.project(directory, python, small.store)
 
 
 def _new(path: Path) -> Path:
@@ -92,30 +92,30 @@ def test_capture_offers_data_that_the_code_mentions(captured: str) -> None:
 def test_ignored_data_and_data_of_the_capture_need_no_option(made: parts.Project) -> None:
     assert made.run("exec", "train.py").out == EXPECTED
     shown = json.loads(made.run("runs", "show", "latest", "--json").out)
-    record = json.loads((made.folder / "runs" / "latest" / "start.json").read_text())
+    record = json.loads((made.directory / "runs" / "latest" / "start.json").read_text())
     assert record["source"]["ignored"] == ["data"]
-    assert [one["target"] for one in record["data"]] == [str(made.folder.parent / "data")]
-    assert {one["path"] for one in shown["end"]["outputs"]} == {"data/small.bin", "data/cache"}
-    assert (made.folder / "data" / "small.bin").read_text() == "small"
-    (made.folder / "data" / "small.bin").write_text("changed")
+    assert [data_entry["target"] for data_entry in record["data"]] == [str(made.directory.parent / "data")]
+    assert {output["path"] for output in shown["end"]["outputs"]} == {"data/small.bin", "data/cache"}
+    assert (made.directory / "data" / "small.bin").read_text() == "small"
+    (made.directory / "data" / "small.bin").write_text("changed")
     assert "2 of 2 the same" in made.run("verify", "latest").out, "the run's own data is used"
-    (made.folder / "data" / "small.bin").write_text("small")
+    (made.directory / "data" / "small.bin").write_text("small")
     made.run("exec", "--frozen", "train.py", code=1)
 
 
 def outside(made: parts.Project) -> dict[str, str]:
     """What the last run left beside the project."""
-    folder = Path(f"{made.folder}/runs/latest/outside{made.folder.parent}")
-    return {str(path.relative_to(folder)): path.read_text() for path in folder.rglob("*") if path.is_file()}
+    directory = Path(f"{made.directory}/runs/latest/outside{made.directory.parent}")
+    return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
 
 LEFT = {"results/metrics.txt": "accuracy 0.9", "models/base": "models and tuned"}
 
 
 @pytest.mark.usefixtures("captured")
-def test_directories_beside_the_project_need_no_option(made: parts.Project) -> None:
+def test_directories_next_to_the_project_need_no_option(made: parts.Project) -> None:
     """Those that the code names, and those that the command names; a run works on a copy."""
-    root = made.folder.parent
+    root = made.directory.parent
     before = {name: parts.digests(root / name) for name in ("input", "models", "results", "typed")}
     done = made.run("exec", "siblings.py", "--data", "../typed/x")
     assert done.out == "input [] ['x'] typed\n"
@@ -132,45 +132,45 @@ def test_directories_beside_the_project_need_no_option(made: parts.Project) -> N
 
 
 @pytest.mark.usefixtures("captured")
-def test_a_clone_has_the_data_beside_it(made: parts.Project, tmp_path: Path) -> None:
+def test_a_clone_has_the_data_next_to_it(made: parts.Project, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
     ignore = shutil.ignore_patterns(".venv", "runs", "large.bin")
-    shutil.copytree(made.folder, clone, ignore=ignore, symlinks=True)
-    shutil.copytree(made.folder.parent / "data", tmp_path / "data")
-    shutil.copytree(made.folder.parent / "input", tmp_path / "input")
-    (made.folder.parent / "data").rename(made.folder.parent / "away")
+    shutil.copytree(made.directory, clone, ignore=ignore, symlinks=True)
+    shutil.copytree(made.directory.parent / "data", tmp_path / "data")
+    shutil.copytree(made.directory.parent / "input", tmp_path / "input")
+    (made.directory.parent / "data").rename(made.directory.parent / "away")
     try:
         assert made.run("exec", "train.py", cwd=clone).out == EXPECTED
         shown = f"hint: {tmp_path}/input is not in the run; to mount it: --data ../input"
         assert shown in made.run("exec", "siblings.py", cwd=clone, code=1).err, "it was not captured there"
         assert "were not found" in parts.one_sentence(made.run("exec", "train.py", code=17))
         (tmp_path / "data" / "x").write_text("BESIDE")
-        said = parts.one_sentence(made.run("exec", "train.py", cwd=clone, code=17))
-        assert f"{tmp_path}/data: these data differ from the capture" in said
-        assert "--data-changed" in said
-        elsewhere = f"{made.folder.parent}/away:{made.folder.parent}/data"
+        message = parts.one_sentence(made.run("exec", "train.py", cwd=clone, code=17))
+        assert f"{tmp_path}/data: these data differ from the capture" in message
+        assert "--data-changed" in message
+        elsewhere = f"{made.directory.parent}/away:{made.directory.parent}/data"
         assert made.run("exec", "--data", elsewhere, "train.py", cwd=clone).out == EXPECTED
         done = made.run("exec", "--data", "../data", "--data-changed", "train.py", cwd=clone)
         assert done.out == EXPECTED.replace("beside", "BESIDE")
     finally:
-        (made.folder.parent / "away").rename(made.folder.parent / "data")
+        (made.directory.parent / "away").rename(made.directory.parent / "data")
 
 
 @pytest.mark.usefixtures("captured")
-def test_a_failed_command_is_told_what_brings_what_it_missed(made: parts.Project) -> None:
-    (site,) = (made.folder / ".venv" / "lib").glob("python*/site-packages")
+def test_a_failed_command_gets_a_hint_for_the_files_that_it_missed(made: parts.Project) -> None:
+    (site,) = (made.directory / ".venv" / "lib").glob("python*/site-packages")
     (site / "later.py").touch()
-    root = made.folder.parent
+    root = made.directory.parent
     other = f"{root}/other is not in the run; to mount it: --data ../other; to write to it: --checkpoints ../other"
     chain = "import sys\ntry: open('../other/y')\nexcept OSError:\n try: open('large.bin')\n except OSError: sys.exit(4)"
     assert hint(made, "-c", chain, code=4) == [
-        f"{made.folder}/large.bin is not in the run; to mount it: --data large.bin",
+        f"{made.directory}/large.bin is not in the run; to mount it: --data large.bin",
         other,
     ]
     chain = "try: import later\nexcept ImportError: import subprocess; subprocess.run(['git', 'status'])"
     assert hint(made, "-c", chain) == [
         "git is not in the image; to add it, capture again with --with git",
-        f"later is installed in {made.folder}/.venv now, but is not in the image; to add it: repro-env capture",
+        f"later is installed in {made.directory}/.venv now, but is not in the image; to add it: repro-env capture",
     ]
     (site / "later.py").unlink()
     (root / "shared.py").touch()
@@ -195,12 +195,12 @@ def test_a_failed_command_is_told_what_brings_what_it_missed(made: parts.Project
 
 @pytest.mark.usefixtures("captured")
 def test_entries_of_pythonpath_in_the_source_reach_the_run_and_its_repetition(made: parts.Project) -> None:
-    (made.folder / "lib").mkdir()
-    (made.folder / "lib" / "local_module.py").write_text("open('from-lib', 'w').close()")
-    stray = made.folder.parent / "stray"
+    (made.directory / "lib").mkdir()
+    (made.directory / "lib" / "local_module.py").write_text("open('from-lib', 'w').close()")
+    stray = made.directory.parent / "stray"
     made.run("exec", "-c", "import local_module, sys; print(sys.path)", env={"PYTHONPATH": f"lib:{stray}:/usr/../../lib"})
-    start = json.loads((made.folder / "runs" / "latest" / "start.json").read_text())
-    assert start["python_path"] == [f"{made.folder}/lib"]
+    start = json.loads((made.directory / "runs" / "latest" / "start.json").read_text())
+    assert start["python_path"] == [f"{made.directory}/lib"]
     assert "1 of 1 the same" in made.run("verify", "latest").out
 
 

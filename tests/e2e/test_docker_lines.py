@@ -67,43 +67,43 @@ def project(small: parts.Project) -> Iterator[parts.Project]:
     """A project with its `.venv` and an editable install, captured; not below /tmp, which lines of the docs cover."""
     need(shutil.which("docker") and engine.available(), "a Docker engine: apt-get install docker.io, and dockerd running")
     with tempfile.TemporaryDirectory(prefix="repro-env-test-", dir="/var/tmp") as made:
-        folder = Path(made) / "project"
-        python = parts.venv(folder / ".venv", "packaging==26.3", own_pip=False)
-        (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
-        (folder / "src").mkdir()
-        (folder / "src" / "helper.py").touch()
-        (folder / "train.py").write_text(TRAIN)
-        (site / "project.pth").write_text(f"{folder}/src\n")  # as an editable install leaves it
-        found = parts.project(folder, python, small.store)
-        parts.lay(parts.large_blobs(small.folder), folder)
-        found.capture()
-        found.run("pack", "repro", folder.parent / "train.pack", "--all")
-        shutil.rmtree(folder / "repro")
-        (folder / "repro").mkdir()
-        subprocess.run(["tar", "-xf", folder.parent / "train.pack", "-C", folder / "repro"], check=True)
-        shutil.copytree(folder / "repro", folder / "train")
+        directory = Path(made) / "project"
+        python = parts.venv(directory / ".venv", "packaging==26.3", own_pip=False)
+        (site,) = (directory / ".venv" / "lib").glob("python*/site-packages")
+        (directory / "src").mkdir()
+        (directory / "src" / "helper.py").touch()
+        (directory / "train.py").write_text(TRAIN)
+        (site / "project.pth").write_text(f"{directory}/src\n")  # as an editable install leaves it
+        captured = parts.project(directory, python, small.store)
+        parts.lay(parts.large_blobs(small.directory), directory)
+        captured.capture()
+        captured.run("pack", "repro", directory.parent / "train.pack", "--all")
+        shutil.rmtree(directory / "repro")
+        (directory / "repro").mkdir()
+        subprocess.run(["tar", "-xf", directory.parent / "train.pack", "-C", directory / "repro"], check=True)
+        shutil.copytree(directory / "repro", directory / "train")
         (site / "only_on_the_host.py").touch()
-        yield found
+        yield captured
         subprocess.run(["docker", "rmi", "--force", IMAGE, f"{IMAGE}-user"], capture_output=True, check=False)
         subprocess.run(["docker", "rmi", *reversed(STAGES)], capture_output=True, check=False)
 
 
-def run(line: str, folder: Path) -> str:
+def run(line: str, directory: Path) -> str:
     """Run a line in bash, in the project; with a terminal if it asks for one. What it printed."""
     env = {**os.environ, "DOCKER_BUILDKIT": "0"}
     if " -it " in line:
-        return in_terminal(line, folder, env)
+        return in_terminal(line, directory, env)
     done = subprocess.run(
-        ["bash", "-ceu", line], cwd=folder, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        ["bash", "-ceu", line], cwd=directory, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
     return done.stdout
 
 
-def in_terminal(line: str, folder: Path, env: dict[str, str]) -> str:
+def in_terminal(line: str, directory: Path, env: dict[str, str]) -> str:
     """Run a line that waits for input: end it at its prompt, as a user would with Ctrl-D."""
     ours, theirs = pty.openpty()
-    with subprocess.Popen(["bash", "-ceu", line], cwd=folder, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as started:
+    with subprocess.Popen(["bash", "-ceu", line], cwd=directory, env=env, stdin=theirs, stdout=theirs, stderr=theirs) as started:
         os.close(theirs)
         printed = b""
         try:
@@ -119,16 +119,16 @@ def in_terminal(line: str, folder: Path, env: dict[str, str]) -> str:
     return printed.decode(errors="replace")
 
 
-def check(line: str, printed: str, folder: Path) -> None:
+def check(line: str, printed: str, directory: Path) -> None:
     """What `train.py` has to find in any container."""
-    found = json.loads(printed.splitlines()[-1])
+    answer = json.loads(printed.splitlines()[-1])
     user = re.search(r"--user (\S+)", line)
     uid = 0 if user is None else os.getuid() if "$" in user[1] else int(user[1].partition(":")[0])
-    assert (found["uid"], found["user"], found["host"]) == (uid, "user", False), line
-    assert found["python"].startswith("/opt/env/bin/python"), line
-    assert found["packaging"].startswith("/opt/env/lib/"), line
-    assert found["helper"] == f"{folder}/src/helper.py", line
-    assert found["cwd"] == ("/work" if "--workdir /work" in line else str(folder)), line
+    assert (answer["uid"], answer["user"], answer["host"]) == (uid, "user", False), line
+    assert answer["python"].startswith("/opt/env/bin/python"), line
+    assert answer["packaging"].startswith("/opt/env/lib/"), line
+    assert answer["helper"] == f"{directory}/src/helper.py", line
+    assert answer["cwd"] == ("/work" if "--workdir /work" in line else str(directory)), line
 
 
 def test_no_docker_line_of_the_docs_is_outside_a_block() -> None:
@@ -142,28 +142,28 @@ def test_every_docker_line_of_the_docs_and_hints_runs(project: parts.Project) ->
     assert len(builds) >= 2
     assert len(others) >= 7
     for line in builds:
-        STAGES.extend(re.findall(r"^ ---> ([0-9a-f]{12})$", run(line, project.folder), re.MULTILINE))
+        STAGES.extend(re.findall(r"^ ---> ([0-9a-f]{12})$", run(line, project.directory), re.MULTILINE))
     with ThreadPoolExecutor(3) as pool:
-        printed = [*pool.map(lambda line: run(line, project.folder), others)]
+        printed = [*pool.map(lambda line: run(line, project.directory), others)]
     for line, text in zip(others, printed, strict=True):
         if "train.py" in line:
-            check(line, text, project.folder)
-    assert not (project.folder / "result.txt").exists()
+            check(line, text, project.directory)
+    assert not (project.directory / "result.txt").exists()
 
 
-def test_an_image_with_a_user_is_the_promised_one_but_for_its_config(project: parts.Project) -> None:
+def test_an_image_with_a_user_differs_from_the_promised_one_only_in_its_config(project: parts.Project) -> None:
     done = project.run("rebuild", "--output", f"docker:{IMAGE}-user", "--user", "1000:1000", "--json")
     answer: dict[str, Any] = json.loads(done.out)
-    expected = json.loads((project.folder / "repro" / "spec.json").read_text())["expected"]["image_id"]
+    expected = json.loads((project.directory / "repro" / "spec.json").read_text())["expected"]["image_id"]
     assert answer["environment_image_id"] == expected != answer["image_id"]
-    assert f"Python imports code from {project.folder}/src, which is not in the image: add --with-source" in done.err
-    inspected = run(f"docker image inspect {IMAGE}-user", project.folder)
+    assert f"Python imports code from {project.directory}/src, which is not in the image: add --with-source" in done.err
+    inspected = run(f"docker image inspect {IMAGE}-user", project.directory)
     assert json.loads(inspected)[0]["Id"] == answer["image_id"]
     line = f'docker run --rm --read-only --tmpfs /tmp --volume "$PWD:$PWD" --workdir "$PWD" {IMAGE}-user python train.py'
-    check(f"{line} --user 1000", run(line, project.folder), project.folder)
+    check(f"{line} --user 1000", run(line, project.directory), project.directory)
 
 
 def test_a_user_that_is_root_is_refused(project: parts.Project) -> None:
     done = project.run("rebuild", "--output", "oci:never", "--user", "0", code=2)
     assert "--user: must be a numeric user ID above 0" in parts.one_sentence(done)
-    assert not (project.folder / "never").exists()
+    assert not (project.directory / "never").exists()

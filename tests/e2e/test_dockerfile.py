@@ -1,4 +1,4 @@
-"""The Dockerfile as a product: `docker build` needs an engine and a copied folder, and nothing else."""
+"""The Dockerfile as a product: `docker build` needs an engine and a copied directory, and nothing else."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ KEPT: list[str] = []
 """Images without a name that the classic builder made on the way."""
 
 
-class Folder:
-    """A spec's folder with every wheel in its `blobs/`."""
+class SpecDirectory:
+    """A spec's directory with every wheel in its `blobs/`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -57,39 +57,39 @@ class Folder:
             check=False,
             timeout=300,
         )
-        said = done.stdout + done.stderr
-        KEPT.extend(re.findall(r"^ ---> ([0-9a-f]{12})$", said, re.MULTILINE))
-        assert (done.returncode == 0) == (code == 0), said
-        return said
+        output = done.stdout + done.stderr
+        KEPT.extend(re.findall(r"^ ---> ([0-9a-f]{12})$", output, re.MULTILINE))
+        assert (done.returncode == 0) == (code == 0), output
+        return output
 
 
 @pytest.fixture(scope="module")
 def opened() -> Iterator[engine.Engine]:
     need(shutil.which("docker") and engine.available(), "a Docker engine: apt-get install docker.io, and dockerd running")
-    with engine.connect() as found:
-        yield found
-        for image in found.client.api.images(name=NAME):
+    with engine.connect() as opened:
+        yield opened
+        for image in opened.client.api.images(name=NAME):
             for tag in image["RepoTags"] or ():
                 with contextlib.suppress(Exception):
-                    found.client.api.remove_image(tag, force=True)
+                    opened.client.api.remove_image(tag, force=True)
         for image in reversed(KEPT):
             with contextlib.suppress(Exception):
-                found.client.api.remove_image(image)
+                opened.client.api.remove_image(image)
 
 
 @pytest.fixture(scope="module")
-def folder(small: parts.Project, opened: engine.Engine, tmp_path_factory: pytest.TempPathFactory) -> Folder:
+def directory(small: parts.Project, opened: engine.Engine, tmp_path_factory: pytest.TempPathFactory) -> SpecDirectory:
     """The bundle file that `pack --all` writes, extracted."""
     place = tmp_path_factory.mktemp("dockerfile")
     small.run("pack", "repro", place / "all.tar", "--all")
     (place / "copied").mkdir()
     subprocess.run(["tar", "-xf", place / "all.tar", "-C", place / "copied"], check=True)
-    return Folder(place / "copied")
+    return SpecDirectory(place / "copied")
 
 
-def copied(folder: Folder, to: Path) -> Folder:
-    shutil.copytree(folder.path, to)
-    return Folder(to)
+def copied(directory: SpecDirectory, to: Path) -> SpecDirectory:
+    shutil.copytree(directory.path, to)
+    return SpecDirectory(to)
 
 
 def read_files(image: str, archive: Path) -> ImageTree:
@@ -112,75 +112,75 @@ def describe(node: Node) -> tuple[object, ...]:
     return node.kind, mode, node.uid, node.gid, node.sha256, node.target, node.xattrs
 
 
-def test_the_folder_alone_makes_the_captured_image(
-    folder: Folder, small: parts.Project, opened: engine.Engine, tmp_path: Path
+def test_the_directory_of_the_spec_is_enough_to_build_the_captured_image(
+    directory: SpecDirectory, small: parts.Project, opened: engine.Engine, tmp_path: Path
 ) -> None:
     """From scratch, with an empty build cache and without network; then every path and setting is compared."""
-    said = folder.build("folder", "--no-cache", "--network", "none")
-    assert "paths are as captured" in said
+    output = directory.build("directory", "--no-cache", "--network", "none")
+    assert "paths are as captured" in output
     store = Store.open(small.store)
-    source = folder.spec.observed.source
+    source = directory.spec.observed.source
     assert source is not None
     root = source.path.lstrip("/")
-    code_entries = SpecBlobs(folder.path / "blobs").entries(source.tree, store.facts)
+    code_entries = SpecBlobs(directory.path / "blobs").entries(source.tree, store.facts)
     entries = sort_with_parents(
-        [*(move_below(entry, root) for entry in code_entries), *imageentries.entries(folder.spec, folder.path, store)]
+        [*(move_below(entry, root) for entry in code_entries), *imageentries.entries(directory.spec, directory.path, store)]
     )
     wanted = {entry.path: describe(to_node(entry)) for entry in entries}
-    files = read_files(f"{NAME}:folder", tmp_path / "image.tar")
-    found = {path: describe(placed.node) for path, placed in files.placed.items()}
+    files = read_files(f"{NAME}:directory", tmp_path / "image.tar")
+    result = {path: describe(placed.node) for path, placed in files.placed.items()}
     assert not files.problems
-    assert {path: facts for path, facts in found.items() if wanted.get(path) != facts} == {}
+    assert {path: facts for path, facts in result.items() if wanted.get(path) != facts} == {}
     assert {entry.path for entry in files.entries()} == wanted.keys()  # a layer may omit the parents of its paths
-    settings = msgspec.to_builtins(config.settings(folder.spec.identity, source))
+    settings = msgspec.to_builtins(config.settings(directory.spec.identity, source))
     settings["Env"].sort()
-    built = opened.client.api.inspect_image(f"{NAME}:folder")["Config"]
+    built = opened.client.api.inspect_image(f"{NAME}:directory")["Config"]
     built["Env"].sort()
     assert {name: built.get(name) for name in settings} == settings
     assert not any(built.get(name) for name in ("Entrypoint", "User", "Volumes", "ExposedPorts", "OnBuild"))
     code = "import sys, mdurl, packaging, pygments; print(sys.prefix, mdurl.EDITED, mdurl.__file__)"
     ran = subprocess.run(
-        ["docker", "run", "--rm", "--network", "none", f"{NAME}:folder", "python", "-c", code],
+        ["docker", "run", "--rm", "--network", "none", f"{NAME}:directory", "python", "-c", code],
         capture_output=True,
         text=True,
         check=True,
     )
     assert ran.stdout.split()[:2] == ["/opt/env", "True"]
-    prefix = folder.spec.identity.layout.prefix
+    prefix = directory.spec.identity.layout.prefix
     assert ran.stdout.replace("/opt/env", prefix) == small.python_says(code)  # as in our own runner
     script = subprocess.run(
-        ["docker", "run", "--rm", f"{NAME}:folder", "pygmentize", "-V"], capture_output=True, text=True, check=True
+        ["docker", "run", "--rm", f"{NAME}:directory", "pygmentize", "-V"], capture_output=True, text=True, check=True
     )
     assert "2.21.0" in script.stdout
 
 
-def test_an_edited_step_ends_the_build_with_names(folder: Folder, tmp_path: Path) -> None:
-    odd = copied(folder, tmp_path / "odd")
+def test_an_edited_step_ends_the_build_with_names(directory: SpecDirectory, tmp_path: Path) -> None:
+    odd = copied(directory, tmp_path / "odd")
     path = odd.path / "Dockerfile"
     step = 'COPY --from=distributions ["/.repro-env/build/tree/", "/"]\n'
     assert step in path.read_text()
     path.write_text(
         path.read_text().replace(step, step + 'COPY ["spec.json", "/opt/env/pyvenv.cfg"]\nCOPY ["spec.json", "/etc/more"]\n')
     )
-    said = odd.build("odd", "--network", "none", code=1)
-    assert "differs: /opt/env/pyvenv.cfg is " in said
-    assert "not in the capture: /etc/more" in said
-    assert "the image differs from the capture: 2 paths differ" in said
+    output = odd.build("odd", "--network", "none", code=1)
+    assert "differs: /opt/env/pyvenv.cfg is " in output
+    assert "not in the capture: /etc/more" in output
+    assert "the image differs from the capture: 2 paths differ" in output
 
 
-def test_a_tampered_wheel_ends_the_build_with_its_name(folder: Folder, tmp_path: Path) -> None:
-    odd = copied(folder, tmp_path / "odd")
+def test_a_tampered_wheel_ends_the_build_with_its_name(directory: SpecDirectory, tmp_path: Path) -> None:
+    odd = copied(directory, tmp_path / "odd")
     name = next(name for name in odd.wheels if name.startswith("packaging"))
     data = bytearray(odd.wheels[name].read_bytes())
     data[len(data) // 2] ^= 1
     odd.wheels[name].write_bytes(data)
-    said = odd.build("odd", "--network", "none", code=1)
-    assert f"differs from the captured {name}" in said
+    output = odd.build("odd", "--network", "none", code=1)
+    assert f"differs from the captured {name}" in output
 
 
-def test_wheels_come_by_url_where_the_folder_lacks_them(folder: Folder, tmp_path: Path) -> None:
+def test_wheels_that_the_directory_lacks_are_downloaded(directory: SpecDirectory, tmp_path: Path) -> None:
     """As on another machine: what is linked is fetched by the build itself. A server on loopback stands in for the index."""
-    lacking = copied(folder, tmp_path / "lacking")
+    lacking = copied(directory, tmp_path / "lacking")
     served = tmp_path / "served"
     served.mkdir()
     for name, path in lacking.wheels.items():
@@ -190,19 +190,19 @@ def test_wheels_come_by_url_where_the_folder_lacks_them(folder: Folder, tmp_path
         thread = threading.Thread(target=server.serve_forever, daemon=True)
         thread.start()
         spec = json.loads((lacking.path / "spec.json").read_text())
-        names = {one["sha256"]: one["filename"] for one in spec["identity"]["distributions"]}
+        names = {distribution["sha256"]: distribution["filename"] for distribution in spec["identity"]["distributions"]}
         for hint in spec["hints"]["wheels"]:
             hint["urls"] = [f"http://127.0.0.1:{server.server_port}/{names[hint['sha256']]}"]
         (lacking.path / "spec.json").write_text(json.dumps(spec))
         try:
-            said = lacking.build("linked", "--network", "host")
-            assert "paths are as captured" in said
+            output = lacking.build("linked", "--network", "host")
+            assert "paths are as captured" in output
             gone = next(iter(served.iterdir()))
             gone.unlink()
             (lacking.path / "spec.json").write_text(json.dumps(spec, indent=1))  # else the engine takes what it built before
-            said = lacking.build("linked", "--network", "host", code=1)
-            assert f"{gone.name} could not be downloaded" in said
-            assert "blobs/" in said
+            output = lacking.build("linked", "--network", "host", code=1)
+            assert f"{gone.name} could not be downloaded" in output
+            assert "blobs/" in output
         finally:
             server.shutdown()
             thread.join()
@@ -216,13 +216,13 @@ class _Quiet(http.server.SimpleHTTPRequestHandler):
 def test_captures_of_one_environment_give_one_dockerfile(small: parts.Project, tmp_path: Path) -> None:
     """Same environment, same bytes; an edit of the code changes the last lines of the Dockerfile, which add the code."""
 
-    def made(folder: Path) -> list[bytes]:
-        text = (folder / "Dockerfile").read_bytes().partition(b"\nLABEL ")[0]
-        return [text, *((folder / name).read_bytes() for name in ("install.py", "image-files.txt.gz"))]
+    def made(directory: Path) -> list[bytes]:
+        text = (directory / "Dockerfile").read_bytes().partition(b"\nLABEL ")[0]
+        return [text, *((directory / name).read_bytes() for name in ("install.py", "image-files.txt.gz"))]
 
     source = tmp_path / "project"
     source.mkdir()
     (source / "other.py").write_text("print(2)\n")
-    parts.lay(parts.large_blobs(small.folder), source)
+    parts.lay(parts.large_blobs(small.directory), source)
     parts.Project(source, small.python, small.store).capture()
-    assert made(source / "repro") == made(small.folder / "repro")
+    assert made(source / "repro") == made(small.directory / "repro")

@@ -25,27 +25,29 @@ def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project,
         assert ours["end"]["outputs"] == theirs["end"]["outputs"] != []
         same = ("command", "cwd", "data", "given", "host", "image", "network", "seed", "source", "spec")
         assert {name: ours["start"][name] for name in same} == {name: theirs["start"][name] for name in same}
-        (small.folder / "results.py").write_text(parts.WRITES_OUTSIDE.replace("/scratch/me/y", "../out/y"))
+        (small.directory / "results.py").write_text(parts.WRITES_OUTSIDE.replace("/scratch/me/y", "../out/y"))
         done = small.run("exec", "--runner", "docker", "results.py")
         assert "written outside the project: 3 files (3.0 kB), kept in " in done.err
         end = json.loads(small.run("runs", "show", "--json").out)["end"]
-        there = {"made.txt", f"{Path.home()}/results/x", f"{small.folder.parent}/out/y", f"{small.folder.parent}/out/w.pt"}
+        there = {"made.txt", f"{Path.home()}/results/x", f"{small.directory.parent}/out/y", f"{small.directory.parent}/out/w.pt"}
         assert {output["path"] for output in end["outputs"]} == there
         assert {log["path"]: log["size"] for log in end["console"]} == {"stdout.log": 32, "stderr.log": 10}
-        said = small.run("exec", "-v", "--runner", "docker", "-c", "import edited_or_not, sys", code=1)
-        assert "loading" not in said.err
+        ended = small.run("exec", "-v", "--runner", "docker", "-c", "import edited_or_not, sys", code=1)
+        assert "loading" not in ended.err
         clone = tmp_path / "a clone"
         clone.mkdir()
-        shutil.copytree(small.folder / "repro", clone / "repro", ignore=shutil.ignore_patterns("blobs"))
+        shutil.copytree(small.directory / "repro", clone / "repro", ignore=shutil.ignore_patterns("blobs"))
         (clone / "hello.py").write_text("print('cloned', __file__)\n")
-        said = small.run("exec", "--runner", "docker", "hello.py", cwd=clone)
-        assert said.out == f"cloned {small.folder}/hello.py\n"
-        assert f"source {clone} changed since capture: ~ hello.py" in said.err
-        said = small.run("exec", "--runner", "docker", "-c", "import mdurl, sys; print(mdurl.EDITED, mdurl.__file__, sys.prefix)")
-        prefix = str(small.folder / ".venv")
-        assert said.out.split()[0] == "True"
-        assert said.out.split()[1].startswith(prefix)
-        assert said.out.split()[2] == prefix
+        ended = small.run("exec", "--runner", "docker", "hello.py", cwd=clone)
+        assert ended.out == f"cloned {small.directory}/hello.py\n"
+        assert f"source {clone} changed since capture: ~ hello.py" in ended.err
+        ended = small.run(
+            "exec", "--runner", "docker", "-c", "import mdurl, sys; print(mdurl.EDITED, mdurl.__file__, sys.prefix)"
+        )
+        prefix = str(small.directory / ".venv")
+        assert ended.out.split()[0] == "True"
+        assert ended.out.split()[1].startswith(prefix)
+        assert ended.out.split()[2] == prefix
 
 
 @pytest.mark.parametrize(
@@ -55,18 +57,18 @@ def test_a_run_in_docker_has_the_record_of_an_embedded_one(small: parts.Project,
         ({"DOCKER_HOST": "ssh://far.example.com"}, ["ssh"]),
     ],
 )
-def test_without_an_engine_it_is_one_sentence(small: parts.Project, env: dict[str, str], words: list[str]) -> None:
-    before = sorted((small.folder / "runs").iterdir()) if (small.folder / "runs").is_dir() else []
+def test_a_missing_engine_is_reported_in_one_sentence(small: parts.Project, env: dict[str, str], words: list[str]) -> None:
+    before = sorted((small.directory / "runs").iterdir()) if (small.directory / "runs").is_dir() else []
     done = small.run("exec", "--runner", "docker", "hello.py", env=env, code=20)
-    said = parts.one_sentence(done)
-    assert all(word in said for word in words)
-    assert (sorted((small.folder / "runs").iterdir()) if (small.folder / "runs").is_dir() else []) == before
+    message = parts.one_sentence(done)
+    assert all(word in message for word in words)
+    assert (sorted((small.directory / "runs").iterdir()) if (small.directory / "runs").is_dir() else []) == before
 
 
-def test_gpus_are_the_docker_runners(small: parts.Project) -> None:
-    for words, said in (
+def test_gpus_require_the_docker_runner(small: parts.Project) -> None:
+    for words, reason in (
         (("--gpus", "1"), "--runner docker"),
         (("--runner", "host", "--gpus", "all"), "all GPUs"),
         (("--runner", "docker", "--gpus", "two"), "must be a number"),
     ):
-        assert said in parts.one_sentence(small.run("exec", *words, "hello.py", code=2))
+        assert reason in parts.one_sentence(small.run("exec", *words, "hello.py", code=2))

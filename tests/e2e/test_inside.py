@@ -20,10 +20,10 @@ FACTS = Path(__file__).with_name("facts.py")
 
 def both(project: parts.Project) -> tuple[dict[str, Any], dict[str, Any]]:
     """The facts on the host and inside."""
-    (project.folder / "facts.py").write_text(FACTS.read_text())
+    (project.directory / "facts.py").write_text(FACTS.read_text())
     plain = subprocess.run(
         [project.python, "facts.py"],
-        cwd=project.folder,
+        cwd=project.directory,
         env=parts.environ(project.store),
         capture_output=True,
         text=True,
@@ -42,25 +42,25 @@ def test_the_environment_is_the_captured_one(digits: parts.Project) -> None:
     assert not different, {name: (str(host[name])[:2000], str(inside[name])[:2000]) for name in different}
 
 
-def test_edited_files_are_as_edited(small: parts.Project) -> None:
+def test_edited_files_keep_their_edits(small: parts.Project) -> None:
     assert small.python_says("import mdurl; print(mdurl.EDITED)") == "True\n"
 
 
-def test_console_scripts_start_the_python_beside_them(small: parts.Project) -> None:
-    said = small.run("exec", "pygmentize", "-V").out
-    assert "2.21.0" in said
+def test_console_scripts_start_the_python_next_to_them(small: parts.Project) -> None:
+    output = small.run("exec", "pygmentize", "-V").out
+    assert "2.21.0" in output
     assert small.run("exec", "sh", "-c", "command -v pygmentize").out.strip() == str(
-        small.folder / ".venv" / "bin" / "pygmentize"
+        small.directory / ".venv" / "bin" / "pygmentize"
     )
 
 
 def test_results_outside_the_project_and_the_console_are_kept(small: parts.Project, tmp_path: Path) -> None:
     """Each as the script of a user writes it, in one run; compared, copied, printed, and bounded."""
-    (small.folder / "results.py").write_text(parts.WRITES_OUTSIDE)
+    (small.directory / "results.py").write_text(parts.WRITES_OUTSIDE)
     secret = {"SERVICE_TOKEN": "quite-a-secret-value-1"}
     done = small.run("exec", "results.py", env=secret)
     home = Path.home()
-    there = {f"{home}/results/x", "/scratch/me/y", f"{small.folder.parent}/out/w.pt"}
+    there = {f"{home}/results/x", "/scratch/me/y", f"{small.directory.parent}/out/w.pt"}
     assert "written outside the project: 3 files (3.0 kB)" in done.err
     end = json.loads(small.run("runs", "show", "--json").out)["end"]
     assert {output["path"] for output in end["outputs"]} == {*there, "made.txt"}
@@ -71,8 +71,8 @@ def test_results_outside_the_project_and_the_console_are_kept(small: parts.Proje
     assert set(parts.digests(tmp_path / "few")) == {f"outside{home}/results/x"}
     logs = small.run("runs", "logs")
     assert (logs.out, logs.err) == ("epoch 1\\x07\n<redacted>\n", "to stderr\n")
-    said = small.run("verify", "latest", "--result", "stdout.log", env=secret)
-    assert "5 results" in said.out, "four files and what was printed"
+    text = small.run("verify", "latest", "--result", "stdout.log", env=secret)
+    assert "5 results" in text.out, "four files and what was printed"
     lost = small.run("exec", "--keep-outside", "1500", "results.py", code=19)
     assert "2 files (2.0 kB) that the command wrote outside the project were not kept" in lost.err
     assert "--keep-outside all" in lost.err
@@ -82,7 +82,7 @@ def test_results_outside_the_project_and_the_console_are_kept(small: parts.Proje
     assert "3 files (3.0 kB)" in failed.err
 
 
-def test_who_and_where(small: parts.Project) -> None:
+def test_a_run_has_the_callers_user_and_a_private_home(small: parts.Project) -> None:
     code = (
         "import os, getpass, json, tempfile, pathlib, socket\n"
         "tempfile.NamedTemporaryFile().close()\n"
@@ -92,7 +92,7 @@ def test_who_and_where(small: parts.Project) -> None:
     )
     uid, gid, name, cwd, home, owner, local = json.loads(small.python_says(code, env={"USER": "", "LOGNAME": ""}))
     assert (uid, gid, owner) == (os.getuid(), os.getgid(), os.getuid())
-    assert cwd == str(small.folder)
+    assert cwd == str(small.directory)
     assert name
     assert home.startswith("/")
     assert local == "127.0.0.1"
@@ -140,7 +140,7 @@ def test_two_runs_see_the_same_machine_and_user(small: parts.Project, runner: st
         assert (first["address"], first["host"][0], first["user"]) == ("127.0.0.1", "repro-env", ["user"] * 3)
 
 
-def test_nothing_of_the_host_outside_the_mounts(small: parts.Project, tmp_path: Path) -> None:
+def test_a_run_sees_nothing_of_the_host_outside_the_mounts(small: parts.Project, tmp_path: Path) -> None:
     secret = tmp_path / "secret.txt"
     secret.write_text("secret")
     seen = json.loads(
@@ -158,12 +158,12 @@ def test_nothing_of_the_host_outside_the_mounts(small: parts.Project, tmp_path: 
 
 def test_a_write_stays_in_the_run(small: parts.Project) -> None:
     small.run("exec", "hello.py")
-    assert not (small.folder / "made.txt").exists()
-    (small.folder / "got").mkdir(exist_ok=True)
+    assert not (small.directory / "made.txt").exists()
+    (small.directory / "got").mkdir(exist_ok=True)
     got = small.run("runs", "get", "latest", "made.txt", "--to", "repro/../got", "--force")
-    assert got.out == f"{small.folder}/got/made.txt\n"
+    assert got.out == f"{small.directory}/got/made.txt\n"
     assert "next: repro-env exec COMMAND\n" in small.run("doctor").err
-    assert (small.folder / "got" / "made.txt").read_text() == "made"
+    assert (small.directory / "got" / "made.txt").read_text() == "made"
 
 
 def test_the_image_is_not_changed_by_a_run(small: parts.Project) -> None:
@@ -173,7 +173,7 @@ def test_the_image_is_not_changed_by_a_run(small: parts.Project) -> None:
     assert "EDITED" in Path(small.python.parents[1], "lib").glob("python*/site-packages/mdurl/__init__.py").__next__().read_text()
 
 
-def test_no_network_but_its_own_loopback(small: parts.Project) -> None:
+def test_a_run_reaches_only_its_own_loopback(small: parts.Project) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
         code = (
@@ -202,13 +202,13 @@ def test_children_are_reaped_and_signals_arrive(small: parts.Project) -> None:
 
 
 @pytest.mark.parametrize("words", [("--seed", "3", "--help", "--", "-x"), ("--json",), ("--", "--")])
-def test_words_after_the_command_are_its_own(small: parts.Project, words: tuple[str, ...]) -> None:
-    (small.folder / "echo.py").write_text("import sys, json; print(json.dumps(sys.argv[1:]))\n")
+def test_words_after_the_command_are_passed_to_it(small: parts.Project, words: tuple[str, ...]) -> None:
+    (small.directory / "echo.py").write_text("import sys, json; print(json.dumps(sys.argv[1:]))\n")
     assert json.loads(small.run("exec", "echo.py", *words).out) == list(words)
     assert json.loads(small.run("exec", "--", "echo.py", *words).out) == list(words)
 
 
-def test_ways_to_name_a_command(small: parts.Project) -> None:
+def test_a_command_is_a_program_a_module_or_code(small: parts.Project) -> None:
     assert small.run("exec", "true").out == ""
     assert small.run("exec", "bash", "-c", "echo $0").out == "bash\n"
     assert "usage" in small.run("exec", "-m", "json.tool", "--help").out
@@ -223,10 +223,10 @@ def test_stdin_and_streams_are_untouched(small: parts.Project) -> None:
     assert "to err" in done.err
 
 
-def test_variables(small: parts.Project) -> None:
+def test_only_requested_variables_reach_a_run(small: parts.Project) -> None:
     env = {"GIVEN": "from the host", "SECRET_TOKEN": "hidden", "OMP_NUM_THREADS": "9"}
     code = "import os; print(os.environ.get('GIVEN'), os.environ.get('OTHER'), os.environ.get('SECRET_TOKEN'), os.environ.get('FILED'))"
-    file = small.folder / "variables"
+    file = small.directory / "variables"
     file.write_text("FILED=yes\n")
     words = ("--env", "GIVEN", "--env", "OTHER=value", "--env-file", file)
     done = small.run("exec", *words, "python", "-c", code, env=env)
@@ -270,17 +270,17 @@ def test_torch_and_matplotlib_work_inside(torch: parts.Project) -> None:
 
 @pytest.mark.soak  # capturing torch takes minutes; `test_same_numbers` trains with torch
 def test_torchrun_is_found(torch: parts.Project) -> None:
-    (torch.folder / "ranks.py").write_text(
+    (torch.directory / "ranks.py").write_text(
         "import os, torch.distributed as dist\ndist.init_process_group('gloo')\n"
         "os.write(1, f'rank {dist.get_rank()} of {dist.get_world_size()}\\n'.encode())  # at once: two ranks share the stream\n"
         "dist.destroy_process_group()\n"
     )
-    said = torch.run("exec", "torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py").out
-    assert sorted(said.split("\n")[:2]) == ["rank 0 of 2", "rank 1 of 2"]
+    output = torch.run("exec", "torchrun", "--standalone", "--nproc-per-node", "2", "ranks.py").out
+    assert sorted(output.split("\n")[:2]) == ["rank 0 of 2", "rank 1 of 2"]
 
 
 @pytest.mark.soak  # capturing torch takes minutes; `test_same_numbers` trains with torch
-def test_every_file_of_a_large_environment(torch: parts.Project) -> None:
+def test_every_file_of_a_large_environment_is_rebuilt(torch: parts.Project) -> None:
     host, inside = both(torch)
     different = {name for name in host if host[name] != inside[name]}
     assert not different, {name: (str(host[name])[:2000], str(inside[name])[:2000]) for name in different}

@@ -32,32 +32,32 @@ BUSY = 14
 class Site:
     """A store, and what each command works on."""
 
-    def __init__(self, project: parts.Project, folder: Path, host: str) -> None:
-        self.project = project.elsewhere(folder / "store")
-        self.folder = folder
+    def __init__(self, project: parts.Project, directory: Path, host: str) -> None:
+        self.project = project.elsewhere(directory / "store")
+        self.directory = directory
         self.reference = f"{host}/kills/app:1"
         for name in ("given", "pushed"):
-            shutil.copytree(project.folder / "repro", folder / name)
-        project.capture("--output", folder / "wanted")
-        self.wanted = captured(folder / "wanted")
-        self.image = json.loads((folder / "given" / "spec.json").read_text())["expected"]["image_id"]
+            shutil.copytree(project.directory / "repro", directory / name)
+        project.capture("--output", directory / "wanted")
+        self.wanted = captured(directory / "wanted")
+        self.image = json.loads((directory / "given" / "spec.json").read_text())["expected"]["image_id"]
 
     def words(self, command: str) -> list[str]:
-        given = str(self.folder / "given")
+        given = str(self.directory / "given")
         return {
-            "capture": ["capture", "--python", str(self.project.python), "--output", str(self.folder / "repro")],
+            "capture": ["capture", "--python", str(self.project.python), "--output", str(self.directory / "repro")],
             "rebuild": ["rebuild", given],
-            "output": ["rebuild", given, "--output", f"oci:{self.folder / 'out'}"],
-            "push": ["push", self.reference, "--spec", str(self.folder / "pushed")],
+            "output": ["rebuild", given, "--output", f"oci:{self.directory / 'out'}"],
+            "push": ["push", self.reference, "--spec", str(self.directory / "pushed")],
             "gc": ["store", "gc", "--keep-days", "0"],
-            "exec": ["exec", "--spec", given, "--runs", str(self.folder / "runs"), "hello.py"],
+            "exec": ["exec", "--spec", given, "--runs", str(self.directory / "runs"), "hello.py"],
         }[command]
 
     def start(self, command: str) -> subprocess.Popen[bytes]:
-        with (self.folder / f"{command}.log").open("ab") as log:
+        with (self.directory / f"{command}.log").open("ab") as log:
             return subprocess.Popen(
                 [parts.COMMAND, *self.words(command)],
-                cwd=self.project.folder,
+                cwd=self.project.directory,
                 env=parts.environ(self.project.store),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
@@ -67,9 +67,9 @@ class Site:
 
     def check_nothing_is_wrong(self) -> None:
         """What says of itself that it is whole is whole, at any moment."""
-        if (self.folder / "repro" / "spec.json").exists():
-            assert captured(self.folder / "repro")["spec.json"] == self.wanted["spec.json"]
-        if (self.folder / "out" / "index.json").exists():
+        if (self.directory / "repro" / "spec.json").exists():
+            assert captured(self.directory / "repro")["spec.json"] == self.wanted["spec.json"]
+        if (self.directory / "out" / "index.json").exists():
             self.check_layout()
         for path in self._files("blobs"):
             assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
@@ -78,18 +78,18 @@ class Site:
             assert f"sha256:{path.name}" == self.image
 
     def _files(self, name: str) -> list[Path]:
-        folder = self.project.store / name
-        return [path for path in folder.iterdir() if not path.name.startswith(".")] if folder.exists() else []
+        directory = self.project.store / name
+        return [path for path in directory.iterdir() if not path.name.startswith(".")] if directory.exists() else []
 
     def check_layout(self) -> None:
-        blobs = self.folder / "out" / "blobs" / "sha256"
+        blobs = self.directory / "out" / "blobs" / "sha256"
 
         def read(descriptor: dict[str, Any]) -> bytes:
             data: bytes = (blobs / descriptor["digest"].removeprefix("sha256:")).read_bytes()
             assert "sha256:" + hashlib.sha256(data).hexdigest() == descriptor["digest"]
             return data
 
-        (entry,) = json.loads((self.folder / "out" / "index.json").read_bytes())["manifests"]
+        (entry,) = json.loads((self.directory / "out" / "index.json").read_bytes())["manifests"]
         manifest = json.loads(read(entry))
         read(manifest["config"])
         assert manifest["config"]["digest"] == self.image
@@ -100,23 +100,25 @@ class Site:
         """All commands at the same time, let alone: each completes, and what it makes is right."""
         with ThreadPoolExecutor(len(COMMANDS) + 1) as pool:
             running = {name: pool.submit(self._run, name) for name in (*COMMANDS, "exec")}
-            done = {name: one.result() for name, one in running.items()}
-        codes = {name: one.code for name, one in done.items()}
+            done = {name: future.result() for name, future in running.items()}
+        codes = {name: ended.code for name, ended in done.items()}
         codes.update({"gc": 0} if codes["gc"] == BUSY else {})
-        assert codes == dict.fromkeys(done, 0), [one.err for one in done.values() if one.code]
-        assert captured(self.folder / "repro") == self.wanted
+        assert codes == dict.fromkeys(done, 0), [entry.err for entry in done.values() if entry.code]
+        assert captured(self.directory / "repro") == self.wanted
         assert done["rebuild"].out.strip() == self.image
         self.check_layout()
-        (entry,) = json.loads((self.folder / "out" / "index.json").read_bytes())["manifests"]
+        (entry,) = json.loads((self.directory / "out" / "index.json").read_bytes())["manifests"]
         assert done["push"].out.strip().endswith(entry["digest"]), "the same manifest in both"
         assert done["exec"].out.startswith("hello from")
         self.project.run(*self.words("rebuild"), timeout=STUCK)
         verified = json.loads(self.project.run("store", "verify", "--json", timeout=STUCK).out)
         assert (verified["damaged"], verified["checked"] > 5) == ([], True)
-        for run in (self.folder / "runs").iterdir():  # a record holds its source in the store; a folder that is gone may be away
+        for run in (
+            self.directory / "runs"
+        ).iterdir():  # a record holds its source in the store; a directory that is gone may be away
             run.unlink() if run.is_symlink() else shutil.rmtree(run)
         self.project.run(*self.words("gc"), timeout=STUCK)
-        left = {str(path.relative_to(self.folder)) for path in self._left()}
+        left = {str(path.relative_to(self.directory)) for path in self._left()}
         assert not left, f"left behind: {left}"
 
     def _run(self, command: str) -> parts.Done:
@@ -129,24 +131,24 @@ class Site:
         for name in ("layers", "blobs", "images", "merged", "specs"):
             yield from store.glob(f"{name}/*")
         yield from (path for path in (store / "uses").iterdir() if path.name != "all")
-        for folder in ("repro", "pushed", "given"):
-            yield from (self.folder / folder / "blobs").glob(".temp/*")
-        yield from (self.folder / "out").glob(".repro-env/*")
-        yield from self.folder.glob("*/.*.tmp")
+        for directory in ("repro", "pushed", "given"):
+            yield from (self.directory / directory / "blobs").glob(".temp/*")
+        yield from (self.directory / "out").glob(".repro-env/*")
+        yield from self.directory.glob("*/.*.tmp")
 
 
-def captured(folder: Path) -> dict[str, str]:
+def captured(directory: Path) -> dict[str, str]:
     """Each file and its digest; of the spec without what the store happened to know of layers as blobs, which is a hint."""
-    spec = json.loads((folder / "spec.json").read_text())
+    spec = json.loads((directory / "spec.json").read_text())
     spec["expected"].pop("packed", None)
-    found = parts.digests(folder)
-    return {**found, "spec.json": hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()}
+    answer = parts.digests(directory)
+    return {**answer, "spec.json": hashlib.sha256(json.dumps(spec, sort_keys=True).encode()).hexdigest()}
 
 
 def killed_in_pairs(site: Site, kills: int, chance: random.Random, commands: Sequence[str] = COMMANDS) -> dict[str, int]:
     """Pairs of commands at the same time, each killed at a moment of its own, until so many were. Returns how many, by command."""
     done = dict.fromkeys(commands, 0)
-    ways = [(one, other) for one in commands for other in commands]
+    ways = [(command, other) for command in commands for other in commands]
     rounds = 0
     while sum(done.values()) < kills:
         rounds += 1
@@ -179,13 +181,13 @@ def site(small: parts.Project, tmp_path: Path) -> Iterator[Site]:
 
 
 @pytest.mark.slow
-def test_killed_in_pairs(site: Site) -> None:
+def test_commands_that_are_killed_in_pairs_leave_complete_results(site: Site) -> None:
     killed_in_pairs(site, 20, random.Random(4))
     site.finish()
 
 
 @pytest.mark.soak
-def test_killed_in_pairs_many_times(site: Site) -> None:
+def test_commands_that_are_killed_in_pairs_many_times_leave_complete_results(site: Site) -> None:
     from tests.e2e.test_soak import note
 
     chance = random.Random()

@@ -22,16 +22,16 @@ PACKAGES = ("packaging==26.3", "mdurl==0.1.2", "pip==26.3")
 
 @pytest.fixture(scope="module")
 def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("wheels")
-    pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--only-binary", ":all:", "-d", str(folder)]
+    directory = tmp_path_factory.mktemp("wheels")
+    pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--only-binary", ":all:", "-d", str(directory)]
     subprocess.run([*pip, *PACKAGES], check=True)
-    return folder
+    return directory
 
 
 @pytest.fixture
 def index(wheels: Path) -> Iterator[Index]:
-    with Index(wheels) as found:
-        yield found
+    with Index(wheels) as index:
+        yield index
 
 
 def through(index: Index, host: str, caches: Path) -> dict[str, str]:
@@ -52,37 +52,37 @@ def through(index: Index, host: str, caches: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One project's folder for all tests, and beside it what each host's environment and capture were when they were new."""
+    """One project's directory for all tests, and beside it what each host's environment and capture were when they were new."""
     return tmp_path_factory.mktemp("mirrored")
 
 
 def captured(kept: Path, index: Index, host: str) -> tuple[parts.Project, dict[str, Any]]:
-    """The same folder each time: an environment installed from `host`, and its capture with a store of its own."""
-    folder, new = kept / "project", kept / f"new-{host}"
-    made = parts.project(folder, folder / ".venv" / "bin" / "python", kept / f"store-{host}")
-    shutil.rmtree(folder)
+    """The same directory each time: an environment installed from `host`, and its capture with a store of its own."""
+    directory, new = kept / "project", kept / f"new-{host}"
+    made = parts.project(directory, directory / ".venv" / "bin" / "python", kept / f"store-{host}")
+    shutil.rmtree(directory)
     if not new.exists():
         env = through(index, host, kept / host)
-        parts.venv(folder / ".venv", own_pip=False)
+        parts.venv(directory / ".venv", own_pip=False)
         words = [sys.executable, "-m", "pip", "--python", str(made.python), "install", "-qq", *PACKAGES]
         subprocess.run(words, check=True, env=parts.environ(kept, env))
         answer = made.capture(env=env)
-        folder.rename(new)
+        directory.rename(new)
         (kept / f"{host}.json").write_text(json.dumps(answer))
-    shutil.copytree(new, folder, symlinks=True)
+    shutil.copytree(new, directory, symlinks=True)
     return made, json.loads((kept / f"{host}.json").read_text())
 
 
 def hints(project: parts.Project) -> list[dict[str, Any]]:
-    found = json.loads((project.folder / "repro" / "spec.json").read_text())["hints"]["wheels"]
-    assert isinstance(found, list)
-    return found
+    content = json.loads((project.directory / "repro" / "spec.json").read_text())["hints"]["wheels"]
+    assert isinstance(content, list)
+    return content
 
 
 @pytest.mark.index
-def test_two_mirrors_one_identity(kept: Path, index: Index) -> None:
-    one, first = captured(kept, index, "mirror-a.test")
-    assert {hint["index"] for hint in hints(one)} == {"http://mirror-a.test/simple"}
+def test_two_mirrors_give_the_same_identity(kept: Path, index: Index) -> None:
+    made, first = captured(kept, index, "mirror-a.test")
+    assert {hint["index"] for hint in hints(made)} == {"http://mirror-a.test/simple"}
     two, second = captured(kept, index, "mirror-b.test")
     assert {hint["index"] for hint in hints(two)} == {"http://mirror-b.test/simple"}
     assert first["proven"] == second["proven"] == first["distributions"]
@@ -96,17 +96,17 @@ def test_proof_reads_parts_of_wheels(tmp_path: Path, kept: Path, index: Index) -
     made, _ = captured(kept, index, "mirror-a.test")
     index.asked.clear()
     made.elsewhere(tmp_path / "other").capture(env=through(index, "mirror-a.test", tmp_path / "empty"))
-    files = [one for one in index.asked if one.path.startswith("/files/")]
+    files = [request for request in index.asked if request.path.startswith("/files/")]
     assert files
-    assert all(one.range for one in files)
+    assert all(file.range for file in files)
 
 
 @pytest.mark.index
 @pytest.mark.parametrize("how", [404, "wrong"])
-def test_a_url_that_is_not_what_it_was(tmp_path: Path, kept: Path, index: Index, how: int | str) -> None:
+def test_a_rebuild_names_the_wheel_whose_url_has_changed(tmp_path: Path, kept: Path, index: Index, how: int | str) -> None:
     """Environment and caches are gone, and the only index no longer gives the wheel: no image, and it says which."""
     made, answer = captured(kept, index, "mirror-a.test")
-    shutil.rmtree(made.folder / ".venv")
+    shutil.rmtree(made.directory / ".venv")
     index.fail("packaging-26.3-py3-none-any.whl", how, times=1000)
     fresh = made.elsewhere(tmp_path / "fresh")
     env = through(index, "mirror-a.test", tmp_path / "empty")
@@ -122,10 +122,10 @@ def test_a_url_that_is_not_what_it_was(tmp_path: Path, kept: Path, index: Index,
 def test_urls_are_hints(tmp_path: Path, kept: Path, index: Index) -> None:
     """Every URL of the spec is dead, and another index has files of the same name and sha256."""
     made, answer = captured(kept, index, "mirror-a.test")
-    spec = made.folder / "repro" / "spec.json"
+    spec = made.directory / "repro" / "spec.json"
     assert "http://mirror-a.test/files/" in spec.read_text()
     spec.write_text(spec.read_text().replace("http://mirror-a.test/files/", "http://mirror-a.test/moved/"))
-    shutil.rmtree(made.folder / ".venv")
+    shutil.rmtree(made.directory / ".venv")
     env = through(index, "mirror-c.test", tmp_path / "empty")
     assert made.elsewhere(tmp_path / "fresh").rebuild(env=env) == answer["image_id"]
 
@@ -133,16 +133,16 @@ def test_urls_are_hints(tmp_path: Path, kept: Path, index: Index) -> None:
 def test_indexes_and_locked_files_of_uv_are_sources_without_any_setting_of_pip(ground: Path, tmp_path: Path) -> None:
     """A build with a local version on an index of its own, which wants a password; a wheel that only `uv.lock` names; one of nowhere."""
     with Index(tmp_path / "wheels", auth=("ann", "open-sesame-1")) as served:
-        fake.make(served.folder, "fastlib", "2.13.0+cpu")
+        fake.make(served.directory, "fastlib", "2.13.0+cpu")
         locked = fake.make(tmp_path / "elsewhere", "pinned")
         fake.make(tmp_path / "elsewhere", "homemade", files={"homemade.py": b"LINE = 1\n" * 9000})
-        locals_only = ("--no-index", "--find-links", served.folder, "--find-links", locked.parent)
+        locals_only = ("--no-index", "--find-links", served.directory, "--find-links", locked.parent)
         python = parts.venv(
             tmp_path / "project/.venv", "fastlib", "pinned", "homemade", own_pip=False, pip=tuple(map(str, locals_only))
         )
-        locked = locked.rename(served.folder / locked.name)
+        locked = locked.rename(served.directory / locked.name)
         made = parts.project(tmp_path / "project", python, ground / "small-store")
-        (made.folder / "pyproject.toml").write_text("""
+        (made.directory / "pyproject.toml").write_text("""
             [[tool.uv.index]]
             name = "cpu-builds"
             url = "http://builds.test/simple"
@@ -150,7 +150,7 @@ def test_indexes_and_locked_files_of_uv_are_sources_without_any_setting_of_pip(g
             [tool.uv.sources]
             fastlib = { index = "cpu-builds" }
         """)
-        (made.folder / "uv.lock").write_text(f"""
+        (made.directory / "uv.lock").write_text(f"""
             version = 1
             [[package]]
             name = "pinned"
@@ -162,13 +162,13 @@ def test_indexes_and_locked_files_of_uv_are_sources_without_any_setting_of_pip(g
         nothing = {**through(served, "builds.test", tmp_path), "PIP_INDEX_URL": (tmp_path / "empty").as_uri()}
         done = made.run("capture", "--json", env={**nothing, **variables})
         answer = json.loads(done.out)
-        asked = [one.path for one in served.asked if one.path.startswith("/simple/") and one.status == 200]
+        requests = [request.path for request in served.asked if request.path.startswith("/simple/") and request.status == 200]
     assert (answer["distributions"], answer["proven"]) == (3, 2)
-    assert [one["name"] for one in answer["carried"]] == ["homemade"]
+    assert [bundled["name"] for bundled in answer["carried"]] == ["homemade"]
     (homemade,) = (hint["sha256"].removeprefix("sha256:") for hint in hints(made) if hint["origin"] == "repacked")
-    assert (made.folder / f"repro/blobs/{homemade}.gz").stat().st_size < 9000, "kept compressed"
+    assert (made.directory / f"repro/blobs/{homemade}.gz").stat().st_size < 9000, "kept compressed"
     urls = {url for hint in hints(made) for url in hint["urls"]}
     assert urls == {f"http://builds.test/files/{name}" for name in ("fastlib-2.13.0%2Bcpu-py3-none-any.whl", locked.name)}
-    assert asked == ["/simple/fastlib/"]
-    written = b"".join(path.read_bytes() for path in (made.folder / "repro").rglob("*") if path.is_file())
+    assert requests == ["/simple/fastlib/"]
+    written = b"".join(path.read_bytes() for path in (made.directory / "repro").rglob("*") if path.is_file())
     assert b"open-sesame-1" not in written + done.out.encode() + done.err.encode()

@@ -50,18 +50,20 @@ class Session(NamedTuple):
     def run(self, *words: str | Path, code: int = 0) -> parts.Done:
         command = [*REFUSED, str(parts.COMMAND), *map(str, words)]
         env = parts.environ(self.project.store, {"HOME": str(self.home)})
-        done = subprocess.run(command, cwd=self.project.folder, env=env, capture_output=True, text=True, check=False, timeout=300)
+        done = subprocess.run(
+            command, cwd=self.project.directory, env=env, capture_output=True, text=True, check=False, timeout=300
+        )
         assert done.returncode == code, f"{words} -> {done.returncode}\n{done.stdout}\n{done.stderr}"
         return parts.Done(done.returncode, done.stdout, done.stderr)
 
     def record(self) -> dict[str, dict[str, object]]:
-        found = json.loads(self.run("runs", "show", "latest", "--json").out)
-        assert isinstance(found, dict)
-        return found
+        answer = json.loads(self.run("runs", "show", "latest", "--json").out)
+        assert isinstance(answer, dict)
+        return answer
 
     def files(self) -> dict[str, str]:
         """Everything of the user's, by digest."""
-        around = self.project.folder.parent
+        around = self.project.directory.parent
         return {name: digest for name, digest in parts.digests(around).items() if "/runs/" not in name}
 
 
@@ -71,10 +73,10 @@ def session(small: parts.Project, tmp_path_factory: pytest.TempPathFactory) -> S
     (around / "data").mkdir()
     (around / "data" / "n.txt").write_text("7")
     (around / "home").mkdir()
-    folder = around / "project"
-    made = parts.project(folder, parts.venv(folder / ".venv", own_pip=False), small.store)
-    (folder / "train.py").write_text(TRAIN)
-    parts.lay(parts.large_blobs(small.folder), folder)
+    directory = around / "project"
+    made = parts.project(directory, parts.venv(directory / ".venv", own_pip=False), small.store)
+    (directory / "train.py").write_text(TRAIN)
+    parts.lay(parts.large_blobs(small.directory), directory)
     need(shutil.which("setpriv") and shutil.which("unshare"), "util-linux")
     need(not subprocess.run([*REFUSED, "true"], capture_output=True, check=False).returncode, "user namespaces of this machine")
     session = Session(made, around / "home")
@@ -82,32 +84,32 @@ def session(small: parts.Project, tmp_path_factory: pytest.TempPathFactory) -> S
     return session
 
 
-def test_doctor_names_what_works_and_who_can_fix_the_rest(session: Session) -> None:
-    said = session.run("doctor", code=1).out
-    assert "fix, by an administrator: sysctl -w user.max_user_namespaces=15000" in said
-    assert "works     capture, check, diff, rebuild, push and pack need no namespaces" in said
-    assert "works     exec, verify and sensitivity: --runner host uses the live environment, without isolation" in said
+def test_doctor_reports_what_works_and_who_can_fix_what_does_not(session: Session) -> None:
+    output = session.run("doctor", code=1).out
+    assert "fix, by an administrator: sysctl -w user.max_user_namespaces=15000" in output
+    assert "works     capture, check, diff, rebuild, push and pack need no namespaces" in output
+    assert "works     exec, verify and sensitivity: --runner host uses the live environment, without isolation" in output
     session.run("rebuild")
     session.run("check")
 
 
-def test_without_namespaces_a_run_is_refused_and_told_of_the_other_runners(session: Session) -> None:
+def test_without_namespaces_a_run_is_refused_with_a_hint_at_the_other_runners(session: Session) -> None:
     done = session.run("exec", "python", "-c", "print('ran')", code=15)
     assert not done.out
     assert "alternatives: --runner docker uses a container, --runner host uses the live environment" in done.err
-    assert not list((session.project.folder / "runs").glob("2*"))
+    assert not list((session.project.directory / "runs").glob("2*"))
 
 
 def test_a_run_on_the_host_is_verified_in_a_private_copy(session: Session) -> None:
-    folder = session.project.folder
+    directory = session.project.directory
     first = session.run("exec", "--verbose", "--runner", "host", "--data", "../data", "train.py", "own.txt")
-    assert f"data {folder.parent / 'data'} (not protected: the host runner can write to it)" in first.err
+    assert f"data {directory.parent / 'data'} (not protected: the host runner can write to it)" in first.err
     run = session.record()["start"]["id"]
     again = session.run("exec", "--runner", "host", "--data", "../data", "train.py", "own.txt")
     assert "source as captured, with 4 outputs of earlier host runs" in again.err
     assert session.run("check", "--project").out.count("output of a run on the host") == 4
-    (folder / "train.py").write_text(f"{TRAIN}print('edited since')")
-    shutil.rmtree(folder / "out")
+    (directory / "train.py").write_text(f"{TRAIN}print('edited since')")
+    shutil.rmtree(directory / "out")
     (session.home / ".seen").unlink()
     there = session.files()
     done = session.run("verify", "--verbose", "--runner", "host", str(run)[-8:], code=1)
@@ -122,11 +124,11 @@ def test_a_run_on_the_host_is_verified_in_a_private_copy(session: Session) -> No
 
 @pytest.mark.skipif(not landlock.is_available(), reason="this kernel has no Landlock (Linux 5.19)")
 def test_a_private_copy_cannot_write_to_the_users_files(session: Session) -> None:
-    around = session.project.folder.parent
+    around = session.project.directory.parent
     there = session.files()
     done = session.run("exec", "--runner", "host", "--frozen", "--data", "../data", "train.py", around / "data" / "n.txt", code=1)
     assert "PermissionError" in done.err
-    session.run("exec", "--runner", "host", "--frozen", "--data", "../data", "train.py", session.project.folder / "own.txt")
+    session.run("exec", "--runner", "host", "--frozen", "--data", "../data", "train.py", session.project.directory / "own.txt")
     assert session.files() == there
     run = session.record()["end"]
     assert "writes: only in the copy, its home and temporary directory, by Landlock" in json.dumps(run["outcome"])
@@ -142,37 +144,37 @@ def test_seeds_are_compared_on_the_host_without_touching_the_tree(session: Sessi
         "sensitivity", "--runner", "host", "--seeds", "2", "--metric", "loss", "--data", "../data", "--json", "train.py"
     )
     assert session.files() == there
-    found = json.loads(done.out.splitlines()[-1])
-    assert [run["exit_code"] for run in found["runs"]] == [0, 0]
-    assert found["metrics"][0]["spread"]["mean"] == 1 / 16
+    answer = json.loads(done.out.splitlines()[-1])
+    assert [run["exit_code"] for run in answer["runs"]] == [0, 0]
+    assert answer["metrics"][0]["spread"]["mean"] == 1 / 16
 
 
-def test_data_that_no_record_names_are_a_reason_and_no_difference(session: Session) -> None:
+def test_changed_data_that_the_record_does_not_have_is_a_reason_and_not_a_difference(session: Session) -> None:
     session.run("exec", "--runner", "host", "train.py")
     done = session.run("verify", "--runner", "host", code=1)
     assert "nothing was compared: the command ended with exit code 1 and not 0" in done.out
     assert "the recorded run was on the host, where it could read every file: name the files that it read with --data" in done.out
     done = session.run("verify", "--runner", "host", "--data", "../data", "--ignore", "w.npy")
-    assert f"changed data in {session.project.folder.parent / 'data'}, because the record does not have it" in done.out
+    assert f"changed data in {session.project.directory.parent / 'data'}, because the record does not have it" in done.out
 
 
 def test_code_that_the_environment_imports_from_the_directory_must_be_that_of_the_run(session: Session) -> None:
-    (site,) = session.project.folder.glob(".venv/lib/python*/site-packages")
-    (site / "project.pth").write_text(f"{session.project.folder}\n")
+    (site,) = session.project.directory.glob(".venv/lib/python*/site-packages")
+    (site / "project.pth").write_text(f"{session.project.directory}\n")
     session.run("capture", "--python", session.project.python)
     session.run("exec", "--runner", "host", "--data", "../data", "train.py")
-    (session.project.folder / "helper.py").write_text("")
+    (session.project.directory / "helper.py").write_text("")
     done = session.run("verify", "--runner", "host", code=18)
     assert "whose files differ from those of the run" in done.err
 
 
 def test_the_host_runner_runs_a_copy_of_the_project_where_the_copy_is(small: parts.Project, tmp_path: Path) -> None:
-    before = sorted(small.folder.rglob("*.txt"))
-    shutil.copytree(small.folder, tmp_path / "small", ignore=shutil.ignore_patterns(".venv", "runs", "made.txt"))
-    other = small._replace(folder=tmp_path / "small")
+    before = sorted(small.directory.rglob("*.txt"))
+    shutil.copytree(small.directory, tmp_path / "small", ignore=shutil.ignore_patterns(".venv", "runs", "made.txt"))
+    other = small._replace(directory=tmp_path / "small")
     assert other.run("exec", "--runner", "host", "hello.py").out == f"hello from {tmp_path}/small/hello.py\n"
     assert (tmp_path / "small" / "made.txt").is_file()
-    assert sorted(small.folder.rglob("*.txt")) == before
+    assert sorted(small.directory.rglob("*.txt")) == before
 
 
 def test_what_a_script_writes_into_its_own_runs_directory_is_an_output(session: Session) -> None:

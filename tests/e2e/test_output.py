@@ -26,8 +26,8 @@ IMPORTS = "import mdurl, packaging, pygments; print(mdurl.EDITED, pygments.__ver
 RECORDS = """
 import base64, csv, hashlib, importlib.metadata as metadata, sys
 wrong = []
-for one in metadata.distributions():
-    for path in one.files or ():
+for distribution in metadata.distributions():
+    for path in distribution.files or ():
         if path.hash is None:
             continue
         digest = base64.urlsafe_b64encode(hashlib.new(path.hash.mode, path.locate().read_bytes()).digest()).rstrip(b"=")
@@ -44,22 +44,22 @@ def run(*words: str | Path, env: dict[str, str] | None = None) -> str:
 
 
 def tool(name: str) -> str:
-    found = shutil.which(name)
-    need(found, f"{name} is missing: apt-get install {name}")
-    assert found
-    return found
+    program = shutil.which(name)
+    need(program, f"{name} is missing: apt-get install {name}")
+    assert program
+    return program
 
 
 def sent(project: parts.Project, *words: str | Path, **options: Any) -> dict[str, Any]:
     """What `rebuild --output` says of what it sent."""
-    found = json.loads(project.run("rebuild", "--json", *words, **options).out)
-    assert isinstance(found, dict)
-    return found
+    answer = json.loads(project.run("rebuild", "--json", *words, **options).out)
+    assert isinstance(answer, dict)
+    return answer
 
 
 @pytest.fixture(scope="module")
 def place() -> Iterator[Path]:
-    """A folder that another user may reach."""
+    """A directory that another user may reach."""
     with tempfile.TemporaryDirectory(prefix="repro-env-test-", dir="/var/tmp") as made:
         Path(made).chmod(0o755)
         yield Path(made)
@@ -73,14 +73,14 @@ def layout(small: parts.Project, place: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def expected(small: parts.Project) -> str:
-    image_id: str = json.loads((small.folder / "repro/spec.json").read_bytes())["expected"]["image_id"]
+    image_id: str = json.loads((small.directory / "repro/spec.json").read_bytes())["expected"]["image_id"]
     return image_id
 
 
 def test_skopeo_reads_the_layout(layout: dict[str, Any], expected: str, place: Path) -> None:
     skopeo = tool("skopeo")
-    found = json.loads(run(skopeo, "inspect", "--raw", f"oci:{place / 'layout'}:v1"))
-    assert found["config"]["digest"] == expected == layout["image_id"] == layout["environment_image_id"]
+    content = json.loads(run(skopeo, "inspect", "--raw", f"oci:{place / 'layout'}:v1"))
+    assert content["config"]["digest"] == expected == layout["image_id"] == layout["environment_image_id"]
     assert json.loads(run(skopeo, "inspect", f"oci:{place / 'layout'}:v1"))["Digest"] == layout["manifest_digest"]
     run(skopeo, "copy", "-q", f"oci:{place / 'layout'}:v1", f"dir:{place / 'copied'}")  # checks every digest
     shutil.rmtree(place / "copied")
@@ -92,7 +92,7 @@ def test_docker_loads_the_archive(small: parts.Project, layout: dict[str, Any], 
     path = place / "image.tar"
     done = sent(small, "--output", f"docker-archive:{path}:{NAME}:1")
     assert (done["image_id"], done["manifest_digest"]) == (expected, layout["manifest_digest"])
-    python = json.loads((small.folder / "repro/spec.json").read_bytes())["identity"]["command"]
+    python = json.loads((small.directory / "repro/spec.json").read_bytes())["identity"]["command"]
     try:
         for form in ("docker-archive", "oci-archive"):
             assert json.loads(run(tool("skopeo"), "inspect", "--config", f"{form}:{path}"))["config"]["Labels"]
@@ -105,7 +105,9 @@ def test_docker_loads_the_archive(small: parts.Project, layout: dict[str, Any], 
         run(docker, "rmi", "-f", f"{NAME}:1")
 
 
-def test_nothing_changed_and_it_says_what_was_looked_at(small: parts.Project, layout: dict[str, Any], place: Path) -> None:
+def test_an_unchanged_output_is_not_sent_again_and_the_evidence_is_named(
+    small: parts.Project, layout: dict[str, Any], place: Path
+) -> None:
     done = small.run("rebuild", "--output", f"oci:{place / 'layout'}:v1")
     assert done.out.strip() == layout["image_id"]
     assert (
@@ -124,21 +126,23 @@ def test_dry_run_changes_nothing(small: parts.Project, layout: dict[str, Any], p
     assert not (place / "never").exists()
 
 
-def test_with_source(small: parts.Project, layout: dict[str, Any], expected: str, place: Path) -> None:
+def test_with_source_adds_the_captured_code_to_the_image(
+    small: parts.Project, layout: dict[str, Any], expected: str, place: Path
+) -> None:
     words = ("--with-source", "--output", f"oci:{place / 'layout'}:source")
-    (small.folder / "new.py").touch()
+    (small.directory / "new.py").touch()
     try:
-        said = parts.one_sentence(small.run("rebuild", *words, code=8))
+        message = parts.one_sentence(small.run("rebuild", *words, code=8))
     finally:
-        (small.folder / "new.py").unlink()
-    assert "+ new.py" in said
-    assert "send the captured code with --frozen" in said
+        (small.directory / "new.py").unlink()
+    assert "+ new.py" in message
+    assert "send the captured code with --frozen" in message
     done = small.run("rebuild", *words, "--frozen")
     image_id = done.out.strip()
     assert image_id != expected
     assert f"; the environment has {expected}" in done.err
     config = json.loads(run(tool("skopeo"), "inspect", "--config", f"oci:{place / 'layout'}:source"))
-    assert config["config"]["WorkingDir"] == str(small.folder)
+    assert config["config"]["WorkingDir"] == str(small.directory)
     assert len(config["rootfs"]["diff_ids"]) == len(layout["layers"]) + 1
     again = sent(small, *words, "--frozen")
     assert (again["image_id"], again["environment_image_id"], again["made"]) == (image_id, expected, [])
@@ -156,7 +160,7 @@ def test_with_source(small: parts.Project, layout: dict[str, Any], expected: str
         (("--frozen", "--output", "oci:x"), "requires --with-source"),
     ],
 )
-def test_a_bad_word_is_one_sentence(small: parts.Project, words: tuple[str, ...], sentence: str) -> None:
+def test_an_invalid_output_is_refused_in_one_sentence(small: parts.Project, words: tuple[str, ...], sentence: str) -> None:
     done = small.run("rebuild", *words, code=2)
     assert sentence in parts.one_sentence(done)
     assert done.out == ""
@@ -208,7 +212,7 @@ def shuffled(project: parts.Project, ways: Iterator[Way], place: Path) -> Iterat
     without.mkdir(parents=True, exist_ok=True)
     (without / "__init__.py").write_text("raise ImportError('not here')\n")
     for clone in ("clone", "clone é"):
-        shutil.copytree(project.folder / "repro", place / clone, dirs_exist_ok=True)
+        shutil.copytree(project.directory / "repro", place / clone, dirs_exist_ok=True)
     own(place, os.geteuid())
     for number, way in enumerate(ways):
         store = place / f"store-{number}"
@@ -225,15 +229,15 @@ def shuffled(project: parts.Project, ways: Iterator[Way], place: Path) -> Iterat
         own(out, uid)
         if way.store == "live":
             call(place / way.clone, store, way, uid, "rebuild", ".")
-        found = call(place / way.clone, store, way, uid, "rebuild", ".", "--json", "--output", f"oci:{out}:v{number}")
-        yield found["image_id"], found["manifest_digest"], way
+        answer = call(place / way.clone, store, way, uid, "rebuild", ".", "--json", "--output", f"oci:{out}:v{number}")
+        yield answer["image_id"], answer["manifest_digest"], way
         shutil.rmtree(store)
         shutil.rmtree(out)
 
 
-def call(folder: Path, store: Path, way: Way, uid: int, *words: str) -> dict[str, Any]:
+def call(directory: Path, store: Path, way: Way, uid: int, *words: str) -> dict[str, Any]:
     python, found_by = (starter(uid) if way.plain else None) or (Path(sys.executable), "")
-    paths = [str(folder.parent / "without-isal")] * (not way.isal) + [found_by] * bool(found_by)
+    paths = [str(directory.parent / "without-isal")] * (not way.isal) + [found_by] * bool(found_by)
     env = {**parts.environ(store, way.env), "HOME": str(store.parent), "PYTHONPATH": ":".join(paths)}
     cores = sorted(os.sched_getaffinity(0))[: way.cores]
 
@@ -247,15 +251,15 @@ def call(folder: Path, store: Path, way: Way, uid: int, *words: str) -> dict[str
 
     # Through a shell: a program is started with root's rights in part, and loads what those reach.
     command = ["/bin/sh", "-c", 'exec "$0" "$@"', str(python), "-m", "repro_env", *words]
-    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True, preexec_fn=start, check=False)
+    done = subprocess.run(command, cwd=directory, env=env, capture_output=True, text=True, preexec_fn=start, check=False)
     assert done.returncode == 0, f"{way}\n{done.stderr}"
     return dict(json.loads(done.stdout)) if "--json" in words else {}
 
 
-def own(folder: Path, uid: int) -> None:
+def own(directory: Path, uid: int) -> None:
     if os.geteuid() != 0:
         return
-    for path in (folder, *folder.rglob("*")):
+    for path in (directory, *directory.rglob("*")):
         with contextlib.suppress(FileNotFoundError):
             os.chown(path, uid, uid, follow_symlinks=False)
 
@@ -265,7 +269,7 @@ def plain_uid() -> int:
 
 
 def evict(store: Path) -> None:
-    """Half of what is known, and of the wheels, is gone; so is one whole folder of facts."""
+    """Half of what is known, and of the wheels, is gone; so is one whole directory of facts."""
     for kind in ("blobs", "facts/made", "facts/packed", "facts/wheel", "facts/image"):
         for path in sorted((store / kind).iterdir())[::2] if (store / kind).is_dir() else ():
             path.unlink()
@@ -273,9 +277,9 @@ def evict(store: Path) -> None:
 
 @pytest.fixture(scope="module")
 def known(small: parts.Project, place: Path) -> Path:
-    """A store that has made the image before, from a copy of the spec's folder."""
+    """A store that has made the image before, from a copy of the spec's directory."""
     clone = place / "first"
-    shutil.copytree(small.folder / "repro", clone)
+    shutil.copytree(small.directory / "repro", clone)
     store = place / "known"
     small.elsewhere(store).run("rebuild", clone, "--output", f"oci:{place / 'first-out'}")
     return store
@@ -299,18 +303,20 @@ def starter(uid: int) -> tuple[Path, str] | None:
     return None
 
 
-def test_the_same_digests_however_it_is_made(small: parts.Project, layout: dict[str, Any], known: Path, place: Path) -> None:
+def test_the_digests_are_the_same_however_the_image_is_made(
+    small: parts.Project, layout: dict[str, Any], known: Path, place: Path
+) -> None:
     need(starter(plain_uid()), "a plain user can start no Python that finds this checkout")
     for image_id, manifest, way in shuffled(small, iter(FEW), place):
         assert (image_id, manifest) == (layout["image_id"], layout["manifest_digest"]), way
 
 
 @pytest.mark.soak
-def test_the_same_digests_however_a_wide_one_is_made(torch: parts.Project, place: Path) -> None:
+def test_the_digests_of_a_wide_image_are_the_same_however_it_is_made(torch: parts.Project, place: Path) -> None:
     (place / "wide").mkdir()
     wide = place / "wide"
     first = sent(torch, "--output", f"oci:{wide / 'layout'}:v1")
-    shutil.copytree(torch.folder / "repro", wide / "first")
+    shutil.copytree(torch.directory / "repro", wide / "first")
     torch.elsewhere(wide / "known").run("rebuild", wide / "first", "--output", f"oci:{wide / 'first-out'}")
     for image_id, manifest, way in shuffled(torch, some(20), wide):
         assert (image_id, manifest) == (first["image_id"], first["manifest_digest"]), way

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from repro_env.io.files import remove_tree
-from repro_env.store.specs import files as folder_parts
+from repro_env.store.specs import files as spec_files
 from tests.e2e import parts
 from tests.e2e.parts import COMMAND, Done, Project, environ, one_sentence
 from tests.parts import need
@@ -25,18 +25,18 @@ ALONE = ("unshare", "--net") if os.geteuid() == 0 else ("unshare", "--map-curren
 def packed(small: Project, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """All of the small project in one file."""
     path = tmp_path_factory.mktemp("packed") / "all.tar"
-    told = json.loads(small.run("pack", "repro", path, "--all", "--json").out)
-    assert told["complete"]
-    assert told["size"] == path.stat().st_size
+    answer = json.loads(small.run("pack", "repro", path, "--all", "--json").out)
+    assert answer["complete"]
+    assert answer["size"] == path.stat().st_size
     return path
 
 
 @pytest.fixture
 def bare(tmp_path: Path) -> Iterator[Project]:
-    """A folder with nothing in it, and an empty store."""
-    folder = tmp_path / "nowhere"
-    folder.mkdir()
-    yield Project(folder, Path("/none"), tmp_path / "bare-store")
+    """A directory with nothing in it, and an empty store."""
+    directory = tmp_path / "nowhere"
+    directory.mkdir()
+    yield Project(directory, Path("/none"), tmp_path / "bare-store")
     remove_tree(tmp_path / "bare-store")
 
 
@@ -46,8 +46,8 @@ def alone(project: Project, *words: str | Path) -> Done:
     need(works, "unshare --net: network namespaces are refused here")
     ended = subprocess.run(
         [*ALONE, COMMAND, *map(str, words)],
-        cwd=project.folder,
-        env=environ(project.store, {"UV_CACHE_DIR": str(project.folder / "no-uv"), "PIP_RETRIES": "0"}),
+        cwd=project.directory,
+        env=environ(project.store, {"UV_CACHE_DIR": str(project.directory / "no-uv"), "PIP_RETRIES": "0"}),
         capture_output=True,
         text=True,
         timeout=300,
@@ -64,11 +64,11 @@ def test_a_pack_rebuilds_and_runs_without_any_network(small: Project, packed: Pa
     again = alone(bare, "exec", "--spec", packed, "--", "hello.py")
     assert again.code == 0, again.err
     assert again.out.startswith("hello from")
-    runs = bare.folder / "runs"
+    runs = bare.directory / "runs"
     assert (runs / "latest" / "files" / "made.txt").read_text() == "made"
 
 
-def test_without_all_the_network_is_missed_in_a_sentence(small: Project, bare: Project, tmp_path: Path) -> None:
+def test_a_pack_without_all_wheels_reports_the_missing_network(small: Project, bare: Project, tmp_path: Path) -> None:
     small.run("pack", "repro", tmp_path / "less.tar")
     done = alone(bare, "rebuild", tmp_path / "less.tar")
     assert done.code in (10, 11), done.err
@@ -77,14 +77,14 @@ def test_without_all_the_network_is_missed_in_a_sentence(small: Project, bare: P
 
 def test_a_pack_of_the_same_spec_is_the_same_file(small: Project, packed: Path, tmp_path: Path) -> None:
     clone = tmp_path / "clone"
-    shutil.copytree(small.folder / "repro", clone)
+    shutil.copytree(small.directory / "repro", clone)
     small.run("pack", clone, tmp_path / "again.tar", "--all", env={"TZ": "Asia/Tokyo", "LC_ALL": "C"}, umask=0o077)
     assert (tmp_path / "again.tar").read_bytes() == packed.read_bytes()
 
 
-def test_all_that_capture_writes_is_known_to_travel(small: Project) -> None:
-    written = {path.name for path in (small.folder / "repro").iterdir()}
-    assert written - set(folder_parts.FILES) == {"blobs"}
+def test_every_file_that_capture_writes_is_packed(small: Project) -> None:
+    written = {path.name for path in (small.directory / "repro").iterdir()}
+    assert written - set(spec_files.FILES) == {"blobs"}
 
 
 def test_a_damaged_pack_is_refused(packed: Path, bare: Project, tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_damaged_pack_is_refused(packed: Path, bare: Project, tmp_path: Path) 
     assert "bad.tar" in one_sentence(bare.run("rebuild", tmp_path / "bad.tar", code=11))
 
 
-def test_what_a_pack_is_written_to(small: Project, tmp_path: Path) -> None:
+def test_pack_refuses_a_directory_as_its_file(small: Project, tmp_path: Path) -> None:
     assert "is a directory" in one_sentence(small.run("pack", "repro", tmp_path, code=2))
     assert "missing argument" in small.run("pack", "repro", code=2).err
     assert parts.digests(tmp_path) == {}

@@ -79,7 +79,7 @@ def pythons() -> list[str]:
 def user() -> Iterator[User]:
     need(os.geteuid() == 0, "only root can become another user; a plain user's own `make test` says the same and more")
     need(shutil.which("setpriv"), "setpriv is missing: apt-get install util-linux")
-    taken = {one.pw_uid for one in pwd.getpwall()}
+    taken = {user.pw_uid for user in pwd.getpwall()}
     uid = next(number for number in range(20_000, 30_000) if number not in taken)
     usable = [python for python in pythons() if starts(uid, python)]
     need(usable, "no Python with venv that a plain user can start: apt-get install python3-venv")
@@ -88,9 +88,9 @@ def user() -> Iterator[User]:
         tempfile.TemporaryDirectory(prefix="repro-env-user-", dir="/var/tmp") as made,
         tempfile.TemporaryDirectory(prefix="user-", dir="/tmp") as temporary,
     ):
-        folder = Path(made)
-        folder.chmod(0o755)
-        clone, home = folder / "clone", folder / "home"
+        directory = Path(made)
+        directory.chmod(0o755)
+        clone, home = directory / "clone", directory / "home"
         home.mkdir()
         git = ["git", "-c", f"safe.directory={parts.ROOT}", "-c", f"safe.directory={parts.ROOT}/.git"]
         subprocess.run([*git, "clone", "-q", "--no-hardlinks", str(parts.ROOT), str(clone)], check=True)
@@ -100,7 +100,7 @@ def user() -> Iterator[User]:
 
 @pytest.mark.soak
 @pytest.mark.root
-def test_the_demo(user: User) -> None:
+def test_the_demo_runs_as_a_plain_user(user: User) -> None:
     done = user.make("demo")
     assert done.returncode == 0, done.stdout[-6000:]
     assert "files are byte-equal" in done.stdout
@@ -110,7 +110,7 @@ def test_the_demo(user: User) -> None:
 @pytest.mark.root
 @pytest.mark.timeout(1000)  # a suite of its own
 @pytest.mark.parametrize("part", [PART, pytest.param(MORE, marks=pytest.mark.soak)], ids=["part", "more"])
-def test_the_suite(user: User, part: str) -> None:
+def test_the_test_suite_passes_as_a_plain_user(user: User, part: str) -> None:
     """Without the environment of trainers: lockfiles/venv.sh makes two others in `make demo`, and torch is for root's own tests."""
     done = user.make("dev")
     assert done.returncode == 0, done.stdout[-6000:]

@@ -38,7 +38,7 @@ def test_an_environment_of_another_python_is_captured_rebuilt_run_and_verified(
 ) -> None:
     python = parts.venv(tmp_path / "project" / ".venv", "packaging==23.2", python=str(interpreters()[version]))
     project = parts.project(tmp_path / "project", python, ground / "shared-store")
-    (project.folder / "train.py").write_text(SCRIPT)
+    (project.directory / "train.py").write_text(SCRIPT)
     project.capture()
     project.rebuild()
     assert project.python_says("import sys; print(sys.version_info[:2])") == f"{version}\n"

@@ -15,8 +15,8 @@ from tests.e2e import parts
 SCRIPT = "import random; print('trained'); open('made.txt', 'w').write(str(random.random()))"
 
 
-def test_a_run_that_went_well_has_at_most_four_lines_of_ours_around_it(small: parts.Project) -> None:
-    (small.folder / "noisy.py").write_text(SCRIPT)
+def test_a_successful_run_prints_at_most_four_additional_lines(small: parts.Project) -> None:
+    (small.directory / "noisy.py").write_text(SCRIPT)
     normal = small.run("exec", "noisy.py", env={"OMP_NUM_THREADS": "3"})
     assert normal.out == "trained\n"
     run, unused, end, seeds = normal.err.splitlines()
@@ -39,7 +39,7 @@ def screen(project: parts.Project, *words: str) -> tuple[str, list[str]]:
     ours, theirs = pty.openpty()
     env = {name: value for name, value in parts.environ(project.store, {"TERM": "xterm"}).items() if name != "CI"}
     with subprocess.Popen(
-        [parts.COMMAND, *words], cwd=project.folder, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
+        [parts.COMMAND, *words], cwd=project.directory, env=env, stdin=subprocess.DEVNULL, stdout=theirs, stderr=theirs
     ) as child:
         os.close(theirs)
         written = io.BytesIO()
@@ -55,7 +55,7 @@ def screen(project: parts.Project, *words: str) -> tuple[str, list[str]]:
 
 
 def test_verify_shows_its_progress_and_its_verdict_and_not_what_the_command_prints(small: parts.Project) -> None:
-    (small.folder / "slow.py").write_text("import time; print('trained'); time.sleep(1.5); open('made.txt', 'w').write('1')")
+    (small.directory / "slow.py").write_text("import time; print('trained'); time.sleep(1.5); open('made.txt', 'w').write('1')")
     small.run("exec", "slow.py")
     written, lines = screen(small, "verify")
     assert re.search(r". running again \(the first run took \d+ s\): 1s", written)
@@ -67,7 +67,7 @@ def test_verify_shows_its_progress_and_its_verdict_and_not_what_the_command_prin
     assert "trained\n" in verbose.err
     assert "trained" not in verbose.out
 
-    (small.folder / "nothing.py").write_text("print('the console is all')")
+    (small.directory / "nothing.py").write_text("print('the console is all')")
     small.run("exec", "nothing.py")
     refused = small.run("verify", "-v", code=1)
     assert "nothing was compared: the run has only" in refused.out
@@ -76,24 +76,24 @@ def test_verify_shows_its_progress_and_its_verdict_and_not_what_the_command_prin
 
 
 def test_a_copied_checkpoint_that_is_given_as_data_is_a_parent(small: parts.Project) -> None:
-    (small.folder / "weights.py").write_text("import os; open('w.pt', 'wb').write(os.urandom(9))")
+    (small.directory / "weights.py").write_text("import os; open('w.pt', 'wb').write(os.urandom(9))")
     small.run("exec", "weights.py")
     lineage = json.loads(small.run("lineage", "latest", "--json").out)
     assert lineage["family"]["parents"] == []
     assert "no known parent" in small.run("lineage", "latest").out
-    kept = small.folder.parent / "kept" / "deep"
+    kept = small.directory.parent / "kept" / "deep"
     kept.mkdir(parents=True)
-    shutil.copyfile(small.folder / "runs" / "latest" / "files" / "w.pt", kept / "best.pt")
+    shutil.copyfile(small.directory / "runs" / "latest" / "files" / "w.pt", kept / "best.pt")
     small.run("exec", "--data", kept.parent, "-c", "pass")
-    found = json.loads(small.run("lineage", "latest", "--json").out)
-    assert [parent["id"] for parent in found["family"]["parents"]] == [lineage["summary"]["id"]]
+    answer = json.loads(small.run("lineage", "latest", "--json").out)
+    assert [parent["id"] for parent in answer["family"]["parents"]] == [lineage["summary"]["id"]]
     assert (
         f"parent    {lineage['summary']['id'][-8:]} (its outputs were used as data, deep/best.pt, sha256:"
         in small.run("lineage", "latest").out
     )
 
 
-def test_a_quiet_command_prints_its_result_and_its_errors_alone(small: parts.Project) -> None:
+def test_a_quiet_command_prints_only_its_result_and_its_errors(small: parts.Project) -> None:
     for words in (["rebuild", "-q"], ["runs", "list", "--quiet"], ["check", "-q"]):
         assert small.run(*words, code=None).err == ""
     assert small.run("exec", "-q", "no-such-program", code=None).err.startswith("repro-env: error: ")

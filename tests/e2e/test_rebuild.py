@@ -12,9 +12,9 @@ from tests.e2e import parts
 
 
 def expected(project: parts.Project) -> str:
-    found = json.loads((project.folder / "repro" / "spec.json").read_text())["expected"]["image_id"]
-    assert isinstance(found, str)
-    return found
+    content = json.loads((project.directory / "repro" / "spec.json").read_text())["expected"]["image_id"]
+    assert isinstance(content, str)
+    return content
 
 
 @pytest.mark.parametrize(
@@ -25,12 +25,12 @@ def expected(project: parts.Project) -> str:
     ],
 )
 def test_surroundings_do_not_matter(small: parts.Project, tmp_path: Path, umask: int, env: dict[str, str]) -> None:
-    shutil.copytree(small.folder / "repro", tmp_path / "another place" / "repro")
+    shutil.copytree(small.directory / "repro", tmp_path / "another place" / "repro")
     there = small.elsewhere(tmp_path / "store")
     assert there.rebuild(tmp_path / "another place" / "repro", env=env, umask=umask, cwd=tmp_path) == expected(small)
 
 
-def test_stdout_is_the_image_id_alone(small: parts.Project) -> None:
+def test_stdout_is_only_the_image_id(small: parts.Project) -> None:
     assert small.run("rebuild").out == expected(small) + "\n"
 
 
@@ -47,12 +47,12 @@ def test_where_it_was_captured_nothing_is_downloaded(small: parts.Project, tmp_p
 
 def test_without_the_live_environment_wheels_come_from_their_hints(small: parts.Project, ground: Path, tmp_path: Path) -> None:
     """The environment is gone and so are the caches: bytes come from URLs, checked by sha256."""
-    folder = tmp_path / "project"
-    python = parts.venv(folder / ".venv", "mdurl==0.1.2", own_pip=False)
-    made = parts.project(folder, python, ground / "shared-store")
-    parts.lay(parts.large_blobs(small.folder), folder)
+    directory = tmp_path / "project"
+    python = parts.venv(directory / ".venv", "mdurl==0.1.2", own_pip=False)
+    made = parts.project(directory, python, ground / "shared-store")
+    parts.lay(parts.large_blobs(small.directory), directory)
     made.capture()
-    shutil.rmtree(folder / ".venv")
+    shutil.rmtree(directory / ".venv")
     caches = {
         "PIP_CACHE_DIR": str(tmp_path / "pip"),
         "UV_CACHE_DIR": str(tmp_path / "uv"),
@@ -61,27 +61,27 @@ def test_without_the_live_environment_wheels_come_from_their_hints(small: parts.
     assert made.elsewhere(tmp_path / "store").rebuild(env=caches) == expected(made)
 
 
-def test_dry_run_makes_nothing(small: parts.Project, tmp_path: Path) -> None:
+def test_a_dry_run_changes_nothing(small: parts.Project, tmp_path: Path) -> None:
     done = small.elsewhere(tmp_path / "store").run("rebuild", "--dry-run")
     assert not list((tmp_path / "store").glob("layers/*"))
     assert done.err.strip()
 
 
 def test_a_flipped_byte_in_a_blob_is_found(small: parts.Project, tmp_path: Path) -> None:
-    shutil.copytree(small.folder / "repro", tmp_path / "repro")
+    shutil.copytree(small.directory / "repro", tmp_path / "repro")
     largest = max((tmp_path / "repro" / "blobs").glob("*[0-9a-f]*"), key=lambda path: path.stat().st_size)
     data = bytearray(largest.read_bytes())
     data[len(data) // 2] ^= 0x01
     largest.write_bytes(data)
     there = small.elsewhere(tmp_path / "store")
-    said = parts.one_sentence(there.run("rebuild", tmp_path / "repro", code=11))
-    assert largest.name.partition(".")[0][:12] in said
+    message = parts.one_sentence(there.run("rebuild", tmp_path / "repro", code=11))
+    assert largest.name.partition(".")[0][:12] in message
     assert not list((tmp_path / "store" / "images").glob("*"))
 
 
 def test_a_missing_blob_is_named(small: parts.Project, tmp_path: Path) -> None:
-    shutil.copytree(small.folder / "repro", tmp_path / "repro")
+    shutil.copytree(small.directory / "repro", tmp_path / "repro")
     largest = max((tmp_path / "repro" / "blobs").glob("*[0-9a-f]*"), key=lambda path: path.stat().st_size)
     largest.unlink()
-    said = parts.one_sentence(small.elsewhere(tmp_path / "store").run("rebuild", tmp_path / "repro", code=11))
-    assert largest.name.partition(".")[0][:12] in said
+    message = parts.one_sentence(small.elsewhere(tmp_path / "store").run("rebuild", tmp_path / "repro", code=11))
+    assert largest.name.partition(".")[0][:12] in message

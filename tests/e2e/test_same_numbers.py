@@ -48,7 +48,7 @@ TABLE = {
     ),
 }
 CLOCKS = ("events.out.tfevents", "trainer_state.json", "lit.log", "hydra.yaml", "training_args.bin")
-"""Files with times, hosts or folders of the moment in them, by a part of their name."""
+"""Files with times, hosts or directories of the moment in them, by a part of their name."""
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def rows(ground: Path, torch: parts.Project) -> parts.Project:
     need(python == torch.python, "no environment of trainers: `make test` makes one where pip knows a place with a CPU build")
     made = parts.project(ground / "rows", torch.python, torch.store)
     for script in ROWS.glob("*.py"):
-        shutil.copy(script, made.folder / script.name)
+        shutil.copy(script, made.directory / script.name)
     made.capture("--seed", "3")
     made.rebuild()
     return made
@@ -69,10 +69,10 @@ def ran(project: parts.Project, row: Row, to: Path, *options: str) -> dict[str, 
     project.run("exec", *options, *row.command)
     project.run("runs", "get", "latest", "--to", to)
     there = {path: digest for path, digest in parts.digests(to).items() if not any(clock in path for clock in CLOCKS)}
-    found = {re.sub(r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d", "DATE", path): digest for path, digest in there.items()}
-    assert len(found) == len(there)
-    assert found.keys() >= row.outputs
-    return found
+    entries = {re.sub(r"\d{4}-\d\d-\d\d/\d\d-\d\d-\d\d", "DATE", path): digest for path, digest in there.items()}
+    assert len(entries) == len(there)
+    assert entries.keys() >= row.outputs
+    return entries
 
 
 @pytest.mark.slow
@@ -92,10 +92,10 @@ def test_twenty_runs_are_equal(rows: parts.Project, tmp_path: Path, name: str) -
 
 
 @pytest.mark.parametrize("name", ["transformer", "generators"])
-def test_another_seed_is_another_result(rows: parts.Project, tmp_path: Path, name: str) -> None:
+def test_another_seed_gives_another_result(rows: parts.Project, tmp_path: Path, name: str) -> None:
     """Else the runs above would be equal for a reason that has nothing to do with seeds."""
-    one, two = ran(rows, TABLE[name], tmp_path / "one"), ran(rows, TABLE[name], tmp_path / "two", "--seed", "4")
-    assert all(one[output] != two[output] for output in TABLE[name].outputs)
+    first, two = ran(rows, TABLE[name], tmp_path / "one"), ran(rows, TABLE[name], tmp_path / "two", "--seed", "4")
+    assert all(first[output] != two[output] for output in TABLE[name].outputs)
 
 
 @pytest.mark.soak
@@ -106,9 +106,9 @@ def test_fork_and_spawn_agree(rows: parts.Project, tmp_path: Path) -> None:
 
 @pytest.mark.soak
 @pytest.mark.parametrize("name", ["lightning", "trainer", "ranks"])
-def test_verify_says_the_same_of_what_frameworks_leave(rows: parts.Project, name: str) -> None:
+def test_verify_accepts_the_files_that_frameworks_write(rows: parts.Project, name: str) -> None:
     """More of them, recorded: `tests/compare/outputs/honest`."""
     rows.run("exec", *TABLE[name].command)
-    found = json.loads(rows.run("verify", "latest", "--json").out)
-    assert (found["same"], found["promised"]) == (True, "bitwise"), found
-    assert found["level"] == ("bitwise" if name == "ranks" else "equal except for")
+    answer = json.loads(rows.run("verify", "latest", "--json").out)
+    assert (answer["same"], answer["promised"]) == (True, "bitwise"), answer
+    assert answer["level"] == ("bitwise" if name == "ranks" else "equal except for")

@@ -18,10 +18,10 @@ def test_an_editable_project_below_a_directory_called_t_runs(tmp_path: Path) -> 
     below.mkdir(parents=True)
     (below / "helper").mkdir()
     (below / "helper" / "__init__.py").write_text("ANSWER = 42\n")
-    folder = tmp_path / "t" / "lab2024project" / "train"
-    folder.mkdir()
-    (folder / "train.py").write_text("import helper\nprint('the answer is', helper.ANSWER)\n")
-    venv = folder / ".venv"
+    directory = tmp_path / "t" / "lab2024project" / "train"
+    directory.mkdir()
+    (directory / "train.py").write_text("import helper\nprint('the answer is', helper.ANSWER)\n")
+    venv = directory / ".venv"
     base = BASE_PYTHON
     subprocess.run([base, "-m", "venv", "--without-pip", venv], check=True)
     (site,) = (venv / "lib").glob("python3*/site-packages")
@@ -36,13 +36,15 @@ def test_an_editable_project_below_a_directory_called_t_runs(tmp_path: Path) -> 
     (site / "helper-1.0.dist-info").mkdir()
     for name, text in info.items():
         (site / "helper-1.0.dist-info" / name).write_text(text)
-    project = Project(folder, venv / "bin" / "python", tmp_path / "store")
+    project = Project(directory, venv / "bin" / "python", tmp_path / "store")
     try:
         assert project.run("capture", "--python", project.python).code == 0
-        spec = json.loads((folder / "repro" / "spec.json").read_text())
-        (origin,) = [one["direct_url"] for one in spec["observed"]["distributions"] if one["name"] == "helper"]
+        spec = json.loads((directory / "repro" / "spec.json").read_text())
+        (origin,) = [
+            distribution["direct_url"] for distribution in spec["observed"]["distributions"] if distribution["name"] == "helper"
+        ]
         assert origin == below.as_uri()
-        assert str(below) in [one["name"] for one in spec["observed"]["carried"]]
+        assert str(below) in [bundled["name"] for bundled in spec["observed"]["carried"]]
         project.run("rebuild", "repro")
         below.rename(below.with_name("gone"))
         ran = project.run("exec", "--", "python", "train.py")
@@ -52,7 +54,7 @@ def test_an_editable_project_below_a_directory_called_t_runs(tmp_path: Path) -> 
 
 
 def test_pack_refuses_a_secret_that_came_into_the_spec_after_capture(small: Project, tmp_path: Path) -> None:
-    file = small.folder / "repro" / "requirements.txt"
+    file = small.directory / "repro" / "requirements.txt"
     before = file.read_text() if file.exists() else None
     secret = Mint().draw("in a spec", "ghp_{a:36}")
     file.write_text((before or "") + f"# {secret}\n")

@@ -22,39 +22,39 @@ print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)
 """
 
 
-def many(folder: Path, count: int) -> parts.Project:
-    """A venv in whose site-packages lie `count` modules that no distribution owns, a hundred a folder."""
-    subprocess.run([BASE_PYTHON, "-m", "venv", "--without-pip", folder / ".venv"], check=True)
-    (site,) = (folder / ".venv/lib").glob("python*/site-packages")
+def many(directory: Path, count: int) -> parts.Project:
+    """A venv in whose site-packages lie `count` modules that no distribution owns, a hundred a directory."""
+    subprocess.run([BASE_PYTHON, "-m", "venv", "--without-pip", directory / ".venv"], check=True)
+    (site,) = (directory / ".venv/lib").glob("python*/site-packages")
     for number in range(count):
         if number % 100 == 0:
             (site / f"many/part{number // 100:04}").mkdir(parents=True)
         (site / f"many/part{number // 100:04}/module{number % 100:02}.py").write_bytes(b"x = %d\n" % number)
-    (folder / "train.py").write_text("pass\n")
-    return parts.Project(folder, folder / ".venv/bin/python", folder.with_name("store"))
+    (directory / "train.py").write_text("pass\n")
+    return parts.Project(directory, directory / ".venv/bin/python", directory.with_name("store"))
 
 
 def capture(project: parts.Project) -> tuple[dict[str, object], int]:
     """The spec, and the most memory (bytes) that one process of the capture held."""
     words = [str(parts.COMMAND), "capture", "--python", str(project.python)]
-    said = subprocess.run(
+    output = subprocess.run(
         [sys.executable, "-c", MEASURED, *words],
-        cwd=project.folder,
+        cwd=project.directory,
         env=parts.environ(project.store),
         check=True,
         capture_output=True,
         text=True,
     ).stdout
-    spec = json.loads((project.folder / "repro/spec.json").read_bytes())
+    spec = json.loads((project.directory / "repro/spec.json").read_bytes())
     assert isinstance(spec, dict)
-    return spec, int(said) << 10
+    return spec, int(output) << 10
 
 
 @pytest.mark.parametrize(
     "count",
     [2_000, pytest.param(30_000, marks=pytest.mark.soak), pytest.param(100_000, marks=pytest.mark.soak)],
 )
-def test_every_file_is_held_and_every_change_seen(tmp_path: Path, count: int) -> None:
+def test_every_file_is_captured_and_every_change_found(tmp_path: Path, count: int) -> None:
     project = many(tmp_path / "project", count)
     time.sleep(2.1)  # files younger than the coarsest clock's tick are not known by their keys
 
@@ -65,7 +65,7 @@ def test_every_file_is_held_and_every_change_seen(tmp_path: Path, count: int) ->
     assert most < BOUND
     assert again == first
 
-    changed = next(project.folder.glob(".venv/lib/python*/site-packages/many/part0007/module07.py"))
+    changed = next(project.directory.glob(".venv/lib/python*/site-packages/many/part0007/module07.py"))
     before = changed.stat()
     changed.write_bytes(b"y = 707\n")
     assert changed.stat().st_size == before.st_size

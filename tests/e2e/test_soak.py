@@ -22,9 +22,9 @@ COUNT = 100
 
 def note(name: str, facts: dict[str, object]) -> None:
     """Add one result to today's file."""
-    folder = parts.ROOT / "benchmarks" / "results"
-    folder.mkdir(exist_ok=True)
-    path = folder / f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}-soak.json"
+    directory = parts.ROOT / "benchmarks" / "results"
+    directory.mkdir(exist_ok=True)
+    path = directory / f"{datetime.datetime.now(datetime.timezone.utc):%Y-%m-%d}-soak.json"
     held = json.loads(path.read_text()) if path.exists() else {}
     path.write_text(json.dumps({**held, name: facts}, indent=2, sort_keys=True) + "\n")
 
@@ -35,22 +35,24 @@ def test_trainings_are_equal(digits: parts.Project, tmp_path: Path) -> None:
         runner = ("--runner", "host") if number % 10 == 0 else ()
         digits.run("exec", *runner, "train.py")
         digits.run("runs", "get", "latest", "--to", tmp_path / str(number))
-        found = json.dumps(parts.digests(tmp_path / str(number)), sort_keys=True)
-        seen[found] = seen.get(found, 0) + 1
+        answer = json.dumps(parts.digests(tmp_path / str(number)), sort_keys=True)
+        seen[answer] = seen.get(answer, 0) + 1
     note("trainings", {"runs": COUNT, "different results": len(seen)})
     assert len(seen) == 1
 
 
 @pytest.mark.parametrize("command", ["capture", "rebuild", "exec"])
-def test_killed_at_many_moments(small: parts.Project, tmp_path: Path, command: str) -> None:
+def test_commands_that_are_killed_at_any_time_give_the_same_result_afterwards(
+    small: parts.Project, tmp_path: Path, command: str
+) -> None:
     """Each kill is followed by the same command, to its end; what it makes is always the same."""
     there = small.elsewhere(tmp_path / "store")
 
     def words(output: str) -> list[str]:
         return {
             "capture": ["capture", "--python", str(small.python), "--output", str(tmp_path / output)],
-            "rebuild": ["rebuild", str(small.folder / "repro")],
-            "exec": ["exec", "--spec", str(small.folder / "repro"), "--runs", str(tmp_path / "runs"), "hello.py"],
+            "rebuild": ["rebuild", str(small.directory / "repro")],
+            "exec": ["exec", "--spec", str(small.directory / "repro"), "--runs", str(tmp_path / "runs"), "hello.py"],
         }[command]
 
     began = time.monotonic()
@@ -62,7 +64,7 @@ def test_killed_at_many_moments(small: parts.Project, tmp_path: Path, command: s
     for _ in range(COUNT):
         child = subprocess.Popen(
             [parts.COMMAND, *words("repro")],
-            cwd=small.folder,
+            cwd=small.directory,
             env=parts.environ(there.store),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -79,8 +81,8 @@ def test_killed_at_many_moments(small: parts.Project, tmp_path: Path, command: s
     assert killed > COUNT // 2
     if command == "capture":
         made, whole = (json.loads((tmp_path / name / "spec.json").read_text()) for name in ("repro", "whole"))
-        for one in (made, whole):
-            one["expected"].pop("packed")  # what a store learnt of compressed layers: a hint
+        for entry in (made, whole):
+            entry["expected"].pop("packed")  # what a store learnt of compressed layers: a hint
         assert made == whole
     mounts = Path("/proc/self/mountinfo").read_text()
     assert str(there.store) not in mounts

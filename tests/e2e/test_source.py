@@ -23,21 +23,21 @@ NOTEBOOK = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [
 ]}  # fmt: skip
 
 
-def write(folder: Path, **texts: str) -> None:
+def write(directory: Path, **texts: str) -> None:
     for name, text in texts.items():
-        (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).write_text(text)
+        (directory / name).parent.mkdir(parents=True, exist_ok=True)
+        (directory / name).write_text(text)
 
 
 @pytest.fixture(scope="module")
 def made(ground: Path) -> parts.Project:
     """A project of the `src` kind on its path by a `.pth` file, with generated and vendored code that git ignores."""
-    folder = ground / "source" / "project"
-    python = parts.venv(folder / ".venv", own_pip=False)
-    (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
-    (site / "project.pth").write_text(f"{folder}/src\n")
+    directory = ground / "source" / "project"
+    python = parts.venv(directory / ".venv", own_pip=False)
+    (site,) = (directory / ".venv" / "lib").glob("python*/site-packages")
+    (site / "project.pth").write_text(f"{directory}/src\n")
     write(
-        folder,
+        directory,
         **{
             ".gitignore": ".venv/\n_version.py\n*.dat\n/vendored/\n/data/\nrepro/\nruns/\n",
             "train.py": TRAIN,
@@ -55,17 +55,17 @@ def made(ground: Path) -> parts.Project:
         ["add", "."],
         ["-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "-m", "x"],
     ):
-        subprocess.run(["git", *words], cwd=folder, check=True)
-    project = parts.project(folder, python, ground / "shared-store")
-    project.capture("--data", "../project/data:/data/", env={"PYTHONPATH": str(folder / "vendored")})
+        subprocess.run(["git", *words], cwd=directory, check=True)
+    project = parts.project(directory, python, ground / "shared-store")
+    project.capture("--data", "../project/data:/data/", env={"PYTHONPATH": str(directory / "vendored")})
     project.rebuild()
     return project
 
 
 def source(project: parts.Project) -> dict[str, Any]:
-    found = json.loads((project.folder / "repro" / "spec.json").read_text())["observed"]
-    assert isinstance(found, dict)
-    return found
+    content = json.loads((project.directory / "repro" / "spec.json").read_text())["observed"]
+    assert isinstance(content, dict)
+    return content
 
 
 def test_ignored_code_and_data_of_a_package_are_there_in_a_run(made: parts.Project) -> None:
@@ -75,41 +75,41 @@ def test_ignored_code_and_data_of_a_package_are_there_in_a_run(made: parts.Proje
         assert ("captured source (--frozen)" if more else "source as captured") in done.err
 
 
-def test_what_was_seen_is_written_down(made: parts.Project) -> None:
+def test_the_spec_records_the_facts_about_the_source(made: parts.Project) -> None:
     seen = source(made)
     code = seen["source"]
     assert code["include"] == ["/vendored"]
     assert "vendored is in the source although git ignores it, because Python imports from it" in seen["notes"]
-    assert [one["path"] for one in code["notebooks"]] == ["note.ipynb"]
+    assert [notebook["path"] for notebook in code["notebooks"]] == ["note.ipynb"]
     assert (code["git"]["dirty"], code["git"]["untracked"]) == (False, [])
-    assert [one["path"] for one in seen["data"]] == ["/data"]
+    assert [data_entry["path"] for data_entry in seen["data"]] == ["/data"]
 
 
-def test_the_same_again(made: parts.Project) -> None:
-    before = (made.folder / "repro" / "spec.json").read_bytes()
-    made.capture("--data", "data:/data", env={"PYTHONPATH": str(made.folder / "vendored")})
-    assert (made.folder / "repro" / "spec.json").read_bytes() == before
+def test_a_second_capture_writes_the_same_spec(made: parts.Project) -> None:
+    before = (made.directory / "repro" / "spec.json").read_bytes()
+    made.capture("--data", "data:/data", env={"PYTHONPATH": str(made.directory / "vendored")})
+    assert (made.directory / "repro" / "spec.json").read_bytes() == before
 
 
-def test_a_notebook_that_was_run_again(made: parts.Project) -> None:
-    path = made.folder / "note.ipynb"
+def test_a_notebook_that_was_run_again_has_the_same_code(made: parts.Project) -> None:
+    path = made.directory / "note.ipynb"
     before = path.read_text()
     cell = {**NOTEBOOK["cells"][0], "execution_count": 9, "outputs": [{"output_type": "stream", "name": "stdout", "text": "2"}]}  # type: ignore[index]
     try:
         path.write_text(json.dumps({**NOTEBOOK, "cells": [cell]}, indent=1))
-        said = made.run("exec", "-v", "--data", "data:/data", "python", "train.py").err
-        assert "changed since capture: ~ note.ipynb (same code)" in said
+        output = made.run("exec", "-v", "--data", "data:/data", "python", "train.py").err
+        assert "changed since capture: ~ note.ipynb (same code)" in output
         assert "notebook: same code" in made.run("check", "--project", code=0).out
         path.write_text(json.dumps({**NOTEBOOK, "cells": [{**cell, "source": "1 + 2"}]}))
-        said = made.run("exec", "-v", "--data", "data:/data", "python", "train.py").err
-        assert "changed since capture: ~ note.ipynb, " in said
+        output = made.run("exec", "-v", "--data", "data:/data", "python", "train.py").err
+        assert "changed since capture: ~ note.ipynb, " in output
         assert "notebook: code" in made.run("check", "--project", code=1).out
     finally:
         path.write_text(before)
 
 
-def test_data_that_changed_or_cannot_be_mounted(made: parts.Project, tmp_path: Path) -> None:
-    shutil.copytree(made.folder / "data", tmp_path / "data")
+def test_changed_data_and_invalid_mounts_are_refused(made: parts.Project, tmp_path: Path) -> None:
+    shutil.copytree(made.directory / "data", tmp_path / "data")
     (tmp_path / "data" / "a.csv").write_text("1,3\n")
     refused = made.run("exec", "--data", f"{tmp_path}/data:/data", "true", code=None)
     assert refused.code
@@ -124,7 +124,7 @@ def test_data_that_changed_or_cannot_be_mounted(made: parts.Project, tmp_path: P
         assert why in parts.one_sentence(done)
 
 
-def test_a_folder_of_another_file_system_and_a_link_to_it(made: parts.Project, tmp_path: Path) -> None:
+def test_a_source_behind_a_link_to_another_file_system_is_captured(made: parts.Project, tmp_path: Path) -> None:
     shared = Path("/dev/shm") / f"repro-env-{os.getpid()}"
     shared.mkdir()
     try:

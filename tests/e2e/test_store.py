@@ -34,10 +34,10 @@ def there(small: parts.Project, store: Path) -> parts.Project:
     return made
 
 
-def test_a_run_keeps_what_it_needs_while_all_else_goes(there: parts.Project) -> None:
+def test_a_run_keeps_its_entries_while_all_others_are_removed(there: parts.Project) -> None:
     words: list[str | Path] = [parts.COMMAND, "exec", "python", "-c", LATER]
     run = subprocess.Popen(
-        words, cwd=there.folder, env=parts.environ(there.store), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        words, cwd=there.directory, env=parts.environ(there.store), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
     assert run.stdin is not None
     assert run.stdout is not None
@@ -52,23 +52,23 @@ def test_a_run_keeps_what_it_needs_while_all_else_goes(there: parts.Project) -> 
     there.run("store", "gc", "--keep-days", "0")
     source = json.loads(there.run("runs", "show", "--json").out)["start"]["source"]["digest"]
     left = {f"sha256:{path.name}" for path in (there.store / "layers").iterdir()}
-    starts = [json.loads(path.read_text()) for path in (there.folder / "runs").glob("*/start.json")]
-    assert source in left <= {one["source"]["digest"] for one in starts}, "which belong to their records"
+    starts = [json.loads(path.read_text()) for path in (there.directory / "runs").glob("*/start.json")]
+    assert source in left <= {start["source"]["digest"] for start in starts}, "which belong to their records"
     assert there.python_says("print(6 * 7)") == "42\n", "and it is made again"
 
 
 def test_a_damaged_layer_is_found_before_a_run_uses_it(there: parts.Project) -> None:
-    said = there.python_says("import mdurl; print(mdurl.__file__)")
+    output = there.python_says("import mdurl; print(mdurl.__file__)")
     (path,) = (there.store / "layers").glob("*/opt/env/lib/python*/site-packages/mdurl/_parse.py")
     whole = path.read_bytes()
     path.write_bytes(b"raise SystemExit('damaged')\n")
     for mark in (there.store / "boot").iterdir():
         os.utime(mark, (mark.stat().st_mtime - 2 * FRESH,) * 2)
-    assert there.python_says("import mdurl; print(mdurl.__file__)") == said
+    assert there.python_says("import mdurl; print(mdurl.__file__)") == output
     assert path.read_bytes() == whole
 
 
-def test_verify_reads_all_and_repair_puts_away(there: parts.Project) -> None:
+def test_verify_reads_every_file_and_repair_removes_damaged_ones(there: parts.Project) -> None:
     (path,) = (there.store / "layers").glob("*/opt/env/lib/python*/site-packages/mdurl/_parse.py")
     facts = path.stat()
     data = bytearray(path.read_bytes())
@@ -84,7 +84,7 @@ def test_verify_reads_all_and_repair_puts_away(there: parts.Project) -> None:
     there.python_says("import mdurl")
 
 
-def test_the_store_on_a_page(there: parts.Project) -> None:
+def test_the_usage_of_the_store_is_listed_and_reduced(there: parts.Project) -> None:
     page = there.run("store", "usage").out
     assert "layers and source trees" in page
     image = json.loads(there.run("store", "usage", "--json").out)["images"][0]["image_id"]

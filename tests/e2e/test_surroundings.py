@@ -19,9 +19,9 @@ def git(*words):
     done = subprocess.run(["git", *words], capture_output=True, text=True)
     return done.stdout.strip() if done.returncode == 0 else "fails"
 home = {}
-for folder, _, names in os.walk(os.path.expanduser("~")):
+for directory, _, names in os.walk(os.path.expanduser("~")):
     for name in names:
-        path = os.path.join(folder, name)
+        path = os.path.join(directory, name)
         home[os.path.relpath(path, os.path.expanduser("~"))] = open(path).read()
 print(json.dumps({
     "variables": {name: os.environ[name] for name in sys.argv[1:] if name in os.environ},
@@ -51,55 +51,55 @@ CAPTURED = {
 OTHERS = {"TF_VAR_dbpw": "hunter2x", "CODE_READS": "1", "SOME_SERVICE_KEY": "k-123456"}
 
 
-def git(folder: Path, *words: str) -> str:
+def git(directory: Path, *words: str) -> str:
     settings = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", *settings, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(["git", *settings, *words], cwd=directory, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture(scope="module")
 def made(ground: Path) -> parts.Project:
     """A repository with a tag, a venv with a library that reads the home directory, and a captured `repro/` that is committed."""
-    folder = ground / "surroundings" / "project"
-    python = parts.venv(folder / ".venv", own_pip=False)
-    (site,) = (folder / ".venv" / "lib").glob("python*/site-packages")
+    directory = ground / "surroundings" / "project"
+    python = parts.venv(directory / ".venv", own_pip=False)
+    (site,) = (directory / ".venv" / "lib").glob("python*/site-packages")
     (site / "keras-0.0.1.dist-info").mkdir()
     (site / "keras-0.0.1.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: keras\nVersion: 0.0.1\n")
-    home = folder.parent / "home"
+    home = directory.parent / "home"
     for path, text in ((".keras/keras.json", KERAS), (".config/matplotlib/matplotlibrc", "lines.linewidth: 9\n")):
         (home / path).parent.mkdir(parents=True, exist_ok=True)
         (home / path).write_text(text)
-    (folder / "ask.py").write_text(CODE + "os.environ.get('CODE_READS')\n")
-    (folder / ".gitignore").write_text(".venv/\nrepro/blobs/\nruns/\n")
-    git(folder, "init", "--quiet")
-    git(folder, "remote", "add", "origin", "https://me:hidden-word-9@example.org/x.git")
-    git(folder, "config", "filter.evil.clean", f"touch {folder.parent}/ran")
-    git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "-m", "one")
-    git(folder, "tag", "v1.0")
-    return parts.project(folder, python, ground / "shared-store")
+    (directory / "ask.py").write_text(CODE + "os.environ.get('CODE_READS')\n")
+    (directory / ".gitignore").write_text(".venv/\nrepro/blobs/\nruns/\n")
+    git(directory, "init", "--quiet")
+    git(directory, "remote", "add", "origin", "https://me:hidden-word-9@example.org/x.git")
+    git(directory, "config", "filter.evil.clean", f"touch {directory.parent}/ran")
+    git(directory, "add", ".")
+    git(directory, "commit", "--quiet", "-m", "one")
+    git(directory, "tag", "v1.0")
+    return parts.project(directory, python, ground / "shared-store")
 
 
 @pytest.fixture(scope="module")
 def captured(made: parts.Project) -> dict[str, Any]:
-    env = {"HOME": str(made.folder.parent / "home"), "PIP_NO_INDEX": "1", **CAPTURED, **OTHERS}
+    env = {"HOME": str(made.directory.parent / "home"), "PIP_NO_INDEX": "1", **CAPTURED, **OTHERS}
     words = ("capture", "--python", made.python, "--with", "git", "--env", "MY_FLAG")
     out = made.run(*words, env=env).out
-    git(made.folder, "add", ".")
-    git(made.folder, "commit", "--quiet", "-m", "two")
+    git(made.directory, "add", ".")
+    git(made.directory, "commit", "--quiet", "-m", "two")
     made.rebuild()
-    return {"out": out, "spec": json.loads((made.folder / "repro" / "spec.json").read_text())}
+    return {"out": out, "spec": json.loads((made.directory / "repro" / "spec.json").read_text())}
 
 
-def asked(project: parts.Project, *words: str, env: dict[str, str]) -> tuple[dict[str, Any], str]:
+def facts_of_a_run(project: parts.Project, *words: str, env: dict[str, str]) -> tuple[dict[str, Any], str]:
     done = project.run("exec", "-v", *words, "ask.py", *CAPTURED, *OTHERS, env=env)
-    found = json.loads(done.out)
-    assert isinstance(found, dict)
-    return found, done.err
+    answer = json.loads(done.out)
+    assert isinstance(answer, dict)
+    return answer, done.err
 
 
-def test_variables_that_change_numbers_are_held_and_the_others_named(captured: dict[str, Any]) -> None:
+def test_variables_that_change_numbers_are_captured_and_the_others_named(captured: dict[str, Any]) -> None:
     held = captured["spec"]["observed"]["variables"]
-    assert {one["name"]: one["value"] for one in held["replayed"]}.items() >= CAPTURED.items()
+    assert {entry["name"]: entry["value"] for entry in held["replayed"]}.items() >= CAPTURED.items()
     assert held["added"] == ["MY_FLAG"]
     (line,) = [line for line in captured["out"].splitlines() if "set here but not in the spec" in line]
     assert "TF_VAR_dbpw" in captured["spec"]["observed"]["variables"]["named"]
@@ -110,23 +110,23 @@ def test_variables_that_change_numbers_are_held_and_the_others_named(captured: d
 
 def test_a_run_has_what_was_captured_of_its_surroundings(made: parts.Project, captured: dict[str, Any], tmp_path: Path) -> None:
     other = {"HOME": str(tmp_path), "KERAS_BACKEND": "jax", "MY_FLAG": "no", "TORCH_LOGS": "dynamo", "OMP_NUM_THREADS": "3"}
-    found, said = asked(made, env=other)
-    assert found["variables"] == CAPTURED
-    unused = re.search(r"ignored, because the run takes these variables from the spec: (.*) \(to use yours: --env NAME", said)
+    result, output = facts_of_a_run(made, env=other)
+    assert result["variables"] == CAPTURED
+    unused = re.search(r"ignored, because the run takes these variables from the spec: (.*) \(to use yours: --env NAME", output)
     assert unused
     # More can be set on the machine that runs the tests.
     assert set(other) - {"HOME"} <= set(unused[1].split(", "))
-    assert found["home"] == {".keras/keras.json": KERAS}
+    assert result["home"] == {".keras/keras.json": KERAS}
     assert "~/.keras/keras.json" in captured["out"]
-    assert found["head"] == git(made.folder, "rev-parse", "HEAD").strip()
-    assert found["clean"]
-    assert (found["describe"], found["status"]) == (f"v1.0-1-g{found['head'][:7]}", "")
-    assert "origin" not in found["config"]
-    assert "evil" not in found["config"]
-    assert not {"hooks", "logs", "FETCH_HEAD"} & set(found["visible"])
-    assert not found["writable"] or os.geteuid() == 0
-    assert not (made.folder.parent / "ran").exists()
-    (run,) = (made.folder / "runs").glob("2*")
+    assert result["head"] == git(made.directory, "rev-parse", "HEAD").strip()
+    assert result["clean"]
+    assert (result["describe"], result["status"]) == (f"v1.0-1-g{result['head'][:7]}", "")
+    assert "origin" not in result["config"]
+    assert "evil" not in result["config"]
+    assert not {"hooks", "logs", "FETCH_HEAD"} & set(result["visible"])
+    assert not result["writable"] or os.geteuid() == 0
+    assert not (made.directory.parent / "ran").exists()
+    (run,) = (made.directory / "runs").glob("2*")
     assert [path.name for path in (run / "files").iterdir()] == ["result.txt"]
 
 
@@ -134,28 +134,28 @@ def test_git_in_a_run_reports_an_edit_as_dirty_and_a_frozen_run_names_what_is_mi
     made: parts.Project, captured: dict[str, Any], tmp_path: Path
 ) -> None:
     assert captured
-    (made.folder / ".gitignore").write_text(".venv/\nrepro/blobs/\nruns/\n*.tmp\n")
+    (made.directory / ".gitignore").write_text(".venv/\nrepro/blobs/\nruns/\n*.tmp\n")
     try:
-        found, _ = asked(made, env={"HOME": str(tmp_path)})
-        assert found["describe"].endswith("-dirty")
-        assert found["status"] == "M .gitignore"
+        result, _ = facts_of_a_run(made, env={"HOME": str(tmp_path)})
+        assert result["describe"].endswith("-dirty")
+        assert result["status"] == "M .gitignore"
     finally:
-        git(made.folder, "checkout", "--quiet", ".gitignore")
-    found, said = asked(made, "--frozen", env={"HOME": str(tmp_path)})
-    assert (found["describe"], found["visible"]) == ("fails", [])
-    assert "git in the run does not see the repository: the run uses the captured source" in said
+        git(made.directory, "checkout", "--quiet", ".gitignore")
+    result, output = facts_of_a_run(made, "--frozen", env={"HOME": str(tmp_path)})
+    assert (result["describe"], result["visible"]) == ("fails", [])
+    assert "git in the run does not see the repository: the run uses the captured source" in output
 
 
 def test_the_host_runner_has_the_same_variables_and_names_what_else_passes(made: parts.Project, captured: dict[str, Any]) -> None:
     assert captured
-    home = {"HOME": str(made.folder.parent / "home"), "PIP_NO_INDEX": "1"}
-    found, said = asked(made, "--runner", "host", env={**home, "KERAS_BACKEND": "jax", "CODE_READS": "1"})
-    assert found["variables"] == {**CAPTURED, "CODE_READS": "1"}
-    assert "ignored, because the run takes these variables from the spec: KERAS_BACKEND (" in said
-    assert "variables that the command gets from the host, but not in runs in the image: " in said
+    home = {"HOME": str(made.directory.parent / "home"), "PIP_NO_INDEX": "1"}
+    result, output = facts_of_a_run(made, "--runner", "host", env={**home, "KERAS_BACKEND": "jax", "CODE_READS": "1"})
+    assert result["variables"] == {**CAPTURED, "CODE_READS": "1"}
+    assert "ignored, because the run takes these variables from the spec: KERAS_BACKEND (" in output
+    assert "variables that the command gets from the host, but not in runs in the image: " in output
     assert "CODE_READS" in json.loads(made.run("runs", "show", "latest", "--json").out)["start"]["passed"]
 
 
-def test_capture_refuses_to_hold_a_secret_variable(made: parts.Project) -> None:
+def test_capture_refuses_a_secret_variable(made: parts.Project) -> None:
     words = ("capture", "--python", made.python, "--env", "SOME_SERVICE_KEY")
     assert "looks like a secret" in parts.one_sentence(made.run(*words, env={"SOME_SERVICE_KEY": "k-123456"}, code=2))

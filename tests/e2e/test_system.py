@@ -22,7 +22,7 @@ print(subprocess.run(["git", "-C", str(work / "repository"), "status", "--short"
 """
 
 
-def test_programs_and_a_vendors_libraries_work_after_the_vendors_folder_is_gone(tmp_path: Path) -> None:
+def test_programs_and_a_vendors_libraries_work_after_the_vendors_directory_is_removed(tmp_path: Path) -> None:
     for program in ("gcc", "git"):
         need(shutil.which(program, path="/usr/bin"), f"{program}: apt-get install {program}")
     vendor = tmp_path / "vendor/lib"
@@ -30,15 +30,15 @@ def test_programs_and_a_vendors_libraries_work_after_the_vendors_folder_is_gone(
     (tmp_path / "vendor.c").write_text("int answer(void) { return 42; }")
     built = vendor / "libvendor.so.1"
     subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-soname,libvendor.so.1", "-o", built, tmp_path / "vendor.c"], check=True)
-    folder = tmp_path / "project"
-    folder.mkdir()
-    (folder / "work.py").write_text(SCRIPT)
-    project = parts.project(folder, parts.venv(folder / ".venv", own_pip=False), tmp_path / "store")
+    directory = tmp_path / "project"
+    directory.mkdir()
+    (directory / "work.py").write_text(SCRIPT)
+    project = parts.project(directory, parts.venv(directory / ".venv", own_pip=False), tmp_path / "store")
     project.capture("--with", "gcc", "--with", "git", "--with", vendor, env={"LD_LIBRARY_PATH": str(vendor)})
-    spec = json.loads((folder / "repro/spec.json").read_text())
-    (carried,) = (one for one in spec["observed"]["carried"] if one["why"] == "belongs to no package of the system")
+    spec = json.loads((directory / "repro/spec.json").read_text())
+    (carried,) = (bundled for bundled in spec["observed"]["carried"] if bundled["why"] == "belongs to no package of the system")
     assert (carried["name"], carried["size"]) == (str(vendor), built.stat().st_size)
-    assert [one["kind"] for one in spec["expected"]["layers"]][:3] == ["base", "unowned", "interpreter"]
+    assert [layer["kind"] for layer in spec["expected"]["layers"]][:3] == ["base", "unowned", "interpreter"]
     (tmp_path / "vendor").rename(tmp_path / "gone")
     other = project.elsewhere(tmp_path / "other")
     assert other.rebuild() == spec["expected"]["image_id"]

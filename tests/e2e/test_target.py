@@ -18,7 +18,7 @@ def monorepo(ground: Path) -> parts.Project:
     (top / ".git").mkdir()
     (top / "pyproject.toml").write_text('[project]\nname = "mono"\nversion = "1"\n')
     made = parts.project(top / "training" / "src", python, ground / "small-store")
-    (made.folder / "train.py").write_text("import sys\nprint(sys.prefix)\n")
+    (made.directory / "train.py").write_text("import sys\nprint(sys.prefix)\n")
     return made
 
 
@@ -31,8 +31,8 @@ def test_an_unactivated_venv_above_is_captured_checked_and_run(monorepo: parts.P
     first, second, *_ = done.err.splitlines()
     assert first == f"python  {monorepo.python} (.venv of the project)"
     assert second.startswith(f"note: conda's base environment ({other}) is active")
-    found = json.loads(done.out)["python"]
-    assert (found["path"], found["why"], len(found["notes"])) == (str(monorepo.python), ".venv of the project", 1)
+    answer = json.loads(done.out)["python"]
+    assert (answer["path"], answer["why"], len(answer["notes"])) == (str(monorepo.python), ".venv of the project", 1)
 
     active = {"VIRTUAL_ENV": str(other)}
     checked = monorepo.run("check", env=active)
@@ -46,11 +46,11 @@ def test_an_unactivated_venv_above_is_captured_checked_and_run(monorepo: parts.P
     assert named[1].endswith(f"to use it instead: --python {venv}")
 
 
-def test_a_broken_environment_is_an_error_and_the_next_is_not_taken(monorepo: parts.Project) -> None:
+def test_a_broken_environment_is_an_error_and_the_next_is_not_tried(monorepo: parts.Project) -> None:
     for variable in ("VIRTUAL_ENV", "CONDA_PREFIX", "UV_PROJECT_ENVIRONMENT"):
         failed = monorepo.run("capture", code=6, env={variable: "/gone/env"})
         assert f"${variable} (/gone/env): this path does not exist" in failed.err
-    near = monorepo.folder / ".venv" / "bin"
+    near = monorepo.directory / ".venv" / "bin"
     near.mkdir(parents=True)
     (near / "python").symlink_to("/gone/python3")
     failed = monorepo.run("capture", code=6)

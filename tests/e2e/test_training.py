@@ -15,57 +15,57 @@ from tests.e2e import parts
 def trained(project: parts.Project, to: Path, *options: str, script: tuple[str, ...] = ("train.py",)) -> dict[str, str]:
     project.run("exec", *options, *script)
     project.run("runs", "get", "latest", "--to", to)
-    shutil.rmtree(project.folder / "outputs", ignore_errors=True)  # on the host a script writes where it stands
-    found = parts.digests(to)
-    assert found, "the training wrote nothing"
-    return found
+    shutil.rmtree(project.directory / "outputs", ignore_errors=True)  # on the host a script writes where it stands
+    answer = parts.digests(to)
+    assert answer, "the training wrote nothing"
+    return answer
 
 
-def test_digits_host_and_image(digits: parts.Project, tmp_path: Path) -> None:
+def test_digits_are_trained_equally_on_the_host_and_in_the_image(digits: parts.Project, tmp_path: Path) -> None:
     host = trained(digits, tmp_path / "host", "--runner", "host")
     assert trained(digits, tmp_path / "image") == host
     assert {Path(path).name for path in host} >= {"metrics.json", "predictions.csv", "forest.joblib", "network.joblib"}
 
 
-def test_digits_in_docker(digits: parts.Project, tmp_path: Path) -> None:
+def test_digits_are_trained_equally_in_docker(digits: parts.Project, tmp_path: Path) -> None:
     with parts.in_docker(digits):
         assert trained(digits, tmp_path / "docker", "--runner", "docker") == trained(digits, tmp_path / "embedded")
 
 
 @pytest.mark.soak  # as `test_same_numbers` says of two scripts
-def test_another_seed_is_another_training(digits: parts.Project, tmp_path: Path) -> None:
+def test_another_seed_gives_another_training(digits: parts.Project, tmp_path: Path) -> None:
     """Else the two above would be equal for a reason that has nothing to do with seeds."""
-    one, two = trained(digits, tmp_path / "one"), trained(digits, tmp_path / "two", "--seed", "8")
-    different = {Path(path).name for path in one if one[path] != two[path]}
+    first, two = trained(digits, tmp_path / "one"), trained(digits, tmp_path / "two", "--seed", "8")
+    different = {Path(path).name for path in first if first[path] != two[path]}
     assert different >= {"metrics.json", "forest.joblib", "network.joblib"}
 
 
 @pytest.mark.soak
-def test_without_us_it_is_another_training_each_time(digits: parts.Project, tmp_path: Path) -> None:
+def test_without_repro_env_each_training_differs(digits: parts.Project, tmp_path: Path) -> None:
     """The script really seeds nothing."""
-    said = []
+    results = []
     for name in ("one", "two"):
         words = [str(digits.python), "train.py", "--out", str(tmp_path / name)]
-        subprocess.run(words, cwd=digits.folder, env=parts.environ(digits.store), check=True, capture_output=True)
-        said.append(parts.digests(tmp_path / name))
-    assert said[0] != said[1]
+        subprocess.run(words, cwd=digits.directory, env=parts.environ(digits.store), check=True, capture_output=True)
+        results.append(parts.digests(tmp_path / name))
+    assert results[0] != results[1]
 
 
 def test_the_record_says_what_happened(digits: parts.Project, tmp_path: Path) -> None:
     digits.run("exec", "train.py", "--out", "here")
     record = json.loads(digits.run("runs", "show", "--json").out)
     text = json.dumps(record)
-    spec = json.loads((digits.folder / "repro" / "spec.json").read_text())
+    spec = json.loads((digits.directory / "repro" / "spec.json").read_text())
     assert spec["expected"]["image_id"] in text
     assert "here/metrics.json" in text
     assert "numpy" in text, "the holes that were filled are named"
     listed = json.loads(digits.run("runs", "list", "--json").out)
     assert listed["runs"][0]["id"] == record["start"]["id"]
     copy = tmp_path / "forest.joblib"
-    copy.write_bytes((digits.folder / "runs/latest/files/here/forest.joblib").read_bytes())
-    found = json.loads(digits.run("lineage", copy, "--json").out)
-    assert record["start"]["id"] in [origin["run"]["id"] for origin in found["origins"]]
-    assert found["summary"]["image"] == spec["expected"]["image_id"]
+    copy.write_bytes((digits.directory / "runs/latest/files/here/forest.joblib").read_bytes())
+    answer = json.loads(digits.run("lineage", copy, "--json").out)
+    assert record["start"]["id"] in [origin["run"]["id"] for origin in answer["origins"]]
+    assert answer["summary"]["image"] == spec["expected"]["image_id"]
 
 
 def test_a_run_that_fails_has_a_record_and_its_files(digits: parts.Project) -> None:
@@ -77,7 +77,7 @@ def test_a_run_that_fails_has_a_record_and_its_files(digits: parts.Project) -> N
 
 
 @pytest.mark.slow
-def test_torch_host_and_image(torch: parts.Project, tmp_path: Path) -> None:
+def test_torch_trains_equally_on_the_host_and_in_the_image(torch: parts.Project, tmp_path: Path) -> None:
     """Loader workers, dropout, batch norm and a scheduler; weights and the whole checkpoint file."""
     host = trained(torch, tmp_path / "host", "--runner", "host")
     assert {Path(path).name for path in host} == {"weights.pt", "checkpoint.pt"}
@@ -85,7 +85,7 @@ def test_torch_host_and_image(torch: parts.Project, tmp_path: Path) -> None:
 
 
 @pytest.mark.soak
-def test_torch_with_another_seed(torch: parts.Project, tmp_path: Path) -> None:
-    one = trained(torch, tmp_path / "one")
+def test_torch_trains_differently_with_another_seed(torch: parts.Project, tmp_path: Path) -> None:
+    first = trained(torch, tmp_path / "one")
     two = trained(torch, tmp_path / "two", "--seed", "5")
-    assert all(one[path] != two[path] for path in one)
+    assert all(first[path] != two[path] for path in first)

@@ -21,9 +21,9 @@ for step in range(5):
     weights["w"] += 0.1 * rng.normal(size=(50, 3)) * data.sum()
     losses.append(float(np.square(weights["w"]).mean() + random.random()))
 weights["w"][7, 1] += float(os.environ.get("DELTA", "0"))
-folder = time.strftime("out/%Y-%m-%d/%H-%M-%S-") + str(os.getpid())
-os.makedirs(folder)
-np.savez(folder + "/weights.npz", **weights)
+directory = time.strftime("out/%Y-%m-%d/%H-%M-%S-") + str(os.getpid())
+os.makedirs(directory)
+np.savez(directory + "/weights.npz", **weights)
 json.dump({"loss": losses[-1], "names": list({"a", "b", "c"}), "runtime": time.time()}, open("metrics.json", "w"))
 database = sqlite3.connect("scores.db")
 database.execute("CREATE TABLE scores (step INT, loss REAL, at TEXT)")
@@ -38,35 +38,40 @@ with open("/ck/last.txt", "a") as file:
 """
 
 
-def test_a_run_comes_back_and_a_planted_difference_is_found_at_its_place(
+def test_a_run_is_repeated_and_a_planted_difference_is_located(
     digits: parts.Project, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
-    (digits.folder / "small.py").write_text(SCRIPT)
+    (digits.directory / "small.py").write_text(SCRIPT)
     data, checkpoints = tmp_path / "data.txt", tmp_path / "ck"
     data.write_text("1.5\n2.5\n")
     try:
         digits.run("exec", "--data", data, "--checkpoints", f"{checkpoints}:/ck", "--env", "DELTA=0", "small.py", data)
     finally:
-        (digits.folder / "small.py").unlink()  # from here on the code is the store's
+        (digits.directory / "small.py").unlink()  # from here on the code is the store's
     mine = (checkpoints / "last.txt").read_bytes()
 
     first = json.loads(digits.run("verify", "latest", "--env", "DELTA=0", "--accept", "--json", code=1).out)
-    accepted = digits.folder / "repro-env.ignore"
+    accepted = digits.directory / "repro-env.ignore"
     request.addfinalizer(accepted.unlink)
     assert (first["level"], first["accepted"]) == ("different", ["train.log:took {}"]), first
     same = json.loads(digits.run("verify", "latest", "--env", "DELTA=0", "--json").out)
     assert (same["same"], same["level"], same["promised"]) == (True, "equal except for", "bitwise"), same
     assert same["reasons"]["as repro-env.ignore says"] == 1
     assert "verified  equal except for" in digits.run("runs", "show", "latest").out
-    found = {Path(one["path"]).name: one for one in same["files"] if one["kind"] == "result"}
-    assert set(found) == {"weights.npz", "metrics.json", "scores.db", "train.log", "last.txt"}
-    assert {name for name, file in found.items() if file["ignored"]} == {"weights.npz", "metrics.json", "scores.db", "train.log"}
-    assert found["weights.npz"]["path"] != found["weights.npz"]["now"], "paired although its folder has another name"
+    entries = {Path(file["path"]).name: file for file in same["files"] if file["kind"] == "result"}
+    assert set(entries) == {"weights.npz", "metrics.json", "scores.db", "train.log", "last.txt"}
+    assert {name for name, file in entries.items() if file["ignored"]} == {
+        "weights.npz",
+        "metrics.json",
+        "scores.db",
+        "train.log",
+    }
+    assert entries["weights.npz"]["path"] != entries["weights.npz"]["now"], "paired although its directory has another name"
     assert (checkpoints / "last.txt").read_bytes() == mine, "the user's own checkpoints are as they were"
 
     planted = json.loads(digits.run("verify", "latest", "--env", "DELTA=1e-6", "--json", code=1).out)
     assert (planted["same"], planted["level"]) == (False, "numeric")
-    (other,) = [one for one in planted["files"] if one["level"] == "numeric"]
+    (other,) = [file for file in planted["files"] if file["level"] == "numeric"]
     assert (other["tensors"][0]["name"], other["tensors"][0]["at"], other["tensors"][0]["differing"]) == ("w", [7, 1], 1)
     assert other["tensors"][0]["ulp"] > 0
 
@@ -91,7 +96,7 @@ with open("order.txt", "w") as file:
 
 def test_a_first_run_orders_sets_as_later_ones_do(digits: parts.Project) -> None:
     """A set of objects that are hashed by address: whatever makes other objects before it, such as compiling modules, gives another order."""
-    (digits.folder / "ordered.py").write_text(ORDERED)
+    (digits.directory / "ordered.py").write_text(ORDERED)
     compiled = digits.store / "facts" / "bytecode"
     orders = []
     try:
@@ -106,6 +111,6 @@ def test_a_first_run_orders_sets_as_later_ones_do(digits: parts.Project) -> None
         verified = json.loads(digits.run("verify", "latest", "--json", env={"TERM": "linux"}).out)
         assert (verified["same"], verified["level"]) == (True, "bitwise"), verified
     finally:
-        (digits.folder / "ordered.py").unlink()
+        (digits.directory / "ordered.py").unlink()
     assert orders[0] == orders[1]
     assert orders[1] != orders[2], "else nothing was shown"

@@ -12,18 +12,18 @@ from tests.parts import need
 class Authority:
     """Its own certificate is `authority.file`."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, directory: Path) -> None:
         need(shutil.which("openssl"), "openssl: apt-get install openssl")
-        self._folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        self.file = folder / "ca.crt"
-        self._key = folder / "ca.key"
+        self._directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.file = directory / "ca.crt"
+        self._key = directory / "ca.key"
         new = ["req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30"]
         _openssl(*new, "-subj", "/CN=repro-env-test authority", "-keyout", str(self._key), "-out", str(self.file))
 
     def issue(self, *names: str, days: int = 30) -> tuple[str, str]:
         """Certificate and key for a server that has these names (`DNS:x`, `IP:127.0.0.1`)."""
-        stem = self._folder / f"server-{len(list(self._folder.iterdir()))}"
+        stem = self._directory / f"server-{len(list(self._directory.iterdir()))}"
         key, asked, made = stem.with_suffix(".key"), stem.with_suffix(".csr"), stem.with_suffix(".crt")
         more = stem.with_suffix(".ext")
         more.write_text(f"subjectAltName={','.join(names)}\n")

@@ -42,7 +42,7 @@ class Item(NamedTuple):
     """`text` or `binary`: how it is to be replaced."""
     target: str | None = None
     """Of a symlink."""
-    folder: bool = False
+    directory: bool = False
     hard: str | None = None
     """A hard link, in the archive, to this other path."""
     no_link: bool = False
@@ -79,9 +79,9 @@ class Package(NamedTuple):
 
 def write(package: Package, channel: Path) -> Path:
     """The package as a file of the channel."""
-    folder = channel / package.subdir
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / package.filename
+    directory = channel / package.subdir
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / package.filename
     info = _info(package)
     stem = f"{package.name}-{package.version}-{package.build}"
     if package.ending == ".tar.bz2":
@@ -116,14 +116,14 @@ def _info(package: Package) -> dict[str, Item]:
         said = {"noarch": {"type": "python", "entry_points": list(package.entry_points)}, "package_metadata_version": 1}
         files["info/link.json"] = Item(json.dumps(said).encode())
     listed = package.items
-    files["info/files"] = Item("".join(f"{path}\n" for path, one in listed.items() if not one.folder).encode())
+    files["info/files"] = Item("".join(f"{path}\n" for path, one in listed.items() if not one.directory).encode())
     paths = [_row(path, one, package.items) for path, one in listed.items()]
     files["info/paths.json"] = Item(json.dumps({"paths": paths, "paths_version": 1}).encode())
     return {**files, **{name: Item(data) for name, data in package.extra.items()}}
 
 
 def _row(path: str, one: Item, items: Mapping[str, Item]) -> dict[str, object]:
-    if one.folder:
+    if one.directory:
         return {"_path": path, "path_type": "directory"}
     row: dict[str, object] = {"_path": path, "path_type": "softlink" if one.target is not None else "hardlink"}
     data: bytes | None = items[one.hard].data if one.hard is not None else one.data
@@ -145,8 +145,8 @@ def _tar(items: Iterable[tuple[str, Item]]) -> bytes:
         for path, one in items:
             member = tarfile.TarInfo(path)
             member.mtime = 1700000000
-            member.mode = 0o755 if one.executable or one.folder else 0o644
-            if one.folder:
+            member.mode = 0o755 if one.executable or one.directory else 0o644
+            if one.directory:
                 member.type = tarfile.DIRTYPE
             elif one.target is not None:
                 member.type, member.linkname, member.mode = tarfile.SYMTYPE, one.target, 0o777
@@ -190,10 +190,10 @@ def compiled(source: str, *arguments: str) -> bytes:
     assert compiler is not None
     import tempfile
 
-    with tempfile.TemporaryDirectory() as folder:
-        (Path(folder) / "source.c").write_text(source)
-        subprocess.run([compiler, "source.c", "-o", "out", *arguments], cwd=folder, check=True)
-        return (Path(folder) / "out").read_bytes()
+    with tempfile.TemporaryDirectory() as directory:
+        (Path(directory) / "source.c").write_text(source)
+        subprocess.run([compiler, "source.c", "-o", "out", *arguments], cwd=directory, check=True)
+        return (Path(directory) / "out").read_bytes()
 
 
 def _launcher(shared: Path) -> Item:
@@ -211,8 +211,8 @@ def pip() -> Package:
     (info,) = site.glob("pip-*.dist-info")
     version = info.name.removesuffix(".dist-info").removeprefix("pip-")
     items = {}
-    for folder in (site / "pip", info):
-        for path in sorted(folder.rglob("*")):
+    for directory in (site / "pip", info):
+        for path in sorted(directory.rglob("*")):
             if path.is_file() and "__pycache__" not in path.parts and path.name not in ("RECORD", "INSTALLER", "REQUESTED"):
                 items[f"site-packages/{path.relative_to(site)}"] = Item(path.read_bytes())
     items[f"site-packages/{info.name}/INSTALLER"] = Item(b"conda")
@@ -324,16 +324,16 @@ def text(): return pathlib.Path(library.where().decode()).read_text() + str(libr
     ]
 
 
-def channel(folder: Path) -> Path:
+def channel(directory: Path) -> Path:
     """A channel of `standard` packages."""
     for package in standard():
-        write(package, folder)
-    index(folder)
-    return folder
+        write(package, directory)
+    index(directory)
+    return directory
 
 
 def index(channel: Path) -> None:
-    """Write repodata.json of each folder."""
+    """Write repodata.json of each directory."""
     for name in (SUBDIR, "noarch"):
         (channel / name).mkdir(parents=True, exist_ok=True)
     _rattler("index", {"channel": str(channel)})

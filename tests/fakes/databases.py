@@ -9,8 +9,8 @@ from pathlib import Path
 
 def made(sql: str) -> bytes:
     """The file that SQLite itself writes."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "made.db")
+    with tempfile.TemporaryDirectory() as directory:
+        path = Path(directory, "made.db")
         opened = sqlite3.connect(path)
         opened.execute("PRAGMA synchronous = OFF")
         opened.executescript(sql)

@@ -71,10 +71,10 @@ def files(given: Mapping[str, bytes | str | None]) -> list[Member]:
     ]
 
 
-def odd_wheel(folder: Path) -> Path:
+def odd_wheel(directory: Path) -> Path:
     """A wheel with every kind of member that a layer has to hold: stored ones and zip64 headers too."""
-    plain = wheels.make(folder / "plain", "odd", files=MEMBERS)
-    path = folder / plain.name
+    plain = wheels.make(directory / "plain", "odd", files=MEMBERS)
+    path = directory / plain.name
     with zipfile.ZipFile(plain) as source, zipfile.ZipFile(path, "w") as out:
         for info in source.infolist():
             data = source.read(info)
@@ -128,9 +128,9 @@ def base(given: Mapping[str, bytes | str | None]) -> bytes:
     return b"".join(tar.write(files(given)))
 
 
-def sample(folder: Path) -> Layered:
+def sample(directory: Path) -> Layered:
     """Base, a stitched layer of one wheel, an overlay with whiteouts, a marker."""
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     return layered(
         [
             base(
@@ -142,21 +142,21 @@ def sample(folder: Path) -> Layered:
                     "gone/a/b": b"x",
                 }
             ),
-            of_wheel(odd_wheel(folder)),
+            of_wheel(odd_wheel(directory)),
             base({"etc/old": None, "gone": None, "etc/link": "../usr/bin/tool", "etc/ünï": b"", "etc/" + "o" * 150: b"long"}),
             base({".repro-env/image.json": b"{}\n"}),
         ]
     )
 
 
-def layout(image: Layered, folder: Path, *, name: str = "latest") -> Path:
+def layout(image: Layered, directory: Path, *, name: str = "latest") -> Path:
     """Write an OCI layout."""
-    blobs = folder / "blobs/sha256"
+    blobs = directory / "blobs/sha256"
     blobs.mkdir(parents=True)
     made = image.image
     for data in (*image.layers, image.config, made.manifest):
         (blobs / hashlib.sha256(data).hexdigest()).write_bytes(data)
-    (folder / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
+    (directory / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
     one = made.manifest_blob
     descriptor = {
         "mediaType": one.media_type,
@@ -164,8 +164,8 @@ def layout(image: Layered, folder: Path, *, name: str = "latest") -> Path:
         "size": one.size,
         "annotations": {"org.opencontainers.image.ref.name": name},
     }
-    (folder / "index.json").write_text(json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}))
-    return folder
+    (directory / "index.json").write_text(json.dumps({"schemaVersion": 2, "mediaType": INDEX, "manifests": [descriptor]}))
+    return directory
 
 
 def saved(image: Layered, path: Path, *, tag: str = "test:1") -> Path:

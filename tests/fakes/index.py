@@ -39,9 +39,9 @@ class Asked(NamedTuple):
 
 @dataclass
 class Index:
-    """Serves the wheels of a folder: `/simple/<name>/` and `/files/<file>`. Change its fields at any time."""
+    """Serves the wheels of a directory: `/simple/<name>/` and `/files/<file>`. Change its fields at any time."""
 
-    folder: Path
+    directory: Path
     json: bool = False
     hashes: bool = True
     ranges: bool = True
@@ -62,7 +62,7 @@ class Index:
     """Addresses that asked: one for each connection."""
 
     def __post_init__(self) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
+        self.directory.mkdir(parents=True, exist_ok=True)
         self._faults: list[tuple[str, int | str]] = []
         self._lock = threading.Lock()
         self._server = _Server(("127.0.0.1", 0), type("_", (_Handler,), {"index": self}))
@@ -156,7 +156,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif match := re.fullmatch(r"/simple/([^/]+)/", path):
             self._page(host, path, match[1], cut=fault == "cut")
         elif match := re.fullmatch(r"/files/((?:(?:noarch|linux-64)/)?[^/]+)", path):
-            self._file(host, path, self.index.folder / match[1], fault)
+            self._file(host, path, self.index.directory / match[1], fault)
         else:
             self._answer(host, path, 404, b"")
 
@@ -168,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
         return self.headers.get("Authorization", "") == f"Basic {wanted}"
 
     def _page(self, host: str, path: str, name: str, *, cut: bool) -> None:
-        held = [*self.index.folder.glob("*.whl"), *self.index.folder.glob("*.tar.gz")]
+        held = [*self.index.directory.glob("*.whl"), *self.index.directory.glob("*.tar.gz")]
         wheels = [one for one in sorted(held) if _normal(one.name.partition("-")[0]) == name]
         if not wheels:
             self._answer(host, path, 404, b"")

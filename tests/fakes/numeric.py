@@ -94,25 +94,25 @@ class cuda:
 """A torch with what is asked of it, and no more: it loads each library beside it, and sees two GPUs of which one fails."""
 
 
-def build(folder: Path, names: Iterable[str]) -> Path:
+def build(directory: Path, names: Iterable[str]) -> Path:
     """Shared libraries of these names."""
     need(shutil.which("gcc"), "no C compiler: apt-get install gcc")
-    folder.mkdir(parents=True, exist_ok=True)
+    directory.mkdir(parents=True, exist_ok=True)
     for name in names:
-        (folder / name).write_bytes(_compiled(LIBRARIES[name]))
-    return folder
+        (directory / name).write_bytes(_compiled(LIBRARIES[name]))
+    return directory
 
 
 @functools.cache
 def _compiled(code: str) -> bytes:
-    with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder, "made.so")
+    with tempfile.TemporaryDirectory() as directory:
+        made = Path(directory, "made.so")
         subprocess.run(["gcc", "-shared", "-fPIC", "-w", "-x", "c", "-o", made, "-"], input=code.encode(), check=True)
         return made.read_bytes()
 
 
 def install(site: Path, names: Iterable[str], *, later: Iterable[str] = (), code: str = TORCH) -> Path:
-    """`torch` in a site-packages folder, with these libraries; those of `later` are beside them and not loaded."""
+    """`torch` in a site-packages directory, with these libraries; those of `later` are beside them and not loaded."""
     package = site / "torch"
     build(package / "lib", [*names, *later])
     (package / "__init__.py").write_text(code.replace('("LATER",)', repr(tuple(later))))

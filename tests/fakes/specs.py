@@ -50,7 +50,7 @@ class _Held:
 
 
 def make(
-    folder: Path,
+    directory: Path,
     made: Mapping[str, Path],
     *,
     prefix: str | Path = "/home/ann/project/.venv",
@@ -61,12 +61,12 @@ def make(
     architecture: Literal["amd64", "arm64"] = ARCHITECTURE,
     seed: int = 0,
 ) -> Spec:
-    """A spec of the wheels `made` (normalised name -> file), written to `folder/spec.json` with its blobs beside.
+    """A spec of the wheels `made` (normalised name -> file), written to `directory/spec.json` with its blobs beside.
 
     `urls`: what the hints say, by name. `carry`: names whose wheel is carried as a blob; `compress`: those of them kept as gzip.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    carried = SpecBlobs(folder / "blobs")
+    directory.mkdir(parents=True, exist_ok=True)
+    carried = SpecBlobs(directory / "blobs")
     artifacts = {name: wheels.artifact(path, name, path.name.split("-")[1]) for name, path in made.items()}
     hints = []
     for name, one in artifacts.items():
@@ -99,7 +99,7 @@ def make(
         git=None,
     )
     spec = assembly.spec(identity, hints, (), (), _observed(facts, variables, source), layers(made, artifacts), seed=seed)
-    (folder / "spec.json").write_bytes(codec.pretty(spec))
+    (directory / "spec.json").write_bytes(codec.pretty(spec))
     return spec
 
 
@@ -166,7 +166,7 @@ def _observed(facts: Interpretation, variables: Variables, source: Source) -> Ob
     )
 
 
-def blob(folder: Path, one: TreeBlob | Wheel) -> Path:
+def blob(directory: Path, one: TreeBlob | Wheel) -> Path:
     """The carried file of a blob, whatever its form."""
-    (found,) = (folder / "blobs").glob(one.sha256.removeprefix("sha256:") + "*")
+    (found,) = (directory / "blobs").glob(one.sha256.removeprefix("sha256:") + "*")
     return found

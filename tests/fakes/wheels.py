@@ -26,7 +26,7 @@ def layout(prefix: str | Path = "/home/ann/project/.venv") -> Layout:
 
 
 def make(
-    folder: Path,
+    directory: Path,
     name: str,
     version: str = "1.0",
     files: Mapping[str, bytes] | None = None,
@@ -47,8 +47,8 @@ def make(
     if entry_points:
         content[f"{info}/entry_points.txt"] = entry_points.encode()
     content[f"{info}/RECORD"] = _record(content, f"{info}/RECORD")
-    folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{stem}{'-' * bool(build)}{build}-{tag}.whl"
+    directory.mkdir(parents=True, exist_ok=True)
+    path = directory / f"{stem}{'-' * bool(build)}{build}-{tag}.whl"
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         for member, data in content.items():
             header = zipfile.ZipInfo(member, (1980, 1, 1, 0, 0, 0))

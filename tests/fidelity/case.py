@@ -47,10 +47,10 @@ def case(title: str, *, named: str = "", soak: bool = False) -> Callable[[Callab
 
 def cases() -> list[Case]:
     """Every case of every module in `cases/`, in order."""
-    from tests.fidelity import cases as folder
+    from tests.fidelity import cases as directory
 
     if not _ALL:
-        for module in sorted(one.name for one in pkgutil.iter_modules(folder.__path__)):
-            importlib.import_module(f"{folder.__name__}.{module}")
-    assert len({one.id for one in _ALL}) == len({one.title for one in _ALL}) == len(_ALL), "two cases with one name"
+        for module in sorted(module.name for module in pkgutil.iter_modules(directory.__path__)):
+            importlib.import_module(f"{directory.__name__}.{module}")
+    assert len({case.id for case in _ALL}) == len({case.title for case in _ALL}) == len(_ALL), "two cases with one name"
     return list(_ALL)

@@ -28,19 +28,19 @@ def differences(host: Mapping[str, Any], inside: Mapping[str, Any]) -> list[str]
     if not host["files"] or not host["path"] or len(host["facts"]) < 10:
         raise EmptyError("the host's facts are empty")
     lists = ("path", "distributions")
-    found = [f"{name}: {_shortest(host[name], inside[name])}" for name in lists if host[name] != inside[name]]
+    result = [f"{name}: {_shortest(host[name], inside[name])}" for name in lists if host[name] != inside[name]]
     for name in ("facts", "modules", "scripts"):
-        one, other = host[name], inside[name]
-        found += [
-            f"{name} {key}: {one.get(key)} | {other.get(key)}"
-            for key in sorted(one.keys() | other.keys())
-            if one.get(key) != other.get(key)
+        first, other = host[name], inside[name]
+        result += [
+            f"{name} {key}: {first.get(key)} | {other.get(key)}"
+            for key in sorted(first.keys() | other.keys())
+            if first.get(key) != other.get(key)
         ]
-    one, other = host["files"], inside["files"]
-    for path in sorted(one.keys() | other.keys()):
-        if not left_out(path) and not same(one.get(path), other.get(path)):
-            found.append(f"file {path}: {_short(one.get(path))} | {_short(other.get(path))}")
-    return found
+    first, other = host["files"], inside["files"]
+    for path in sorted(first.keys() | other.keys()):
+        if not left_out(path) and not same(first.get(path), other.get(path)):
+            result.append(f"file {path}: {_short(first.get(path))} | {_short(other.get(path))}")
+    return result
 
 
 def compared(host: Mapping[str, Any]) -> dict[str, int]:
@@ -52,23 +52,23 @@ def compared(host: Mapping[str, Any]) -> dict[str, int]:
 
 
 def left_out(path: str) -> bool:
-    folder, _, name = path.rpartition("/")
-    if folder.endswith("/conda-meta") and (name.endswith(".json") or name in ("history", "state")):
+    directory, _, name = path.rpartition("/")
+    if directory.endswith("/conda-meta") and (name.endswith(".json") or name in ("history", "state")):
         return True  # what conda notes down of itself: times, URLs with tokens, values of variables
     if path.endswith("/.venv/.lock"):
         return True  # uv's, empty: made whenever it installs
-    return folder.endswith(".dist-info") and name in OWN
+    return directory.endswith(".dist-info") and name in OWN
 
 
-def same(one: list[Any] | None, other: list[Any] | None) -> bool:
+def same(first: list[Any] | None, other: list[Any] | None) -> bool:
     """Files by bytes and executable bit, links by target; scripts that differ in bytes by what they say."""
-    if one is None or other is None:
+    if first is None or other is None:
         return False
-    if one[:3] == other[:3]:
+    if first[:3] == other[:3]:
         return True
-    if len(one) < 4 or len(other) < 4 or one[2] != other[2]:
+    if len(first) < 4 or len(other) < 4 or first[2] != other[2]:
         return False
-    return meaning(one[3]) == meaning(other[3])
+    return meaning(first[3]) == meaning(other[3])
 
 
 def meaning(script: str) -> str:
@@ -80,19 +80,21 @@ def meaning(script: str) -> str:
         return text
     froms = [statement for statement in before if isinstance(statement, ast.ImportFrom)]
     others = [statement for statement in before if not isinstance(statement, ast.ImportFrom)]
-    plain = all(isinstance(one, ast.Import) and all(name.name in ("re", "sys") for name in one.names) for one in others)
+    plain = all(isinstance(other, ast.Import) and all(name.name in ("re", "sys") for name in other.names) for other in others)
     if len(froms) != 1 or not plain or not isinstance(last, ast.If):
         return text
     call = ast.unparse(last.body[-1])
-    if not re.fullmatch(r"sys\.exit\([\w.]+\(\)\)", call) or not all("sys.argv[0]" in ast.unparse(one) for one in last.body[:-1]):
+    if not re.fullmatch(r"sys\.exit\([\w.]+\(\)\)", call) or not all(
+        "sys.argv[0]" in ast.unparse(statement) for statement in last.body[:-1]
+    ):
         return text
     return f"{ast.unparse(froms[0])}; {ast.unparse(last.test)}: {call}"
 
 
-def _shortest(one: list[Any], other: list[Any]) -> str:
-    """The entries that are in one only; the order when both have the same."""
-    missing, more = [entry for entry in one if entry not in other], [entry for entry in other if entry not in one]
-    return f"{missing} | {more}" if missing or more else f"another order: {one} | {other}"
+def _shortest(first: list[Any], other: list[Any]) -> str:
+    """The entries that are in first only; the order when both have the same."""
+    missing, more = [entry for entry in first if entry not in other], [entry for entry in other if entry not in first]
+    return f"{missing} | {more}" if missing or more else f"another order: {first} | {other}"
 
 
 def _short(fact: list[Any] | None) -> str:

@@ -15,9 +15,9 @@ from tests.parts import need
 
 @pytest.fixture(scope="session")
 def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    folder = tmp_path_factory.mktemp("fidelity-index")
-    packages.publish(folder)
-    with Index(folder, yanked=False) as index:
+    directory = tmp_path_factory.mktemp("fidelity-index")
+    packages.publish(directory)
+    with Index(directory, yanked=False) as index:
         yield index.proxy
 
 
@@ -29,10 +29,10 @@ def machine(tmp_path_factory: pytest.TempPathFactory, proxy: str) -> play.Machin
 
 @pytest.fixture
 def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A case's folder, the same for each: removed at once, since there are many."""
+    """A case's directory, the same for each: removed at once, since there are many."""
     from repro_env.io.files import remove_tree
 
-    folder = tmp_path_factory.getbasetemp() / "fidelity-case"
-    remove_tree(folder)
-    yield folder
-    remove_tree(folder)
+    directory = tmp_path_factory.getbasetemp() / "fidelity-case"
+    remove_tree(directory)
+    yield directory
+    remove_tree(directory)

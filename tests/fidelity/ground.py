@@ -1,7 +1,7 @@
-"""Where a case stands: folders of its own, a small index, and the real tools that make environments.
+"""Where a case stands: directories of its own, a small index, and the real tools that make environments.
 
 Everything lies below `root`, and all of it is gone when the environment is rebuilt, unless the case says otherwise:
-the environment, local wheels, repositories, folders on `sys.path`, pip's cache. The index stays, since the other
+the environment, local wheels, repositories, directories on `sys.path`, pip's cache. The index stays, since the other
 machine has one too; `index_gone` takes it away.
 """
 
@@ -33,7 +33,7 @@ class Ground:
     def __init__(self, root: Path, proxy: str, base: str = "") -> None:
         self.root = root
         self.project = root / "project"
-        """The code's folder, in which everything is started."""
+        """The code's directory, in which everything is started."""
         self.home = root / "home"
         self.prefix = self.project / ".venv"
         self.python = self.prefix / "bin" / "python"
@@ -58,8 +58,8 @@ class Ground:
         """What made the environment, before anything was installed: another tool starts from there."""
         self._others: list[Path] = []
         self._proxy = proxy
-        for folder in (self.project, self.home):
-            folder.mkdir(parents=True)
+        for directory in (self.project, self.home):
+            directory.mkdir(parents=True)
 
     # -- surroundings ------------------------------------------------------------------------------------------------
 
@@ -104,16 +104,16 @@ class Ground:
         return done.stdout
 
     def write(self, path: Path | str, text: str | bytes = "") -> Path:
-        """A file below the root (or at an absolute path there), with its folders."""
+        """A file below the root (or at an absolute path there), with its directories."""
         path = self.project / path
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(text.encode() if isinstance(text, str) else text)
         return path
 
-    def outside(self, folder: Path) -> Path:
-        """A new folder somewhere else on this machine; removed with the rest."""
-        need(os.access(folder, os.W_OK), f"{folder} cannot be written")
-        made = Path(tempfile.mkdtemp(prefix="repro-env-test-", dir=folder))
+    def outside(self, directory: Path) -> Path:
+        """A new directory somewhere else on this machine; removed with the rest."""
+        need(os.access(directory, os.W_OK), f"{directory} cannot be written")
+        made = Path(tempfile.mkdtemp(prefix="repro-env-test-", dir=directory))
         self._others.append(made)
         return made
 
@@ -130,8 +130,8 @@ class Ground:
     @property
     def site(self) -> Path:
         """The environment's site-packages."""
-        (found,) = [path for path in self.prefix.glob("lib/python*/site-packages") if not path.parent.parent.is_symlink()]
-        return found
+        (result,) = [path for path in self.prefix.glob("lib/python*/site-packages") if not path.parent.parent.is_symlink()]
+        return result
 
     # -- environments ------------------------------------------------------------------------------------------------
 
@@ -166,9 +166,9 @@ class Ground:
     def tool(self, name: str) -> Path:
         """A program beside the test's python, or on PATH."""
         beside = Path(sys.executable).with_name(name)
-        found = str(beside) if beside.exists() else shutil.which(name)
-        need(found, f"{name} is missing")
-        return Path(str(found))
+        program = str(beside) if beside.exists() else shutil.which(name)
+        need(program, f"{name} is missing")
+        return Path(str(program))
 
     def pip_into(self, python: str | Path, *words: str | Path) -> None:
         """`pip install WORDS` into another Python than the one that is captured."""
@@ -178,14 +178,14 @@ class Ground:
         """Capture another venv than `.venv`."""
         self.prefix, self.python = prefix, prefix / "bin" / "python"
 
-    def python_of_its_own(self, folder: str = "python") -> None:
+    def python_of_its_own(self, directory: str = "python") -> None:
         """A Python installation at a place of its own: a copy of the one that runs the tests, without its packages."""
         home = Path(self.run(self.base, "-c", "import sys; print(sys.base_prefix)").strip())
         need(
             home not in (Path("/usr"), Path("/usr/local")),
             "the Python that runs the tests is the system's: no copy of it can be made",
         )
-        there = self.root / folder
+        there = self.root / directory
         self.fresh.append(lambda: self._copied(home, there))
         self._copied(home, there)
         self.base = str(there / "bin" / "python")
@@ -197,8 +197,8 @@ class Ground:
         for path in (there / "bin").iterdir():
             if not path.name.startswith("python"):
                 path.unlink()
-        (found,) = (path.name for path in there.glob("lib/python3*") if path.is_dir())
-        (there / "lib" / found / "site-packages").mkdir()
+        (result,) = (path.name for path in there.glob("lib/python3*") if path.is_dir())
+        (there / "lib" / result / "site-packages").mkdir()
         run_path((there / "bin" / "python3").resolve(), home / "lib", "$ORIGIN/../lib")
 
     def plain(self) -> None:
@@ -221,14 +221,16 @@ class Ground:
     # -- packages ----------------------------------------------------------------------------------------------------
 
     def wheel(
-        self, name: str, version: str = "1.0", files: Mapping[str, bytes] | None = None, *, folder: str = "wheels", **more: Any
+        self, name: str, version: str = "1.0", files: Mapping[str, bytes] | None = None, *, directory: str = "wheels", **more: Any
     ) -> Path:
-        """A wheel of the case's own, in a folder that will be gone."""
-        return wheels.make(self.root / folder, name, version, files, **more)
+        """A wheel of the case's own, in a directory that will be gone."""
+        return wheels.make(self.root / directory, name, version, files, **more)
 
-    def sources(self, name: str, folder: str = "", *, src: bool = False, backend: bool = True, value: str = "'source'") -> Path:
+    def sources(
+        self, name: str, directory: str = "", *, src: bool = False, backend: bool = True, value: str = "'source'"
+    ) -> Path:
         """A project that setuptools builds: one package of the same name."""
-        root = self.root / (folder or name)
+        root = self.root / (directory or name)
         inner = root / "src" / name if src else root / name
         self.write(inner / "__init__.py", f"VALUE = {value}\n")
         self.write(inner / "data.txt", "data of the package\n")
@@ -241,7 +243,7 @@ class Ground:
         return root
 
     def repository(self, root: Path, *, more: Sequence[str] = ()) -> str:
-        """Make a folder a git repository with one commit; returns it."""
+        """Make a directory a git repository with one commit; returns it."""
         need(shutil.which("git"), "git is missing")
         for words in (["init", "-q", "-b", "main"], ["add", "-A", *more], ["commit", "-q", "-m", "first"]):
             self.run("git", *words, cwd=root)
@@ -270,7 +272,7 @@ class Ground:
 
 
 def run_path(binary: Path, old: Path | str, new: str) -> None:
-    """Have an ELF program look for its libraries in another folder: written over the old RUNPATH, since no tool for it is everywhere."""
+    """Have an ELF program look for its libraries in another directory: written over the old RUNPATH, since no tool for it is everywhere."""
     data, before = binary.read_bytes(), str(old).encode() + b"\0"
     if data.count(before) == 1 and len(new) < len(before):
         binary.write_bytes(data.replace(before, new.encode().ljust(len(before), b"\0")))

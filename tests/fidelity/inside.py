@@ -1,6 +1,6 @@
 """Run by a case's own python, on the host and in the image: prints what there is as one line of JSON after `MARK`.
 
-Standard library only, Python 3.8 syntax. argv: further folders or files to look at. Nothing here knows a rule of ours but
+Standard library only, Python 3.8 syntax. argv: further directories or files to look at. Nothing here knows a rule of ours but
 the two that are written down: what an interpreter's own library is without (tests, static libraries, other people's
 packages), and that bytecode beside its source is not part of an environment.
 """
@@ -25,16 +25,16 @@ OURS = ("repro", "runs", ".git")
 """Beside the code: what repro-env writes, and git's own."""
 
 
-def library_folders() -> "list[str]":
+def library_directories() -> "list[str]":
     return sorted({os.path.realpath(sysconfig.get_path(name)) for name in ("stdlib", "platstdlib")})
 
 
-LIBRARY = library_folders()
+LIBRARY = library_directories()
 
 
-def not_in_library(folder: str, name: str, is_dir: bool) -> bool:
+def not_in_library(directory: str, name: str, is_dir: bool) -> bool:
     """What an interpreter's own library is without (base rule 1)."""
-    real = os.path.realpath(folder)
+    real = os.path.realpath(directory)
     inside = any(real == own or real.startswith(own + "/") for own in LIBRARY)
     parts = real.split("/")
     if not inside or "site-packages" in parts or "dist-packages" in parts:
@@ -44,9 +44,9 @@ def not_in_library(folder: str, name: str, is_dir: bool) -> bool:
     return name.endswith((".a", ".o"))
 
 
-def is_bytecode(folder: str, name: str) -> bool:
+def is_bytecode(directory: str, name: str) -> bool:
     """Bytecode beside its source: `__pycache__/module.*.pyc` where `module.py` is there."""
-    above, last = os.path.split(folder)
+    above, last = os.path.split(directory)
     stem = name.split(".", maxsplit=1)[0]
     return last == "__pycache__" and name.endswith(".pyc") and os.path.exists(os.path.join(above, stem + ".py"))
 
@@ -61,49 +61,51 @@ def fact(path: str, here: "os.stat_result") -> "list[object]":
             data = file.read()
     except OSError as error:
         return ["unreadable", str(error.errno)]
-    told = ["file", hashlib.sha256(data).hexdigest(), bool(here.st_mode & 0o111)]
+    entries = ["file", hashlib.sha256(data).hexdigest(), bool(here.st_mode & 0o111)]
     if data[:2] == b"#!" and len(data) < SHOWN and os.path.basename(os.path.dirname(path)) == "bin":
-        told.append(data.decode("utf-8", "surrogateescape"))
-    return told
+        entries.append(data.decode("utf-8", "surrogateescape"))
+    return entries
 
 
 def left_out(at_root: bool, name: str, skip: "tuple[str, ...]") -> bool:
-    """Of the code's folder; git's own in every repository inside it."""
+    """Of the code's directory; git's own in every repository inside it."""
     return name in skip and (at_root or name == ".git")
 
 
-def look(root: str, found: "dict[str, list[object]]", skip: "tuple[str, ...]" = ()) -> None:
-    """Every file, symlink and empty folder below; one that is a file or a link is told itself.
+def look(root: str, entries: "dict[str, list[object]]", skip: "tuple[str, ...]" = ()) -> None:
+    """Every file, symlink and empty directory below; a root that is a file or a link is listed itself.
 
-    A prefix that is a symlink is not: a venv is shown as a folder at the same path, and its content is what counts.
+    A prefix that is a symlink is not: a venv is shown as a directory at the same path, and its content is what counts.
     """
     if not os.path.isdir(root) or (os.path.islink(root) and root != sys.prefix):
         if os.path.lexists(root):
-            found[root] = fact(root, os.lstat(root))
+            entries[root] = fact(root, os.lstat(root))
         if not os.path.isdir(root):
             return
-    for folder, folders, files in os.walk(root):
-        folders[:] = [
-            name for name in folders if not left_out(folder == root, name, skip) and not not_in_library(folder, name, True)
+    for directory, directories, files in os.walk(root):
+        directories[:] = [
+            name
+            for name in directories
+            if not left_out(directory == root, name, skip) and not not_in_library(directory, name, True)
         ]
-        for name in list(folders):
-            path = os.path.join(folder, name)
+        for name in list(directories):
+            path = os.path.join(directory, name)
             if os.path.islink(path):
                 if path != sys.prefix:
-                    found[path] = fact(path, os.lstat(path))
-                folders.remove(name)
+                    entries[path] = fact(path, os.lstat(path))
+                directories.remove(name)
         held = [
             name
             for name in files
-            if not left_out(folder == root, name, skip)
-            and not not_in_library(folder, name, False)
-            and not is_bytecode(folder, name)
+            if not left_out(directory == root, name, skip)
+            and not not_in_library(directory, name, False)
+            and not is_bytecode(directory, name)
         ]
         for name in held:
-            path = os.path.join(folder, name)
-            found[path] = fact(path, os.lstat(path))
-        if not folders and not held and folder != root and os.path.basename(folder) != "__pycache__":
-            found[folder] = ["folder"]
+            path = os.path.join(directory, name)
+            entries[path] = fact(path, os.lstat(path))
+        if not directories and not held and directory != root and os.path.basename(directory) != "__pycache__":
+            entries[directory] = ["directory"]
 
 
 def roots() -> "list[str]":
@@ -115,23 +117,23 @@ def roots() -> "list[str]":
 
 
 def files() -> "dict[str, list[object]]":
-    found: "dict[str, list[object]]" = {}
+    entries: "dict[str, list[object]]" = {}
     done: "list[str]" = []
     for root in sorted({os.path.normpath(root) for root in roots()}):
         if not any(root.startswith(other + "/") for other in done) or not_covered(root):
-            look(root, found)
+            look(root, entries)
             done.append(root)
-    look(os.getcwd(), found, OURS)
-    return found
+    look(os.getcwd(), entries, OURS)
+    return entries
 
 
 def not_covered(root: str) -> bool:
-    """A packages folder lies below the library's folder, which is looked at without it."""
+    """A packages directory lies below the library's directory, which is looked at without it."""
     return any(part in ("site-packages", "dist-packages") for part in root.split("/"))
 
 
 def importable() -> "list[str]":
-    """Top-level modules of every folder on `sys.path` that is not the interpreter's own."""
+    """Top-level modules of every directory on `sys.path` that is not the interpreter's own."""
     names = set()
     for root in [path for path in sys.path if os.path.isdir(path)]:
         if os.path.realpath(root) in LIBRARY or os.path.basename(root) == "lib-dynload":
@@ -143,55 +145,60 @@ def importable() -> "list[str]":
                 continue
             if name.endswith((".py", ".pyc", ".so")) or (os.path.isdir(path) and "." not in name and has_code(path)):
                 names.add(stem)
-    for one in importlib.metadata.distributions():
-        names.update((one.read_text("top_level.txt") or "").split())
-        names.update((one.read_text("fidelity_imports.txt") or "").split())
+    for distribution in importlib.metadata.distributions():
+        names.update((distribution.read_text("top_level.txt") or "").split())
+        names.update((distribution.read_text("fidelity_imports.txt") or "").split())
     return sorted(name for name in names if name.replace(".", "_").isidentifier())
 
 
-def has_code(folder: str) -> bool:
-    return any(name.endswith((".py", ".pyc", ".so")) for _, _, held in os.walk(folder) for name in held)
+def has_code(directory: str) -> bool:
+    return any(name.endswith((".py", ".pyc", ".so")) for _, _, held in os.walk(directory) for name in held)
 
 
 def modules() -> "dict[str, list[str]]":
     """What each import gives: where from, and the module's VALUE, through which cases say what it would do."""
-    told = {}
+    entries = {}
     for name in importable():
         if name.startswith("_distutils_hack") or name in ("antigravity", "this", "__main__"):
             continue
         try:
             module = importlib.import_module(name)
         except BaseException as error:
-            told[name] = ["no", type(error).__name__, str(error)[:300]]
+            entries[name] = ["no", type(error).__name__, str(error)[:300]]
         else:
             places = [str(getattr(module, "__file__", None))]
             if places == ["None"]:
                 places = sorted(str(path) for path in getattr(module, "__path__", ()))
-            told[name] = ["yes", ":".join(places), repr(getattr(module, "VALUE", None))[:2000]]
-    return told
+            entries[name] = ["yes", ":".join(places), repr(getattr(module, "VALUE", None))[:2000]]
+    return entries
 
 
 def scripts() -> "dict[str, list[object]]":
-    """Every program of the environment, started with --version. Of an interpreter's own folder: what packages put there."""
-    folder = sysconfig.get_path("scripts")
+    """Every program of the environment, started with --version. Of an interpreter's own directory: what packages put there."""
+    directory = sysconfig.get_path("scripts")
     if sys.prefix == sys.base_prefix:
-        names = [point.name for one in importlib.metadata.distributions() for point in one.entry_points if is_script(point)]
-        names = [name for name in names if os.path.exists(os.path.join(folder, name))]
+        names = [
+            point.name
+            for distribution in importlib.metadata.distributions()
+            for point in distribution.entry_points
+            if is_script(point)
+        ]
+        names = [name for name in names if os.path.exists(os.path.join(directory, name))]
     else:
-        names = os.listdir(folder) if os.path.isdir(folder) else []
-    told = {}
+        names = os.listdir(directory) if os.path.isdir(directory) else []
+    entries = {}
     for name in sorted(set(names)):
-        path = os.path.join(folder, name)
+        path = os.path.join(directory, name)
         if os.path.islink(path) or not os.path.isfile(path) or not os.access(path, os.X_OK) or is_python(path):
             continue
         try:
             done = subprocess.run([path, "--version"], stdin=subprocess.DEVNULL, capture_output=True, timeout=60, check=False)
-            told[name] = [done.returncode, done.stdout.decode("utf-8", "replace")[:2000], last(done.stderr)]
+            entries[name] = [done.returncode, done.stdout.decode("utf-8", "replace")[:2000], last(done.stderr)]
         except OSError as error:
-            told[name] = ["does not start", error.errno, ""]
+            entries[name] = ["does not start", error.errno, ""]
         except subprocess.TimeoutExpired:
-            told[name] = ["does not end", 0, ""]
-    return told
+            entries[name] = ["does not end", 0, ""]
+    return entries
 
 
 def is_script(point: "importlib.metadata.EntryPoint") -> bool:
@@ -209,12 +216,12 @@ def last(printed: bytes) -> str:
 
 
 def distributions() -> "list[object]":
-    """As `importlib.metadata` finds them, in its order of folders, with entry points; the files that they claim."""
-    told: "list[object]" = []
-    for one in importlib.metadata.distributions():
-        points = sorted("%s: %s = %s" % (point.group, point.name, point.value) for point in one.entry_points)
-        told.append([str(one.metadata["Name"]), str(one.metadata["Version"]), points])
-    return sorted(told, key=str)
+    """As `importlib.metadata` finds them, in its order of directories, with entry points; the files that they claim."""
+    entries: "list[object]" = []
+    for distribution in importlib.metadata.distributions():
+        points = sorted("%s: %s = %s" % (point.group, point.name, point.value) for point in distribution.entry_points)
+        entries.append([str(distribution.metadata["Name"]), str(distribution.metadata["Version"]), points])
+    return sorted(entries, key=str)
 
 
 def facts() -> "dict[str, object]":
@@ -244,12 +251,12 @@ def customized() -> "list[str]":
 
 
 def main() -> None:
-    told: "dict[str, object]" = {"path": list(sys.path), "facts": facts(), "files": files()}
-    told["distributions"] = distributions()
-    told["scripts"] = scripts()
+    entries: "dict[str, object]" = {"path": list(sys.path), "facts": facts(), "files": files()}
+    entries["distributions"] = distributions()
+    entries["scripts"] = scripts()
     sys.stdout.flush()
-    told["modules"] = modules()
-    sys.stdout.write(MARK + json.dumps(told) + "\n")
+    entries["modules"] = modules()
+    sys.stdout.write(MARK + json.dumps(entries) + "\n")
     sys.stdout.flush()
     os._exit(0)
 

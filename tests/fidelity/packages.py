@@ -11,24 +11,26 @@ from tests.fakes import wheels
 REAL = ("setuptools==80.9.0", "setuptools==68.2.2", "wheel==0.45.1")
 
 
-def publish(folder: Path) -> None:
+def publish(directory: Path) -> None:
     """Put everything there. Asks the configured index for `REAL`."""
-    pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--only-binary", ":all:", "-d", str(folder)]
-    for one in REAL:
-        subprocess.run([*pip, one], check=True)
-    wheels.make(folder, "alpha", files={"alpha.py": _script("alpha 1.0")}, entry_points="[console_scripts]\nalpha = alpha:main\n")
-    wheels.make(folder, "beta", files={**BETA, "beta/__init__.py": _reads("data/words.txt")})
-    wheels.make(folder, "gamma", "1.0", files={"gamma.py": b"VALUE = 'gamma 1.0'\n"})
-    wheels.make(folder, "gamma", "2.0", files={"gamma.py": b"VALUE = 'gamma 2.0'\n"})
-    wheels.make(folder, "gamma", "3.0rc1", files={"gamma.py": b"VALUE = 'gamma 3.0rc1'\n"})
-    wheels.make(folder, "wants-new", files={"wants_new.py": b"import gamma\nVALUE = gamma.VALUE\n"}, requires=["gamma>=2"])
-    wheels.make(folder, "wants-old", files={"wants_old.py": b"import gamma\nVALUE = gamma.VALUE\n"}, requires=["gamma<2"])
-    for name in ("first", "second"):
-        wheels.make(folder, f"names-{name}", files={f"shared_names/{name}.py": f"VALUE = {name!r}\n".encode()})
-        wheels.make(folder, f"over-{name}", files={"over/__init__.py": f"VALUE = {name!r}\n".encode(), f"over/{name}.py": b""})
-    wheels.make(folder, "placed", files=PLACED, executable=frozenset({"placed-1.0.data/scripts/placed-sh"}))
+    pip = [sys.executable, "-m", "pip", "download", "-qq", "--no-deps", "--only-binary", ":all:", "-d", str(directory)]
+    for entry in REAL:
+        subprocess.run([*pip, entry], check=True)
     wheels.make(
-        folder,
+        directory, "alpha", files={"alpha.py": _script("alpha 1.0")}, entry_points="[console_scripts]\nalpha = alpha:main\n"
+    )
+    wheels.make(directory, "beta", files={**BETA, "beta/__init__.py": _reads("data/words.txt")})
+    wheels.make(directory, "gamma", "1.0", files={"gamma.py": b"VALUE = 'gamma 1.0'\n"})
+    wheels.make(directory, "gamma", "2.0", files={"gamma.py": b"VALUE = 'gamma 2.0'\n"})
+    wheels.make(directory, "gamma", "3.0rc1", files={"gamma.py": b"VALUE = 'gamma 3.0rc1'\n"})
+    wheels.make(directory, "wants-new", files={"wants_new.py": b"import gamma\nVALUE = gamma.VALUE\n"}, requires=["gamma>=2"])
+    wheels.make(directory, "wants-old", files={"wants_old.py": b"import gamma\nVALUE = gamma.VALUE\n"}, requires=["gamma<2"])
+    for name in ("first", "second"):
+        wheels.make(directory, f"names-{name}", files={f"shared_names/{name}.py": f"VALUE = {name!r}\n".encode()})
+        wheels.make(directory, f"over-{name}", files={"over/__init__.py": f"VALUE = {name!r}\n".encode(), f"over/{name}.py": b""})
+    wheels.make(directory, "placed", files=PLACED, executable=frozenset({"placed-1.0.data/scripts/placed-sh"}))
+    wheels.make(
+        directory,
         "plugged",
         files={"plugged.py": b"def main(): print('plugged')\n"},
         entry_points="[some.plugins]\nhere = plugged:main\n",

@@ -71,10 +71,10 @@ def _as_in_runs() -> dict[str, str]:
 
 
 def read(out: bytes, err: bytes) -> dict[str, Any]:
-    _, mark, told = out.decode("utf-8", "replace").rpartition(MARK)
+    _, mark, output = out.decode("utf-8", "replace").rpartition(MARK)
     assert mark, f"the environment told nothing:\n{out[-2000:]!r}\n{err[-3000:]!r}"
-    found: dict[str, Any] = json.loads(told)
-    return found
+    entries: dict[str, Any] = json.loads(output)
+    return entries
 
 
 def play(case: Case, root: Path, machine: Machine) -> Verdict:
@@ -106,7 +106,7 @@ def _played(case: Case, at: Ground, root: Path, machine: Machine) -> Verdict:
     if captured.code:
         return _failed("capture", captured, counted)
     answer = json.loads(captured.out)
-    said = [*answer["unknown"], *(f"{one['path']}: {one['why']}" for one in answer["excluded"] if not _usual(one))]
+    lines = [*answer["unknown"], *(f"{entry['path']}: {entry['why']}" for entry in answer["excluded"] if not _usual(entry))]
     repro = root / "there" / "repro"
     shutil.copytree(at.project / "repro", repro)  # what was laid there too: runs make hard links of it
     at.leave(root / "gone")
@@ -121,15 +121,15 @@ def _played(case: Case, at: Ground, root: Path, machine: Machine) -> Verdict:
         ran = _repro_env(at, store, *words, cwd=repro.parent)
         if "repro-env: error" in ran.err:
             return _failed("exec", ran, counted)
-        found = compare.differences(host, read(ran.out.encode(), ran.err.encode()))
+        result = compare.differences(host, read(ran.out.encode(), ran.err.encode()))
     finally:
         remove_tree(root / "empty")
         remove_tree(root / "there")
-    if not found:
+    if not result:
         return Verdict("identical", "", counted)
-    failed = all(re.match(r"modules [\w.]+: .* \| \['no', ", line) for line in found)
-    named = next((line for line in (*said, *(found if failed else ())) if case.named and case.named in line), "")
-    return Verdict("named", named, counted) if named else Verdict("silent", "\n".join(found[:40]), counted)
+    failed = all(re.match(r"modules [\w.]+: .* \| \['no', ", line) for line in result)
+    named = next((line for line in (*lines, *(result if failed else ())) if case.named and case.named in line), "")
+    return Verdict("named", named, counted) if named else Verdict("silent", "\n".join(result[:40]), counted)
 
 
 def _usual(excluded: dict[str, Any]) -> bool:
@@ -145,12 +145,12 @@ def _failed(step: str, done: parts.Done, counted: dict[str, int]) -> Verdict:
 
 
 def _repro_env(at: Ground, store: Path, *words: str | Path, cwd: Path | None = None) -> parts.Done:
-    """The installed command, as the user who captures, or (with a folder of its own) as the one who rebuilds elsewhere."""
+    """The installed command, as the user who captures, or (with a directory of its own) as the one who rebuilds elsewhere."""
     there = cwd is not None
     if not there:
         env = at.environ({"REPRO_ENV_STORE": str(store), **at.variables})
     else:
-        # No cache of the captured machine: its folder has another name now.
+        # No cache of the captured machine: its directory has another name now.
         host = at.instead[0] if at.instead else "gone.test" if at.index_gone else ""
         env = {**(at.environ(host=host) if host else at.environ()), "REPRO_ENV_STORE": str(store), "HOME": str(cwd)}
         if at.index_gone:
@@ -168,18 +168,18 @@ def _repro_env(at: Ground, store: Path, *words: str | Path, cwd: Path | None = N
     return parts.Done(done.returncode, done.stdout.decode("utf-8", "replace"), done.stderr.decode("utf-8", "replace"))
 
 
-def warmed(folder: Path, proxy: str) -> Machine:
+def warmed(directory: Path, proxy: str) -> Machine:
     """A machine whose stores know the base and the interpreter of a bare venv, and no distribution."""
-    at = Ground(folder / "bare", proxy)
+    at = Ground(directory / "bare", proxy)
     at.venv()
-    done = _repro_env(at, folder / "capture", "capture", "--python", at.python)
+    done = _repro_env(at, directory / "capture", "capture", "--python", at.python)
     assert not done.code, done.err
-    done = _repro_env(at, folder / "rebuild", "rebuild", str(at.project / "repro"), cwd=folder)
+    done = _repro_env(at, directory / "rebuild", "rebuild", str(at.project / "repro"), cwd=directory)
     assert not done.code, done.err
-    remove_tree(folder / "rebuild" / "images")
+    remove_tree(directory / "rebuild" / "images")
     for name in ("facts", "blobs"):
-        remove_tree(folder / "rebuild" / name)
-    return Machine(proxy, Warm(folder / "capture", parts.large_blobs(at.project), folder / "rebuild", folder / "plain"))
+        remove_tree(directory / "rebuild" / name)
+    return Machine(proxy, Warm(directory / "capture", parts.large_blobs(at.project), directory / "rebuild", directory / "plain"))
 
 
 def _link(source: str, target: str) -> None:

@@ -13,29 +13,29 @@ from tests.fidelity.case import Case, cases
 VERDICTS: dict[str, play.Verdict] = {}
 
 
-def _marked(one: Case) -> object:
-    return pytest.param(one, id=one.id, marks=[pytest.mark.soak] if one.soak else [])
+def _marked(case: Case) -> object:
+    return pytest.param(case, id=case.id, marks=[pytest.mark.soak] if case.soak else [])
 
 
 @pytest.mark.index
-@pytest.mark.parametrize("one", [_marked(one) for one in cases()])
-def test_case(one: Case, machine: play.Machine, place: Path) -> None:
-    verdict = play.play(one, place, machine)
-    VERDICTS[one.id] = verdict
+@pytest.mark.parametrize("case", [_marked(case) for case in cases()])
+def test_a_case_has_its_expected_verdict(case: Case, machine: play.Machine, place: Path) -> None:
+    verdict = play.play(case, place, machine)
+    VERDICTS[case.id] = verdict
     assert verdict.verdict != "silent", str(verdict)
-    assert verdict.verdict == one.verdict, str(verdict)
-    assert one.named in verdict.detail
+    assert verdict.verdict == case.verdict, str(verdict)
+    assert case.named in verdict.detail
 
 
 def test_at_least_nine_in_ten_are_identical() -> None:
     """What the table promises, and what of it was seen just now."""
-    held = [one for one in cases() if not one.named]
-    assert len(held) >= 0.9 * len(cases()), [one.id for one in cases() if one.named]
+    held = [case for case in cases() if not case.named]
+    assert len(held) >= 0.9 * len(cases()), [case.id for case in cases() if case.named]
     if not VERDICTS:
         pytest.skip("no case was run with this test")
-    assert not [name for name, one in VERDICTS.items() if one.verdict == "silent"]
+    assert not [name for name, verdict in VERDICTS.items() if verdict.verdict == "silent"]
     if len(VERDICTS) >= 30:
-        assert sum(one.verdict == "identical" for one in VERDICTS.values()) >= 0.9 * len(VERDICTS)
+        assert sum(verdict.verdict == "identical" for verdict in VERDICTS.values()) >= 0.9 * len(VERDICTS)
 
 
 def test_the_table_of_the_benchmark_has_these_cases_as_they_are_judged_here() -> None:

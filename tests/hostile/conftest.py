@@ -21,6 +21,6 @@ def blobs(tmp_path_factory: pytest.TempPathFactory, store: Path) -> list[Path]:
     """The base and the interpreter as a capture carries them."""
     first = Ground(tmp_path_factory.mktemp("hostile-first") / "ground", store)
     ended = first.capture()
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.output
     assert not first.carries(b"canary-7c1e9a")
     return parts.large_blobs(first.project)

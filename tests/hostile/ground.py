@@ -43,7 +43,7 @@ sys.exit(code)
 
 class Ended(NamedTuple):
     code: int
-    said: str
+    output: str
     """stdout and stderr."""
     seconds: float
     memory: int
@@ -52,19 +52,19 @@ class Ended(NamedTuple):
 
 @dataclass
 class Ground:
-    folder: Path
+    directory: Path
     store: Path
     env: dict[str, str] = field(default_factory=dict)
     unwatched: set[str] = field(default_factory=set)
-    """Paths below the folder that hostile code may change: it runs as the user, as it would without us."""
+    """Paths below the directory that hostile code may change: it runs as the user, as it would without us."""
 
     laid: tuple[Path, ...] = ()
     """Blobs that were there before the capture, by links to these: what they hold is known."""
 
     def __post_init__(self) -> None:
         for name in ("project", "home", "tmp", "canary"):
-            (self.folder / name).mkdir(parents=True)
-        (self.folder / "canary" / "private.txt").write_text("canary-7c1e9a: not for anybody\n")
+            (self.directory / name).mkdir(parents=True)
+        (self.directory / "canary" / "private.txt").write_text("canary-7c1e9a: not for anybody\n")
         (self.project / "train.py").write_text("print('trained')\n")
         self.venv.mkdir()
         (self.venv / "bin").mkdir()
@@ -77,7 +77,7 @@ class Ground:
 
     @property
     def project(self) -> Path:
-        return self.folder / "project"
+        return self.directory / "project"
 
     @property
     def venv(self) -> Path:
@@ -89,7 +89,7 @@ class Ground:
 
     @property
     def canary(self) -> Path:
-        return self.folder / "canary"
+        return self.directory / "canary"
 
     @property
     def spec(self) -> Path:
@@ -103,11 +103,11 @@ class Ground:
         record: Sequence[str] = (),
         files: Mapping[str, bytes] | None = None,
         tags: str = "Tag: py3-none-any\n",
-        folder: str = "",
+        directory: str = "",
     ) -> Path:
         """A distribution as pip leaves it, with rows of RECORD of one's own. Returns its `.dist-info`."""
         content = dict(files if files is not None else {f"{name}.py": f"NAME = {name!r}\n".encode()})
-        info = folder or f"{name}-1.0.dist-info"
+        info = directory or f"{name}-1.0.dist-info"
         content[f"{info}/METADATA"] = (metadata or f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n").encode()
         content[f"{info}/WHEEL"] = f"Wheel-Version: 1.0\nGenerator: tests\nRoot-Is-Purelib: true\n{tags}".encode()
         rows = []
@@ -124,8 +124,8 @@ class Ground:
     def variables(self) -> dict[str, str]:
         return {
             "PATH": os.environ["PATH"],
-            "HOME": str(self.folder / "home"),
-            "TMPDIR": str(self.folder / "tmp"),
+            "HOME": str(self.directory / "home"),
+            "TMPDIR": str(self.directory / "tmp"),
             "LANG": "C.UTF-8",
             "REPRO_ENV_STORE": str(self.store),
             "PIP_CONFIG_FILE": os.devnull,
@@ -139,15 +139,15 @@ class Ground:
         """A command of ours, its bounds measured. A command that does not end within `timeout` fails the test."""
         need(COMMAND.is_file(), f"{COMMAND} is missing: run the tests by `make test`, which installs the command")
         began = time.monotonic()
-        log = self.folder.with_name(f"{self.folder.name}.said")
-        peak = self.folder.with_name(f"{self.folder.name}.peak")
-        with log.open("wb") as said:
+        log = self.directory.with_name(f"{self.directory.name}.said")
+        peak = self.directory.with_name(f"{self.directory.name}.peak")
+        with log.open("wb") as output:
             child = subprocess.Popen(
                 [sys.executable, "-I", "-S", "-c", _APART, peak, *prefix, COMMAND, *map(str, words)],
                 cwd=self.project,
                 env=self.variables(),
                 stdin=subprocess.DEVNULL,
-                stdout=said,
+                stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
@@ -163,39 +163,41 @@ class Ground:
         """Capture, and hold what every capture has to hold: bounds, no traceback, no file touched that is not ours."""
         before = self.state()
         ended = self.run("capture", "--python", python or self.venv, *words, prefix=prefix, timeout=timeout)
-        assert "Traceback (most recent call last)" not in ended.said, ended.said
-        assert ended.code not in (1, 70), ended.said
+        assert "Traceback (most recent call last)" not in ended.output, ended.output
+        assert ended.code not in (1, 70), ended.output
         assert ended.memory < MEMORY, f"{ended.memory >> 20} MiB"
         after = self.state()
         assert after == before, sorted(path for path in {*after, *before} if after.get(path) != before.get(path))
-        assert not list((self.folder / "tmp").iterdir()), "scratch folders are left"
+        assert not list((self.directory / "tmp").iterdir()), "scratch directories are left"
         if ended.code:
             assert not self.spec.exists(), "a failure leaves no spec"
-            assert len([line for line in ended.said.splitlines() if "repro-env: error:" in line]) == 1, ended.said
-        assert not any(character in ended.said for character in "\x1b\x07\x08\u202e"), "the terminal was given control characters"
+            assert len([line for line in ended.output.splitlines() if "repro-env: error:" in line]) == 1, ended.output
+        assert not any(character in ended.output for character in "\x1b\x07\x08\u202e"), (
+            "the terminal was given control characters"
+        )
         return ended
 
     def state(self) -> dict[bytes, str]:
         """Every path of the environment, of the project and outside, with what it is; but for what we may write."""
-        found: dict[bytes, str] = {}
+        entries: dict[bytes, str] = {}
         for top in ("project", "home", "canary"):
-            for root, folders, files in os.walk(os.fsencode(self.folder / top)):
+            for root, directories, files in os.walk(os.fsencode(self.directory / top)):
                 if root == os.fsencode(self.project):
-                    folders[:] = [name for name in folders if name != b"repro"]
-                for name in (*folders, *files):
+                    directories[:] = [name for name in directories if name != b"repro"]
+                for name in (*directories, *files):
                     path = root + b"/" + name
-                    if os.fsdecode(os.path.relpath(path, os.fsencode(self.folder))) in self.unwatched:
+                    if os.fsdecode(os.path.relpath(path, os.fsencode(self.directory))) in self.unwatched:
                         continue
                     facts = os.lstat(path)
                     kind = stat.S_IFMT(facts.st_mode)
                     size = 0 if kind == stat.S_IFDIR else facts.st_size
                     target = os.fsdecode(os.readlink(path)) if kind == stat.S_IFLNK else ""  # noqa: PTH115 - of bytes
-                    found[path] = f"{facts.st_mode:o} {size} {0 if kind == stat.S_IFDIR else facts.st_mtime_ns} {target}"
-        return found
+                    entries[path] = f"{facts.st_mode:o} {size} {0 if kind == stat.S_IFDIR else facts.st_mtime_ns} {target}"
+        return entries
 
-    def told(self, ended: Ended) -> str:
-        """All that was said: the spec's facts, and the output."""
-        return ended.said + (self.spec.read_text() if ended.code == 0 else "")
+    def messages(self, ended: Ended) -> str:
+        """Return the output of a capture, and the spec that it wrote."""
+        return ended.output + (self.spec.read_text() if ended.code == 0 else "")
 
     def facts(self) -> Any:
         return json.loads(self.spec.read_text())

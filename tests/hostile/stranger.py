@@ -39,7 +39,7 @@ WAYS = ("store", "oci")
 
 @dataclass
 class Stranger:
-    """A folder with an honest spec of one carried wheel, to be made dishonest."""
+    """A directory with an honest spec of one carried wheel, to be made dishonest."""
 
     top: Path
     spec: Spec
@@ -56,7 +56,7 @@ class Stranger:
         return Stranger(top, self.spec)
 
     @property
-    def folder(self) -> Path:
+    def directory(self) -> Path:
         return self.top / "repro"
 
     @property
@@ -65,7 +65,7 @@ class Stranger:
 
     @property
     def blobs(self) -> Path:
-        return self.folder / "blobs"
+        return self.directory / "blobs"
 
     @property
     def wheel(self) -> Path:
@@ -74,7 +74,7 @@ class Stranger:
 
     @property
     def groups(self) -> list[Layer]:
-        return [one for one in self.spec.expected.layers if one.kind == "distributions"]
+        return [layer for layer in self.spec.expected.layers if layer.kind == "distributions"]
 
     def claim(self, identity: Identity, groups: Iterable[Layer] | None = None, hints: Iterable[WheelHint] = ()) -> None:
         """Another identity, with everything that follows from it as it should be."""
@@ -88,18 +88,18 @@ class Stranger:
 
     def write(self, spec: Spec) -> None:
         self.spec = spec
-        (self.folder / "spec.json").write_bytes(codec.pretty(spec))
+        (self.directory / "spec.json").write_bytes(codec.pretty(spec))
 
     def carry_wheel(self, data: bytes, *, diff_id: str = "") -> None:
         """Let the spec mean this wheel, carried beside it; `diff_id`: of the layer that it is said to make."""
         digest = hashlib.sha256(data).hexdigest()
         (self.blobs / digest).write_bytes(data)
-        one = Wheel(name=NAME, version="1.0", filename=FILE, sha256=f"sha256:{digest}", size=len(data))
+        wheel = Wheel(name=NAME, version="1.0", filename=FILE, sha256=f"sha256:{digest}", size=len(data))
         (group,) = self.groups
         self.claim(
-            msgspec.structs.replace(self.spec.identity, distributions=(one,)),
+            msgspec.structs.replace(self.spec.identity, distributions=(wheel,)),
             [msgspec.structs.replace(group, diff_id=diff_id or group.diff_id)],
-            [WheelHint(sha256=one.sha256, origin="carried", urls=(), index="")],
+            [WheelHint(sha256=wheel.sha256, origin="carried", urls=(), index="")],
         )
 
     def carry_overlay(self, data: bytes, *, packed: bytes | None = None, size: int | None = None) -> None:
@@ -113,19 +113,19 @@ class Stranger:
         """Make the image. Raises what it raises."""
         store = Store.open()
         if way == "store":
-            rebuild(self.spec, self.folder, store=store, dry_run=False, tell=Silent())
+            rebuild(self.spec, self.directory, store=store, dry_run=False, tell=Silent())
         else:
-            pack(self.spec, self.folder, store, Oci(self.out, "", store.boot), tell=Silent())
+            pack(self.spec, self.directory, store, Oci(self.out, "", store.boot), tell=Silent())
 
     def refused(self, way: str, words: str) -> ReproEnvError:
         """The image is not made: one sentence says why, and nothing is written outside."""
         before = self.state()
         with pytest.raises(ReproEnvError, match=words) as raised:
             self.make(way)
-        said = str(raised.value)
-        assert "Traceback" not in said
-        assert not any(ord(character) < 32 or character in "\x7f\u202e" for character in said), repr(said)
-        assert len(said) < 6000
+        output = str(raised.value)
+        assert "Traceback" not in output
+        assert not any(ord(character) < 32 or character in "\x7f\u202e" for character in output), repr(output)
+        assert len(output) < 6000
         assert self.state() == before
         assert not (self.out / "index.json").exists()
         store = Store.open()
@@ -135,15 +135,15 @@ class Stranger:
 
     def state(self) -> dict[str, str]:
         """Every path but those of the image layout, with what it is."""
-        found = {}
-        for root, folders, files in os.walk(self.top):
+        entries = {}
+        for root, directories, files in os.walk(self.top):
             if root == str(self.top):
-                folders[:] = [name for name in folders if name != "out"]
-            for name in (*folders, *files):
+                directories[:] = [name for name in directories if name != "out"]
+            for name in (*directories, *files):
                 facts = os.lstat(f"{root}/{name}")
                 size = 0 if stat.S_ISDIR(facts.st_mode) else facts.st_size
-                found[f"{root}/{name}"] = f"{facts.st_mode:o} {size} {0 if stat.S_ISDIR(facts.st_mode) else facts.st_mtime_ns}"
-        return found
+                entries[f"{root}/{name}"] = f"{facts.st_mode:o} {size} {0 if stat.S_ISDIR(facts.st_mode) else facts.st_mtime_ns}"
+        return entries
 
 
 Member = tuple[zipfile.ZipInfo | str, bytes]
@@ -174,19 +174,19 @@ def zipped(
 
 def entry(name: str, mode: int) -> zipfile.ZipInfo:
     """A member that says of itself to be of this mode, type included."""
-    one = zipfile.ZipInfo(name)
-    one.external_attr = mode << 16
-    return one
+    answer = zipfile.ZipInfo(name)
+    answer.external_attr = mode << 16
+    return answer
 
 
 def patched(data: bytes, name: str, change: Callable[[bytearray, int], None]) -> bytes:
     """The same archive, its directory's row of a member changed: `change` gets all bytes and where the row begins."""
-    found = bytearray(data)
-    at = found.index(b"PK\x01\x02")
-    while found[at + 46 : at + 46 + len(name)] != name.encode():
-        at = found.index(b"PK\x01\x02", at + 4)
-    change(found, at)
-    return bytes(found)
+    result = bytearray(data)
+    at = result.index(b"PK\x01\x02")
+    while result[at + 46 : at + 46 + len(name)] != name.encode():
+        at = result.index(b"PK\x01\x02", at + 4)
+    change(result, at)
+    return bytes(result)
 
 
 def number(offset: int, value: int, width: int = 4) -> Callable[[bytearray, int], None]:

@@ -118,7 +118,7 @@ def pipe_as_record(ground: Ground) -> None:
     os.mkfifo(info / "RECORD")
 
 
-def folder_as_metadata(ground: Ground) -> None:
+def directory_as_metadata(ground: Ground) -> None:
     info = ground.install("x")
     (info / "METADATA").unlink()
     (info / "METADATA").mkdir()
@@ -147,7 +147,7 @@ def entry_points_of_no_text(ground: Ground) -> None:
 
 def two_of_one_name(ground: Ground) -> None:
     ground.install("x")
-    ground.install("x", folder="X-2.0.dist-info", metadata="Metadata-Version: 2.1\nName: X\nVersion: 2.0\n")
+    ground.install("x", directory="X-2.0.dist-info", metadata="Metadata-Version: 2.1\nName: X\nVersion: 2.0\n")
 
 
 def huge_direct_url(ground: Ground) -> None:
@@ -174,9 +174,9 @@ def strange_direct_url(ground: Ground) -> None:
 
 def strange_names_in_dist_infos(ground: Ground) -> None:
     for name in ("-1.0.dist-info", ".dist-info", "a\x1b[31m-1.0.dist-info", "\u202ex-1.0.dist-info", "x-1.0-2.0.dist-info"):
-        folder = ground.site / name
-        folder.mkdir()
-        (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: x\nVersion: 1.0\n")
+        directory = ground.site / name
+        directory.mkdir()
+        (directory / "METADATA").write_text("Metadata-Version: 2.1\nName: x\nVersion: 1.0\n")
 
 
 DISTRIBUTIONS = {
@@ -194,7 +194,7 @@ DISTRIBUTIONS = {
     "a symlink as dist-info": Case(linked_dist_info, "x-1.0.dist-info"),
     "a symlink as METADATA": Case(linked_metadata, "METADATA cannot be read: it is a symbolic link"),
     "a pipe as RECORD": Case(pipe_as_record, "RECORD", None),
-    "a folder as METADATA": Case(folder_as_metadata, "METADATA", soak=True),
+    "a directory as METADATA": Case(directory_as_metadata, "METADATA", soak=True),
     "a million tags": Case(a_million_tags, "its WHEEL", soak=True),
     "tags that multiply": Case(tags_that_multiply, "its WHEEL"),
     "entry points that climb": Case(climbing_entry_points, "x 1.0"),
@@ -210,21 +210,21 @@ DISTRIBUTIONS = {
 
 
 @pytest.mark.parametrize("name", names_of(DISTRIBUTIONS))
-def test_distributions(ground: Ground, name: str) -> None:
+def test_hostile_distributions_are_captured_or_refused(ground: Ground, name: str) -> None:
     judged(ground, DISTRIBUTIONS[name])
 
 
 def judged(ground: Ground, case: Case) -> None:
     case.plant(ground)
     ended = ground.capture()
-    assert case.code is None or ended.code == case.code, ended.said
-    assert case.named in ground.told(ended), f"{case.named!r} is not named: {ended.said}"
+    assert case.code is None or ended.code == case.code, ended.output
+    assert case.named in ground.messages(ended), f"{case.named!r} is not named: {ended.output}"
     assert ended.seconds < 200
     if ended.code == 0:
-        named = any("canary/private.txt" in one["name"] for one in ground.facts()["observed"]["carried"])
+        named = any("canary/private.txt" in bundled["name"] for bundled in ground.facts()["observed"]["carried"])
         assert named == ground.carries(b"canary-7c1e9a"), "a file outside was carried without a word"
-        told = ground.facts()["observed"]["distributions"] + ground.facts()["observed"]["carried"]
-        assert any(one["name"] == "plain" for one in told), "the others are captured all the same"
+        entries = ground.facts()["observed"]["distributions"] + ground.facts()["observed"]["carried"]
+        assert any(entry["name"] == "plain" for entry in entries), "the others are captured all the same"
         for word in case.held:
             assert ground.carries(word), f"{word!r} is not in what is carried"
 
@@ -259,7 +259,7 @@ def link_loop(ground: Ground) -> None:
     (ground.site / "self").symlink_to("self")
 
 
-def folder_loop(ground: Ground) -> None:
+def directory_loop(ground: Ground) -> None:
     (ground.site / "deep").mkdir()
     (ground.site / "deep" / "again").symlink_to("..")
 
@@ -299,14 +299,14 @@ def right_to_left(ground: Ground) -> None:
 
 def long_names(ground: Ground) -> None:
     (ground.site / ("n" * 255)).write_text("")
-    folder = os.open(ground.site, os.O_RDONLY)
+    directory = os.open(ground.site, os.O_RDONLY)
     for _ in range(16):
-        os.mkdir("d" * 200, dir_fd=folder)
-        below = os.open("d" * 200, os.O_RDONLY, dir_fd=folder)
-        os.close(folder)
-        folder = below
-    os.close(os.open("end.py", os.O_CREAT | os.O_WRONLY, dir_fd=folder))
-    os.close(folder)
+        os.mkdir("d" * 200, dir_fd=directory)
+        below = os.open("d" * 200, os.O_RDONLY, dir_fd=directory)
+        os.close(directory)
+        directory = below
+    os.close(os.open("end.py", os.O_CREAT | os.O_WRONLY, dir_fd=directory))
+    os.close(directory)
 
 
 def case_twins(ground: Ground) -> None:
@@ -320,8 +320,8 @@ def linked_site(ground: Ground) -> None:
 
 
 def linked_site_outside(ground: Ground) -> None:
-    shutil.move(ground.site, ground.folder / "home" / "site")
-    ground.site.symlink_to(ground.folder / "home" / "site")
+    shutil.move(ground.site, ground.directory / "home" / "site")
+    ground.site.symlink_to(ground.directory / "home" / "site")
 
 
 def odd_settings(ground: Ground) -> None:
@@ -344,7 +344,7 @@ FILES = {
     "a socket": Case(unix_socket, "sock", 7, soak=True),
     "a device": Case(device, "zero", 7, soak=True),
     "symlinks that loop": Case(link_loop, "", 0, (b"site-packages/self",)),
-    "a folder that loops": Case(folder_loop, "", 0, (b"deep/again",), soak=True),
+    "a directory that loops": Case(directory_loop, "", 0, (b"deep/again",), soak=True),
     "a symlink to /": Case(link_to_root, "all", 7),
     "a symlink to /proc": Case(link_to_processes, "", 0, (b"site-packages/proc",), soak=True),
     "a symlink to a pipe": Case(link_to_a_pipe, "linked", 7),
@@ -363,7 +363,7 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", names_of(FILES))
-def test_files(ground: Ground, name: str) -> None:
+def test_hostile_files_are_captured_or_refused(ground: Ground, name: str) -> None:
     judged(ground, FILES[name])
 
 
@@ -387,7 +387,7 @@ STARTS = {
         "import atexit, os, sys\natexit.register(lambda: os.path.exists(sys.argv[1]) and os.unlink(sys.argv[1]))",
         "Python did not start properly",
     ),
-    "removes the folder": (
+    "removes the directory": (
         "import os, shutil, sys\nif len(sys.argv) > 1 and sys.argv[0].endswith('startup.py'):\n    shutil.rmtree(os.path.dirname(sys.argv[0]))",
         "Python did not start properly",
     ),
@@ -406,7 +406,7 @@ STARTS = {
         "import os, sys\nif len(sys.argv) > 1 and sys.argv[1].endswith('report'):\n    os.symlink('/dev/zero', sys.argv[1])\n    os._exit(0)",
         "Python did not start properly",
     ),
-    "writes into the working folder": ("open('dropped-by-start', 'w').write('x')", ""),
+    "writes into the working directory": ("open('dropped-by-start', 'w').write('x')", ""),
     "changes sys.path": ("import sys\nsys.path[:] = [5, None, b'x', '/proc', '\\x1b[31m', 'a' * 100000]", ""),
     "takes the standard library away": ("import sys\nsys.path[:] = []", ""),
     "breaks json": ("import sys\nsys.modules['json'] = None", "Python did not start properly"),
@@ -417,7 +417,7 @@ STARTS = {
 
 @pytest.mark.parametrize("name", STARTS)
 @pytest.mark.parametrize("kind", ["sitecustomize", pytest.param("pth", marks=pytest.mark.soak)])
-def test_code_at_start(ground: Ground, name: str, kind: str) -> None:
+def test_code_at_start_cannot_harm_the_capture(ground: Ground, name: str, kind: str) -> None:
     code, named = STARTS[name]
     if kind == "pth" and "\n    " in code:
         pytest.skip("a .pth line holds no block")
@@ -426,15 +426,15 @@ def test_code_at_start(ground: Ground, name: str, kind: str) -> None:
     else:
         (ground.site / "odd.pth").write_text("import sys; exec(" + repr(code) + ")\n")
     ended = ground.capture()
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.output
     startup = ground.facts()["observed"]["startup"]
-    assert named in ended.said + json.dumps(startup), f"{named!r} is not named: {startup}"
+    assert named in ended.output + json.dumps(startup), f"{named!r} is not named: {startup}"
     assert startup["printed"] or startup["problem"] or not named
 
 
 @pytest.mark.soak  # minutes of waiting
 @pytest.mark.parametrize("where", ["sitecustomize", "torch"])
-def test_code_that_hangs(ground: Ground, where: str) -> None:
+def test_code_that_hangs_is_stopped(ground: Ground, where: str) -> None:
     """The start has a time limit, and so has the import of what is measured by loading it."""
     code = "import time\ntime.sleep(10_000)\n"
     if where == "torch":
@@ -442,31 +442,31 @@ def test_code_that_hangs(ground: Ground, where: str) -> None:
     else:
         (ground.site / "sitecustomize.py").write_text(code)
     ended = ground.capture(timeout=500)
-    assert ended.code == 0, ended.said
-    assert "did not end within" in ground.told(ended)
+    assert ended.code == 0, ended.output
+    assert "did not end within" in ground.messages(ended)
 
 
 @pytest.mark.parametrize(
     "code", ["print('noise')", "raise SystemExit(3)", "import os\nos._exit(4)", "import ctypes\nctypes.string_at(0)"]
 )
-def test_a_torch_that_is_none(ground: Ground, code: str) -> None:
+def test_a_fake_torch_is_captured_without_harm(ground: Ground, code: str) -> None:
     """What is loaded to be measured may do anything."""
     ground.install("torch", files={"torch/__init__.py": code.encode(), "torch/version.py": b"__version__ = '\x1b[2J'\n"})
     ended = ground.capture()
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.output
 
 
 @pytest.mark.parametrize(
     "line",
     ["/", "/proc", "/dev", "/sys", "../../../../..", "\x1b[31m", "x" * 5000, "/dev/zero", "import os; os.mkdir('/nowhere/x')"],
 )
-def test_a_path_file_that_names_everything(ground: Ground, line: str) -> None:
-    """A folder on sys.path outside the environment is carried; `/` is no such folder."""
+def test_a_system_directory_on_the_path_is_refused_or_reported(ground: Ground, line: str) -> None:
+    """A directory on sys.path outside the environment is carried; `/` is no such directory."""
     (ground.site / "all.pth").write_text(line + "\n")
     ended = ground.capture()
-    assert ended.code in (0, 6, 7, 8), ended.said
+    assert ended.code in (0, 6, 7, 8), ended.output
     if line in ("/", "/proc", "/dev", "/sys", "../../../../.."):
-        assert ended.code != 0 or "sys.path" in ended.said or "Python imports from there" in ended.said
+        assert ended.code != 0 or "sys.path" in ended.output or "Python imports from there" in ended.output
         assert ended.seconds < 60
 
 
@@ -486,32 +486,34 @@ SAYINGS = {
 
 
 @pytest.mark.parametrize("name", SAYINGS)
-def test_a_python_that_says_something_else(ground: Ground, name: str) -> None:
+def test_a_python_with_invalid_answers_is_refused(ground: Ground, name: str) -> None:
     fake = ground.project / "python"
     fake.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(SAYINGS[name])}\nEND\n")
     fake.chmod(0o755)
     ended = ground.capture(python=fake)
-    assert ended.code == 6, ended.said
-    assert str(fake) in ended.said
+    assert ended.code == 6, ended.output
+    assert str(fake) in ended.output
 
 
-def test_a_python_that_lies(ground: Ground) -> None:
+def test_a_python_that_reports_wrong_paths_is_refused(ground: Ground) -> None:
     """It answers with the real facts, and paths of its own choosing."""
     import subprocess
 
-    said = json.loads(subprocess.run([PYTHON, "-I", "-S", "-B", str(GUEST / "probe.py")], capture_output=True, check=True).stdout)
+    output = json.loads(
+        subprocess.run([PYTHON, "-I", "-S", "-B", str(GUEST / "probe.py")], capture_output=True, check=True).stdout
+    )
     for place in ("/../../etc", "/etc\nx", "relative", "/", "/proc", "/dev"):
-        lie = json.loads(json.dumps(said))
+        lie = json.loads(json.dumps(output))
         lie["facts"]["layout"] |= {"prefix": place, "purelib": "../../canary", "platlib": "../../canary"}
         lie["facts"]["kind"] = "venv"
         fake = ground.project / "python"
         fake.write_text(f"#!/bin/sh\ncat <<'END'\n{json.dumps(lie)}\nEND\n")
         fake.chmod(0o755)
         ended = ground.capture(python=fake)
-        assert ended.code in (6, 7), (place, ended.said)
+        assert ended.code in (6, 7), (place, ended.output)
 
 
-def test_a_python_that_prints_without_end(ground: Ground) -> None:
+def test_a_python_that_prints_without_end_is_refused(ground: Ground) -> None:
     fake = ground.project / "python"
     fake.write_text("#!/bin/sh\nhead -c 300000000 /dev/zero | tr '\\0' x\n")
     fake.chmod(0o755)
@@ -522,11 +524,11 @@ def test_a_python_that_prints_without_end(ground: Ground) -> None:
 # -- what a plain user may not read -------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("what", ["file", "folder", "dist-info", "RECORD"])
-def test_what_cannot_be_read(ground: Ground, what: str) -> None:
+@pytest.mark.parametrize("what", ["file", "directory", "dist-info", "RECORD"])
+def test_unreadable_files_are_reported(ground: Ground, what: str) -> None:
     """As a user without root's right to read everything: root gives its capabilities away."""
     info = ground.install("x")
-    closed = {"file": ground.site / "x.py", "folder": ground.site / "shut", "dist-info": info, "RECORD": info / "RECORD"}[what]
+    closed = {"file": ground.site / "x.py", "directory": ground.site / "shut", "dist-info": info, "RECORD": info / "RECORD"}[what]
     if not closed.exists():
         closed.mkdir()
     away = ["setpriv", "--bounding-set=-all", "--inh-caps=-all", "--no-new-privs"] if os.geteuid() == 0 else []
@@ -537,5 +539,5 @@ def test_what_cannot_be_read(ground: Ground, what: str) -> None:
         ended = ground.capture(prefix=away)
     finally:
         closed.chmod(mode)
-    assert ended.code == 7, ended.said
-    assert closed.name in ended.said
+    assert ended.code == 7, ended.output
+    assert closed.name in ended.output

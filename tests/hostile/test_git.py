@@ -14,8 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.git import command, directory
-from repro_env.environment.git import repository as asked
+from repro_env.environment.git import command, directory, repository
 from tests.e2e.parts import COMMAND, lay
 from tests.hostile.ground import Ground
 
@@ -62,14 +61,14 @@ g.py filter=wt
 
 @dataclass
 class Stranger:
-    folder: Path
+    directory: Path
 
     def __post_init__(self) -> None:
         self.marks.mkdir(parents=True)
 
     @property
     def marks(self) -> Path:
-        return self.folder / "marks"
+        return self.directory / "marks"
 
     @property
     def ran(self) -> list[str]:
@@ -77,7 +76,7 @@ class Stranger:
 
     def program(self, name: str) -> str:
         """A shell command that leaves a mark."""
-        path = self.folder / "programs" / name
+        path = self.directory / "programs" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(f"#!/bin/sh\ntouch '{self.marks}/{name}'\ncat\n")
         path.chmod(0o755)
@@ -85,7 +84,7 @@ class Stranger:
 
     def repository(self, name: str) -> Path:
         """With two commits and an edit; nothing hostile in it yet."""
-        top = self.folder / name
+        top = self.directory / name
         top.mkdir(parents=True)
         git(top, "init", "-q")
         for letter in "abcdefgh":
@@ -125,23 +124,23 @@ class Stranger:
             path.unlink()
 
 
-def git(folder: Path, *words: str) -> str:
+def git(directory: Path, *words: str) -> str:
     own = ["-c", "user.name=Ann", "-c", "user.email=ann@example.org", "-c", "init.defaultBranch=main"]
     own += ["-c", "protocol.file.allow=always"]
-    done = subprocess.run(["git", "-C", folder, *own, *words], check=True, capture_output=True, text=True)
+    done = subprocess.run(["git", "-C", directory, *own, *words], check=True, capture_output=True, text=True)
     return done.stdout.strip()
 
 
 @pytest.fixture(autouse=True)
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A user without any configuration."""
-    folder = tmp_path / "home"
-    folder.mkdir()
-    monkeypatch.setenv("HOME", str(folder))
+    directory = tmp_path / "home"
+    directory.mkdir()
+    monkeypatch.setenv("HOME", str(directory))
     monkeypatch.setenv("GIT_CONFIG_NOSYSTEM", "1")
     for name in ("XDG_CONFIG_HOME", "GIT_CONFIG_GLOBAL", "GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE"):
         monkeypatch.delenv(name, raising=False)
-    return folder
+    return directory
 
 
 @pytest.fixture
@@ -191,14 +190,14 @@ def test_nothing_of_a_repository_runs(trusted: Ground, stranger: Stranger, way: 
     stranger.configure(made / ".git")
     top = made
     if way == "clone":
-        outer = stranger.folder / "outer"
+        outer = stranger.directory / "outer"
         outer.mkdir()
         git(outer, "init", "-q")
         stranger.embed(made, outer)
         git(outer, "add", "--force", ".")
         git(outer, "commit", "-qm", "embedded")
-        git(stranger.folder, "clone", "-q", str(outer), "clone")
-        top = stranger.folder / "clone" / "case"
+        git(stranger.directory, "clone", "-q", str(outer), "clone")
+        top = stranger.directory / "clone" / "case"
     assert stranger.ran == []
     with contextlib.suppress(subprocess.CalledProcessError):
         git(top, "diff", "HEAD", "--")
@@ -220,7 +219,7 @@ def test_nothing_of_a_repository_runs(trusted: Ground, stranger: Stranger, way: 
 @pytest.mark.parametrize("kind", ["file", "environment"])
 def test_a_bare_word_never_names_a_program_of_the_clone(trusted: Ground, stranger: Stranger, kind: str) -> None:
     """`python3` means the one on PATH, whatever files and directories of that name are here."""
-    clone = stranger.folder / "clone"
+    clone = stranger.directory / "clone"
     binary = clone / "python3" / ("bin/python" if kind == "environment" else "")
     binary.parent.mkdir(parents=True)
     shutil.copy(stranger.program("python3-of-the-clone"), binary)
@@ -270,13 +269,13 @@ def a_common_directory_elsewhere(stranger: Stranger, top: Path) -> Path:
 
 
 def a_linked_working_tree(stranger: Stranger, top: Path) -> Path:
-    git(top, "worktree", "add", "-q", str(stranger.folder / "tree"))
+    git(top, "worktree", "add", "-q", str(stranger.directory / "tree"))
     stranger.configure(top / ".git")
     (top / ".git" / "worktrees" / "tree" / "config.worktree").write_text(
         f"[core]\n fsmonitor = {stranger.program('monitor-of-the-tree')}\n"
     )
-    (stranger.folder / "tree" / "a.py").write_text("a = 3\n")
-    return stranger.folder / "tree"
+    (stranger.directory / "tree" / "a.py").write_text("a = 3\n")
+    return stranger.directory / "tree"
 
 
 def a_submodule(stranger: Stranger, top: Path) -> Path:
@@ -325,8 +324,8 @@ SINGLE = [
 def test_nothing_runs_whatever_leads_to_the_configuration(stranger: Stranger, plant: Callable[[Stranger, Path], Path]) -> None:
     top = plant(stranger, stranger.repository("case"))
     assert stranger.ran == []
-    answer = asked.look(top)
-    assert asked.ignored(top).problem == ""
+    answer = repository.look(top)
+    assert repository.ignored(top).problem == ""
     assert stranger.ran == []
     assert answer.git is not None
     assert answer.git.commit == git(top, "rev-parse", "HEAD")
@@ -345,7 +344,7 @@ def test_an_embedded_bare_repository_is_treated_as_files(stranger: Stranger) -> 
     git(outer, "add", "--force", "case")
     git(outer, "commit", "-qm", "embedded")
     for root in (inside, inside / "refs"):
-        answer = asked.look(root)
+        answer = repository.look(root)
         assert answer.git is not None
         assert answer.git.commit == git(outer, "rev-parse", "HEAD") != git(made, "rev-parse", "HEAD")
     assert stranger.ran == []
@@ -361,7 +360,7 @@ PIPES = (
 @pytest.mark.parametrize("way", ["pipe", "large"])
 def test_no_pipe_is_waited_for_and_no_endless_file_is_read(stranger: Stranger, way: str) -> None:
     top = stranger.repository("case")
-    shutil.copytree(top / ".git", stranger.folder / "kept")
+    shutil.copytree(top / ".git", stranger.directory / "kept")
     (top / ".git" / "config").write_text("[extensions]\n worktreeConfig = true\n")
     for name in PIPES if way == "pipe" else [name for name in PIPES if name and not name.startswith("objects/")]:
         path = top / ".git" / name if name else top / ".git"
@@ -376,12 +375,12 @@ def test_no_pipe_is_waited_for_and_no_endless_file_is_read(stranger: Stranger, w
             path.touch()
             os.truncate(path, 1 << 40)
         began = time.monotonic()
-        for problem in (asked.ignored(top).problem, *asked.look(top).problems[:1]):
+        for problem in (repository.ignored(top).problem, *repository.look(top).problems[:1]):
             assert ("is not a regular file" if way == "pipe" else "is larger than") in problem, name
         assert time.monotonic() - began < 5, name
         path.unlink()
         shutil.rmtree(top / ".git", ignore_errors=True)
-        shutil.copytree(stranger.folder / "kept", top / ".git")
+        shutil.copytree(stranger.directory / "kept", top / ".git")
 
 
 TOP = (".gitattributes", ".gitignore", ".gitmodules")
@@ -401,13 +400,13 @@ def test_a_pipe_among_the_files_is_named(stranger: Stranger, name: str, monkeypa
     path.unlink(missing_ok=True)
     os.mkfifo(path)
     began = time.monotonic()
-    assert f"{name} is a named pipe" in asked.look(top).problems[0]
+    assert f"{name} is a named pipe" in repository.look(top).problems[0]
     assert time.monotonic() - began < 8
 
 
 def test_a_slow_git_makes_one_search_for_pipes(stranger: Stranger, monkeypatch: pytest.MonkeyPatch) -> None:
     top = stranger.repository("case")
-    expected = asked.look(top)
+    expected = repository.look(top)
     searched = []
     refuse = directory.refuse_pipe
 
@@ -417,7 +416,7 @@ def test_a_slow_git_makes_one_search_for_pipes(stranger: Stranger, monkeypatch: 
 
     monkeypatch.setattr(directory, "refuse_pipe", count)
     monkeypatch.setattr(command, "PATIENCE", 0.0)
-    assert asked.look(top) == expected
+    assert repository.look(top) == expected
     assert searched == [False, True]
 
 
@@ -487,7 +486,7 @@ def test_a_damaged_repository_is_never_one_without_commits(stranger: Stranger, d
         name = (top / ".git" / "refs" / "heads" / "main").read_text()
     elif damage in NAMED_BY_REFERENCE:
         name = "refs/heads/../../x" if damage is a_head_that_climbs_out else "refs/heads/main"
-    answer = asked.look(top)
+    answer = repository.look(top)
     assert answer.git is None
     shown = name if name.startswith("refs/") else name[:12]
     assert f"the commit of HEAD ({shown}) cannot be read, because the repository is damaged" in answer.problems[0]
@@ -498,29 +497,29 @@ def test_a_damaged_submodule_is_not_at_the_commit_that_is_recorded(stranger: Str
     git(top, "submodule", "add", "-q", str(inner), "sub")
     git(top, "commit", "-qm", "with a submodule")
     (top / ".git" / "modules" / "sub" / "HEAD").write_text("ref: refs/heads/../../x\n")
-    answer = asked.look(top)
+    answer = repository.look(top)
     assert answer.git is None
     assert "the commit of HEAD of sub (refs/heads/../../x) cannot be read" in answer.problems[0]
 
 
-@pytest.mark.parametrize("way", ["orphan", "packed", "with a folder of that name", "by a symbolic reference"])
+@pytest.mark.parametrize("way", ["orphan", "packed", "with a directory of that name", "by a symbolic reference"])
 def test_a_branch_that_is_new_has_no_commit(stranger: Stranger, way: str) -> None:
     top = stranger.repository("case")
     if way == "packed":
         git(top, "pack-refs", "--all")
     git(top, "checkout", "-q", "--orphan", "new")
-    if way == "with a folder of that name":
+    if way == "with a directory of that name":
         (top / ".git" / "refs" / "heads" / "new" / "empty").mkdir(parents=True)
     elif way == "by a symbolic reference":
         (top / ".git" / "refs" / "heads" / "new").write_text("ref: refs/heads/other\n")
-    answer = asked.look(top)
+    answer = repository.look(top)
     assert answer.problems == ()
     assert answer.git is not None
     assert answer.git.commit == ""
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "reason"),
     [
         ("[core]\nrepositoryformatversion = 2\n", "Expected git repo version <= 1, found 2"),
         ("[core]\nrepositoryformatversion = 1\n[extensions]\nrefStorage = reftable\n", "does not support: refstorage"),
@@ -530,11 +529,11 @@ def test_a_branch_that_is_new_has_no_commit(stranger: Stranger, way: str) -> Non
         ("[core\n", "the repository's configuration cannot be read"),
     ],
 )
-def test_a_repository_in_an_unknown_format_is_refused_by_name(stranger: Stranger, text: str, said: str) -> None:
+def test_a_repository_in_an_unknown_format_is_refused_by_name(stranger: Stranger, text: str, reason: str) -> None:
     top = stranger.repository("case")
     with (top / ".git" / "config").open("a") as file:
         file.write(text)
-    answer = asked.look(top)
+    answer = repository.look(top)
     assert answer.git is None
-    assert said in answer.problems[0]
-    assert said in asked.ignored(top).problem
+    assert reason in answer.problems[0]
+    assert reason in repository.ignored(top).problem

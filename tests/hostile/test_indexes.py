@@ -148,7 +148,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def blobs(tmp_path_factory: pytest.TempPathFactory, store: Path) -> list[Path]:
     first = Ground(tmp_path_factory.mktemp("hostile-index-first") / "ground", store)
     ended = first.capture()
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.output
     assert not first.carries(b"canary-7c1e9a")
     return parts.large_blobs(first.project)
 
@@ -168,11 +168,11 @@ def ground(tmp_path: Path, store: Path, blobs: list[Path], server: Server) -> Gr
 
 
 @pytest.mark.parametrize("name", PAGES)
-def test_pages(ground: Ground, server: Server, name: str) -> None:
+def test_hostile_pages_are_refused_or_ignored(ground: Ground, server: Server, name: str) -> None:
     server.page, code, named = PAGES[name]
     ended = ground.capture()
-    assert code is None or ended.code == code, ended.said
-    assert named in ground.told(ended)
+    assert code is None or ended.code == code, ended.output
+    assert named in ground.messages(ended)
     assert ended.seconds < 120
 
 
@@ -227,19 +227,19 @@ WHEELS: dict[str, Callable[[], bytes]] = {
 
 
 @pytest.mark.parametrize("name", WHEELS)
-def test_wheels(ground: Ground, server: Server, name: str) -> None:
+def test_wheels_that_differ_from_the_installed_one_are_not_used(ground: Ground, server: Server, name: str) -> None:
     """None of them is what is installed, so the distribution is carried, and says why."""
     data = WHEELS[name]()
     server.file = lambda handler: send(handler, data, kind="application/octet-stream")
     ended = ground.capture()
-    assert ended.code == 0, ended.said
+    assert ended.code == 0, ended.output
     carried = ground.facts()["observed"]["carried"]
-    assert any(one["name"] == "plain" and one["why"] for one in carried), carried
+    assert any(bundled["name"] == "plain" and bundled["why"] for bundled in carried), carried
     assert ended.seconds < 120
 
 
 @pytest.mark.soak  # five minutes of waiting
-def test_a_server_that_drips(ground: Ground, server: Server) -> None:
+def test_a_server_that_sends_too_slowly_is_given_up(ground: Ground, server: Server) -> None:
     """A byte now and then keeps every time limit of a single read; the page as a whole has one too."""
 
     def drip(handler: BaseHTTPRequestHandler) -> None:
@@ -254,4 +254,4 @@ def test_a_server_that_drips(ground: Ground, server: Server) -> None:
     server.page = drip
     ended = ground.capture(timeout=600)
     assert ended.code == 10
-    assert "too slow" in ended.said
+    assert "too slow" in ended.output

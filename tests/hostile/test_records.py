@@ -60,8 +60,8 @@ def listening(name: str) -> Change:
         path, here = gone(run / name), os.open(".", os.O_RDONLY)
         try:
             os.chdir(path.parent)  # a socket's path is short
-            with socket.socket(socket.AF_UNIX) as one:
-                one.bind(path.name)
+            with socket.socket(socket.AF_UNIX) as listener:
+                listener.bind(path.name)
         finally:
             os.fchdir(here)
             os.close(here)
@@ -175,9 +175,9 @@ def noted(change: Callable[[str], Change]) -> Change:
 def evil(value: Any, key: str = "") -> Any:
     """Every string that may be any text ends with `EVIL`, a few more of them are made up."""
     if isinstance(value, dict):
-        return {name: evil(one, name) for name, one in value.items()}
+        return {name: evil(item, name) for name, item in value.items()}
     if isinstance(value, list):
-        return [evil(one, key) for one in value]
+        return [evil(entry, key) for entry in value]
     fixed = (
         "schema",
         "digest",
@@ -386,8 +386,8 @@ class Said:
             finally:
                 signal.alarm(0)
         text = out.getvalue() + err.getvalue()
-        if found := OBEYED.search(text):
-            self.wrong.append(f"{case}: {words}: {found[0]!r} reached the terminal")
+        if match := OBEYED.search(text):
+            self.wrong.append(f"{case}: {words}: {match[0]!r} reached the terminal")
         if CANARY in text:
             self.wrong.append(f"{case}: {words}: printed what is outside")
         if not text:
@@ -398,13 +398,13 @@ class Said:
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
     """The user's own files, outside the untrusted project."""
-    folder = tmp_path / "outside"
-    folder.mkdir()
-    (folder / "secret.txt").write_text(CANARY)
-    (folder / "empty").touch()
-    (folder / "hollow").mkdir()
-    honest(folder / "one", 9).rename(folder / "record")
-    return folder
+    directory = tmp_path / "outside"
+    directory.mkdir()
+    (directory / "secret.txt").write_text(CANARY)
+    (directory / "empty").touch()
+    (directory / "hollow").mkdir()
+    honest(directory / "one", 9).rename(directory / "record")
+    return directory
 
 
 @pytest.fixture
@@ -428,30 +428,30 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def honest(runs: Path, number: int) -> Path:
     """A finished run with two outputs."""
-    folder = recorded(runs, number, over=False)
+    directory = recorded(runs, number, over=False)
     for name, text in (("a.txt", "one\n"), ("sub/b.txt", "two\n")):
-        path = folder / "files" / name
+        path = directory / "files" / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    run_id = records.read(folder).start.id
-    data = (folder / "start.json").read_bytes()
+    run_id = records.read(directory).start.id
+    data = (directory / "start.json").read_bytes()
     last = msgspec.structs.replace(
         end(run_id),
-        outputs=collected.collect(folder / "files").outputs,
+        outputs=collected.collect(directory / "files").outputs,
         start=f"sha256:{hashlib.sha256(data).hexdigest()}",
     )
-    (folder / "end.json").write_bytes(codec.pretty(last))
-    return folder
+    (directory / "end.json").write_bytes(codec.pretty(last))
+    return directory
 
 
-def state(folder: Path) -> dict[str, tuple[int, int, int]]:
+def state(directory: Path) -> dict[str, tuple[int, int, int]]:
     """Every path below, with mode, size and time of change."""
-    found = {}
-    for root, folders, files in os.walk(folder):
-        for name in (*folders, *files):
+    entries = {}
+    for root, directories, files in os.walk(directory):
+        for name in (*directories, *files):
             facts = os.lstat(f"{root}/{name}")
-            found[f"{root}/{name}"] = (facts.st_mode, facts.st_size, facts.st_mtime_ns)
-    return found
+            entries[f"{root}/{name}"] = (facts.st_mode, facts.st_size, facts.st_mtime_ns)
+    return entries
 
 
 def hostile(runs: Path, outside: Path) -> dict[str, Path]:
@@ -468,41 +468,41 @@ def test_no_record_leads_outside_hangs_or_crashes(runs: Path, outside: Path, tmp
     assert len(CASES) >= 80
     made = hostile(runs, outside)
     before = state(outside)
-    said = Said()
+    messages = Said()
     at = ("--runs", str(runs))
-    listing = said.call("all", "runs", "list", *at)
-    for case, folder in made.items():
-        if folder.name[-8:] not in listing and folder.name not in listing:
-            said.wrong.append(f"{case}: is not in the list")
+    listing = messages.call("all", "runs", "list", *at)
+    for case, directory in made.items():
+        if directory.name[-8:] not in listing and directory.name not in listing:
+            messages.wrong.append(f"{case}: is not in the list")
     if f"{5000:08x}" not in listing:
-        said.wrong.append("the honest run is not in the list")
+        messages.wrong.append("the honest run is not in the list")
     for words in (
         ("list", "--json"),
         ("audit",),
         ("gc", "--keep", "last=1", "--dry-run"),
         ("gc", "--keep", "last=1", "--dry-run", "--json"),
     ):
-        said.call("all", "runs", *words, *at)
-    for number, (case, folder) in enumerate(made.items()):
-        short, to = folder.name[-8:], tmp_path / "to" / str(number)
-        said.call(case, "runs", "show", short, "--all", *at)
+        messages.call("all", "runs", *words, *at)
+    for number, (case, directory) in enumerate(made.items()):
+        short, to = directory.name[-8:], tmp_path / "to" / str(number)
+        messages.call(case, "runs", "show", short, "--all", *at)
         if "obeys" in case:
-            said.call(case, "runs", "show", short, "--json", *at)
-        said.call(case, "runs", "get", short, "--to", str(to), *at)
+            messages.call(case, "runs", "show", short, "--json", *at)
+        messages.call(case, "runs", "get", short, "--to", str(to), *at)
         if number % 2:
-            said.call(case, "runs", "compare", short, f"{5000:08x}", *at)
-            said.call(case, "runs", "tag", short, "seen", *at)
+            messages.call(case, "runs", "compare", short, f"{5000:08x}", *at)
+            messages.call(case, "runs", "tag", short, "seen", *at)
         else:
-            said.call(case, "lineage", str(folder), *at)
-            said.call(case, "verify", short, *at)
+            messages.call(case, "lineage", str(directory), *at)
+            messages.call(case, "verify", short, *at)
         for path in sorted(to.rglob("*")):
             if path.is_symlink() or (path.is_file() and CANARY in path.read_text()):
-                said.wrong.append(f"{case}: {path.relative_to(to)} was copied")
-    said.call("all", "lineage", f"sha256:{hashlib.sha256(b'one').hexdigest()}", *at)
+                messages.wrong.append(f"{case}: {path.relative_to(to)} was copied")
+    messages.call("all", "lineage", f"sha256:{hashlib.sha256(b'one').hexdigest()}", *at)
     after = state(outside)
     changed = sorted(path for path in {*before, *after} if before.get(path) != after.get(path))
     assert not changed, changed
-    assert not said.wrong, "\n".join(said.wrong)
+    assert not messages.wrong, "\n".join(messages.wrong)
 
 
 INSTALLED: dict[str, Change] = {
@@ -522,7 +522,7 @@ def test_the_installed_command_reports_bad_runs_and_continues(runs: Path, outsid
         made[case] = honest(runs, number)
         change(made[case], outside)
     honest(runs, 50)
-    short = {case: folder.name[-8:] for case, folder in made.items()}
+    short = {case: directory.name[-8:] for case, directory in made.items()}
     to = str(tmp_path / "to")
     calls = {
         ("runs", "list"): 0,
@@ -553,8 +553,8 @@ def test_the_installed_command_reports_bad_runs_and_continues(runs: Path, outsid
         try:
             text = process.communicate(timeout=60)[0]
         except subprocess.TimeoutExpired:
-            for one in started.values():
-                one.kill()
+            for entry in started.values():
+                entry.kill()
             pytest.fail(f"{words} hangs")
         assert process.returncode == calls[words], (words, text)
         assert "Traceback" not in text, text
@@ -569,23 +569,23 @@ def test_the_installed_command_reports_bad_runs_and_continues(runs: Path, outsid
 
 
 def test_runs_with_one_id_and_parents_in_a_circle_are_shown(runs: Path, outside: Path) -> None:
-    one, two, twin = (honest(runs, number) for number in (1, 2, 3))
-    ids = [records.read(folder).start.id for folder in (one, two)]
-    edited("start", lambda it: it.update(parents=[parent(ids[1])]))(one, outside)
+    first, two, twin = (honest(runs, number) for number in (1, 2, 3))
+    ids = [records.read(directory).start.id for directory in (first, two)]
+    edited("start", lambda it: it.update(parents=[parent(ids[1])]))(first, outside)
     edited("start", lambda it: it.update(parents=[parent(ids[0])]))(two, outside)
     edited("start", lambda it: it.update(id=ids[0]))(twin, outside)
-    said = Said()
+    messages = Said()
     for words in (("runs", "list"), ("runs", "audit"), ("runs", "gc", "--keep", "last=1", "--dry-run")):
-        said.call("all", *words, "--runs", str(runs))
-    for folder in (one, two, twin):
-        said.call(folder.name, "lineage", str(folder), "--runs", str(runs))
-        said.call(folder.name, "runs", "show", ids[0], "--runs", str(runs))
-    assert not said.wrong, said.wrong
+        messages.call("all", *words, "--runs", str(runs))
+    for directory in (first, two, twin):
+        messages.call(directory.name, "lineage", str(directory), "--runs", str(runs))
+        messages.call(directory.name, "runs", "show", ids[0], "--runs", str(runs))
+    assert not messages.wrong, messages.wrong
 
 
 @pytest.mark.parametrize("change", [link("latest", "{outside}/record"), pipe("latest"), link("specs", "{outside}/specs")])
 def test_links_and_pipes_named_latest_or_specs_are_not_followed(runs: Path, outside: Path, change: Change) -> None:
-    folder = honest(runs, 1)
+    directory = honest(runs, 1)
     kept = outside / "specs" / f"sha256-{'0' * 64}"
     kept.mkdir(parents=True)
     (kept / "spec.json").write_text(CANARY)
@@ -593,13 +593,13 @@ def test_links_and_pipes_named_latest_or_specs_are_not_followed(runs: Path, outs
         os.utime(path, (0, 0))
     before = state(outside)
     change(runs, outside)
-    said = Said()
-    shown = said.call("latest", "runs", "show", "latest", "--runs", str(runs))
-    said.call("gc", "runs", "gc", "--keep", "last=1", "--runs", str(runs))
-    said.call("lineage", "lineage", str(folder), "--runs", str(runs))
-    assert folder.name[-8:] in shown
+    messages = Said()
+    shown = messages.call("latest", "runs", "show", "latest", "--runs", str(runs))
+    messages.call("gc", "runs", "gc", "--keep", "last=1", "--runs", str(runs))
+    messages.call("lineage", "lineage", str(directory), "--runs", str(runs))
+    assert directory.name[-8:] in shown
     assert state(outside) == before
-    assert not said.wrong, said.wrong
+    assert not messages.wrong, messages.wrong
 
 
 HOSTILE_SCHEMA = (
@@ -613,8 +613,8 @@ HOSTILE_SCHEMA = (
 def test_a_bad_run_index_is_ignored(runs: Path, outside: Path, kind: str) -> None:
     honest(runs, 1)
     place = Store.open().runs
-    said = Said()
-    said.call("first", "runs", "list", "--runs", str(runs))
+    messages = Said()
+    messages.call("first", "runs", "list", "--runs", str(runs))
     before = state(outside)
     with contextlib.closing(sqlite3.connect(place)) as db:
         ((version,),) = db.execute("pragma user_version")
@@ -633,9 +633,9 @@ def test_a_bad_run_index_is_ignored(runs: Path, outside: Path, kind: str) -> Non
             "link": link(name, "{outside}/secret.txt"),
         }
         makers[kind](place.parent, outside)
-    assert f"{1:08x}" in said.call(kind, "runs", "list", "--runs", str(runs))
+    assert f"{1:08x}" in messages.call(kind, "runs", "list", "--runs", str(runs))
     assert state(outside) == before
-    assert not said.wrong, said.wrong
+    assert not messages.wrong, messages.wrong
 
 
 def test_verify_refuses_data_without_a_digest(runs: Path, outside: Path) -> None:

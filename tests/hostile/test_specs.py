@@ -28,13 +28,13 @@ def strings(kind: inspect.Type, path: str, seen: frozenset[str] = frozenset()) -
             for field in kind.fields:
                 yield from strings(field.type, f"{path}.{field.encode_name}", seen | {kind.cls.__name__})
     elif isinstance(kind, inspect.UnionType):
-        for one in kind.types:
-            yield from strings(one, path, seen)
+        for entry in kind.types:
+            yield from strings(entry, path, seen)
     elif isinstance(kind, inspect.VarTupleType):
         yield from strings(kind.item_type, f"{path}[]", seen)
     elif isinstance(kind, inspect.TupleType):
-        for one in kind.item_types:
-            yield from strings(one, f"{path}[]", seen)
+        for entry in kind.item_types:
+            yield from strings(entry, f"{path}[]", seen)
     elif isinstance(kind, inspect.DictType):
         yield from strings(kind.key_type, f"{path}{{key}}", seen)
         yield from strings(kind.value_type, f"{path}{{}}", seen)
@@ -43,7 +43,7 @@ def strings(kind: inspect.Type, path: str, seen: frozenset[str] = frozenset()) -
         assert isinstance(kind, known), f"{path}: {kind}"
 
 
-ALL = {path: one for root in (Spec, Start, End) for path, one in strings(inspect.type_info(root), root.__name__)}
+ALL = {path: kind for root in (Spec, Start, End) for path, kind in strings(inspect.type_info(root), root.__name__)}
 
 
 def test_the_fields_of_every_kind_of_environment_are_among_them() -> None:
@@ -60,7 +60,7 @@ def test_the_fields_of_every_kind_of_environment_are_among_them() -> None:
 
 
 @pytest.mark.parametrize("path", ALL)
-def test_a_string_is_typed(path: str) -> None:
+def test_every_string_of_a_spec_has_a_bounded_pattern(path: str) -> None:
     kind = ALL[path]
     assert kind.pattern is not None, "any string would do"
     assert kind.max_length is not None or _is_bounded(kind.pattern), "it has no end"
@@ -75,7 +75,7 @@ def _is_bounded(pattern: str) -> bool:
     return not re.search(r"[*+]|\{\d+,\}", pattern.replace("\\+", ""))
 
 
-def test_the_codec_holds_it() -> None:
+def test_the_codec_refuses_what_the_types_refuse() -> None:
     """What the types say is what decoding refuses."""
     from repro_env.schema.text import AbsPath
 

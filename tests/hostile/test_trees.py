@@ -1,4 +1,4 @@
-"""Carried trees and specs from a stranger, and folders that an image is to be put into: refused, or not followed."""
+"""Carried trees and specs from a stranger, and directories that an image is to be put into: refused, or not followed."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def raw(name: str, kind: bytes = tarfile.REGTYPE, data: bytes = b"", *, how: Lit
 
 def ours(*members: Member) -> bytes:
     """Members by our own encoder, in whatever order."""
-    return b"".join(b"".join(tar.write([one]))[:-1024] for one in members)
+    return b"".join(b"".join(tar.write([entry]))[:-1024] for entry in members)
 
 
 def file(path: str, data: bytes = b"") -> Member:
@@ -67,8 +67,8 @@ TREES: dict[str, bytes] = {
     "no name": raw("") + END,
     "a symlink out, and a file below it": ours(link("a", "/etc"), file("a/climbed", b"x")) + END,
     "a symlink up, and a file below it": ours(link("a", "../.."), file("a/climbed", b"x")) + END,
-    "a symlink, and a folder below it": ours(link("a", "/etc"), (Entry("a/b", "dir"), ()), file("a/b/c", b"x")) + END,
-    "a symlink in the place of a folder": ours((Entry("a", "dir"), ()), file("a/b", b"x"), link("a", "/etc")) + END,
+    "a symlink, and a directory below it": ours(link("a", "/etc"), (Entry("a/b", "dir"), ()), file("a/b/c", b"x")) + END,
+    "a symlink in the place of a directory": ours((Entry("a", "dir"), ()), file("a/b", b"x"), link("a", "/etc")) + END,
     "a hard link out": raw("a", tarfile.LNKTYPE, linkname="/etc/passwd") + END,
     "a character device": raw("a", tarfile.CHRTYPE, devmajor=1, devminor=1) + END,
     "a block device": raw("a", tarfile.BLKTYPE, devmajor=8, devminor=0) + END,
@@ -88,18 +88,18 @@ TREES: dict[str, bytes] = {
     "out of order": ours(file("b"), file("a")) + END,
     "a path of 5000 bytes": ours(*((Entry("/".join(["x" * 200] * depth), "dir"), ()) for depth in range(1, 26))) + END,
     "a name of 300 bytes": ours(file("x" * 300)) + END,
-    "a folder 300 deep": ours(*((Entry("/".join(["d"] * depth), "dir"), ()) for depth in range(1, 301))) + END,
+    "a directory 300 deep": ours(*((Entry("/".join(["d"] * depth), "dir"), ()) for depth in range(1, 301))) + END,
     "no end": ours(file("a", b"x")),
     "two archives": ours(file("a", b"x")) + END + ours(file("b", b"x")) + END,
     "no tar": b"\x7fELF" * 1000,
 }
-UNPACKED_ONLY = {"a path of 5000 bytes", "a name of 300 bytes", "a folder 300 deep"}
+UNPACKED_ONLY = {"a path of 5000 bytes", "a name of 300 bytes", "a directory 300 deep"}
 """What a tar may say, and no file system here can hold: an image layout can."""
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", TREES)
-def test_a_tree(stranger: Stranger, name: str, way: str) -> None:
+def test_a_hostile_tree_is_refused(stranger: Stranger, name: str, way: str) -> None:
     stranger.carry_overlay(TREES[name])
     if way == "oci" and name in UNPACKED_ONLY:
         stranger.make(way)
@@ -126,14 +126,14 @@ PACKED: dict[str, tuple[bytes, int | None]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", PACKED)
-def test_what_lies_in_the_place_of_a_tree(stranger: Stranger, name: str, way: str) -> None:
+def test_a_blob_that_is_not_a_tree_is_refused(stranger: Stranger, name: str, way: str) -> None:
     packed, size = PACKED[name]
     stranger.carry_overlay(GOOD, packed=packed, size=size)
     stranger.refused(way, r"damaged|is truncated|is larger than|does not match its name|the build needs|does not end|has ")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_tree_that_is_a_symlink_to_something_private(stranger: Stranger, way: str) -> None:
+def test_a_tree_that_is_a_symlink_to_a_private_file_is_refused(stranger: Stranger, way: str) -> None:
     stranger.carry_overlay(GOOD)
     (path,) = stranger.blobs.glob(hashlib.sha256(GOOD).hexdigest() + "*")
     path.unlink()
@@ -152,13 +152,15 @@ def layers(change: Callable[[list[Any]], Iterable[Any]]) -> Callable[[Spec], Spe
 def diff_id(kind: str) -> Callable[[Spec], Spec]:
     """One layer is said to be another."""
     return layers(
-        lambda all_: [msgspec.structs.replace(one, diff_id="sha256:" + "1" * 64) if one.kind == kind else one for one in all_]
+        lambda all_: [
+            msgspec.structs.replace(layer, diff_id="sha256:" + "1" * 64) if layer.kind == kind else layer for layer in all_
+        ]
     )
 
 
 def holds(*names: str) -> Callable[[Spec], Spec]:
     return layers(
-        lambda all_: [msgspec.structs.replace(one, holds=names) if one.kind == "distributions" else one for one in all_]
+        lambda all_: [msgspec.structs.replace(layer, holds=names) if layer.kind == "distributions" else layer for layer in all_]
     )
 
 
@@ -182,7 +184,7 @@ SPECS: dict[str, Callable[[Spec], Spec]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", SPECS)
-def test_a_spec_that_contradicts_itself(stranger: Stranger, name: str, way: str) -> None:
+def test_a_spec_that_contradicts_itself_is_refused(stranger: Stranger, name: str, way: str) -> None:
     stranger.write(SPECS[name](stranger.spec))
     stranger.refused(way, "contradicts itself")
 
@@ -210,8 +212,8 @@ TEXTS: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("name", TEXTS)
-def test_a_spec_with_a_field_that_may_not_be(stranger: Stranger, name: str) -> None:
-    data = json.loads((stranger.folder / "spec.json").read_bytes())
+def test_a_spec_with_an_invalid_field_is_refused(stranger: Stranger, name: str) -> None:
+    data = json.loads((stranger.directory / "spec.json").read_bytes())
     TEXTS[name](data)
     with pytest.raises(ReproEnvError) as raised:
         codec.decode(json.dumps(data).encode(), Spec, where="spec.json")
@@ -219,15 +221,15 @@ def test_a_spec_with_a_field_that_may_not_be(stranger: Stranger, name: str) -> N
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"[" * 100_000, b'"' + b"x" * (1 << 20) + b'"', b"\xff\xfe", b"null"])
-def test_what_is_no_spec_at_all(data: bytes) -> None:
+def test_bytes_that_are_not_a_spec_are_refused(data: bytes) -> None:
     with pytest.raises(ReproEnvError) as raised:
         codec.decode(data, Spec, where="spec.json")
     assert len(str(raised.value)) < 1000
 
 
 def manifest(out: Path) -> Any:
-    (one,) = json.loads((out / "index.json").read_bytes())["manifests"]
-    return json.loads((out / "blobs/sha256" / one["digest"].partition(":")[2]).read_bytes())
+    (manifest,) = json.loads((out / "index.json").read_bytes())["manifests"]
+    return json.loads((out / "blobs/sha256" / manifest["digest"].partition(":")[2]).read_bytes())
 
 
 def test_blobs_that_the_spec_only_claims_are_not_used(stranger: Stranger) -> None:
@@ -238,8 +240,8 @@ def test_blobs_that_the_spec_only_claims_are_not_used(stranger: Stranger) -> Non
     (stranger.out / "oci-layout").write_text('{"imageLayoutVersion":"1.0.0"}')
     (stranger.out / "blobs" / "sha256" / digest).write_bytes(evil)
     claimed = Blob(media_type=GZIP, digest=f"sha256:{digest}", size=len(evil))
-    diff_ids = [one.diff_id for one in stranger.spec.expected.layers]
-    stranger.write(replaced(packed=tuple(Packed(diff_id=one, blob=claimed) for one in diff_ids))(stranger.spec))
+    diff_ids = [layer.diff_id for layer in stranger.spec.expected.layers]
+    stranger.write(replaced(packed=tuple(Packed(diff_id=diff_id, blob=claimed) for diff_id in diff_ids))(stranger.spec))
     stranger.make("oci")
     assert digest not in json.dumps(manifest(stranger.out))
     for layer, want in zip(manifest(stranger.out)["layers"], diff_ids, strict=True):
@@ -247,7 +249,7 @@ def test_blobs_that_the_spec_only_claims_are_not_used(stranger: Stranger) -> Non
         assert "sha256:" + hashlib.sha256(gzip.decompress(data)).hexdigest() == want
 
 
-def test_a_layout_whose_blobs_are_links_out(stranger: Stranger) -> None:
+def test_links_in_place_of_the_blobs_of_a_layout_are_replaced(stranger: Stranger) -> None:
     """Each blob's name leads to something private: the links are replaced, and what they name is not written to."""
     stranger.make("oci")
     target = stranger.top / "canary" / "private.txt"
@@ -262,14 +264,14 @@ def test_a_layout_whose_blobs_are_links_out(stranger: Stranger) -> None:
         assert hashlib.sha256(path.read_bytes()).hexdigest() == path.name
 
 
-@pytest.mark.parametrize("harm", ["cut", "longer", "other bytes", "a folder", "a pipe"])
-def test_a_layout_with_a_blob_that_is_not_what_its_name_says(stranger: Stranger, harm: str) -> None:
+@pytest.mark.parametrize("harm", ["cut", "longer", "other bytes", "a directory", "a pipe"])
+def test_a_blob_of_a_layout_that_does_not_match_its_name_is_replaced_or_refused(stranger: Stranger, harm: str) -> None:
     stranger.make("oci")
     blobs = stranger.out / "blobs/sha256"
-    path = max(blobs.iterdir(), key=lambda one: one.stat().st_size)
+    path = max(blobs.iterdir(), key=lambda blob: blob.stat().st_size)
     data = path.read_bytes()
     path.unlink()
-    if harm == "a folder":
+    if harm == "a directory":
         (path / "inner").mkdir(parents=True)
         with pytest.raises(ReproEnvError, match="there is a directory in the place of a blob"):
             stranger.make("oci")
@@ -286,7 +288,7 @@ def test_a_layout_with_a_blob_that_is_not_what_its_name_says(stranger: Stranger,
     "index",
     [b"", b"[]", b"[" * 100_000, b'{"schemaVersion":2}', b'{"schemaVersion":2,"manifests":[1]}', b"\xff", b'{"manifests":{}}'],
 )
-def test_a_layout_with_an_index_that_is_none(stranger: Stranger, index: bytes) -> None:
+def test_a_layout_with_an_invalid_index_is_refused(stranger: Stranger, index: bytes) -> None:
     stranger.make("oci")
     (stranger.out / "index.json").write_bytes(index)
     with pytest.raises(ReproEnvError, match="is not the index of an image layout"):
@@ -294,8 +296,8 @@ def test_a_layout_with_an_index_that_is_none(stranger: Stranger, index: bytes) -
     assert (stranger.out / "index.json").read_bytes() == index
 
 
-@pytest.mark.parametrize("what", ["a folder of somebody's", "a file", "another layout version"])
-def test_a_place_that_is_no_layout(stranger: Stranger, what: str) -> None:
+@pytest.mark.parametrize("what", ["a directory of another user", "a file", "another layout version"])
+def test_an_output_path_that_is_not_a_layout_is_refused(stranger: Stranger, what: str) -> None:
     if what == "a file":
         stranger.out.write_text("mine")
     else:

@@ -75,9 +75,9 @@ def bomb(size: int) -> Make:
         row = f"plain.py,{digest(CODE)},{size}"
         data = zipped(path, [("plain.py", BOMB)], rows={"plain.py": row}, method=zipfile.ZIP_STORED)
 
-        def change(found: bytearray, at: int) -> None:
-            number(10, 8, 2)(found, at)
-            number(24, size)(found, at)
+        def change(archive: bytearray, at: int) -> None:
+            number(10, 8, 2)(archive, at)
+            number(24, size)(archive, at)
 
         return patched(data, "plain.py", change)
 
@@ -87,8 +87,8 @@ def bomb(size: int) -> Make:
 def enormous(path: Path) -> bytes:
     """A member of 32 TiB, as the zip64 field of the directory says, with honest-looking rows."""
     extra = struct.pack("<HHQ", 1, 8, HUGE)
-    one = entry("plain.py", stat.S_IFREG | 0o644)
-    data = zipped(path, [(one, CODE)], rows={"plain.py": f"plain.py,{digest(CODE)},{HUGE}"})
+    answer = entry("plain.py", stat.S_IFREG | 0o644)
+    data = zipped(path, [(answer, CODE)], rows={"plain.py": f"plain.py,{digest(CODE)},{HUGE}"})
     at = data.index(b"PK\x01\x02")
     row = bytearray(data[at : at + 46 + len("plain.py")])
     row[24:28] = b"\xff\xff\xff\xff"
@@ -159,7 +159,7 @@ def not_utf8(path: Path) -> bytes:
 def nameless(path: Path) -> bytes:
     """`zipfile` itself cannot write it: a name of one NUL, which it reads as none."""
     data = zipped(path, [("plain.py", CODE), ("x", CODE)])
-    return patched(data, "x", lambda found, at: found.__setitem__(at + 46, 0))
+    return patched(data, "x", lambda archive, at: archive.__setitem__(at + 46, 0))
 
 
 CASES: dict[str, tuple[Make, str]] = {
@@ -243,7 +243,7 @@ CASES: dict[str, tuple[Make, str]] = {
     "a bomb that says 1 GiB": (bomb(1 << 30), "size and CRC|expected"),
     "members that share a stream": (overlapping, "overlaps with another member"),
     "junk after a stream": (junk_after_the_stream, "overlaps with another member|after the end"),
-    "two .dist-info folders": (two_infos, "2 top-level"),
+    "two .dist-info directories": (two_infos, "2 top-level"),
     "no .dist-info": (lambda path: zipped(path, [("plain.py", CODE)], info="plain"), "0 top-level"),
     "another distribution's .dist-info": (
         lambda path: zipped(path, [("plain.py", CODE)], info="other-1.0.dist-info"),
@@ -273,14 +273,14 @@ def stranger(template: Stranger, tmp_path: Path) -> Stranger:
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_an_honest_one_is_taken(stranger: Stranger, way: str) -> None:
+def test_an_honest_wheel_is_accepted(stranger: Stranger, way: str) -> None:
     """What the cases below change."""
     stranger.make(way)
 
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", CASES)
-def test_a_wheel(stranger: Stranger, name: str, way: str) -> None:
+def test_a_hostile_wheel_is_refused(stranger: Stranger, name: str, way: str) -> None:
     make, words = CASES[name]
     data = make(stranger.top / "made.whl")
     stranger.carry_wheel(data)
@@ -288,7 +288,7 @@ def test_a_wheel(stranger: Stranger, name: str, way: str) -> None:
 
 
 @pytest.mark.parametrize("count", [pytest.param(250), pytest.param(20_000, marks=pytest.mark.soak)])
-def test_any_damage(tmp_path: Path, count: int) -> None:
+def test_damaged_wheels_are_refused_or_read_equally_by_both_ways(tmp_path: Path, count: int) -> None:
     """Bytes flipped, cut out, put in, set to numbers that matter: a sentence, or the same tar by both ways."""
     choice, path = random.Random(count), tmp_path / FILE
     data = [
@@ -302,9 +302,11 @@ def test_any_damage(tmp_path: Path, count: int) -> None:
             installed = rule.canonical(open_facts(path, FILE), wheels.layout(), name=NAME)
             contents, entries = WheelContents(path, installed), sort_with_parents(installed.entries)
             proven = hashlib.sha256()
-            files = [one for one in entries if one.kind == "file"]
-            packed = b"".join(stitch_layer(((one, contents.deflated(one)) for one in files), proven.update, library=inflate.ZLIB))
-            unpacked = diff_id((one, contents.chunks(one)) for one in files)
+            files = [entry for entry in entries if entry.kind == "file"]
+            packed = b"".join(
+                stitch_layer(((file, contents.deflated(file)) for file in files), proven.update, library=inflate.ZLIB)
+            )
+            unpacked = diff_id((file, contents.chunks(file)) for file in files)
         except ReproEnvError as error:
             assert len(str(error)) < 2000  # noqa: PT017
             continue
@@ -331,7 +333,7 @@ def damaged(data: bytes, choice: random.Random) -> bytes:
     return bytes(made)
 
 
-def said(stranger: Stranger, data: bytes) -> str:
+def wheel_diff_id(stranger: Stranger, data: bytes) -> str:
     """The diff ID of what a wheel becomes, as whoever made it would say it: true."""
     path = stranger.top / FILE
     path.write_bytes(data)
@@ -340,7 +342,8 @@ def said(stranger: Stranger, data: bytes) -> str:
     own = {entry.path: entry for entry in installed.entries}
     placed = sort_with_parents(move_below(entry, installed.root) for entry in installed.entries)
     return diff_id(
-        (one, contents.chunks(own[one.path.removeprefix(f"{installed.root}/")]) if one.kind == "file" else ()) for one in placed
+        (entry, contents.chunks(own[entry.path.removeprefix(f"{installed.root}/")]) if entry.kind == "file" else ())
+        for entry in placed
     )
 
 
@@ -349,13 +352,13 @@ def test_a_record_that_lies_teaches_nothing_about_the_honest_wheel(stranger: Str
     """The same RECORD, other bytes, and a spec that says what they truly make: that image is made, and no other is touched."""
     honest = stranger.spec
     with zipfile.ZipFile(stranger.wheel) as archive:
-        held = {one: archive.read(one) for one in archive.namelist()}
+        held = {entry: archive.read(entry) for entry in archive.namelist()}
     held["plain.py"] = held["plain.py"].swapcase()
     lying = stranger.top / "lying.whl"
     with zipfile.ZipFile(lying, "w", zipfile.ZIP_DEFLATED) as archive:
         for name, data in held.items():
             archive.writestr(name, data)
-    stranger.carry_wheel(lying.read_bytes(), diff_id=said(stranger, lying.read_bytes()))
+    stranger.carry_wheel(lying.read_bytes(), diff_id=wheel_diff_id(stranger, lying.read_bytes()))
     stranger.make(way)
     installed = rule.canonical(open_facts(stranger.wheel, FILE), honest.identity.layout, name=NAME)
     assert known_layer(wheellayers.layer((NAME,), {NAME: installed}), facts=Store.open().facts) is None
@@ -368,8 +371,8 @@ def test_a_record_that_lies_teaches_nothing_about_the_honest_wheel(stranger: Str
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_file_that_is_a_folder_too(stranger: Stranger, way: str) -> None:
+def test_a_file_may_not_be_a_directory_too(stranger: Stranger, way: str) -> None:
     """With a layer that says so truly: what unpacks it would have to follow or to replace."""
     data = zipped(stranger.top / "made.whl", [("plain.py", CODE), ("plain", b"file"), ("plain/inner.py", b"")])
-    stranger.carry_wheel(data, diff_id=said(stranger, data))
+    stranger.carry_wheel(data, diff_id=wheel_diff_id(stranger, data))
     stranger.refused(way, "directory of its own layer|below a file or symlink of its own layer")

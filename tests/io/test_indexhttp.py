@@ -34,7 +34,7 @@ def index(tmp_path: Path) -> Iterator[Index]:
 
 def make_large_wheel(index: Index) -> Path:
     """Create a wheel of about 300 kB that cannot be compressed."""
-    return wheels.make(index.folder, "big", files={"big/data.bin": os.urandom(300_000), "big/__init__.py": b""})
+    return wheels.make(index.directory, "big", files={"big/data.bin": os.urandom(300_000), "big/__init__.py": b""})
 
 
 def test_indexes_and_find_links_come_from_pips_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -153,7 +153,7 @@ def test_changed_settings_are_read_from_pip(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_connections_are_reused(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheels.make(index.folder, "demo")
+    wheels.make(index.directory, "demo")
     with configured(monkeypatch), Session() as session:
         for name in ("demo", "missing", "demo", "missing", "demo"):
             session.get_page(f"{index.url}/{name}/")
@@ -162,7 +162,7 @@ def test_connections_are_reused(index: Index, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_json_pages_are_preferred(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheels.make(index.folder, "demo")
+    wheels.make(index.directory, "demo")
     index.json = True
     with configured(monkeypatch), Session() as session:
         assert session.get_page(f"{index.url}/demo/").content_type == "application/vnd.pypi.simple.v1+json"
@@ -187,14 +187,14 @@ def test_other_statuses_raise_an_error(index: Index, monkeypatch: pytest.MonkeyP
 
 
 def test_a_request_is_repeated_after_too_many_requests(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheels.make(index.folder, "demo")
+    wheels.make(index.directory, "demo")
     index.fail("/demo/", 429)
     with configured(monkeypatch), Session() as session:
         assert session.get_page(f"{index.url}/demo/").status == 200
 
 
 def test_a_page_that_was_cut_off_is_fetched_again(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheels.make(index.folder, "demo")
+    wheels.make(index.directory, "demo")
     index.fail("/demo/", "cut")
     with configured(monkeypatch), Session() as session:
         assert session.get_page(f"{index.url}/demo/").body.endswith(b"</html>")
@@ -236,7 +236,7 @@ def test_pip_does_not_prompt_for_a_password(index: Index, monkeypatch: pytest.Mo
 
 
 def test_credentials_from_netrc_are_used(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheels.make(index.folder, "demo")
+    wheels.make(index.directory, "demo")
     index.auth = ("ann", "open-sesame-1")
     (tmp_path / ".netrc").write_text("machine 127.0.0.1 login ann password open-sesame-1\n")
     (tmp_path / ".netrc").chmod(0o600)

@@ -209,7 +209,7 @@ def planted_attack(
     nonce = secrets.token_hex(12)
     work = Path(tempfile.mkdtemp(prefix="attack-", dir=place.directory))
     if os.geteuid() == 0:
-        subprocess.run(["chown", "-R", "-h", f"{place.uid}:{place.uid}", str(place.project.folder)], check=True)
+        subprocess.run(["chown", "-R", "-h", f"{place.uid}:{place.uid}", str(place.project.directory)], check=True)
     data, checkpoints = work / "data", work / "checkpoints"
     data.mkdir()
     checkpoints.mkdir()
@@ -217,7 +217,7 @@ def planted_attack(
     (data / "delete-me.txt").write_text("data\n")
     if os.geteuid() == 0:
         os.mknod(data / "device", stat.S_IFCHR | 0o666, os.makedev(1, 11))
-    code = place.project.folder
+    code = place.project.directory
     spots = {name: Path(path.replace("~", place.home)) for name, path in PLACES.items()}
     spots.update(
         above_project=code.parent, spec=code / "repro", runs=code / "runs", store=place.project.store, git=code / ".git"
@@ -308,7 +308,7 @@ def _launch(
     plain_files: bool,
     env: Mapping[str, str],
 ) -> Outcome:
-    code = place.project.folder
+    code = place.project.directory
     (work / "secret").write_text(f"{nonce}-open\n")
     (work / "input").write_text(f"{nonce}-input\n")
     (work / "error").write_text(f"{nonce}-error\n")
@@ -408,7 +408,7 @@ def data_of(work: Path) -> Path:
 
 def _judge(place: Ground, work: Path, nonce: str, hints: Mapping[str, Any], outcome: Outcome, plain_files: bool) -> Reached:
     """Check whether each successful call had an effect on the host. If that is unknown, it counts as reached."""
-    code, short = place.project.folder, nonce[:8]
+    code, short = place.project.directory, nonce[:8]
     data, checkpoints, outputs = work / "data", work / "checkpoints", outcome.record
     data_changed = (
         sorted(path.name for path in data.iterdir() if path.name != "device")

@@ -29,13 +29,13 @@ def test_large_files_are_hashed_on_all_cores(tmp_path: Path) -> None:
 
 def test_links_pipes_and_sockets_are_listed_but_not_read(tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to("/etc/passwd")
-    (tmp_path / "folder").symlink_to("/etc")
+    (tmp_path / "directory").symlink_to("/etc")
     os.mkfifo(tmp_path / "pipe")
     with socket.socket(socket.AF_UNIX) as listening:
         listening.bind(str(tmp_path / "s"))
     contents = outputs.collect(tmp_path)
     assert contents.outputs == ()
-    assert contents.others == ("folder -> /etc", "link -> /etc/passwd", "pipe (pipe)", "s (socket)")
+    assert contents.others == ("directory -> /etc", "link -> /etc/passwd", "pipe (pipe)", "s (socket)")
 
 
 def test_files_with_names_that_a_record_cannot_hold_are_listed_separately(tmp_path: Path) -> None:

@@ -171,7 +171,7 @@ def _environment(ground: Ground, index_url: str) -> None:
     """Create a venv with wheels of the index, one with a signed URL, one that was edited, and one that no index has."""
     mint = ground.mint
     for name in ("alpha", "beta", "gamma"):
-        wheels.make(ground.index.folder, name)
+        wheels.make(ground.index.directory, name)
     wheels.make(ground.directory / "private", "delta", files={"delta.py": b"VALUE = 4\n"})
     base = BASE_PYTHON
     subprocess.run([base, "-m", "venv", "--without-pip", str(ground.project / ".venv")], check=True)

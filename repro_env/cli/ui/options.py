@@ -52,7 +52,7 @@ def parse_data(text: str) -> tuple[Path, str]:
 
 SpecArgument = Annotated[str | None, typer.Argument(help=f"{SPEC[0].upper()}{SPEC[1:]}", metavar="SPEC", show_default=False)]
 SpecOption = Annotated[str | None, value("SPEC", f"Use this spec: {SPEC}")]
-RunArgument = Annotated[str, typer.Argument(help="A short ID, the beginning of an ID, or `latest`.", metavar="ID")]
+RunArgument = Annotated[str, typer.Argument(help="The short ID of a run, the beginning of its ID, or `latest`.", metavar="ID")]
 RunsOption = Annotated[
     Path | None,
     value(
@@ -67,7 +67,7 @@ SourceOption = Annotated[
 ]
 EnvOption = Annotated[
     list[str] | None,
-    value("NAME[=VALUE]", "Set a variable. NAME alone passes the value of your shell. Only the name is recorded. Repeatable."),
+    value("NAME[=VALUE]", "Set a variable. NAME alone passes the value from your shell. Only the name is recorded. Repeatable."),
 ]
 EnvFileOption = Annotated[Path | None, value("FILE", "Set variables from the lines NAME=VALUE of this file.", parser=parse_path)]
 NetworkOption = Annotated[bool, typer.Option("--network", help="Allow access to the network.")]
@@ -120,7 +120,7 @@ def common(
     quiet: Annotated[
         bool, typer.Option("--quiet", "-q", help="Print only the result, warnings and errors.", callback=_apply("quiet"))
     ] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print details too.", callback=_apply("verbose"))] = False,
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more details.", callback=_apply("verbose"))] = False,
     help_: Annotated[
         bool, typer.Option("--help", "-h", help="Show this message and exit.", callback=_show_help, is_eager=True)
     ] = False,

@@ -129,7 +129,7 @@ def _outside(spec: Spec) -> Iterator[tuple[str, str]]:
 
 
 def _is_below(path: str, folders: Sequence[str]) -> bool:
-    return any(path == folder or path.startswith(folder.rstrip("/") + "/") for folder in folders)
+    return any(path == directory or path.startswith(directory.rstrip("/") + "/") for directory in folders)
 
 
 def _system(spec: Spec, page: Page) -> None:

@@ -31,22 +31,22 @@ def tensor_comparer(spec: Spec, options: RunOptions, store: Store) -> CompareTen
     """
 
     def compare(pairs: Sequence[tuple[Path, Path]]) -> tuple[Answer, ...]:
-        folders = list(dict.fromkeys(str(path.parent) for pair in pairs for path in pair))
+        directories = list(dict.fromkeys(str(path.parent) for pair in pairs for path in pair))
         on_host = options.runner == "host"
-        paths = {folder: folder if on_host else f"{_WORKSPACE}-{number}" for number, folder in enumerate(folders)}
+        paths = {directory: directory if on_host else f"{_WORKSPACE}-{number}" for number, directory in enumerate(directories)}
         wanted = [[f"{paths[str(path.parent)]}/{path.name}" for path in pair] for pair in pairs]
         with store.temp.directory() as temporary:
-            notes, folder = temporary / "notes", temporary / "run"
+            notes, directory = temporary / "notes", temporary / "run"
             notes.mkdir()
-            folder.mkdir()
+            directory.mkdir()
             (notes / _WANTED).write_bytes(msgspec.json.encode(wanted))
             program = [spec.identity.command, "-s", f"{layout.SEEDS}/guest/compare.py"]
             argv = [*program, f"{layout.NOTES}/{_WANTED}", f"{layout.NOTES}/{_OUT}"]
-            mounts = [Mount(kind="data", source=folder, target=target) for folder, target in paths.items()]
+            mounts = [Mount(kind="data", source=directory, target=target) for directory, target in paths.items()]
             launch = imageprogram.launch(spec, "compare", argv, _WORKSPACE, notes=notes, store=store, mounts=mounts)
             try:
                 with streams.stdout_to_stderr():
-                    outcome = imageprogram.run(launch, folder, spec, options, store)
+                    outcome = imageprogram.run(launch, directory, spec, options, store)
             except ReproEnvError as error:
                 return (Answer(problem=f"the comparison could not run: {error}"),) * len(pairs)
             if outcome.exit_code:

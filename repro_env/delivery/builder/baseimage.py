@@ -53,7 +53,7 @@ class BaseImage:
                 self.fetched += sum(layer.size for layer in self._hint.layers)
             if image.blob != self._base:
                 raise ArtifactError(
-                    f"the base image gives the tree {image.blob.sha256}, and the spec expects {self._base.sha256}",
+                    f"the base image has the tree {image.blob.sha256}, but the spec expects {self._base.sha256}",
                     where=self._where,
                     hint="the spec was edited, or made by another version of repro-env; capture again with --keep-base",
                 )

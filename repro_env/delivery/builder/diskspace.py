@@ -21,7 +21,7 @@ def check_free_space(root: Path, size: int, files: int) -> None:
     free_size, free_files = free(root)
     hint = "free some disk space there, or set REPRO_ENV_STORE to a directory on another disk"
     if size > free_size:
-        raise DiskError(f"the build needs {size:,} bytes, and the disk has {free_size:,} free", where=str(root), hint=hint)
+        raise DiskError(f"the build needs {size:,} bytes, but the disk has only {free_size:,} free", where=str(root), hint=hint)
     if files > free_files:
         raise DiskError(
             f"the build needs {files:,} files, and the disk has {free_files:,} free inodes", where=str(root), hint=hint

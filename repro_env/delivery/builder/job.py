@@ -132,7 +132,7 @@ def open_part(store: Store, part: Part, exits: ExitStack) -> tuple[rule.Installe
         archive = Path(part.location.where) if part.location is not None else None
         return condapackages.open_package(part.artifact, archive, part.layout, store, exits)
     if part.facts is None:
-        raise BuildError("the facts of the wheel are missing", where=part.artifact.key, hint="rebuild again")
+        raise BuildError("the stored facts about the wheel are missing", where=part.artifact.key, hint="rebuild again")
     installed = rule.canonical(part.facts, part.layout, name=part.artifact.name)
     return installed, contents(part.location, installed) if part.location is not None else None
 

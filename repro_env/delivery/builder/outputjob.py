@@ -204,7 +204,7 @@ def _check_diff_id(hasher: hashlib._Hash, diff_id: str) -> None:
     if actual != diff_id:
         raise BuildError(
             f"the layer is {actual}, not the expected {diff_id}",
-            hint="the layer was made of other content than the spec; capture again",
+            hint="the layer was made from other content than the spec describes; capture again",
         )
 
 

@@ -1,4 +1,4 @@
-"""Worker processes. Unpacking is Python work for each file, so threads would wait for each other.
+"""Worker processes. Unpacking runs Python code for each file, so threads would wait for the interpreter lock.
 
 Workers are forked before this process starts threads, and live as long as the build. If the parent is killed, a
 worker finishes its job, sees the end of its pipe, and exits.

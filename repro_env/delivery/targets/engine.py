@@ -51,7 +51,11 @@ def default_name(image_id: str) -> str:
 def with_tag(name: str) -> str:
     """Return an image name with its tag. Raises `UsageError` if the name is invalid."""
     if parse(name).digest:
-        raise UsageError("the name has a digest, but the image decides its digest", where=name, hint="use a tag")
+        raise UsageError(
+            "a name with a digest cannot be used, because the content of the image determines its digest",
+            where=name,
+            hint="use a tag",
+        )
     return name if ":" in name.rpartition("/")[2] else f"{name}:latest"
 
 

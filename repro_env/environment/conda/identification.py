@@ -260,7 +260,7 @@ class _Identifier:
         path, _ = self._store.blobs.add(self._session.download(record.url))
         digest, size = self._digest(path, record)
         if not digest:
-            raise ArtifactError("this URL has a different file than the installed one", where=record.shown_url)
+            raise ArtifactError("the file at this URL differs from the installed one", where=record.shown_url)
         return self._from_file(record, path, digest, size, local=False)
 
     def _by_range(self, record: Record) -> tuple[_Proof, conda.Facts] | None:
@@ -294,7 +294,7 @@ class _Identifier:
         return self._proof(record, facts, digest, size, key, "", ""), facts
 
     def _link_files(self, info: conda.Info) -> tuple[conda.InstalledPath, ...] | None:
-        """The installed form of each path, from the installed files; None if there is a doubt about one."""
+        """The installed form of each path, from the installed files; None if any of them is uncertain."""
         packed = {file.path: file for file in info.paths}
         linked = []
         for file in info.paths:

@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 
 class _Entry(msgspec.Struct):
-    """`[[tool.uv.index]]` or `[[tool.poetry.source]]`."""
+    """An entry of `[[tool.uv.index]]` or `[[tool.poetry.source]]`."""
 
     url: str = ""
     name: str = ""

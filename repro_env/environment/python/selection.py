@@ -235,7 +235,7 @@ def binary(path: Path, name: str) -> Path:
         candidates = [path / "bin" / filename for filename in ("python", "python3")]
         path = next((candidate for candidate in candidates if os.path.lexists(candidate)), candidates[0])
         if not os.path.lexists(path):
-            raise InterpreterError("this is a directory without bin/python", where=name, hint=hint)
+            raise InterpreterError("this directory does not contain bin/python", where=name, hint=hint)
     if not path.exists():
         raise InterpreterError(
             f"the environment is broken: {path.name} is a symlink to {_broken_target(path)}, which does not exist",

@@ -51,14 +51,18 @@ def look(source: Path, target: str, hashes: FileHashes, tell: Tell | None = None
     reading = _Reading(tell or Silent(), str(source))
     try:
         if not root.exists():
-            raise DataError("does not exist", where=str(source), hint="give the path of a file or directory with --data")
+            raise DataError(
+                "this path does not exist", where=str(source), hint="give the path of a file or directory with --data"
+            )
         if root.is_file():
             if like is not None:
                 _check_size(source, 1, root.stat().st_size, like)
             return DataResult(_file(root, target, hashes, reading), ())
         if not root.is_dir():
             raise DataError(
-                "is neither a file nor a directory", where=str(source), hint="give the path of a file or directory with --data"
+                "this is neither a file nor a directory",
+                where=str(source),
+                hint="give the path of a file or directory with --data",
             )
         entries = tuple(walk(root) if like is None else _compare_sizes(walk(root), source, like))
         digests = reading.digests(root, entries, hashes)
@@ -67,7 +71,7 @@ def look(source: Path, target: str, hashes: FileHashes, tell: Tell | None = None
     except CaptureError as error:
         raise DataError(error.what, where=error.where or str(source), hint=error.hint) from None
     except FileNotFoundError as error:
-        raise DataError("changed while it was read", where=str(error.filename or source), hint="try again") from None
+        raise DataError("this file changed while it was read", where=str(error.filename or source), hint="try again") from None
     except OSError as error:
         raise DataError(
             f"cannot be read: {error.strerror}",
@@ -89,7 +93,8 @@ def _compare_sizes(entries: Iterable[Found], source: Path, like: Data) -> Iterat
     for entry in entries:
         if entry.kind == "other":
             raise DataError(
-                "is a pipe, a socket or a device, which only data named with --data may contain", where=str(source / entry.path)
+                "this is a pipe, socket or device, which is accepted only inside data that is named with --data",
+                where=str(source / entry.path),
             )
         files += entry.kind == "file"
         size += entry.size
@@ -104,7 +109,7 @@ def _check_size(source: Path, files: int, size: int, like: Data) -> None:
         raise DataError("is empty; name it with --data to use empty data", where=str(source))
     if (files, size) != (like.files, like.size):
         raise DataError(
-            f"differs from the captured data, which had {like.files:,} files with {like.size:,} bytes", where=str(source)
+            f"this differs from the captured data, which had {like.files:,} files with {like.size:,} bytes", where=str(source)
         )
 
 
@@ -181,7 +186,9 @@ def _check_unchanged(source: Path, before: Iterable[Found], after: Iterable[Foun
     old, new = ({entry.path: _state(entry) for entry in entries} for entries in (before, after))
     path = next((path for path in sorted(old.keys() | new.keys()) if old.get(path) != new.get(path)), None)
     if path is not None:
-        raise DataError("changed while it was read", where=str(source / path), hint="try again when no program writes to it")
+        raise DataError(
+            "this file changed while it was read", where=str(source / path), hint="try again when no program writes to it"
+        )
 
 
 def _state(entry: Found) -> tuple[object, ...]:

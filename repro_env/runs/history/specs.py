@@ -92,7 +92,7 @@ class Specs:
     def _in_directories(self) -> Iterator[Found]:
         project = self._runs.parent
         nearest = next(
-            (folder / FOLDER for folder in (self._here, *self._here.parents) if (folder / FOLDER / FILE).is_file()), None
+            (directory / FOLDER for directory in (self._here, *self._here.parents) if (directory / FOLDER / FILE).is_file()), None
         )
         first = project / FOLDER / FILE
         yield from self._read([first])
@@ -105,8 +105,8 @@ class Specs:
         for path in paths:
             if path.is_file():
                 with self._collect_problems():
-                    spec, folder = locate(str(path.absolute()), self._here)
-                    yield Found(spec, folder, file=f"sha256:{sha256_of(folder / FILE)}")
+                    spec, directory = locate(str(path.absolute()), self._here)
+                    yield Found(spec, directory, file=f"sha256:{sha256_of(directory / FILE)}")
 
     @contextlib.contextmanager
     def _collect_problems(self) -> Iterator[None]:

@@ -44,10 +44,10 @@ def read_all_runs(first: Sequence[Path], store: Store, *, reread: bool = False) 
 
     The store remembers `first` from then on. `reread`: read every record, and not the index.
     """
-    near = [folder for folder in first if folder.is_dir()]
-    for folder in near:
-        store.run_directories.add(folder)
-    folders = dict.fromkeys([*(Path(os.path.realpath(folder)) for folder in near), *store.run_directories.paths()])
+    near = [directory for directory in first if directory.is_dir()]
+    for directory in near:
+        store.run_directories.add(directory)
+    directories = dict.fromkeys([*(Path(os.path.realpath(directory)) for directory in near), *store.run_directories.paths()])
     index = Index(store.runs)
     runs: dict[str, Summary] = {}
     outputs: dict[str, bytes] = {}
@@ -55,19 +55,19 @@ def read_all_runs(first: Sequence[Path], store: Store, *, reread: bool = False) 
     missing: list[Path] = []
     unreadable: list[Unreadable] = []
     notes: list[str] = []
-    for folder in folders:
-        if not folder.is_dir():
-            missing.append(folder)
+    for directory in directories:
+        if not directory.is_dir():
+            missing.append(directory)
             continue
         try:
-            listing = index.listing(folder, outputs=True, refresh=reread)
+            listing = index.listing(directory, outputs=True, refresh=reread)
         except ReproEnvError as error:
             notes.append(f"this directory could not be read: {error}")
             continue
         except OSError as error:
-            notes.append(f"this directory could not be read: {folder}: {error.strerror}")
+            notes.append(f"this directory could not be read: {directory}: {error.strerror}")
             continue
-        looked.append(folder)
+        looked.append(directory)
         for run in listing.runs:
             runs.setdefault(run.id, run)
         outputs.update(listing.outputs)

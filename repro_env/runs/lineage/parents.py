@@ -107,7 +107,7 @@ def directory_of(word: str, runs: Path, cwd: Path) -> Path:
     if "/" in word and path.is_dir():
         if not (path / "start.json").is_file():
             raise RecordError(
-                "is not the directory of a run", where=word, hint="name a run by its id, or by its directory in `runs`"
+                "this is not the directory of a run", where=word, hint="name a run by its ID, or by its directory in `runs`"
             )
         return path
     return records.find(runs, word)

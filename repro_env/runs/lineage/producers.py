@@ -115,11 +115,11 @@ class Producers:
 
         Otherwise, a note says what the record has instead.
         """
-        folder = run_containing(path)
-        if folder is None:
+        directory = run_containing(path)
+        if directory is None:
             return None
         try:
-            run = records.read(folder)
+            run = records.read(directory)
         except ReproEnvError as error:
             self._notes.append(f"the file is in the directory of a run, but the run's record cannot be read: {error}")
             return None
@@ -163,7 +163,7 @@ class Producers:
         return self._manifests([*sorted(_checkpoint_directories(self._runs.runs.values())), *self._unfinished_files()])
 
     def _manifests(self, folders: Iterable[Path]) -> list[checkpointmanifest.File]:
-        return [found for folder in dict.fromkeys(folders) for found in self._below(folder)]
+        return [found for directory in dict.fromkeys(folders) for found in self._below(directory)]
 
     def _unfinished_files(self) -> list[Path]:
         return [run.files for run in self._runs.unfinished]
@@ -197,11 +197,11 @@ def _checkpoint_directories(runs: Iterable[Summary]) -> set[Path]:
 
 def missing_runs(digest: str, runs: AllRuns, store: Store) -> Iterator[str]:
     """Yield a note for each deleted run that wrote the digest according to the index. Its record is gone, so it is not an answer."""
-    for folder in runs.missing:
-        listing = Index(store.runs).last_listing(folder)
+    for directory in runs.missing:
+        listing = Index(store.runs).last_listing(directory)
         writers = [use.run for use in families.uses(digest, listing.runs, listing.outputs) if use.role == "output"]
         for run in writers[:3]:
             yield (
-                f"{folder} was removed; according to the index, run {run.short} wrote it there on {run.started}:"
+                f"{directory} was removed; according to the index, run {run.short} wrote it there on {run.started}:"
                 f" {shlex.join(run.command)}; image {run.image}, spec {run.spec}, source {run.source}, seed {run.seed}"
             )

@@ -108,7 +108,7 @@ def check_tag(tag: str) -> None:
 def _paths(directory: Path) -> list[Path]:
     try:
         if (directory / SUBDIRECTORY).is_symlink():
-            raise OSError(errno.ELOOP, "it is a symbolic link and must be a directory")
+            raise OSError(errno.ELOOP, "it is a symbolic link, but must be a directory")
         return sorted(
             path
             for path in (directory / SUBDIRECTORY).iterdir()

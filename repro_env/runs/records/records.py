@@ -183,7 +183,7 @@ def write_once(path: Path, data: bytes, what: str = "the record of the run") -> 
         raise RecordError(
             f"{what} cannot be written: {error.strerror}",
             where=str(error.filename or path),
-            hint="give yourself permission to write to the directory, and check the disk",
+            hint="check the permissions of the directory and the free space of the disk",
         ) from None
 
 

@@ -1,7 +1,7 @@
-"""The first process of a run, which reaps, and the command, before they execute programs of the image.
+"""The first process of a run, which reaps children, and the command's process, until they execute programs of the image.
 
 Both are forked from this package's own Python, whose memory has the caller's variables and whose descriptors are the caller's
-files. So neither runs code of the image until it executes a new program. The command waits until the first process did so.
+files. So neither runs code of the image until it executes a new program. The command waits until the first process has done so.
 """
 
 from __future__ import annotations

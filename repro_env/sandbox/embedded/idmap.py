@@ -92,7 +92,7 @@ def _make_namespace() -> int:
     os.close(is_done)
     try:
         if not os.read(is_ready, 1):
-            raise OSError(1, "a user namespace is refused")
+            raise OSError(1, "the kernel refuses a user namespace")
         for name, text in (("setgroups", "deny"), ("uid_map", f"0 {UID} 1"), ("gid_map", f"0 {UID} 1")):
             with open(f"/proc/{child}/{name}", "w", encoding="ascii") as file:  # noqa: PTH123  the kernel requires a single write(2)
                 file.write(text)

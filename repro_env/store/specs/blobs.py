@@ -277,7 +277,7 @@ class _Source:
         return data
 
     def finish(self) -> None:
-        """Check size and digest; to be called at the end. Raises `ArtifactError`."""
+        """Check size and digest. To be called after the last byte. Raises `ArtifactError`."""
         if self._size is not None and self._received != self._size:
             raise self._bad(f"the blob has {self._received} bytes instead of the {self._size} in the spec")
         if self._hasher.hexdigest() != self._name:

@@ -34,8 +34,8 @@ def locate(given: str | None, start: Path) -> tuple[Spec, Path]:
 
 def _nearest(start: Path) -> Path:
     start = start.absolute()
-    for folder in (start, *start.parents):
-        path = folder / FOLDER / FILE
+    for directory in (start, *start.parents):
+        path = directory / FOLDER / FILE
         if path.is_file():
             return path
     raise SpecError(

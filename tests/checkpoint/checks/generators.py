@@ -11,7 +11,7 @@ import torch
 from repro_env.checkpoint import Checkpoint
 
 
-def generators_of_the_script_are_restored(folder: Path) -> None:
+def generators_of_the_script_are_restored(directory: Path) -> None:
     own = {
         "python": random.Random(1),
         "numpy": np.random.default_rng(1),
@@ -30,10 +30,10 @@ def generators_of_the_script_are_restored(folder: Path) -> None:
             torch.rand(()).item(),
         ]
 
-    training = Checkpoint(folder / "c", signals=False, **own)
+    training = Checkpoint(directory / "c", signals=False, **own)
     training.save()
     first = draw()
-    second = Checkpoint(folder / "c", signals=False, **own)
+    second = Checkpoint(directory / "c", signals=False, **own)
     second.resume()
     assert draw() == first
     assert second.resume()

@@ -14,14 +14,14 @@ from repro_env.checkpoint.gradients import Gradients
 from tests.checkpoint.checks.common import fails, step_on, tiny
 
 
-def an_accumulation_resumes_after_any_micro_batch(folder: Path) -> None:
+def an_accumulation_resumes_after_any_micro_batch(directory: Path) -> None:
     """Stopped after each number of micro-batches; there are three in a step."""
 
     def train(name: str, until: int) -> list[Any]:
         torch.manual_seed(1)
         model, optimizer = tiny()
         model = nn.Sequential(model, nn.Dropout(0.5))
-        with Checkpoint(folder / name, model=model, optimizer=optimizer, every=1, signals=False) as training:
+        with Checkpoint(directory / name, model=model, optimizer=optimizer, every=1, signals=False) as training:
             training.resume()
             while training.steps < until:
                 model(torch.randn(4, 3)).square().mean().backward()
@@ -54,20 +54,20 @@ def used_gradients_are_not_saved(_: Path) -> None:
     assert not gradients.unused()
 
 
-def gradients_without_an_optimizer_are_saved(folder: Path) -> None:
+def gradients_without_an_optimizer_are_saved(directory: Path) -> None:
     """If the optimizer is not a part, it is unknown whether its gradients were used."""
     model, optimizer = tiny()
     gradients = Gradients({"model": model})
     step_on(model, optimizer)
     assert len(gradients.unused()) == 2
     parameter = torch.nn.Parameter(torch.ones(2))
-    training = Checkpoint(folder / "c", optimizer=torch.optim.SGD([parameter], 0.1), signals=False)
+    training = Checkpoint(directory / "c", optimizer=torch.optim.SGD([parameter], 0.1), signals=False)
     parameter.sum().backward()
     training.save()
     parameter.grad = None
     training.resume()
     assert parameter.grad.tolist() == [1, 1]
-    other = Checkpoint(folder / "c", optimizer=torch.optim.SGD([parameter], 0.1), signals=False)
+    other = Checkpoint(directory / "c", optimizer=torch.optim.SGD([parameter], 0.1), signals=False)
     fails(
         lambda: other._gradients.restore({"model.weight": torch.ones(2)}),
         "gradient of model.weight",
@@ -75,7 +75,7 @@ def gradients_without_an_optimizer_are_saved(folder: Path) -> None:
     )
 
 
-def an_accumulation_of_accelerate_resumes_after_any_micro_batch(folder: Path) -> None:
+def an_accumulation_of_accelerate_resumes_after_any_micro_batch(directory: Path) -> None:
     """accelerate counts the micro-batches itself, and its optimizer steps only after the last micro-batch."""
     from accelerate import Accelerator
 
@@ -84,7 +84,7 @@ def an_accumulation_of_accelerate_resumes_after_any_micro_batch(folder: Path) ->
         accelerator = Accelerator(cpu=True, gradient_accumulation_steps=3)
         model, optimizer = accelerator.prepare(*tiny())
         with of_accelerate.checkpoint(
-            accelerator, folder / name, model=model, optimizer=optimizer, every=1, signals=False
+            accelerator, directory / name, model=model, optimizer=optimizer, every=1, signals=False
         ) as training:
             training.resume()
             while training.steps < until:

@@ -41,11 +41,11 @@ class PositionLoader:
         """Do nothing: the position is not used."""
 
 
-def a_stateful_loader_without_worker_state_causes_a_warning(folder: Path) -> None:
+def a_stateful_loader_without_worker_state_causes_a_warning(directory: Path) -> None:
     """StatefulDataLoader with workers is replayed instead (see `test_each_kind_of_loader_resumes`)."""
     from torchdata.stateful_dataloader import StatefulDataLoader
 
-    training = Checkpoint(folder / "c", signals=False)
+    training = Checkpoint(directory / "c", signals=False)
     for loader, expected in ((PositionLoader(), True), (StatefulDataLoader(RandomSamples(), num_workers=1), False)):
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
@@ -56,15 +56,15 @@ def a_stateful_loader_without_worker_state_causes_a_warning(folder: Path) -> Non
     fails(lambda: next(training.batches(persistent)), "persistent workers")
 
 
-def keyed_samples_differ_between_epochs_with_any_loader(folder: Path) -> None:
-    training = Checkpoint(folder / "c", signals=False, each_epoch=False)
+def keyed_samples_differ_between_epochs_with_any_loader(directory: Path) -> None:
+    training = Checkpoint(directory / "c", signals=False, each_epoch=False)
     dataset = checkpoint.Keyed(RandomSamples(), seed=2)
     epochs = [list(training.batches(DataLoader(dataset, num_workers=count, collate_fn=list))) for count in (0, 1, 0)]
     assert [[sample[0] for (sample,) in epoch] for epoch in epochs] == [list(range(10))] * 3
     assert len({sample[1] for epoch in epochs for (sample,) in epoch}) == 30
 
 
-def keyed_samples_do_not_depend_on_batches_or_ranks(folder: Path) -> None:
+def keyed_samples_do_not_depend_on_batches_or_ranks(directory: Path) -> None:
     def epoch(number: int, **options: Any) -> dict[int, Any]:
         loader = checkpoint.loader(RandomSamples(), seed=4, collate_fn=list, **options)
         loader.sampler.begin(number)

@@ -27,9 +27,9 @@ def main(root: str) -> None:
                 continue
             if [parameter.annotation for parameter in inspect.signature(check).parameters.values()] != ["Path"]:
                 continue
-            with tempfile.TemporaryDirectory(dir=root) as folder:
+            with tempfile.TemporaryDirectory(dir=root) as directory:
                 try:
-                    check(Path(folder))
+                    check(Path(directory))
                 except Exception:  # noqa: BLE001 - the other checks must run as well
                     results[name] = traceback.format_exc()
                 else:

@@ -18,10 +18,10 @@ from repro_env.checkpoint import Checkpoint, files
 from tests.checkpoint.checks.common import tiny
 
 
-def a_signal_saves_after_the_step_and_exits(folder: Path) -> None:
+def a_signal_saves_after_the_step_and_exits(directory: Path) -> None:
     for number in (signal.SIGTERM, signal.SIGUSR1):
         model, optimizer = tiny()
-        training = Checkpoint(folder / str(int(number)), model=model, optimizer=optimizer)
+        training = Checkpoint(directory / str(int(number)), model=model, optimizer=optimizer)
         try:
             for _ in training.epochs(2):
                 for _batch in training.batches(DataLoader(TensorDataset(torch.arange(6.0)), num_workers=1)):
@@ -38,7 +38,7 @@ def a_signal_saves_after_the_step_and_exits(folder: Path) -> None:
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 
-def a_signal_to_the_process_group_saves_completed_steps(folder: Path) -> None:
+def a_signal_to_the_process_group_saves_completed_steps(directory: Path) -> None:
     """The signal kills the workers, but the completed steps are saved."""
     child = os.fork()
     if not child:
@@ -46,7 +46,7 @@ def a_signal_to_the_process_group_saves_completed_steps(folder: Path) -> None:
         code = 99
         try:
             model, _ = tiny()
-            training = Checkpoint(folder / "c", model=model)
+            training = Checkpoint(directory / "c", model=model)
             for _ in training.epochs(1):
                 for _batch in training.batches(DataLoader(TensorDataset(torch.arange(40.0)), num_workers=2)):
                     training.step()
@@ -59,16 +59,16 @@ def a_signal_to_the_process_group_saves_completed_steps(folder: Path) -> None:
         finally:
             os._exit(code)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 128 + signal.SIGTERM
-    checkpoints = files.listed(str(folder / "c"))
+    checkpoints = files.listed(str(directory / "c"))
     assert len(checkpoints) == 1
     assert checkpoints[0].step in range(3, 10)
 
 
-def child_processes_do_not_handle_the_signals(folder: Path) -> None:
+def child_processes_do_not_handle_the_signals(directory: Path) -> None:
     import multiprocessing
     import time
 
-    training = Checkpoint(folder / "c")
+    training = Checkpoint(directory / "c")
     context = multiprocessing.get_context("fork")
     child = context.Process(target=time.sleep, args=(60,))
     child.start()
@@ -82,13 +82,13 @@ def child_processes_do_not_handle_the_signals(folder: Path) -> None:
     training.close()
 
 
-def a_checkpoint_in_a_thread_warns_that_signals_are_not_handled(folder: Path) -> None:
+def a_checkpoint_in_a_thread_warns_that_signals_are_not_handled(directory: Path) -> None:
     messages: list[str] = []
 
     def work() -> None:
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
-            Checkpoint(folder / "c")
+            Checkpoint(directory / "c")
         messages.extend(str(warning.message) for warning in caught)
 
     thread = threading.Thread(target=work)

@@ -55,14 +55,14 @@ def an_unsupported_type_is_named(_: Path) -> None:
     fails(lambda: values.encode(np.array([object()]), "extra"), "numpy")
 
 
-def files_are_compatible_with_the_safetensors_library(folder: Path) -> None:
+def files_are_compatible_with_the_safetensors_library(directory: Path) -> None:
     from safetensors.torch import load_file, save_file
 
     kinds = [getattr(torch, name[6:]) for name in weights._CODES]
     tensors = {f"t{index}": (torch.arange(7) % 2).to(kind).reshape(7, 1) for index, kind in enumerate(kinds)}
     tensors |= {"scalar": torch.tensor(3), "empty": torch.empty(0, 4), "turned": torch.randn(3, 5).t(), "ü": torch.randn(2)}
-    files.write(str(folder / "ours"), weights.chunks(tensors, step=5))
-    theirs = load_file(folder / "ours")
+    files.write(str(directory / "ours"), weights.chunks(tensors, step=5))
+    theirs = load_file(directory / "ours")
     assert set(theirs) == set(tensors)
     for name, value in tensors.items():
         assert theirs[name].dtype == value.dtype, name
@@ -72,18 +72,18 @@ def files_are_compatible_with_the_safetensors_library(folder: Path) -> None:
             if value.dim()
             else True
         )
-    save_file({name: value.contiguous() for name, value in tensors.items()}, folder / "theirs")
-    back = weights.parse(bytearray((folder / "theirs").read_bytes()), "theirs")
+    save_file({name: value.contiguous() for name, value in tensors.items()}, directory / "theirs")
+    back = weights.parse(bytearray((directory / "theirs").read_bytes()), "theirs")
     assert all(torch.equal(back[name].float(), value.float()) for name, value in tensors.items())
 
 
-def the_same_weights_result_in_the_same_bytes(folder: Path) -> None:
+def the_same_weights_result_in_the_same_bytes(directory: Path) -> None:
     model = nn.Linear(5, 5)
     first, second = ([bytes(part) for part in weights.chunks(model.state_dict(), step=1)] for _ in range(2))
     assert first == second
 
 
-def tied_weights_are_written_once(folder: Path) -> None:
+def tied_weights_are_written_once(directory: Path) -> None:
     model = nn.Sequential(nn.Embedding(50, 8), nn.Linear(8, 50, bias=False))
     model[1].weight = model[0].weight
     data = bytearray(b"".join(bytes(part) for part in weights.chunks(model.state_dict(), step=1)))
@@ -105,7 +105,7 @@ def a_damaged_file_of_weights_is_an_error(_: Path) -> None:
             weights.parse(data, "it")
 
 
-def state_without_a_safetensors_type_is_also_saved(folder: Path) -> None:
+def state_without_a_safetensors_type_is_also_saved(directory: Path) -> None:
     class Odd(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
             super().__init__()
@@ -120,15 +120,15 @@ def state_without_a_safetensors_type_is_also_saved(folder: Path) -> None:
 
     model = Odd()
     model.extra = 7
-    Checkpoint(folder / "c", model=model, signals=False).save()
+    Checkpoint(directory / "c", model=model, signals=False).save()
     other = Odd()
     other.complex.zero_()
-    Checkpoint(folder / "c", model=other, signals=False).resume()
+    Checkpoint(directory / "c", model=other, signals=False).resume()
     assert other.extra == 7
     assert other.complex.item() == 1 + 2j
 
 
-def gradient_scaler_and_schedulers_are_restored(folder: Path) -> None:
+def gradient_scaler_and_schedulers_are_restored(directory: Path) -> None:
     model, optimizer = tiny()
     kinds = torch.optim.lr_scheduler
     schedulers = {
@@ -140,7 +140,7 @@ def gradient_scaler_and_schedulers_are_restored(folder: Path) -> None:
         "several": kinds.SequentialLR(optimizer, [kinds.ConstantLR(optimizer), kinds.ExponentialLR(optimizer, 0.9)], [3]),
         "scaler": torch.amp.GradScaler("cpu", init_scale=8.0),
     }
-    training = Checkpoint(folder / "c", model=model, optimizer=optimizer, signals=False, **schedulers)
+    training = Checkpoint(directory / "c", model=model, optimizer=optimizer, signals=False, **schedulers)
     step_on(model, optimizer)
     for name, scheduler in schedulers.items():
         if name != "scaler":

@@ -20,9 +20,9 @@ from repro_env.checkpoint import Checkpoint, CheckpointError, files, values
 from tests.checkpoint.checks.common import fails, tiny
 
 
-def _saved(folder: Path) -> Path:
+def _saved(directory: Path) -> Path:
     model, optimizer = tiny()
-    return Path(Checkpoint(folder / "c", model=model, optimizer=optimizer, signals=False).save())
+    return Path(Checkpoint(directory / "c", model=model, optimizer=optimizer, signals=False).save())
 
 
 def _resume(path: Path) -> None:
@@ -53,9 +53,9 @@ class Evil:
         return (os.mkdir, (str(self.mark),))
 
 
-def no_code_in_a_pickle_is_executed(folder: Path) -> None:
+def no_code_in_a_pickle_is_executed(directory: Path) -> None:
     """In the current format of torch, in its two older formats (the oldest is a tar), and as a plain pickle."""
-    mark = folder / "ran"
+    mark = directory / "ran"
     current, older = io.BytesIO(), io.BytesIO()
     torch.save({"parts": {}, "values": Evil(mark)}, current)
     torch.save({"parts": {}, "values": Evil(mark)}, older, _use_new_zipfile_serialization=False)
@@ -67,12 +67,12 @@ def no_code_in_a_pickle_is_executed(folder: Path) -> None:
             member.size = len(plain)
             tar.addfile(member, io.BytesIO(plain))
     for name in ("state.pt", "rank-0.pt"):
-        path = _saved(folder / name)
+        path = _saved(directory / name)
         for data in (current.getvalue(), older.getvalue(), plain, oldest.getvalue()):
             replace(path, name, data)
             fails(lambda path=path: _resume(path), name, "use another checkpoint")  # type: ignore[misc]
             assert not mark.exists()
-    path = _saved(folder / "named")
+    path = _saved(directory / "named")
     replace(path, "rank-0.pt", current.getvalue())
     fails(lambda: _resume(path), "posix.mkdir", "it was not executed")
 
@@ -88,7 +88,7 @@ def invalid_bytes_are_an_error(_: Path) -> None:
     assert values.decode({"repro-env": "bytes", "data": byte.expand(5)}) == bytes(5)
 
 
-def an_invalid_manifest_is_an_error(folder: Path) -> None:
+def an_invalid_manifest_is_an_error(directory: Path) -> None:
     invalid: list[dict[str, Any]] = [
         {"step": "3"},
         {"step": True},
@@ -107,12 +107,12 @@ def an_invalid_manifest_is_an_error(folder: Path) -> None:
         {"parts": {"model": "model.safetensors", "optimizer": "model.safetensors"}},
     ]
     for number, change in enumerate(invalid):
-        path = _saved(folder / str(number))
+        path = _saved(directory / str(number))
         rewrite(path, change)
         fails(lambda path=path: _resume(path), str(path))  # type: ignore[misc]
 
 
-def states_of_the_wrong_type_are_errors(folder: Path) -> None:
+def states_of_the_wrong_type_are_errors(directory: Path) -> None:
     """The values can be loaded, but have the wrong types."""
     own: dict[str, Any] = {"rng": {}, "loader": None, "buffers": {}, "gradients": {}, "buckets": {}}
     invalid: dict[str, tuple[Any, ...]] = {
@@ -124,13 +124,13 @@ def states_of_the_wrong_type_are_errors(folder: Path) -> None:
     }
     for name, states in invalid.items():
         for number, state in enumerate(states):
-            path, buffer = _saved(folder / f"{name}{number}"), io.BytesIO()
+            path, buffer = _saved(directory / f"{name}{number}"), io.BytesIO()
             torch.save(state, buffer)
             replace(path, name, buffer.getvalue())
             fails(lambda path=path: _resume(path))  # type: ignore[misc]
 
 
-def any_header_of_weights_is_valid_or_an_error(folder: Path) -> None:
+def any_header_of_weights_is_valid_or_an_error(directory: Path) -> None:
     from repro_env.checkpoint import weights
 
     chance = random.Random(5)

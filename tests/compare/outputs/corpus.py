@@ -29,14 +29,14 @@ def cases(*names: str) -> list[dict[str, Any]]:
     return [json.loads(line) for name in names for line in (PLANTED / f"{name}.jsonl").read_text().split("\n") if line]
 
 
-def judge(case: dict[str, Any], folder: Path) -> Verdict:
+def judge(case: dict[str, Any], directory: Path) -> Verdict:
     """Give the verdict on the outputs of a case."""
     entries = case.get("files") or [{**case, "path": case["file"]}]
-    left, right = (_side(name, entries, folder / name) for name in ("then", "now"))
+    left, right = (_side(name, entries, directory / name) for name in ("then", "now"))
     return judging.verdict(results.compare(left, right, Globs(), look), BITWISE)
 
 
-def _side(name: str, entries: list[dict[str, Any]], folder: Path) -> Side:
+def _side(name: str, entries: list[dict[str, Any]], directory: Path) -> Side:
     outputs: dict[str, str] = {}
     files: dict[str, Path] = {}
     others = []
@@ -48,7 +48,7 @@ def _side(name: str, entries: list[dict[str, Any]], folder: Path) -> Side:
         data = _data(entry, name)
         if data is None:
             continue
-        file = folder / "files" / path.lstrip("/")
+        file = directory / "files" / path.lstrip("/")
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_bytes(data)
         outputs[path], files[path] = f"sha256:{hashlib.sha256(data).hexdigest()}", file
@@ -56,7 +56,7 @@ def _side(name: str, entries: list[dict[str, Any]], folder: Path) -> Side:
     run = RUNS[name]
     start = msgspec.structs.replace(make_start(run["run_id"]), started=run["start"])
     evidence = of_run(start, end, run["workspace"], [(run["run_directory"], "the run's directory")])
-    return Side(outputs, files, end, folder, evidence)
+    return Side(outputs, files, end, directory, evidence)
 
 
 def _data(entry: dict[str, Any], name: str) -> bytes | None:

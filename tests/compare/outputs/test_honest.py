@@ -25,24 +25,24 @@ HONEST = Path(__file__).with_name("honest")
 CASES = [json.loads(line) for line in (HONEST / "cases.jsonl").read_text().splitlines()]
 
 
-def side(folder: Path) -> Side:
-    facts = msgspec.json.decode((folder / "start.json").read_bytes())
+def side(directory: Path) -> Side:
+    facts = msgspec.json.decode((directory / "start.json").read_bytes())
     facts["trace"] = facts["trace"] is not None  # in these records it is the number of steps between digests
     start = msgspec.convert(facts, Start)
-    facts = msgspec.json.decode((folder / "end.json").read_bytes())
+    facts = msgspec.json.decode((directory / "end.json").read_bytes())
     facts.pop("compiled", None)  # these records have a key that was removed
     end = msgspec.convert(facts, End)
     digests = {output.path: output.sha256 for output in end.outputs}
     evidence = of_run(start, end, start.source.path, random_names(list(digests)))
     without_console = msgspec.structs.replace(end, console=())
-    return Side(digests, {path: locate(folder / "files", path) for path in digests}, without_console, folder, evidence)
+    return Side(digests, {path: locate(directory / "files", path) for path in digests}, without_console, directory, evidence)
 
 
-def judge_case(case: dict[str, Any], folder: Path, accepted: tuple[str, ...]) -> Verdict:
+def judge_case(case: dict[str, Any], directory: Path, accepted: tuple[str, ...]) -> Verdict:
     with tarfile.open(HONEST / f"{case['case']}.tar.xz") as archive:
-        archive.extractall(folder, filter="tar")
+        archive.extractall(directory, filter="tar")
     globs = Globs(ignored=tuple(map(parse, accepted)))
-    return judging.verdict(results.compare(side(folder / "then"), side(folder / "now"), globs, look), BITWISE)
+    return judging.verdict(results.compare(side(directory / "then"), side(directory / "now"), globs, look), BITWISE)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["case"])

@@ -21,8 +21,8 @@ from tests.fakes.tensors import Tensor, npy
 CLOCKS = (2026, 3, 4, 9, 15, 2), (2026, 3, 5, 14, 2, 12)
 
 
-def judge_file(folder: Path, name: str, then: bytes, now: bytes, *ignored: str) -> File:
-    (found,) = sides.judge(folder, {name: then}, {name: now}, ignored=ignored).files
+def judge_file(directory: Path, name: str, then: bytes, now: bytes, *ignored: str) -> File:
+    (found,) = sides.judge(directory, {name: then}, {name: now}, ignored=ignored).files
     return found
 
 

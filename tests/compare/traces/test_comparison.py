@@ -12,13 +12,13 @@ from repro_env.compare.traces import comparison
 from tests.compare.traces.test_trace import lines
 
 
-def run(folder: Path, *names: str, change: dict[str, object] | None = None) -> Path:
+def run(directory: Path, *names: str, change: dict[str, object] | None = None) -> Path:
     """Write a run's directory with a trace for each name."""
-    (folder / "trace").mkdir(parents=True)
+    (directory / "trace").mkdir(parents=True)
     for name in names:
         texts = [json.dumps(line | (change or {} if line.get("step") == 3 else {})) for line in lines()]
-        (folder / "trace" / name).write_text("".join(f"{text}\n" for text in texts))
-    return folder
+        (directory / "trace" / name).write_text("".join(f"{text}\n" for text in texts))
+    return directory
 
 
 def test_the_first_difference_of_each_process_is_found(tmp_path: Path) -> None:

@@ -34,7 +34,7 @@ def test_pylock_lists_every_wheel(spec: Spec, index: Index) -> None:
                     {
                         "name": "alpha_pkg-3-py3-none-any.whl",
                         "path": f"blobs/{sha256(spec, 'alpha-pkg')}",
-                        "size": (index.folder / "alpha_pkg-3-py3-none-any.whl").stat().st_size,
+                        "size": (index.directory / "alpha_pkg-3-py3-none-any.whl").stat().st_size,
                         "hashes": {"sha256": sha256(spec, "alpha-pkg")},
                     }
                 ],
@@ -46,7 +46,7 @@ def test_pylock_lists_every_wheel(spec: Spec, index: Index) -> None:
                     {
                         "name": "mid-2.0+cpu-py3-none-any.whl",
                         "url": f"{index.proxy}/files/mid-2.0%2Bcpu-py3-none-any.whl",
-                        "size": (index.folder / "mid-2.0+cpu-py3-none-any.whl").stat().st_size,
+                        "size": (index.directory / "mid-2.0+cpu-py3-none-any.whl").stat().st_size,
                         "hashes": {"sha256": sha256(spec, "mid")},
                     }
                 ],
@@ -59,7 +59,7 @@ def test_pylock_lists_every_wheel(spec: Spec, index: Index) -> None:
                     {
                         "name": "zeta-1.0-py3-none-any.whl",
                         "url": f"{index.proxy}/files/zeta-1.0-py3-none-any.whl",
-                        "size": (index.folder / "zeta-1.0-py3-none-any.whl").stat().st_size,
+                        "size": (index.directory / "zeta-1.0-py3-none-any.whl").stat().st_size,
                         "hashes": {"sha256": sha256(spec, "zeta")},
                     }
                 ],

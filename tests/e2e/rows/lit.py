@@ -1,4 +1,4 @@
-"""Lightning under Hydra, everything in its default folders; seeds nothing."""
+"""Lightning under Hydra, everything in its default directories; seeds nothing."""
 
 import hydra
 import lightning

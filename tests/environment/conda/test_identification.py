@@ -349,7 +349,7 @@ def test_ranges_of_an_archive_are_enough(served: Path, fresh: Store, index: Inde
     # Archives of the older format are read completely, and so is the package with a file that another package overwrote.
     shown = (served / "share" / "twin.txt").read_text()
     assert fetched == {"answer-1.0-0.tar.bz2", "older-1.0-0.tar.bz2", f"twin-{'a' if shown == 'b' else 'b'}-1.0-0.conda"}
-    caches = os.pathsep.join(str(index.folder / name) for name in (conda.SUBDIR, "noarch"))
+    caches = os.pathsep.join(str(index.directory / name) for name in (conda.SUBDIR, "noarch"))
     whole, _ = identify(served, Store.open(fresh.root / "another"), {"CONDA_PKGS_DIRS": caches})
     for name, identified in identified_packages.items():
         assert rule.canonical(identified.facts, layout(served)) == rule.canonical(whole[name].facts, layout(served)), name

@@ -85,7 +85,7 @@ def test_contains_repro_env_detects_its_own_environment(venv: Path) -> None:
 def test_missing_paths_and_programs_are_errors(tmp_path: Path) -> None:
     assert "does not exist" in failure(str(tmp_path / "nowhere"))
     assert "no program of this name" in failure("no-such-python")
-    assert "without bin/python" in failure(str(tmp_path))
+    assert "does not contain bin/python" in failure(str(tmp_path))
 
 
 def test_a_program_that_is_not_a_python_is_an_error(tmp_path: Path) -> None:

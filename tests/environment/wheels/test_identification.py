@@ -51,7 +51,7 @@ class Installation:
 
     def install(self, name: str = "demo", files: Mapping[str, bytes] | None = None, *, tag: str = "py3-none-any") -> Path:
         """Add a wheel to the index and install it."""
-        path = wheels.make(self.index.folder, name, files=files, entry_points=POINTS, tag=tag)
+        path = wheels.make(self.index.directory, name, files=files, entry_points=POINTS, tag=tag)
         wheels.install(path, self.prefix, name)
         return path
 
@@ -161,7 +161,7 @@ def test_the_digest_of_the_whole_wheel_is_verified(installation: Installation) -
 
 def test_a_wheel_with_the_same_name_but_other_files_is_not_used(installation: Installation) -> None:
     installation.install()
-    imposter = wheels.make(installation.index.folder, "demo", files={"demo.py": b"steal()\n"}, entry_points=POINTS)
+    imposter = wheels.make(installation.index.directory, "demo", files={"demo.py": b"steal()\n"}, entry_points=POINTS)
     found = installation.identified()
     assert (found.hint.origin, found.hint.urls) == ("repacked", ())
     assert "the installed files differ from " in found.why
@@ -173,13 +173,13 @@ def test_a_wheel_with_the_same_name_but_other_files_is_not_used(installation: In
 @pytest.mark.parametrize("files", [{}, {"demo.py": b"NAME = 'demo'\n", "more.py": b""}])
 def test_a_wheel_with_fewer_or_more_files_is_not_used(installation: Installation, files: dict[str, bytes]) -> None:
     installation.install()
-    wheels.make(installation.index.folder, "demo", files=files, entry_points=POINTS)
+    wheels.make(installation.index.directory, "demo", files=files, entry_points=POINTS)
     assert installation.identified().hint.origin == "repacked"
 
 
 def test_a_wheel_with_another_script_is_not_used(installation: Installation) -> None:
     installation.install()
-    wheels.make(installation.index.folder, "demo", entry_points=POINTS + "other = demo:main\n")
+    wheels.make(installation.index.directory, "demo", entry_points=POINTS + "other = demo:main\n")
     assert installation.identified().hint.origin == "repacked"
 
 
@@ -230,7 +230,7 @@ def test_a_file_in_a_lock_file_is_a_candidate(installation: Installation, tmp_pa
 
 def test_a_file_in_a_lock_file_must_match_the_installed_files(installation: Installation, tmp_path: Path) -> None:
     installation.install()
-    imposter = wheels.make(installation.index.folder, "demo", files={"demo.py": b"steal()\n"}, entry_points=POINTS)
+    imposter = wheels.make(installation.index.directory, "demo", files={"demo.py": b"steal()\n"}, entry_points=POINTS)
     locked = LockedFile(f"http://files.test/files/{imposter.name}", digest(imposter).removeprefix("sha256:"), "")
     found = installation.identified(PackageSources(files={"demo": (locked,)}), index_url=(tmp_path / "empty").as_uri())
     assert found.hint.origin == "repacked"
@@ -373,7 +373,7 @@ def test_a_hostile_wheel_is_not_used(installation: Installation) -> None:
 def test_examined_candidates_are_not_downloaded_again(installation: Installation) -> None:
     """Without a proof, the pages are requested again; the contents of the candidates are cached."""
     installation.install()
-    wheels.make(installation.index.folder, "demo", files={"demo.py": b"another"}, entry_points=POINTS)
+    wheels.make(installation.index.directory, "demo", files={"demo.py": b"another"}, entry_points=POINTS)
     first = installation.identified()
     assert [request.status for request in installation.index.asked] == [200, 206]
     assert installation.identified() == first
@@ -415,7 +415,7 @@ def test_a_local_wheel_with_a_wrong_hash_is_rejected(installation: Installation,
 def test_many_distributions_are_sorted_by_name(installation: Installation) -> None:
     names = [f"demo-{number}" for number in range(30)]
     for name in names:
-        path = wheels.make(installation.index.folder, name)
+        path = wheels.make(installation.index.directory, name)
         wheels.install(path, installation.prefix, name)
     found = installation.identify()
     assert [identified.wheel.name for identified in found] == sorted(names)

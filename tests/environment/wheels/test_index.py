@@ -118,8 +118,8 @@ def test_only_wheels_of_the_distribution_and_version_are_offered(
         ("demo-pkg", "1.0+cpu"),
         ("demo", "1.0"),
     ):
-        wheels.make(index.folder, name, version)
-    (index.folder / "demo_pkg-1.0-bad.whl").write_bytes(b"")
+        wheels.make(index.directory, name, version)
+    (index.directory / "demo_pkg-1.0-bad.whl").write_bytes(b"")
     with configured(monkeypatch, index_url=index.url), Session() as session:
         found = Indexes(session).offers("demo-pkg", "1")
         local = Indexes(session).offers("demo-pkg", "1.0+cpu")
@@ -136,7 +136,7 @@ def test_only_wheels_of_the_distribution_and_version_are_offered(
 
 
 def test_downloadable_candidates_come_first(index: Index, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = wheels.make(index.folder, "demo")
+    path = wheels.make(index.directory, "demo")
     (tmp_path / "links").mkdir()
     (tmp_path / "links" / path.name).write_bytes(path.read_bytes())
     options = {"proxy": index.proxy, "find_links": str(tmp_path / "links"), "extra_index_url": "http://b.test/simple"}
@@ -149,7 +149,7 @@ def test_downloadable_candidates_come_first(index: Index, tmp_path: Path, monkey
 
 
 def test_refusals_and_failures_of_indexes_are_reported(index: Index, monkeypatch: pytest.MonkeyPatch) -> None:
-    wheels.make(index.folder, "demo")
+    wheels.make(index.directory, "demo")
     index.down.add("down.test")
     index.fail("/demo/", 403)
     extra = "http://down.test/simple http://b.test/simple"

@@ -20,9 +20,9 @@ EVERYTHING = ["answer", "greet", "twin-a", "twin-b", "scripted", "older", "cuda-
 @lru_cache(maxsize=1)
 def channel() -> Path:
     """Built once: it takes seconds."""
-    folder = Path(tempfile.mkdtemp(prefix="conda-channel-"))
-    atexit.register(shutil.rmtree, folder, ignore_errors=True)
-    return conda.channel(folder)
+    directory = Path(tempfile.mkdtemp(prefix="conda-channel-"))
+    atexit.register(shutil.rmtree, directory, ignore_errors=True)
+    return conda.channel(directory)
 
 
 def environment(at: Ground, packages: Sequence[str], prefix: str = "conda") -> None:
@@ -110,14 +110,14 @@ def as_conda(at: Ground) -> None:
     cache = at.root / "caches" / "pkgs"
     cache.mkdir(parents=True)
     for path in (at.prefix / "conda-meta").glob("*.json"):
-        said = json.loads(path.read_text())
-        shutil.copy(at.root / "channel" / said["subdir"] / said["fn"], cache)
-        said["package_tarball_full_path"] = str(cache / said["fn"])
-        said["url"] = f"https://conda.example.com/t/tk-0123456789/main/{said['subdir']}/{said['fn']}"
-        said["channel"] = "https://conda.example.com/t/tk-0123456789/main"
-        if said["name"] == "greet":
-            del said["sha256"]
-        path.write_text(json.dumps(said))
+        answer = json.loads(path.read_text())
+        shutil.copy(at.root / "channel" / answer["subdir"] / answer["fn"], cache)
+        answer["package_tarball_full_path"] = str(cache / answer["fn"])
+        answer["url"] = f"https://conda.example.com/t/tk-0123456789/main/{answer['subdir']}/{answer['fn']}"
+        answer["channel"] = "https://conda.example.com/t/tk-0123456789/main"
+        if answer["name"] == "greet":
+            del answer["sha256"]
+        path.write_text(json.dumps(answer))
     at.write(
         at.prefix / "conda-meta" / "history",
         "==> 2024-01-01 00:00:00 <==\n# cmd: /opt/conda/bin/conda create -n ml\n+main::python\n",

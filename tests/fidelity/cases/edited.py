@@ -130,11 +130,11 @@ def undecodable(at: Ground) -> None:
 @case("a socket in the environment", named="not a file, directory or symlink", soak=True)
 def a_socket(at: Ground) -> None:
     at.plain()
-    with socket.socket(socket.AF_UNIX) as one:
+    with socket.socket(socket.AF_UNIX) as listener:
         here = os.getcwd()  # noqa: PTH109 - a socket's path may be no longer than 107 bytes
         os.chdir(at.prefix)
         try:
-            one.bind("control.sock")
+            listener.bind("control.sock")
         finally:
             os.chdir(here)
 

@@ -39,7 +39,7 @@ def changed_folder(at: Ground) -> None:
 @case("a local version (+cpu) from find-links", soak=True)
 def find_links(at: Ground) -> None:
     at.plain()
-    at.wheel("accelerated", "2.0+cpu", files={"accelerated.py": b"VALUE = 'cpu'\n"}, folder="links")
+    at.wheel("accelerated", "2.0+cpu", files={"accelerated.py": b"VALUE = 'cpu'\n"}, directory="links")
     at.variables["PIP_FIND_LINKS"] = str(at.root / "links")
     at.pip("accelerated==2.0+cpu", env=at.variables)
 
@@ -47,7 +47,7 @@ def find_links(at: Ground) -> None:
 @case("a local version (+cpu) from a file: index", soak=True)
 def file_index(at: Ground) -> None:
     at.plain()
-    wheel = at.wheel("accelerated", "2.0+cpu", files={"accelerated.py": b"VALUE = 'cpu'\n"}, folder="mirror/accelerated")
+    wheel = at.wheel("accelerated", "2.0+cpu", files={"accelerated.py": b"VALUE = 'cpu'\n"}, directory="mirror/accelerated")
     at.write(wheel.parent / "index.html", f'<a href="{wheel.name}">{wheel.name}</a>')
     at.variables["PIP_EXTRA_INDEX_URL"] = (at.root / "mirror").as_uri()
     at.pip("accelerated==2.0+cpu", env=at.variables)
@@ -120,8 +120,8 @@ def prerelease(at: Ground) -> None:
 @case("a wheel with a build tag", soak=True)
 def build_tag(at: Ground) -> None:
     at.plain()
-    at.wheel("built", files={"built.py": b"VALUE = 1\n"}, build="1", folder="links")
-    at.pip(at.wheel("built", files={"built.py": b"VALUE = 2\n"}, build="2", folder="links"))
+    at.wheel("built", files={"built.py": b"VALUE = 1\n"}, build="1", directory="links")
+    at.pip(at.wheel("built", files={"built.py": b"VALUE = 2\n"}, build="2", directory="links"))
 
 
 @case("a namespace package (PEP 420) shared by two distributions", soak=True)

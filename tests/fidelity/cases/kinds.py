@@ -164,10 +164,10 @@ VALUE = ctypes.CDLL(str(pathlib.Path(__file__).with_name("libtorchlike.so"))).tw
 
 @case("another minor version of Python", soak=True)
 def another_python(at: Ground) -> None:
-    found = [
+    paths = [
         path for path in sorted(Path.home().glob(".pyenv/versions/3.1*/bin/python")) if path.parent.parent.name[:4] not in at.base
     ]
-    need(found, "no other Python here")
-    at.base = str(found[0])
+    need(paths, "no other Python here")
+    at.base = str(paths[0])
     at.venv()
     at.pip("alpha")

@@ -426,7 +426,7 @@ def odd_times(at: Ground) -> None:
         os.utime(at.write(at.site / f"time{number}.py", "VALUE = 1\n"), (when, when))
 
 
-# -- bin/, share/ and other folders of the prefix ---------------------------------------------------------------------
+# -- bin/, share/ and other directories of the prefix ---------------------------------------------------------------------
 
 
 @odd("scripts with odd first lines: env, env -S, spaces, CRLF, a relative path, bash, perl, none")

@@ -73,7 +73,7 @@ def system_site_hidden(at: Ground) -> None:
 
 
 def own_python(at: Ground) -> None:
-    """A Python installation in the case's folder, with packages."""
+    """A Python installation in the case's directory, with packages."""
     at.python_of_its_own()
     at.pip_into(at.base, "gamma==2.0", "placed")
 
@@ -209,17 +209,17 @@ def in_home(at: Ground) -> None:
 @case("a folder on sys.path below /dev/shm", named="/dev", soak=True)
 def below_dev_shm(at: Ground) -> None:
     """/dev is the run's own: nothing that the image holds there can be seen."""
-    folder = at.outside(Path("/dev/shm"))
+    directory = at.outside(Path("/dev/shm"))
     at.plain()
-    at.write(folder / "shared.py", "VALUE = 'in memory'\n")
-    at.write(at.site / "shared.pth", f"{folder}\n")
+    at.write(directory / "shared.py", "VALUE = 'in memory'\n")
+    at.write(at.site / "shared.pth", f"{directory}\n")
 
 
 @case("a wheel, another one and a folder beside them on PYTHONPATH", soak=True)
 def beside_a_wheel(at: Ground) -> None:
     at.plain()
-    one = wheels.make(at.root / "libs", "zipone", files={"zipone.py": b"VALUE = 1\n"})
+    wheel = wheels.make(at.root / "libs", "zipone", files={"zipone.py": b"VALUE = 1\n"})
     two = wheels.make(at.root / "libs", "ziptwo", files={"ziptwo.py": b"VALUE = 2\n"})
     at.write(at.root / "libs" / "zz" / "folder.py", "VALUE = 'folder'\n")
-    at.variables["PYTHONPATH"] = f"{one}:{two}:{at.root / 'libs' / 'zz'}"
+    at.variables["PYTHONPATH"] = f"{wheel}:{two}:{at.root / 'libs' / 'zz'}"
     at.write(at.site / "uses.py", "import zipone, ziptwo, folder\nVALUE = zipone.VALUE, ziptwo.VALUE, folder.VALUE\n")

@@ -154,7 +154,7 @@ def test_a_removed_run_is_not_listed_and_a_damaged_run_is_unreadable(tmp_path: P
 
 
 @pytest.mark.usefixtures("later")
-@pytest.mark.parametrize("harm", ["garbage", "torn", "version", "row", "outputs", "types", "tables", "folder", "empty"])
+@pytest.mark.parametrize("harm", ["garbage", "torn", "version", "row", "outputs", "types", "tables", "directory", "empty"])
 def test_a_damaged_index_is_rebuilt(tmp_path: Path, harm: str) -> None:
     runs, database = tmp_path / "runs", tmp_path / "runs.db"
     for number in range(1, 13):
@@ -167,7 +167,7 @@ def test_a_damaged_index_is_rebuilt(tmp_path: Path, harm: str) -> None:
         os.truncate(database, database.stat().st_size // 2)
     elif harm == "empty":
         os.truncate(database, 0)
-    elif harm == "folder":
+    elif harm == "directory":
         database.unlink()
         database.mkdir()
     else:

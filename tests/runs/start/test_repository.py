@@ -16,9 +16,9 @@ from tests.fakes import specs
 from tests.parts import need
 
 
-def git(folder: Path, *words: str) -> str:
+def git(directory: Path, *words: str) -> str:
     settings = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-    return subprocess.run(["git", *settings, *words], cwd=folder, check=True, capture_output=True, text=True).stdout
+    return subprocess.run(["git", *settings, *words], cwd=directory, check=True, capture_output=True, text=True).stdout
 
 
 @pytest.fixture

@@ -37,7 +37,7 @@ def code(directory: Path) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("relative", "folder", "expected", "is_contained"),
+    ("relative", "spec_directory", "expected", "is_contained"),
     [
         ("..", "clone/repro", "clone", True),
         ("../src", "clone/repro", "clone/src", True),
@@ -47,23 +47,23 @@ def code(directory: Path) -> Path:
     ],
 )
 def test_the_code_is_at_its_relative_path_from_the_spec(
-    made: Spec, store: Store, tmp_path: Path, relative: str, folder: str, expected: str, is_contained: bool
+    made: Spec, store: Store, tmp_path: Path, relative: str, spec_directory: str, expected: str, is_contained: bool
 ) -> None:
     """The code may be outside the spec's project only in the git working tree, or if this store captured the spec."""
     spec, directory = with_relative_path(made, relative), code(tmp_path / expected)
-    (tmp_path / folder).mkdir(parents=True)
+    (tmp_path / spec_directory).mkdir(parents=True)
     if not is_contained:
         with pytest.raises(SourceError, match="which is outside its project"):
-            sourcedirectory.choose(spec, tmp_path / folder, store=store)
-        if folder.startswith("clone"):
+            sourcedirectory.choose(spec, tmp_path / spec_directory, store=store)
+        if spec_directory.startswith("clone"):
             (directory / ".git").mkdir()
         else:
             sourcedirectory.remember(spec, store)
-    chosen = sourcedirectory.choose(spec, tmp_path / folder, store=store)
+    chosen = sourcedirectory.choose(spec, tmp_path / spec_directory, store=store)
     assert (chosen.path, chosen.root) == (directory, directory)
     assert chosen.inside(directory / "sub", "/captured") == Path("/captured/sub")
     assert chosen.inside(tmp_path, "/captured") == tmp_path
-    frozen = sourcedirectory.choose(spec, tmp_path / folder, store=store, frozen=True)
+    frozen = sourcedirectory.choose(spec, tmp_path / spec_directory, store=store, frozen=True)
     assert (frozen.path, frozen.root) == (None, directory)
 
 

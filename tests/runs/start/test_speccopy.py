@@ -37,7 +37,7 @@ def run(place: Place, **asked: Any) -> FinishedRun:
     return place.run(backend=Fake(writes(w_pt="weights")), **asked)
 
 
-def folder_of(done: FinishedRun) -> Path:
+def spec_directory(done: FinishedRun) -> Path:
     assert done.start.spec_file is not None
     return kept.directory_of(done.folder.parent, done.start.spec_file)
 
@@ -52,13 +52,13 @@ def test_the_spec_of_a_run_survives_the_next_capture_with_its_bundled_blobs(plac
     data = (place.folder / "spec.json").read_bytes()
     done = run(place)
     capture_again(place)
-    assert (folder_of(done) / "spec.json").read_bytes() == data
+    assert (spec_directory(done) / "spec.json").read_bytes() == data
     assert run_audit(place).findings == ()
     drop_image(place)
     assert run_audit(place).findings == (), "it can be rebuilt"
     found = Specs(done.folder.parent, place.project, place.store).of(done.start)
     assert found is not None
-    assert found.folder == folder_of(done)
+    assert found.folder == spec_directory(done)
     made = rebuild(found.spec, found.folder, store=place.store, dry_run=False, tell=Silent())
     assert made.image_id == done.start.image
 
@@ -66,26 +66,26 @@ def test_the_spec_of_a_run_survives_the_next_capture_with_its_bundled_blobs(plac
 def test_the_copy_of_a_spec_that_has_its_blobs_is_used(place: Place) -> None:
     done = run(place)
 
-    def folder() -> Path:
+    def directory() -> Path:
         found = Specs(done.folder.parent, place.project, place.store).of(done.start)
         assert found is not None
         assert Specs(done.folder.parent, place.project, place.store).find(done.start.spec) == found
         return found.folder
 
-    assert folder() == place.folder
+    assert directory() == place.folder
     shutil.move(place.folder / "blobs", place.project.parent / "blobs")
-    assert folder() == folder_of(done), "as in a clone into which the runs were copied"
-    shutil.rmtree(folder_of(done) / "blobs")
-    assert folder() == place.folder, "no copy has its blobs"
+    assert directory() == spec_directory(done), "as in a clone into which the runs were copied"
+    shutil.rmtree(spec_directory(done) / "blobs")
+    assert directory() == place.folder, "no copy has its blobs"
     shutil.move(place.project.parent / "blobs", place.folder / "blobs")
-    assert folder() == place.folder, "as in a directory whose runs were cloned without blobs"
+    assert directory() == place.folder, "as in a directory whose runs were cloned without blobs"
 
 
 def test_blobs_are_hard_links_and_are_not_checked_again(place: Place) -> None:
     blobs = SpecBlobs(place.folder / "blobs")
     assert {blobs.has(digest, place.store.facts) for digest in place.spec.carried} == {True}
     done = run(place)
-    kept_blobs = SpecBlobs(folder_of(done) / "blobs")
+    kept_blobs = SpecBlobs(spec_directory(done) / "blobs")
     for digest in place.spec.carried:
         path, original = kept_blobs.path(digest), blobs.path(digest)
         assert path is not None
@@ -101,8 +101,8 @@ def test_blobs_are_copied_if_hard_links_are_impossible(place: Place, monkeypatch
     monkeypatch.setattr(os, "link", refuse)
     done = run(place)
     capture_again(place)
-    assert {SpecBlobs(folder_of(done) / "blobs").has(digest, place.store.facts) for digest in place.spec.carried} == {True}
-    assert sorted(path.name for path in (folder_of(done) / "blobs").glob(".*")) == [".gitignore"]
+    assert {SpecBlobs(spec_directory(done) / "blobs").has(digest, place.store.facts) for digest in place.spec.carried} == {True}
+    assert sorted(path.name for path in (spec_directory(done) / "blobs").glob(".*")) == [".gitignore"]
 
 
 def test_a_blob_that_cannot_be_kept_is_a_warning_and_the_run_continues(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -116,11 +116,11 @@ def test_a_blob_that_cannot_be_kept_is_a_warning_and_the_run_continues(place: Pl
 
     monkeypatch.setattr(os, "link", refuse)
     done = run(place)
-    kept_blobs = SpecBlobs(folder_of(done) / "blobs")
+    kept_blobs = SpecBlobs(spec_directory(done) / "blobs")
     assert {digest for digest in place.spec.carried if kept_blobs.path(digest) is None} == {place.spec.identity.base.sha256}
     assert done.end.outcome.exit_code == 0
     assert "so a later capture may delete them" in place.talk
-    assert folder_of(done).joinpath("spec.json").is_file()
+    assert spec_directory(done).joinpath("spec.json").is_file()
 
 
 def test_runs_share_a_kept_spec_and_a_temporary_run_keeps_none(place: Place) -> None:
@@ -152,19 +152,19 @@ def test_a_kept_spec_can_be_opened(place: Place) -> None:
     remote = '{"schema": "repro-env/remote/1", "copies": []}'
     (place.folder / "remote.json").write_text(remote)
     done = run(place)
-    found = open_spec(str(folder_of(done)), place.project, place.store)
+    found = open_spec(str(spec_directory(done)), place.project, place.store)
     assert (found.spec.digest, found.runs) == (done.start.spec, done.folder.parent)
-    assert (folder_of(done) / "remote.json").read_text() == remote
-    assert sourcedirectory.is_trusted(place.spec, folder_of(done), place.store), "it is in the project"
-    apart = place.project.parent / "x" / "specs" / folder_of(done).name
-    shutil.copytree(folder_of(done), apart)
+    assert (spec_directory(done) / "remote.json").read_text() == remote
+    assert sourcedirectory.is_trusted(place.spec, spec_directory(done), place.store), "it is in the project"
+    apart = place.project.parent / "x" / "specs" / spec_directory(done).name
+    shutil.copytree(spec_directory(done), apart)
     assert not sourcedirectory.is_trusted(place.spec, apart, place.store)
 
 
 def test_an_edited_kept_spec_does_not_count_as_the_spec_of_the_run(place: Place) -> None:
     done = run(place)
     capture_again(place)
-    path = folder_of(done) / "spec.json"
+    path = spec_directory(done) / "spec.json"
     rewrite(path, path.read_bytes().replace(b'"notes": []', b'"notes": ["x"]'))
     finding = run_audit(place).findings[0]
     assert (finding.part, finding.state) == ("spec", "gone")
@@ -176,7 +176,7 @@ def test_another_spec_file_with_the_same_identity_is_reported(place: Place) -> N
     path = place.folder / "spec.json"
     rewrite(path, path.read_bytes().replace(b'"notes": []', b'"notes": ["x"]'))
     assert run_audit(place).findings == (), "the first file is kept"
-    shutil.rmtree(folder_of(done).parent)
+    shutil.rmtree(spec_directory(done).parent)
     ((finding),) = run_audit(place).findings
     assert (finding.part, finding.state) == ("spec", "gone")
     assert "has the same identity" in finding.why
@@ -191,10 +191,10 @@ def test_gc_removes_specs_that_no_run_names(place: Place) -> None:
     capture_again(place)
     place.spec = place.at(codec.decode((place.folder / "spec.json").read_bytes(), type(place.spec), where="spec"))
     second = run(place)
-    old, new = folder_of(first), folder_of(second)
+    old, new = spec_directory(first), spec_directory(second)
     assert gc("last=1", dry_run=True).specs == (), "a run may be about to start from it"
-    for folder in (old, new):
-        os.utime(folder, (1, 1))
+    for directory in (old, new):
+        os.utime(directory, (1, 1))
     dry = gc("last=1", dry_run=True)
     assert [spec.folder for spec in dry.specs] == [old]
     assert dry.specs[0].size > old.joinpath("spec.json").stat().st_size, "its blobs have no other hard link now"
@@ -208,7 +208,7 @@ def test_an_unreadable_record_keeps_its_spec(place: Place) -> None:
     done = run(place)
     text = (done.folder / "start.json").read_text()
     rewrite(done.folder / "start.json", text[: text.index('"threads"')].encode())
-    os.utime(folder_of(done), (1, 1))
+    os.utime(spec_directory(done), (1, 1))
     with pytest.raises(SpecError, match="truncated"):
         records.read(done.folder)
     assert runsgc.collect(done.folder.parent, ["tagged"], store=place.store, dry_run=False, tell=Silent()).specs == ()

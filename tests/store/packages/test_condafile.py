@@ -25,7 +25,7 @@ ITEMS = {
     "lib/link.so": conda.link("tool.so"),
     "share/hard": conda.Item(hard="lib/tool.so"),
     "share/Müller.txt": conda.text("plain", placeholder=False),
-    "share/directory": conda.Item(folder=True),
+    "share/directory": conda.Item(directory=True),
 }
 
 

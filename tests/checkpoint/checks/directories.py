@@ -21,9 +21,9 @@ from tests.checkpoint.checks.common import fails, step_on, tiny
 from tests.checkpoint.operations import in_child
 
 
-def any_changed_byte_is_detected(folder: Path) -> None:
+def any_changed_byte_is_detected(directory: Path) -> None:
     model, optimizer = tiny()
-    training = Checkpoint(folder / "c", model=model, optimizer=optimizer, signals=False)
+    training = Checkpoint(directory / "c", model=model, optimizer=optimizer, signals=False)
     training.steps = 1
     first = training.save()
     step_on(model, optimizer)
@@ -35,7 +35,7 @@ def any_changed_byte_is_detected(folder: Path) -> None:
         content = path.read_bytes()
         for offset in sorted({0, len(content) - 1, *(chance.randrange(len(content)) for _ in range(6))}):
             path.write_bytes(content[:offset] + bytes([content[offset] ^ 1]) + content[offset + 1 :])
-            other = Checkpoint(folder / "c", model=tiny()[0], optimizer=tiny()[1], signals=False)
+            other = Checkpoint(directory / "c", model=tiny()[0], optimizer=tiny()[1], signals=False)
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 assert other.resume()
@@ -61,15 +61,15 @@ def any_changed_byte_is_detected(folder: Path) -> None:
         fails(other.resume, "all 2 checkpoints are damaged")
 
 
-def training_starts_without_a_checkpoint(folder: Path) -> None:
+def training_starts_without_a_checkpoint(directory: Path) -> None:
     model, _ = tiny()
-    assert not Checkpoint(folder / "none", model=model, signals=False).resume()
-    fails(lambda: checkpoint.load(folder / "none", model=model), "this path does not contain a checkpoint")
+    assert not Checkpoint(directory / "none", model=model, signals=False).resume()
+    fails(lambda: checkpoint.load(directory / "none", model=model), "this path does not contain a checkpoint")
 
 
-def the_last_and_the_best_checkpoint_are_kept(folder: Path) -> None:
+def the_last_and_the_best_checkpoint_are_kept(directory: Path) -> None:
     model, _ = tiny()
-    training = Checkpoint(folder / "c", model=model, keep=2, best="loss:min", every=1, signals=False)
+    training = Checkpoint(directory / "c", model=model, keep=2, best="loss:min", every=1, signals=False)
     for loss in (5.0, 1.0, float("nan"), 4.0, 3.0):
         training.step(loss=loss)
     assert [saved.step for saved in files.listed(training.folder)] == [5, 4, 2]
@@ -77,21 +77,21 @@ def the_last_and_the_best_checkpoint_are_kept(folder: Path) -> None:
     assert found["step"] == 2
     assert checkpoint.load(training.folder, model=model)["step"] == 5
     training.close()
-    every = Checkpoint(folder / "all", model=model, keep=None, every=1, signals=False)
+    every = Checkpoint(directory / "all", model=model, keep=None, every=1, signals=False)
     for _ in range(4):
         every.step()
     assert len(files.listed(every.folder)) == 4
 
 
-def two_processes_cannot_write_at_once(folder: Path) -> None:
+def two_processes_cannot_write_at_once(directory: Path) -> None:
     model, _ = tiny()
-    first = Checkpoint(folder / "c", model=model, signals=False)
+    first = Checkpoint(directory / "c", model=model, signals=False)
     first.save()
     child = os.fork()
     if not child:
         code = 1
         try:
-            Checkpoint(folder / "c", model=model, signals=False).save()
+            Checkpoint(directory / "c", model=model, signals=False).save()
         except CheckpointError as error:
             code = 0 if "another process" in str(error) else 2
         finally:
@@ -100,9 +100,9 @@ def two_processes_cannot_write_at_once(folder: Path) -> None:
     first.close()
 
 
-def a_full_disk_keeps_previous_checkpoints(folder: Path) -> None:
+def a_full_disk_keeps_previous_checkpoints(directory: Path) -> None:
     model, _ = tiny()
-    training = Checkpoint(folder / "c", model=model, signals=False)
+    training = Checkpoint(directory / "c", model=model, signals=False)
     training.save()
     original = os.write
 
@@ -114,19 +114,19 @@ def a_full_disk_keeps_previous_checkpoints(folder: Path) -> None:
         fails(training.save, "cannot be written", "No space left")
     finally:
         os.write = original
-    assert [path.name for path in sorted((folder / "c").iterdir())] == [".lock", "000001-step-0"]
+    assert [path.name for path in sorted((directory / "c").iterdir())] == [".lock", "000001-step-0"]
     training.save()
 
 
-def the_manifest_describes_the_origin(folder: Path) -> None:
+def the_manifest_describes_the_origin(directory: Path) -> None:
     model, _ = tiny()
-    notes = folder / "notes"
+    notes = directory / "notes"
     run = {"REPRO_ENV_RUN": "run-1", "REPRO_ENV_NOTES": str(notes), "REPRO_ENV_SEED": "7", "REPRO_ENV_IMAGE": "sha256:aa"}
     run["REPRO_ENV_DATA"] = json.dumps({"/data": "sha256:cc"})
     os.environ.update(run)
     try:
         training = Checkpoint(
-            folder / "c",
+            directory / "c",
             model=model,
             signals=False,
             data={"train": "sha256:bb"},
@@ -135,7 +135,7 @@ def the_manifest_describes_the_origin(folder: Path) -> None:
         )
         first = manifest.read(training.save(accuracy=0.5))
         os.environ["REPRO_ENV_RUN"] = "run-2"
-        other = Checkpoint(folder / "c", model=model, signals=False)
+        other = Checkpoint(directory / "c", model=model, signals=False)
         other.resume()
         second = manifest.read(other.save())
     finally:
@@ -151,7 +151,7 @@ def the_manifest_describes_the_origin(folder: Path) -> None:
     assert json.loads(notes.read_text()) == {"resumed": parent}
 
 
-def a_file_size_limit_keeps_previous_checkpoints(folder: Path) -> None:
+def a_file_size_limit_keeps_previous_checkpoints(directory: Path) -> None:
     """The kernel enforces the limit, so that torch's own writer fails as well."""
 
     def work() -> str:
@@ -159,38 +159,40 @@ def a_file_size_limit_keeps_previous_checkpoints(folder: Path) -> None:
         optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
         model(torch.randn(2, 300)).sum().backward()
         optimizer.step()
-        training = Checkpoint(folder / "c", model=model, optimizer=optimizer, signals=False)
+        training = Checkpoint(directory / "c", model=model, optimizer=optimizer, signals=False)
         training.save()
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         for limit in (200, 100_000, 361_500):
             resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
             fails(training.save, "cannot be written", "previous checkpoints are intact")
             resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        return " ".join(path.name for path in sorted((folder / "c").iterdir()))
+        return " ".join(path.name for path in sorted((directory / "c").iterdir()))
 
     assert in_child(work) == (0, ".lock 000001-step-0")
 
 
-def an_unusable_directory_is_reported_before_the_training(folder: Path) -> None:
-    (folder / "file").write_text("")
+def an_unusable_directory_is_reported_before_the_training(directory: Path) -> None:
+    (directory / "file").write_text("")
     model, _ = tiny()
-    for path in (folder / "file", folder / "file" / "c"):
+    for path in (directory / "file", directory / "file" / "c"):
         fails(
             lambda path=path: next(Checkpoint(path, model=model, signals=False).epochs(1)),  # type: ignore[misc]
             str(path),
             "cannot be read",
             "give the directory",
         )
-    (folder / "link").symlink_to("/proc/nothing")
+    (directory / "link").symlink_to("/proc/nothing")
     fails(
-        lambda: next(Checkpoint(folder / "link", model=model, signals=False).epochs(1)), "cannot be written", "another directory"
+        lambda: next(Checkpoint(directory / "link", model=model, signals=False).epochs(1)),
+        "cannot be written",
+        "another directory",
     )
 
 
-def a_rename_that_succeeded_without_an_answer_counts(folder: Path) -> None:
+def a_rename_that_succeeded_without_an_answer_counts(directory: Path) -> None:
     """NFS may lose the answer to a rename. A rename that failed is an error."""
     model, _ = tiny()
-    training = Checkpoint(folder / "c", model=model, signals=False)
+    training = Checkpoint(directory / "c", model=model, signals=False)
     original: Any = os.rename
 
     def unanswered(old: Any, new: Any, **_: Any) -> None:
@@ -208,13 +210,13 @@ def a_rename_that_succeeded_without_an_answer_counts(folder: Path) -> None:
     finally:
         os.rename = original
     manifest.check(manifest.read(first))
-    assert [path.name for path in sorted((folder / "c").iterdir())] == [".lock", "000001-step-0"]
+    assert [path.name for path in sorted((directory / "c").iterdir())] == [".lock", "000001-step-0"]
 
 
-def a_moved_directory_and_a_clock_set_back_are_supported(folder: Path) -> None:
+def a_moved_directory_and_a_clock_set_back_are_supported(directory: Path) -> None:
     model, _ = tiny()
     original, now = time.monotonic, time.monotonic()
-    with Checkpoint(folder / "c", model=model, seconds=10, signals=False) as training:
+    with Checkpoint(directory / "c", model=model, seconds=10, signals=False) as training:
         training.step()
         time.monotonic = lambda: now - 1e6
         try:
@@ -222,8 +224,8 @@ def a_moved_directory_and_a_clock_set_back_are_supported(folder: Path) -> None:
             training.save()
         finally:
             time.monotonic = original
-    (folder / "c").rename(folder / "d")
-    other = Checkpoint(folder / "d", model=model, signals=False)
+    (directory / "c").rename(directory / "d")
+    other = Checkpoint(directory / "d", model=model, signals=False)
     assert other.resume()
     assert other.steps == 2
     assert Path(other.save()).name == "000002-step-2"
