@@ -31,7 +31,7 @@ from repro_env.runs.records import end as ended
 from repro_env.runs.records import notes as noted
 from repro_env.runs.records.notes import Failure
 from repro_env.runs.start import data, repository, siblings, snapshot, sourcedirectory, speccopy
-from repro_env.runs.start.origin import Origin
+from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.report import announce, redact_command
 from repro_env.runs.start.request import (
     RunOptions,
@@ -75,28 +75,28 @@ def execute(
     Raises `UsageError`, `DataError`, `DriftError`, `RecordError` for the options; `SandboxError`, `RunError`,
     `CommandMissingError` if the command cannot be started; what a rebuild raises.
     """
-    origin = _prepare(options, spec, spec_directory, has_backend=backend is not None, store=store, tell=tell)
-    announce(origin, tell)
-    backend = backend or _choose_backend(origin, store)
-    store.run_directories.add(origin.runs)
+    inputs = _prepare(options, spec, spec_directory, has_backend=backend is not None, store=store, tell=tell)
+    announce(inputs, tell)
+    backend = backend or _choose_backend(inputs, store)
+    store.run_directories.add(inputs.runs)
     with store.lease.restrict_to(
-        _used_entries(origin, store)
+        _used_entries(inputs, store)
     ):  # a run may take days: garbage collection may remove everything else
-        run = _run(origin, backend, store, tell)
+        run = _run(inputs, backend, store, tell)
     advice: tuple[str, ...] = ()
     if run.end.outcome.exit_code and options.runner != "host":
-        advice = Advisor(origin, store).lines(run.failures)
+        advice = Advisor(inputs, store).lines(run.failures)
     return msgspec.structs.replace(run, advice=advice)
 
 
-def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backend: bool, store: Store, tell: Tell) -> Origin:
+def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backend: bool, store: Store, tell: Tell) -> Inputs:
     """Check the options, and bring the image and the source into the store. Nothing is recorded yet."""
     is_host = options.runner == "host"
     runs = options.runs or runs_directory(spec_directory)
     given, recorded = variables_of(options)
     code = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source, frozen=options.frozen)
     workspace = str(code.root) if is_host and not options.private else plan.workspace_of(spec)
-    here = options.here if options.is_rerun else code.inside(options.here, workspace)
+    here = options.here if options.recorded is not None else code.inside(options.here, workspace)
     mounts = mounts_of(options, spec, here, tell)
     for tag in options.tags:
         annotation.check_tag(tag)
@@ -125,7 +125,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
             runs=runs,
             store=store,
             without=checkpoint_directories,
-            again=options.recorded_source,
+            recorded=None if options.recorded is None else options.recorded.source,
             siblings=siblings.names_for_run(options, spec, code.path, here, mounts=run_data.mounts, store=store),
             restore=not is_host,  # the host runner uses the directory itself
         )
@@ -133,9 +133,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
     if is_host:
         check_imports(spec, source, spec_directory, runs=runs, store=store)
     else:
-        git = repository.show(
-            spec, source, code.root, workspace, run_data.mounts, store, again=options.git, repeats=options.is_rerun
-        )
+        git = repository.show(spec, source, code.root, workspace, run_data.mounts, store, recorded=options.recorded)
     started = datetime.now(timezone.utc)
     run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
     command = redact_command(options.command, secrets_of(options))
@@ -194,7 +192,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         before=checkpointstate.digest(checkpoints),
         spec_file=speccopy.keep(options, spec, spec_directory, runs, store=store, tell=tell),
     )
-    return Origin(
+    return Inputs(
         options=options,
         spec=spec,
         spec_directory=spec_directory,
@@ -233,31 +231,31 @@ def _find_parents(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path,
             yield from parents.from_copies(fact, files, index.runs, index.outputs)
 
 
-def _used_entries(origin: Origin, store: Store) -> list[str]:
+def _used_entries(inputs: Inputs, store: Store) -> list[str]:
     """Return the names of the store entries that a run uses."""
-    launch, directory = origin.launch, origin.spec_directory
-    names = [launch.image, *launch.layers, launch.snapshot, launch.siblings, origin.repository.digest]
+    launch, directory = inputs.launch, inputs.spec_directory
+    names = [launch.image, *launch.layers, launch.snapshot, launch.siblings, inputs.repository.digest]
     names += [directory.name] if directory.parent == store.root / "specs" else []
-    names += [] if origin.bytecode is None else [origin.bytecode.name]
+    names += [] if inputs.bytecode is None else [inputs.bytecode.name]
     return [name for name in names if name is not None]
 
 
-def _run(origin: Origin, backend: Runner, store: Store, tell: Tell) -> FinishedRun:
+def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedRun:
     """Run the command and write the record, from start to end."""
-    options, launch, start = origin.options, origin.launch, origin.start
+    options, launch, start = inputs.options, inputs.launch, inputs.start
     notes = Path(launch.notes)
-    recording = records.begin(origin.runs, origin.run_directory.name, more=[notes.name])
+    recording = records.begin(inputs.runs, inputs.run_directory.name, more=[notes.name])
     try:
         recording.start(start)
         for kind, text in (*(("tag", tag) for tag in options.tags), *((("note", options.note),) if options.note else ())):
             annotation.add(recording.folder, kind=kind, text=text)
-        checkpointstate.write(recording.folder, checkpointstate.BEFORE, origin.checkpoints)
+        checkpointstate.write(recording.folder, checkpointstate.BEFORE, inputs.checkpoints)
         began = time.monotonic()
         with contextlib.nullcontext() if options.output else streams.silent((1, 2)):
             outcome = backend.run(launch, folder=recording.folder)
     except ReproEnvError:
         if backend.began:
-            _record_interruption(origin, recording, backend)
+            _record_interruption(inputs, recording, backend)
         else:
             recording.discard()
         raise
@@ -267,7 +265,7 @@ def _run(origin: Origin, backend: Runner, store: Store, tell: Tell) -> FinishedR
         removed: tuple[str, ...] = ()
         problems: list[str] = []
         try:
-            removed = backend.collect(Path(launch.workspace), origin.source.tree, files)
+            removed = backend.collect(Path(launch.workspace), inputs.source.tree, files)
         except (OSError, ReproEnvError) as error:
             problems.append(redact.line(f"(the outputs are not complete: {error})"))
             tell.warn(f"the outputs are not complete: {error}")
@@ -297,12 +295,12 @@ def _run(origin: Origin, backend: Runner, store: Store, tell: Tell) -> FinishedR
     return run
 
 
-def _record_interruption(origin: Origin, recording: records.Recording, backend: Runner) -> None:
+def _record_interruption(inputs: Inputs, recording: records.Recording, backend: Runner) -> None:
     """Keep the record without an end, together with what the command had written."""
     with ignored_signals(), contextlib.suppress(OSError, ReproEnvError):
-        backend.collect(Path(origin.launch.workspace), origin.source.tree, recording.folder / "files")
-        ended.keep_trace(origin.launch, recording.folder)
-        remove_tree(Path(origin.launch.notes))
+        backend.collect(Path(inputs.launch.workspace), inputs.source.tree, recording.folder / "files")
+        ended.keep_trace(inputs.launch, recording.folder)
+        remove_tree(Path(inputs.launch.notes))
     recording.close()
 
 
@@ -317,10 +315,10 @@ def _finish(recording: records.Recording, run: FinishedRun, tell: Tell) -> None:
             raise
 
 
-def _choose_backend(origin: Origin, store: Store) -> Runner:
-    options, spec, source = origin.options, origin.spec, origin.source
+def _choose_backend(inputs: Inputs, store: Store) -> Runner:
+    options, spec, source = inputs.options, inputs.spec, inputs.source
     if options.runner != "host":
-        return imageprogram.runner(spec, options, store, bytecode=origin.bytecode, hidden=secrets_of(options))
+        return imageprogram.runner(spec, options, store, bytecode=inputs.bytecode, hidden=secrets_of(options))
     if options.private:
         from repro_env.sandbox.host.copyrunner import HostCopyRunner
 
@@ -330,11 +328,11 @@ def _choose_backend(origin: Origin, store: Store) -> Runner:
     from repro_env.sandbox.host.runner import HostRunner
 
     environment = Path(spec.identity.layout.prefix)
-    run_parents = (origin.runs, runs_directory(origin.spec_directory))
+    run_parents = (inputs.runs, runs_directory(inputs.spec_directory))
 
     def skip(path: Path) -> bool:
         # Only directories of runs are skipped in `runs`: scripts write there too, for example with TensorBoard.
-        return path in (environment, origin.spec_directory) or (path.parent in run_parents and records.is_ours(path.name))
+        return path in (environment, inputs.spec_directory) or (path.parent in run_parents and records.is_ours(path.name))
 
     return HostRunner(skip=skip, hidden=secrets_of(options))
 

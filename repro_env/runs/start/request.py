@@ -18,7 +18,7 @@ from repro_env.sandbox.externaloutputs import Bound
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import DataError, UsageError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import GivenVariable, Ids, Launch, Mode, Mount, Ranks, RunnerName, SourceFact, User
+from repro_env.schema.run import GivenVariable, Ids, Launch, Mode, Mount, Ranks, RunnerName, Start, User
 from repro_env.schema.spec import Spec
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
@@ -63,14 +63,9 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     runs: Path | None = None
     keep_outside: Bound = Bound()
     """How much of what the command writes outside the project is kept."""
-    is_rerun: bool = False
-    """Run a recorded run again: its source replaces the captured source, and `here` is a path inside the run."""
-    recorded_source: SourceFact | None = None
-    """For a rerun: the source of the recorded run, with those of its data that are in the store."""
-    python_path: tuple[str, ...] = ()
-    """For a rerun: `Start.python_path` of the recorded run."""
-    git: str | None = None
-    """For a rerun: `Start.git` of the recorded run."""
+    recorded: Start | None = None
+    """The start of the recorded run to run again; None for a new run. Its source replaces the captured one, and has only those of
+    its data that are in the store. `here` is a path inside the run."""
     keeps_record: bool = True
     """Keep the run directory. If not, messages do not mention it."""
     output: bool = True
@@ -101,8 +96,8 @@ def python_path_of(options: RunOptions, root: Path, workspace: str) -> tuple[str
 
     These entries are code, so they need no option. Other entries are part of the captured environment.
     """
-    if options.is_rerun:
-        return options.python_path
+    if options.recorded is not None:
+        return options.recorded.python_path
     entries = [os.path.realpath(options.here / entry) for entry in options.environ.get("PYTHONPATH", "").split(":") if entry]
     real_root = os.path.realpath(root)
     paths = [os.path.relpath(entry, real_root) for entry in entries if f"{entry}/".startswith(f"{real_root}/")]

@@ -52,7 +52,7 @@ def take(
     runs: Path,
     store: Store,
     without: Sequence[Path] = (),
-    again: SourceFact | None = None,
+    recorded: SourceFact | None = None,
     siblings: Sequence[str] = (),
     restore: bool = False,
 ) -> Snapshot:
@@ -61,8 +61,8 @@ def take(
     Git-ignored files in the directory are included, unless they are too large, because training scripts read data there. They
     count as data, not as code. So do the directories next to it that `siblings` names.
 
-    `without`: directories in it that are not code, such as those that the run writes checkpoints to. `again`: as
-    `Asked.again`. `restore`: take git-ignored captured files that the directory lacks from the captured tree, if that is
+    `without`: directories in it that are not code, such as those that the run writes checkpoints to. `recorded`: the
+    source of the recorded run that is run again. `restore`: take git-ignored captured files that the directory lacks from the captured tree, if that is
     available. `folder`: the directory of the spec and its blobs. Raises `SourceError`, `CaptureError`, and `ArtifactError`
     without the blob.
     """
@@ -73,9 +73,9 @@ def take(
         _fetch(spec, source, folder, store)
         tree = _unpack(source, folder, store)
         fact = SourceFact(path=source.path, digest=source.tree.sha256, directory=None, differs=())
-        if again is not None:
+        if recorded is not None:
             names = ("ignored", "with_ignored", "siblings", "siblings_tree")
-            fact = msgspec.structs.replace(fact, **{name: getattr(again, name) for name in names})
+            fact = msgspec.structs.replace(fact, **{name: getattr(recorded, name) for name in names})
             tree = store.layers.path(fact.seen) or tree
         return _snapshot(fact, tree, _listed(tree, store))
     not_code = (*own_directories(directory, folder), runs, *(path for path in without if directory in path.parents))

@@ -15,7 +15,7 @@ from repro_env.schema.run import Launch, Start
 from repro_env.schema.spec import Spec
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class Inputs(msgspec.Struct, frozen=True, kw_only=True):
     """What a run starts from: the user's options, all that was read for them, and the record and the launch made of both."""
 
     options: RunOptions
