@@ -33,6 +33,7 @@ from repro_env.runs.records.notes import Failure
 from repro_env.runs.start import data, repository, siblings, snapshot, sourcedirectory, speccopy
 from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.report import announce, redact_command
+from repro_env.runs.start.repository import Repository
 from repro_env.runs.start.request import (
     RunOptions,
     caller_variables_of,
@@ -45,6 +46,8 @@ from repro_env.runs.start.request import (
     user_of,
     variables_of,
 )
+from repro_env.runs.start.snapshot import Snapshot
+from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
 from repro_env.schema import redact
@@ -116,24 +119,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         check_host(options, spec, code)
     else:
         compiled = _prepare_image(options, spec, spec_directory, has_backend=has_backend, store=store, tell=tell)
-    checkpoint_directories = [Path(mount.source) for mount in run_data.mounts if mount.kind == "checkpoints"]
-    with tell.progress(0, "reading the source"):
-        source = snapshot.take(
-            spec,
-            spec_directory,
-            directory=code.path,
-            runs=runs,
-            store=store,
-            without=checkpoint_directories,
-            recorded=None if options.recorded is None else options.recorded.source,
-            siblings=siblings.names_for_run(options, spec, code.path, here, mounts=run_data.mounts, store=store),
-            restore=not is_host,  # the host runner uses the directory itself
-        )
-    git = repository.Repository()
-    if is_host:
-        check_imports(spec, source, spec_directory, runs=runs, store=store)
-    else:
-        git = repository.show(spec, source, code.root, workspace, run_data.mounts, store, recorded=options.recorded)
+    source, git = _read_source(options, spec, spec_directory, code, workspace, here, runs, run_data.mounts, store, tell)
     started = datetime.now(timezone.utc)
     run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
     command = redact_command(options.command, secrets_of(options))
@@ -184,7 +170,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
     launch = plan.plan(spec, start, request)
     if is_host:
         check_drift(options, spec, spec_directory, launch, store, tell)
-    with tell.progress(0, "reading checkpoints") if checkpoint_directories else contextlib.nullcontext():
+    with tell.progress(0, "reading checkpoints") if options.checkpoints else contextlib.nullcontext():
         checkpoints = checkpointstate.scan(launch.mounts, store)
     start = msgspec.structs.replace(
         start,
@@ -217,6 +203,38 @@ def _prepare_image(
     if options.runner == "docker":
         _engine().load(spec, store, tell)
     return None if has_backend else bytecode.of_image(spec, options, store=store, tell=tell)
+
+
+def _read_source(
+    options: RunOptions,
+    spec: Spec,
+    spec_directory: Path,
+    code: SourceDirectory,
+    workspace: str,
+    here: Path,
+    runs: Path,
+    mounts: Sequence[Mount],
+    store: Store,
+    tell: Tell,
+) -> tuple[Snapshot, Repository]:
+    """Copy the code into the store, and find its git repository, which runs in the image see."""
+    is_host = options.runner == "host"
+    with tell.progress(0, "reading the source"):
+        source = snapshot.take(
+            spec,
+            spec_directory,
+            directory=code.path,
+            runs=runs,
+            store=store,
+            without=[Path(mount.source) for mount in mounts if mount.kind == "checkpoints"],
+            recorded=None if options.recorded is None else options.recorded.source,
+            siblings=siblings.names_for_run(options, spec, code.path, here, mounts=mounts, store=store),
+            restore=not is_host,  # the host runner uses the directory itself
+        )
+    if is_host:
+        check_imports(spec, source, spec_directory, runs=runs, store=store)
+        return source, Repository()
+    return source, repository.show(spec, source, code.root, workspace, mounts, store, recorded=options.recorded)
 
 
 def _find_parents(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path, store: Store) -> Iterator[Parent]:

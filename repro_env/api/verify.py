@@ -29,6 +29,7 @@ from repro_env.runs.start import siblings
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
+from repro_env.schema.environment import values_of
 from repro_env.schema.progress import Details, Tell
 from repro_env.schema.run import End, RunnerName
 from repro_env.schema.spec import Spec
@@ -173,7 +174,7 @@ def _here(run: Run, spec: Spec, options: RunOptions, unrecorded: Sequence[str]) 
     then, now = run.start.source, (options.recorded or run.start).source
     return Repetition(
         host=host_facts(),
-        threads={variable.name: variable.value for variable in plan.threads(spec, options.determinism, options.threads)},
+        threads=values_of(plan.threads(spec, options.determinism, options.threads)),
         devices=devices,
         given=tuple(variable.name for variable in run.start.given),
         runner=options.runner,

@@ -8,7 +8,7 @@ import re
 from collections.abc import Container, Iterator, Sequence
 
 from repro_env.oci import paths as layout
-from repro_env.schema.environment import Variable
+from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import UsageError
 from repro_env.schema.run import ImageTree, Launch, Mode, Mount, Request, Start
 from repro_env.schema.spec import Identity, Spec
@@ -113,8 +113,8 @@ def argv(command: Sequence[str], *, python: str, cwd: str) -> tuple[str, ...]:
 
 
 def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ...]:
-    image = {variable.name: variable.value for variable in spec.identity.config.env}
-    values = {variable.name: variable.value for variable in request.caller}
+    image = values_of(spec.identity.config.env)
+    values = values_of(request.caller)
     if start.runner == "host":
         tools, notes = request.tools, request.notes
         caller_path = [
@@ -151,20 +151,20 @@ def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ..
     if start.determinism != "off":
         values.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)
     if request.threads is not None:
-        values |= {variable.name: variable.value for variable in start.threads}
+        values |= values_of(start.threads)
     elif start.determinism != "off":
         # Not as separate variables: torchrun and joblib set them for their child processes only if they are not set.
         values["REPRO_ENV_THREADS"] = " ".join(f"{variable.name}={variable.value}" for variable in start.threads)
     if start.trace:
         values["REPRO_ENV_TRACE"] = f"{notes}/{TRACE}"
     if not request.network:
-        values |= {variable.name: variable.value for variable in OFFLINE}
+        values |= values_of(OFFLINE)
     if any(mount.kind == "git" for mount in request.mounts):
         # git rejects a repository of another user. This one was chosen by the user of this tool, so it is safe.
         values |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": request.workspace}
     captured = filter(None, values.get("PYTHONPATH", "").split(":"))
     values["PYTHONPATH"] = ":".join(dict.fromkeys((*start.python_path, *captured)))
-    values |= {variable.name: variable.value for variable in request.given}
+    values |= values_of(request.given)
     values["PYTHONPATH"] = ":".join(filter(None, (f"{tools}/{layout.HOOKS}", values["PYTHONPATH"])))
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))
 

@@ -13,6 +13,7 @@ from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import plan
 from repro_env.sandbox.host import landlock
 from repro_env.schema import redact
+from repro_env.schema.environment import values_of
 from repro_env.schema.progress import Tell
 
 _NAMED = 10
@@ -106,7 +107,7 @@ def _unused(inputs: Inputs) -> Iterator[str]:
     """Yield a line that names the caller's variables whose values the run does not use."""
     options = inputs.options
     if options.recorded is None:
-        used = {variable.name: variable.value for variable in inputs.launch.env}
+        used = values_of(inputs.launch.env)
         unused = variables.unused(options.environ, used, inputs.spec.observed.variables.added)
         given = {variable.name for variable in inputs.start.given}
         if names := [name for name in unused if name not in given]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,6 +21,7 @@ from repro_env.oci import tar
 from repro_env.oci.entry import Entry, sort_with_parents
 from repro_env.runs.start import snapshot
 from repro_env.runs.start.snapshot import Snapshot
+from repro_env.schema.environment import values_of
 from repro_env.schema.run import Mount, Start
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
@@ -52,7 +53,7 @@ def show(
     source: Snapshot,
     live: Path,
     workspace: str,
-    others: tuple[Mount, ...],
+    others: Sequence[Mount],
     store: Store,
     *,
     recorded: Start | None,
@@ -96,7 +97,7 @@ def show(
 
 
 def _has_git(spec: Spec, store: Store) -> bool:
-    path = next((variable.value for variable in spec.identity.config.env if variable.name == "PATH"), "")
+    path = values_of(spec.identity.config.env).get("PATH", "")
     trees = [tree for layer in spec.expected.layers if (tree := store.layers.path(layer.diff_id)) is not None]
     return any(os.path.lexists(f"{tree}{folder}/git") for folder in path.split(":") for tree in trees)
 

@@ -15,7 +15,7 @@ from repro_env.environment.machine import variables
 from repro_env.oci import paths as layout
 from repro_env.sandbox import plan
 from repro_env.sandbox.externaloutputs import Bound
-from repro_env.schema.environment import Variable
+from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import DataError, UsageError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import GivenVariable, Ids, Launch, Mode, Mount, Ranks, RunnerName, Start, User
@@ -107,7 +107,7 @@ def python_path_of(options: RunOptions, root: Path, workspace: str) -> tuple[str
 def secrets_of(options: RunOptions) -> frozenset[str]:
     """Return the values of variables whose names mark them as secrets. They must never be recorded."""
     explicit, _ = variables_of(options)
-    return variables.secret_values({**options.environ, **{variable.name: variable.value for variable in explicit}})
+    return variables.secret_values({**options.environ, **values_of(explicit)})
 
 
 def _caller_value(options: RunOptions, name: str) -> str:
@@ -229,7 +229,7 @@ def host_variables_of(options: RunOptions, spec: Spec, launch: Launch, given: Se
     if options.runner != "host":
         return ()
     explained = {variable.name for variable in spec.identity.config.env} | {variable.name for variable in given}
-    launched = {variable.name: variable.value for variable in launch.env}
+    launched = values_of(launch.env)
     return tuple(
         name
         for name in variables.unlisted(sorted(options.environ))
