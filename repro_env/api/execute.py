@@ -98,7 +98,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
     runs = options.runs or runs_directory(spec_directory)
     given, recorded = variables_of(options)
     code = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source, frozen=options.frozen)
-    workspace = str(code.root) if is_host and not options.private else plan.workspace_of(spec)
+    workspace = str(code.root) if options.is_in_place else plan.workspace_of(spec)
     here = options.here if options.recorded is not None else code.inside(options.here, workspace)
     mounts = mounts_of(options, spec, here, tell)
     for tag in options.tags:

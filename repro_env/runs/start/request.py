@@ -71,6 +71,11 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     output: bool = True
     """Forward what the command prints to stdout and stderr."""
 
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the command runs in the source directory itself, not in the image or in a private copy."""
+        return self.runner == "host" and not self.private
+
 
 def variables_of(options: RunOptions) -> tuple[tuple[Variable, ...], tuple[GivenVariable, ...]]:
     """Return the variables of `--env` and `--env-file`: with values for the launch, and by name only for the record."""
