@@ -164,6 +164,9 @@ def _ancestors(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
     """
     here = Path(os.path.realpath(runs))
     known = read_all_runs([runs], store)
+    for error in known.failures:
+        if isinstance(error, OSError):
+            raise error
     found: dict[str, str] = {}
     for run in known.runs.values():
         directory = Path(run.folder).parent
@@ -181,7 +184,7 @@ def _ancestors(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
     for edge in families.edges(known.runs, known.outputs):
         if edge.how == families.SAME_BYTES:
             found.setdefault(edge.parent, f"one of its outputs is an input of {known.runs[edge.child].short}")
-    notes = list(known.notes)
+    notes = known.notes
     for edge in Producers(known, notes).resume_edges():
         found[edge.parent] = f"{known.runs[edge.child].short} resumed from it, according to a checkpoint"
     for note in notes:

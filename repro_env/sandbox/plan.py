@@ -48,7 +48,6 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
     check_mounts(spec, request.mounts)
     return Launch(
         run_id=start.id,
-        spec=start.spec,
         image=start.image,
         layers=tuple(layer.diff_id for layer in spec.expected.layers),
         prefix=identity.layout.prefix,
@@ -66,7 +65,6 @@ def plan(spec: Spec, start: Start, request: Request) -> Launch:
         hostname=HOSTNAME,
         network=request.network,
         gpus=start.gpus,
-        seed=start.seed,
         fixed_addresses=start.determinism != "off",
     )
 

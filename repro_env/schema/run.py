@@ -78,7 +78,6 @@ class Launch(Frozen, frozen=True, kw_only=True):
     """All parameters of a run. This is plain data, so that runners can be tested with any value."""
 
     run_id: Line
-    spec: Digest
     image: Digest
     layers: tuple[Digest, ...]
     """Diff IDs, from the lowest layer to the highest."""
@@ -106,7 +105,6 @@ class Launch(Frozen, frozen=True, kw_only=True):
     hostname: Line
     network: bool
     gpus: int | Literal["all"] = 0
-    seed: Seed
     fixed_addresses: bool = False
     """Disable address space randomization, so that sets of objects that are hashed by address keep their order."""
 

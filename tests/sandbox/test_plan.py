@@ -79,7 +79,7 @@ def given(**values: str) -> tuple[Variable, ...]:
 
 def test_a_launch_combines_the_spec_and_the_request(spec: Spec) -> None:
     launch = launch_of(spec)
-    assert launch.spec == spec.digest
+    assert env(launch)["REPRO_ENV_SPEC"] == spec.digest
     assert launch.image == spec.expected.image_id
     assert launch.layers == tuple(layer.diff_id for layer in spec.expected.layers)
     assert (launch.prefix, launch.workspace, launch.cwd) == (PREFIX, PROJECT, PROJECT)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgspec
 
+from repro_env.oci.paths import is_below
 from repro_env.runs.records import records
 from repro_env.runs.records.ids import short
 from repro_env.runs.records.notes import Failure
@@ -84,7 +85,7 @@ class Advisor(msgspec.Struct, frozen=True):
 
     def _advise_read_only(self, path: str) -> Iterator[str]:
         for mount in self.inputs.launch.mounts:
-            if mount.kind == "data" and _is_below(path, mount.target):
+            if mount.kind == "data" and is_below(path, mount.target):
                 yield f"{mount.target} is data, which is read-only in a run; to mount a writable directory: --checkpoints DIR"
 
     def _advise_path(self, path: str) -> Iterator[str]:
@@ -92,7 +93,7 @@ class Advisor(msgspec.Struct, frozen=True):
         host_path, root = self._on_host(path), self.inputs.code.root
         if os.path.lexists(host_path):
             real = os.path.realpath(host_path)
-            if _is_below(host_path, str(root)) and not _is_below(real, os.path.realpath(root)):
+            if is_below(host_path, str(root)) and not is_below(real, os.path.realpath(root)):
                 path = real  # a symlink in the project that points outside it points to the same absolute path in the run
             if self._is_inside(path):
                 return
@@ -103,7 +104,7 @@ class Advisor(msgspec.Struct, frozen=True):
             value = self._option_value(path)
             write = f"; to write to it: --checkpoints {value}" if os.path.isdir(host_path) else ""  # noqa: PTH112
             yield f"{host_path} is not in the run; to mount it: --data {value}{write}"
-        elif not _is_below(path, self.inputs.launch.workspace):
+        elif not is_below(path, self.inputs.launch.workspace):
             parent = os.path.dirname(path)  # noqa: PTH120
             host_path = self._on_host(parent)
             if os.path.isdir(host_path) and not self._is_inside(parent):  # noqa: PTH112
@@ -126,7 +127,7 @@ class Advisor(msgspec.Struct, frozen=True):
         """Return where a path of the run is on this machine: at the same place relative to the source, or the same path."""
         workspace = self.inputs.launch.workspace
         relocated = os.path.normpath(self.inputs.code.root / os.path.relpath(path, workspace))
-        return relocated if _is_below(path, workspace) or os.path.lexists(relocated) else path
+        return relocated if is_below(path, workspace) or os.path.lexists(relocated) else path
 
     def _option_value(self, path: str) -> str:
         """Return the value of `--data` or `--checkpoints` that mounts a path: relative if that is short and has the same effect."""
@@ -140,12 +141,12 @@ class Advisor(msgspec.Struct, frozen=True):
         """Whether an absolute path is in the run: from a mount, the source or the image, or created by the runner."""
         launch = self.inputs.launch
         fixed = ("/", "/tmp", "/var/tmp", launch.user.home, launch.workspace)  # noqa: S108
-        if path in fixed or _is_below(path, "/dev", "/proc", "/sys", launch.prefix, *(mount.target for mount in launch.mounts)):
+        if path in fixed or is_below(path, "/dev", "/proc", "/sys", launch.prefix, *(mount.target for mount in launch.mounts)):
             return True
-        if _is_below(path, launch.workspace):
+        if is_below(path, launch.workspace):
             return path[len(launch.workspace) + 1 :] in self.inputs.source.paths
         if any(
-            _is_below(inner, path) for inner in (launch.workspace, launch.user.home, *(mount.target for mount in launch.mounts))
+            is_below(inner, path) for inner in (launch.workspace, launch.user.home, *(mount.target for mount in launch.mounts))
         ):
             return True
         trees = (self.store.layers.path(diff_id) for diff_id in (*launch.layers, launch.siblings) if diff_id is not None)
@@ -154,7 +155,3 @@ class Advisor(msgspec.Struct, frozen=True):
 
 def _is_module(path: Path) -> bool:
     return path.is_dir() or next(path.parent.glob(f"{path.name}.*"), None) is not None
-
-
-def _is_below(path: str, *directories: str) -> bool:
-    return any(path == directory or path.startswith(directory + "/") for directory in directories)

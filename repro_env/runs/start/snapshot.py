@@ -14,6 +14,7 @@ import msgspec
 from repro_env.io.files import FileContents, walk
 from repro_env.oci import layer
 from repro_env.oci.entry import Contents, Entry, entries_from_notes, entries_of, find_misplaced, members, sort_with_parents
+from repro_env.runs.lineage.families import producers
 from repro_env.runs.records.index import Index
 from repro_env.schema import redact
 from repro_env.schema.errors import ArtifactError, CaptureError, ReproEnvError, SourceError
@@ -265,9 +266,9 @@ def outputs_of_runs(new: Sequence[Entry], runs: Path, store: Store) -> frozenset
     if not files or not runs.is_dir():
         return frozenset()
     listing = Index(store.runs).listing(runs, outputs=True)
-    recorded = [listing.outputs[run.folder] for run in listing.runs if run.runner == "host" and run.folder in listing.outputs]
-    digests = {data[start : start + 32] for data in recorded for start in range(0, len(data), 32)}
-    return frozenset(path for path, digest in files.items() if digest in digests)
+    host_runs = {run.id: run for run in listing.runs if run.runner == "host"}
+    written = producers(set(files.values()), host_runs, listing.outputs)
+    return frozenset(path for path, digest in files.items() if digest in written)
 
 
 def compare(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> tuple[str, ...]:
