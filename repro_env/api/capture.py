@@ -104,7 +104,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     for note in target.notes:
         tell(f"note: {note}")
     venv = target.venv
-    tree = _look(request, store, never, request.include)
+    tree = _look(request, store, never)
     data.check(request.data)
     fingerprints = tuple(data.look(path, target, store.hashes, tell) for path, target in request.data)
     base = None
@@ -133,16 +133,17 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
             hint=f"choose a directory outside {locked.facts.layout.prefix} with --output",
         )
     imported = source.imported(tree, _import_directories(locked), without=_image_directories(locked))
-    include, metadata = (*request.include, *imported), _build_metadata(tree, locked)
+    metadata = _build_metadata(tree, locked)
     if imported or metadata:
-        request = replace(request, exclude=(*request.exclude, *(f"/{escape(path)}" for path in metadata)))
-        tree = _look(request, store, never, include)
+        exclude = (*request.exclude, *(f"/{escape(path)}" for path in metadata))
+        request = replace(request, include=(*request.include, *imported), exclude=exclude)
+        tree = _look(request, store, never)
         tree = replace(
             tree, excluded=tuple(replace(row, why=_BUILD_METADATA) if row.path in metadata else row for row in tree.excluded)
         )
     tell.detail("writing the bundled files")
     blobs = SpecBlobs(request.output / "blobs")
-    code, problems = _bundle_source(tree, include, request, store, blobs)
+    code, problems = _bundle_source(tree, request, store, blobs)
     mentioned = mentions.look(tree.root, tree.found, locked.variables.named)
     if mentioned.git and not _has_git(locked):
         problems = (*problems, _describe_missing_git(mentioned.git))
@@ -153,13 +154,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
         return _bundle_tree(tree.entries, tree.contents, store=store, blobs=blobs)
 
     identity = assembly.identity_of(locked, bundle)
-    for wheel in locked.wheels:
-        if wheel.hint.origin in ("carried", "repacked") and not blobs.has(wheel.wheel.sha256, store.facts):
-            # The members of repacked wheels are not compressed, so that their digest does not depend on a compressor's version.
-            blobs.add_file(wheels.wheel_file(wheel, store), wheel.wheel.sha256, compress=wheel.hint.origin == "repacked")
-    for package in locked.packages:
-        if package.hint.origin == "carried" and not blobs.has(package.package.sha256, store.facts):
-            blobs.add_file(conda.archive_file(package, store), package.package.sha256)
+    _bundle_packages(locked, store, blobs)
     if locked.files_read:
         check_unchanged(locked)
     spec = assembly.spec(
@@ -191,13 +186,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     )
     if base is not None:
         spec = replace(spec, hints=replace(spec.hints, base=base.hint))
-    packed = layerblobs.recall_all(spec.expected.layers, request.output / "blobs", store.facts)
-    spec = replace(spec, expected=replace(spec.expected, packed=packed))
-    by_digest = {wheel.wheel.sha256: wheel for wheel in locked.wheels}
-    problem = directory.write(request.output, spec, store, lambda wheel: wheels.facts_of(by_digest[wheel.sha256], store))
-    if problem:
-        tell(f"no Dockerfile was written: {problem}; `repro-env rebuild` can still build the image")
-    files.write(request.output, spec, store.facts)
+    spec = _write(spec, request.output, locked, store, tell)
     blobs.keep_only(spec.carried)  # remove the blobs of earlier captures
     shared = siblings.find_at_capture(spec, mentioned.paths, tree.excluded, [path for path, _ in request.data], store)
     sourcedirectory.remember(spec, store, shared)
@@ -224,6 +213,17 @@ def _programs(request: Request, opened: dlopenlibraries.Opened) -> tuple[tuple[s
     return tuple(dict.fromkeys((*request.programs, *libraries))), tuple(lines)
 
 
+def _bundle_packages(locked: LockedEnvironment, store: Store, blobs: SpecBlobs) -> None:
+    """Add the wheels and conda packages that cannot be downloaded again to the blobs."""
+    for wheel in locked.wheels:
+        if wheel.hint.origin in ("carried", "repacked") and not blobs.has(wheel.wheel.sha256, store.facts):
+            # The members of repacked wheels are not compressed, so that their digest does not depend on a compressor's version.
+            blobs.add_file(wheels.wheel_file(wheel, store), wheel.wheel.sha256, compress=wheel.hint.origin == "repacked")
+    for package in locked.packages:
+        if package.hint.origin == "carried" and not blobs.has(package.package.sha256, store.facts):
+            blobs.add_file(conda.archive_file(package, store), package.package.sha256)
+
+
 def _bundle_tree(entries: Sequence[Entry], contents: Contents, *, store: Store, blobs: SpecBlobs) -> TreeBlob:
     """Add a tree to the blobs. If an undamaged blob of the same entries exists, nothing is read."""
     expected = layers.known_blob(entries, facts=store.facts)
@@ -234,6 +234,18 @@ def _bundle_tree(entries: Sequence[Entry], contents: Contents, *, store: Store, 
         raise CaptureError("files changed while they were captured", hint="wait until nothing writes to them, then capture again")
     layers.remember_blob(entries, blob, facts=store.facts)
     return blob
+
+
+def _write(spec: Spec, output: Path, locked: LockedEnvironment, store: Store, tell: Tell) -> Spec:
+    """Write the files of a spec, and return it with the known digests of its compressed layers."""
+    packed = layerblobs.recall_all(spec.expected.layers, output / "blobs", store.facts)
+    spec = replace(spec, expected=replace(spec.expected, packed=packed))
+    by_digest = {wheel.wheel.sha256: wheel for wheel in locked.wheels}
+    problem = directory.write(output, spec, store, lambda wheel: wheels.facts_of(by_digest[wheel.sha256], store))
+    if problem:
+        tell(f"no Dockerfile was written: {problem}; `repro-env rebuild` can still build the image")
+    files.write(output, spec, store.facts)
+    return spec
 
 
 def _without_logs(tree: source.SourceTree) -> source.SourceTree:
@@ -248,11 +260,11 @@ def _without_logs(tree: source.SourceTree) -> source.SourceTree:
     )
 
 
-def _look(request: Request, store: Store, never: Sequence[Path], include: tuple[str, ...]) -> source.SourceTree:
+def _look(request: Request, store: Store, never: Sequence[Path]) -> source.SourceTree:
     return _without_logs(
         source.look(
             request.source,
-            include=include,
+            include=request.include,
             exclude=request.exclude,
             never=never,
             not_secret=request.not_secret,
@@ -329,9 +341,7 @@ def _offer_data(request: Request, tree: source.SourceTree, mentioned: Collection
             yield f"{name} is outside the source and not in the spec; if runs read it: --data {shlex.quote(name)}"
 
 
-def _bundle_source(
-    tree: source.SourceTree, include: tuple[str, ...], request: Request, store: Store, blobs: SpecBlobs
-) -> tuple[Source, tuple[str, ...]]:
+def _bundle_source(tree: source.SourceTree, request: Request, store: Store, blobs: SpecBlobs) -> tuple[Source, tuple[str, ...]]:
     """Bundle the source. Return its description for the spec, and lines on what could not be read."""
     entries = sort_with_parents(entries_of(tree.found, store.hashes.of(tree.root, tree.found)))
     blob = _bundle_tree(entries, FileContents(tree.root, keys=keys_of(tree.found)), store=store, blobs=blobs)
@@ -344,7 +354,7 @@ def _bundle_source(
         files=file_notes(entries),
         git=tree.git,
         notebooks=notebooks.notebooks,
-        include=include,
+        include=request.include,
         exclude=request.exclude,
     )
     return code, (*tree.problems, *notebooks.problems)

@@ -20,6 +20,7 @@ from repro_env.compare.environments.difference import Difference, NotCompared, s
 from repro_env.environment.python import selection as targets
 from repro_env.environment.python.selection import Target
 from repro_env.runs.start import sourcedirectory
+from repro_env.schema.environment import values_of
 from repro_env.schema.errors import DriftError, LockError, NetworkError
 from repro_env.schema.progress import Tell
 from repro_env.schema.spec import Spec
@@ -147,10 +148,10 @@ def _compare_variables(spec: Spec, environ: Mapping[str, str]) -> list[Differenc
     from repro_env.environment.machine import variables
     from repro_env.environment.python.externalpaths import python_path
 
-    captured = {variable.name: variable.value for variable in spec.observed.variables.replayed}
-    current = {variable.name: variable.value for variable in variables.sort(environ, spec.observed.variables.added).replayed}
+    captured = values_of(spec.observed.variables.replayed)
+    current = values_of(variables.sort(environ, spec.observed.variables.added).replayed)
     differences = list(environment.variables(captured, current))
-    old_path = next((variable.value for variable in spec.identity.config.env if variable.name == "PYTHONPATH"), "")
+    old_path = values_of(spec.identity.config.env).get("PYTHONPATH", "")
     new_path = python_path(environ)
     if new_path != old_path:
         why = "Python imports modules from these directories"

@@ -20,7 +20,6 @@ import msgspec
 from repro_env.api import rebuild
 from repro_env.compare.environments.drift import check_drift, check_host, check_imports
 from repro_env.delivery.builder import consistency
-from repro_env.environment.machine import variables
 from repro_env.io import package
 from repro_env.io.files import remove_tree, walk
 from repro_env.runs.execution import bytecode, imageprogram, streams
@@ -32,7 +31,9 @@ from repro_env.runs.records import end as ended
 from repro_env.runs.records import notes as noted
 from repro_env.runs.records.notes import Failure
 from repro_env.runs.start import data, repository, siblings, snapshot, sourcedirectory, speccopy
+from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.report import announce, redact_command
+from repro_env.runs.start.repository import Repository
 from repro_env.runs.start.request import (
     RunOptions,
     caller_variables_of,
@@ -46,12 +47,13 @@ from repro_env.runs.start.request import (
     variables_of,
 )
 from repro_env.runs.start.snapshot import Snapshot
+from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
 from repro_env.schema import redact
 from repro_env.schema.errors import ReproEnvError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import DataFact, End, Launch, Mount, Parent, Request, Start
+from repro_env.schema.run import DataFact, End, Mount, Parent, Request, Start
 from repro_env.schema.spec import Spec
 from repro_env.store.specs.lookup import runs_directory
 from repro_env.store.store import Store
@@ -76,134 +78,163 @@ def execute(
     Raises `UsageError`, `DataError`, `DriftError`, `RecordError` for the options; `SandboxError`, `RunError`,
     `CommandMissingError` if the command cannot be started; what a rebuild raises.
     """
+    inputs = _prepare(options, spec, spec_directory, has_backend=backend is not None, store=store, tell=tell)
+    announce(inputs, tell)
+    backend = backend or _choose_backend(inputs, store)
+    store.run_directories.add(inputs.runs)
+    with store.lease.restrict_to(
+        _used_entries(inputs, store)
+    ):  # a run may take days: garbage collection may remove everything else
+        run = _run(inputs, backend, store, tell)
+    advice: tuple[str, ...] = ()
+    if run.end.outcome.exit_code and options.runner != "host":
+        advice = Advisor(inputs, store).lines(run.failures)
+    return msgspec.structs.replace(run, advice=advice)
+
+
+def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backend: bool, store: Store, tell: Tell) -> Inputs:
+    """Check the options, and bring the image and the source into the store. Nothing is recorded yet."""
+    is_host = options.runner == "host"
     runs = options.runs or runs_directory(spec_directory)
-    given_variables, recorded_variables = variables_of(options)
-    chosen = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source, frozen=options.frozen)
-    workspace = str(chosen.root) if options.runner == "host" and not options.private else plan.workspace_of(spec)
-    here = options.here if options.is_rerun else chosen.inside(options.here, workspace)
-    python_path = python_path_of(options, chosen.root, workspace)
+    given, recorded = variables_of(options)
+    code = sourcedirectory.choose(spec, spec_directory, store=store, given=options.source, frozen=options.frozen)
+    workspace = str(code.root) if options.is_in_place else plan.workspace_of(spec)
+    here = options.here if options.recorded is not None else code.inside(options.here, workspace)
     mounts = mounts_of(options, spec, here, tell)
     for tag in options.tags:
         annotation.check_tag(tag)
     if options.runner == "docker":
         _engine().check(options)
-    seed = seed_of(options, spec)
     run_data = data.collect(
         options,
         spec,
         mounts,
-        root=chosen.root,
-        is_trusted=chosen.path is not None or sourcedirectory.is_trusted(spec, spec_directory, store),
+        root=code.root,
+        is_trusted=code.path is not None or sourcedirectory.is_trusted(spec, spec_directory, store),
         store=store,
         tell=tell,
     )
-    mounts = run_data.mounts
-    if options.runner != "host":
-        _ensure_image(spec, spec_directory, store, tell)
-    if options.runner == "docker":
-        _engine().load(spec, store, tell)
-    compiled = bytecode.of_image(spec, options, store=store, tell=tell) if backend is None and options.runner != "host" else None
-    checkpoints = [Path(mount.source) for mount in mounts if mount.kind == "checkpoints"]
-    if options.runner == "host":
-        check_host(options, spec, chosen)
-    with tell.progress(0, "reading the source"):
-        names = siblings.names_for_run(options, spec, chosen.path, here, mounts=mounts, store=store)
-        source = snapshot.take(
-            spec,
-            spec_directory,
-            directory=chosen.path,
-            runs=runs,
-            store=store,
-            without=checkpoints,
-            again=options.recorded_source,
-            siblings=names,
-            restore=options.runner != "host",  # the host runner uses the directory itself
-        )
-    if options.runner == "host":
-        check_imports(spec, source, spec_directory, runs=runs, store=store)
-    git = repository.Repository()
-    if options.runner != "host":
-        git = repository.show(spec, source, chosen.root, workspace, mounts, store, again=options.git, repeats=options.is_rerun)
-    run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
+    compiled = None
+    if is_host:
+        check_host(options, spec, code)
+    else:
+        compiled = _prepare_image(options, spec, spec_directory, has_backend=has_backend, store=store, tell=tell)
+    source, git = _read_source(options, spec, spec_directory, code, workspace, here, runs, run_data.mounts, store, tell)
     started = datetime.now(timezone.utc)
-    values = {variable.name: variable.value for variable in given_variables}
-    command = redact_command(options.command, variables.secret_values({**options.environ, **values}))
-    run_directory = runs / records.name_of(started, command, run_id)
-    request = Request(
-        run_id=run_id,
-        runner=options.runner,
-        command=options.command,
-        cwd=plan.working_directory(str(here), workspace, source.folders),
-        workspace=workspace,
-        snapshot=source.fact.seen,
-        code=source.fact.digest,
-        data=run_data.facts,
-        siblings=source.fact.siblings_tree,
-        mounts=(*mounts, *git.mounts),
-        given=given_variables,
-        python_path=python_path,
-        caller=caller_variables_of(options),
-        user=user_of(options.environ),
-        seed=seed,
-        ranks=options.ranks,
-        determinism=options.determinism,
-        ids=options.ids,
-        threads=options.threads,
-        trace=options.trace,
-        network=options.network,
-        gpus=options.gpus,
-        tools=str(package.ROOT),
-        notes=str(run_directory / "notes"),
-    )
-    launch = plan.plan(spec, request)
-    if options.runner == "host":
-        check_drift(options, spec, spec_directory, launch, store, tell)
-    with tell.progress(0, "reading checkpoints") if checkpoints else contextlib.nullcontext():
-        checkpoints_before = checkpointstate.scan(mounts, store)
+    run_id = ids.uuid7(time.time_ns() // 1_000_000, secrets.token_bytes(10))
+    command = redact_command(options.command, secrets_of(options))
     start = Start(
         schema="repro-env/run-start/1",
         id=run_id,
         started=ended.timestamp(started),
-        spec=launch.spec,
-        image=launch.image,
+        spec=spec.digest,
+        image=spec.expected.image_id,
         runner=options.runner,
         command=command,
-        cwd=launch.cwd,
-        seed=seed,
+        cwd=plan.working_directory(str(here), workspace, source.folders),
+        seed=seed_of(options, spec),
         source=source.fact,
         data=run_data.facts,
-        given=recorded_variables,
-        python_path=python_path,
+        given=recorded,
+        python_path=python_path_of(options, code.root, workspace),
         git=git.digest,
-        passed=host_variables_of(options, spec, launch, recorded_variables),
-        network=options.network or options.runner == "host",
+        network=options.network or is_host,
         host=host_facts(),
         ranks=options.ranks,
         determinism=options.determinism,
         ids=options.ids,
         threads=plan.threads(spec, options.determinism, options.threads),
         trace=options.trace,
-        before=checkpointstate.digest(checkpoints_before),
         gpus=options.gpus,
-        spec_file=speccopy.keep(options, spec, spec_directory, runs, store=store, tell=tell),
         exact=command == options.command,
-        term=None if options.runner == "host" else term_of(options.environ),
+        term=None if is_host else term_of(options.environ),
         recipe=recipe.files(options.recipe, options.here),
-        parents=(*parents.from_options(options.parents, runs, options.here), *_find_parents(run_data.facts, mounts, runs, store)),
+        parents=(
+            *parents.from_options(options.parents, runs, options.here),
+            *_find_parents(run_data.facts, run_data.mounts, runs, store),
+        ),
         tool=__version__,
     )
-    announce(options, spec, start, run_directory, chosen, git, launch, tell)
-    backend = backend or _choose_backend(options, spec, spec_directory, runs, source, compiled, store)
-    store.run_directories.add(runs)
-    with store.lease.restrict_to(  # a run may take days: garbage collection may remove everything else
-        [*_used_entries(launch, spec_directory, store), *filter(None, [git.digest]), *([compiled.name] if compiled else [])]
-    ):
-        run = _run(options, launch, start, source, runs, backend, tell, checkpoints_before, store)
-    advice: tuple[str, ...] = ()
-    if run.end.outcome.exit_code and options.runner != "host":
-        advisor = Advisor(options, spec, launch, source, root=chosen.root, runs=runs, store=store)
-        advice = advisor.lines(run.failures)
-    return msgspec.structs.replace(run, advice=advice)
+    request = Request(
+        command=options.command,
+        workspace=workspace,
+        mounts=(*run_data.mounts, *git.mounts),
+        given=given,
+        caller=caller_variables_of(options),
+        user=user_of(options.environ),
+        threads=options.threads,
+        network=options.network,
+        tools=str(package.ROOT),
+        notes=str(runs / records.name_of(started, command, run_id) / "notes"),
+    )
+    launch = plan.plan(spec, start, request)
+    if is_host:
+        check_drift(options, spec, spec_directory, launch, store, tell)
+    with tell.progress(0, "reading checkpoints") if options.checkpoints else contextlib.nullcontext():
+        checkpoints = checkpointstate.scan(launch.mounts, store)
+    start = msgspec.structs.replace(
+        start,
+        passed=host_variables_of(options, spec, launch, recorded),
+        before=checkpointstate.digest(checkpoints),
+        spec_file=speccopy.keep(options, spec, spec_directory, runs, store=store, tell=tell),
+    )
+    return Inputs(
+        options=options,
+        spec=spec,
+        spec_directory=spec_directory,
+        code=code,
+        source=source,
+        repository=git,
+        bytecode=compiled,
+        checkpoints=checkpoints,
+        start=start,
+        launch=launch,
+    )
+
+
+def _prepare_image(
+    options: RunOptions, spec: Spec, spec_directory: Path, *, has_backend: bool, store: Store, tell: Tell
+) -> Path | None:
+    """Bring the image to where the runner uses it. Return its bytecode in the store, which a given backend does not need."""
+    consistency.check_platform(spec)
+    if not rebuild.present(spec, spec_directory, store):
+        tell.detail("the image is not on this machine yet; rebuilding it first")
+        rebuild.rebuild(spec, spec_directory, store=store, dry_run=False, tell=tell)
+    if options.runner == "docker":
+        _engine().load(spec, store, tell)
+    return None if has_backend else bytecode.of_image(spec, options, store=store, tell=tell)
+
+
+def _read_source(
+    options: RunOptions,
+    spec: Spec,
+    spec_directory: Path,
+    code: SourceDirectory,
+    workspace: str,
+    here: Path,
+    runs: Path,
+    mounts: Sequence[Mount],
+    store: Store,
+    tell: Tell,
+) -> tuple[Snapshot, Repository]:
+    """Copy the code into the store, and find its git repository, which runs in the image see."""
+    is_host = options.runner == "host"
+    with tell.progress(0, "reading the source"):
+        source = snapshot.take(
+            spec,
+            spec_directory,
+            directory=code.path,
+            runs=runs,
+            store=store,
+            without=[Path(mount.source) for mount in mounts if mount.kind == "checkpoints"],
+            recorded=None if options.recorded is None else options.recorded.source,
+            siblings=siblings.names_for_run(options, spec, code.path, here, mounts=mounts, store=store),
+            restore=not is_host,  # the host runner uses the directory itself
+        )
+    if is_host:
+        check_imports(spec, source, spec_directory, runs=runs, store=store)
+        return source, Repository()
+    return source, repository.show(spec, source, code.root, workspace, mounts, store, recorded=options.recorded)
 
 
 def _find_parents(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path, store: Store) -> Iterator[Parent]:
@@ -218,37 +249,31 @@ def _find_parents(data: Sequence[DataFact], mounts: Sequence[Mount], runs: Path,
             yield from parents.from_copies(fact, files, index.runs, index.outputs)
 
 
-def _used_entries(launch: Launch, spec_directory: Path, store: Store) -> list[str]:
+def _used_entries(inputs: Inputs, store: Store) -> list[str]:
     """Return the names of the store entries that a run uses."""
-    spec = [spec_directory.name] if spec_directory.parent == store.root / "specs" else []
-    return [launch.image, *launch.layers, launch.snapshot, *([launch.siblings] if launch.siblings else []), *spec]
+    launch, directory = inputs.launch, inputs.spec_directory
+    names = [launch.image, *launch.layers, launch.snapshot, launch.siblings, inputs.repository.digest]
+    names += [directory.name] if directory.parent == store.root / "specs" else []
+    names += [] if inputs.bytecode is None else [inputs.bytecode.name]
+    return [name for name in names if name is not None]
 
 
-def _run(
-    options: RunOptions,
-    launch: Launch,
-    start: Start,
-    source: Snapshot,
-    runs: Path,
-    backend: Runner,
-    tell: Tell,
-    checkpoints_before: checkpointstate.Listing | None,
-    store: Store,
-) -> FinishedRun:
+def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedRun:
     """Run the command and write the record, from start to end."""
+    options, launch, start = inputs.options, inputs.launch, inputs.start
     notes = Path(launch.notes)
-    recording = records.begin(runs, notes.parent.name, more=[notes.name])
+    recording = records.begin(inputs.runs, inputs.run_directory.name, more=[notes.name])
     try:
         recording.start(start)
         for kind, text in (*(("tag", tag) for tag in options.tags), *((("note", options.note),) if options.note else ())):
             annotation.add(recording.folder, kind=kind, text=text)
-        checkpointstate.write(recording.folder, checkpointstate.BEFORE, checkpoints_before)
+        checkpointstate.write(recording.folder, checkpointstate.BEFORE, inputs.checkpoints)
         began = time.monotonic()
         with contextlib.nullcontext() if options.output else streams.silent((1, 2)):
             outcome = backend.run(launch, folder=recording.folder)
     except ReproEnvError:
         if backend.began:
-            _record_interruption(launch, source, recording, backend)
+            _record_interruption(inputs, recording, backend)
         else:
             recording.discard()
         raise
@@ -258,7 +283,7 @@ def _run(
         removed: tuple[str, ...] = ()
         problems: list[str] = []
         try:
-            removed = backend.collect(Path(launch.workspace), source.tree, files)
+            removed = backend.collect(Path(launch.workspace), inputs.source.tree, files)
         except (OSError, ReproEnvError) as error:
             problems.append(redact.line(f"(the outputs are not complete: {error})"))
             tell.warn(f"the outputs are not complete: {error}")
@@ -288,12 +313,12 @@ def _run(
     return run
 
 
-def _record_interruption(launch: Launch, source: Snapshot, recording: records.Recording, backend: Runner) -> None:
+def _record_interruption(inputs: Inputs, recording: records.Recording, backend: Runner) -> None:
     """Keep the record without an end, together with what the command had written."""
     with ignored_signals(), contextlib.suppress(OSError, ReproEnvError):
-        backend.collect(Path(launch.workspace), source.tree, recording.folder / "files")
-        ended.keep_trace(launch, recording.folder)
-        remove_tree(Path(launch.notes))
+        backend.collect(Path(inputs.launch.workspace), inputs.source.tree, recording.folder / "files")
+        ended.keep_trace(inputs.launch, recording.folder)
+        remove_tree(Path(inputs.launch.notes))
     recording.close()
 
 
@@ -308,17 +333,10 @@ def _finish(recording: records.Recording, run: FinishedRun, tell: Tell) -> None:
             raise
 
 
-def _choose_backend(
-    options: RunOptions,
-    spec: Spec,
-    spec_directory: Path,
-    runs: Path,
-    source: Snapshot,
-    compiled: Path | None,
-    store: Store,
-) -> Runner:
+def _choose_backend(inputs: Inputs, store: Store) -> Runner:
+    options, spec, source = inputs.options, inputs.spec, inputs.source
     if options.runner != "host":
-        return imageprogram.runner(spec, options, store, bytecode=compiled, hidden=secrets_of(options))
+        return imageprogram.runner(spec, options, store, bytecode=inputs.bytecode, hidden=secrets_of(options))
     if options.private:
         from repro_env.sandbox.host.copyrunner import HostCopyRunner
 
@@ -328,11 +346,11 @@ def _choose_backend(
     from repro_env.sandbox.host.runner import HostRunner
 
     environment = Path(spec.identity.layout.prefix)
-    run_parents = (runs, runs_directory(spec_directory))
+    run_parents = (inputs.runs, runs_directory(inputs.spec_directory))
 
     def skip(path: Path) -> bool:
         # Only directories of runs are skipped in `runs`: scripts write there too, for example with TensorBoard.
-        return path in (environment, spec_directory) or (path.parent in run_parents and records.is_ours(path.name))
+        return path in (environment, inputs.spec_directory) or (path.parent in run_parents and records.is_ours(path.name))
 
     return HostRunner(skip=skip, hidden=secrets_of(options))
 
@@ -342,15 +360,6 @@ def _engine() -> ModuleType:
     from repro_env.runs.execution import engine
 
     return engine
-
-
-def _ensure_image(spec: Spec, spec_directory: Path, store: Store, tell: Tell) -> None:
-    """Rebuild the image if it is not in the store."""
-    consistency.check_platform(spec)
-    if rebuild.present(spec, spec_directory, store):
-        return
-    tell.detail("the image is not on this machine yet; rebuilding it first")
-    rebuild.rebuild(spec, spec_directory, store=store, dry_run=False, tell=tell)
 
 
 def host_facts() -> tuple[str, ...]:

@@ -95,7 +95,7 @@ class _Search:
         if stat.S_ISDIR(mode):
             if (path / "start.json").is_file():
                 self._read_runs(near=path.parent)
-                return self._of_run(records.read(path))
+                return self._answer(run=records.read(path))
             path, mode = _weights(path, self._word), stat.S_IFREG
         if stat.S_ISREG(mode):
             return self._of_file(path)
@@ -110,7 +110,7 @@ class _Search:
             return self._of_digest(f"sha256:{digest[1]}", None, None)
         run = self._named()
         if run is not None:
-            return self._of_run(run)
+            return self._answer(run=run)
         if digest is not None:
             return self._of_digest(f"sha256:{digest[1]}", None, None)
         if "/" in self._word or "." in self._word:
@@ -153,9 +153,6 @@ class _Search:
             what = f"{word!r} matches {len(found)} runs: {names}"
             raise RecordError(what, where=self._runs.places, hint="write more characters of the ID")
         return records.read(Path(found[0].folder)) if found else None
-
-    def _of_run(self, run: Run) -> Answer:
-        return self._answer(run=run)
 
     def _of_file(self, path: Path) -> Answer:
         inside = run_containing(path)

@@ -7,7 +7,6 @@ as strictly as a layer.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
@@ -19,9 +18,9 @@ from repro_env.compare.environments import code
 from repro_env.delivery.builder.locations import Artifact, Finder, Search
 from repro_env.delivery.builder.trees import Trees
 from repro_env.environment.secrets import export
-from repro_env.io.files import atomic_stream, open_regular
+from repro_env.io.files import atomic_stream, chunks_of
 from repro_env.oci import tar
-from repro_env.oci.entry import CHUNK, Entry, Members
+from repro_env.oci.entry import Entry, Members
 from repro_env.schema.artifact import TreeBlob
 from repro_env.schema.errors import ArtifactError, UsageError
 from repro_env.schema.progress import Advance, Tell
@@ -170,10 +169,9 @@ def _members(folder: Path, files: dict[str, int], blobs: dict[str, Path]) -> Mem
 def _content(path: Path, entry: Entry) -> Iterator[bytes]:
     """Yield a file's bytes. Raises `ArtifactError` if a blob's name is a digest, and its bytes have another one."""
     hasher = hashlib.sha256()
-    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
-        while chunk := file.read(CHUNK):
-            hasher.update(chunk)
-            yield chunk
+    for chunk in chunks_of(path):
+        hasher.update(chunk)
+        yield chunk
     name = entry.path.rpartition("/")[2]
     if "/" in entry.path and "." not in name and hasher.hexdigest() != name:
         raise ArtifactError(

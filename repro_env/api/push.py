@@ -6,7 +6,6 @@ referrers API of the registry; a user of the spec finds the image in `remote.jso
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -24,8 +23,7 @@ from repro_env.delivery.builder.trees import Trees
 from repro_env.delivery.documents import provenance, sbom
 from repro_env.delivery.targets.registry import RegistryOutput
 from repro_env.environment.secrets import export
-from repro_env.io.files import open_regular, read_regular, sha256_of
-from repro_env.oci.entry import CHUNK
+from repro_env.io.files import chunks_of, read_regular, sha256_of
 from repro_env.oci.manifestreader import Descriptor, blob_of
 from repro_env.registry import referrers
 from repro_env.registry.client import Registry
@@ -131,7 +129,7 @@ class _Sending:
         return self._send(blob_of(data, media_type), lambda: iter((data,)))
 
     def file(self, path: Path, digest: str, media_type: str) -> Blob:
-        return self._send(Blob(media_type=media_type, digest=digest, size=path.stat().st_size), lambda: _chunks(path))
+        return self._send(Blob(media_type=media_type, digest=digest, size=path.stat().st_size), lambda: chunks_of(path))
 
     def _send(self, blob: Blob, chunks: Callable[[], Iterator[bytes]]) -> Blob:
         exists = self._registry.has(self._repository, blob.digest, blob.size)
@@ -179,9 +177,3 @@ def _blobs(spec: Spec, folder: Path, image: SentImage, sending: _Sending, *, sto
             else:
                 blobs[f"{specfiles.BLOBS}/{hex_of(artifact.sha256)}"] = sending.file(path, artifact.sha256, BYTES)
     return blobs
-
-
-def _chunks(path: Path) -> Iterator[bytes]:
-    with os.fdopen(open_regular(path), "rb", buffering=0) as file:
-        while chunk := file.read(CHUNK):
-            yield chunk

@@ -124,8 +124,6 @@ def copy_outputs(run: Run, glob: str | None, target: Path, *, force: bool, tell:
     would overwrite a file (unless `force`) or would be written through a symlink, or if an output differs from the record;
     `DiskError` if the outputs do not fit.
     """
-    from repro_env.sandbox.workspace import copy_file
-
     recorded = _recorded(run)
     picked = []
     for found in select_outputs(run, glob):
@@ -137,6 +135,18 @@ def copy_outputs(run: Run, glob: str | None, target: Path, *, force: bool, tell:
             picked.append(found)
     if not picked:
         raise RecordError("this run has no outputs that can be copied", where=run.folder.name, hint=f"inspect {run.files}")
+    _check_copies(run, picked, target, force=force)
+    copies = []
+    with room(target):
+        for found in picked:
+            copies.append(target / _copy_path(found.path))
+            _copy(run, found, copies[-1], force=force)
+    return tuple(copies)
+
+
+def _check_copies(run: Run, picked: Sequence[Found], target: Path, *, force: bool) -> None:
+    """Raise `RecordError` unless all outputs are unchanged and can be copied to `target`."""
+    recorded = _recorded(run)
     for found in picked:
         copy = target / _copy_path(found.path)
         for above in copy.relative_to(target).parents:
@@ -158,28 +168,28 @@ def copy_outputs(run: Run, glob: str | None, target: Path, *, force: bool, tell:
                 where=str(locate(run.files, found.path)),
                 hint="exclude it with a GLOB",
             )
-    copies = []
-    with room(target):
-        for found in picked:
-            copy = target / _copy_path(found.path)
-            try:
-                copy.parent.mkdir(parents=True, exist_ok=True)
-                if force:
-                    copy.unlink(missing_ok=True)
-                if found.kind == "link":
-                    copy.symlink_to(found.target)
-                else:
-                    copy_file(locate(run.files, found.path), copy, below=run.folder)
-            except OSError as error:
-                if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                    raise
-                raise RecordError(
-                    f"this file cannot be copied: {error.strerror}",
-                    where=str(error.filename or copy),
-                    hint="exclude it with a GLOB, or name another directory with --to DIR",
-                ) from None
-            copies.append(copy)
-    return tuple(copies)
+
+
+def _copy(run: Run, found: Found, copy: Path, *, force: bool) -> None:
+    """Copy an output. Raises `RecordError`, and `OSError` if the disk is full."""
+    from repro_env.sandbox.workspace import copy_file
+
+    try:
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        if force:
+            copy.unlink(missing_ok=True)
+        if found.kind == "link":
+            copy.symlink_to(found.target)
+        else:
+            copy_file(locate(run.files, found.path), copy, below=run.folder)
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        raise RecordError(
+            f"this file cannot be copied: {error.strerror}",
+            where=str(error.filename or copy),
+            hint="exclude it with a GLOB, or name another directory with --to DIR",
+        ) from None
 
 
 def _leads_out(link: Found) -> bool:

@@ -14,8 +14,9 @@ import msgspec
 from repro_env.io.files import read_regular
 from repro_env.runs import retention
 from repro_env.runs.lineage import families
-from repro_env.runs.records import annotation, checkpointmanifest, ids, records
-from repro_env.runs.records.index import Index, Summary
+from repro_env.runs.lineage.knownruns import read_all_runs
+from repro_env.runs.lineage.producers import Producers
+from repro_env.runs.records import annotation, ids, records
 from repro_env.runs.records.records import Run, Unreadable
 from repro_env.runs.retention import Facts, KeptRun
 from repro_env.schema.errors import ReproEnvError
@@ -66,8 +67,6 @@ def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, te
     """
     rules = [retention.parse_rule(word) for word in words]
     readable, broken = records.listing(runs)
-    if runs.is_dir():
-        store.run_directories.add(runs)
     reasons = {
         name: f"named in the record of {run.folder.name}, which cannot be read" for run in broken for name in _ids_in(run.folder)
     }
@@ -163,54 +162,34 @@ def _ancestors(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
 
     These are the runs for which the records in `runs` do not say so.
     """
-    here = os.path.realpath(runs)
-    index = Index(store.runs)
-    summaries: dict[str, Summary] = {}
-    outputs: dict[str, bytes] = {}
+    here = Path(os.path.realpath(runs))
+    known = read_all_runs([runs], store)
+    for error in known.failures:
+        if isinstance(error, OSError):
+            raise error
     found: dict[str, str] = {}
-    missing: list[Path] = []
-    for folder in (Path(here), *(path for path in store.run_directories.paths() if str(path) != here)):
-        if not folder.is_dir() and str(folder) != here:
-            if store.run_directories.last_used(folder) > time.time() - AWAY:
-                missing.append(folder)
-            continue
-        try:
-            listing = index.listing(folder, outputs=True)
-        except ReproEnvError as error:
-            tell.warn(f"note: a runs directory that may have descendants of these runs cannot be read: {error}")
-            continue
-        outputs.update(listing.outputs)
-        for run in listing.runs:
-            summaries.setdefault(run.id, run)
-            if str(folder) != here:
-                names = retention.parent_names((parent.id for parent in run.parents), (fact.path for fact in run.data))
-                found |= dict.fromkeys(names, f"{run.short} in {folder} started from it")
-        if str(folder) != here:
-            for unreadable in listing.unreadable:
-                why = f"named in the record of {unreadable.folder}, which cannot be read"
-                found |= dict.fromkeys(_ids_in(unreadable.folder), why)
+    for run in known.runs.values():
+        directory = Path(run.folder).parent
+        if directory != here:
+            names = retention.parent_names((parent.id for parent in run.parents), (fact.path for fact in run.data))
+            found |= dict.fromkeys(names, f"{run.short} in {directory} started from it")
+    for unreadable in known.unreadable:
+        if unreadable.folder.parent != here:
+            why = f"named in the record of {unreadable.folder}, which cannot be read"
+            found |= dict.fromkeys(_ids_in(unreadable.folder), why)
+    missing = [folder for folder in known.missing if store.run_directories.last_used(folder) > time.time() - AWAY]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         tell.warn(f"note: runs in missing directories may have started from one of these runs: {missing[0]}{more}")
-    for edge in families.edges(summaries, outputs):
+    for edge in families.edges(known.runs, known.outputs):
         if edge.how == families.SAME_BYTES:
-            found.setdefault(edge.parent, f"one of its outputs is an input of {summaries[edge.child].short}")
-    for run in summaries.values():
-        if run.state != "done":
-            found |= dict.fromkeys(_resumed_from(run), f"{run.short} resumed from it, according to a checkpoint")
+            found.setdefault(edge.parent, f"one of its outputs is an input of {known.runs[edge.child].short}")
+    notes = known.notes
+    for edge in Producers(known, notes).resume_edges():
+        found[edge.parent] = f"{known.runs[edge.child].short} resumed from it, according to a checkpoint"
+    for note in notes:
+        tell.warn(f"note: a descendant of these runs may be unknown: {note}")
     return found
-
-
-def _resumed_from(run: Summary) -> set[str]:
-    """Return the IDs of runs that an unfinished run resumed from, which only its checkpoints name."""
-    found = set()
-    for folder in (run.files, *(Path(fact.path) for fact in run.data if fact.role == "checkpoints")):
-        for path in checkpointmanifest.search(folder)[0]:
-            with contextlib.suppress(ReproEnvError):  # not a manifest, or one that is being written
-                checkpoint = checkpointmanifest.read(path)
-                if checkpoint is not None and checkpoint.manifest.run == run.id and checkpoint.manifest.parent is not None:
-                    found.add(checkpoint.manifest.parent.run)
-    return found - {"", run.id}
 
 
 def _facts(run: Run, reasons: dict[str, str]) -> Facts:

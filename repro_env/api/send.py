@@ -9,13 +9,14 @@ from urllib.parse import unquote
 
 import msgspec
 
-from repro_env.api.rebuild import Rebuilt, rebuild
+from repro_env.api.rebuild import rebuild
 from repro_env.compare.environments import code
 from repro_env.delivery.builder.plan import Plan
 from repro_env.delivery.targets import argument
 from repro_env.delivery.targets.argument import Target
 from repro_env.environment.secrets import export
 from repro_env.oci import paths as image_layout
+from repro_env.oci.paths import is_below
 from repro_env.schema.errors import UsageError
 from repro_env.schema.progress import Tell
 from repro_env.schema.spec import Spec
@@ -67,6 +68,14 @@ def send(
     `UID:GID` that the image starts as, default root. `dry_run`:
     change nothing. Raises `UsageError`, `SourceError`, and as `delivery.builder.outputbuild.pack` and the outputs do.
     """
+    done = Delivery(
+        image_id=spec.expected.image_id,
+        environment_image_id=spec.expected.image_id,
+        spec_digest=spec.digest,
+        manifest_digest="",
+        where="",
+        layers=tuple(layer.diff_id for layer in spec.expected.layers),
+    )
     if target.kind == "squashfs":
         if source or user is not None:
             raise UsageError(
@@ -74,7 +83,7 @@ def send(
                 where="--with-source, --user",
                 hint="use oci: or docker-archive: for these",
             )
-        return _write_squashfs(spec, folder, target, store=store, tell=tell, here=here, dry_run=dry_run)
+        return _write_squashfs(done, spec, folder, here / target.place, store=store, tell=tell, dry_run=dry_run)
     if user is not None and not _is_user(user):
         raise UsageError(
             f"must be a numeric user ID above 0, alone or with a group ID (got {user!r})",
@@ -85,15 +94,6 @@ def send(
         code.check_unchanged(spec, folder, frozen=frozen, store=store)
     if target.kind == "registry":
         export.check(spec, folder, store=store)
-    layers = tuple(layer.diff_id for layer in spec.expected.layers)
-    done = Delivery(
-        image_id=spec.expected.image_id,
-        environment_image_id=spec.expected.image_id,
-        spec_digest=spec.digest,
-        manifest_digest="",
-        where="",
-        layers=layers,
-    )
     if not source:
         for note in notes(spec):
             tell(note)
@@ -132,14 +132,14 @@ def notes(spec: Spec) -> Iterator[str]:
     imported = [
         path
         for path in (*spec.observed.startup.sys_path, *editable)
-        if _within(path, source.path) and not any(_within(path, layout.prefix) for layout in layouts)
+        if is_below(path, source.path) and not any(is_below(path, layout.prefix) for layout in layouts)
     ]
     if imported:
         yield (
             f"note: Python imports code from {imported[0]}, which is not in the image: "
             f"add --with-source, or mount the project at {source.path}"
         )
-    hidden = [layout.prefix for layout in layouts if layout.in_place and _within(layout.prefix, source.path)]
+    hidden = [layout.prefix for layout in layouts if layout.in_place and is_below(layout.prefix, source.path)]
     if hidden:
         yield (
             f"note: the image has its environment at {hidden[0]}: "
@@ -150,10 +150,6 @@ def notes(spec: Spec) -> Iterator[str]:
             f"note: the captured library configuration ({', '.join(spec.observed.home[:3])}) is used in a container "
             f"if it is started with HOME={image_layout.HOME}"
         )
-
-
-def _within(path: str, folder: str) -> bool:
-    return path == folder or path.startswith(f"{folder}/")
 
 
 def _is_user(text: str) -> bool:
@@ -170,26 +166,14 @@ _CHECKED = {
 """How the layers in an output were checked."""
 
 
-def _write_squashfs(spec: Spec, folder: Path, target: Target, *, store: Store, tell: Tell, here: Path, dry_run: bool) -> Delivery:
+def _write_squashfs(done: Delivery, spec: Spec, folder: Path, path: Path, *, store: Store, tell: Tell, dry_run: bool) -> Delivery:
     """Write a file system image. It contains the unpacked layers, so they are built in the store first."""
     from repro_env.delivery.targets import squashfs
 
-    path = here / target.place
-    built: Rebuilt = rebuild(spec, folder, store=store, dry_run=dry_run, tell=tell)
-    done = Delivery(
-        image_id=built.image_id,
-        environment_image_id=built.image_id,
-        spec_digest=built.spec_digest,
-        manifest_digest="",
-        where="",
-        layers=built.layers,
-        plan=built.plan if dry_run else None,
-        fetched=built.fetched,
-        sent=built.written,
-    )
+    built = rebuild(spec, folder, store=store, dry_run=dry_run, tell=tell)
     if dry_run:
-        return done
+        return msgspec.structs.replace(done, plan=built.plan)
     trees = [tree for diff_id in built.layers if (tree := store.layers.path(diff_id)) is not None]
     with tell.progress(0, f"writing {path.name}"):
         where = squashfs.write(trees, path)
-    return msgspec.structs.replace(done, where=where, made=built.layers)
+    return msgspec.structs.replace(done, where=where, made=built.layers, fetched=built.fetched, sent=built.written)

@@ -84,8 +84,7 @@ def rebuild(spec: CaptureResult | Path | str | None = None, *, dry_run: bool = F
     """Make the image of a spec in the store, and prove that it is the captured one. Its ID is `image_id` of the result."""
     from repro_env.api.rebuild import rebuild as use_case
 
-    store, tell = Store.open(), report or Silent()
-    found = _opened(spec, store, tell)
+    found, store, tell = _open(spec, report)
     return use_case(found.spec, found.folder, store=store, dry_run=dry_run, tell=tell)
 
 
@@ -121,8 +120,7 @@ def execute(
     from repro_env.api.execute import execute as use_case
     from repro_env.runs.start.request import RunOptions
 
-    store, tell = Store.open(), report or Silent()
-    found = _opened(spec, store, tell)
+    found, store, tell = _open(spec, report)
     options = RunOptions(
         command=tuple(command),
         here=Path.cwd(),
@@ -205,8 +203,7 @@ def check(
     from repro_env.api.check import CheckOptions
     from repro_env.api.check import check as use_case
 
-    store, tell = Store.open(), report or Silent()
-    found = _opened(spec, store, tell)
+    found, store, tell = _open(spec, report)
     options = CheckOptions(
         environ=dict(os.environ),
         environment=environment,
@@ -228,8 +225,7 @@ def show(spec: CaptureResult | Path | str | None = None) -> Shown:
     """Return what a spec holds, part by part, and what of it is on this machine."""
     from repro_env.api.show import show as use_case
 
-    store = Store.open()
-    found = _opened(spec, store, Silent())
+    found, store, _ = _open(spec, None)
     return use_case(found.spec, found.folder, store)
 
 
@@ -244,8 +240,7 @@ def pack(
     """Write a spec and its bundled files as one file; with `everything` all wheels and conda packages too."""
     from repro_env.api.pack import pack as use_case
 
-    store, tell = Store.open(), report or Silent()
-    found = _opened(spec, store, tell)
+    found, store, tell = _open(spec, report)
     return use_case(found.spec, found.folder, Path(file).absolute(), everything=everything, frozen=frozen, store=store, tell=tell)
 
 
@@ -256,8 +251,7 @@ def push(
     from repro_env.api.push import push as use_case
     from repro_env.registry.reference import parse
 
-    store, tell = Store.open(), report or Silent()
-    found = _opened(spec, store, tell)
+    found, store, tell = _open(spec, report)
     return use_case(found.spec, found.folder, parse(reference), frozen=frozen, store=store, tell=tell)
 
 
@@ -284,12 +278,13 @@ def lineage(name: str, *, runs: Path | str | None = None, report: Tell | None = 
     return lineage_of(name, Path.cwd(), runs=directory, store=Store.open(), tell=report or Silent())
 
 
-def _opened(spec: CaptureResult | Path | str | None, store: Store, tell: Tell) -> Opened:
+def _open(spec: CaptureResult | Path | str | None, report: Tell | None) -> tuple[Opened, Store, Tell]:
+    """Return a spec, the store, and where progress is reported."""
     from repro_env.specs.argument import open_spec
 
-    if spec is None or isinstance(spec, Path | str):
-        return open_spec(None if spec is None else str(spec), Path.cwd(), store, tell)
-    return open_spec(str(spec.path), Path.cwd(), store, tell)
+    store, tell = Store.open(), report or Silent()
+    name = None if spec is None else str(spec if isinstance(spec, Path | str) else spec.path)
+    return open_spec(name, Path.cwd(), store, tell), store, tell
 
 
 def _pairs(paths: Pairs) -> tuple[tuple[str, str], ...]:

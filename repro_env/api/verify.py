@@ -29,6 +29,7 @@ from repro_env.runs.start import siblings
 from repro_env.runs.start.request import RunOptions
 from repro_env.sandbox import plan
 from repro_env.sandbox.runner import Runner
+from repro_env.schema.environment import values_of
 from repro_env.schema.progress import Details, Tell
 from repro_env.schema.run import End, RunnerName
 from repro_env.schema.spec import Spec
@@ -105,9 +106,8 @@ def verify(
     spec = rerun.restore_source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell, given=wanted.source)
     note = f"verifies {run.short}" if wanted.keep else ""
     options = rerun.request(run, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
-    options = msgspec.structs.replace(
-        options, data=(*options.data, *unrecorded), recorded_source=siblings.drop_missing(run.start.source, spec, store)
-    )
+    start = msgspec.structs.replace(run.start, source=siblings.drop_missing(run.start.source, spec, store))
+    options = msgspec.structs.replace(options, data=(*options.data, *unrecorded), recorded=start)
     promise = judging.predict(run.start, end, _here(run, spec, options, [target for _, target in unrecorded]))
     kinds = results.kinds(left, globs)
     if "result" not in kinds:
@@ -171,10 +171,10 @@ def _here(run: Run, spec: Spec, options: RunOptions, unrecorded: Sequence[str]) 
     devices: tuple[str, ...] = ()
     if options.gpus:
         devices = tuple(device.name for device in gpu.accelerators().devices)
-    then, now = run.start.source, options.recorded_source or run.start.source
+    then, now = run.start.source, (options.recorded or run.start).source
     return Repetition(
         host=host_facts(),
-        threads={variable.name: variable.value for variable in plan.threads(spec, options.determinism, options.threads)},
+        threads=values_of(plan.threads(spec, options.determinism, options.threads)),
         devices=devices,
         given=tuple(variable.name for variable in run.start.given),
         runner=options.runner,

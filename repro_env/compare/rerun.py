@@ -233,10 +233,8 @@ def request(
         note=note,
         frozen=True,
         private=True,
-        is_rerun=True,
+        recorded=start,
         keep_outside=ALL,
-        git=start.git,
-        python_path=start.python_path,
     )
 
 

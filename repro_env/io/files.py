@@ -257,13 +257,16 @@ def read_text(path: Path, most: int = 16 << 20) -> str:
 def sha256_of(path: Path, *, below: Path | None = None) -> str:
     """Return the sha256 of a file in hex. Raises `OSError` as `open_regular`, also for a symlink."""
     hasher = hashlib.sha256()
-    fd = open_regular(path, below=below)
-    try:
-        while chunk := os.read(fd, CHUNK):
-            hasher.update(chunk)
-    finally:
-        os.close(fd)
+    for chunk in chunks_of(path, below=below):
+        hasher.update(chunk)
     return hasher.hexdigest()
+
+
+def chunks_of(path: Path, *, below: Path | None = None) -> Iterator[bytes]:
+    """Yield the bytes of a file. Raises `OSError` as `open_regular`, at the first chunk."""
+    with os.fdopen(open_regular(path, below=below), "rb", buffering=0) as file:
+        while chunk := file.read(CHUNK):
+            yield chunk
 
 
 class Sized(Protocol):

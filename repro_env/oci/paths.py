@@ -29,6 +29,11 @@ CONTAINER_USER = "user"
 """USER in such a container: Python's `getpass.getuser` (which torch.compile calls) fails for a UID that passwd does not list."""
 
 
+def is_below(path: str, *directories: str) -> bool:
+    """Whether a path is one of these directories, or below one of them."""
+    return any(path == directory or path.startswith(directory.rstrip("/") + "/") for directory in directories)
+
+
 def root_of(layout: Layout) -> str:
     """Return where the image holds the tree of a layout: at its own prefix, or at `ENVIRONMENT` if it can be moved."""
     return (layout.real or layout.prefix) if layout.in_place else ENVIRONMENT

@@ -14,7 +14,7 @@ from typing import Literal
 
 import msgspec
 
-from repro_env.runs.records.records import Run
+from repro_env.runs.records.records import NAME, Run
 from repro_env.schema.errors import RecordError, UsageError
 from repro_env.schema.run import Parent
 
@@ -24,7 +24,6 @@ _WEEK = _UNITS["w"]
 _MONDAY = 4 * 86400
 """The first Monday of 1970, in seconds."""
 _DURATION = re.compile(r"([1-9][0-9]{0,5})([mhdw])")
-_RUN_NAME = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
 _COUNT = re.compile(r"[1-9][0-9]{0,8}")
 _LESS = frozenset(
     ["loss", "nll", "bce", "kl", "err", "error", "errors", "mse", "rmse", "mae", "mape", "perplexity", "ppl", "wer", "cer", "fid"]
@@ -240,7 +239,7 @@ def parent_names(parents: Iterable[str], mounts: Iterable[str]) -> set[str]:
 
     Old records have mounts of a run's files without naming the run as a parent.
     """
-    return {*parents, *(part for path in mounts for part in path.split("/") if _RUN_NAME.fullmatch(part))}
+    return {*parents, *(part for path in mounts for part in path.split("/") if NAME.fullmatch(part))}
 
 
 def _children(runs: Sequence[Run]) -> dict[str, list[Run]]:

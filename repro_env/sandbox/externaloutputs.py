@@ -18,6 +18,7 @@ import msgspec
 
 from repro_env.io.files import atomic_write, read_regular, remove_tree
 from repro_env.oci import paths
+from repro_env.oci.paths import is_below
 from repro_env.sandbox import workspace
 from repro_env.sandbox.embedded import rootfs
 from repro_env.sandbox.outputs import OUTSIDE
@@ -94,8 +95,8 @@ class Rules(Frozen, frozen=True, kw_only=True):
             return True
         for directory in TEMPORARY:
             if path.startswith(directory + "/"):
-                exceptions = [kept for kept in self.kept if _is_below(kept, directory)]
-                return not any(_is_below(kept, path) or _is_below(path, kept) for kept in exceptions)
+                exceptions = [kept for kept in self.kept if is_below(kept, directory)]
+                return not any(is_below(kept, path) or is_below(path, kept) for kept in exceptions)
         return False
 
 
@@ -222,10 +223,6 @@ def _written_files(source: Source, rules: Rules, image: Sequence[Path], lost: li
                 continue
             elif not _is_of_image(Path(item.path), path, image, source):
                 yield WrittenFile(path, item.path, facts.st_size if kind == stat.S_IFREG else 0)
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory + "/")
 
 
 def _is_of_image(file: Path, path: str, image: Sequence[Path], source: Source) -> bool:

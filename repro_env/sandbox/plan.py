@@ -1,4 +1,4 @@
-"""Plan a run: from a spec and a request to a launch. Pure, because the request has everything that was read from the machine."""
+"""Plan a run: from a spec, the record of the start and a request to a launch. Pure, because these have everything that was read."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ import re
 from collections.abc import Container, Iterator, Sequence
 
 from repro_env.oci import paths as layout
-from repro_env.schema.environment import Variable
+from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import UsageError
-from repro_env.schema.run import ImageTree, Launch, Mode, Mount, Request
+from repro_env.schema.run import ImageTree, Launch, Mode, Mount, Request, Start
 from repro_env.schema.spec import Identity, Spec
 
 HOSTNAME = "repro-env"
@@ -41,33 +41,31 @@ _NEVER = ("/proc", "/dev", "/sys", "/etc", "/.repro-env", "/run/repro-env")
 _SYSTEM = ("/usr", "/bin", "/sbin", "/lib", "/lib64", "/opt", "/var", "/run", "/tmp")  # noqa: S108
 
 
-def plan(spec: Spec, request: Request) -> Launch:
+def plan(spec: Spec, start: Start, request: Request) -> Launch:
     """Plan the run. Raises `UsageError` for an invalid command or mount."""
     identity = spec.identity
     workspace = request.workspace
     check_mounts(spec, request.mounts)
     return Launch(
-        run_id=request.run_id,
-        spec=spec.digest,
-        image=spec.expected.image_id,
+        run_id=start.id,
+        image=start.image,
         layers=tuple(layer.diff_id for layer in spec.expected.layers),
         prefix=identity.layout.prefix,
         trees=(*trees(spec, workspace), *_home(spec, request.user.home)),
-        argv=argv(request.command, python=identity.command, cwd=request.cwd),
-        env=_variables(spec, request),
-        cwd=request.cwd,
+        argv=argv(request.command, python=identity.command, cwd=start.cwd),
+        env=_variables(spec, start, request),
+        cwd=start.cwd,
         workspace=workspace,
-        snapshot=request.snapshot,
-        siblings=request.siblings,
+        snapshot=start.source.seen,
+        siblings=start.source.siblings_tree,
         mounts=tuple(sorted(request.mounts, key=lambda mount: mount.target)),
         tools=request.tools,
         notes=request.notes,
         user=request.user,
         hostname=HOSTNAME,
         network=request.network,
-        gpus=request.gpus,
-        seed=request.seed,
-        fixed_addresses=request.determinism != "off",
+        gpus=start.gpus,
+        fixed_addresses=start.determinism != "off",
     )
 
 
@@ -112,10 +110,10 @@ def argv(command: Sequence[str], *, python: str, cwd: str) -> tuple[str, ...]:
     return tuple(command)
 
 
-def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
-    image = {variable.name: variable.value for variable in spec.identity.config.env}
-    values = {variable.name: variable.value for variable in request.caller}
-    if request.runner == "host":
+def _variables(spec: Spec, start: Start, request: Request) -> tuple[Variable, ...]:
+    image = values_of(spec.identity.config.env)
+    values = values_of(request.caller)
+    if start.runner == "host":
         tools, notes = request.tools, request.notes
         caller_path = [
             part for part in values.get("PATH", "").split(":") if part and part != spec.identity.layout.prefix + "/bin"
@@ -134,39 +132,37 @@ def _variables(spec: Spec, request: Request) -> tuple[Variable, ...]:
         user = request.user
         values |= {"HOME": user.home, "USER": user.name, "LOGNAME": user.name, "PYTHONPYCACHEPREFIX": layout.PYCACHE}
     if not values.get("PYTHONHASHSEED", "").isdigit():
-        values["PYTHONHASHSEED"] = str(request.seed)
+        values["PYTHONHASHSEED"] = str(start.seed)
     values |= {
-        "REPRO_ENV_SEED": str(request.seed),
+        "REPRO_ENV_SEED": str(start.seed),
         "REPRO_ENV_NOTES": f"{notes}/{NOTES}",
-        "REPRO_ENV_RANKS": request.ranks,
-        "REPRO_ENV_DETERMINISM": request.determinism,
-        "REPRO_ENV_RUN": request.run_id,
-        "REPRO_ENV_SPEC": spec.digest,
-        "REPRO_ENV_IMAGE": spec.expected.image_id,
-        "REPRO_ENV_CODE": request.code or request.snapshot,
-        "REPRO_ENV_DATA": json.dumps({fact.target: fact.digest for fact in request.data if fact.digest is not None}),
+        "REPRO_ENV_RANKS": start.ranks,
+        "REPRO_ENV_DETERMINISM": start.determinism,
+        "REPRO_ENV_RUN": start.id,
+        "REPRO_ENV_SPEC": start.spec,
+        "REPRO_ENV_IMAGE": start.image,
+        "REPRO_ENV_CODE": start.source.digest,
+        "REPRO_ENV_DATA": json.dumps({fact.target: fact.digest for fact in start.data if fact.digest is not None}),
     }
-    if request.ids == "seeded":
-        values["REPRO_ENV_IDS"] = request.ids
-    if request.determinism != "off":
+    if start.ids == "seeded":
+        values["REPRO_ENV_IDS"] = start.ids
+    if start.determinism != "off":
         values.setdefault("CUBLAS_WORKSPACE_CONFIG", _WORKSPACE)
     if request.threads is not None:
-        values |= {variable.name: variable.value for variable in threads(spec, request.determinism, request.threads)}
-    elif request.determinism != "off":
+        values |= values_of(start.threads)
+    elif start.determinism != "off":
         # Not as separate variables: torchrun and joblib set them for their child processes only if they are not set.
-        values["REPRO_ENV_THREADS"] = " ".join(
-            f"{variable.name}={variable.value}" for variable in threads(spec, request.determinism, request.threads)
-        )
-    if request.trace:
+        values["REPRO_ENV_THREADS"] = " ".join(f"{variable.name}={variable.value}" for variable in start.threads)
+    if start.trace:
         values["REPRO_ENV_TRACE"] = f"{notes}/{TRACE}"
     if not request.network:
-        values |= {variable.name: variable.value for variable in OFFLINE}
+        values |= values_of(OFFLINE)
     if any(mount.kind == "git" for mount in request.mounts):
         # git rejects a repository of another user. This one was chosen by the user of this tool, so it is safe.
         values |= {"GIT_CONFIG_COUNT": "1", "GIT_CONFIG_KEY_0": "safe.directory", "GIT_CONFIG_VALUE_0": request.workspace}
     captured = filter(None, values.get("PYTHONPATH", "").split(":"))
-    values["PYTHONPATH"] = ":".join(dict.fromkeys((*request.python_path, *captured)))
-    values |= {variable.name: variable.value for variable in request.given}
+    values["PYTHONPATH"] = ":".join(dict.fromkeys((*start.python_path, *captured)))
+    values |= values_of(request.given)
     values["PYTHONPATH"] = ":".join(filter(None, (f"{tools}/{layout.HOOKS}", values["PYTHONPATH"])))
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))
 

@@ -13,7 +13,6 @@ import stat
 from collections.abc import Iterable, Sequence
 from io import FileIO
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -36,25 +35,11 @@ class MountPoint(msgspec.Struct, frozen=True):
     is_directory: bool
 
 
-class Workspace(Protocol):
-    """A way to mount the snapshot as a writable tree, with the changes in the run's directory."""
-
-    means: str
-    """The name of the way, for the record."""
-
-    def prepare(self) -> None:
-        """Make files and directories before any namespace is entered."""
-        ...
-
-    def stack(self, target: Path) -> None:
-        """Mount the tree at `target`. Raises `OSError` if the kernel refuses."""
-        ...
-
-
 class OverlayWorkspace:
     """An overlay of the snapshot and the run's files."""
 
     means = "overlay"
+    """The name of this way to mount the snapshot, for the record."""
 
     def __init__(self, snapshot: Path, upper: Path, *, work: Path, points: Path, needed: Sequence[MountPoint]) -> None:
         """`points` is an empty directory for the mount points: a separate layer, so that they do not become outputs."""
@@ -64,9 +49,11 @@ class OverlayWorkspace:
         self._needed = needed
 
     def prepare(self) -> None:
+        """Make the mount points, before any namespace is entered."""
         make_mount_points(self._lowers[1], self._needed)
 
     def stack(self, target: Path) -> None:
+        """Mount the tree at `target`. Raises `OSError` if the kernel refuses."""
         overlay.mount(target, self._lowers, upper=self._upper, work=self._work, throw_away=False)
 
 
@@ -91,7 +78,12 @@ class CopiedWorkspace:
         files.atomic_write(marker, msgspec.json.encode(made) + b"\n")
 
     def stack(self, target: Path) -> None:
+        """Mount the copy at `target`. Raises `OSError` if the kernel refuses."""
         kernel.bind(str(self._upper), str(target), recursive=False)
+
+
+Workspace = OverlayWorkspace | CopiedWorkspace
+"""A way to mount the snapshot as a writable tree, with the changes in the run's directory."""
 
 
 def make_mount_points(directory: Path, needed: Iterable[MountPoint]) -> list[str]:

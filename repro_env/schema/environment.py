@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Literal
 
 from repro_env.schema.codec import Frozen
@@ -123,6 +124,11 @@ class Variable(Frozen, frozen=True, kw_only=True):
 
     name: EnvName
     value: Line
+
+
+def values_of(variables: Iterable[Variable]) -> dict[str, str]:
+    """Return the values of environment variables by name."""
+    return {variable.name: variable.value for variable in variables}
 
 
 class Variables(Frozen, frozen=True, kw_only=True):

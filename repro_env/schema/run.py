@@ -1,5 +1,5 @@
-"""A run in its stages: what was requested (`Request`), what is started (`Launch`), how it ended (`Outcome`), and its record
-(`Start`, `End`)."""
+"""A run in its stages: what it starts from (`Start`, which is recorded, and `Request`, which is not), what is started (`Launch`), how
+it ended (`Outcome`), and the record of its end (`End`)."""
 
 from __future__ import annotations
 
@@ -47,42 +47,21 @@ class User(Frozen, frozen=True, kw_only=True):
 
 
 class Request(Frozen, frozen=True, kw_only=True):
-    """A requested run, with all facts that had to be read. The `Launch` is computed from it without further reading."""
+    """What a launch needs besides the record of its start: values that records must not have, and paths of this machine."""
 
-    run_id: Line
-    runner: RunnerName
     command: tuple[str, ...]
     """As typed, at least one word."""
-    cwd: AbsPath
-    """The working directory, which exists in the run."""
     workspace: AbsPath
     """The path of the source in the run: the captured path, or the actual directory for the host runner."""
-    snapshot: Digest
-    """The source tree in the run: the code, and possibly git-ignored data."""
-    code: Digest | None = None
-    """The code without git-ignored data; None if it is the same as `snapshot`."""
-    data: tuple[DataFact, ...] = ()
-    siblings: Digest | None = None
-    """See `Launch.siblings`."""
     mounts: tuple[Mount, ...]
     given: tuple[Variable, ...]
     """Variables of `--env` and `--env-file`. The last value for a name is used."""
-    python_path: tuple[AbsPath, ...] = ()
-    """Directories of the source that are in the caller's PYTHONPATH, at their paths in the run."""
     caller: tuple[Variable, ...]
     """The caller's variables that may be passed on: only TERM into an image, all variables on the host."""
     user: User
-    seed: Seed
-    ranks: Ranks = "each"
-    determinism: Mode = "warn"
-    ids: Ids = "system"
     threads: int | None = None
     """Requested number of threads of every numeric library; None for the captured settings."""
-    trace: bool = False
-    """Whether to record each training step."""
     network: bool
-    gpus: int | Literal["all"] = 0
-    """Requested number of GPUs."""
     tools: AbsPath
     notes: AbsPath
 
@@ -99,7 +78,6 @@ class Launch(Frozen, frozen=True, kw_only=True):
     """All parameters of a run. This is plain data, so that runners can be tested with any value."""
 
     run_id: Line
-    spec: Digest
     image: Digest
     layers: tuple[Digest, ...]
     """Diff IDs, from the lowest layer to the highest."""
@@ -127,7 +105,6 @@ class Launch(Frozen, frozen=True, kw_only=True):
     hostname: Line
     network: bool
     gpus: int | Literal["all"] = 0
-    seed: Seed
     fixed_addresses: bool = False
     """Disable address space randomization, so that sets of objects that are hashed by address keep their order."""
 
@@ -246,7 +223,7 @@ class Start(Frozen, frozen=True, kw_only=True):
     data: tuple[DataFact, ...]
     given: tuple[GivenVariable, ...]
     python_path: tuple[AbsPath, ...] = ()
-    """See `Request.python_path`."""
+    """Directories of the source that are in the caller's PYTHONPATH, at their paths in the run."""
     git: Digest | None = None
     """Diff ID of the mounted Git directory without its objects; None without a repository."""
     passed: tuple[EnvName, ...] = ()

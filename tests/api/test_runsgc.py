@@ -16,7 +16,7 @@ import pytest
 
 from repro_env.api import runsgc
 from repro_env.api.runsgc import Collected
-from repro_env.runs.records import annotation, ids, records
+from repro_env.runs.records import annotation, checkpointmanifest, ids, records
 from repro_env.schema import codec
 from repro_env.schema.errors import RecordError, UsageError
 from repro_env.schema.progress import Silent
@@ -158,6 +158,18 @@ def test_a_run_that_an_interrupted_run_resumed_from_is_kept(tmp_path: Path, stor
     path.write_text(json.dumps(text))
     done = collect(runs, store, "last=2", dry_run=True)
     assert done.keep[2].why == ("00000002 resumed from it, according to a checkpoint",)
+
+
+def test_a_warning_names_a_directory_with_too_many_files_to_search(
+    tmp_path: Path, store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(checkpointmanifest, "_DIRECTORIES", 1)
+    run = records.read(recorded(tmp_path / "runs", 1, over=False))
+    (run.files / "checkpoints").mkdir(parents=True)
+    tell = Messages()
+    runsgc.collect(tmp_path / "runs", ["last=1"], store=store, dry_run=True, tell=tell)
+    (line,) = tell.lines
+    assert line.startswith(f"note: a descendant of these runs may be unknown: {run.files} has too many files")
 
 
 def test_a_run_with_an_unreadable_record_is_kept_with_the_runs_that_it_names(tmp_path: Path, store: Store) -> None:

@@ -86,7 +86,6 @@ class Place:
         gid = self.uid
         launch = Launch(
             run_id=f"test-{secrets.token_hex(6)}",
-            spec=rootfs.digest(9),
             image=self.image or rootfs.digest(10 + len(self.layers)),
             layers=tuple(self.layers),
             prefix=rootfs.PREFIX,
@@ -102,7 +101,6 @@ class Place:
             user=User(uid=self.uid, gid=gid, name="ann" if self.uid else "root", home="/home/ann"),
             hostname="inside",
             network=False,
-            seed=0,
         )
         return msgspec.structs.replace(launch, **changes)
 

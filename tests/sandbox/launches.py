@@ -15,7 +15,6 @@ def make(workspace: str, **changes: Any) -> Launch:
     """A launch of the current user in a source directory, with `changes`."""
     values: dict[str, Any] = {
         "run_id": "x",
-        "spec": DIGEST,
         "image": DIGEST,
         "layers": (),
         "prefix": f"{workspace}/.venv",
@@ -31,6 +30,5 @@ def make(workspace: str, **changes: Any) -> Launch:
         "user": User(uid=os.getuid(), gid=os.getgid(), name="ann", home="/home/ann"),
         "hostname": "repro-env",
         "network": False,
-        "seed": 0,
     }
     return Launch(**values | changes)

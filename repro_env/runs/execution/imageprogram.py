@@ -46,7 +46,6 @@ def launch(
     values |= {"HOME": "/home/user", "PYTHONHASHSEED": "0", "PYTHONDONTWRITEBYTECODE": "1"}
     return Launch(
         run_id=f"{name}-{secrets.token_hex(8)}",
-        spec=spec.digest,
         image=spec.expected.image_id,
         layers=tuple(layer.diff_id for layer in spec.expected.layers),
         prefix=spec.identity.layout.prefix,
@@ -62,7 +61,6 @@ def launch(
         user=User(uid=os.geteuid(), gid=os.getegid(), name=paths.CONTAINER_USER, home="/home/user"),
         hostname=plan.HOSTNAME,
         network=False,
-        seed=0,
     )
 
 

@@ -24,8 +24,14 @@ class AllRuns(msgspec.Struct, frozen=True):
     missing: tuple[Path, ...] = ()
     """Runs directories that were removed."""
     unreadable: tuple[Unreadable, ...] = ()
-    notes: tuple[str, ...] = ()
-    """Directories that could not be read, and why."""
+    failures: tuple[ReproEnvError | OSError, ...] = ()
+    """Why directories could not be read."""
+
+    @property
+    def notes(self) -> list[str]:
+        """A line for each directory that could not be read."""
+        reasons = (f"{error.filename}: {error.strerror}" if isinstance(error, OSError) else str(error) for error in self.failures)
+        return [f"this directory could not be read: {reason}" for reason in reasons]
 
     @property
     def unfinished(self) -> list[Summary]:
@@ -54,22 +60,19 @@ def read_all_runs(first: Sequence[Path], store: Store, *, reread: bool = False) 
     looked: list[Path] = []
     missing: list[Path] = []
     unreadable: list[Unreadable] = []
-    notes: list[str] = []
+    failures: list[ReproEnvError | OSError] = []
     for directory in directories:
         if not directory.is_dir():
             missing.append(directory)
             continue
         try:
             listing = index.listing(directory, outputs=True, refresh=reread)
-        except ReproEnvError as error:
-            notes.append(f"this directory could not be read: {error}")
-            continue
-        except OSError as error:
-            notes.append(f"this directory could not be read: {directory}: {error.strerror}")
+        except (ReproEnvError, OSError) as error:
+            failures.append(error)
             continue
         looked.append(directory)
         for run in listing.runs:
             runs.setdefault(run.id, run)
         outputs.update(listing.outputs)
         unreadable += listing.unreadable
-    return AllRuns(runs, outputs, tuple(looked), tuple(missing), tuple(unreadable), tuple(notes))
+    return AllRuns(runs, outputs, tuple(looked), tuple(missing), tuple(unreadable), tuple(failures))

@@ -15,6 +15,7 @@ from repro_env.runs.records import checkpointstate, metrics, recipe, records
 from repro_env.runs.records import notes as noted
 from repro_env.sandbox import console, outputs, plan
 from repro_env.schema import fingerprints, redact
+from repro_env.schema.environment import values_of
 from repro_env.schema.run import End, Launch, LocalFacts, Lost, Outcome, Output, Start
 from repro_env.store.store import Store
 
@@ -70,7 +71,7 @@ def read_end(
 
 def _collect_process_facts(launch: Launch, outcome: Outcome, pids: Sequence[int]) -> LocalFacts:
     """Return the PIDs of the command, and what it saw of its machine and user."""
-    values = {variable.name: variable.value for variable in launch.env}
+    values = values_of(launch.env)
     host, user = launch.hostname, launch.user.name
     if outcome.isolation == "none":
         host, user = os.uname().nodename, _login_name()

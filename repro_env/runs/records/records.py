@@ -48,7 +48,8 @@ _DIRECTORIES = ("files", "outside", TRACE, "annotations", "verified")
 _REMOVED = ".gone-"
 _RESTORE = "restore the record from a copy, or remove the run with `repro-env runs rm`"
 _ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-_NAME = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
+NAME = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
+"""The name of a run's directory."""
 
 
 class Run(msgspec.Struct, frozen=True):
@@ -123,7 +124,7 @@ def name_of(started: datetime, command: Sequence[str], run_id: str) -> str:
 
 def is_ours(name: str) -> bool:
     """Whether this package writes a file or directory of this name into a directory of runs."""
-    return _NAME.fullmatch(name) is not None or name in (LATEST, SPECS) or name.startswith(".")
+    return NAME.fullmatch(name) is not None or name in (LATEST, SPECS) or name.startswith(".")
 
 
 def script_of(command: Sequence[str]) -> str:
@@ -229,7 +230,7 @@ def non_directories(runs: Path) -> list[Unreadable]:
 def _named_as_runs(runs: Path) -> list[Path]:
     """Return the entries that are named like a run, newest first."""
     try:
-        names = [name for name in os.listdir(runs) if _NAME.fullmatch(name)]  # noqa: PTH208
+        names = [name for name in os.listdir(runs) if NAME.fullmatch(name)]  # noqa: PTH208
     except FileNotFoundError:
         return []
     except OSError as error:

@@ -67,7 +67,7 @@ def collect(
             tell(f"this run does not have the captured data {data.path}")
             continue
         target = data.path
-        if options.runner == "host" and not options.private:
+        if options.is_in_place:
             target = path  # the command reads the data at their own path, so no mount is needed
         else:
             found_mounts.append(Mount(kind="data", source=path, target=target))

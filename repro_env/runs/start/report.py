@@ -4,20 +4,17 @@ from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator
-from pathlib import Path
 
 from repro_env.environment.machine import variables
 from repro_env.runs.records.ids import short
 from repro_env.runs.start import snapshot, sourcedirectory
-from repro_env.runs.start.repository import Repository
+from repro_env.runs.start.inputs import Inputs
 from repro_env.runs.start.request import RunOptions
-from repro_env.runs.start.sourcedirectory import SourceDirectory
 from repro_env.sandbox import plan
 from repro_env.sandbox.host import landlock
 from repro_env.schema import redact
+from repro_env.schema.environment import values_of
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import Launch, Start
-from repro_env.schema.spec import Spec
 
 _NAMED = 10
 """How many items a detail line names; the others are counted."""
@@ -25,42 +22,34 @@ _FEW = 3
 """The same, in a line that is always printed."""
 
 
-def announce(
-    options: RunOptions,
-    spec: Spec,
-    start: Start,
-    where: Path,
-    chosen: SourceDirectory,
-    git: Repository,
-    launch: Launch,
-    tell: Tell,
-) -> None:
+def announce(inputs: Inputs, tell: Tell) -> None:
     """Print a line about the run, lines that the user should know, and details."""
+    options, start = inputs.options, inputs.start
     how = f", image {start.image.removeprefix('sha256:')[:12]}"
     if options.runner == "host":
         how = f" on the host, without isolation{', in a private copy of the source' if options.private else ''}"
-    tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(options, spec, start, chosen)}")
+    tell(f"run {short(start.id)}{how}, seed {start.seed}; {_source(inputs)}")
     if start.ids == "seeded":
         tell("random IDs come from the seed and are predictable: do not use them as secrets (to change this: --ids system)")
-    if start.source.directory is not None and (hint := _source_hint(options, spec, chosen)):
+    if start.source.directory is not None and (hint := _source_hint(inputs)):
         tell(f"{options.here} is not the source of this run{hint}")
     if options.private and not _is_confined(options):
         tell.warn("this kernel has no Landlock (Linux 5.19): the command can write to your files if it uses absolute paths")
-    for text in _unused(options, spec, start, launch):
+    for text in _unused(inputs):
         tell(text)
-    for text in _details(options, start, where, chosen, git, launch):
+    for text in _details(inputs):
         tell.detail(f"  {text}")
 
 
-def _source(options: RunOptions, spec: Spec, start: Start, chosen: SourceDirectory) -> str:
+def _source(inputs: Inputs) -> str:
     """Say which code the run uses, and how it differs from the captured code."""
-    fact = start.source
-    if options.is_rerun:
+    options, fact = inputs.options, inputs.start.source
+    if options.recorded is not None:
         return "source of the run"
     if fact.directory is None:
-        hint = "" if options.frozen else _source_hint(options, spec, chosen) or "; to run the code in a directory: --source DIR"
-        return f"captured source ({chosen.why}{hint})"
-    moved = "" if fact.directory == plan.workspace_of(spec) else f"{fact.directory} "
+        hint = "" if options.frozen else _source_hint(inputs) or "; to run the code in a directory: --source DIR"
+        return f"captured source ({inputs.code.why}{hint})"
+    moved = "" if fact.directory == plan.workspace_of(inputs.spec) else f"{fact.directory} "
     ignored = f", and {shorten(fact.ignored, ', ', _FEW)} (git-ignored)" if fact.ignored else ""
     ignored += f", and a copy of {shorten(fact.siblings, ', ', _FEW)}" if fact.siblings else ""
     changes = [line for line in fact.differs if not line.endswith(f"({snapshot.OUTPUT})")]
@@ -72,10 +61,11 @@ def _source(options: RunOptions, spec: Spec, start: Start, chosen: SourceDirecto
     return f"{f'source {moved}' if moved else ''}changed since capture: {shorten(changes, ', ', _FEW)}{more}"
 
 
-def _source_hint(options: RunOptions, spec: Spec, chosen: SourceDirectory) -> str:
+def _source_hint(inputs: Inputs) -> str:
     """Return a hint if the working directory holds another copy of the code than the run uses."""
-    source, used = spec.observed.source, options.source is not None or options.is_rerun
-    if source is None or used or options.here == chosen.path or not sourcedirectory.holds(source, options.here):
+    options, source = inputs.options, inputs.spec.observed.source
+    used = options.source is not None or options.recorded is not None
+    if source is None or used or options.here == inputs.code.path or not sourcedirectory.holds(source, options.here):
         return ""
     return f"; to run the code here: --source {shlex.quote(str(options.here))}"
 
@@ -85,11 +75,10 @@ def _is_confined(options: RunOptions) -> bool:
     return options.runner != "host" or (options.private and landlock.is_available())
 
 
-def _details(
-    options: RunOptions, start: Start, where: Path, chosen: SourceDirectory, git: Repository, launch: Launch
-) -> Iterator[str]:
+def _details(inputs: Inputs) -> Iterator[str]:
+    options, start, launch = inputs.options, inputs.start, inputs.launch
     if options.keeps_record:
-        yield f"directory {where}"
+        yield f"directory {inputs.run_directory}"
     if start.determinism != "warn" or options.threads is not None:
         threads = f", {options.threads} thread{'s' * (options.threads > 1)}" if options.threads is not None else ""
         yield f"determinism {start.determinism}{threads}"
@@ -99,13 +88,13 @@ def _details(
     yield from (f"  git-ignored and missing here, so the captured file is used: {path}" for path in fact.restored)
     yield from (f"  git-ignored, mounted as data: {path}" for path in fact.ignored)
     yield from (f"  next to the source, mounted as a copy: {path}" for path in fact.siblings)
-    if git.text:
-        yield git.text
+    if inputs.repository.text:
+        yield inputs.repository.text
     for mount in start.data:
         access = "read-only" if _is_confined(options) else "not protected: the host runner can write to it"
         access = access if mount.kind == "data" else "writable"
         yield f"{mount.kind} {mount.source}" + (f" at {mount.target}" if mount.target != mount.source else "") + f" ({access})"
-    if launch.cwd != str(options.here if options.is_rerun else chosen.inside(options.here, launch.workspace)):
+    if launch.cwd != str(options.here if options.recorded is not None else inputs.code.inside(options.here, launch.workspace)):
         yield f"working directory {launch.cwd}, because {options.here} is not part of the source"
     if start.passed:
         yield f"variables that the command gets from the host, but not in runs in the image: {shorten(start.passed, ', ')}"
@@ -114,12 +103,13 @@ def _details(
         yield f"{network}; W&B and Hugging Face are set to offline mode (to change this: --network)"
 
 
-def _unused(options: RunOptions, spec: Spec, start: Start, launch: Launch) -> Iterator[str]:
+def _unused(inputs: Inputs) -> Iterator[str]:
     """Yield a line that names the caller's variables whose values the run does not use."""
-    if not options.is_rerun:
-        used = {variable.name: variable.value for variable in launch.env}
-        unused = variables.unused(options.environ, used, spec.observed.variables.added)
-        given = {variable.name for variable in start.given}
+    options = inputs.options
+    if options.recorded is None:
+        used = values_of(inputs.launch.env)
+        unused = variables.unused(options.environ, used, inputs.spec.observed.variables.added)
+        given = {variable.name for variable in inputs.start.given}
         if names := [name for name in unused if name not in given]:
             yield f"ignored, because the run takes these variables from the spec: {shorten(names, ', ')} (to use yours: --env NAME)"
 

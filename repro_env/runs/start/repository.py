@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,7 +21,8 @@ from repro_env.oci import tar
 from repro_env.oci.entry import Entry, sort_with_parents
 from repro_env.runs.start import snapshot
 from repro_env.runs.start.snapshot import Snapshot
-from repro_env.schema.run import Mount
+from repro_env.schema.environment import values_of
+from repro_env.schema.run import Mount, Start
 from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 
@@ -52,25 +53,25 @@ def show(
     source: Snapshot,
     live: Path,
     workspace: str,
-    others: tuple[Mount, ...],
+    others: Sequence[Mount],
     store: Store,
     *,
-    again: str | None,
-    repeats: bool,
+    recorded: Start | None,
 ) -> Repository:
     """Return the mounts with which a run sees the repository in `live`.
 
-    `others`: the user's mounts. `repeats`: whether a recorded run is repeated; `again`: the digest in its record.
+    `others`: the user's mounts. `recorded`: the start of the recorded run that is run again; None for a new run.
     """
     top = next((folder for folder in (live, *live.parents) if os.path.lexists(folder / ".git")), None)
-    if top is None or not _has_git(spec, store) or (repeats and again is None):
+    recorded_digest = None if recorded is None else recorded.git
+    if top is None or not _has_git(spec, store) or (recorded is not None and recorded_digest is None):
         return Repository()
     try:
         if top != live:
             raise _RefusedError(f"its top level is {top}, above the source")
         if any(f"{mount.target}/".startswith(f"{workspace}/.git/") for mount in others):
             raise _RefusedError("another mount is at or below its .git directory")
-        if not repeats and source.fact.directory is None:
+        if recorded is None and source.fact.directory is None:
             raise _RefusedError("the run uses the captured source, not the live directory")
         own, common = _directories(live / ".git")
         objects = common / "objects"
@@ -78,7 +79,7 @@ def show(
             raise _RefusedError(f"{objects} is not a directory")
         if _read(objects / "info" / "alternates"):
             raise _RefusedError("some of its objects are in another repository (objects/info/alternates)")
-        digest = again or _copy(own, common, live, source, store)
+        digest = recorded_digest or _copy(own, common, live, source, store)
     except _RefusedError as error:
         return Repository(text=f"git in the run does not see the repository: {error}")
     tree = store.layers.path(digest)
@@ -96,7 +97,7 @@ def show(
 
 
 def _has_git(spec: Spec, store: Store) -> bool:
-    path = next((variable.value for variable in spec.identity.config.env if variable.name == "PATH"), "")
+    path = values_of(spec.identity.config.env).get("PATH", "")
     trees = [tree for layer in spec.expected.layers if (tree := store.layers.path(layer.diff_id)) is not None]
     return any(os.path.lexists(f"{tree}{folder}/git") for folder in path.split(":") for tree in trees)
 

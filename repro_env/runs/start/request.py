@@ -15,10 +15,10 @@ from repro_env.environment.machine import variables
 from repro_env.oci import paths as layout
 from repro_env.sandbox import plan
 from repro_env.sandbox.externaloutputs import Bound
-from repro_env.schema.environment import Variable
+from repro_env.schema.environment import Variable, values_of
 from repro_env.schema.errors import DataError, UsageError
 from repro_env.schema.progress import Tell
-from repro_env.schema.run import GivenVariable, Ids, Launch, Mode, Mount, Ranks, RunnerName, SourceFact, User
+from repro_env.schema.run import GivenVariable, Ids, Launch, Mode, Mount, Ranks, RunnerName, Start, User
 from repro_env.schema.spec import Spec
 
 _VARIABLE_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,199}")
@@ -63,18 +63,18 @@ class RunOptions(msgspec.Struct, frozen=True, kw_only=True):
     runs: Path | None = None
     keep_outside: Bound = Bound()
     """How much of what the command writes outside the project is kept."""
-    is_rerun: bool = False
-    """Run a recorded run again: its source replaces the captured source, and `here` is a path inside the run."""
-    recorded_source: SourceFact | None = None
-    """For a rerun: the source of the recorded run, with those of its data that are in the store."""
-    python_path: tuple[str, ...] = ()
-    """For a rerun: `Start.python_path` of the recorded run."""
-    git: str | None = None
-    """For a rerun: `Start.git` of the recorded run."""
+    recorded: Start | None = None
+    """The start of the recorded run to run again; None for a new run. Its source replaces the captured one, and has only those of
+    its data that are in the store. `here` is a path inside the run."""
     keeps_record: bool = True
     """Keep the run directory. If not, messages do not mention it."""
     output: bool = True
     """Forward what the command prints to stdout and stderr."""
+
+    @property
+    def is_in_place(self) -> bool:
+        """Whether the command runs in the source directory itself, not in the image or in a private copy."""
+        return self.runner == "host" and not self.private
 
 
 def variables_of(options: RunOptions) -> tuple[tuple[Variable, ...], tuple[GivenVariable, ...]]:
@@ -101,8 +101,8 @@ def python_path_of(options: RunOptions, root: Path, workspace: str) -> tuple[str
 
     These entries are code, so they need no option. Other entries are part of the captured environment.
     """
-    if options.is_rerun:
-        return options.python_path
+    if options.recorded is not None:
+        return options.recorded.python_path
     entries = [os.path.realpath(options.here / entry) for entry in options.environ.get("PYTHONPATH", "").split(":") if entry]
     real_root = os.path.realpath(root)
     paths = [os.path.relpath(entry, real_root) for entry in entries if f"{entry}/".startswith(f"{real_root}/")]
@@ -112,7 +112,7 @@ def python_path_of(options: RunOptions, root: Path, workspace: str) -> tuple[str
 def secrets_of(options: RunOptions) -> frozenset[str]:
     """Return the values of variables whose names mark them as secrets. They must never be recorded."""
     explicit, _ = variables_of(options)
-    return variables.secret_values({**options.environ, **{variable.name: variable.value for variable in explicit}})
+    return variables.secret_values({**options.environ, **values_of(explicit)})
 
 
 def _caller_value(options: RunOptions, name: str) -> str:
@@ -234,7 +234,7 @@ def host_variables_of(options: RunOptions, spec: Spec, launch: Launch, given: Se
     if options.runner != "host":
         return ()
     explained = {variable.name for variable in spec.identity.config.env} | {variable.name for variable in given}
-    launched = {variable.name: variable.value for variable in launch.env}
+    launched = values_of(launch.env)
     return tuple(
         name
         for name in variables.unlisted(sorted(options.environ))

@@ -14,6 +14,7 @@ import msgspec
 from repro_env.io.files import FileContents, walk
 from repro_env.oci import layer
 from repro_env.oci.entry import Contents, Entry, entries_from_notes, entries_of, find_misplaced, members, sort_with_parents
+from repro_env.runs.lineage.families import producers
 from repro_env.runs.records.index import Index
 from repro_env.schema import redact
 from repro_env.schema.errors import ArtifactError, CaptureError, ReproEnvError, SourceError
@@ -52,7 +53,7 @@ def take(
     runs: Path,
     store: Store,
     without: Sequence[Path] = (),
-    again: SourceFact | None = None,
+    recorded: SourceFact | None = None,
     siblings: Sequence[str] = (),
     restore: bool = False,
 ) -> Snapshot:
@@ -61,8 +62,8 @@ def take(
     Git-ignored files in the directory are included, unless they are too large, because training scripts read data there. They
     count as data, not as code. So do the directories next to it that `siblings` names.
 
-    `without`: directories in it that are not code, such as those that the run writes checkpoints to. `again`: as
-    `Asked.again`. `restore`: take git-ignored captured files that the directory lacks from the captured tree, if that is
+    `without`: directories in it that are not code, such as those that the run writes checkpoints to. `recorded`: the
+    source of the recorded run that is run again. `restore`: take git-ignored captured files that the directory lacks from the captured tree, if that is
     available. `folder`: the directory of the spec and its blobs. Raises `SourceError`, `CaptureError`, and `ArtifactError`
     without the blob.
     """
@@ -73,9 +74,9 @@ def take(
         _fetch(spec, source, folder, store)
         tree = _unpack(source, folder, store)
         fact = SourceFact(path=source.path, digest=source.tree.sha256, directory=None, differs=())
-        if again is not None:
+        if recorded is not None:
             names = ("ignored", "with_ignored", "siblings", "siblings_tree")
-            fact = msgspec.structs.replace(fact, **{name: getattr(again, name) for name in names})
+            fact = msgspec.structs.replace(fact, **{name: getattr(recorded, name) for name in names})
             tree = store.layers.path(fact.seen) or tree
         return _snapshot(fact, tree, _listed(tree, store))
     not_code = (*own_directories(directory, folder), runs, *(path for path in without if directory in path.parents))
@@ -265,9 +266,9 @@ def outputs_of_runs(new: Sequence[Entry], runs: Path, store: Store) -> frozenset
     if not files or not runs.is_dir():
         return frozenset()
     listing = Index(store.runs).listing(runs, outputs=True)
-    recorded = [listing.outputs[run.folder] for run in listing.runs if run.runner == "host" and run.folder in listing.outputs]
-    digests = {data[start : start + 32] for data in recorded for start in range(0, len(data), 32)}
-    return frozenset(path for path, digest in files.items() if digest in digests)
+    host_runs = {run.id: run for run in listing.runs if run.runner == "host"}
+    written = producers(set(files.values()), host_runs, listing.outputs)
+    return frozenset(path for path, digest in files.items() if digest in written)
 
 
 def compare(old: Mapping[str, Entry], new: Mapping[str, Entry]) -> tuple[str, ...]:

@@ -6,6 +6,7 @@ import posixpath
 from collections.abc import Sequence
 
 from repro_env.oci import paths as layout
+from repro_env.oci.paths import is_below
 from repro_env.sandbox.embedded import rootfs
 from repro_env.schema.codec import Frozen
 from repro_env.schema.run import Launch
@@ -145,12 +146,8 @@ def writable_directories(launch: Launch, links: Sequence[str], missing: Sequence
     home, workspace = launch.user.home, launch.workspace
     paths = ["/tmp", "/var/tmp", *missing]  # noqa: S108
     mounts = (workspace, *(mount.target for mount in launch.mounts))
-    if not any(_is_below(home, path) for path in mounts):
+    if not any(is_below(home, path) for path in mounts):
         paths.append(home)
-    paths += [posixpath.dirname(path) for path in links if posixpath.dirname(path) != "/" and not _is_below(path, workspace)]
-    writable = {path for path in paths if path != "/" and not _is_below(path, RUN) and not _is_below(path, workspace)}
+    paths += [posixpath.dirname(path) for path in links if posixpath.dirname(path) != "/" and not is_below(path, workspace)]
+    writable = {path for path in paths if path != "/" and not is_below(path, RUN) and not is_below(path, workspace)}
     return tuple(sorted(writable, key=lambda path: (depth(path), path)))
-
-
-def _is_below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(directory.rstrip("/") + "/")

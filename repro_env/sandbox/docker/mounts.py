@@ -18,6 +18,7 @@ from repro_env.sandbox.embedded import rootfs, seccomp, stage
 from repro_env.sandbox.runner import Image
 from repro_env.sandbox.scratch import Scratch
 from repro_env.sandbox.workspace import CopiedWorkspace, MountPoint, make_mount_points
+from repro_env.schema.environment import values_of
 from repro_env.schema.errors import RunError
 from repro_env.schema.run import Launch
 
@@ -158,7 +159,7 @@ def _write_launch(path: Path, launch: Launch) -> None:
     """Write the file from which `init.py` reads the command."""
     umask = os.umask(0o022)
     os.umask(umask)
-    env = {variable.name: variable.value for variable in launch.env}
+    env = values_of(launch.env)
     values = {"argv": launch.argv, "env": env, "cwd": launch.cwd, "umask": umask, "fixed_addresses": launch.fixed_addresses}
     values["filter"] = (seccomp.program(os.uname().machine, root=launch.user.uid == 0) or b"").hex()
     # `json` instead of msgspec, because an argument may have bytes that are not UTF-8

@@ -33,6 +33,7 @@ from repro_env.sandbox.externaloutputs import Bound, Source
 from repro_env.sandbox.redirection import open_logs
 from repro_env.sandbox.runner import Image, Runner, check, outcome
 from repro_env.schema import redact
+from repro_env.schema.environment import values_of
 from repro_env.schema.errors import EngineError, ReproEnvError
 from repro_env.schema.run import Launch, Outcome
 
@@ -244,5 +245,5 @@ def _not_started(engine: Engine, code: int) -> EngineError:
 def _refusal(launch: Launch, what: str, refused: list[tuple[str, int]]) -> ReproEnvError:
     if what == "cwd":
         return firstprocess.no_directory(launch.cwd, refused[0][1])
-    path = next((variable.value for variable in launch.env if variable.name == "PATH"), os.defpath)
+    path = values_of(launch.env).get("PATH", os.defpath)
     return firstprocess.refusal(launch.argv[0], path, refused)

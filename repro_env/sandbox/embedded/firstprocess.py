@@ -19,6 +19,7 @@ from repro_env.sandbox import addresses, kernel
 from repro_env.sandbox.embedded import namespaces, seccomp
 from repro_env.sandbox.embedded.channel import Started, Writer
 from repro_env.sandbox.embedded.stage import Stage
+from repro_env.schema.environment import values_of
 from repro_env.schema.errors import CommandMissingError, ReproEnvError, RunError, SandboxError
 from repro_env.schema.run import Launch
 
@@ -116,7 +117,7 @@ def _become_command(launch: Launch, stage: Stage, ready: int, *, out: Writer, ma
         os.read(ready, 1)  # returns when the first process executes its program or ends
         mark_all_but({0, 1, 2})
         signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-        raise _execute(launch.argv, {variable.name: variable.value for variable in launch.env})
+        raise _execute(launch.argv, values_of(launch.env))
     except BaseException as error:  # noqa: BLE001
         out.fail(error)
 

@@ -11,7 +11,6 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
 
 from repro_env.sandbox import filesystem, kernel, overlay
 from repro_env.schema.errors import RunError, SandboxError
@@ -31,29 +30,6 @@ ETC = ("passwd", "group", "hosts", "resolv.conf", "hostname")
 """The files of /etc that are made for each run."""
 
 
-class Root(Protocol):
-    """A way to mount the layers as a tree with writable directories."""
-
-    means: str
-    """The name of the way, for the record."""
-    on_disk: bool
-    """Whether files that are written to the root are on disk."""
-    memory: list[tuple[str, int]]
-    """Paths inside the run, and descriptors of the directories in memory with the files that are written below them."""
-
-    def stack(self, target: Path) -> None:
-        """Mount the tree at `target`. Raises `OSError` if the kernel refuses."""
-        ...
-
-    def make_directory(self, path: str) -> None:
-        """Make the directory `path` and its parents unless they exist, after `change_root`."""
-        ...
-
-    def make_writable(self, path: str, *, without: Sequence[str] = ()) -> None:
-        """Make the directory `path` writable, and remove the names `without` from it."""
-        ...
-
-
 class OverlayRoot:
     """An overlay of the layers and a temporary upper layer, so that every directory is writable."""
 
@@ -62,10 +38,14 @@ class OverlayRoot:
         self._layers = layers
         self._upper, self._work = upper, work
         self.memory: list[tuple[str, int]] = []
+        """Paths inside the run, and descriptors of the directories in memory with the files that are written below them."""
         self.on_disk = upper is not None
+        """Whether files that are written to the root are on disk."""
         self.means = "overlay" if upper else "overlay, upper layer in memory"
+        """The name of this way to mount the layers, for the record."""
 
     def stack(self, target: Path) -> None:
+        """Mount the tree at `target`. Raises `OSError` if the kernel refuses."""
         upper, work = self._upper, self._work
         if upper is None or work is None:
             kernel.mount("tmpfs", str(target), "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, "mode=0700")
@@ -76,9 +56,11 @@ class OverlayRoot:
         overlay.mount(target, self._layers, upper=upper, work=work, throw_away=True)
 
     def make_directory(self, path: str) -> None:
+        """Make the directory `path` and its parents unless they exist, after `change_root`."""
         _make_directories(path)
 
     def make_writable(self, path: str, *, without: Sequence[str] = ()) -> None:
+        """Make the directory `path` writable, and remove the names `without` from it."""
         _make_directories(path)
         _unlink(path, without)
 
@@ -94,6 +76,7 @@ class LinkedRoot:
         self.memory: list[tuple[str, int]] = []
 
     def stack(self, target: Path) -> None:
+        """Mount the tree at `target`. Raises `OSError` if the kernel refuses."""
         kernel.bind(str(self._tree), str(target), recursive=False)
         seal(str(target))
         self._cover(str(target), (), at="/")
@@ -120,6 +103,10 @@ class LinkedRoot:
         with _preserve_children(directory, without) as mode:
             kernel.mount("tmpfs", directory, "tmpfs", kernel.MS_NODEV | kernel.MS_NOSUID, f"mode={mode:04o}")
             self.memory.append((at, os.open(directory, os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)))
+
+
+Root = OverlayRoot | LinkedRoot
+"""A way to mount the layers as a tree with writable directories. Both have the same attributes and methods."""
 
 
 @contextlib.contextmanager

@@ -21,6 +21,7 @@ from repro_env.sandbox.redirection import Relays
 from repro_env.sandbox.runner import Runner, outcome
 from repro_env.sandbox.signals import SignalQueue, queue_signals
 from repro_env.sandbox.workspace import copy_file
+from repro_env.schema.environment import values_of
 from repro_env.schema.errors import CommandMissingError, RunError
 from repro_env.schema.run import Launch, Outcome
 
@@ -168,7 +169,7 @@ def _become(
         if writable is not None:
             landlock.restrict_writes(writable)
         path = launch.argv[0]
-        os.execvpe(path, launch.argv, {variable.name: variable.value for variable in launch.env})  # noqa: S606
+        os.execvpe(path, launch.argv, values_of(launch.env))  # noqa: S606
     except OSError as error:
         os.write(report, f"{error.errno} {path}".encode(errors="surrogateescape"))
     finally:

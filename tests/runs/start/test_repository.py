@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from repro_env.api.execute import FinishedRun
@@ -175,8 +176,9 @@ def test_a_repeated_run_sees_the_repository_of_the_first_run(place: Place) -> No
     git(place.project, "add", "more")
     git(place.project, "commit", "--quiet", "-m", "two")
     assert place.run().start.git != first.start.git
-    again = place.run(frozen=True, is_rerun=True, git=first.start.git)
+    again = place.run(frozen=True, recorded=first.start)
     assert again.start.git == first.start.git
-    assert place.run(frozen=True, is_rerun=True).start.git is None
+    without = msgspec.structs.replace(first.start, git=None)
+    assert place.run(frozen=True, recorded=without).start.git is None
     place.run(frozen=True)
     assert "the run uses the captured source" in place.talk

@@ -44,7 +44,6 @@ RESOURCES = Resources(
 def launch(**changes: Any) -> Launch:
     made = Launch(
         run_id="id",
-        spec=DIGEST,
         image=DIGEST,
         layers=(DIGEST,),
         prefix="/train/.venv",
@@ -60,7 +59,6 @@ def launch(**changes: Any) -> Launch:
         user=User(uid=1000, gid=100, name="ann", home="/home/ann"),
         hostname="repro-env",
         network=False,
-        seed=0,
     )
     return msgspec.structs.replace(made, **changes)
 
