@@ -170,8 +170,8 @@ class Bench:
         warm = parts.median(max(count, 5), lambda: self._send().seconds)
         changed = parts.median(count, self._change, before=self._unchanged)
         squeezed = _median([self._gzip() for _ in range(count)])
-        one, other = (json.loads((path / "repro" / "spec.json").read_text())["identity"] for path in (self.directory, self.bare))
-        base = "base and interpreter are" if one["base"] == other["base"] else "the interpreter is"
+        ours, other = (json.loads((path / "repro" / "spec.json").read_text())["identity"] for path in (self.directory, self.bare))
+        base = "base and interpreter are" if ours["base"] == other["base"] else "the interpreter is"
         rest = f"{base} there before, on both sides"
         return [
             _row(
@@ -253,8 +253,8 @@ class Bench:
         for name, grown in sizes.items():
             ratio = grown[-1] / grown[0]
             what = f"{SPECS} specs that share all but one small package: bytes of the {name} against those of one"
-            one, all_ = f"{grown[0] / 1e6:,.0f} MB", f"{grown[-1] / 1e6:,.0f} MB"
-            rows.append(parts.Row(what, all_, one, ratio, "at most 1.3", ratio <= 1.3))
+            single, all_ = f"{grown[0] / 1e6:,.0f} MB", f"{grown[-1] / 1e6:,.0f} MB"
+            rows.append(parts.Row(what, all_, single, ratio, "at most 1.3", ratio <= 1.3))
         return rows
 
     def _memory(self, what: str) -> parts.Row:
@@ -336,7 +336,7 @@ class Bench:
         self._capture(self.bare)
         self._capture(self.directory)
         spec = json.loads((self.directory / "repro" / "spec.json").read_text())
-        self.wheels = [one["filename"] for one in spec["identity"]["distributions"]]
+        self.wheels = [wheel["filename"] for wheel in spec["identity"]["distributions"]]
         self._fetch(self.directory / "repro")
         before = shutil.copytree(self.directory / "repro", parts.fresh(self.home / "before"))
         self._install(self.directory, [SMALL_CHANGED if self.small else CHANGED])
@@ -345,10 +345,10 @@ class Bench:
         self._fetch(after)
         self._install(
             self.directory,
-            [next(one for one in wanted if one.startswith((SMALL_CHANGED if self.small else CHANGED).split("=")[0]))],
+            [next(name for name in wanted if name.startswith((SMALL_CHANGED if self.small else CHANGED).split("=")[0]))],
         )
         self._capture(self.directory)
-        digests = [json.loads((one / "spec.json").read_text())["identity"] for one in (before, self.directory / "repro", after)]
+        digests = [json.loads((path / "spec.json").read_text())["identity"] for path in (before, self.directory / "repro", after)]
         if digests[0] != digests[1] or digests[0] == digests[2]:
             sys.exit("the environment did not come back after one package was changed, or the change was none")
         self._context(spec)
@@ -371,10 +371,10 @@ class Bench:
         """What `docker build` gets: the same wheels, uv, and one step that installs them."""
         context = parts.fresh(self.home / "context")
         (context / "wheels").mkdir(parents=True)
-        for one in spec["identity"]["distributions"]:
-            digest = one["sha256"].removeprefix("sha256:")
+        for wheel in spec["identity"]["distributions"]:
+            digest = wheel["sha256"].removeprefix("sha256:")
             held = [self.seed / "blobs" / digest, self.directory / "repro" / "blobs" / digest]
-            shutil.copy(next(path for path in held if path.is_file()), context / "wheels" / one["filename"])
+            shutil.copy(next(path for path in held if path.is_file()), context / "wheels" / wheel["filename"])
         shutil.copy(parts.TOOL.with_name("uv"), context / "uv")
         python = spec["identity"]["interpreter"]["executable"]
         words = ["/context/uv", "pip", "install", "--quiet", "--offline", "--no-cache", "--no-deps", "--no-index"]
@@ -423,9 +423,9 @@ class Bench:
         tars = parts.fresh(self.home / "tars")
         tars.mkdir()
         blobs = self.layout / "blobs" / "sha256"
-        manifests = [json.loads((blobs / one["digest"].partition(":")[2]).read_text()) for one in index["manifests"]]
-        layers = [layer["digest"] for layer in max(manifests, key=lambda one: len(one["layers"]))["layers"]]
-        base = [layer["digest"] for layer in min(manifests, key=lambda one: len(one["layers"]))["layers"]]
+        manifests = [json.loads((blobs / entry["digest"].partition(":")[2]).read_text()) for entry in index["manifests"]]
+        layers = [layer["digest"] for layer in max(manifests, key=lambda entry: len(entry["layers"]))["layers"]]
+        base = [layer["digest"] for layer in min(manifests, key=lambda entry: len(entry["layers"]))["layers"]]
         for digest in layers:
             if digest not in base:
                 with (tars / digest.partition(":")[2]).open("wb") as file:
@@ -497,7 +497,7 @@ def _cost(words: Sequence[str | Path], *, env: dict[str, str], cwd: Path) -> Cos
 
 
 def _median(costs: Sequence[Cost]) -> Cost:
-    return Cost(statistics.median(one.seconds for one in costs), statistics.median(one.cpu for one in costs))
+    return Cost(statistics.median(entry.seconds for entry in costs), statistics.median(entry.cpu for entry in costs))
 
 
 def _row(what: str, ours: float, theirs: float, goal: str, good: bool) -> parts.Row:

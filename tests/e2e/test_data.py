@@ -19,7 +19,7 @@ print(open("data/small.bin").read(), open("../data/x").read(), os.path.exists("d
 open("data/small.bin", "a").write(" and more")
 open("data/cache", "w").write("cache")
 """
-EXPECTED = "small beside False False\n"
+EXPECTED = "small outside False False\n"
 SIBLINGS = """\
 import os, sys
 print(open("../input/x").read(), os.listdir("../results"), os.listdir("../input"), open(sys.argv[-1]).read())
@@ -33,12 +33,12 @@ SETTINGS = "model: ../models/base\nnot shown: [../linked, ../.hidden, ../project
 
 @pytest.fixture(scope="module")
 def made(small: parts.Project, ground: Path) -> parts.Project:
-    """A project with data that git ignores, and data beside it that was named at capture."""
+    """A project with data that git ignores, and data next to it that was named at capture."""
     directory = ground / "data" / "project"
-    beside = directory.parent / "data"
-    for path in (directory / "data", beside):
+    outside = directory.parent / "data"
+    for path in (directory / "data", outside):
         path.mkdir(parents=True)
-    (beside / "x").write_text("beside")
+    (outside / "x").write_text("outside")
     (directory / "data" / "small.bin").write_text("small")
     (directory / ".env").write_text("TOKEN=x\n")
     os.truncate(_new(directory / "large.bin"), 300_000_000)
@@ -104,7 +104,7 @@ def test_ignored_data_and_data_of_the_capture_need_no_option(made: parts.Project
 
 
 def outside(made: parts.Project) -> dict[str, str]:
-    """What the last run left beside the project."""
+    """What the last run left next to the project."""
     directory = Path(f"{made.directory}/runs/latest/outside{made.directory.parent}")
     return {str(path.relative_to(directory)): path.read_text() for path in directory.rglob("*") if path.is_file()}
 
@@ -144,14 +144,14 @@ def test_a_clone_has_the_data_next_to_it(made: parts.Project, tmp_path: Path) ->
         shown = f"hint: {tmp_path}/input is not in the run; to mount it: --data ../input"
         assert shown in made.run("exec", "siblings.py", cwd=clone, code=1).err, "it was not captured there"
         assert "were not found" in parts.one_sentence(made.run("exec", "train.py", code=17))
-        (tmp_path / "data" / "x").write_text("BESIDE")
+        (tmp_path / "data" / "x").write_text("OUTSIDE")
         message = parts.one_sentence(made.run("exec", "train.py", cwd=clone, code=17))
         assert f"{tmp_path}/data: these data differ from the capture" in message
         assert "--data-changed" in message
         elsewhere = f"{made.directory.parent}/away:{made.directory.parent}/data"
         assert made.run("exec", "--data", elsewhere, "train.py", cwd=clone).out == EXPECTED
         done = made.run("exec", "--data", "../data", "--data-changed", "train.py", cwd=clone)
-        assert done.out == EXPECTED.replace("beside", "BESIDE")
+        assert done.out == EXPECTED.replace("outside", "OUTSIDE")
     finally:
         (made.directory.parent / "away").rename(made.directory.parent / "data")
 

@@ -52,7 +52,7 @@ def through(index: Index, host: str, caches: Path) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """One project's directory for all tests, and beside it what each host's environment and capture were when they were new."""
+    """One project's directory for all tests, and next to it what each host's environment and capture were when they were new."""
     return tmp_path_factory.mktemp("mirrored")
 
 

@@ -116,25 +116,25 @@ def _info(package: Package) -> dict[str, Item]:
         said = {"noarch": {"type": "python", "entry_points": list(package.entry_points)}, "package_metadata_version": 1}
         files["info/link.json"] = Item(json.dumps(said).encode())
     listed = package.items
-    files["info/files"] = Item("".join(f"{path}\n" for path, one in listed.items() if not one.directory).encode())
-    paths = [_row(path, one, package.items) for path, one in listed.items()]
+    files["info/files"] = Item("".join(f"{path}\n" for path, item in listed.items() if not item.directory).encode())
+    paths = [_row(path, item, package.items) for path, item in listed.items()]
     files["info/paths.json"] = Item(json.dumps({"paths": paths, "paths_version": 1}).encode())
     return {**files, **{name: Item(data) for name, data in package.extra.items()}}
 
 
-def _row(path: str, one: Item, items: Mapping[str, Item]) -> dict[str, object]:
-    if one.directory:
+def _row(path: str, item: Item, items: Mapping[str, Item]) -> dict[str, object]:
+    if item.directory:
         return {"_path": path, "path_type": "directory"}
-    row: dict[str, object] = {"_path": path, "path_type": "softlink" if one.target is not None else "hardlink"}
-    data: bytes | None = items[one.hard].data if one.hard is not None else one.data
-    if one.target is not None:
-        other = items.get(posixpath.normpath(posixpath.join(posixpath.dirname(path), one.target)))
+    row: dict[str, object] = {"_path": path, "path_type": "softlink" if item.target is not None else "hardlink"}
+    data: bytes | None = items[item.hard].data if item.hard is not None else item.data
+    if item.target is not None:
+        other = items.get(posixpath.normpath(posixpath.join(posixpath.dirname(path), item.target)))
         data = other.data if other is not None else None
     if data is not None:  # of a symlink, conda-build tells of the file that it leads to
         row |= {"sha256": hashlib.sha256(data).hexdigest(), "size_in_bytes": len(data)}
-    if one.placeholder:
-        row |= {"prefix_placeholder": PLACEHOLDER, "file_mode": one.placeholder}
-    if one.no_link:
+    if item.placeholder:
+        row |= {"prefix_placeholder": PLACEHOLDER, "file_mode": item.placeholder}
+    if item.no_link:
         row["no_link"] = True
     return row
 
@@ -142,19 +142,19 @@ def _row(path: str, one: Item, items: Mapping[str, Item]) -> dict[str, object]:
 def _tar(items: Iterable[tuple[str, Item]]) -> bytes:
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
-        for path, one in items:
+        for path, item in items:
             member = tarfile.TarInfo(path)
             member.mtime = 1700000000
-            member.mode = 0o755 if one.executable or one.directory else 0o644
-            if one.directory:
+            member.mode = 0o755 if item.executable or item.directory else 0o644
+            if item.directory:
                 member.type = tarfile.DIRTYPE
-            elif one.target is not None:
-                member.type, member.linkname, member.mode = tarfile.SYMTYPE, one.target, 0o777
-            elif one.hard is not None:
-                member.type, member.linkname = tarfile.LNKTYPE, one.hard
+            elif item.target is not None:
+                member.type, member.linkname, member.mode = tarfile.SYMTYPE, item.target, 0o777
+            elif item.hard is not None:
+                member.type, member.linkname = tarfile.LNKTYPE, item.hard
             else:
-                member.size = len(one.data)
-            archive.addfile(member, io.BytesIO(one.data) if member.isreg() else None)
+                member.size = len(item.data)
+            archive.addfile(member, io.BytesIO(item.data) if member.isreg() else None)
     return out.getvalue()
 
 

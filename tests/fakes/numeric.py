@@ -91,7 +91,7 @@ class cuda:
             raise RuntimeError("CUDA error: out of memory")
         return Properties()
 """
-"""A torch with what is asked of it, and no more: it loads each library beside it, and sees two GPUs of which one fails."""
+"""A torch with what is asked of it, and no more: it loads each library next to it, and sees two GPUs of which one fails."""
 
 
 def build(directory: Path, names: Iterable[str]) -> Path:
@@ -112,7 +112,7 @@ def _compiled(code: str) -> bytes:
 
 
 def install(site: Path, names: Iterable[str], *, later: Iterable[str] = (), code: str = TORCH) -> Path:
-    """`torch` in a site-packages directory, with these libraries; those of `later` are beside them and not loaded."""
+    """`torch` in a site-packages directory, with these libraries; those of `later` are in the same directory and not loaded."""
     package = site / "torch"
     build(package / "lib", [*names, *later])
     (package / "__init__.py").write_text(code.replace('("LATER",)', repr(tuple(later))))

@@ -61,7 +61,7 @@ def make(
     architecture: Literal["amd64", "arm64"] = ARCHITECTURE,
     seed: int = 0,
 ) -> Spec:
-    """A spec of the wheels `made` (normalised name -> file), written to `directory/spec.json` with its blobs beside.
+    """A spec of the wheels `made` (normalised name -> file), written to `directory/spec.json` with its blobs next to it.
 
     `urls`: what the hints say, by name. `carry`: names whose wheel is carried as a blob; `compress`: those of them kept as gzip.
     """
@@ -69,11 +69,11 @@ def make(
     carried = SpecBlobs(directory / "blobs")
     artifacts = {name: wheels.artifact(path, name, path.name.split("-")[1]) for name, path in made.items()}
     hints = []
-    for name, one in artifacts.items():
+    for name, artifact in artifacts.items():
         if name in carry:
-            carried.add_file(made[name], one.sha256, compress=name in compress)
+            carried.add_file(made[name], artifact.sha256, compress=name in compress)
         origin: Literal["carried", "index"] = "carried" if name in carry else "index"
-        hints.append(WheelHint(sha256=one.sha256, origin=origin, urls=tuple((urls or {}).get(name, ())), index=""))
+        hints.append(WheelHint(sha256=artifact.sha256, origin=origin, urls=tuple((urls or {}).get(name, ())), index=""))
     facts = _facts(prefix)
     variables = Variables(replayed=(), recorded=(), named=())
     identity = assembly.identity(
@@ -107,7 +107,8 @@ def layers(made: Mapping[str, Path], artifacts: Mapping[str, Wheel]) -> list[Lay
     """The distribution layers of the wheels, as capture would have computed them."""
     installed = {name: wheel.canonical(open_facts(path, path.name), wheels.layout(), name=name) for name, path in made.items()}
     sources = {
-        name: DistributionContents(one, WheelContents(made[name], one), frozenset(), None) for name, one in installed.items()
+        name: DistributionContents(artifact, WheelContents(made[name], artifact), frozenset(), None)
+        for name, artifact in installed.items()
     }
     return [
         Layer(
@@ -166,7 +167,7 @@ def _observed(facts: Interpretation, variables: Variables, source: Source) -> Ob
     )
 
 
-def blob(directory: Path, one: TreeBlob | Wheel) -> Path:
+def blob(directory: Path, artifact: TreeBlob | Wheel) -> Path:
     """The carried file of a blob, whatever its form."""
-    (found,) = (directory / "blobs").glob(one.sha256.removeprefix("sha256:") + "*")
+    (found,) = (directory / "blobs").glob(artifact.sha256.removeprefix("sha256:") + "*")
     return found

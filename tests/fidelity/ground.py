@@ -45,7 +45,7 @@ class Ground:
         self.variables: dict[str, str] = {}
         """Set at capture and when the environment is looked at, as the user has them."""
         self.roots: list[Path] = []
-        """Looked at too, beside the prefix and `sys.path`."""
+        """Looked at too, besides the prefix and `sys.path`."""
         self.options: list[str] = []
         """For `repro-env capture`."""
         self.umask = -1
@@ -111,7 +111,7 @@ class Ground:
         return path
 
     def outside(self, directory: Path) -> Path:
-        """A new directory somewhere else on this machine; removed with the rest."""
+        """A new directory somewhere else on this machine; removed at the end."""
         need(os.access(directory, os.W_OK), f"{directory} cannot be written")
         made = Path(tempfile.mkdtemp(prefix="repro-env-test-", dir=directory))
         self._others.append(made)
@@ -164,9 +164,9 @@ class Ground:
         self.run(self.tool("uv"), *words)
 
     def tool(self, name: str) -> Path:
-        """A program beside the test's python, or on PATH."""
-        beside = Path(sys.executable).with_name(name)
-        program = str(beside) if beside.exists() else shutil.which(name)
+        """A program next to the test's python, or on PATH."""
+        neighbor = Path(sys.executable).with_name(name)
+        program = str(neighbor) if neighbor.exists() else shutil.which(name)
         need(program, f"{name} is missing")
         return Path(str(program))
 
