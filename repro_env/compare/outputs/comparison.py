@@ -9,9 +9,9 @@ from typing import Literal
 
 from msgspec.structs import replace
 
-from repro_env.environment.source.globs import Glob, globs
 from repro_env.schema import redact
 from repro_env.schema.codec import Frozen
+from repro_env.schema.globs import Glob, globs
 
 Kind = Literal["result", "console", "ignored"]
 """A result decides the verdict. Console output is only reported. The user or the library list ignores a file."""
@@ -181,7 +181,7 @@ def shown(place: str, value: str) -> str:
 
 
 def matches(path: str, patterns: Sequence[str]) -> bool:
-    """Whether a pattern (`environment.source.globs`) is the path of an output, or matches it.
+    """Whether a pattern (`schema.globs`) is the path of an output, or matches it.
 
     A pattern that starts with a slash is about absolute paths: files outside the project. Other patterns with a slash are not.
     Raises `UsageError` for a pattern that is not valid.

@@ -12,9 +12,9 @@ import msgspec
 
 from repro_env.environment.secrets import scanner
 from repro_env.environment.secrets.scanner import Secret
-from repro_env.environment.source.globs import globs
 from repro_env.oci.entry import Contents, Entry
 from repro_env.schema.errors import CaptureError
+from repro_env.schema.globs import globs
 from repro_env.store.facts import FactCache
 
 

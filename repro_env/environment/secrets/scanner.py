@@ -20,7 +20,6 @@ from pathlib import Path
 
 import msgspec
 
-from repro_env.environment.source.globs import Glob
 from repro_env.io.files import Found
 from repro_env.schema import codec, credentials, redact
 from repro_env.schema.credentials import (
@@ -33,6 +32,7 @@ from repro_env.schema.credentials import (
     is_reference,
     is_uuid,
 )
+from repro_env.schema.globs import Glob
 from repro_env.store.facts import FactCache
 
 PIECE = 4 << 20

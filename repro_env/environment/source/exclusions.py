@@ -24,9 +24,9 @@ from pathlib import Path
 
 from repro_env.environment.git import repository
 from repro_env.environment.git.directory import NOT_TEXT
-from repro_env.environment.source.globs import Glob
 from repro_env.environment.source.survey import CACHES, EXTENSION, LIBRARY, STORES, Survey, survey
 from repro_env.schema.environment import Excluded
+from repro_env.schema.globs import Glob
 
 DATA = 10_000_000
 """Maximum bytes of ignored data in a package that are kept without --include: of a single file, or of an ignored directory."""

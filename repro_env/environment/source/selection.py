@@ -16,12 +16,12 @@ import msgspec
 from repro_env.environment.git import repository as git
 from repro_env.environment.secrets import scanner
 from repro_env.environment.source.exclusions import MANY, Rules
-from repro_env.environment.source.globs import Glob, globs
 from repro_env.environment.system.tree import parent_directories
 from repro_env.io.files import Found, walk
 from repro_env.schema import redact
 from repro_env.schema.environment import Excluded, Git
 from repro_env.schema.errors import CaptureError, SourceError
+from repro_env.schema.globs import Glob, globs
 from repro_env.store.facts import FactCache
 
 CAP = 200_000_000

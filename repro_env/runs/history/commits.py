@@ -11,13 +11,13 @@ import msgspec
 from repro_env.environment.git import history as gittree
 from repro_env.environment.git.command import GitError, Repo, open_repository
 from repro_env.environment.git.history import Blob
-from repro_env.environment.source.globs import globs
 from repro_env.environment.source.selection import CAP
 from repro_env.environment.source.survey import CACHES
 from repro_env.oci import layer
 from repro_env.oci.entry import Entry, Members, members, sort_with_parents
 from repro_env.runs.records.records import Run
 from repro_env.runs.retention import start_time
+from repro_env.schema.globs import globs
 from repro_env.schema.run import SourceFact, Start
 from repro_env.schema.spec import Source
 from repro_env.store.specs.lookup import own_directories

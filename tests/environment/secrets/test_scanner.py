@@ -11,8 +11,8 @@ import pytest
 
 import repro_env
 from repro_env.environment.secrets.scanner import PIECE, Secret, among, in_chunks, in_file, is_declared
-from repro_env.environment.source.globs import globs
 from repro_env.io.files import walk
+from repro_env.schema.globs import globs
 from repro_env.store.facts import FactCache
 
 BODY = "MIIEowIBAAKCAQEAx7d0qqfPfnVQ9"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from repro_env.environment.source.globs import globs
+from repro_env.schema.globs import globs
 
 MATCHES = [
     ("*.csv", "deep/a.csv", True),
