@@ -96,6 +96,13 @@ def test_documents_name_files_that_there_are() -> None:
         assert [one for one in named if not (ROOT / one).exists()] == [], document
 
 
+def test_the_map_for_contributors_names_files_and_directories_that_exist() -> None:
+    rows = re.findall(r"^\| `.*", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE)
+    names = re.findall(r"`([\w/]+(?:/|\.py))`", " ".join(rows))
+    assert len(names) > 30
+    assert [name for name in names if not any((ROOT / "repro_env").glob(f"**/{name.rstrip('/')}"))] == []
+
+
 def headings(document: Path) -> set[str]:
     """The anchors of a document's headings."""
     text = re.sub(r"^```.*?^```", "", document.read_text(), flags=re.MULTILINE | re.DOTALL)
