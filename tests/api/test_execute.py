@@ -420,7 +420,7 @@ def test_captured_data_are_mounted_only_for_a_trusted_spec_and_a_conclusive_dige
     (images / "a").write_text("a")
     capture_data(place, images)
     os.mkfifo(images / "pipe")
-    with pytest.raises(DataError, match="a pipe, a socket or a device"):
+    with pytest.raises(DataError, match="a pipe, socket or device"):
         place.run()
     (images / "pipe").unlink()
     (images / "a").unlink()

@@ -187,7 +187,7 @@ def test_changed_data_is_found_before_the_command_runs(place: Place) -> None:
     what = f"data {directory} have changed since the run (restore it, or name a copy of it: verify --data SRC:DST)"
     assert found.sentence == f"nothing was compared: the new run cannot start from the same files: {what}"
     shutil.rmtree(directory)
-    assert "/data: does not exist" in verify_run(place, None).verdict.sentence
+    assert "/data: this path does not exist" in verify_run(place, None).verdict.sentence
 
 
 def test_another_spec_is_refused_if_the_spec_of_the_run_is_lost(place: Place) -> None:
