@@ -115,7 +115,7 @@ def test_changed_data_and_invalid_mounts_are_refused(made: parts.Project, tmp_pa
     assert refused.code
     assert "differ from the capture" in parts.one_sentence(refused)
     for words, why in (
-        (["--data", "data:relative"], "the target must be an absolute path"),
+        (["--data", "data:relative"], "with an absolute DST"),
         (["--data", "data:/d", "--data", "src:/d"], "has the same target"),
         (["--data", "gone:/d"], "does not exist"),
     ):
