@@ -44,12 +44,12 @@ test: trainers ## the whole test suite but the long counts
 # Fast, and most of what may depend on the version of Python: formats, databases, statistics, reading of other tools' files.
 QUICK := oci schema store registry io runs/records runs/lineage compare environment/python environment/source environment/wheels delivery/documents
 
-pythons: dev ## the quick tests under the oldest and the newest other Python of this machine
+pythons: trainers ## the quick tests under the oldest and the newest other Python of this machine
 	@set -e; for python in $$($(DEV)/bin/python -m tests.pythons); do \
 		venv=build/pythons/$$($$python -c 'import sys; print("%d.%d" % sys.version_info[:2])'); \
 		PYTHON=$$python lockfiles/venv.sh $$venv test project; \
 		echo "under $$($$venv/bin/python --version):"; \
-		$$venv/bin/python -m pytest -q -m "not soak" -n $(WORKERS) $(QUICK:%=tests/%) $(ARGS); \
+		$(WITH) $$venv/bin/python -m pytest -q -m "not soak" -n $(WORKERS) $(QUICK:%=tests/%) $(ARGS); \
 	done
 
 soak: trainers ## the long counts; results go to benchmarks/results/

@@ -108,8 +108,11 @@ class Index:
 
 
 @contextmanager
-def configured(patch: pytest.MonkeyPatch, **options: str) -> Iterator[None]:
-    """pip configured by these options alone (`index_url=...`), as if no configuration file and no proxy were there."""
+def configured(patch: pytest.MonkeyPatch, **options: str) -> Iterator[pytest.MonkeyPatch]:
+    """pip configured by these options alone (`index_url=...`), as if no configuration file and no proxy were there.
+
+    Set the same variables with what this returns: `patch` would put back their value of this block after the test.
+    """
     import os
 
     with patch.context() as own:
@@ -121,7 +124,7 @@ def configured(patch: pytest.MonkeyPatch, **options: str) -> Iterator[None]:
         own.setenv("PIP_RETRIES", "1")
         for name, value in options.items():
             own.setenv(f"PIP_{name.upper()}", value)
-        yield
+        yield own
 
 
 class _Server(ThreadingHTTPServer):

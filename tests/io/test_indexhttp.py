@@ -40,8 +40,8 @@ def make_large_wheel(index: Index) -> Path:
 def test_indexes_and_find_links_come_from_pips_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pip.conf").write_text("[global]\nextra-index-url =\n  http://ann:secret@b.test/simple\n  http://c.test/simple\n")
     (tmp_path / "links").mkdir()
-    with configured(monkeypatch, config_file=str(tmp_path / "pip.conf"), index_url="http://a.test/simple"):
-        monkeypatch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
+    with configured(monkeypatch, config_file=str(tmp_path / "pip.conf"), index_url="http://a.test/simple") as patch:
+        patch.setenv("PIP_FIND_LINKS", str(tmp_path / "links"))
         found = Session().configuration
     urls = [index.url for index in found.indexes]
     assert urls == ["http://a.test/simple", "http://ann:secret@b.test/simple", "http://c.test/simple"]
@@ -52,10 +52,10 @@ def test_indexes_and_find_links_come_from_pips_configuration(tmp_path: Path, mon
 
 def test_the_pip_conf_of_the_captured_environment_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "pip.conf").write_text("[install]\nindex-url = http://own.test/simple\n")
-    with configured(monkeypatch):
-        monkeypatch.delenv("PIP_CONFIG_FILE")
-        monkeypatch.setenv("HOME", str(tmp_path / "home"))
-        monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
+    with configured(monkeypatch) as patch:
+        patch.delenv("PIP_CONFIG_FILE")
+        patch.setenv("HOME", str(tmp_path / "home"))
+        patch.setenv("XDG_CONFIG_HOME", str(tmp_path / "home"))
         assert [index.url for index in Session(prefix=str(tmp_path)).configuration.indexes] == ["http://own.test/simple"]
         assert "http://own.test/simple" not in Session(prefix=str(tmp_path / "other")).shown
 
@@ -126,8 +126,8 @@ def test_changed_settings_are_read_from_pip(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     monkeypatch.setenv("XDG_CONFIG_DIRS", str(tmp_path / "dirs"))
     prefix = str(tmp_path / "none")
-    with configured(monkeypatch, index_url="http://a.test/simple", find_links=str(tmp_path / "links")):
-        monkeypatch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
+    with configured(monkeypatch, index_url="http://a.test/simple", find_links=str(tmp_path / "links")) as patch:
+        patch.setenv("PIP_CONFIG_FILE", str(tmp_path / "pip.conf"))
         before = Session(prefix=prefix, cache=cache).shown
         config = "[global]\nextra-index-url = http://b.test/simple\n"
         if change == "file":
@@ -136,11 +136,11 @@ def test_changed_settings_are_read_from_pip(tmp_path: Path, monkeypatch: pytest.
             (tmp_path / "home/.pip").mkdir()
             (tmp_path / "home/.pip/pip.conf").write_text(config)
         elif change == "variable":
-            monkeypatch.setenv("PIP_INDEX_URL", "http://c.test/simple")
+            patch.setenv("PIP_INDEX_URL", "http://c.test/simple")
         elif change == "home":
             (tmp_path / "new/.pip").mkdir(parents=True)
             (tmp_path / "new/.pip/pip.conf").write_text(config)
-            monkeypatch.setenv("HOME", str(tmp_path / "new"))
+            patch.setenv("HOME", str(tmp_path / "new"))
         elif change == "links":
             (tmp_path / "links").rmdir()
         else:
