@@ -39,9 +39,9 @@ MORE = {"clearml": ("setuptools<81",), "reprozip": ("setuptools<81",), "mlflow":
 TOOLS = ("pip freeze", *PEERS)
 SHOWN = 300
 WIDE = (
-    "edited-control", "edited-edited", "edited-stray", "edited-data_after_install", "edited-deleted", "editable-plain_folder",
+    "edited-control", "edited-edited", "edited-stray", "edited-data_after_install", "edited-deleted", "editable-plain_directory",
     "editable-dirty", "editable-reads_beside", "editable-ignored_extension", "installed-vcs", "installed-deleted_wheel",
-    "installed-changed_folder", "installed-find_links", "installed-conflicting", "installed-pinned_setuptools",
+    "installed-changed_directory", "installed-find_links", "installed-conflicting", "installed-pinned_setuptools",
     "installed-overlap_first", "installed-prerelease", "places-pth", "places-python_path", "kinds-uv_hardlink",
 )  # fmt: skip
 """Cases that the peers run too: each of theirs takes half a minute."""

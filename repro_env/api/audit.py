@@ -44,8 +44,8 @@ def audit(runs: Path, words: Sequence[str], *, here: Path, store: Store, ask: bo
     chosen, unreadable = all_runs, all_unreadable
     if words:
         wanted = {records.find(runs, word) for word in words}
-        chosen = [run for run in all_runs if run.folder in wanted]
-        unreadable = [record for record in all_unreadable if record.folder in wanted]
+        chosen = [run for run in all_runs if run.directory in wanted]
+        unreadable = [record for record in all_unreadable if record.directory in wanted]
     findings = [_describe_unreadable(record) for record in unreadable]
     checked: dict[str, int] = {"record": len(chosen) + len(unreadable)}
     with tell.progress(sum(map(_output_size, chosen)), "reading outputs") as advance:
@@ -69,7 +69,7 @@ def _output_size(run: Run) -> int:
 
 
 def _describe_unreadable(record: Unreadable) -> Finding:
-    directory = record.folder
+    directory = record.directory
     is_link = directory.is_symlink() or (directory / "files").is_symlink()
     count = 0 if is_link else sum(len(names) for _, _, names in os.walk(directory / "files"))
     orphans = f"; {count} files in it have no record" if count else ""
@@ -83,26 +83,26 @@ def _describe_unreadable(record: Unreadable) -> Finding:
 
 def _check_own_files(run: Run) -> tuple[list[Finding], dict[str, int]]:
     """Check what belongs to one run only: its record and the files in its directory."""
-    findings = rule.check_record(run, records.digest(run.folder / "start.json"))
+    findings = rule.check_record(run, records.digest(run.directory / "start.json"))
     try:
-        annotation.of(run.folder)
+        annotation.of(run.directory)
     except SpecVersionError as error:
         findings.append(_describe_annotation(run, "unknown", error))
     except ReproEnvError as error:
         findings.append(_describe_annotation(run, "changed", error))
     if run.end is None:
         return findings, {}
-    findings += rule.check_console(run, end.hash_console(run.folder))
-    findings += rule.check_outputs(run, outputs.of_run(run.folder, run.end.outputs))
+    findings += rule.check_console(run, end.hash_console(run.directory))
+    findings += rule.check_outputs(run, outputs.of_run(run.directory, run.end.outputs))
     for name, digest in ((checkpointstate.BEFORE, run.start.before), (checkpointstate.AFTER, run.end.after)):
-        current = records.digest(run.folder / name)
+        current = records.digest(run.directory / name)
         if digest is not None and current != digest:
             state: State = "changed" if current else "gone"
             why = f"{name} changed since the run" if current else f"{name} is missing"
             findings.append(Finding(part="record", state=state, what=name, why=why, runs=(run.start.id,)))
-    has_trace = bool(run.end.trace) or (run.folder / records.TRACE).is_dir()
+    has_trace = bool(run.end.trace) or (run.directory / records.TRACE).is_dir()
     findings += rule.check_trace(
-        run, outputs.collect(run.folder / records.TRACE, run.end.trace) if has_trace else Contents((), ())
+        run, outputs.collect(run.directory / records.TRACE, run.end.trace) if has_trace else Contents((), ())
     )
     others = sum(not line.startswith("(") for line in run.end.others)
     return findings, {"output": len(run.end.outputs) + others, "trace": len(run.end.trace)}

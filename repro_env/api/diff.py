@@ -81,7 +81,7 @@ def _compare_specs(left: SpecOperand, right: SpecOperand) -> list[Difference]:
 def _open_side(operand: Operand, other: Operand, start: Path, environ: Mapping[str, str], store: Store, tell: Tell) -> Side:
     """Open one side. A live environment is inspected like the capture of the other side: with the same source and programs."""
     if isinstance(operand, SpecOperand):
-        return sides.spec_side(operand.spec, operand.folder, operand.name, store)
+        return sides.spec_side(operand.spec, operand.directory, operand.name, store)
     spec = other.spec if isinstance(other, SpecOperand) else None
     captured_source = spec.observed.source if spec is not None else None
     side = sides.live_side(

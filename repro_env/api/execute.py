@@ -61,7 +61,7 @@ from repro_env.version import __version__
 
 
 class FinishedRun(msgspec.Struct, frozen=True):
-    folder: Path
+    directory: Path
     start: Start
     end: End
     failures: tuple[Failure, ...] = ()
@@ -131,7 +131,7 @@ def _prepare(options: RunOptions, spec: Spec, spec_directory: Path, *, has_backe
         image=spec.expected.image_id,
         runner=options.runner,
         command=command,
-        cwd=plan.working_directory(str(here), workspace, source.folders),
+        cwd=plan.working_directory(str(here), workspace, source.directories),
         seed=seed_of(options, spec),
         source=source.fact,
         data=run_data.facts,
@@ -266,11 +266,11 @@ def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedR
     try:
         recording.start(start)
         for kind, text in (*(("tag", tag) for tag in options.tags), *((("note", options.note),) if options.note else ())):
-            annotation.add(recording.folder, kind=kind, text=text)
-        checkpointstate.write(recording.folder, checkpointstate.BEFORE, inputs.checkpoints)
+            annotation.add(recording.directory, kind=kind, text=text)
+        checkpointstate.write(recording.directory, checkpointstate.BEFORE, inputs.checkpoints)
         began = time.monotonic()
         with contextlib.nullcontext() if options.output else streams.silent((1, 2)):
-            outcome = backend.run(launch, folder=recording.folder)
+            outcome = backend.run(launch, directory=recording.directory)
     except ReproEnvError:
         if backend.began:
             _record_interruption(inputs, recording, backend)
@@ -279,7 +279,7 @@ def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedR
         raise
     seconds = time.monotonic() - began
     with ignored_signals(), tell.progress(0, "recording outputs"):
-        files = recording.folder / "files"
+        files = recording.directory / "files"
         removed: tuple[str, ...] = ()
         problems: list[str] = []
         try:
@@ -292,7 +292,7 @@ def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedR
             launch,
             start,
             outcome,
-            run_directory=recording.folder,
+            run_directory=recording.directory,
             seconds=seconds,
             started=recording.start_digest,
             removed=removed,
@@ -305,10 +305,10 @@ def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedR
         with contextlib.suppress(OSError):
             remove_tree(Path(launch.notes))
         try:
-            checkpointstate.write(recording.folder, checkpointstate.AFTER, after)
+            checkpointstate.write(recording.directory, checkpointstate.AFTER, after)
         except ReproEnvError as error:
             tell.warn(f"the list of the checkpoint files after the run could not be written: {error}")
-        run = FinishedRun(recording.folder, start, end, failures=failures)
+        run = FinishedRun(recording.directory, start, end, failures=failures)
         _finish(recording, run, tell)
     return run
 
@@ -316,8 +316,8 @@ def _run(inputs: Inputs, backend: Runner, store: Store, tell: Tell) -> FinishedR
 def _record_interruption(inputs: Inputs, recording: records.Recording, backend: Runner) -> None:
     """Keep the record without an end, together with what the command had written."""
     with ignored_signals(), contextlib.suppress(OSError, ReproEnvError):
-        backend.collect(Path(inputs.launch.workspace), inputs.source.tree, recording.folder / "files")
-        ended.keep_trace(inputs.launch, recording.folder)
+        backend.collect(Path(inputs.launch.workspace), inputs.source.tree, recording.directory / "files")
+        ended.keep_trace(inputs.launch, recording.directory)
         remove_tree(Path(inputs.launch.notes))
     recording.close()
 

@@ -49,7 +49,7 @@ def verify_image(word: str, given: str | None, here: Path, *, store: Store, tell
     given_spec = None
     if given is not None:
         opened = opening.open_spec(given, here, store, tell)
-        given_spec = opened.spec, opened.folder
+        given_spec = opened.spec, opened.directory
     reports: list[Report] = []
     directory = ""
     with ExitStack() as stack:

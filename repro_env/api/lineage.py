@@ -126,7 +126,7 @@ class _Search:
         if self._given is not None and not self._given.is_dir():
             what = "this is not a directory" if self._given.exists() else "this directory does not exist"
             raise RecordError(what, where=str(self._given), hint="name a runs directory with --runs DIR, or omit the option")
-        first = [folder for folder in (near, self._given, self._default()) if folder is not None]
+        first = [directory for directory in (near, self._given, self._default()) if directory is not None]
         self._runs = read_all_runs(first, self._store, reread=reread)
         self._producers = Producers(self._runs, self._notes)
         self._notes += self._runs.notes
@@ -141,18 +141,20 @@ class _Search:
         """Return the run with the given name, ID or prefix. Raises `RecordError` if several runs match."""
         word, runs = self._word, self._runs.runs
         if word == records.LATEST:
-            folder = find_runs_directory(self._given, self._here)
-            return records.read(records.find(folder, word))
-        found = [run for run in runs.values() if word in (run.id, run.short, Path(run.folder).name)]
+            directory = find_runs_directory(self._given, self._here)
+            return records.read(records.find(directory, word))
+        found = [run for run in runs.values() if word in (run.id, run.short, Path(run.directory).name)]
         if not found and len(word) >= _LEAST:
             found = [
-                run for run in runs.values() if any(name.startswith(word) for name in (run.short, Path(run.folder).name, run.id))
+                run
+                for run in runs.values()
+                if any(name.startswith(word) for name in (run.short, Path(run.directory).name, run.id))
             ]
         if len(found) > 1:
             names = ", ".join(sorted(run.short for run in found)[:5])
             what = f"{word!r} matches {len(found)} runs: {names}"
             raise RecordError(what, where=self._runs.places, hint="write more characters of the ID")
-        return records.read(Path(found[0].folder)) if found else None
+        return records.read(Path(found[0].directory)) if found else None
 
     def _of_file(self, path: Path) -> Answer:
         inside = run_containing(path)
@@ -192,7 +194,7 @@ class _Search:
         first = producers.choose(origins, recorded, claim)
         summary = first.run if first is not None else next((use.run for use in uses if use.role == "record"), None)
         return self._answer(
-            run=None if summary is None else records.read(Path(summary.folder)),
+            run=None if summary is None else records.read(Path(summary.directory)),
             digest=first.digest if first is not None else digest,
             path=path,
             size=size,
@@ -223,7 +225,7 @@ class _Search:
             summary = self._producers.summary(run)
             edges = {*families.edges({**runs.runs, summary.id: summary}, runs.outputs), *self._producers.resume_edges()}
             family = families.family(summary.id, runs.runs, sorted(edges))
-            spec = specs.Specs(run.folder.parent, self._here, self._store).of(run.start)
+            spec = specs.Specs(run.directory.parent, self._here, self._store).of(run.start)
         return Answer(
             asked=self._word,
             file=path,
@@ -255,13 +257,13 @@ def _path(here: Path, word: str) -> tuple[Path, int]:
         return here, 0
 
 
-def _weights(folder: Path, word: str) -> Path:
+def _weights(directory: Path, word: str) -> Path:
     """Return the largest weights file in a checkpoint's directory, or else its largest file."""
-    found = manifest.read(folder / manifest.NAME)
+    found = manifest.read(directory / manifest.NAME)
     if found is None or not found.manifest.files:
         raise UsageError("this directory is neither a checkpoint nor a run", where=word, hint="name a file in it")
     files = found.manifest.files
     name = max(sorted(files), key=lambda name: (name.endswith(".safetensors"), files[name].size))
-    if "/" in name or not (folder / name).is_file():
+    if "/" in name or not (directory / name).is_file():
         raise DataError(f"its manifest names {name}, which is missing", where=word, hint="name another file in it")
-    return folder / name
+    return directory / name

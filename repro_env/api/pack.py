@@ -49,10 +49,10 @@ class Pack(msgspec.Struct, frozen=True, kw_only=True):
     fetched: int
 
 
-def pack(spec: Spec, folder: Path, target: Path, *, everything: bool, frozen: bool = False, store: Store, tell: Tell) -> Pack:
+def pack(spec: Spec, directory: Path, target: Path, *, everything: bool, frozen: bool = False, store: Store, tell: Tell) -> Pack:
     """Write the archive `target` atomically. `everything`: include every wheel and conda package, and download missing ones.
 
-    `folder` is the spec's directory. Raises `ArtifactError` if a file is damaged or cannot be found, `NetworkError`,
+    `directory` is the spec's directory. Raises `ArtifactError` if a file is damaged or cannot be found, `NetworkError`,
     `DiskError`, `UsageError` if the target cannot be written, `CaptureError` if a file in the archive has a secret, and
     `SourceError` if the code next to the spec differs from the captured code, unless `frozen`.
     """
@@ -60,18 +60,18 @@ def pack(spec: Spec, folder: Path, target: Path, *, everything: bool, frozen: bo
         raise UsageError("this is a directory", where=str(target), hint="name the file to write, such as repro.tar")
     if not target.parent.is_dir():
         raise UsageError("this directory does not exist", where=str(target.parent), hint="create it first")
-    code.check_unchanged(spec, folder, frozen=frozen, store=store)
-    export.check(spec, folder, store=store)
-    trees = Trees(spec, folder, store)
-    finder = Finder(spec, folder, store, trees.blob_sources)
+    code.check_unchanged(spec, directory, frozen=frozen, store=store)
+    export.check(spec, directory, store=store)
+    trees = Trees(spec, directory, store)
+    finder = Finder(spec, directory, store, trees.blob_sources)
     with closing(finder), closing(trees.blob_sources):
         blobs = {
             **_trees(spec, trees, everything=everything, tell=tell),
             **_artifacts(spec, finder, everything=everything, tell=tell),
         }
         fetched = finder.fetched + trees.blob_sources.fetched
-    _check(trees, SpecBlobs(folder / "blobs"))
-    files = {name: (folder / name).stat().st_size for name in specfiles.present(folder)}
+    _check(trees, SpecBlobs(directory / "blobs"))
+    files = {name: (directory / name).stat().st_size for name in specfiles.present(directory)}
     size = sum(files.values()) + sum(path.stat().st_size for path in blobs.values())
     hasher = hashlib.sha256()
     written = 0
@@ -86,7 +86,7 @@ def pack(spec: Spec, folder: Path, target: Path, *, everything: bool, frozen: bo
 
     try:
         with tell.progress(size, f"packing into {target.name}") as advance:
-            atomic_stream(target, counted(tar.write(_members(folder, files, blobs)), advance), size)
+            atomic_stream(target, counted(tar.write(_members(directory, files, blobs)), advance), size)
     except PermissionError as error:
         raise UsageError(
             f"this file cannot be written: {error.strerror}", where=str(target), hint="name a file in another directory"
@@ -157,10 +157,10 @@ def _check(trees: Trees, carried: SpecBlobs) -> None:
                 pass
 
 
-def _members(folder: Path, files: dict[str, int], blobs: dict[str, Path]) -> Members:
-    entries = [(Entry(name, "file", size=size), folder / name) for name, size in files.items()]
+def _members(directory: Path, files: dict[str, int], blobs: dict[str, Path]) -> Members:
+    entries = [(Entry(name, "file", size=size), directory / name) for name, size in files.items()]
     if blobs:
-        entries.append((Entry(specfiles.BLOBS, "dir"), folder))
+        entries.append((Entry(specfiles.BLOBS, "dir"), directory))
     entries += [(Entry(f"{specfiles.BLOBS}/{name}", "file", size=path.stat().st_size), path) for name, path in blobs.items()]
     for entry, path in sorted(entries, key=lambda member: member[0].key):
         yield entry, (_content(path, entry) if entry.kind == "file" else ())

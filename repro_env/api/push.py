@@ -69,7 +69,7 @@ class Pushed(msgspec.Struct, frozen=True, kw_only=True):
     """Whether the push changed the registry."""
 
 
-def push(spec: Spec, folder: Path, to: Reference, *, frozen: bool = False, store: Store, tell: Tell) -> Pushed:
+def push(spec: Spec, directory: Path, to: Reference, *, frozen: bool = False, store: Store, tell: Tell) -> Pushed:
     """Send a spec's image and the files of its directory, and write their location to `remote.json`.
 
     Raises `UsageError` if the reference has a digest, `PlatformError`, `ArtifactError`, `NetworkError`, `BuildError`,
@@ -77,19 +77,19 @@ def push(spec: Spec, folder: Path, to: Reference, *, frozen: bool = False, store
     code, unless `frozen`.
     """
     consistency.check_platform(spec)
-    code.check_unchanged(spec, folder, frozen=frozen, store=store)
-    export.check(spec, folder, store=store)
+    code.check_unchanged(spec, directory, frozen=frozen, store=store)
+    export.check(spec, directory, store=store)
     for note in notes(spec):
         tell(note)
-    copies = [copy.repository for copy in remote.read(folder).copies if copy.repository.startswith(f"{to.host}/")]
+    copies = [copy.repository for copy in remote.read(directory).copies if copy.repository.startswith(f"{to.host}/")]
     others = [repository.partition("/")[2] for repository in copies]
     with Registry(to.host) as registry:
         tag = registry.head(to.repository, to.tag)
-        image = outputbuild.pack(spec, folder, store, RegistryOutput(to, others=others), tell=tell)
+        image = outputbuild.pack(spec, directory, store, RegistryOutput(to, others=others), tell=tell)
         subject = image.image.manifest_blob
         attached = referrers.list_referrers(registry, to.repository, subject.digest)
         sending = _Sending(registry, to.repository, others)
-        files = {**_files(spec, folder, image, sending), **_blobs(spec, folder, image, sending, store=store, tell=tell)}
+        files = {**_files(spec, directory, image, sending), **_blobs(spec, directory, image, sending, store=store, tell=tell)}
         layers = {
             name: Descriptor(blob.media_type, blob.digest, blob.size, None, {TITLE: name}) for name, blob in sorted(files.items())
         }
@@ -99,9 +99,11 @@ def push(spec: Spec, folder: Path, to: Reference, *, frozen: bool = False, store
         changed = tag != subject.digest or attached != referrers.list_referrers(registry, to.repository, subject.digest)
     copy = Copy(repository=to.name, image=subject.digest, spec=artifact.digest)
     try:
-        remote.add(folder, copy)
+        remote.add(directory, copy)
     except PermissionError as error:
-        tell.warn(f"note: {folder / specfiles.REMOTE} cannot be written, so the spec does not name this copy: {error.strerror}")
+        tell.warn(
+            f"note: {directory / specfiles.REMOTE} cannot be written, so the spec does not name this copy: {error.strerror}"
+        )
     return Pushed(
         reference=f"{to.name}:{to.tag}",
         image=f"{to.name}@{subject.digest}",
@@ -140,20 +142,22 @@ class _Sending:
         return blob
 
 
-def _files(spec: Spec, folder: Path, image: SentImage, sending: _Sending) -> dict[str, Blob]:
+def _files(spec: Spec, directory: Path, image: SentImage, sending: _Sending) -> dict[str, Blob]:
     """Send the spec's files and the image's provenance, but not `remote.json`, since that names this copy."""
     files = {
-        name: read_regular(folder / name, specfiles.MAX_SIZE) for name in specfiles.present(folder) if name != specfiles.REMOTE
+        name: read_regular(directory / name, specfiles.MAX_SIZE)
+        for name in specfiles.present(directory)
+        if name != specfiles.REMOTE
     }
     files[PROVENANCE] = provenance.render(spec, image.image)
     return {name: sending.data(data, TYPES.get(name, TEXT)) for name, data in files.items()}
 
 
-def _blobs(spec: Spec, folder: Path, image: SentImage, sending: _Sending, *, store: Store, tell: Tell) -> dict[str, Blob]:
+def _blobs(spec: Spec, directory: Path, image: SentImage, sending: _Sending, *, store: Store, tell: Tell) -> dict[str, Blob]:
     """Send the blobs that the spec bundles; return them by path. Trees that are layers of the image were sent with it."""
-    trees = Trees(spec, folder, store)
-    finder = Finder(spec, folder, store, trees.blob_sources)
-    spec_blobs = SpecBlobs(folder / specfiles.BLOBS)
+    trees = Trees(spec, directory, store)
+    finder = Finder(spec, directory, store, trees.blob_sources)
+    spec_blobs = SpecBlobs(directory / specfiles.BLOBS)
     layers = {layer.diff_id: layer.blob for layer in image.layers}
     blobs: dict[str, Blob] = {}
     with closing(finder), closing(trees.blob_sources):

@@ -33,21 +33,21 @@ class Rebuilt(msgspec.Struct, frozen=True, kw_only=True):
     written: int = 0
 
 
-def rebuild(spec: Spec, folder: Path, *, store: Store, dry_run: bool, tell: Tell) -> Rebuilt:
+def rebuild(spec: Spec, directory: Path, *, store: Store, dry_run: bool, tell: Tell) -> Rebuilt:
     """Build the image of a spec in the store, and check that it is the captured image.
 
-    `folder` is the spec's directory. With `dry_run`, only ask the servers whether they have the files that a rebuild
+    `directory` is the spec's directory. With `dry_run`, only ask the servers whether they have the files that a rebuild
     downloads, and change nothing. Raises `PlatformError`, `ArtifactError`, `NetworkError`, `DiskError`, `BuildError`.
     """
     consistency.check_platform(spec)
     layers = tuple(layer.diff_id for layer in spec.expected.layers)
     done = Rebuilt(image_id=spec.expected.image_id, spec_digest=spec.digest, layers=layers, plan=None)
-    if present(spec, folder, store):
+    if present(spec, directory, store):
         return done
     from repro_env.delivery.builder import diskspace
     from repro_env.delivery.builder.storebuild import StoreBuild
 
-    build = StoreBuild(spec, folder, store)
+    build = StoreBuild(spec, directory, store)
     plan = build.plan(ask=dry_run)
     tell(_announcement(plan, store))
     diskspace.check_free_space(store.root, plan.write, plan.files)
@@ -61,7 +61,7 @@ def rebuild(spec: Spec, folder: Path, *, store: Store, dry_run: bool, tell: Tell
     return msgspec.structs.replace(done, plan=plan, fetched=built.fetched, written=built.written)
 
 
-def present(spec: Spec, folder: Path, store: Store) -> bool:
+def present(spec: Spec, directory: Path, store: Store) -> bool:
     """Whether the store has the image, built from the same identity, and its source unless that is missing everywhere."""
     data = store.images.get(spec.expected.image_id)
     if data is None:
@@ -76,7 +76,7 @@ def present(spec: Spec, folder: Path, store: Store) -> bool:
     source = spec.observed.source
     if source is None or store.layers.path(source.tree.sha256) is not None:
         return True
-    return SpecBlobs(folder / "blobs").path(source.tree.sha256) is None
+    return SpecBlobs(directory / "blobs").path(source.tree.sha256) is None
 
 
 def _keep(spec: Spec, store: Store) -> None:

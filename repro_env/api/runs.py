@@ -22,7 +22,7 @@ from repro_env.sandbox.outputs import OUTSIDE, locate
 from repro_env.schema.errors import DiskError, RecordError, StoreError
 from repro_env.schema.progress import Tell
 from repro_env.schema.run import Output
-from repro_env.store.specs.lookup import FILE, FOLDER
+from repro_env.store.specs.lookup import DIRECTORY, FILE
 from repro_env.store.store import Store
 
 _CONTROL = re.compile(r"\x1b\[[0-?]*[ -/]*[@-~]|\x1b\][^\x07\x1b\n]*(?:\x07|\x1b\\)")
@@ -36,11 +36,11 @@ def find_runs_directory(given: Path | None, start: Path) -> Path:
     """
     if given is not None:
         return given
-    for folder in (start, *start.parents):
-        if (folder / FOLDER / FILE).is_file() or (folder / "runs" / records.LATEST).is_symlink():
-            return folder / "runs"
+    for directory in (start, *start.parents):
+        if (directory / DIRECTORY / FILE).is_file() or (directory / "runs" / records.LATEST).is_symlink():
+            return directory / "runs"
     raise RecordError(
-        f"neither this directory nor one above it has a {FOLDER}/{FILE} or runs",
+        f"neither this directory nor one above it has a {DIRECTORY}/{FILE} or runs",
         where=str(start),
         hint="change to the project's directory, or name a runs directory with --runs DIR",
     )
@@ -71,11 +71,11 @@ def finish_interrupted(run: Run, store: Store) -> None:
 
     with contextlib.suppress(OSError):
         tree = None if run.start.source.siblings_tree is None else store.layers.path(run.start.source.siblings_tree)
-        outside.settle(run.folder, [] if tree is None else [tree])
+        outside.settle(run.directory, [] if tree is None else [tree])
         snapshot = store.layers.path(run.start.source.digest)
         if snapshot is not None:
             if run.start.runner == "host":
-                copyrunner.restore(run.folder, run.start.source.path)
+                copyrunner.restore(run.directory, run.start.source.path)
             harvest(run.files, snapshot)
 
 
@@ -95,13 +95,13 @@ def select_outputs(run: Run, glob: str | None) -> tuple[Found, ...]:
         picked = [found for found in outputs if matches(found.path, [glob]) or matches(_copy_path(found.path), [glob])]
     if not picked:
         what = "this run has no outputs" if not outputs else f"no output of this run matches {glob!r}"
-        raise RecordError(what, where=run.folder.name, hint=f"`repro-env runs show {run.short}` lists them")
+        raise RecordError(what, where=run.directory.name, hint=f"`repro-env runs show {run.short}` lists them")
     return tuple(picked)
 
 
 def _walk(run: Run) -> Iterator[Found]:
     """Yield the files that a run wrote in its project, and external files by absolute path (not until the run has ended)."""
-    outside = run.folder / OUTSIDE
+    outside = run.directory / OUTSIDE
     if run.files.is_dir():
         yield from walk(run.files)
     if outside.is_dir() and run.state != "running":
@@ -134,7 +134,7 @@ def copy_outputs(run: Run, glob: str | None, target: Path, *, force: bool, tell:
         else:
             picked.append(found)
     if not picked:
-        raise RecordError("this run has no outputs that can be copied", where=run.folder.name, hint=f"inspect {run.files}")
+        raise RecordError("this run has no outputs that can be copied", where=run.directory.name, hint=f"inspect {run.files}")
     _check_copies(run, picked, target, force=force)
     copies = []
     with room(target):
@@ -181,7 +181,7 @@ def _copy(run: Run, found: Found, copy: Path, *, force: bool) -> None:
         if found.kind == "link":
             copy.symlink_to(found.target)
         else:
-            copy_file(locate(run.files, found.path), copy, below=run.folder)
+            copy_file(locate(run.files, found.path), copy, below=run.directory)
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise
@@ -193,8 +193,8 @@ def _copy(run: Run, found: Found, copy: Path, *, force: bool) -> None:
 
 
 def _leads_out(link: Found) -> bool:
-    folder = link.path.rpartition("/")[0]
-    return link.target.startswith("/") or posixpath.normpath(f"{folder or '.'}/{link.target}").split("/")[0] == ".."
+    directory = link.path.rpartition("/")[0]
+    return link.target.startswith("/") or posixpath.normpath(f"{directory or '.'}/{link.target}").split("/")[0] == ".."
 
 
 def _changed(run: Run, found: Found, output: Output) -> str:
@@ -202,7 +202,7 @@ def _changed(run: Run, found: Found, output: Output) -> str:
     if found.kind == "file" and found.size != output.size:
         return "it was changed after the run"
     try:
-        same = f"sha256:{sha256_of(locate(run.files, found.path), below=run.folder)}" == output.sha256
+        same = f"sha256:{sha256_of(locate(run.files, found.path), below=run.directory)}" == output.sha256
     except OSError as error:
         return f"it cannot be read: {error.strerror}"
     return "" if same else "it was changed after the run"
@@ -210,17 +210,17 @@ def _changed(run: Run, found: Found, output: Output) -> str:
 
 def remove(runs: Path, words: Sequence[str], *, force: bool) -> tuple[Path, ...]:
     """Remove runs with their outputs. If a run is missing or still running, remove none of them."""
-    folders = list(dict.fromkeys(records.find(runs, word) for word in words))
-    for folder in folders:
-        if not force and records.is_running(folder):
+    directories = list(dict.fromkeys(records.find(runs, word) for word in words))
+    for directory in directories:
+        if not force and records.is_running(directory):
             hint = "wait until it ends, stop it, or remove it anyway with --force"
-            raise RecordError("this run is still running", where=folder.name, hint=hint)
-    for folder in folders:
-        records.remove(folder, force=force)
-    return tuple(folders)
+            raise RecordError("this run is still running", where=directory.name, hint=hint)
+    for directory in directories:
+        records.remove(directory, force=force)
+    return tuple(directories)
 
 
-def read_logs(folder: Path) -> Iterator[tuple[str, str]]:
+def read_logs(directory: Path) -> Iterator[tuple[str, str]]:
     """Yield each line as the name of its log and its text, without colours. Of an overwritten line, only the last text is shown.
 
     Raises `RecordError` if a log cannot be read, or if the run has none.
@@ -228,16 +228,16 @@ def read_logs(folder: Path) -> Iterator[tuple[str, str]]:
     has_logs = False
     for name in console.NAMES:
         try:
-            with os.fdopen(open_regular(folder / name, below=folder), "rb") as file:
+            with os.fdopen(open_regular(directory / name, below=directory), "rb") as file:
                 yield from ((name, _plain_text(line)) for line in file)
         except FileNotFoundError:
             continue
         except OSError as error:
             what = f"this log cannot be read: {error.strerror}"
-            raise RecordError(what, where=str(folder / name), hint="check its permissions") from None
+            raise RecordError(what, where=str(directory / name), hint="check its permissions") from None
         has_logs = True
     if not has_logs:
-        raise RecordError("this run has no logs", where=folder.name, hint="run the command again, or look at the run's files")
+        raise RecordError("this run has no logs", where=directory.name, hint="run the command again, or look at the run's files")
 
 
 def _plain_text(line: bytes) -> str:

@@ -55,14 +55,16 @@ def compare_runs(words: tuple[str, str], runs: Path | None, here: Path, store: S
 
     Raises `RecordError` if a run does not exist, `SpecError` if a record cannot be read.
     """
-    left, right = (records.read(_folder(word, runs, here)) for word in words)
+    left, right = (records.read(_directory(word, runs, here)) for word in words)
     differences, missing = _environment(left, right, here, store)
     differences += _data(left.start, right.start)
     facts = rules.compare_starts(left.start, right.start)
     outputs = Outputs()
     metrics: tuple[MetricPair, ...] = ()
     if left.end is not None and right.end is not None:
-        judge = Judge(results.evidence(left.folder, left.start, left.end), results.evidence(right.folder, right.start, right.end))
+        judge = Judge(
+            results.evidence(left.directory, left.start, left.end), results.evidence(right.directory, right.start, right.end)
+        )
         checkpoints = _checkpoint_files(left), _checkpoint_files(right)
         outputs = rules.outputs(left.end, right.end, checkpoints, judge.pair_names)
         facts = (*facts, *rules.compare_ends(left.end, right.end, outputs))
@@ -74,17 +76,17 @@ def compare_runs(words: tuple[str, str], runs: Path | None, here: Path, store: S
     return Compared(
         left=left,
         right=right,
-        tags=(annotation.tags(annotation.of(left.folder)), annotation.tags(annotation.of(right.folder))),
+        tags=(annotation.tags(annotation.of(left.directory)), annotation.tags(annotation.of(right.directory))),
         facts=facts,
         differences=sort_differences(differences),
         not_compared=tuple(missing),
         metrics=metrics,
         outputs=outputs,
-        steps=traces.compare_traces(left.folder, right.folder),
+        steps=traces.compare_traces(left.directory, right.directory),
     )
 
 
-def _folder(word: str, runs: Path | None, here: Path) -> Path:
+def _directory(word: str, runs: Path | None, here: Path) -> Path:
     if "/" in word and (here / word).is_dir():  # then no runs directory is needed
         return parents.directory_of(word, here, here)
     return parents.directory_of(word, find_runs_directory(runs, here), here)
@@ -95,8 +97,8 @@ def _checkpoint_files(run: Run) -> CheckpointFiles:
     if run.end is None or not any(fact.kind == "checkpoints" for fact in run.start.data):
         return CheckpointFiles()
     try:
-        old = checkpointstate.read(run.folder, checkpointstate.BEFORE, run.start.before)
-        new = checkpointstate.read(run.folder, checkpointstate.AFTER, run.end.after)
+        old = checkpointstate.read(run.directory, checkpointstate.BEFORE, run.start.before)
+        new = checkpointstate.read(run.directory, checkpointstate.AFTER, run.end.after)
     except ReproEnvError as error:
         return CheckpointFiles(unread=(f"checkpoints of {run.short} ({error.what})",))
     if new is None:
@@ -114,12 +116,12 @@ def _environment(left: Run, right: Run, here: Path, store: Store) -> tuple[list[
     """Return the differences of spec, image and code, and what could not be compared."""
     found: list[Difference] = []
     missing: list[NotCompared] = []
-    specs = [Specs(run.folder.parent, here, store) for run in (left, right)]
+    specs = [Specs(run.directory.parent, here, store) for run in (left, right)]
     if left.start.spec != right.start.spec:
         old, new = (search.of(run.start) for search, run in zip(specs, (left, right), strict=True))
         if old is not None and new is not None:
-            old_side = sides.spec_side(old.spec, old.folder, left.short, store)
-            new_side = sides.spec_side(new.spec, new.folder, right.short, store)
+            old_side = sides.spec_side(old.spec, old.directory, left.short, store)
+            new_side = sides.spec_side(new.spec, new.directory, right.short, store)
             found += compare.environments(old_side, new_side, store).differences
         else:
             lost = [run for run, spec in ((left, old), (right, new)) if spec is None]
@@ -167,10 +169,10 @@ def _listing(run: Run, specs: Specs, store: Store) -> Mapping[str, Entry] | None
     if spec is None or source is None:
         return None
     with contextlib.suppress(ArtifactError):
-        tree = trees.spec_tree(source.tree, spec.folder, store) if source.tree.sha256 == fact.digest else None
+        tree = trees.spec_tree(source.tree, spec.directory, store) if source.tree.sha256 == fact.digest else None
         if tree is not None:
             return tree.entries
-    commit = commits.find_run_commit(run, source, spec.folder)
+    commit = commits.find_run_commit(run, source, spec.directory)
     return None if commit is None else {entry.path: entry for entry in commit.entries}
 
 

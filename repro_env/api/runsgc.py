@@ -37,7 +37,7 @@ class RemovedRun(msgspec.Struct, frozen=True):
 
 
 class Spec(msgspec.Struct, frozen=True):
-    folder: Path
+    directory: Path
     size: int
     """Bytes of its files that have no other hard link, as most blobs have."""
 
@@ -68,19 +68,21 @@ def collect(runs: Path, words: Sequence[str], *, store: Store, dry_run: bool, te
     rules = [retention.parse_rule(word) for word in words]
     readable, broken = records.listing(runs)
     reasons = {
-        name: f"named in the record of {run.folder.name}, which cannot be read" for run in broken for name in _ids_in(run.folder)
+        name: f"named in the record of {run.directory.name}, which cannot be read"
+        for run in broken
+        for name in _ids_in(run.directory)
     }
     reasons |= _ancestors(runs, store, tell)
     plan = retention.plan([_facts(run, reasons) for run in readable], rules, reasons)
     if dry_run:
         unused = _unused_specs(runs, [kept.run for kept in plan.keep], broken)
-        unused_specs = tuple(Spec(spec.folder, _size(spec.folder, shared=False)) for spec in unused)
-        removed = tuple(RemovedRun(run, _size(run.folder)) for run in plan.remove)
+        unused_specs = tuple(Spec(spec.directory, _size(spec.directory, shared=False)) for spec in unused)
+        removed = tuple(RemovedRun(run, _size(run.directory)) for run in plan.remove)
         return Collected(plan.keep, removed, tuple(broken), (), unused_specs, dry_run=True)
     records.tidy(runs)
     specs.tidy(runs)
-    names = {run.folder.name for run in readable} | {run.folder.name for run in broken}
-    doomed = [RemovedRun(run, _size(run.folder)) for run in reversed(plan.remove)]
+    names = {run.directory.name for run in readable} | {run.directory.name for run in broken}
+    doomed = [RemovedRun(run, _size(run.directory)) for run in reversed(plan.remove)]
     gone, failed = _remove(runs, doomed, names, tell)
     specs_removed = _remove_unused_specs(runs, tell)
     return Collected(plan.keep, tuple(reversed(gone)), tuple(broken), tuple(failed), specs_removed, dry_run=False)
@@ -103,12 +105,12 @@ def _remove(
                     ancestors |= _new_ancestors(runs, names)
                 run = removed.run
                 try:
-                    if ancestors & {run.start.id, run.folder.name}:
+                    if ancestors & {run.start.id, run.directory.name}:
                         failed.append((run, "a run started from it in the meantime"))
                     elif _tags(run):
                         failed.append((run, "it was tagged in the meantime"))
                     else:
-                        records.remove(run.folder)
+                        records.remove(run.directory)
                         gone.append(removed)
                 except ReproEnvError as error:
                     failed.append((run, str(error)))
@@ -122,14 +124,14 @@ def _remove(
 def _new_ancestors(runs: Path, names: set[str]) -> set[str]:
     """Return the IDs or names of runs that new runs started from. A run is new if its directory is not in `names`; add it there."""
     found: set[str] = set()
-    for folder in records.directories(runs):
-        if folder.name not in names:
-            names.add(folder.name)
+    for directory in records.directories(runs):
+        if directory.name not in names:
+            names.add(directory.name)
             try:
-                run = records.read(folder)
+                run = records.read(directory)
             except ReproEnvError:
-                found |= _ids_in(folder)
-                names.discard(folder.name)  # its record may not be complete yet
+                found |= _ids_in(directory)
+                names.discard(directory.name)  # its record may not be complete yet
             else:
                 parents = (parent.id for parent in retention.parents(run))
                 found |= retention.parent_names(parents, (fact.source for fact in run.start.data))
@@ -140,20 +142,20 @@ def _remove_unused_specs(runs: Path, tell: Tell) -> tuple[Spec, ...]:
     """Remove the specs that no run names, including runs that started in the meantime."""
     removed = []
     for spec in _unused_specs(runs, *records.listing(runs)):
-        size = _size(spec.folder, shared=False)
+        size = _size(spec.directory, shared=False)
         try:
             specs.remove(spec)
         except OSError as error:
-            tell.warn(f"note: the unused spec {spec.folder} cannot be removed: {error.strerror}")
+            tell.warn(f"note: the unused spec {spec.directory} cannot be removed: {error.strerror}")
         else:
-            removed.append(Spec(spec.folder, size))
+            removed.append(Spec(spec.directory, size))
     return tuple(removed)
 
 
 def _unused_specs(runs: Path, kept: Sequence[Run], broken: Sequence[Unreadable]) -> tuple[specs.StoredSpec, ...]:
     used = {run.start.spec_file for run in kept if run.start.spec_file is not None}
     for run in broken:
-        used |= specs.mentioned(run.folder)
+        used |= specs.mentioned(run.directory)
     return specs.unused(specs.listing(runs), used, now=time.time())
 
 
@@ -169,15 +171,15 @@ def _ancestors(runs: Path, store: Store, tell: Tell) -> dict[str, str]:
             raise error
     found: dict[str, str] = {}
     for run in known.runs.values():
-        directory = Path(run.folder).parent
+        directory = Path(run.directory).parent
         if directory != here:
             names = retention.parent_names((parent.id for parent in run.parents), (fact.path for fact in run.data))
             found |= dict.fromkeys(names, f"{run.short} in {directory} started from it")
     for unreadable in known.unreadable:
-        if unreadable.folder.parent != here:
-            why = f"named in the record of {unreadable.folder}, which cannot be read"
-            found |= dict.fromkeys(_ids_in(unreadable.folder), why)
-    missing = [folder for folder in known.missing if store.run_directories.last_used(folder) > time.time() - AWAY]
+        if unreadable.directory.parent != here:
+            why = f"named in the record of {unreadable.directory}, which cannot be read"
+            found |= dict.fromkeys(_ids_in(unreadable.directory), why)
+    missing = [directory for directory in known.missing if store.run_directories.last_used(directory) > time.time() - AWAY]
     if missing:
         more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
         tell.warn(f"note: runs in missing directories may have started from one of these runs: {missing[0]}{more}")
@@ -202,22 +204,22 @@ def _facts(run: Run, reasons: dict[str, str]) -> Facts:
 
 
 def _tags(run: Run) -> tuple[str, ...]:
-    return annotation.tags(annotation.of(run.folder))
+    return annotation.tags(annotation.of(run.directory))
 
 
-def _ids_in(folder: Path) -> set[str]:
+def _ids_in(directory: Path) -> set[str]:
     """Return the IDs in an unreadable record, except its own. The run may have started from any of them."""
     found: set[str] = set()
     for name in ("start.json", "end.json"):
         with contextlib.suppress(OSError):
-            found |= {match.decode() for match in _ID.findall(read_regular(folder / name, records.LARGEST))}
-    return {run_id for run_id in found if not folder.name.endswith(f"-{ids.short(run_id)}")}
+            found |= {match.decode() for match in _ID.findall(read_regular(directory / name, records.LARGEST))}
+    return {run_id for run_id in found if not directory.name.endswith(f"-{ids.short(run_id)}")}
 
 
-def _size(folder: Path, *, shared: bool = True) -> int:
-    """Return the bytes of all files below `folder`. `shared`: include files with several hard links. Unreadable files count 0."""
+def _size(directory: Path, *, shared: bool = True) -> int:
+    """Return the bytes of all files below `directory`. `shared`: include files with several hard links. Unreadable files count 0."""
     total = 0
-    for here, _, names in os.walk(folder):
+    for here, _, names in os.walk(directory):
         for name in names:
             with contextlib.suppress(OSError):
                 facts = os.lstat(f"{here}/{name}")

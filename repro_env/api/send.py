@@ -51,7 +51,7 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 def send(
     spec: Spec,
-    folder: Path,
+    directory: Path,
     target: Target,
     *,
     store: Store,
@@ -62,7 +62,7 @@ def send(
     frozen: bool = False,
     user: str | None = None,
 ) -> Delivery:
-    """Send the image of a spec. `folder`: the spec's directory; `here`: the base of relative paths on the command line.
+    """Send the image of a spec. `directory`: the spec's directory; `here`: the base of relative paths on the command line.
 
     `source`: add the captured code as the last layer; with `frozen` even if the code next to the spec differs. `user`: `UID` or
     `UID:GID` that the image starts as, default root. `dry_run`:
@@ -83,7 +83,7 @@ def send(
                 where="--with-source, --user",
                 hint="use oci: or docker-archive: for these",
             )
-        return _write_squashfs(done, spec, folder, here / target.place, store=store, tell=tell, dry_run=dry_run)
+        return _write_squashfs(done, spec, directory, here / target.place, store=store, tell=tell, dry_run=dry_run)
     if user is not None and not _is_user(user):
         raise UsageError(
             f"must be a numeric user ID above 0, alone or with a group ID (got {user!r})",
@@ -91,16 +91,16 @@ def send(
             hint="for example 1000, or 1000:1000",
         )
     if source:
-        code.check_unchanged(spec, folder, frozen=frozen, store=store)
+        code.check_unchanged(spec, directory, frozen=frozen, store=store)
     if target.kind == "registry":
-        export.check(spec, folder, store=store)
+        export.check(spec, directory, store=store)
     if not source:
         for note in notes(spec):
             tell(note)
     from repro_env.delivery.builder.outputbuild import OutputBuild  # slow to import
 
-    with argument.open_output(target, spec, folder, store, here=here, dry_run=dry_run) as output:
-        build = OutputBuild(spec, folder, store, output, source=source, user=user or "", local=target.local)
+    with argument.open_output(target, spec, directory, store, here=here, dry_run=dry_run) as output:
+        build = OutputBuild(spec, directory, store, output, source=source, user=user or "", local=target.local)
         if dry_run:
             return msgspec.structs.replace(done, plan=build.plan(ask=True))
         sent = build.run(tell)
@@ -166,11 +166,13 @@ _CHECKED = {
 """How the layers in an output were checked."""
 
 
-def _write_squashfs(done: Delivery, spec: Spec, folder: Path, path: Path, *, store: Store, tell: Tell, dry_run: bool) -> Delivery:
+def _write_squashfs(
+    done: Delivery, spec: Spec, directory: Path, path: Path, *, store: Store, tell: Tell, dry_run: bool
+) -> Delivery:
     """Write a file system image. It contains the unpacked layers, so they are built in the store first."""
     from repro_env.delivery.targets import squashfs
 
-    built = rebuild(spec, folder, store=store, dry_run=dry_run, tell=tell)
+    built = rebuild(spec, directory, store=store, dry_run=dry_run, tell=tell)
     if dry_run:
         return msgspec.structs.replace(done, plan=built.plan)
     trees = [tree for diff_id in built.layers if (tree := store.layers.path(diff_id)) is not None]

@@ -40,7 +40,7 @@ class Blob(msgspec.Struct, frozen=True, kw_only=True):
 
 class Shown(msgspec.Struct, frozen=True, kw_only=True):
     spec: Spec
-    folder: Path
+    directory: Path
     """Directory of the spec."""
     spec_digest: str
     image: str
@@ -50,15 +50,15 @@ class Shown(msgspec.Struct, frozen=True, kw_only=True):
     blobs: tuple[Blob, ...]
 
 
-def show(spec: Spec, folder: Path, store: Store | None, why: str = "") -> Shown:
-    """Return a spec with the state of its files. `folder`: its directory. `why`: the reason why the store cannot be opened."""
+def show(spec: Spec, directory: Path, store: Store | None, why: str = "") -> Shown:
+    """Return a spec with the state of its files. `directory`: its directory. `why`: the reason why the store cannot be opened."""
     return Shown(
         spec=spec,
-        folder=folder,
+        directory=directory,
         spec_digest=spec.digest,
         image=why or ("in the store" if store is not None and _is_built(spec, store) else "not in the store"),
         layers=tuple(_layers(spec, store)),
-        blobs=tuple(_blobs(spec, folder)),
+        blobs=tuple(_blobs(spec, directory)),
     )
 
 
@@ -115,8 +115,8 @@ def _trees(spec: Spec) -> Iterator[tuple[str, TreeBlob]]:
             yield what, tree
 
 
-def _blobs(spec: Spec, folder: Path) -> Iterator[Blob]:
-    blobs = Blobs(folder / "blobs")
+def _blobs(spec: Spec, directory: Path) -> Iterator[Blob]:
+    blobs = Blobs(directory / "blobs")
     carried = spec.carried
     files = {  # a downloadable base may be missing
         tree.sha256: (what, tree.size)

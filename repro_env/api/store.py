@@ -17,7 +17,7 @@ from repro_env.store import garbage
 from repro_env.store.rundirectories import AWAY
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.store import Store
-from repro_env.store.usage import FOLDERS, StoreItem, inventory
+from repro_env.store.usage import DIRECTORIES, StoreItem, inventory
 
 PATIENCE = 60.0
 """Seconds that a removal waits for running commands."""
@@ -175,7 +175,7 @@ def verify(store: Store, *, repair: bool, tell: Tell) -> Verified:
 
 def _is_intact(store: Store, item: StoreItem) -> bool:
     """Whether an item is undamaged, or was removed in the meantime."""
-    path = store.root / FOLDERS[item.kind] / item.name
+    path = store.root / DIRECTORIES[item.kind] / item.name
     checks: dict[str, Callable[[], bool]] = {
         "blob": lambda: store.blobs.verify(item.name),
         "layer": lambda: store.layers.verify(item.name),
@@ -188,9 +188,9 @@ def _is_intact(store: Store, item: StoreItem) -> bool:
         return not path.exists()
 
 
-def _is_spec_blob(folder: Path, blob: Path) -> bool:
+def _is_spec_blob(directory: Path, blob: Path) -> bool:
     with contextlib.suppress(ReproEnvError):
-        for _ in SpecBlobs(folder / "blobs").chunks(blob.name.removesuffix(".gz")):
+        for _ in SpecBlobs(directory / "blobs").chunks(blob.name.removesuffix(".gz")):
             pass
         return True
     return False

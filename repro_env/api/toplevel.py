@@ -85,7 +85,7 @@ def rebuild(spec: CaptureResult | Path | str | None = None, *, dry_run: bool = F
     from repro_env.api.rebuild import rebuild as use_case
 
     found, store, tell = _open(spec, report)
-    return use_case(found.spec, found.folder, store=store, dry_run=dry_run, tell=tell)
+    return use_case(found.spec, found.directory, store=store, dry_run=dry_run, tell=tell)
 
 
 def execute(
@@ -145,7 +145,7 @@ def execute(
         runs=found.runs if runs is None else Path(runs).absolute(),
         output=output,
     )
-    return use_case(options, found.spec, found.folder, store=store, tell=tell)
+    return use_case(options, found.spec, found.directory, store=store, tell=tell)
 
 
 def verify(
@@ -172,12 +172,12 @@ def verify(
     from repro_env.compare.outputs.ignore import parse
     from repro_env.compare.outputs.results import Globs
 
-    folder = run if isinstance(run, Path) else None if isinstance(run, str) else run.folder
+    directory = run if isinstance(run, Path) else None if isinstance(run, str) else run.directory
     request = VerifyRequest(
-        word=run if isinstance(run, str) else folder.name if folder is not None else "",
+        word=run if isinstance(run, str) else directory.name if directory is not None else "",
         here=Path.cwd(),
         environ=dict(os.environ),
-        runs=folder.absolute().parent if folder is not None else None if runs is None else Path(runs).absolute(),
+        runs=directory.absolute().parent if directory is not None else None if runs is None else Path(runs).absolute(),
         spec=spec,
         source=None if source is None else Path(source).resolve(),
         globs=Globs(results=tuple(results), ignored=tuple(parse(text) for text in ignore)),
@@ -211,7 +211,7 @@ def check(
         python=python,
         source=None if source is None else Path(source).resolve(),
     )
-    return use_case(found.spec, found.folder, options, store=store, tell=tell)
+    return use_case(found.spec, found.directory, options, store=store, tell=tell)
 
 
 def diff(left: str, right: str, *, report: Tell | None = None) -> DiffResult:
@@ -226,7 +226,7 @@ def show(spec: CaptureResult | Path | str | None = None) -> Shown:
     from repro_env.api.show import show as use_case
 
     found, store, _ = _open(spec, None)
-    return use_case(found.spec, found.folder, store)
+    return use_case(found.spec, found.directory, store)
 
 
 def pack(
@@ -241,7 +241,9 @@ def pack(
     from repro_env.api.pack import pack as use_case
 
     found, store, tell = _open(spec, report)
-    return use_case(found.spec, found.folder, Path(file).absolute(), everything=everything, frozen=frozen, store=store, tell=tell)
+    return use_case(
+        found.spec, found.directory, Path(file).absolute(), everything=everything, frozen=frozen, store=store, tell=tell
+    )
 
 
 def push(
@@ -252,7 +254,7 @@ def push(
     from repro_env.registry.reference import parse
 
     found, store, tell = _open(spec, report)
-    return use_case(found.spec, found.folder, parse(reference), frozen=frozen, store=store, tell=tell)
+    return use_case(found.spec, found.directory, parse(reference), frozen=frozen, store=store, tell=tell)
 
 
 def list_runs(runs: Path | str | None = None, *, report: Tell | None = None) -> Listing:

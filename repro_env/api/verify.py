@@ -68,7 +68,7 @@ class VerifyRequest(msgspec.Struct, frozen=True, kw_only=True):
 class Verified(msgspec.Struct, frozen=True, kw_only=True):
     run: Run
     verdict: Verdict
-    folder: Path | None = None
+    directory: Path | None = None
     """The directory of the new run, with `keep`."""
     stopped: int = 0
     """The signal with which the user ended the new run; 0 for none."""
@@ -97,13 +97,13 @@ def verify(
     run = records.read(records.find(runs, wanted.word))
     end = rerun.end_of(run)
     run, unrecorded = rerun.relocate_data(run, wanted.data, wanted.here)
-    left = results.side(run.folder, end, rerun.checkpoint_mounts(run))
+    left = results.side(run.directory, end, rerun.checkpoint_mounts(run))
     wanted.globs.check(end, left.digests)
-    spec, folder = rerun.spec_of(run, wanted.spec, here=wanted.here, runs=runs, store=store, tell=tell)
+    spec, directory = rerun.spec_of(run, wanted.spec, here=wanted.here, runs=runs, store=store, tell=tell)
     rerun.check_given(run, wanted.env, wanted.env_file, network=wanted.network)
-    project = ignorefile.project(run.folder.parent, folder)
+    project = ignorefile.project(run.directory.parent, directory)
     globs = msgspec.structs.replace(wanted.globs, ignored=(*wanted.globs.ignored, *ignorefile.ignores(project)))
-    spec = rerun.restore_source(run, spec, folder, here=wanted.here, runs=runs, store=store, tell=tell, given=wanted.source)
+    spec = rerun.restore_source(run, spec, directory, here=wanted.here, runs=runs, store=store, tell=tell, given=wanted.source)
     note = f"verifies {run.short}" if wanted.keep else ""
     options = rerun.request(run, wanted.env, wanted.env_file, wanted.environ, note=note, runner=wanted.runner)
     start = msgspec.structs.replace(run.start, source=siblings.drop_missing(run.start.source, spec, store))
@@ -123,23 +123,23 @@ def verify(
         options = msgspec.structs.replace(
             options,
             checkpoints=tuple((mount.source, mount.target) for mount in mounts),
-            runs=run.folder.parent if wanted.keep else temporary / "runs",
+            runs=run.directory.parent if wanted.keep else temporary / "runs",
             keeps_record=wanted.keep,
             output=wanted.output,
         )
         label = f"running again (the first run took {end.seconds:.0f} s)"
         with streams.stdout_to_stderr(), contextlib.nullcontext() if wanted.output else tell.progress(0, label):
-            done = execute(options, rerun.expect_data(spec, run), folder, store=store, tell=Details(tell), backend=backend)
-        kept = done.folder if wanted.keep else None
+            done = execute(options, rerun.expect_data(spec, run), directory, store=store, tell=Details(tell), backend=backend)
+        kept = done.directory if wanted.keep else None
         outcome = done.end.outcome
         if outcome.signal:
             memory = ", out of memory" if outcome.out_of_memory else ""
             found = judging.verdict((), promise, problem=f"the new run was ended by {_name(outcome.signal)}{memory}")
             stopped = outcome.signal if outcome.signal in _STOPS else 0
-            return Verified(run=run, verdict=found, folder=kept, stopped=stopped)
+            return Verified(run=run, verdict=found, directory=kept, stopped=stopped)
         if problem := _missing_files_problem(run, end, done):
-            return Verified(run=run, verdict=judging.verdict((), promise, problem=problem), folder=kept)
-        right = results.side(done.folder, done.end, mounts)
+            return Verified(run=run, verdict=judging.verdict((), promise, problem=problem), directory=kept)
+        right = results.side(done.directory, done.end, mounts)
         if run.start.runner == "host" and not left.copied:
             right, count = results.without_outside(right)
             if count:
@@ -147,15 +147,15 @@ def verify(
                 tell(f"not compared: {files}, since a run on the host keeps only files in the project")
         for file in wanted.globs.unmatched(left, right):
             tell(f"--ignore {file} does not match an output of the two runs")
-        with tell.progress(0, f"comparing with {run.folder.name}"):
+        with tell.progress(0, f"comparing with {run.directory.name}"):
             found = judging.verdict(
                 results.compare(left, right, globs, look or tensor_comparer(spec, options, store)),
                 promise,
                 problem=_exit(end, done.end),
                 causes=judging.causes(end.effective, done.end.effective),
-                first=results.first_step(run.folder, done.folder),
+                first=results.first_step(run.directory, done.directory),
             )
-        return Verified(run=run, verdict=found, folder=kept, project=project, problem=_exit(end, done.end))
+        return Verified(run=run, verdict=found, directory=kept, project=project, problem=_exit(end, done.end))
 
 
 def _name(number: int) -> str:

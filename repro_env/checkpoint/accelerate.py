@@ -25,14 +25,14 @@ def loader(
     return accelerator.prepare(DataLoader(Keyed(dataset, seed), sampler=sampler, drop_last=drop_last, **others))
 
 
-def checkpoint(accelerator: Any, folder: Any, **options: Any) -> Checkpoint:
+def checkpoint(accelerator: Any, directory: Any, **options: Any) -> Checkpoint:
     """Create a `Checkpoint` that also saves the accelerator's gradient scaler and its position in a gradient accumulation."""
     scaler = getattr(accelerator, "scaler", None)
     if scaler is not None:
         options.setdefault("scaler", scaler)
     if getattr(accelerator, "gradient_accumulation_steps", 1) > 1:
         options.setdefault("accumulation", _Accumulation(accelerator))
-    return Checkpoint(folder, **options)
+    return Checkpoint(directory, **options)
 
 
 class _Accumulation:

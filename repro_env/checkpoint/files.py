@@ -143,10 +143,10 @@ def _pieces(path: str) -> Iterator[bytes]:
         yield from iter(lambda: file.read(_PIECE), b"")
 
 
-def listed(folder: str) -> list[Saved]:
+def listed(directory: str) -> list[Saved]:
     """Return the checkpoints in a directory, the most recent first."""
     try:
-        names = os.listdir(folder)
+        names = os.listdir(directory)
     except FileNotFoundError:
         return []
     matches = (_NAME.fullmatch(name) for name in names)
@@ -157,28 +157,28 @@ def name(serial: int, step: int) -> str:
     return f"{serial:06d}-step-{step}"
 
 
-def begin(folder: str) -> str:
+def begin(directory: str) -> str:
     """Create a new hidden directory to write to."""
     # Without random numbers: a run records those that are drawn from the system.
-    path = os.path.join(folder, f"{_HIDDEN}{os.getpid()}-{time.monotonic_ns():x}")
+    path = os.path.join(directory, f"{_HIDDEN}{os.getpid()}-{time.monotonic_ns():x}")
     os.mkdir(path)
     return path
 
 
-def show(hidden: str, folder: str, serial: int, step: int) -> str:
+def show(hidden: str, directory: str, serial: int, step: int) -> str:
     """Rename the hidden directory, which makes the checkpoint visible, and return its path.
 
     Raises `OSError` if there is already a checkpoint of this serial and step.
     """
     flush(hidden)
-    path = os.path.join(folder, name(serial, step))
+    path = os.path.join(directory, name(serial, step))
     try:
         os.rename(hidden, path)
     except FileNotFoundError:
         # A network file system repeats the request if the answer was lost. The first request may have succeeded.
         if os.path.exists(hidden) or not os.path.exists(os.path.join(path, MANIFEST)):
             raise
-    flush(folder)
+    flush(directory)
     return path
 
 
@@ -187,26 +187,26 @@ def drop(hidden: str) -> None:
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def remove(folder: str, name: str) -> None:
+def remove(directory: str, name: str) -> None:
     """Remove a checkpoint. It is renamed to a hidden name first, so that an incomplete checkpoint is never visible."""
-    hidden = os.path.join(folder, f"{_HIDDEN}{os.getpid()}-{name}")
+    hidden = os.path.join(directory, f"{_HIDDEN}{os.getpid()}-{name}")
     try:
-        os.rename(os.path.join(folder, name), hidden)
+        os.rename(os.path.join(directory, name), hidden)
     except FileNotFoundError:
         return
     shutil.rmtree(hidden, ignore_errors=True)
 
 
-def sweep(folder: str) -> None:
+def sweep(directory: str) -> None:
     """Remove the unfinished checkpoints of killed writers. The caller must hold the lock."""
-    for name in os.listdir(folder):
+    for name in os.listdir(directory):
         if name.startswith(_HIDDEN):
-            shutil.rmtree(os.path.join(folder, name), ignore_errors=True)
+            shutil.rmtree(os.path.join(directory, name), ignore_errors=True)
 
 
-def flush(folder: str) -> None:
+def flush(directory: str) -> None:
     """Flush the names in a directory to disk."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     except OSError as error:
@@ -216,13 +216,13 @@ def flush(folder: str) -> None:
         os.close(fd)
 
 
-def lock(folder: str) -> int:
+def lock(directory: str) -> int:
     """Lock a directory against other writers until this process ends or the returned file descriptor is closed.
 
     Child processes do not inherit the lock, so that workers of a killed run do not block the next run.
     Raises `CheckpointError` if another process holds the lock.
     """
-    fd = os.open(os.path.join(folder, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+    fd = os.open(os.path.join(directory, _LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
     try:
         fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
@@ -230,41 +230,41 @@ def lock(folder: str) -> int:
         if error.errno in (errno.EACCES, errno.EAGAIN):
             raise CheckpointError(
                 "another process writes checkpoints to this directory",
-                where=folder,
+                where=directory,
                 hint="end that process, or use another directory",
             ) from None
         raise CheckpointError(
-            f"this directory cannot be locked: {error.strerror}", where=folder, hint="use a file system that supports locks"
+            f"this directory cannot be locked: {error.strerror}", where=directory, hint="use a file system that supports locks"
         ) from error
     return fd
 
 
-def seal(folder: str) -> None:
+def seal(directory: str) -> None:
     """Flush all files of a directory that another program wrote, then write their checksums."""
     lines = []
-    for path in _below(folder):
-        _sync(os.path.join(folder, path))
-        lines.append(f"{digest(os.path.join(folder, path)).sha256}  {path}\n")
-    hidden = os.path.join(folder, f".{SUMS}")
+    for path in _below(directory):
+        _sync(os.path.join(directory, path))
+        lines.append(f"{digest(os.path.join(directory, path)).sha256}  {path}\n")
+    hidden = os.path.join(directory, f".{SUMS}")
     if os.path.exists(hidden):
         os.unlink(hidden)
     write(hidden, ["".join(lines).encode()])
-    os.rename(hidden, os.path.join(folder, SUMS))
-    flush(folder)
+    os.rename(hidden, os.path.join(directory, SUMS))
+    flush(directory)
 
 
-def is_sealed(folder: str) -> bool:
+def is_sealed(directory: str) -> bool:
     """Whether a directory has checksums and all its files match them."""
     try:
-        lines = small(os.path.join(folder, SUMS)).decode().splitlines()
-        return bool(lines) and all(digest(os.path.join(folder, line[66:])).sha256 == line[:64] for line in lines)
+        lines = small(os.path.join(directory, SUMS)).decode().splitlines()
+        return bool(lines) and all(digest(os.path.join(directory, line[66:])).sha256 == line[:64] for line in lines)
     except (OSError, UnicodeDecodeError):
         return False
 
 
-def _below(folder: str) -> list[str]:
+def _below(directory: str) -> list[str]:
     """Return the sorted relative paths of the files in a directory, without the checksum file."""
-    paths = [os.path.relpath(os.path.join(parent, name), folder) for parent, _, names in os.walk(folder) for name in names]
+    paths = [os.path.relpath(os.path.join(parent, name), directory) for parent, _, names in os.walk(directory) for name in names]
     return sorted(path for path in paths if path not in (SUMS, f".{SUMS}"))
 
 

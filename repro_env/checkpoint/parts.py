@@ -100,7 +100,7 @@ def _sharding(component: Any) -> str:
     return next((_SHARDED[kind.__name__] for kind in type(component).__mro__ if kind.__name__ in _SHARDED), "")
 
 
-def write(parts: Mapping[str, Any], own: Mapping[str, Any], folder: str, *, step: int) -> Written:
+def write(parts: Mapping[str, Any], own: Mapping[str, Any], directory: str, *, step: int) -> Written:
     """Write the files of all parts and of the script's `own` values to a directory. Raises `CheckpointError` or `OSError`."""
     import torch
 
@@ -113,13 +113,13 @@ def write(parts: Mapping[str, Any], own: Mapping[str, Any], folder: str, *, step
             tensors = {key: value for key, value in state.items() if weights.is_storable(value)}
             other_values = {key: value for key, value in state.items() if key not in tensors}
             names[name] = f"{name}.safetensors"
-            written[names[name]] = files.write(os.path.join(folder, names[name]), weights.chunks(tensors, step=step))
+            written[names[name]] = files.write(os.path.join(directory, names[name]), weights.chunks(tensors, step=step))
             if other_values:
                 states[name] = values.encode(other_values, name)
         else:
             names[name] = STATE
             states[name] = values.encode(state, name)
-    with files.Writer(os.path.join(folder, STATE)) as file:
+    with files.Writer(os.path.join(directory, STATE)) as file:
         torch.save({"parts": states, "values": values.encode(dict(own), "values")}, file)
     written[STATE] = file.content()
     return Written(names, written)

@@ -10,9 +10,9 @@ import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple, Optional
 
-from repro_env.checkpoint import buckets, directory, files, manifest, ranks, rng, values
+from repro_env.checkpoint import buckets, files, manifest, ranks, rng, values
 from repro_env.checkpoint import parts as of_parts
-from repro_env.checkpoint.directory import Directory, write_error
+from repro_env.checkpoint.directory import Directory, find, parse_best, write_error
 from repro_env.checkpoint.errors import CheckpointError, CheckpointWarning
 from repro_env.checkpoint.gradients import Gradients
 from repro_env.checkpoint.interrupts import Interrupts, leave
@@ -59,7 +59,7 @@ class Checkpoint:
 
     def __init__(
         self,
-        folder: Any,
+        directory: Any,
         *,
         every: Optional[int] = None,
         seconds: Optional[float] = None,
@@ -75,7 +75,7 @@ class Checkpoint:
         for name, number in (("every", every), ("keep", keep)):
             if number is not None and (number < 1 or int(number) != number):
                 raise CheckpointError("this must be an integer of at least 1, or None", where=f"{name}={number!r}")
-        self.folder = os.path.abspath(os.fspath(folder))
+        self.directory = os.path.abspath(os.fspath(directory))
         self.steps = 0
         """Number of completed steps, including those before resuming."""
         self.epoch = 0
@@ -87,7 +87,7 @@ class Checkpoint:
         of_parts.check(self._parts)
         self._gradients = Gradients(self._parts)
         self._every, self._seconds, self._each_epoch = every, seconds, each_epoch
-        self._directory = Directory(self.folder, keep=keep, best=directory.parse_best(best) if best else None)
+        self._directory = Directory(self.directory, keep=keep, best=parse_best(best) if best else None)
         self._about = {
             "data": {**manifest.data(), **(data or {})},
             "splits": manifest.splits(splits or {}),
@@ -220,7 +220,7 @@ class Checkpoint:
         try:
             own = self._encode_rank()
         except Exception as error:  # noqa: BLE001 - the other ranks wait for this rank, whatever the error is
-            own = write_error(error, self.folder)
+            own = write_error(error, self.directory)
             own.__cause__ = None if own is error else error
         states = ranks.gather(own)
         path = ranks.run_on_first(lambda: self._write(states))
@@ -312,7 +312,7 @@ class Checkpoint:
         """Return the checkpoint at `path`, or the most recent intact one in the directory. Only rank 0 searches."""
 
         def search() -> Optional[Opened]:
-            return self._directory.choose() if path is None else directory.find(os.path.abspath(os.fspath(path)), None)
+            return self._directory.choose() if path is None else find(os.path.abspath(os.fspath(path)), None)
 
         opened = ranks.run_on_first(search)
         return None if opened is None else Opened(*opened)

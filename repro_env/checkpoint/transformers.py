@@ -29,12 +29,12 @@ class ExactResume(TrainerCallback):  # type: ignore[misc]
             files.seal(os.path.join(args.output_dir, f"checkpoint-{state.global_step}"))
 
 
-def last(folder: Any) -> Optional[str]:
+def last(directory: Any) -> Optional[str]:
     """Return the path of the most recent intact checkpoint in an output directory, or None.
 
     Pass it to `trainer.train(resume_from_checkpoint=...)`.
     """
-    where = os.fspath(folder)
+    where = os.fspath(directory)
     try:
         names = os.listdir(where)
     except FileNotFoundError:

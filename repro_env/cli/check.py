@@ -64,17 +64,17 @@ def command(
 
     request = _request(environment=environment, project=project, python=python, source=source, data=data or ())
     location = open_spec(spec, Path.cwd(), tell=messages.say)
-    checked = check(location.spec, location.folder, request, store=Store.open(), tell=messages.say)
+    checked = check(location.spec, location.directory, request, store=Store.open(), tell=messages.say)
     if json:
         messages.json_result(
             checked.compared,
             environment=checked.environment,
             source=checked.source,
-            spec=location.folder / "spec.json",
+            spec=location.directory / "spec.json",
             spec_digest=location.spec.digest,
         )
     else:
-        _print(location.spec, location.folder, checked, all_=all_)
+        _print(location.spec, location.directory, checked, all_=all_)
     if not (checked.compared.same or json):
         messages.say("next: repro-env capture, to accept the current state")
     raise typer.Exit(0 if checked.compared.same else 1)

@@ -160,7 +160,7 @@ def _identify(report: _Report, spec: str) -> str | None:
         "store": str(store.root),
         "cache-key": f"repro-env-{image.removeprefix('sha256:')}",
     }
-    return "." if location.folder.is_relative_to(store.root) else None
+    return "." if location.directory.is_relative_to(store.root) else None
 
 
 def _job(report: _Report, spec: str, source: str | None, context: Any, *, check: bool, verify: bool, push: str) -> int:

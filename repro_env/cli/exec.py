@@ -212,7 +212,7 @@ def run(options: Mapping[str, Any], command: Sequence[str]) -> int:
     run_request, location, store = prepare(options, request(options, command), tell)
     from repro_env.api.execute import execute
 
-    result = execute(run_request, location.spec, location.folder, store=store, tell=tell)
+    result = execute(run_request, location.spec, location.directory, store=store, tell=tell)
     report_end(result, tell, runs=options["runs"])
     if options["json"]:
         messages.json_result(result.end)
@@ -358,7 +358,7 @@ def report_end(result: FinishedRun, tell: Tell, *, runs: Path | None = None) -> 
         tell(f"hint: {text}")
     if outside := [output for output in end.outputs if output.path.startswith("/")]:
         count = f"{len(outside):,} file{'s' * (len(outside) > 1)} ({messages.size(sum(output.size for output in outside))})"
-        tell(f"written outside the project: {count}, kept in {result.folder / 'outside'}")
+        tell(f"written outside the project: {count}, kept in {result.directory / 'outside'}")
     if end.outputs:
         largest = sorted(end.outputs, key=lambda output: (-output.size, output.path))[:3]
         tell.detail("largest outputs: " + ", ".join(f"{output.path} ({messages.size(output.size)})" for output in largest))
@@ -369,7 +369,7 @@ def report_end(result: FinishedRun, tell: Tell, *, runs: Path | None = None) -> 
         tell.warn("nothing was traced: no step of a torch optimizer was detected")
     if notes := seed_notes(end):
         tell("; ".join(notes))
-    tell.detail(f"record: {result.folder}")
+    tell.detail(f"record: {result.directory}")
     run_id = short(end.id)
     tell.detail(f"next: repro-env runs {f'get {run_id} --to DIR' if end.outputs else f'show {run_id}'}{runs_option(runs)}")
 
@@ -399,7 +399,7 @@ def ending(result: FinishedRun) -> str:
     if not inside:
         return text
     count = f"{len(inside)} output{'s' * (len(inside) > 1)}"
-    return f"{text}; {count} ({messages.size(sum(output.size for output in inside))}) in {result.folder / 'files'}"
+    return f"{text}; {count} ({messages.size(sum(output.size for output in inside))}) in {result.directory / 'files'}"
 
 
 def seed_notes(end: End) -> list[str]:

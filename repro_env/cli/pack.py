@@ -52,7 +52,7 @@ def command(
 
     store, here = Store.open(), Path.cwd()
     location = open_spec(spec, here, store, messages.say)
-    bundle = pack(location.spec, location.folder, here / file, everything=all_, frozen=frozen, store=store, tell=messages.say)
+    bundle = pack(location.spec, location.directory, here / file, everything=all_, frozen=frozen, store=store, tell=messages.say)
     if json:
         messages.json_result(bundle)
     else:

@@ -46,7 +46,7 @@ def command(
     target = parse(reference)
     store = Store.open()
     location = open_spec(spec, Path.cwd(), store, messages.say)
-    result = push(location.spec, location.folder, target, frozen=frozen, store=store, tell=messages.say)
+    result = push(location.spec, location.directory, target, frozen=frozen, store=store, tell=messages.say)
     if json:
         messages.json_result(result)
     else:

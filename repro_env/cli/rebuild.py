@@ -72,13 +72,13 @@ def command(
     location = open_spec(spec, here, store, messages.say)
     result: Rebuilt | Delivery
     if output is None:
-        result = rebuild(location.spec, location.folder, store=store, dry_run=dry_run, tell=messages.say)
+        result = rebuild(location.spec, location.directory, store=store, dry_run=dry_run, tell=messages.say)
     else:
         from repro_env.api.send import send
 
         result = send(
             location.spec,
-            location.folder,
+            location.directory,
             argument.parse(output),
             store=store,
             tell=messages.say,

@@ -146,10 +146,12 @@ def _print(result: Collected, rules: list[str], runs: Path | None) -> None:
     rows += [
         (verb, *_about(entry.run), f"{state(entry.run)}, matches no rule ({messages.size(entry.size)})") for entry in result.gone
     ]
-    rows += [("keep", entry.folder.name[-8:], "", f"its record cannot be read: {entry.why.what}") for entry in result.unreadable]
+    rows += [
+        ("keep", entry.directory.name[-8:], "", f"its record cannot be read: {entry.why.what}") for entry in result.unreadable
+    ]
     rows += [("failed", *_about(run), why) for run, why in result.failed]
     rows += [
-        (verb, "spec", "", f"{spec.folder.name[:19]}… is not used by any run ({messages.size(spec.size)})")
+        (verb, "spec", "", f"{spec.directory.name[:19]}… is not used by any run ({messages.size(spec.size)})")
         for spec in result.specs
     ]
     if rows:

@@ -67,7 +67,7 @@ def list_(
         messages.say.warn(f"cannot be read: {damaged.why}")
     for run in listing.runs:
         if run.tags is None:
-            messages.say.warn(f"the notes and tags of {run.folder} cannot be read")
+            messages.say.warn(f"the notes and tags of {run.directory} cannot be read")
     if selected:
         messages.say(f"next: repro-env runs show {selected[0].short}{runs_option(runs)}")
     else:
@@ -85,14 +85,14 @@ def show(
     from repro_env.runs.records import annotation, verdicts
 
     run = _read(run_id, runs)
-    annotations = annotation.of(run.folder)
+    annotations = annotation.of(run.directory)
     try:
-        verdict = verdicts.last(run.folder)
+        verdict = verdicts.last(run.directory)
     except ReproEnvError as error:  # show the run even if its verdict cannot be read
         messages.error(error)
         verdict = None
     if json:
-        facts = {"folder": str(run.folder), "state": run.state, "intact": run.intact, "start": run.start, "end": run.end}
+        facts = {"directory": str(run.directory), "state": run.state, "intact": run.intact, "start": run.start, "end": run.end}
         tags = list(annotation.tags(annotations))
         messages.json_result({**facts, "verified": verdict, "tags": tags, "annotations": list(annotations)})
         return

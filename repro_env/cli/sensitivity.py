@@ -74,7 +74,7 @@ class Command(exec_command.SimilarCommand):
         from repro_env.schema.progress import Details
 
         def run_once(request: RunOptions) -> FinishedRun:
-            result = execute(request, location.spec, location.folder, store=store, tell=Details(tell))
+            result = execute(request, location.spec, location.directory, store=store, tell=Details(tell))
             tell.detail(exec_command.ending(result))
             return result
 

@@ -43,7 +43,7 @@ class Command(exec_command.SimilarCommand):
             messages.say(
                 "this shell runs in the captured environment; files that you write are discarded, except in --checkpoints"
             )
-            result = execute(request, location.spec, location.folder, store=store, tell=tell)
+            result = execute(request, location.spec, location.directory, store=store, tell=tell)
         messages.say("next: repro-env exec COMMAND")
         return result.end.outcome.exit_code
 

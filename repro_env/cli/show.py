@@ -39,14 +39,14 @@ def command(
     from repro_env.specs import argument as opening
 
     location = opening.open_spec(spec, Path.cwd(), tell=messages.say)
-    shown = show(location.spec, location.folder, *open_store())
+    shown = show(location.spec, location.directory, *open_store())
     if json:
         messages.json_result(shown)
         return
     page = Page.of_stdout(most=None if all_ else SHOWN)
     specpage.add(shown, page)
     page.print()
-    if any(not blob.here for blob in shown.blobs) and (location.folder / "remote.json").is_file():
+    if any(not blob.here for blob in shown.blobs) and (location.directory / "remote.json").is_file():
         messages.say("next: repro-env rebuild, which downloads the missing blobs from the registry in remote.json")
     elif any(not blob.here for blob in shown.blobs):
         messages.say("next: copy the directory blobs/ of the capture next to the spec; a rebuild needs it")

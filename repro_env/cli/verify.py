@@ -174,7 +174,7 @@ def command(
             _show_accepted(page, accepted)
         page.print()
     _keep(verification, complete=all_)
-    if verification.folder is None and verification.verdict.files and not verification.verdict.same:
+    if verification.directory is None and verification.verdict.files and not verification.verdict.same:
         messages.say("the outputs of the new run were removed; use --keep to keep them")
     if not json:
         messages.say(f"next: repro-env runs {next_command(verification)}{runs_option(runs)}")
@@ -202,16 +202,16 @@ def _keep(result: Verified, *, complete: bool) -> None:
     page = Page(most=None if complete else _SHOWN)
     show(page, result)
     try:
-        messages.say.detail(f"the verdict is kept in {verdicts.write(result.run.folder, facts(result), page.lines)}")
+        messages.say.detail(f"the verdict is kept in {verdicts.write(result.run.directory, facts(result), page.lines)}")
     except ReproEnvError as error:
         messages.say.warn(f"note: the verdict was not kept: {error}")
 
 
 def next_command(result: Verified) -> str:
     """The next command, without `repro-env runs`."""
-    if result.folder is None:
+    if result.directory is None:
         return f"show {result.run.short}"
-    return f"compare {result.run.short} {result.folder.name.rpartition('-')[2]}"
+    return f"compare {result.run.short} {result.directory.name.rpartition('-')[2]}"
 
 
 def facts(result: Verified) -> dict[str, object]:
@@ -220,7 +220,7 @@ def facts(result: Verified) -> dict[str, object]:
     results = [file for file in verdict.files if file.kind == "result"]
     return {
         "run": result.run.start.id,
-        "folder": str(result.run.folder),
+        "directory": str(result.run.directory),
         "same": verdict.same,
         "level": verdict.level,
         "promised": verdict.promise.level,
@@ -232,7 +232,7 @@ def facts(result: Verified) -> dict[str, object]:
         "first_step": verdict.first,
         "causes": list(verdict.causes),
         "files": list(verdict.files),
-        "kept": None if result.folder is None else str(result.folder),
+        "kept": None if result.directory is None else str(result.directory),
     }
 
 
@@ -240,10 +240,10 @@ def show(page: Page, result: Verified) -> None:
     verdict = result.verdict
     word, _, about = verdict.sentence.partition(": ")
     page.verdict(word, about, "green" if verdict.same else "red")
-    page.row("run", f"{result.run.short} ({result.run.folder})", indent=0)
+    page.row("run", f"{result.run.short} ({result.run.directory})", indent=0)
     page.row("expected", verdict.promise.sentence.partition(" ")[2], indent=0)
-    if result.folder is not None:
-        page.row("new run", str(result.folder), indent=0)
+    if result.directory is not None:
+        page.row("new run", str(result.directory), indent=0)
     page.row("first step", verdict.first, indent=0)
     if verdict.causes and not (verdict.same and verdict.level == "bitwise"):
         page.heading("settings that differ")

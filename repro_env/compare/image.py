@@ -265,23 +265,23 @@ class Work:
             self._add("spec", f"/{change.path}", why)
         return len(entries)
 
-    def _code(self, spec: Spec, folder: Path, store: Store) -> Mapping[str, Entry]:
+    def _code(self, spec: Spec, directory: Path, store: Store) -> Mapping[str, Entry]:
         """Return the source's files if the image holds them, as an image that was built from the Dockerfile does."""
         source = spec.observed.source
         if source is None or self._settings.working_dir != source.path:
             return {}
-        entries = SpecBlobs(folder / "blobs").entries(source.tree, store.facts)
+        entries = SpecBlobs(directory / "blobs").entries(source.tree, store.facts)
         root = source.path.lstrip("/")
         return {entry.path: entry for entry in sort_with_parents(move_below(entry, root) for entry in entries)}
 
-    def _source(self, spec: Spec, folder: Path) -> None:
+    def _source(self, spec: Spec, directory: Path) -> None:
         """Check the topmost layer, which `--with-source` adds."""
         source = spec.observed.source
         if source is None:
             self._add("spec", "the last layer", "is not one of the spec's layers, and the spec has no source")
             return
         try:
-            expected = layer.diff_id(move_below_path(SpecBlobs(folder / "blobs").tree(source.tree), source.path))
+            expected = layer.diff_id(move_below_path(SpecBlobs(directory / "blobs").tree(source.tree), source.path))
         except ArtifactError as error:
             self._skip("the spec", f"the layer of the source: {error}")
             return

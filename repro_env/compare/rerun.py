@@ -29,14 +29,14 @@ from repro_env.store.store import Store
 def end_of(run: Run) -> End:
     """Return the end of a run. Raises `RecordError` if the run cannot be repeated."""
     if run.state == "running":
-        raise RecordError("this run is still running", where=run.folder.name, hint="wait until it ends")
+        raise RecordError("this run is still running", where=run.directory.name, hint="wait until it ends")
     if run.end is None:
         raise RecordError(
             "this run was interrupted, so its results are not recorded",
-            where=run.folder.name,
+            where=run.directory.name,
             hint="verify a run that ended by itself",
         )
-    start_file = run.folder / "start.json"
+    start_file = run.directory / "start.json"
     if run.end.start not in (None, f"sha256:{sha256_of(start_file)}"):
         raise RecordError(
             "this file was changed after the run: end.json has a different digest for it",
@@ -46,19 +46,19 @@ def end_of(run: Run) -> End:
     if run.end.outcome.signal:
         raise RecordError(
             f"this run was ended by signal {run.end.outcome.signal}, so it stopped at an arbitrary point",
-            where=run.folder.name,
+            where=run.directory.name,
             hint="verify a run that ended by itself",
         )
     if any(REDACTED in word for word in run.start.command):
         raise RecordError(
             "the command of this run has a secret, which records do not store",
-            where=run.folder.name,
+            where=run.directory.name,
             hint="run it again, pass the secret with --env NAME, and verify that run",
         )
     if not run.start.exact:
         raise RecordError(
             "the command of this run has several lines, which records do not store",
-            where=run.folder.name,
+            where=run.directory.name,
             hint="put the code into a file, run that, and verify that run",
         )
     return run.end
@@ -72,17 +72,17 @@ def spec_of(run: Run, name: str | None, *, here: Path, runs: Path, store: Store,
         opened = open_spec(name, here, store, tell)
         if opened.spec.digest != run.start.spec:
             raise SpecError(f"this is not the spec of the run ({run.start.spec[:19]}…)", where=name, hint="name the run's spec")
-        return opened.spec, opened.folder
+        return opened.spec, opened.directory
     from repro_env.runs.history.specs import Specs
 
     found = Specs(runs, here, store).of(run.start)
     if found is None:
         raise SpecError(
             f"the spec of this run ({run.start.spec[:19]}…) was not found next to the runs, here, in the store or in git's history",
-            where=run.folder.name,
+            where=run.directory.name,
             hint="get it from the person who made the run, and name it with --spec: a directory, an archive or a registry's REF",
         )
-    return found.spec, found.folder
+    return found.spec, found.directory
 
 
 def check_given(run: Run, env: Sequence[tuple[str, str | None]], env_file: Path | None, *, network: bool) -> None:
@@ -93,7 +93,7 @@ def check_given(run: Run, env: Sequence[tuple[str, str | None]], env_file: Path 
     if run.start.network and run.start.runner != "host" and not network:
         raise UsageError(
             "the recorded run had access to the network, and `verify` grants it only on request",
-            where=run.folder.name,
+            where=run.directory.name,
             hint="allow it with --network",
         )
     passed = {name for name, _ in env}
@@ -106,13 +106,13 @@ def check_given(run: Run, env: Sequence[tuple[str, str | None]], env_file: Path 
             value = "" if variable.how == "host" else "=VALUE"
             raise UsageError(
                 f"the variable {variable.name} was passed to the run, and records do not store values",
-                where=run.folder.name,
+                where=run.directory.name,
                 hint=f"pass it again: --env {variable.name}{value}",
             )
 
 
 def restore_source(
-    run: Run, spec: Spec, folder: Path, *, here: Path, runs: Path, store: Store, tell: Tell, given: Path | None = None
+    run: Run, spec: Spec, spec_directory: Path, *, here: Path, runs: Path, store: Store, tell: Tell, given: Path | None = None
 ) -> Spec:
     """Copy the run's source into the store, and return the spec with that source as the captured one.
 
@@ -120,22 +120,22 @@ def restore_source(
     """
     fact, source = run.start.source, spec.observed.source
     if source is None:
-        raise SourceError("this spec has no source", where=str(folder), hint="capture again with --source DIR")
+        raise SourceError("this spec has no source", where=str(spec_directory), hint="capture again with --source DIR")
     if fact.path != source.path:  # captured again elsewhere later: the run saw its code at the earlier path
         source = msgspec.structs.replace(source, path=fact.path)
         spec = msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=source))
-    if given is not None and not _bring_source(run, spec, folder, [given], runs, store, tell):
+    if given is not None and not _bring_source(run, spec, spec_directory, [given], runs, store, tell):
         raise SourceError(
             f"the code of the run ({fact.digest[:19]}…) is neither in this directory nor in the commits that were searched",
             where=f"--source {given}",
             hint="verify runs only the recorded code: name a directory or a clone that has it, or omit --source",
         )
     if store.layers.path(fact.digest) is None and not _bring_source(
-        run, spec, folder, _candidates(run, spec, folder, here, runs, store), runs, store, tell
+        run, spec, spec_directory, _candidates(run, spec, spec_directory, here, runs, store), runs, store, tell
     ):
         raise SourceError(
             f"the code of this run ({fact.digest[:19]}…) was not found in the store, next to the spec, in its directory or in git's history",
-            where=run.folder.name,
+            where=run.directory.name,
             hint=f"restore the code in {commits.source_directory(fact)}, or name a directory or a clone that has it: --source DIR",
         )
     tree = msgspec.structs.replace(source.tree, sha256=fact.digest)
@@ -143,18 +143,18 @@ def restore_source(
     return msgspec.structs.replace(spec, observed=observed)
 
 
-def _candidates(run: Run, spec: Spec, folder: Path, here: Path, runs: Path, store: Store) -> list[Path | None]:
+def _candidates(run: Run, spec: Spec, spec_directory: Path, here: Path, runs: Path, store: Store) -> list[Path | None]:
     """Return the directories that may have the code of a run; None stands for the captured files."""
     places: list[Path | None] = [runs.absolute().parent, here]
     with contextlib.suppress(ReproEnvError):  # the run's code may be found without the source directory
-        places.insert(0, sourcedirectory.choose(spec, folder, store=store).path)
-    if sourcedirectory.is_trusted(spec, folder, store):
+        places.insert(0, sourcedirectory.choose(spec, spec_directory, store=store).path)
+    if sourcedirectory.is_trusted(spec, spec_directory, store):
         places.insert(0, commits.source_directory(run.start.source))
     return [None, *places]
 
 
 def _bring_source(
-    run: Run, spec: Spec, folder: Path, places: Sequence[Path | None], runs: Path, store: Store, tell: Tell
+    run: Run, spec: Spec, spec_directory: Path, places: Sequence[Path | None], runs: Path, store: Store, tell: Tell
 ) -> bool:
     """Copy the run's code into the store from the first place that has it; return whether a place has it."""
     fact, source = run.start.source, spec.observed.source
@@ -166,11 +166,13 @@ def _bring_source(
         with contextlib.suppress(ReproEnvError, OSError):
             without = () if directory is None else commits.checkpoint_directories(run.start, directory)
             restore = bool(fact.restored)
-            code = snapshot.take(spec, folder, directory=directory, runs=runs, store=store, without=without, restore=restore)
+            code = snapshot.take(
+                spec, spec_directory, directory=directory, runs=runs, store=store, without=without, restore=restore
+            )
             if code.fact.digest == fact.digest:
                 return True
     for directory in directories:
-        commit = commits.find_run_commit(run, source, folder, root=directory)
+        commit = commits.find_run_commit(run, source, spec_directory, root=directory)
         if commit is not None:
             store.layers.unpack(fact.digest, commit.members())
             tell.detail(
@@ -282,7 +284,7 @@ def copy_checkpoints(run: Run, to: Path) -> tuple[list[Mount], list[str]]:
     mounts = checkpoint_mounts(run)
     if not mounts:
         return [], []
-    listing = checkpointstate.read(run.folder, checkpointstate.BEFORE, run.start.before)
+    listing = checkpointstate.read(run.directory, checkpointstate.BEFORE, run.start.before)
     if listing is None:
         return [], ["the record does not list the files that were in its checkpoint directories before the run"]
     return checkpointstate.copy_files(listing, mounts, to)

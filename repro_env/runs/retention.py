@@ -159,14 +159,14 @@ def plan(facts: Sequence[Facts], rules: Sequence[Rule], held: Mapping[str, str])
     """
     if not rules:
         raise UsageError("runs gc needs a rule for the runs to keep", hint=_HINT.replace("use", "add --keep", 1))
-    reasons: dict[str, list[str]] = {fact.run.folder.name: [] for fact in facts}
+    reasons: dict[str, list[str]] = {fact.run.directory.name: [] for fact in facts}
     for rule in rules:
         for run, why in _apply(rule, [fact.run for fact in facts]):
-            reasons[run.folder.name].append(why)
+            reasons[run.directory.name].append(why)
     children = _children([fact.run for fact in facts])
     for fact in facts:
-        names = (fact.run.start.id, fact.run.folder.name)
-        own = reasons[fact.run.folder.name]
+        names = (fact.run.start.id, fact.run.directory.name)
+        own = reasons[fact.run.directory.name]
         if fact.run.state == "running":
             own.append("running")
         own += [f"tag {tag}" for tag in fact.tags]
@@ -174,8 +174,8 @@ def plan(facts: Sequence[Facts], rules: Sequence[Rule], held: Mapping[str, str])
         own += [held[name] for name in names if name in held]
         if start_time(fact.run) is None:
             own.append("its start time is unknown")
-    keep = tuple(KeptRun(fact.run, tuple(reasons[fact.run.folder.name])) for fact in facts if reasons[fact.run.folder.name])
-    return Plan(keep, tuple(fact.run for fact in facts if not reasons[fact.run.folder.name]))
+    keep = tuple(KeptRun(fact.run, tuple(reasons[fact.run.directory.name])) for fact in facts if reasons[fact.run.directory.name])
+    return Plan(keep, tuple(fact.run for fact in facts if not reasons[fact.run.directory.name]))
 
 
 def _apply(rule: Rule, runs: Sequence[Run]) -> list[tuple[Run, str]]:
@@ -246,7 +246,7 @@ def _children(runs: Sequence[Run]) -> dict[str, list[Run]]:
     """Map the id or directory name of each parent to its children."""
     children: dict[str, list[Run]] = {}
     for run in runs:
-        own = {run.start.id, run.folder.name}
+        own = {run.start.id, run.directory.name}
         names = parent_names((parent.id for parent in parents(run)), (fact.source for fact in run.start.data))
         for name in names - own:
             children.setdefault(name, []).append(run)

@@ -37,10 +37,10 @@ class Runner(abc.ABC):
         """Set if `run` raised after the command had started, so that its exit code is unknown."""
 
     @abc.abstractmethod
-    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+    def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """Run a launch and wait for its end. Must be called in the main thread, because it handles signals.
 
-        `folder` is the run's directory. Raises `SandboxError` if the kernel refuses what the runner needs, and `RunError`,
+        `directory` is the run's directory. Raises `SandboxError` if the kernel refuses what the runner needs, and `RunError`,
         `DataError` or `CommandMissingError` if the command cannot be started.
         """
 

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 class Opened(msgspec.Struct, frozen=True):
     spec: Spec
-    folder: Path
+    directory: Path
     """Directory of the spec and of `blobs/`."""
     runs: Path | None = None
     """Default directory for its runs; None for `runs` next to the spec's directory."""

@@ -28,9 +28,9 @@ def pull_spec(ref: Reference, store: Store, tell: Tell) -> Path:
     """
     with Registry(ref.host) as registry:
         copy, artifact = _find(registry, ref, tell)
-        folder = store.spec_directories.make(copy.spec, lambda folder: _fill(folder, registry, ref, copy, artifact))
-    remote.add(folder, copy)
-    return folder
+        directory = store.spec_directories.make(copy.spec, lambda directory: _fill(directory, registry, ref, copy, artifact))
+    remote.add(directory, copy)
+    return directory
 
 
 def _find(registry: Registry, ref: Reference, tell: Tell) -> tuple[Copy, Manifest]:
@@ -63,20 +63,20 @@ def _manifest(registry: Registry, ref: Reference, tag_or_digest: str) -> tuple[M
     return manifest, digest
 
 
-def _fill(folder: Path, registry: Registry, ref: Reference, copy: Copy, artifact: Manifest) -> None:
+def _fill(directory: Path, registry: Registry, ref: Reference, copy: Copy, artifact: Manifest) -> None:
     where = f"{ref.name}@{copy.spec}"
     for layer in artifact.layers:
         name = (layer.annotations or {}).get(TITLE, "")
         if name not in files.FILES or name == files.REMOTE:
             continue  # a blob, which is downloaded when it is needed; or a file that a newer version writes
-        if (folder / name).exists():
+        if (directory / name).exists():
             raise ArtifactError(f"this artifact has {name} twice", where=where, hint=_HINT)
         if layer.size > files.MAX_SIZE:
             what = f"the {name} of this artifact has {layer.size:,} bytes, which is too large"
             raise ArtifactError(what, where=where, hint=_HINT)
-        write_hashed(folder / name, registry.blob(ref.repository, layer.digest, layer.size))
+        write_hashed(directory / name, registry.blob(ref.repository, layer.digest, layer.size))
     try:
-        data = (folder / files.SPEC).read_bytes()
+        data = (directory / files.SPEC).read_bytes()
     except FileNotFoundError:
         raise SpecError(f"this artifact has no {files.SPEC}", where=where, hint=_HINT) from None
     spec = specs.read(data, where=f"{where}: {files.SPEC}")

@@ -41,12 +41,12 @@ def unpack(path: Path, store: Store) -> Path:
     key = (facts.st_dev, facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
     found = Found(path.name, "file", False, facts.st_size, "", key)
     digest = store.hashes.of(path.parent, [found])[path.name]
-    return store.spec_directories.make(digest, lambda folder: _fill(folder, path), size=facts.st_size)
+    return store.spec_directories.make(digest, lambda directory: _fill(directory, path), size=facts.st_size)
 
 
-def _fill(folder: Path, path: Path) -> None:
+def _fill(directory: Path, path: Path) -> None:
     where = str(path)
-    (folder / files.BLOBS).mkdir()
+    (directory / files.BLOBS).mkdir()
     names: set[str] = set()
     with os.fdopen(open_regular(path), "rb") as file:
         for entry, chunks in tar.read(file.read, where=where):
@@ -56,29 +56,29 @@ def _fill(folder: Path, path: Path) -> None:
             if entry.kind != "file" or entry.executable or below not in ("", files.BLOBS):
                 raise _error(f"this archive has {entry.path!r}, which is not part of a spec's directory", where)
             if below:
-                names.add(_blob(folder, entry, chunks, where))
+                names.add(_blob(directory, entry, chunks, where))
             else:
-                _file(folder, entry, chunks, where)
-    if not (folder / files.SPEC).is_file():
+                _file(directory, entry, chunks, where)
+    if not (directory / files.SPEC).is_file():
         raise _error(f"this archive has no {files.SPEC}", where)
-    spec = specs.read((folder / files.SPEC).read_bytes(), where=f"{where}: {files.SPEC}")
-    _check(spec, SpecBlobs(folder / files.BLOBS), names, where)
+    spec = specs.read((directory / files.SPEC).read_bytes(), where=f"{where}: {files.SPEC}")
+    _check(spec, SpecBlobs(directory / files.BLOBS), names, where)
 
 
-def _file(folder: Path, entry: Entry, chunks: Iterable[bytes], where: str) -> None:
+def _file(directory: Path, entry: Entry, chunks: Iterable[bytes], where: str) -> None:
     if entry.path not in files.FILES:
         raise _error(f"this archive has {entry.path!r}, which is not part of a spec's directory", where)
     if entry.size > files.MAX_SIZE:
         raise SpecError(f"the {entry.path} in this archive has {entry.size:,} bytes, which is too large", where=where, hint=_HINT)
-    write_hashed(folder / entry.path, chunks)
+    write_hashed(directory / entry.path, chunks)
 
 
-def _blob(folder: Path, entry: Entry, chunks: Iterable[bytes], where: str) -> str:
+def _blob(directory: Path, entry: Entry, chunks: Iterable[bytes], where: str) -> str:
     """Write a blob and return its name, which must be its digest unless the blob is a gzip."""
     name = entry.path.rpartition("/")[2]
     if not files.BLOB.fullmatch(name):
         raise _error(f"this archive has {entry.path!r}, which is not part of a spec's directory", where)
-    digest = write_hashed(folder / entry.path, chunks)
+    digest = write_hashed(directory / entry.path, chunks)
     if not name.endswith(".gz") and digest != name:
         raise _error(f"the blob {name[:16]}… in this archive has the digest {digest[:16]}…: it is damaged or was changed", where)
     return name

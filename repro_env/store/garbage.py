@@ -12,7 +12,7 @@ from pathlib import Path
 
 from repro_env.store import usage
 from repro_env.store.store import Store
-from repro_env.store.usage import FOLDERS, MARKS, Inventory, Kind, StoreItem
+from repro_env.store.usage import DIRECTORIES, MARKS, Inventory, Kind, StoreItem
 
 DAY = 86400.0
 _ELSEWHERE = 30 * DAY
@@ -98,7 +98,7 @@ def _hide(store: Store, item: StoreItem, target: Path, since: float) -> bool:
 
 
 def _path(store: Store, item: StoreItem) -> Path:
-    return store.root / FOLDERS.get(item.kind, "facts") / item.name
+    return store.root / DIRECTORIES.get(item.kind, "facts") / item.name
 
 
 def _remove_incomplete_images(store: Store, in_use: Collection[str], directory: Path) -> Iterator[StoreItem]:
@@ -108,10 +108,10 @@ def _remove_incomplete_images(store: Store, in_use: Collection[str], directory: 
         if image.name in in_use or unpacked.issuperset(image.layers):
             complete.add(image.name)
         else:
-            (store.root / FOLDERS["image"] / image.name).rename(directory / f"image-{image.name}")
+            (store.root / DIRECTORIES["image"] / image.name).rename(directory / f"image-{image.name}")
             yield StoreItem("image", image.name, 0, image.used)
     with contextlib.suppress(FileNotFoundError):
-        for path in list((store.root / FOLDERS["links"]).iterdir()):
+        for path in list((store.root / DIRECTORIES["links"]).iterdir()):
             name = path.name.removesuffix(".lock").lstrip(".").partition(".")[0]
             if name not in complete and name not in in_use:
                 path.rename(directory / f"links-{path.name}")
@@ -121,7 +121,7 @@ def _remove_incomplete_images(store: Store, in_use: Collection[str], directory: 
 
 def _tidy(store: Store) -> None:
     """Remove marks and locks of missing items, and incomplete files of dead processes."""
-    marked = {prefix + path.name for kind, prefix in MARKS.items() for path in (store.root / FOLDERS[kind]).iterdir()}
+    marked = {prefix + path.name for kind, prefix in MARKS.items() for path in (store.root / DIRECTORIES[kind]).iterdir()}
     for path in list((store.root / "boot").iterdir()):
         # Other marks belong to files outside of the store, which outputs wrote.
         is_store_mark = _OURS.fullmatch(path.name) is not None

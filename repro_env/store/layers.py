@@ -23,8 +23,8 @@ from repro_env.store.temporary import Temp
 
 _TIME = (tar.MTIME * 10**9, tar.MTIME * 10**9)
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_OPEN_FOLDERS = 64
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_DIRECTORIES = 64
 _LONGEST = 4000
 _DEEPEST = 200
 _BATCH = 1 << 20
@@ -255,7 +255,7 @@ class _Tree:
         self._size = size
         """Total size in bytes, if it is known."""
         root.mkdir()
-        self._fds = {"": os.open(root, _FOLDER)}
+        self._fds = {"": os.open(root, _DIRECTORY)}
         os.fchmod(self._fds[""], 0o755)
         self._made = [""]
 
@@ -338,9 +338,9 @@ class _Tree:
         for level in range(depth, len(parts)):
             if parts[level] in ("", ".", ".."):
                 raise BuildError("the path is not a valid path inside a layer", where=repr(path))
-            fd = os.open(parts[level], _FOLDER, dir_fd=fd)
+            fd = os.open(parts[level], _DIRECTORY, dir_fd=fd)
             self._fds["/".join(parts[: level + 1])] = fd
-        while len(self._fds) > _OPEN_FOLDERS:
+        while len(self._fds) > _OPEN_DIRECTORIES:
             oldest = next(name for name in self._fds if name and self._fds[name] != fd)
             os.close(self._fds.pop(oldest))
         return fd

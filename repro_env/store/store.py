@@ -22,7 +22,7 @@ from repro_env.store.rundirectories import RunDirectories
 from repro_env.store.specs.directories import SpecDirectories
 from repro_env.store.temporary import Temp
 
-_FOLDERS = ("blobs", "boot", "facts", "images", "layers", "locks", "runs", "specs", "uses")
+_DIRECTORIES = ("blobs", "boot", "facts", "images", "layers", "locks", "runs", "specs", "uses")
 _CACHE_TAG = b"Signature: 8a477f597d28d172789f06886806bc55\n"
 """The content of CACHEDIR.TAG (the Cache Directory Tagging Specification): backups and captures leave out the directory."""
 _HINT = "set REPRO_ENV_STORE to a directory on a local disk that belongs to you"
@@ -75,7 +75,7 @@ class Store:
                     raise StoreError(
                         "the store can be written by other users", where=str(directory), hint=f"run `chmod 700 {directory}`"
                     )
-                for name in _FOLDERS:
+                for name in _DIRECTORIES:
                     (directory / name).mkdir(mode=0o700, exist_ok=True)
                 tag = directory / "CACHEDIR.TAG"
                 if not tag.exists():

@@ -21,7 +21,7 @@ Kind = Literal["blob", "layer", "image", "links", "spec", "fact", "damaged"]
 - `fact`: a cached value.
 - `damaged`: a damaged layer, kept for a run that still uses it.
 """
-FOLDERS: dict[Kind, str] = {
+DIRECTORIES: dict[Kind, str] = {
     "blob": "blobs",
     "layer": "layers",
     "image": "images",
@@ -84,7 +84,7 @@ def inventory(store: Store) -> Inventory:
         for name in image.layers:
             by_layer[name] = max(by_layer.get(name, 0.0), image.used)
     things = []
-    for kind, directory in FOLDERS.items():
+    for kind, directory in DIRECTORIES.items():
         for path in _listed(store.root / directory):
             with contextlib.suppress(OSError):
                 things.append(_thing(store, kind, path, by_layer))
@@ -92,7 +92,7 @@ def inventory(store: Store) -> Inventory:
         with contextlib.suppress(OSError):
             facts = path.stat()
             things.append(StoreItem("fact", f"{path.parent.name}/{path.name}", facts.st_blocks * _BLOCK, facts.st_mtime))
-    known_directories = {*FOLDERS.values(), "facts"}
+    known_directories = {*DIRECTORIES.values(), "facts"}
     other = sum(disk_size(path) for path in _listed(store.root) if path.name not in known_directories)
     return Inventory(tuple(sorted(things, key=lambda item: (item.kind, item.name))), images, other)
 
@@ -108,7 +108,7 @@ def stored_images(store: Store) -> Iterator[StoredImage]:
 
 def last_used(store: Store, kind: Kind, name: str) -> float:
     """Return the time of the last use of an item."""
-    path = store.root / FOLDERS.get(kind, "facts") / name
+    path = store.root / DIRECTORIES.get(kind, "facts") / name
     mark = store.boot.last_used(MARKS[kind] + name) if kind in MARKS else 0.0
     facts = path.stat()
     if kind in ("image", "fact", "spec"):

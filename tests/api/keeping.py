@@ -54,7 +54,7 @@ def main() -> None:
         store.boot.mark(hex_of(diff_id))  # the names of the tiny layers are not their digests
     asked, tell = RunOptions(command=(), here=Path("/"), environ={}), Collected()
     tree = bytecode.of_image(spec, asked, store=store, tell=tell)
-    outcome = imageprogram.runner(spec, asked, store, bytecode=tree, hidden=()).run(plan.launch, folder=Path(plan.directory))
+    outcome = imageprogram.runner(spec, asked, store, bytecode=tree, hidden=()).run(plan.launch, directory=Path(plan.directory))
     Path(plan.answer).write_bytes(msgspec.json.encode(Answer(outcome.exit_code, outcome.means, str(tree), tuple(tell.lines))))
 
 

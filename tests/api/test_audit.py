@@ -45,9 +45,9 @@ def run(place: Place, *, parents: tuple[Parent, ...] = (), **options: object) ->
     done = place.run(backend=Fake(writes(ck__w_pt="weights", log_txt="1")), **options)
     if parents:
         began = msgspec.structs.replace(done.start, parents=parents)
-        rewrite(done.folder / "start.json", codec.pretty(began))
-        end = msgspec.structs.replace(done.end, start=outputs.digest(done.folder / "start.json"))
-        rewrite(done.folder / "end.json", codec.pretty(end))
+        rewrite(done.directory / "start.json", codec.pretty(began))
+        end = msgspec.structs.replace(done.end, start=outputs.digest(done.directory / "start.json"))
+        rewrite(done.directory / "end.json", codec.pretty(end))
     return done
 
 
@@ -72,7 +72,7 @@ def test_complete_runs_have_no_findings(place: Place, tmp_path: Path) -> None:
     (tmp_path / "data").mkdir()
     (tmp_path / "data" / "x").write_text("x")
     run(place, data=((str(tmp_path / "data"), ""),))
-    verdicts.write(run(place).folder, {"level": "bitwise", "same": True, "ignored": 0}, ["bitwise"])
+    verdicts.write(run(place).directory, {"level": "bitwise", "same": True, "ignored": 0}, ["bitwise"])
     done = run_audit(place)
     assert (done.findings, done.bad, done.runs) == ((), 0, 2)
     assert done.checked == {
@@ -91,7 +91,7 @@ def test_complete_runs_have_no_findings(place: Place, tmp_path: Path) -> None:
 
 
 def test_removed_changed_and_new_outputs_are_found(place: Place) -> None:
-    files = run(place).folder / "files"
+    files = run(place).directory / "files"
     (files / "log.txt").write_text("2")
     (files / "ck" / "w.pt").unlink()
     (files / "more").touch()
@@ -101,7 +101,7 @@ def test_removed_changed_and_new_outputs_are_found(place: Place) -> None:
 
 
 def test_changed_damaged_and_missing_records_are_found(place: Place) -> None:
-    edited, damaged, lost = (run(place).folder for _ in range(3))
+    edited, damaged, lost = (run(place).directory for _ in range(3))
     rewrite(edited / "start.json", (edited / "start.json").read_bytes().replace(b'"seed": 0', b'"seed": 1'))
     rewrite(damaged / "end.json", b"{")
     (lost / "start.json").unlink()
@@ -113,7 +113,7 @@ def test_changed_damaged_and_missing_records_are_found(place: Place) -> None:
 
 
 def test_a_damaged_annotation_is_found(place: Place) -> None:
-    directory = run(place).folder
+    directory = run(place).directory
     note = annotation.add(directory, kind="note", text="good")
     assert run_audit(place).findings == ()
     rewrite(directory / annotation.SUBDIRECTORY / f"{note.id}.json", b"{")
@@ -121,7 +121,7 @@ def test_a_damaged_annotation_is_found(place: Place) -> None:
 
 
 def test_an_interrupted_run_is_unknown_and_not_bad(place: Place) -> None:
-    (run(place).folder / "end.json").unlink()
+    (run(place).directory / "end.json").unlink()
     done = run_audit(place)
     assert findings(done) == [("record", "unknown", "end.json")]
     assert done.bad == 0
@@ -145,7 +145,7 @@ def test_an_image_that_cannot_be_rebuilt_is_gone(place: Place) -> None:
 
 def lose_blob(place: Place, blob: TreeBlob) -> None:
     """Remove a blob next to the spec and next to the runs."""
-    for path in place.project.rglob(specs.blob(place.folder, blob).name):
+    for path in place.project.rglob(specs.blob(place.directory, blob).name):
         path.unlink()
 
 
@@ -159,7 +159,7 @@ def test_an_overwritten_spec_is_gone_and_its_image_if_it_is_not_in_the_store(pla
     run(place)
     lose_spec_copies(place)
     other = specs.make(place.project.parent / "other", {}, prefix="/elsewhere/.venv")
-    (place.folder / "spec.json").write_bytes(codec.pretty(other))
+    (place.directory / "spec.json").write_bytes(codec.pretty(other))
     done = run_audit(place)
     assert findings(done) == [("spec", "gone", place.spec.digest)]
     assert len(done.findings[0].runs) == 2
@@ -174,7 +174,7 @@ def test_a_spec_in_the_git_history_is_not_gone(place: Place, git: Git) -> None: 
     git(place.project, "add", "-f", "repro/spec.json")
     git(place.project, "commit", "-m", "1")
     other = specs.make(place.project.parent / "other", {}, prefix="/elsewhere/.venv")
-    (place.folder / "spec.json").write_bytes(codec.pretty(other))
+    (place.directory / "spec.json").write_bytes(codec.pretty(other))
     assert run_audit(place).findings == ()
 
 
@@ -200,7 +200,7 @@ def damaged_code(place: Place) -> None:
     bundled_code(place)
     source = place.spec.observed.source
     assert source is not None
-    path = specs.blob(place.folder, source.tree)
+    path = specs.blob(place.directory, source.tree)
     path.write_bytes(path.read_bytes()[:-9] + bytes(9))
 
 
@@ -226,11 +226,13 @@ def test_directories_that_runs_write_to_are_not_part_of_the_current_code(place: 
     place.store.layers.discard(done.start.source.digest)
     source = place.spec.observed.source
     assert source is not None
-    specs.blob(place.folder, source.tree).unlink()
-    shutil.rmtree(done.folder.parent / "specs")
-    assert [finding.part for finding in run_audit(place, runs=done.folder.parent).findings if finding.part == "code"] == []
+    specs.blob(place.directory, source.tree).unlink()
+    shutil.rmtree(done.directory.parent / "specs")
+    assert [finding.part for finding in run_audit(place, runs=done.directory.parent).findings if finding.part == "code"] == []
     (place.project / "train.py").write_text("print('other')")
-    assert [finding.part for finding in run_audit(place, runs=done.folder.parent).findings if finding.part == "code"] == ["code"]
+    assert [finding.part for finding in run_audit(place, runs=done.directory.parent).findings if finding.part == "code"] == [
+        "code"
+    ]
 
 
 def test_code_in_a_commit_before_the_run_is_not_gone(place: Place, git: Git, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: F811
@@ -244,7 +246,7 @@ def test_code_in_a_commit_before_the_run_is_not_gone(place: Place, git: Git, mon
     git(place.project, "commit", "-m", "1")
     (place.project / "train.py").write_text("print('third')")
     assert findings(run_audit(place))[0][:2] == ("code", "gone")  # the commit is later than the run
-    rewrite(done.folder / "start.json", codec.pretty(msgspec.structs.replace(done.start, started="2099-01-01T00:00:00.000Z")))
+    rewrite(done.directory / "start.json", codec.pretty(msgspec.structs.replace(done.start, started="2099-01-01T00:00:00.000Z")))
     assert [finding.part for finding in run_audit(place).findings] == ["record"]
 
 
@@ -273,7 +275,7 @@ def test_pipes_and_devices_that_a_record_names_are_not_read(place: Place, tmp_pa
     names = (str(tmp_path / "pipe"), str(tmp_path / "loop"), "/dev/zero", "../../../../dev/zero")
     recipe = tuple(RecipeFile(path=name, sha256=done.start.spec) for name in names)
     data = tuple(DataFact(source=name, target="/in", kind="data", digest=done.start.spec) for name in names[:3])
-    rewrite(done.folder / "start.json", codec.pretty(msgspec.structs.replace(done.start, recipe=recipe, data=data)))
+    rewrite(done.directory / "start.json", codec.pretty(msgspec.structs.replace(done.start, recipe=recipe, data=data)))
     states = {(finding.part, finding.state) for finding in run_audit(place).findings}
     assert states == {("record", "changed"), ("recipe", "gone"), ("data", "gone"), ("data", "unknown")}
 
@@ -331,7 +333,7 @@ def test_checkpoints_after_a_run_without_an_end_are_unknown(place: Place, tmp_pa
     place.run(backend=Fake(saves(directory, a="1")), checkpoints=((str(directory), ""),))
     last = place.run(backend=Fake(saves(directory, a="2")), checkpoints=((str(directory.parent), "/all"),))
     assert (findings(run_audit(place))[0][:2], run_audit(place).bad) == (("checkpoint", "unknown"), 0)
-    (last.folder / "end.json").unlink()
+    (last.directory / "end.json").unlink()
     assert {(finding.part, finding.state) for finding in run_audit(place).findings} == {
         ("checkpoint", "unknown"),
         ("record", "unknown"),
@@ -341,8 +343,8 @@ def test_checkpoints_after_a_run_without_an_end_are_unknown(place: Place, tmp_pa
 def test_changed_and_missing_lists_of_checkpoints_are_found(place: Place, tmp_path: Path) -> None:
     (tmp_path / "ck").mkdir()
     done = place.run(backend=Fake(saves(tmp_path / "ck", a="1")), checkpoints=((str(tmp_path / "ck"), ""),))
-    rewrite(done.folder / "checkpoints-after.json", b"{}")
-    (done.folder / "checkpoints-before.json").unlink()
+    rewrite(done.directory / "checkpoints-after.json", b"{}")
+    (done.directory / "checkpoints-before.json").unlink()
     assert findings(run_audit(place)) == [
         ("record", "gone", "checkpoints-before.json"),
         ("record", "changed", "checkpoints-after.json"),
@@ -352,21 +354,21 @@ def test_changed_and_missing_lists_of_checkpoints_are_found(place: Place, tmp_pa
 
 def test_changed_and_missing_parents_are_found(place: Place) -> None:
     parent = run(place)
-    reference = Parent(id=parent.start.id, record=digest(parent.folder / "end.json"), how="named")
+    reference = Parent(id=parent.start.id, record=digest(parent.directory / "end.json"), how="named")
     run(place, parents=(reference,))
     assert run_audit(place).findings == ()
-    rewrite(parent.folder / "end.json", codec.pretty(msgspec.structs.replace(parent.end, seconds=9.0)))
+    rewrite(parent.directory / "end.json", codec.pretty(msgspec.structs.replace(parent.end, seconds=9.0)))
     assert findings(run_audit(place)) == [("parent", "changed", f"run {parent.start.id[-8:]}")]
-    records.remove(parent.folder)
+    records.remove(parent.directory)
     assert findings(run_audit(place)) == [("parent", "gone", f"run {parent.start.id[-8:]}")]
 
 
 def test_a_parent_in_another_directory_is_found_through_the_mount_or_a_known_directory(place: Place, tmp_path: Path) -> None:
     parent = run(place, runs=tmp_path / "others")
-    reference = Parent(id=parent.start.id, record=digest(parent.folder / "end.json"), how="named")
-    by_mount = run(place, parents=(reference,), data=((str(parent.folder / "files" / "ck"), "/in"),))
+    reference = Parent(id=parent.start.id, record=digest(parent.directory / "end.json"), how="named")
+    by_mount = run(place, parents=(reference,), data=((str(parent.directory / "files" / "ck"), "/in"),))
     assert run_audit(place).findings == ()
-    records.remove(by_mount.folder)
+    records.remove(by_mount.directory)
     run(place, parents=(reference,))
     assert run_audit(place).findings == ()
     new = Store.open(tmp_path / "new")
@@ -376,7 +378,7 @@ def test_a_parent_in_another_directory_is_found_through_the_mount_or_a_known_dir
 
 
 def test_an_audit_changes_nothing(place: Place) -> None:
-    directory = run(place).folder
+    directory = run(place).directory
     before = {path: path.lstat().st_mtime_ns for path in place.project.rglob("*")}
     run_audit(place)
     assert {path: path.lstat().st_mtime_ns for path in place.project.rglob("*")} == before

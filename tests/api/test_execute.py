@@ -49,9 +49,9 @@ class Fake(Runner):
         self.removed = removed
         self.launch: Launch | None = None
 
-    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+    def run(self, launch: Launch, *, directory: Path) -> Outcome:
         self.launch = launch
-        code = self.work(launch, folder) if self.work else 0
+        code = self.work(launch, directory) if self.work else 0
         return Outcome(exit_code=code, signal=0, out_of_memory=False, isolation="embedded", means=("root: fake",))
 
     def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:
@@ -66,8 +66,8 @@ class Place(Silent):
         self.project = root / "project"
         self.project.mkdir()
         (self.project / "train.py").write_bytes(specs.TREES["source"]["train.py"])
-        self.folder = self.project / "repro"
-        self.spec = self.at(specs.make(self.folder, {}, prefix=self.project / ".venv"))
+        self.directory = self.project / "repro"
+        self.spec = self.at(specs.make(self.directory, {}, prefix=self.project / ".venv"))
         self.store = Store.open(root / "store")
         self.lines: list[str] = []
 
@@ -92,7 +92,7 @@ class Place(Silent):
             "environ": {"HOME": "/home/ann", "TERM": "x"},
         }
         run_options = RunOptions(**(defaults | options))
-        return execute.execute(run_options, self.spec, self.folder, store=self.store, tell=self, backend=backend or Fake())
+        return execute.execute(run_options, self.spec, self.directory, store=self.store, tell=self, backend=backend or Fake())
 
     @property
     def runs(self) -> list[Path]:
@@ -122,14 +122,14 @@ def writes(**files: str) -> Work:
 def test_a_run_is_recorded_from_start_to_end(place: Place) -> None:
     backend = Fake(writes(ck__w_pt="weights", log_txt="1"), removed=("old.txt",))
     done = place.run("train.py", "--lr", "1", backend=backend, seed=9)
-    run = records.read(done.folder)
+    run = records.read(done.directory)
     assert (run.start, run.end, run.state) == (done.start, done.end, "done")
-    assert done.folder == place.runs[0] == (place.project / "runs" / "latest").resolve()
+    assert done.directory == place.runs[0] == (place.project / "runs" / "latest").resolve()
     assert done.start.command == ("train.py", "--lr", "1")
     assert (done.start.seed, done.start.spec, done.start.image) == (9, place.spec.digest, place.spec.expected.image_id)
     assert [(output.path, output.size) for output in done.end.outputs] == [("ck/w.pt", 7), ("log.txt", 1)]
     assert done.end.removed == ("old.txt",)
-    assert sorted(path.name for path in done.folder.iterdir()) == ["end.json", "files", "lock", "start.json"]
+    assert sorted(path.name for path in done.directory.iterdir()) == ["end.json", "files", "lock", "start.json"]
     assert backend.launch is not None
     assert backend.launch.workspace == backend.launch.cwd == str(place.project)
 
@@ -200,10 +200,10 @@ def test_frozen_runs_the_captured_source(place: Place) -> None:
 
 
 def test_the_captured_source_is_used_with_a_message_if_there_is_no_source_directory(place: Place) -> None:
-    spec_directory = place.folder.rename(place.project.parent / "repro")
+    spec_directory = place.directory.rename(place.project.parent / "repro")
     (place.project / "train.py").unlink()
     place.project.rmdir()
-    place.folder = spec_directory
+    place.directory = spec_directory
     done = place.run(here=place.project.parent)
     assert done.start.source.directory is None
     assert f"{place.project.parent} has none of the captured files" in place.talk
@@ -213,7 +213,7 @@ def test_the_captured_source_is_used_with_a_message_if_there_is_no_source_direct
 def test_frozen_fails_without_the_blob_of_the_source(place: Place) -> None:
     source = place.spec.observed.source
     assert source is not None
-    specs.blob(place.folder, source.tree).unlink()
+    specs.blob(place.directory, source.tree).unlink()
     with pytest.raises(ArtifactError):
         place.run(frozen=True)
     (place.project / "new.py").touch()
@@ -278,14 +278,14 @@ def test_an_end_that_cannot_be_written_is_reported(place: Place) -> None:
 
 def test_secrets_in_the_command_are_not_recorded(place: Place) -> None:
     done = place.run("train.py", "--password", "hunter2hunter2", "--password=hunter2hunter2", "ghp_" + "a1" * 20)
-    assert "hunter2" not in (done.folder / "start.json").read_text()
-    assert "ghp_a1" not in (done.folder / "start.json").read_text()
+    assert "hunter2" not in (done.directory / "start.json").read_text()
+    assert "ghp_a1" not in (done.directory / "start.json").read_text()
     assert done.start.command[:2] == ("train.py", "--password")
 
 
 def test_a_command_with_control_characters_is_recorded(place: Place) -> None:
     done = place.run("-c", "import os\nprint(1)\x1b[31m\udcff")
-    assert records.read(done.folder).start.command[0] == "-c"
+    assert records.read(done.directory).start.command[0] == "-c"
 
 
 def test_variables_are_passed_and_recorded_by_name(place: Place, tmp_path: Path) -> None:
@@ -309,7 +309,7 @@ def test_variables_are_passed_and_recorded_by_name(place: Place, tmp_path: Path)
     assert "STRAY" not in values
     assert GivenVariable(name="HOST", how="host") in done.start.given
     assert [variable.name for variable in done.start.given] == ["A", "C", "HOST", "OWN", "TOKEN"]
-    assert "hunter2" not in (done.folder / "start.json").read_text()
+    assert "hunter2" not in (done.directory / "start.json").read_text()
 
 
 def test_the_hidden_secret_is_the_value_that_the_command_gets(tmp_path: Path) -> None:
@@ -430,7 +430,7 @@ def test_captured_data_are_mounted_only_for_a_trusted_spec_and_a_conclusive_dige
     (images / "a").write_text("a")
     capture_data(place, images)
     assert place.run().start.data
-    place.folder = place.folder.rename(tmp_path / "repro")  # not next to its source, and not captured here
+    place.directory = place.directory.rename(tmp_path / "repro")  # not next to its source, and not captured here
     with pytest.raises(DataError, match="were not found"):
         place.run(runs=tmp_path / "runs")
 
@@ -537,12 +537,12 @@ def test_unseeded_generators_are_recorded_once_each_and_invalid_notes_are_skippe
     assert done.end.holes[0] == "numpy generator without a seed at /p/t.py:3"
     assert done.end.holes[1].startswith("seeds: torch: x")
     assert len(done.end.holes) == 2
-    assert records.read(done.folder).end == done.end
+    assert records.read(done.directory).end == done.end
 
 
 def test_the_end_has_the_digest_of_the_start(place: Place) -> None:
     done = place.run()
-    assert done.end.start == f"sha256:{hashlib.sha256((done.folder / 'start.json').read_bytes()).hexdigest()}"
+    assert done.end.start == f"sha256:{hashlib.sha256((done.directory / 'start.json').read_bytes()).hexdigest()}"
 
 
 def test_metrics_and_parameters_are_read_from_outputs(place: Place) -> None:
@@ -569,8 +569,8 @@ def test_a_trace_is_kept_in_the_run_directory(place: Place) -> None:
 
     done = place.run(backend=Fake(work), trace=True)
     assert [file.path for file in done.end.trace] == ["0.jsonl"]
-    assert (done.folder / "trace" / "0.jsonl").read_text() == "{}\n"
-    assert not (done.folder / "notes").exists()
+    assert (done.directory / "trace" / "0.jsonl").read_text() == "{}\n"
+    assert not (done.directory / "notes").exists()
     assert place.run(backend=Fake()).end.trace == ()
 
 
@@ -583,7 +583,7 @@ def test_a_symlink_is_not_followed_to_a_trace(place: Place, tmp_path: Path) -> N
 
     done = place.run(backend=Fake(work), trace=True)
     assert done.end.trace == ()
-    assert not (done.folder / "trace").exists()
+    assert not (done.directory / "trace").exists()
     assert tmp_path.is_dir()
 
 
@@ -591,15 +591,15 @@ def test_recipes_parents_tags_and_notes_are_recorded(place: Place) -> None:
     (place.project / "recipe.yaml").write_text("lr: 1\n")
     first = place.run(tags=("base",), note="the first")
     second = place.run(
-        parents=(first.start.id[-8:],), recipe=("recipe.yaml",), data=((str(first.folder / "files"), "/data/first"),)
+        parents=(first.start.id[-8:],), recipe=("recipe.yaml",), data=((str(first.directory / "files"), "/data/first"),)
     )
     assert [file.path for file in second.start.recipe] == ["recipe.yaml"]
     assert {(parent.id, parent.how) for parent in second.start.parents} == {(first.start.id, "named"), (first.start.id, "data")}
     assert {parent.record for parent in second.start.parents} == {
-        f"sha256:{hashlib.sha256((first.folder / 'end.json').read_bytes()).hexdigest()}"
+        f"sha256:{hashlib.sha256((first.directory / 'end.json').read_bytes()).hexdigest()}"
     }
-    assert annotation.tags(annotation.of(first.folder)) == ("base",)
-    assert [note.text for note in annotation.of(first.folder) if note.kind == "note"] == [("the first",)]
+    assert annotation.tags(annotation.of(first.directory)) == ("base",)
+    assert [note.text for note in annotation.of(first.directory) if note.kind == "note"] == [("the first",)]
     runs = len(place.runs)
     invalid: tuple[dict[str, Any], ...] = ({"parents": ("nope",)}, {"recipe": ("nope.yaml",)}, {"tags": ("no tag\n",)})
     for options in invalid:
@@ -635,7 +635,7 @@ def test_exec_reports_that_there_is_no_network(place: Place) -> None:
 
 def test_runs_can_be_recorded_in_another_directory(place: Place, tmp_path: Path) -> None:
     done = place.run(runs=tmp_path / "r" / "s")
-    assert done.folder.parent == tmp_path / "r" / "s"
+    assert done.directory.parent == tmp_path / "r" / "s"
     (tmp_path / "file").touch()
     with pytest.raises(RecordError, match="cannot be written"):
         place.run(runs=tmp_path / "file")
@@ -673,7 +673,7 @@ def test_the_host_runner_does_not_pass_replayed_variables() -> None:
 
 def test_the_files_of_a_record_are_read_only(place: Place) -> None:
     done = place.run()
-    assert all(stat.S_IMODE((done.folder / name).stat().st_mode) == 0o444 for name in ("start.json", "end.json"))
+    assert all(stat.S_IMODE((done.directory / name).stat().st_mode) == 0o444 for name in ("start.json", "end.json"))
 
 
 def test_a_foreign_spec_cannot_make_exec_read_another_directory(place: Place, tmp_path: Path) -> None:
@@ -708,7 +708,7 @@ def test_a_run_sees_a_clone_at_the_path_of_the_captured_project(place: Place, tm
     shutil.copytree(place.project, clone)
     (clone / "sub" / "data").mkdir(parents=True)
     (clone / "sub" / "train.py").touch()
-    place.folder = clone / "repro"
+    place.directory = clone / "repro"
     backend = Fake()
     done = place.run(here=clone / "sub", data=(("data", ""), (str(clone), "/all")), backend=backend)
     assert backend.launch is not None
@@ -717,7 +717,7 @@ def test_a_run_sees_a_clone_at_the_path_of_the_captured_project(place: Place, tm
         f"{place.project}/sub/data": f"{clone}/sub/data",
         "/all": str(clone),
     }
-    assert done.folder.parent == clone / "runs"
+    assert done.directory.parent == clone / "runs"
     assert f"; source {clone} changed since capture: + sub/train.py\n" in place.talk
     assert f"  source {clone} at {place.project}\n" in place.talk
     place.run(here=place.project, command=("train.py",))

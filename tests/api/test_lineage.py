@@ -46,19 +46,19 @@ def made(
     run_id = ids.uuid7(number, number.to_bytes(10, "big"))
     recording = records.begin(runs, f"20260701T1015{number % 60:02}Z-train-{ids.short(run_id)}")
     for name, text in files.items():
-        path = recording.folder / "files" / name
+        path = recording.directory / "files" / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     recording.start(msgspec.structs.replace(start(run_id), parents=tuple(parents), data=tuple(data)))
     if over:
-        written_files = outputs.collect(recording.folder / "files").outputs
+        written_files = outputs.collect(recording.directory / "files").outputs
         recording.finish(msgspec.structs.replace(end(run_id), outputs=written_files, start=recording.start_digest))
     recording.close()
-    return records.read(recording.folder)
+    return records.read(recording.directory)
 
 
 def parent(run: Run, how: str = "resumed") -> Parent:
-    data = (run.folder / "end.json").read_bytes()
+    data = (run.directory / "end.json").read_bytes()
     return Parent(id=run.start.id, record=f"sha256:{hashlib.sha256(data).hexdigest()}", how=how)  # type: ignore[arg-type]
 
 
@@ -88,7 +88,7 @@ def producers(found: Answer) -> tuple[str, ...]:
 
 def test_a_copied_file_leads_to_its_run_from_anywhere(tmp_path: Path, store: Store) -> None:
     run = made(tmp_path / "project" / "runs", 1, {"ck/w.pt": "weights", "log": "log"})
-    store.run_directories.add(run.folder.parent)
+    store.run_directories.add(run.directory.parent)
     (tmp_path / "away").mkdir()
     copy = shutil.copy(run.files / "ck/w.pt", tmp_path / "away" / "best.pt")
     (tmp_path / "away" / "last.pt").symlink_to("best.pt")
@@ -114,14 +114,14 @@ def test_the_run_of_a_file_in_a_run_directory_is_found_without_the_index(tmp_pat
     assert producers(ask(copy, store)) == ("00000001 output",)
 
 
-@pytest.mark.parametrize("word", ["{id}", "{short}", "0000000", "{folder}", "{name}", "latest", "end.json"])
+@pytest.mark.parametrize("word", ["{id}", "{short}", "0000000", "{directory}", "{name}", "latest", "end.json"])
 def test_a_run_is_found_by_each_of_its_names(tmp_path: Path, store: Store, word: str) -> None:
     run = made(tmp_path / "runs", 1, {"w.pt": "weights"})
     made(tmp_path / "other", 0x11223344, {})
     store.run_directories.add(tmp_path / "other")
     if word == "end.json":
         word = parent(run).record or ""
-    word = word.format(id=run.start.id, short=run.short, folder=run.folder, name=run.folder.name)
+    word = word.format(id=run.start.id, short=run.short, directory=run.directory, name=run.directory.name)
     found = ask(word, store, runs=tmp_path / "runs")
     assert (found.known, found.run, found.origins) == (True, run, ())
 
@@ -166,7 +166,7 @@ def test_a_wrong_index_does_not_change_the_answer(tmp_path: Path, store: Store) 
 
     run = made(tmp_path / "runs", 1, {"w.pt": "weights"})
     for name in ("start.json", "end.json"):
-        os.utime(run.folder / name, (1, 1))
+        os.utime(run.directory / name, (1, 1))
     for text, known in (("weights", True), ("wrong", False)):
         ask(run.short, store, runs=tmp_path / "runs")
         with contextlib.closing(sqlite3.connect(store.runs, isolation_level=None)) as db:
@@ -211,7 +211,7 @@ def test_files_that_a_run_wrote_to_its_checkpoints_are_found_in_its_lists(
             CheckpointFile(target="/ck", path=path, sha256=f"sha256:{sha256_hex(text)}", size=len(text))
             for path, text in files.items()
         ]
-        checkpointstate.write(recording.folder, name, checkpointstate.Listing(files=tuple(held), links=(), others=()))
+        checkpointstate.write(recording.directory, name, checkpointstate.Listing(files=tuple(held), links=(), others=()))
         return checkpointstate.digest(checkpointstate.Listing(files=tuple(held), links=(), others=())) or ""
 
     first = listed(checkpointstate.BEFORE, {"old.pt": "old", "log": "a"})
@@ -219,7 +219,7 @@ def test_files_that_a_run_wrote_to_its_checkpoints_are_found_in_its_lists(
     recording.start(msgspec.structs.replace(start(run_id), before=first))
     recording.finish(msgspec.structs.replace(end(run_id), outputs=(), after=last, start=recording.start_digest))
     if not kept:
-        (recording.folder / checkpointstate.BEFORE).unlink()
+        (recording.directory / checkpointstate.BEFORE).unlink()
     found = ask(sha256_hex("weights"), store, runs=tmp_path / "runs")
     assert found.known is known
     if known:
@@ -293,7 +293,7 @@ def test_interrupted_runs_are_ancestors_by_their_checkpoints(tmp_path: Path, sto
     family = ask(third.files / "w.pt", store).family
     assert family is not None
     assert [(relative.id, relative.depth) for relative in family.parents] == [(second.start.id, 1), (first.start.id, 2)]
-    family = ask(first.folder, store).family
+    family = ask(first.directory, store).family
     assert family is not None
     assert [relative.id for relative in family.children] == [second.start.id, third.start.id]
 
@@ -304,7 +304,7 @@ def test_a_family_may_span_several_projects(tmp_path: Path, store: Store) -> Non
     tuned = made(tmp_path / "b" / "runs", 2, {"w.pt": "tuned"}, data=[given])
     last = made(tmp_path / "b" / "runs", 3, {"w.pt": "last"}, parents=[parent(tuned)])
     for run in (pre, tuned):
-        store.run_directories.add(run.folder.parent)
+        store.run_directories.add(run.directory.parent)
     found = ask(last.files / "w.pt", store)
     assert found.family is not None
     assert [(relative.id, relative.how) for relative in found.family.parents] == [
@@ -316,9 +316,9 @@ def test_a_family_may_span_several_projects(tmp_path: Path, store: Store) -> Non
     assert found.family is not None
     assert [relative.id for relative in found.family.children] == [tuned.start.id, last.start.id]
     assert [(use.run.id, use.role) for use in found.uses] == [(tuned.start.id, "data")]
-    (tuned.folder / "end.json").chmod(0o644)
-    (tuned.folder / "end.json").write_text((tuned.folder / "end.json").read_text().replace("1.0", "2.0"))
-    family = ask(last.folder, store).family
+    (tuned.directory / "end.json").chmod(0o644)
+    (tuned.directory / "end.json").write_text((tuned.directory / "end.json").read_text().replace("1.0", "2.0"))
+    family = ask(last.directory, store).family
     assert family is not None
     assert family.parents[0].changed
 
@@ -368,12 +368,12 @@ def test_invalid_and_ambiguous_words_are_refused(tmp_path: Path, store: Store) -
 
 def test_a_prefix_of_two_digests_is_refused(tmp_path: Path, store: Store) -> None:
     run = made(tmp_path / "runs", 1, {"a": "a"})
-    record = json.loads((run.folder / "end.json").read_text())
+    record = json.loads((run.directory / "end.json").read_text())
     record["outputs"] = [
         {"path": name, "sha256": "sha256:" + "ab" * 4 + digit * 56, "size": 1} for name, digit in (("a", "1"), ("b", "2"))
     ]
-    (run.folder / "end.json").chmod(0o644)
-    (run.folder / "end.json").write_text(json.dumps(record))
+    (run.directory / "end.json").chmod(0o644)
+    (run.directory / "end.json").write_text(json.dumps(record))
     with pytest.raises(UsageError, match="2 digests in the records start with"):
         ask("ab" * 4, store, runs=tmp_path / "runs")
     assert ask("ab" * 4 + "1", store, runs=tmp_path / "runs").origins[0].paths == ("a",)
@@ -381,15 +381,15 @@ def test_a_prefix_of_two_digests_is_refused(tmp_path: Path, store: Store) -> Non
 
 def test_missing_directories_and_unreadable_records_are_reported(tmp_path: Path, store: Store) -> None:
     run = made(tmp_path / "gone" / "runs", 1, {"w": "weights"})
-    store.run_directories.add(run.folder.parent)
+    store.run_directories.add(run.directory.parent)
     broken = made(tmp_path / "runs", 2, {})
-    (broken.folder / "start.json").unlink()
+    (broken.directory / "start.json").unlink()
     (tmp_path / "gone").rename(tmp_path / "moved")
     found = ask(sha256_hex("weights"), store, runs=tmp_path / "runs")
     assert not found.known
     assert found.missing == (tmp_path / "gone" / "runs",)
     assert not any("according to the index" in note for note in found.notes), "it was never listed"
-    assert [run.folder for run in found.unreadable] == [broken.folder]
+    assert [run.directory for run in found.unreadable] == [broken.directory]
     assert ask(sha256_hex("weights"), store, runs=tmp_path / "moved" / "runs").known
 
 
@@ -418,7 +418,7 @@ def test_a_run_in_a_missing_directory_is_a_note_and_not_an_answer(tmp_path: Path
 def test_a_run_directory_may_have_another_name(tmp_path: Path, store: Store) -> None:
     """A run directory that was copied out of its project still has the record of its files."""
     run = made(tmp_path / "runs", 1, {"w.pt": "weights"})
-    shutil.copytree(run.folder, tmp_path / "handed over", symlinks=True)
+    shutil.copytree(run.directory, tmp_path / "handed over", symlinks=True)
     shutil.rmtree(tmp_path / "runs")
     found = ask(tmp_path / "handed over" / "files" / "w.pt", store)
     assert producers(found) == ("00000001 output",)

@@ -76,13 +76,13 @@ def test_a_complete_archive_rebuilds_without_any_other_file(spec: Spec, director
     found = open_spec("a.tar", tmp_path, store)
     assert found.spec == spec
     assert found.runs == tmp_path / "runs"
-    rebuilt = rebuild(found.spec, found.folder, store=store, dry_run=False, tell=Messages())
+    rebuilt = rebuild(found.spec, found.directory, store=store, dry_run=False, tell=Messages())
     assert rebuilt.image_id == spec.expected.image_id
     assert rebuilt.fetched == 0
     assert len(index.asked) == requests
-    assert (found.folder / "requirements.txt").is_file()
-    assert not (found.folder / "private.txt").exists()
-    assert open_spec("a.tar", tmp_path, store).folder == found.folder
+    assert (found.directory / "requirements.txt").is_file()
+    assert not (found.directory / "private.txt").exists()
+    assert open_spec("a.tar", tmp_path, store).directory == found.directory
 
 
 def test_the_same_spec_gives_the_same_bytes(spec: Spec, directory: Path, tmp_path: Path) -> None:
@@ -106,14 +106,14 @@ def test_the_same_spec_gives_the_same_bytes(spec: Spec, directory: Path, tmp_pat
 def test_an_archive_of_an_unpacked_archive_is_identical(spec: Spec, directory: Path, tmp_path: Path) -> None:
     first = make_pack(spec, directory, tmp_path / "a.tar", everything=True)
     found = open_spec("a.tar", tmp_path)
-    assert make_pack(found.spec, found.folder, tmp_path / "b.tar", everything=True).sha256 == first.sha256
+    assert make_pack(found.spec, found.directory, tmp_path / "b.tar", everything=True).sha256 == first.sha256
 
 
 def test_missing_wheels_are_downloaded_if_the_archive_is_not_complete(spec: Spec, directory: Path, tmp_path: Path) -> None:
     assert not make_pack(spec, directory, tmp_path / "a.tar").complete
     store = Store.open(tmp_path / "bare")
     found = open_spec("a.tar", tmp_path, store)
-    rebuilt = rebuild(found.spec, found.folder, store=store, dry_run=False, tell=Messages())
+    rebuilt = rebuild(found.spec, found.directory, store=store, dry_run=False, tell=Messages())
     assert rebuilt.plan is not None
     origins = {item.what.partition("==")[0]: item.origin for item in rebuilt.plan.items}
     assert (origins["alpha"], origins["beta"], origins["base"]) == ("bundled", "url", "bundled")
@@ -273,10 +273,10 @@ def test_a_tar_that_breaks_a_rule_is_refused(spec: Spec, directory: Path, tmp_pa
 
 def test_a_changed_archive_is_unpacked_into_another_directory(spec: Spec, directory: Path, tmp_path: Path) -> None:
     make_pack(spec, directory, tmp_path / "a.tar")
-    first = open_spec("a.tar", tmp_path).folder
+    first = open_spec("a.tar", tmp_path).directory
     (directory / "requirements.txt").write_text("other\n")
     make_pack(spec, directory, tmp_path / "a.tar")
-    second = open_spec("a.tar", tmp_path).folder
+    second = open_spec("a.tar", tmp_path).directory
     assert first != second
     assert (second / "requirements.txt").read_text() == "other\n"
 
@@ -287,7 +287,7 @@ def test_all_files_next_to_a_spec_are_packed(directory: Path, spec: Spec, tmp_pa
             (directory / name).write_text(name)
     (directory / files.REMOTE).write_bytes(codec.pretty({"schema": "repro-env/remote/1", "copies": []}))
     make_pack(spec, directory, tmp_path / "a.tar")
-    assert {path.name for path in open_spec("a.tar", tmp_path).folder.iterdir()} == {*files.FILES, "blobs"}
+    assert {path.name for path in open_spec("a.tar", tmp_path).directory.iterdir()} == {*files.FILES, "blobs"}
 
 
 def test_a_missing_blob_is_made_again_from_the_layer_in_the_store(spec: Spec, directory: Path, tmp_path: Path) -> None:
@@ -308,6 +308,6 @@ def test_a_downloadable_base_is_packed_only_into_a_complete_archive(spec: Spec, 
     (directory / "spec.json").write_bytes(codec.pretty(downloadable))
     less, more = (make_pack(downloadable, directory, tmp_path / f"{all_}.tar", everything=all_) for all_ in (False, True))
     name = spec.identity.base.sha256[7:] + ".gz"
-    assert not (open_spec("False.tar", tmp_path).folder / "blobs" / name).exists()
-    assert (open_spec("True.tar", tmp_path).folder / "blobs" / name).exists()
+    assert not (open_spec("False.tar", tmp_path).directory / "blobs" / name).exists()
+    assert (open_spec("True.tar", tmp_path).directory / "blobs" / name).exists()
     assert (less.complete, more.complete) == (False, True)

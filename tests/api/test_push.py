@@ -87,7 +87,7 @@ def push_to(spec: Spec, directory: Path, to: str) -> tuple[Pushed, Messages]:
 
 
 def rebuild_opened(found: Opened, store: Store, messages: Messages | None = None) -> Rebuilt:
-    return rebuild(found.spec, found.folder, store=store, dry_run=False, tell=messages or Messages())
+    return rebuild(found.spec, found.directory, store=store, dry_run=False, tell=messages or Messages())
 
 
 def test_a_bare_machine_rebuilds_from_a_reference(spec: Spec, directory: Path, repository: str, tmp_path: Path) -> None:
@@ -100,8 +100,8 @@ def test_a_bare_machine_rebuilds_from_a_reference(spec: Spec, directory: Path, r
     found = open_spec(f"{repository}:1", tmp_path, store, messages)
     assert found.spec == spec
     assert found.runs == tmp_path / "runs"
-    assert (found.folder / "requirements.txt").read_text() == "alpha==1.0\n"
-    assert not (found.folder / "private.txt").exists()
+    assert (found.directory / "requirements.txt").read_text() == "alpha==1.0\n"
+    assert not (found.directory / "private.txt").exists()
     rebuilt = rebuild_opened(found, store, messages)
     assert rebuilt.image_id == spec.expected.image_id
     assert rebuilt.plan is not None
@@ -133,8 +133,8 @@ def test_an_evicted_source_is_downloaded_when_a_run_needs_it(
     rebuild_opened(found, store)
     assert spec.observed.source is not None
     store.layers.discard(spec.observed.source.tree.sha256)
-    shutil.rmtree(found.folder / "blobs")
-    code = snapshot.take(found.spec, found.folder, directory=None, runs=tmp_path / "runs", store=store)
+    shutil.rmtree(found.directory / "blobs")
+    code = snapshot.take(found.spec, found.directory, directory=None, runs=tmp_path / "runs", store=store)
     assert (code.tree / "train.py").read_bytes() == b"print('trained')\n"
 
 
@@ -396,8 +396,8 @@ def test_files_with_other_names_than_those_of_a_spec_are_not_written(
     done, _ = push_to(spec, directory, f"{repository}:1")
     for title in ("../out", "/tmp/p-out", "sub/spec.json", "blobs/../../out", "remote.json", ".git/config"):
         found = open_spec(attach_changed(done, _add_file(title)), tmp_path, empty_store(tmp_path))
-        assert {path.name for path in found.folder.rglob("*")} == {"spec.json", "requirements.txt", "remote.json"}
-        assert remote.read(found.folder).copies[0].repository == repository
+        assert {path.name for path in found.directory.rglob("*")} == {"spec.json", "requirements.txt", "remote.json"}
+        assert remote.read(found.directory).copies[0].repository == repository
     assert not (tmp_path / "out").exists()
 
 

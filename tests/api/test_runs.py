@@ -136,7 +136,7 @@ def test_a_running_run_is_removed_only_with_force(tmp_path: Path) -> None:
     recording = records.begin(tmp_path, "20260701T101530Z-train-00000001")
     with pytest.raises(RecordError, match="still running"):
         runs.remove(tmp_path, ["00000001"], force=False)
-    assert runs.remove(tmp_path, ["00000001"], force=True) == (recording.folder,)
+    assert runs.remove(tmp_path, ["00000001"], force=True) == (recording.directory,)
     recording.close()
 
 

@@ -44,7 +44,7 @@ def child_of(runs: Path, number: int, parent: int) -> Path:
     named_parent = Parent(id=ids.uuid7(parent, parent.to_bytes(10, "big")), record=None, how="named")
     recording.start(msgspec.structs.replace(start(run_id), parents=(named_parent,)))
     recording.finish(end(run_id))
-    return recording.folder
+    return recording.directory
 
 
 def collect(runs: Path, store: Store, *words: str, dry_run: bool = False) -> Collected:
@@ -182,7 +182,7 @@ def test_a_run_with_an_unreadable_record_is_kept_with_the_runs_that_it_names(tmp
     recorded(runs, 4)
     done = collect(runs, store, "last=1")
     assert remaining(runs) == ["04", "03", "01"]
-    assert [run.folder for run in done.unreadable] == [broken]
+    assert [run.directory for run in done.unreadable] == [broken]
 
 
 def test_a_run_with_an_unreadable_tag_is_kept(tmp_path: Path, store: Store) -> None:

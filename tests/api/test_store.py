@@ -213,8 +213,8 @@ def test_the_source_of_a_recorded_run_stays(tmp_path: Path, store: Store, limit:
         )
         recording.start(msgspec.structs.replace(record, source=source))
         recording.close()
-        store.run_directories.add(recording.folder.parent)
-        directories[name] = recording.folder
+        store.run_directories.add(recording.directory.parent)
+        directories[name] = recording.directory
     for name in ("away", "gone"):
         Index(store.runs).listing(tmp_path / name / "runs")
         (tmp_path / name).rename(tmp_path / f"no {name}")

@@ -34,7 +34,7 @@ from tests.fakes.tensors import Tensor, npy
 @pytest.fixture
 def place(tmp_path: Path) -> Place:
     made = Place(tmp_path)
-    (made.folder / "spec.json").write_bytes(codec.pretty(made.spec))
+    (made.directory / "spec.json").write_bytes(codec.pretty(made.spec))
     return made
 
 
@@ -58,11 +58,11 @@ def test_an_identical_run_is_the_same_and_leaves_no_files(place: Place) -> None:
     first = place.run("train.py", "--lr", "1", backend=Fake(training(log_txt="a")), seed=9, threads=2, determinism="strict")
     again = Fake(training(log_txt="a"))
     found = verify_run(place, None, again)
-    assert (found.verdict.same, found.verdict.level, found.folder) == (True, "bitwise", None)
+    assert (found.verdict.same, found.verdict.level, found.directory) == (True, "bitwise", None)
     assert found.verdict.promise.level == "bitwise"
     assert "expected: bitwise" in place.talk
     assert "source of the run" in place.talk
-    assert place.runs == [first.folder], "the new run is removed"
+    assert place.runs == [first.directory], "the new run is removed"
     launch = again.launch
     assert launch is not None
     values = {variable.name: variable.value for variable in launch.env}
@@ -74,10 +74,10 @@ def test_an_identical_run_is_the_same_and_leaves_no_files(place: Place) -> None:
 def test_a_kept_run_is_in_the_runs_directory(place: Place) -> None:
     first = place.run(backend=Fake(training()))
     found = verify_run(place, training(), keep=True)
-    assert found.folder is not None
-    assert set(place.runs) == {first.folder, found.folder}
-    assert records.read(found.folder).state == "done"
-    assert [note.text for note in annotation.of(found.folder)] == [(f"verifies {records.read(first.folder).short}",)]
+    assert found.directory is not None
+    assert set(place.runs) == {first.directory, found.directory}
+    assert records.read(found.directory).state == "done"
+    assert [note.text for note in annotation.of(found.directory)] == [(f"verifies {records.read(first.directory).short}",)]
 
 
 def test_a_changed_weight_is_a_difference(place: Place) -> None:
@@ -110,9 +110,9 @@ def test_a_new_run_that_was_ended_by_a_signal_is_not_compared(
     place.run(backend=Fake(training()))
 
     class Ended(Fake):
-        def run(self, launch: Launch, *, folder: Path) -> Outcome:
+        def run(self, launch: Launch, *, directory: Path) -> Outcome:
             return msgspec.structs.replace(
-                super().run(launch, folder=folder), signal=number, exit_code=128 + number, out_of_memory=out_of_memory
+                super().run(launch, directory=directory), signal=number, exit_code=128 + number, out_of_memory=out_of_memory
             )
 
     found = verify_run(place, None, Ended(training()))
@@ -194,7 +194,7 @@ def test_another_spec_is_refused_if_the_spec_of_the_run_is_lost(place: Place) ->
     place.run(backend=Fake(training()))
     package = wheels.artifact(wheels.make(place.project.parent, "alpha"), "alpha")
     other = msgspec.structs.replace(place.spec.identity, distributions=(package,))
-    (place.folder / "spec.json").write_bytes(codec.pretty(msgspec.structs.replace(place.spec, identity=other)))
+    (place.directory / "spec.json").write_bytes(codec.pretty(msgspec.structs.replace(place.spec, identity=other)))
     assert verify_run(place, training()).verdict.level == "bitwise", "its own spec was kept with it"
     shutil.rmtree(place.project / "runs" / "specs")
     with pytest.raises(SpecError, match="was not found next to the runs"):
@@ -209,12 +209,12 @@ class Saving(Fake):
         self.value = value
         self.resume = resume
 
-    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+    def run(self, launch: Launch, *, directory: Path) -> Outcome:
         (mount,) = launch.mounts
         root = Path(mount.source)
         start = float((root / "step.txt").read_text()) if self.resume and (root / "step.txt").exists() else 0.0
         (root / "w.npy").write_bytes(npy(Tensor([self.value + start])))
-        return super().run(launch, folder=folder)
+        return super().run(launch, directory=directory)
 
 
 def test_checkpoints_start_from_private_copies_and_are_compared(place: Place) -> None:
@@ -254,7 +254,7 @@ def test_links_in_checkpoints_are_copied_and_do_not_lead_out_of_the_copy(place: 
     (directory / "step.txt").write_text("3")
     (directory / "last").symlink_to("step.txt")
     done = place.run(backend=Saving(1.0, resume=True), checkpoints=((str(directory), "/ck"),))
-    listing = checkpointstate.read(done.folder, checkpointstate.BEFORE, done.start.before)
+    listing = checkpointstate.read(done.directory, checkpointstate.BEFORE, done.start.before)
     assert listing is not None
     assert listing.links == (checkpointstate.CheckpointLink(target="/ck", path="last", to="step.txt"),)
     assert verify_run(place, None, Saving(1.0, resume=True)).verdict.same
@@ -277,7 +277,7 @@ def test_a_checkpoint_with_a_name_that_cannot_be_recorded_is_reported(place: Pla
     directory.mkdir()
     (directory / name).write_text("3")
     done = place.run(backend=Saving(1.0), checkpoints=((str(directory), "/ck"),))
-    listing = checkpointstate.read(done.folder, checkpointstate.BEFORE, done.start.before)
+    listing = checkpointstate.read(done.directory, checkpointstate.BEFORE, done.start.before)
     assert listing is not None
     assert ([file.shown for file in listing.files], len(listing.others)) == ([], 1)
     again = Saving(1.0)
@@ -289,13 +289,13 @@ def test_a_checkpoint_with_a_name_that_cannot_be_recorded_is_reported(place: Pla
 @pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "."])
 def test_a_list_of_checkpoints_cannot_name_paths_outside_them(place: Place, path: str) -> None:
     done = place.run(backend=Saving(1.0), checkpoints=(("ck", "/ck"),))
-    raw = json.loads((done.folder / checkpointstate.AFTER).read_bytes())
+    raw = json.loads((done.directory / checkpointstate.AFTER).read_bytes())
     raw["files"][0]["path"] = path
-    (done.folder / checkpointstate.AFTER).write_text(json.dumps(raw))
+    (done.directory / checkpointstate.AFTER).write_text(json.dumps(raw))
     with pytest.raises(RecordError, match="changed since the run"):
-        checkpointstate.read(done.folder, checkpointstate.AFTER, done.end.after)
+        checkpointstate.read(done.directory, checkpointstate.AFTER, done.end.after)
     with pytest.raises(SpecError, match="path"):
-        checkpointstate.read(done.folder, checkpointstate.AFTER, records.digest(done.folder / checkpointstate.AFTER))
+        checkpointstate.read(done.directory, checkpointstate.AFTER, records.digest(done.directory / checkpointstate.AFTER))
 
 
 def test_code_is_found_in_git_history_if_checkpoints_are_in_the_project(place: Place, git: Git) -> None:  # noqa: F811
@@ -322,7 +322,7 @@ def test_code_is_found_in_git_history_if_checkpoints_are_in_the_project(place: P
 
 def test_an_edited_list_of_checkpoints_is_refused(place: Place) -> None:
     done = place.run(backend=Saving(1.0), checkpoints=(("ck", "/ck"),))
-    path = done.folder / checkpointstate.BEFORE
+    path = done.directory / checkpointstate.BEFORE
     path.write_bytes(path.read_bytes().replace(b'"others": []', b'"others": ["/ck/x (gone)"]'))
     with pytest.raises(RecordError, match="this file changed since the run"):
         verify_run(place, None, Saving(1.0))
@@ -336,14 +336,14 @@ def edit(done: FinishedRun, **more: Any) -> None:
     fields = {key: value for key, value in more.items() if hasattr(done.end, key)}
     end = msgspec.structs.replace(done.end, start=f"sha256:{hashlib.sha256(start).hexdigest()}", **fields)
     for name, data in (("start", start), ("end", codec.pretty(end))):
-        path = done.folder / f"{name}.json"
+        path = done.directory / f"{name}.json"
         path.chmod(0o644)
         path.write_bytes(data)
 
 
 def test_a_changed_start_json_is_refused(place: Place) -> None:
     done = place.run(backend=Fake(training()))
-    path = done.folder / "start.json"
+    path = done.directory / "start.json"
     path.chmod(0o644)
     path.write_bytes(codec.pretty(msgspec.structs.replace(done.start, seed=12)))
     again = Fake(training())
@@ -357,7 +357,7 @@ def test_interrupted_runs_and_runs_ended_by_a_signal_are_refused(place: Place) -
     edit(done, outcome=msgspec.structs.replace(done.end.outcome, signal=9, exit_code=137))
     with pytest.raises(RecordError, match="was ended by signal 9"):
         verify_run(place, training())
-    (done.folder / "end.json").unlink()
+    (done.directory / "end.json").unlink()
     with pytest.raises(RecordError, match="was interrupted"):
         verify_run(place, training())
 
@@ -432,7 +432,7 @@ def test_a_time_without_a_zone_is_read_in_utc_and_in_the_zone_of_this_machine(
         for zone, offset in (("IST-5:30", 19800), ("EST5", -18000)):
             monkeypatch.setenv("TZ", zone)
             time.tzset()
-            assert results.evidence(done.folder, done.start, done.end).zones == (0, offset), "a record has no zone"
+            assert results.evidence(done.directory, done.start, done.end).zones == (0, offset), "a record has no zone"
     finally:
         monkeypatch.undo()
         time.tzset()
@@ -441,7 +441,7 @@ def test_a_time_without_a_zone_is_read_in_utc_and_in_the_zone_of_this_machine(
 def test_a_record_without_valid_times_is_refused(place: Place) -> None:
     done = place.run(backend=Fake(training()))
     with pytest.raises(RecordError, match="time of this run cannot be read"):
-        results.evidence(done.folder, msgspec.structs.replace(done.start, started="yesterday"), done.end)
+        results.evidence(done.directory, msgspec.structs.replace(done.start, started="yesterday"), done.end)
 
 
 def test_another_exit_code_cannot_be_accepted(place: Place) -> None:

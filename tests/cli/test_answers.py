@@ -15,7 +15,7 @@ from tests.api.test_sensitivity import Runs
 
 KEYS: dict[str, set[str]] = {
     "runs list": {"runs", "unreadable"},
-    "runs show latest": {"folder", "state", "intact", "start", "end", "tags", "annotations", "verified"},
+    "runs show latest": {"directory", "state", "intact", "start", "end", "tags", "annotations", "verified"},
     "runs compare 00000001 00000002": {
         *("same", "left", "right", "tags", "facts", "differences", "not_compared", "metrics", "outputs", "steps"),
     },
@@ -49,12 +49,12 @@ def test_an_answer_has_its_stable_keys(command: str, runs: Path, capsys: pytest.
 
 
 def test_an_answer_has_the_properties_and_the_errors_of_a_value(runs: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    damaged = made(runs, 3, {}).folder
+    damaged = made(runs, 3, {}).directory
     (damaged / "start.json").unlink()
     app.run(["runs", "list", "--runs", str(runs), "--json"])
     answer = json.loads(capsys.readouterr().out)
     assert answer["runs"][0]["short"] == "00000002"
-    assert answer["unreadable"][0]["folder"] == str(damaged)
+    assert answer["unreadable"][0]["directory"] == str(damaged)
     assert "start.json" in answer["unreadable"][0]["why"]
 
 

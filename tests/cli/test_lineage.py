@@ -31,7 +31,7 @@ def call(capsys: pytest.CaptureFixture[str], *words: object) -> tuple[int, str, 
 def test_lineage_shows_the_run_that_made_a_file(project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]) -> None:
     first, second = project
     shutil.copy(second.files / "ck/w.pt", "best.pt")
-    code, out, err = call(capsys, "lineage", "best.pt", "--runs", second.folder.parent)
+    code, out, err = call(capsys, "lineage", "best.pt", "--runs", second.directory.parent)
     assert code == 0
     for line in (
         "made by       run 00000002: ck/w.pt, according to its record",
@@ -49,7 +49,7 @@ def test_lineage_shows_the_run_that_made_a_file(project: tuple[Run, Run], capsys
 
 def test_lineage_of_an_unknown_file_exits_with_1(project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]) -> None:
     Path("other.pt").write_text("other")
-    code, out, err = call(capsys, "lineage", "other.pt", "--runs", project[0].folder.parent)
+    code, out, err = call(capsys, "lineage", "other.pt", "--runs", project[0].directory.parent)
     assert code == 1
     assert "unknown: no run in 1 directory of runs made or used this file" in out
     assert "--runs DIR" in err
@@ -82,7 +82,7 @@ def test_lineage_as_json_has_the_run_its_parents_and_children(
 def test_lineage_shows_the_checkpoint_that_a_run_resumed_from(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     resumed = Parent(id="", record=None, how="resumed", path="/old/ck", sha256=f"sha256:{sha256_hex('m')}", step=7)
     run = made(tmp_path / "runs", 1, {}, parents=[resumed])
-    _, out, _ = call(capsys, "lineage", run.folder)
+    _, out, _ = call(capsys, "lineage", run.directory)
     assert f"  parent    (no run) (resumed from its checkpoint, /old/ck, step 7, sha256:{sha256_hex('m')})" in out
     assert "parents  no known parent" in out
 
@@ -91,7 +91,7 @@ def test_lineage_shows_the_manifest_of_an_unknown_checkpoint(
     project: tuple[Run, Run], capsys: pytest.CaptureFixture[str]
 ) -> None:
     checkpoint(Path("ck"), "01a1fd02-1a59-73ca-8e91-4a5f0000000a", {"w.pt": "claimed"})
-    code, out, err = call(capsys, "lineage", "ck/w.pt", "--runs", project[0].folder.parent)
+    code, out, err = call(capsys, "lineage", "ck/w.pt", "--runs", project[0].directory.parent)
     assert code == 1
     assert "checkpoint    step 700, epoch 3, run 01a1fd02-1a59-73ca-8e91-4a5f0000000a" in out
     assert "but that run's record is not on this machine" in err

@@ -42,18 +42,18 @@ def recorded(
     record = msgspec.structs.replace(record, spec=spec.digest, image=spec.expected.image_id, seed=seed, source=fact)
     if checkpoints is not None:
         for name, listing in zip((checkpointstate.BEFORE, checkpointstate.AFTER), checkpoints, strict=True):
-            checkpointstate.write(recording.folder, name, listing)
+            checkpointstate.write(recording.directory, name, listing)
         data = (DataFact(source="/c", target="/ckpt", kind="checkpoints", digest=None),)
         record = msgspec.structs.replace(record, data=data, before=checkpointstate.digest(checkpoints[0]))
     recording.start(record)
     if not over:
         recording.close()
-        return recording.folder
+        return recording.directory
     metric = Metric(name="loss", file="metrics.json", count=1, last=loss, least=loss, most=loss)
     output = Output(path="metrics.json", sha256=A if loss == 1.0 else B, size=9)
     after = checkpointstate.digest(checkpoints[1]) if checkpoints is not None else None
     recording.finish(msgspec.structs.replace(end(run_id), outputs=(output,), metrics=(metric,), after=after))
-    return recording.folder
+    return recording.directory
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:

@@ -134,10 +134,10 @@ def test_json_and_the_kept_verdict_have_the_content_of_the_page(tmp_path: Path) 
     assert (facts["reasons"], facts["accept"]) == ({TIME: 1}, ["a.log:took {}s"])
     assert facts["files"][0]["ignored"][0]["reason"] == TIME
     verify._keep(result, complete=False)
-    (kept,) = (result.run.folder / "verified").glob("*.json")
+    (kept,) = (result.run.directory / "verified").glob("*.json")
     assert {**json.loads(kept.read_bytes()), **facts} == json.loads(kept.read_bytes())
     assert kept.with_suffix(".txt").read_text().splitlines() == page_lines(result)
-    last = verdicts.last(result.run.folder)
+    last = verdicts.last(result.run.directory)
     assert last is not None
     assert (last.level, last.ignored) == ("different", 1)
 
@@ -145,12 +145,12 @@ def test_json_and_the_kept_verdict_have_the_content_of_the_page(tmp_path: Path) 
 def test_a_verdict_without_a_comparison_is_not_kept(tmp_path: Path) -> None:
     result = make_result(tmp_path, file("w.npy"))
     verify._keep(msgspec.structs.replace(result, verdict=msgspec.structs.replace(result.verdict, level=None)), complete=False)
-    assert not (result.run.folder / "verified").exists()
+    assert not (result.run.directory / "verified").exists()
 
 
 def test_a_verdict_that_cannot_be_kept_is_still_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     result = make_result(tmp_path, file("w.npy"))
-    (result.run.folder / "verified").write_text("a file")
+    (result.run.directory / "verified").write_text("a file")
     verify._keep(result, complete=False)
     assert "note: the verdict was not kept: " in capsys.readouterr().err
 
@@ -197,5 +197,5 @@ def test_accept_writes_nothing_for_equal_runs(tmp_path: Path) -> None:
 def test_the_next_command_compares_a_kept_run(tmp_path: Path) -> None:
     result = make_result(tmp_path, file("w.npy"))
     assert verify.next_command(result) == f"show {result.run.short}"
-    kept = msgspec.structs.replace(result, folder=tmp_path / "20260702T000000Z-train-9f8e7d6c")
+    kept = msgspec.structs.replace(result, directory=tmp_path / "20260702T000000Z-train-9f8e7d6c")
     assert verify.next_command(kept) == f"compare {result.run.short} 9f8e7d6c"

@@ -19,16 +19,16 @@ image = repro_env.rebuild(spec)
 run = repro_env.execute(spec, ["train.py"], env={"LEVEL": "3"}, note="from Python")
 checked = repro_env.check(spec, environment=False)
 verified = repro_env.verify(run, env={"LEVEL": "3"})
-listed = [summary.folder for summary in repro_env.list_runs().runs]
+listed = [summary.directory for summary in repro_env.list_runs().runs]
 answer = {
     "image": image.image_id == spec.spec.expected.image_id == repro_env.rebuild("repro").image_id,
     "outputs": [output.path for output in run.end.outputs],
-    "printed": (run.folder / "stdout.log").read_text(),
+    "printed": (run.directory / "stdout.log").read_text(),
     "code": checked.compared.same,
     "verdict": [verified.verdict.same, verified.verdict.level],
-    "listed": str(run.folder) in listed,
+    "listed": str(run.directory) in listed,
     "same": repro_env.diff("repro", "repro").same,
-    "made": str(repro_env.lineage(str(run.folder / "files" / "made.txt")).run.folder) == str(run.folder),
+    "made": str(repro_env.lineage(str(run.directory / "files" / "made.txt")).run.directory) == str(run.directory),
 }
 open("answer.json", "w").write(json.dumps(answer))
 """

@@ -106,7 +106,7 @@ def test_a_first_run_orders_sets_as_later_ones_do(digits: parts.Project) -> None
             shown = json.loads(digits.run("runs", "show", "latest", "--json").out)
             if any(line.startswith("addresses: random") for line in shown["end"]["outcome"]["means"]):
                 pytest.skip("addresses cannot be fixed on this machine")  # the record says so, and so does `verify`
-            orders.append((Path(shown["folder"]) / "files/order.txt").read_text())
+            orders.append((Path(shown["directory"]) / "files/order.txt").read_text())
         shutil.rmtree(compiled, ignore_errors=True)
         verified = json.loads(digits.run("verify", "latest", "--json", env={"TERM": "linux"}).out)
         assert (verified["same"], verified["level"]) == (True, "bitwise"), verified

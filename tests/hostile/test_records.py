@@ -603,9 +603,9 @@ def test_links_and_pipes_named_latest_or_specs_are_not_followed(runs: Path, outs
 
 
 HOSTILE_SCHEMA = (
-    "create table folder (id integer primary key, path blob unique not null);"
+    "create table directory (id integer primary key, path blob unique not null);"
     "create view run as with recursive n(x) as (select 1 union all select x + 1 from n)"
-    " select 1 as folder, 'a' as name, x'00' as key, x'00' as summary, x'' as outputs from n where x < 0;"
+    " select 1 as directory, 'a' as name, x'00' as key, x'00' as summary, x'' as outputs from n where x < 0;"
 )
 
 
@@ -621,8 +621,8 @@ def test_a_bad_run_index_is_ignored(runs: Path, outside: Path, kind: str) -> Non
     gone(place)
     if kind == "schema":
         with contextlib.closing(sqlite3.connect(place)) as db:
-            db.executescript(HOSTILE_SCHEMA + f"insert into folder (path) values ('x'); pragma user_version = {version};")
-            db.execute("update folder set path = ?", (os.fsencode(os.path.realpath(runs)),))
+            db.executescript(HOSTILE_SCHEMA + f"insert into directory (path) values ('x'); pragma user_version = {version};")
+            db.execute("update directory set path = ?", (os.fsencode(os.path.realpath(runs)),))
             db.commit()
     else:
         name = place.name

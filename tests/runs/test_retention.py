@@ -196,7 +196,7 @@ def test_tagged_running_and_parent_runs_are_kept_with_any_rule() -> None:
 
 def test_an_old_record_with_a_mount_of_a_run_makes_this_run_a_parent() -> None:
     parent, child = run(1), run(2)
-    mount = DataFact(source=f"{parent.folder}/files/ck", target="/ck", kind="checkpoints", digest=None)
+    mount = DataFact(source=f"{parent.directory}/files/ck", target="/ck", kind="checkpoints", digest=None)
     child = msgspec.structs.replace(child, start=msgspec.structs.replace(child.start, data=(mount,)))
     assert reasons([parent, child, run(3)], "last=1") == {3: "last=1", 1: "00000002 started from it"}
 

@@ -50,7 +50,7 @@ def run(plan: Plan, layer: Callable[[str], Path | None], store: Path, directory:
         with engines.connect(plan.engine) as engine:
             check_engine(engine, plan.launch.gpus)
         runner = DockerRunner(image, address=plan.engine, hidden=HIDDEN, bound=plan.bound)
-    return runner.run(plan.launch, folder=directory), runner.lost
+    return runner.run(plan.launch, directory=directory), runner.lost
 
 
 def main() -> None:

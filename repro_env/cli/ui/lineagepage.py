@@ -88,7 +88,7 @@ def _run(answer: Answer, page: Page) -> None:
 def _spec_location(answer: Answer) -> str:
     if answer.spec is None:
         return "not found next to the runs, in the store or in Git's history"
-    return f"{answer.spec.folder}" + (f", in commit {answer.spec.commit}" if answer.spec.commit else "")
+    return f"{answer.spec.directory}" + (f", in commit {answer.spec.commit}" if answer.spec.commit else "")
 
 
 def _relatives(page: Page, heading: str, relatives: tuple[Relative, ...], none: str) -> None:
@@ -128,7 +128,7 @@ def _notes(answer: Answer) -> None:
     for run in answer.unreadable:
         messages.say.warn(f"cannot be read: {run.why}")
     if answer.run is not None:
-        messages.say(f"next: repro-env runs show {answer.run.short} --runs {shlex.quote(str(answer.run.folder.parent))}")
+        messages.say(f"next: repro-env runs show {answer.run.short} --runs {shlex.quote(str(answer.run.directory.parent))}")
     elif not answer.known:
         if answer.missing:
             messages.say(f"not searched, because they do not exist now: {', '.join(str(path) for path in answer.missing[:5])}")

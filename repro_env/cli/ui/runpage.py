@@ -54,7 +54,7 @@ def state(run: Run) -> str:
 def head(run: Run, tags: Sequence[str] | None) -> Iterator[str]:
     """The lines about a run itself. `tags`: None if they cannot be read."""
     yield f"run       {run.start.id}"
-    yield f"directory {run.folder}"
+    yield f"directory {run.directory}"
     if run.intact is False:
         yield "          start.json was changed after the run: its digest is not the one in end.json"
     if tags is None or tags:
@@ -79,7 +79,7 @@ def inputs(run: Run, parents: Sequence[Parent]) -> Iterator[str]:
     yield f"image     {start.image}"
     yield f"spec      {start.spec}"
     if start.spec_file is not None:
-        directory = archive.directory_of(run.folder.parent, start.spec_file)
+        directory = archive.directory_of(run.directory.parent, start.spec_file)
         yield f"  kept in {directory}" + ("" if (directory / archive.FILE).is_file() else " (missing)")
     yield f"source    {source.directory or source.path} ({kind}, {source.digest})"
     yield from (f"  differs {line}" for line in source.differs)

@@ -53,7 +53,7 @@ def _environment(shown: Shown, page: Page) -> None:
     spec, identity, observed = shown.spec, shown.spec.identity, shown.spec.observed
     platform = f"{identity.platform.os}/{identity.platform.architecture}"
     libc = observed.host.libc or observed.interpreter.libc
-    page.heading("environment", str(shown.folder))
+    page.heading("environment", str(shown.directory))
     page.row("python", f"{observed.interpreter.banner or identity.interpreter.version} ({platform})")
     page.row("kind", f"{observed.kind} at {identity.layout.prefix}")
     page.row("command", identity.command)
@@ -128,8 +128,8 @@ def _outside(spec: Spec) -> Iterator[tuple[str, str]]:
         yield layout.prefix, "another directory that packages are imported from, bundled at its own path"
 
 
-def _is_below(path: str, folders: Sequence[str]) -> bool:
-    return any(path == directory or path.startswith(directory.rstrip("/") + "/") for directory in folders)
+def _is_below(path: str, directories: Sequence[str]) -> bool:
+    return any(path == directory or path.startswith(directory.rstrip("/") + "/") for directory in directories)
 
 
 def _system(spec: Spec, page: Page) -> None:

@@ -47,7 +47,7 @@ def _read_listing(source: str, last_run: Run, mount: DataFact) -> tuple[Listing 
     if last_run.end.after is None:
         return None, "the last run that could write to it did not record its files"
     try:
-        return checkpointstate.read(last_run.folder, checkpointstate.AFTER, last_run.end.after), ""
+        return checkpointstate.read(last_run.directory, checkpointstate.AFTER, last_run.end.after), ""
     except ReproEnvError as error:
         return None, f"the list of the files after the last run cannot be used: {error.what}"
 

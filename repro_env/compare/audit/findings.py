@@ -64,7 +64,7 @@ class Shared(Generic[K]):
 def check_record(run: Run, start_digest: str) -> list[Finding]:
     """Compare the two files of a record with each other. `start_digest`: the current `sha256:<hex>` of `start.json`."""
     findings = []
-    if not run.folder.name.endswith(f"-{run.short}"):
+    if not run.directory.name.endswith(f"-{run.short}"):
         findings.append(_finding("record", "changed", "start.json", f"the directory of another run holds run {run.short}", run))
     if run.end is None:
         why = "the run is still running" if run.state == "running" else "the run was interrupted, so its outputs were not hashed"

@@ -22,8 +22,8 @@ def check(
     chosen: Sequence[Run], all_runs: Sequence[Run], unreadable: Sequence[Unreadable], store: Store
 ) -> tuple[list[Finding], int]:
     """Check the parents of `chosen`; also return their number. `all_runs`, `unreadable`: all runs of the directory."""
-    directories = {run.start.id: run.folder for run in all_runs}
-    problems = {record.folder.name[-ids.SHORT :]: str(record.why) for record in unreadable}
+    directories = {run.start.id: run.directory for run in all_runs}
+    problems = {record.directory.name[-ids.SHORT :]: str(record.why) for record in unreadable}
     elsewhere = _Elsewhere(store)
     findings: list[Finding] = []
     count = 0
@@ -53,7 +53,7 @@ class _Elsewhere:
         directories: dict[str, Path] = {}
         for runs in self._store.run_directories.paths():
             with contextlib.suppress(ReproEnvError):
-                directories |= {run.id: Path(run.folder) for run in Index(self._store.runs).listing(runs).runs}
+                directories |= {run.id: Path(run.directory) for run in Index(self._store.runs).listing(runs).runs}
         return directories
 
 

@@ -71,7 +71,7 @@ class SharedParts:
         if found is None:
             why = "no spec with this digest exists next to the runs, in the store or in the git history"
             return "gone", f"{why}{unreadable}"
-        where = f"commit {found.commit[:12]}" if found.commit else str(found.folder)
+        where = f"commit {found.commit[:12]}" if found.commit else str(found.directory)
         why = f"the spec file of the run ({key[1]}) was not found, but the spec in {where} has the same identity"
         return "gone", f"{why}{unreadable}"
 
@@ -101,7 +101,7 @@ class SharedParts:
 
         try:
             consistency.check_platform(found.spec)
-            StoreBuild(found.spec, found.folder, self._store).plan(ask=self._ask)
+            StoreBuild(found.spec, found.directory, self._store).plan(ask=self._ask)
         except (PlatformError, NetworkError) as error:
             return "unknown", f"it is not in the store, and it could not be checked whether it can be rebuilt: {error}"
         except ReproEnvError as error:
@@ -113,18 +113,18 @@ class SharedParts:
         if self._store.layers.path(fact.digest) is not None:
             return None
         found = self._specs.of(run.start)
-        directories = {spec.folder for spec in (*self._specs.all(), *([found] if found else []))}
+        directories = {spec.directory for spec in (*self._specs.all(), *([found] if found else []))}
         if any(SpecBlobs(path / files.BLOBS).has(fact.digest, self._store.facts) for path in sorted(directories)):
             return None
         root = source_directory(fact)
         # The directory of a foreign record may be any directory of this machine, so it is not read.
         is_own = self._runs.is_relative_to(root) or (
-            found is not None and sourcedirectory.is_trusted(found.spec, found.folder, self._store)
+            found is not None and sourcedirectory.is_trusted(found.spec, found.directory, self._store)
         )
         if is_own and root.is_dir() and (self._is_live(fact, found, run) or self._is_committed(fact, found, run)):
             return None
         where = "the store, the spec's blobs, its directory or the latest git commits before the run"
-        if found is not None and (found.folder / files.REMOTE).is_file():
+        if found is not None and (found.directory / files.REMOTE).is_file():
             return self._check_pushed(fact, found, where)
         return "gone", f"it is not in {where}"
 
@@ -139,7 +139,7 @@ class SharedParts:
             return False
         try:
             never = (self._runs, *checkpoint_directories(run.start))
-            code = live_code(source, source_directory(fact), found.folder, self._store, without=never)
+            code = live_code(source, source_directory(fact), found.directory, self._store, without=never)
             entries = sorted(code.entries.values(), key=lambda entry: entry.key)
             return layers.tree_blob(entries, FileContents(source_directory(fact)), facts=self._store.facts).sha256 == fact.digest
         except ReproEnvError:
@@ -149,7 +149,7 @@ class SharedParts:
         source = found.spec.observed.source if found is not None else None
         root = source_directory(fact)
         never = (
-            *own_directories(root, found.folder if found is not None else root / "repro"),
+            *own_directories(root, found.directory if found is not None else root / "repro"),
             self._runs,
             *checkpoint_directories(run.start),
         )
@@ -166,7 +166,7 @@ class SharedParts:
             return "gone", f"it is not in {where}"
         if not self._ask:
             return "unknown", f"it is not in {where}; it may be where the spec was pushed (--ask checks that)"
-        trees = Trees(found.spec, found.folder, self._store)
+        trees = Trees(found.spec, found.directory, self._store)
         try:
             is_available = trees.item("source", source.tree, ask=True).origin != "nowhere"
         except ReproEnvError as error:

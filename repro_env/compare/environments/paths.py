@@ -28,11 +28,11 @@ class Owners:
     def __init__(self, files: Mapping[str, str]) -> None:
         """`files`: path -> key of the distribution that installs it."""
         self.files = files
-        self._folders: dict[str, str] = {}
+        self._directories: dict[str, str] = {}
         for path, key in self.files.items():
             while path := path.rpartition("/")[0]:
-                if self._folders.setdefault(path, key) != key:
-                    self._folders[path] = ""
+                if self._directories.setdefault(path, key) != key:
+                    self._directories[path] = ""
 
     @staticmethod
     def from_store(identity: Identity, hints: Iterable[WheelHint], store: Store) -> Owners:
@@ -49,7 +49,7 @@ class Owners:
 
     def of(self, path: str) -> str:
         """Return the key of the distribution that installs a path, or all files of a directory; empty if there is none."""
-        return self.files.get(path) or self._folders.get(path, "")
+        return self.files.get(path) or self._directories.get(path, "")
 
 
 def _wheel_entries(distribution: Wheel, identity: Identity, store: Store) -> dict[str, Entry] | None:

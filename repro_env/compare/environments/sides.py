@@ -22,7 +22,7 @@ from repro_env.schema.image import Layer
 from repro_env.schema.progress import Tell
 from repro_env.schema.spec import BaseHint, Identity, Observed, Spec
 from repro_env.specs.argument import open_spec, reference_of
-from repro_env.store.specs.lookup import FILE, FOLDER, locate
+from repro_env.store.specs.lookup import DIRECTORY, FILE, locate
 from repro_env.store.store import Store
 
 _LIVE = "live"
@@ -45,7 +45,7 @@ class Side(msgspec.Struct, frozen=True, kw_only=True):
     owners: Callable[[], Owners]
 
 
-def spec_side(spec: Spec, folder: Path, name: str, store: Store) -> Side:
+def spec_side(spec: Spec, directory: Path, name: str, store: Store) -> Side:
     return Side(
         name=name,
         kind="spec",
@@ -54,7 +54,7 @@ def spec_side(spec: Spec, folder: Path, name: str, store: Store) -> Side:
         image_id=spec.expected.image_id,
         layers=spec.expected.layers,
         observed=spec.observed,
-        tree=lambda part: trees.spec_tree(tree_of(spec.identity, part), folder, store),
+        tree=lambda part: trees.spec_tree(tree_of(spec.identity, part), directory, store),
         owners=lambda: Owners.from_store(spec.identity, spec.hints.packages, store),
     )
 
@@ -115,7 +115,7 @@ def live_side(
 class SpecOperand(msgspec.Struct, frozen=True):
     name: str
     spec: Spec
-    folder: Path
+    directory: Path
     """Directory of the spec and of `blobs/`."""
 
 
@@ -135,14 +135,14 @@ def parse_operand(word: str, start: Path, store: Store) -> Operand:
     path = Path(os.path.normpath(start / word))
     live = str(path) if "/" in word else word  # a word without a slash may be a program on PATH, which is resolved when it starts
     if path.is_dir():
-        if not (path / FILE).is_file() and not (path / FOLDER / FILE).is_file() and _holds_python(path):
+        if not (path / FILE).is_file() and not (path / DIRECTORY / FILE).is_file() and _holds_python(path):
             return LiveOperand(word, live)
         return SpecOperand(word, *locate(word, start))
     if path.is_file() and path.suffix != ".json" and os.access(path, os.X_OK):
         return LiveOperand(word, live)
     if path.exists() or reference_of(word) is not None:
         opened = open_spec(word, start, store)
-        return SpecOperand(word, opened.spec, opened.folder)
+        return SpecOperand(word, opened.spec, opened.directory)
     if "/" not in word and shutil.which(word):
         return LiveOperand(word, word)
     raise SpecError(
@@ -152,5 +152,5 @@ def parse_operand(word: str, start: Path, store: Store) -> Operand:
     )
 
 
-def _holds_python(folder: Path) -> bool:
-    return any(os.path.lexists(folder / "bin" / name) for name in ("python", "python3"))
+def _holds_python(directory: Path) -> bool:
+    return any(os.path.lexists(directory / "bin" / name) for name in ("python", "python3"))

@@ -31,8 +31,8 @@ class FileTree(msgspec.Struct, frozen=True):
 EMPTY = FileTree({}, lambda _: {})
 
 
-def spec_tree(blob: TreeBlob | None, folder: Path, store: Store) -> FileTree | None:
-    """Return a tree of a spec: unpacked in the store, else from `folder/blobs`; None if neither has it.
+def spec_tree(blob: TreeBlob | None, directory: Path, store: Store) -> FileTree | None:
+    """Return a tree of a spec: unpacked in the store, else from `directory/blobs`; None if neither has it.
 
     Raises `ArtifactError` if the tree is damaged.
     """
@@ -41,7 +41,7 @@ def spec_tree(blob: TreeBlob | None, folder: Path, store: Store) -> FileTree | N
     layer = store.layers.path(blob.sha256)
     if layer is not None:
         return stored_tree(layer, store.hashes)
-    blobs = SpecBlobs(folder / "blobs")
+    blobs = SpecBlobs(directory / "blobs")
     if blobs.path(blob.sha256) is None:
         return None
     return FileTree(

@@ -39,7 +39,7 @@ class Side(msgspec.Struct, frozen=True):
     places: dict[str, Path]
     """Path -> the file."""
     end: End
-    folder: Path
+    directory: Path
     """The directory of the run."""
     evidence: Evidence = Evidence()
     copied: bool = False
@@ -48,7 +48,7 @@ class Side(msgspec.Struct, frozen=True):
     def below(self, path: str) -> Path | None:
         """Return the directory below which the file's path must not have a symlink (`io.files.open_regular`)."""
         place = self.places[path]
-        return self.folder if place.is_relative_to(self.folder) else None
+        return self.directory if place.is_relative_to(self.directory) else None
 
 
 class Globs(msgspec.Struct, frozen=True, kw_only=True):
@@ -84,45 +84,45 @@ def _other_paths(end: End) -> list[str]:
     return [*(log.path for log in end.console), *(line.partition(" -> ")[0] for line in end.others), *end.removed]
 
 
-def side(folder: Path, end: End, mounts: Sequence[Mount]) -> Side:
-    """Return the outputs of the run in `folder`. `mounts`: its checkpoint directories."""
-    start = records.read(folder).start
+def side(directory: Path, end: End, mounts: Sequence[Mount]) -> Side:
+    """Return the outputs of the run in `directory`. `mounts`: its checkpoint directories."""
+    start = records.read(directory).start
     digests = {output.path: output.sha256 for output in end.outputs}
-    places = {output.path: locate(folder / "files", output.path) for output in end.outputs}
+    places = {output.path: locate(directory / "files", output.path) for output in end.outputs}
     if mounts:
         old, new = (
-            checkpointstate.read(folder, checkpointstate.BEFORE, start.before),
-            checkpointstate.read(folder, checkpointstate.AFTER, end.after),
+            checkpointstate.read(directory, checkpointstate.BEFORE, start.before),
+            checkpointstate.read(directory, checkpointstate.AFTER, end.after),
         )
         sources = {mount.target: mount.source for mount in mounts}
         for path, file in checkpointstate.changed_files(old, new).items():
             if file.target not in sources:
                 raise RecordError(
                     f"this file names {file.target}, which is not a checkpoint directory of the run",
-                    where=str(folder / checkpointstate.AFTER),
+                    where=str(directory / checkpointstate.AFTER),
                     hint="the record was changed: restore it from a backup",
                 )
             digests[path] = file.sha256
             places[path] = Path(sources[file.target], file.path) if file.path else Path(sources[file.target])
-    return Side(digests, places, end, folder, evidence(folder, start, end), copyrunner.COPIED in end.outcome.means)
+    return Side(digests, places, end, directory, evidence(directory, start, end), copyrunner.COPIED in end.outcome.means)
 
 
-def evidence(folder: Path, start: Start, end: End) -> Evidence:
-    """Return the evidence of the run in `folder`: its record, its directories, and random names in its outputs.
+def evidence(directory: Path, start: Start, end: End) -> Evidence:
+    """Return the evidence of the run in `directory`: its record, its directories, and random names in its outputs.
 
     Records do not have a time zone. A time without a zone is read in UTC and in the zone of this machine, so it is not
     evidence if the run was in another zone. Raises `RecordError` if the record has no valid times.
     """
     copied = copyrunner.COPIED in end.outcome.means
-    workspace = str(copyrunner.copy_path(folder, start.source.path)) if copied else start.source.path
-    names = [(name, "the run's directory") for name in (str(folder), folder.name)]
+    workspace = str(copyrunner.copy_path(directory, start.source.path)) if copied else start.source.path
+    names = [(name, "the run's directory") for name in (str(directory), directory.name)]
     names += random_names([output.path for output in end.outputs])
     try:
         return of_run(start, end, workspace, names, _zones(start.started))
     except (ValueError, OverflowError) as error:
         raise RecordError(
             f"the start or end time of this run cannot be read: {error}",
-            where=str(folder),
+            where=str(directory),
             hint="the record was changed: restore it from a backup",
         ) from None
 
@@ -202,12 +202,12 @@ def _consoles(left: Side, right: Side, globs: Globs, judge: Judge) -> Iterator[F
 def _console(side: Side) -> Side:
     """Return the console logs as outputs."""
     digests = {log.path: log.sha256 for log in side.end.console}
-    return Side(digests, {name: side.folder / name for name in digests}, side.end, side.folder, side.evidence)
+    return Side(digests, {name: side.directory / name for name in digests}, side.end, side.directory, side.evidence)
 
 
 def _lines(side: Side) -> bytes:
     """Return the lines of all logs, sorted."""
-    texts = [read_regular(path, LARGEST, below=side.folder) for path in side.places.values()]
+    texts = [read_regular(path, LARGEST, below=side.directory) for path in side.places.values()]
     return b"".join(sorted(b"".join(texts).splitlines(keepends=True)))
 
 

@@ -25,7 +25,7 @@ from repro_env.store.temporary import Temp
 
 FULL_NAME = "io.containerd.image.name"
 """Annotation of a layout from which `docker load` takes the image's name."""
-_FOLDER = "blobs/sha256"
+_DIRECTORY = "blobs/sha256"
 
 
 class Archive:
@@ -106,4 +106,4 @@ class Archive:
 
 
 def _blob_path(digest: str) -> str:
-    return f"{_FOLDER}/{hex_of(digest)}"
+    return f"{_DIRECTORY}/{hex_of(digest)}"

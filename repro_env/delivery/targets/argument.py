@@ -60,7 +60,9 @@ def parse(word: str) -> Target:
 
 
 @contextmanager
-def open_output(target: Target, spec: Spec, folder: Path, store: Store, *, here: Path, dry_run: bool = False) -> Iterator[Output]:
+def open_output(
+    target: Target, spec: Spec, directory: Path, store: Store, *, here: Path, dry_run: bool = False
+) -> Iterator[Output]:
     """Open the output that receives the image of a spec, and close it at the end. `here`: the base of relative paths.
 
     Layers that were pushed to the same registry before are mounted from there, but not in a dry run.
@@ -85,7 +87,7 @@ def open_output(target: Target, spec: Spec, folder: Path, store: Store, *, here:
         from repro_env.io import engine
 
         with engine.connect() as client:
-            blobs = recall_all(spec.expected.layers, folder / "blobs", store.facts)
+            blobs = recall_all(spec.expected.layers, directory / "blobs", store.facts)
             diff_ids = [layer.diff_id for layer in spec.expected.layers]
             with closing(EngineOutput(client, target.place, store.temp, blobs, diff_ids)) as output:
                 yield output
@@ -95,18 +97,18 @@ def open_output(target: Target, spec: Spec, folder: Path, store: Store, *, here:
         from repro_env.registry.reference import parse as parse_reference
 
         reference = parse_reference(target.place)
-        others = () if dry_run else _pushed_repositories(reference, folder)
+        others = () if dry_run else _pushed_repositories(reference, directory)
         output = RegistryOutput(reference, others=others)
     with closing(output):
         yield output
 
 
-def _pushed_repositories(to: Reference, folder: Path) -> tuple[str, ...]:
+def _pushed_repositories(to: Reference, directory: Path) -> tuple[str, ...]:
     """Return the repositories of the same registry that the spec was pushed to."""
     from repro_env.delivery.builder.remote import read
     from repro_env.registry.reference import parse as parse_reference
 
-    references = [parse_reference(copy.repository) for copy in read(folder).copies]
+    references = [parse_reference(copy.repository) for copy in read(directory).copies]
     return tuple(reference.repository for reference in references if reference.host == to.host)
 
 

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 _VERSION = re.compile(rb"\0((?:GLIBC|GLIBCXX|CXXABI|GCC|GOMP|OPENSSL|ZLIB|LIBFFI_BASE|NCURSES6?_TINFO)_[0-9][0-9.a-z_]*)(?=\0)")
 """Symbol versions of libraries that stay backward compatible: an older library lacks the newer versions."""
 _LOADER_CACHE = "etc/ld.so.cache"
-_FOLDERS = ("lib", "lib64", "usr/lib", "usr/lib64", "usr/local/lib", "usr/local/lib64")
+_DIRECTORIES = ("lib", "lib64", "usr/lib", "usr/lib64", "usr/local/lib", "usr/local/lib64")
 _TRIPLETS = {"amd64": "x86_64-linux-gnu", "arm64": "aarch64-linux-gnu"}
 _MAX_NAMES = 3
 _HINT = "choose an image of the system that this environment was made for, or make the base from this machine: --base host"
@@ -114,7 +114,7 @@ def _names(paths: Sequence[str]) -> str:
 def _directories(base: BaseImage) -> list[str]:
     """The directories that the base's loader searches: those in its cache and the default ones."""
     triplet = _TRIPLETS[base.hint.platform.architecture]
-    directories = [f"{directory}/{triplet}" for directory in ("lib", "usr/lib", "usr/local/lib")] + list(_FOLDERS)
+    directories = [f"{directory}/{triplet}" for directory in ("lib", "usr/lib", "usr/local/lib")] + list(_DIRECTORIES)
     entry = base.entries.get(_LOADER_CACHE)
     if entry is not None and entry.kind == "file":
         data = b"".join(base.tree.contents.chunks(entry))

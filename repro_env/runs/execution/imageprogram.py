@@ -64,7 +64,7 @@ def launch(
     )
 
 
-def run(launch: Launch, folder: Path, spec: Spec, options: RunOptions, store: Store) -> Outcome:
+def run(launch: Launch, directory: Path, spec: Spec, options: RunOptions, store: Store) -> Outcome:
     """Run a launch of a program of repro-env in the runner of `options`. Raises what the runner raises.
 
     The host runner does not move the launch's files. The image's bytecode is not mounted.
@@ -75,5 +75,5 @@ def run(launch: Launch, folder: Path, spec: Spec, options: RunOptions, store: St
         tree = store.layers.path(launch.snapshot)
         if tree is None:
             raise StoreError("this layer is not in the store", where=launch.snapshot, hint="run the command again")
-        return HostCopyRunner(tree).run(launch, folder=folder)
-    return runner(spec, options, store).run(launch, folder=folder)
+        return HostCopyRunner(tree).run(launch, directory=directory)
+    return runner(spec, options, store).run(launch, directory=directory)

@@ -100,7 +100,7 @@ class History:
 def find_run_commit(run: Run, source: Source, spec_directory: Path, *, root: Path | None = None) -> Commit | None:
     """Return the commit with the code of a run. `source`: of its spec. `root`: the source directory, if not the one of the run."""
     root = root or source_directory(run.start.source)
-    never = (*own_directories(root, spec_directory), run.folder.parent, *checkpoint_directories(run.start, root))
+    never = (*own_directories(root, spec_directory), run.directory.parent, *checkpoint_directories(run.start, root))
     history = History(root, never=never, exclude=source.exclude)
     return history.find(run.start.source.digest, likely=captured_commits(source), before=start_time(run))
 

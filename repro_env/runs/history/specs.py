@@ -17,7 +17,7 @@ from repro_env.schema.spec import Spec
 from repro_env.store.specs import archive as kept
 from repro_env.store.specs.blobs import SpecBlobs
 from repro_env.store.specs.files import BLOBS
-from repro_env.store.specs.lookup import FILE, FOLDER, MAX_SIZE, locate
+from repro_env.store.specs.lookup import DIRECTORY, FILE, MAX_SIZE, locate
 from repro_env.store.store import Store
 
 _VERSIONS = 200
@@ -26,7 +26,7 @@ _VERSIONS = 200
 
 class Found(msgspec.Struct, frozen=True):
     spec: Spec
-    folder: Path
+    directory: Path
     """The directory with the spec's `blobs/`."""
     commit: str = ""
     """The commit that has the spec; empty if the spec is in the directory."""
@@ -36,7 +36,7 @@ class Found(msgspec.Struct, frozen=True):
     @property
     def missing(self) -> int:
         """Number of the spec's blobs that are not in its directory; a clone has none of them."""
-        blobs = SpecBlobs(self.folder / BLOBS)
+        blobs = SpecBlobs(self.directory / BLOBS)
         return sum(blobs.path(digest) is None for digest in self.spec.carried)
 
 
@@ -92,9 +92,14 @@ class Specs:
     def _in_directories(self) -> Iterator[Found]:
         project = self._runs.parent
         nearest = next(
-            (directory / FOLDER for directory in (self._here, *self._here.parents) if (directory / FOLDER / FILE).is_file()), None
+            (
+                directory / DIRECTORY
+                for directory in (self._here, *self._here.parents)
+                if (directory / DIRECTORY / FILE).is_file()
+            ),
+            None,
         )
-        first = project / FOLDER / FILE
+        first = project / DIRECTORY / FILE
         yield from self._read([first])
         yield from self._kept()
         paths = [*([nearest / FILE] if nearest else []), *sorted(project.glob(f"*/{FILE}"))]
@@ -121,13 +126,13 @@ class Specs:
         for spec in kept.listing(self._runs):
             with self._collect_problems():
                 data = kept.read(self._runs, spec.digest)
-                yield Found(model.read(data, where=str(spec.folder / FILE)), spec.folder.resolve(), file=spec.digest)
+                yield Found(model.read(data, where=str(spec.directory / FILE)), spec.directory.resolve(), file=spec.digest)
 
     def _in_commits(self, root: Path) -> Iterator[Found]:
         from repro_env.environment.git import history
         from repro_env.environment.git.command import GitError, open_repository
 
-        path = f"{FOLDER}/{FILE}"
+        path = f"{DIRECTORY}/{FILE}"
         read = set()
         try:
             with open_repository(root) as repo:
@@ -142,7 +147,7 @@ class Specs:
                     read.add(name)
                     try:
                         spec = model.read(data, where=f"{path} in commit {commit[:12]}")
-                        yield Found(spec, root / FOLDER, commit, f"sha256:{hashlib.sha256(data).hexdigest()}")
+                        yield Found(spec, root / DIRECTORY, commit, f"sha256:{hashlib.sha256(data).hexdigest()}")
                     except ReproEnvError as error:
                         self.problems.append(str(error))
         except GitError:

@@ -105,7 +105,7 @@ def producers(wanted: set[bytes], runs: Mapping[str, Summary], outputs: Mapping[
     found: dict[bytes, list[str]] = {}
     if wanted:
         for run in runs.values():
-            digests = outputs.get(run.folder, b"")
+            digests = outputs.get(run.directory, b"")
             offsets = range(0, len(digests), _DIGEST_SIZE)
             for digest in wanted.intersection(digests[offset : offset + _DIGEST_SIZE] for offset in offsets):
                 found.setdefault(digest, []).append(run.id)
@@ -165,7 +165,7 @@ def uses(digest: str, runs: Iterable[Summary], outputs: Mapping[str, bytes]) -> 
     for run in sorted(runs, key=lambda run: run.id):
         inputs: tuple[tuple[str, str, str], ...] = ()
         if digest != EMPTY:
-            if whole_bytes in outputs.get(run.folder, b""):
+            if whole_bytes in outputs.get(run.directory, b""):
                 found.append(Use(run, "output", "", ""))
             inputs = tuple((datum.role, datum.digest, datum.path) for datum in run.data)
         candidates = (
@@ -174,8 +174,8 @@ def uses(digest: str, runs: Iterable[Summary], outputs: Mapping[str, bytes]) -> 
             ("spec", run.spec, ""),
             ("spec", run.spec_file, ""),
             ("image", run.image, ""),
-            ("record", run.start, f"{run.folder}/start.json"),
-            ("record", run.end, f"{run.folder}/end.json"),
+            ("record", run.start, f"{run.directory}/start.json"),
+            ("record", run.end, f"{run.directory}/end.json"),
         )
         found += [Use(run, role, path, value) for role, value, path in candidates if value and value.startswith(prefix, 7)]
     return tuple(found)

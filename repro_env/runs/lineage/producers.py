@@ -47,7 +47,7 @@ def from_records(uses: Sequence[Use], digest: str) -> Iterator[Origin]:
         if use.role != "output":
             continue
         try:
-            run = records.read(Path(use.run.folder))
+            run = records.read(Path(use.run.directory))
         except ReproEnvError:
             continue
         written = [(output.path, output.sha256) for output in (run.end.outputs if run.end is not None else ())]
@@ -127,7 +127,7 @@ class Producers:
         if run.end is None:
             self._notes.append(f"{where}, but that run is {run.state} and has recorded no outputs")
             return None
-        name = outputs.name_of(run.folder, path)
+        name = outputs.name_of(run.directory, path)
         recorded = next((output.sha256 for output in run.end.outputs if output.path == name), None)
         if recorded == digest:
             return Origin(self.summary(run), "output", (name,), digest)
@@ -140,7 +140,7 @@ class Producers:
     def summary(self, run: Run) -> Summary:
         """Return the summary of a run, from memory if it was read from the same directory."""
         summary = self._runs.runs.get(run.start.id)
-        return summary if summary is not None and summary.folder == str(run.folder) else index.summarize(run)
+        return summary if summary is not None and summary.directory == str(run.directory) else index.summarize(run)
 
     def claim(self, path: Path, digest: str) -> checkpointmanifest.File | None:
         """Return the manifest next to a file, if the manifest has the file's digest."""
@@ -162,24 +162,24 @@ class Producers:
         """Return the manifests in checkpoint directories and in unfinished runs, whose files no record lists."""
         return self._manifests([*sorted(_checkpoint_directories(self._runs.runs.values())), *self._unfinished_files()])
 
-    def _manifests(self, folders: Iterable[Path]) -> list[checkpointmanifest.File]:
-        return [found for directory in dict.fromkeys(folders) for found in self._below(directory)]
+    def _manifests(self, directories: Iterable[Path]) -> list[checkpointmanifest.File]:
+        return [found for directory in dict.fromkeys(directories) for found in self._below(directory)]
 
     def _unfinished_files(self) -> list[Path]:
         return [run.files for run in self._runs.unfinished]
 
-    def _below(self, folder: Path) -> list[checkpointmanifest.File]:
-        if folder not in self._searched:
-            manifests = self._searched[folder] = []
-            paths, is_complete = checkpointmanifest.search(folder)
+    def _below(self, directory: Path) -> list[checkpointmanifest.File]:
+        if directory not in self._searched:
+            manifests = self._searched[directory] = []
+            paths, is_complete = checkpointmanifest.search(directory)
             if not is_complete:
-                self._notes.append(f"{folder} has too many files: only some of them were searched for checkpoints")
+                self._notes.append(f"{directory} has too many files: only some of them were searched for checkpoints")
             for path in paths:
                 with contextlib.suppress(ReproEnvError):  # not a manifest, or one that is being written
                     found = checkpointmanifest.read(path)
                     if found is not None:
                         manifests.append(found)
-        return self._searched[folder]
+        return self._searched[directory]
 
     def resume_edges(self) -> Iterator[Edge]:
         """Yield the runs that unfinished runs resumed from, which only their checkpoints name."""

@@ -216,7 +216,7 @@ def written_files(run: Run) -> tuple[CheckpointFile, ...]:
     if run.end is None:
         return ()
     try:
-        before, after = read(run.folder, BEFORE, run.start.before), read(run.folder, AFTER, run.end.after)
+        before, after = read(run.directory, BEFORE, run.start.before), read(run.directory, AFTER, run.end.after)
     except ReproEnvError:
         return ()
     return tuple(changed_files(before, after).values())

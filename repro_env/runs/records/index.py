@@ -93,7 +93,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
     """None if the annotations cannot be read."""
     spec_file: str = ""
     """The digest of the spec file; empty if the record does not have it."""
-    folder: str = ""
+    directory: str = ""
     """The directory of the run. The index does not store it."""
 
     @property
@@ -102,7 +102,7 @@ class Summary(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def files(self) -> Path:
-        return Path(self.folder, "files")
+        return Path(self.directory, "files")
 
     @property
     def ending(self) -> str:
@@ -169,7 +169,7 @@ class Index:
                 new_rows[directory.name] = row
             summaries.append(summary)
             if outputs and row.outputs:
-                digests[summary.folder] = row.outputs
+                digests[summary.directory] = row.outputs
         # If the directory of runs is missing, its disk may not be mounted: the rows of its runs are kept.
         removed = rows.keys() - {directory.name for directory in directories} if runs.is_dir() else set()
         if new_rows or removed:
@@ -182,7 +182,7 @@ class Index:
         """Return what was last listed for a directory of runs that is missing now."""
         rows = self._load(os.fsencode(runs), outputs=True)
         summaries = {name: summary for name in rows if (summary := _summary(rows[name], runs / name)) is not None}
-        outputs = {summary.folder: rows[name].outputs for name, summary in summaries.items() if rows[name].outputs}
+        outputs = {summary.directory: rows[name].outputs for name, summary in summaries.items() if rows[name].outputs}
         return Listing(tuple(sorted(summaries.values(), key=lambda summary: summary.id, reverse=True)), (), outputs)
 
     def _load(self, path: bytes, *, outputs: bool) -> dict[str, _Row]:
@@ -268,7 +268,7 @@ def _summary(row: _Row, directory: Path) -> Summary | None:
     if len(row.outputs) % 32:
         return None
     state = summary.state if summary.end else _state(directory)
-    return msgspec.structs.replace(summary, folder=str(directory), state=state)
+    return msgspec.structs.replace(summary, directory=str(directory), state=state)
 
 
 def _state(directory: Path) -> State:
@@ -282,13 +282,13 @@ def _read(directory: Path, key: bytes) -> tuple[Summary, _Row]:
     digests = [output.sha256 for output in (run.end.outputs if run.end is not None else ())]
     digests += [file.sha256 for file in written_files(run)]
     outputs = b"".join(bytes.fromhex(digest[7:]) for digest in digests)
-    return summary, _Row(key, msgspec.msgpack.encode(msgspec.structs.replace(summary, folder="")), outputs)
+    return summary, _Row(key, msgspec.msgpack.encode(msgspec.structs.replace(summary, directory="")), outputs)
 
 
 def summarize(run: Run) -> Summary:
     """Return the summary of a run."""
     start, end = run.start, run.end
-    digest = records.digest(run.folder / "start.json")
+    digest = records.digest(run.directory / "start.json")
     data = [Datum(fact.kind, fact.source, fact.digest or "") for fact in start.data]
     data += [Datum("recipe", file.path, file.sha256) for file in start.recipe]
     return Summary(
@@ -306,7 +306,7 @@ def summarize(run: Run) -> Summary:
         data=tuple(data),
         parents=(*start.parents, *(end.resumed if end is not None else ())),
         start=digest,
-        end=records.digest(run.folder / "end.json") if end is not None else "",
+        end=records.digest(run.directory / "end.json") if end is not None else "",
         intact=end is None or end.start in (None, digest),
         state=run.state,
         exit_code=None if end is None else end.outcome.exit_code,
@@ -315,9 +315,9 @@ def summarize(run: Run) -> Summary:
         seconds=None if end is None else end.seconds,
         outputs=None if end is None else len(end.outputs),
         size=None if end is None else min(sum(output.size for output in end.outputs), _LARGEST),
-        tags=_tags(run.folder),
+        tags=_tags(run.directory),
         spec_file=start.spec_file or "",
-        folder=str(run.folder),
+        directory=str(run.directory),
     )
 
 

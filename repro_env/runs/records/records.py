@@ -55,7 +55,7 @@ NAME = re.compile(r"\d{8}T\d{6}Z-.+-[0-9a-f]{8}")
 class Run(msgspec.Struct, frozen=True):
     """A recorded run."""
 
-    folder: Path
+    directory: Path
     start: Start
     end: End | None
     state: State
@@ -66,20 +66,20 @@ class Run(msgspec.Struct, frozen=True):
 
     @property
     def files(self) -> Path:
-        return self.folder / "files"
+        return self.directory / "files"
 
     @property
     def intact(self) -> bool | None:
         """Whether `start.json` still has the sha256 in `end.json`; None if `end.json` does not have it."""
         if self.end is None or self.end.start is None:
             return None
-        return self.end.start == digest(self.folder / "start.json")
+        return self.end.start == digest(self.directory / "start.json")
 
 
 class Unreadable(msgspec.Struct, frozen=True):
     """The directory of a run with an unreadable record, and the reason."""
 
-    folder: Path
+    directory: Path
     why: ReproEnvError
 
 
@@ -87,7 +87,7 @@ class Recording:
     """The record of a run that is running. Holds the lock of its directory."""
 
     def __init__(self, directory: Path, lock: int) -> None:
-        self.folder = directory
+        self.directory = directory
         self.start_digest = ""
         """The digest of `start.json`; empty until it is written."""
         self._lock = lock
@@ -95,13 +95,13 @@ class Recording:
     def start(self, start: Start) -> None:
         """Write `start.json` and point `latest` to this run."""
         data = codec.pretty(start)
-        write_once(self.folder / "start.json", data)
+        write_once(self.directory / "start.json", data)
         self.start_digest = f"sha256:{hashlib.sha256(data).hexdigest()}"
-        point_latest(self.folder)
+        point_latest(self.directory)
 
     def finish(self, end: End) -> None:
         """Write `end.json` and release the lock."""
-        write_once(self.folder / "end.json", codec.pretty(end))
+        write_once(self.directory / "end.json", codec.pretty(end))
         self.close()
 
     def close(self) -> None:
@@ -111,8 +111,8 @@ class Recording:
 
     def discard(self) -> None:
         """Remove the directory of a run whose command did not start."""
-        runs = self.folder.parent
-        remove_tree(self.folder)
+        runs = self.directory.parent
+        remove_tree(self.directory)
         self.close()
         _repoint(runs)
 

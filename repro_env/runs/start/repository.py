@@ -62,7 +62,7 @@ def show(
 
     `others`: the user's mounts. `recorded`: the start of the recorded run that is run again; None for a new run.
     """
-    top = next((folder for folder in (live, *live.parents) if os.path.lexists(folder / ".git")), None)
+    top = next((directory for directory in (live, *live.parents) if os.path.lexists(directory / ".git")), None)
     recorded_digest = None if recorded is None else recorded.git
     if top is None or not _has_git(spec, store) or (recorded is not None and recorded_digest is None):
         return Repository()
@@ -99,7 +99,7 @@ def show(
 def _has_git(spec: Spec, store: Store) -> bool:
     path = values_of(spec.identity.config.env).get("PATH", "")
     trees = [tree for layer in spec.expected.layers if (tree := store.layers.path(layer.diff_id)) is not None]
-    return any(os.path.lexists(f"{tree}{folder}/git") for folder in path.split(":") for tree in trees)
+    return any(os.path.lexists(f"{tree}{directory}/git") for directory in path.split(":") for tree in trees)
 
 
 def _directories(git: Path) -> tuple[Path, Path]:
@@ -151,10 +151,10 @@ def _config(settings: Mapping[str, str]) -> bytes:
     ).encode()
 
 
-def _below(common: Path, *folders: str) -> Iterator[str]:
-    for folder in folders:
-        if _is_directory(common / folder):
-            yield from (f"{folder}/{file.path}" for file in walk(common / folder) if file.kind == "file")
+def _below(common: Path, *directories: str) -> Iterator[str]:
+    for directory in directories:
+        if _is_directory(common / directory):
+            yield from (f"{directory}/{file.path}" for file in walk(common / directory) if file.kind == "file")
 
 
 def _is_directory(path: Path) -> bool:

@@ -42,12 +42,12 @@ class Snapshot(msgspec.Struct, frozen=True):
     """Its directory in the store."""
     paths: frozenset[str]
     """All paths in it, relative."""
-    folders: frozenset[str]
+    directories: frozenset[str]
 
 
 def take(
     spec: Spec,
-    folder: Path,
+    spec_directory: Path,
     *,
     directory: Path | None,
     runs: Path,
@@ -64,30 +64,32 @@ def take(
 
     `without`: directories in it that are not code, such as those that the run writes checkpoints to. `recorded`: the
     source of the recorded run that is run again. `restore`: take git-ignored captured files that the directory lacks from the captured tree, if that is
-    available. `folder`: the directory of the spec and its blobs. Raises `SourceError`, `CaptureError`, and `ArtifactError`
+    available. `spec_directory`: the directory of the spec and its blobs. Raises `SourceError`, `CaptureError`, and `ArtifactError`
     without the blob.
     """
     source = spec.observed.source
     if source is None:
-        raise SourceError("this spec has no source", where=str(folder), hint="capture again with --source DIR")
+        raise SourceError("this spec has no source", where=str(spec_directory), hint="capture again with --source DIR")
     if directory is None:
-        _fetch(spec, source, folder, store)
-        tree = _unpack(source, folder, store)
+        _fetch(spec, source, spec_directory, store)
+        tree = _unpack(source, spec_directory, store)
         fact = SourceFact(path=source.path, digest=source.tree.sha256, directory=None, differs=())
         if recorded is not None:
             names = ("ignored", "with_ignored", "siblings", "siblings_tree")
             fact = msgspec.structs.replace(fact, **{name: getattr(recorded, name) for name in names})
             tree = store.layers.path(fact.seen) or tree
         return _snapshot(fact, tree, _listed(tree, store))
-    not_code = (*own_directories(directory, folder), runs, *(path for path in without if directory in path.parents))
+    not_code = (*own_directories(directory, spec_directory), runs, *(path for path in without if directory in path.parents))
     live, diff_id = _add_live(source, directory, not_code, store, siblings)
     contents: Contents = FileContents(directory)
     unavailable: Collection[str] = ()
     restored = missing_ignored(source, directory, [*live.entries, *live.ignored]) if restore else []
     if restored:
         try:
-            _fetch(spec, source, folder, store)
-            contents = _Restored(contents, FileContents(_unpack(source, folder, store)), {entry.path for entry in restored})
+            _fetch(spec, source, spec_directory, store)
+            contents = _Restored(
+                contents, FileContents(_unpack(source, spec_directory, store)), {entry.path for entry in restored}
+            )
             entries = sort_with_parents([*live.entries, *restored])
             diff_id, live = add_tree(entries, contents, store), msgspec.structs.replace(live, entries=entries)
         except ReproEnvError:
@@ -121,7 +123,7 @@ def _snapshot(fact: SourceFact, tree: Path, entries: Sequence[Entry]) -> Snapsho
         fact=fact,
         tree=tree,
         paths=frozenset(entry.path for entry in entries),
-        folders=frozenset(entry.path for entry in entries if entry.kind == "dir"),
+        directories=frozenset(entry.path for entry in entries if entry.kind == "dir"),
     )
 
 
@@ -229,25 +231,25 @@ def add_tree(entries: Sequence[Entry], contents: Contents, store: Store) -> str:
     return diff_id
 
 
-def _fetch(spec: Spec, source: Source, folder: Path, store: Store) -> None:
+def _fetch(spec: Spec, source: Source, spec_directory: Path, store: Store) -> None:
     """Download the captured source from the registry that the spec was pushed to, if it is not on this machine."""
     digest = source.tree.sha256
-    if store.layers.path(digest) is not None or SpecBlobs(folder / "blobs").path(digest) is not None:
+    if store.layers.path(digest) is not None or SpecBlobs(spec_directory / "blobs").path(digest) is not None:
         return
-    if (folder / specfiles.REMOTE).is_file():
+    if (spec_directory / specfiles.REMOTE).is_file():
         from repro_env.delivery.builder.trees import Trees
 
-        trees = Trees(spec, folder, store)
+        trees = Trees(spec, spec_directory, store)
         with contextlib.closing(trees.blob_sources):
             trees.bring("source", source.tree)
 
 
-def _unpack(source: Source, folder: Path, store: Store) -> Path:
+def _unpack(source: Source, spec_directory: Path, store: Store) -> Path:
     """Return the captured source in the store, and unpack it if the store does not have it."""
     layer = store.layers.path(source.tree.sha256)
     if layer is not None:
         return layer
-    return store.layers.unpack(source.tree.sha256, SpecBlobs(folder / "blobs").tree(source.tree), size=source.tree.size)
+    return store.layers.unpack(source.tree.sha256, SpecBlobs(spec_directory / "blobs").tree(source.tree), size=source.tree.size)
 
 
 def _explain_notebooks(differs: Sequence[str], source: Source, tree: Path) -> tuple[str, ...]:

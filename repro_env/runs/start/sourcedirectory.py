@@ -14,7 +14,7 @@ from repro_env.schema.errors import SourceError, UsageError
 from repro_env.schema.spec import Source, Spec
 from repro_env.schema.text import Sibling
 from repro_env.store.specs import archive
-from repro_env.store.specs.lookup import FOLDER, runs_directory
+from repro_env.store.specs.lookup import DIRECTORY, runs_directory
 from repro_env.store.store import Store
 
 _CAPTURED = "captured-here"
@@ -35,45 +35,45 @@ class SourceDirectory(msgspec.Struct, frozen=True):
         return Path(workspace, path.relative_to(self.root)) if path.is_relative_to(self.root) else path
 
 
-def choose(spec: Spec, folder: Path, *, store: Store, given: Path | None = None, frozen: bool = False) -> SourceDirectory:
-    """Choose the code of the spec in `folder`: `given` (`--source`), the captured files with `frozen`, else the directory of the code.
+def choose(spec: Spec, spec_directory: Path, *, store: Store, given: Path | None = None, frozen: bool = False) -> SourceDirectory:
+    """Choose the code of the spec in `spec_directory`: `given` (`--source`), the captured files with `frozen`, else the directory of the code.
 
     The captured files are also used for a spec from a registry or an archive, and if the directory has none of the captured
     files. Raises `SourceError`, `UsageError`.
     """
     source = spec.observed.source
     if source is None:
-        raise SourceError("this spec has no source", where=str(folder), hint="capture again with --source DIR")
+        raise SourceError("this spec has no source", where=str(spec_directory), hint="capture again with --source DIR")
     if given is not None:
         if frozen:
             raise UsageError("--frozen and --source are mutually exclusive", where="--source", hint="omit one of them")
         if not given.is_dir():
             raise UsageError("this is not a directory", where=f"--source {given}", hint="name the directory of the code")
         return SourceDirectory(given.resolve(), "", given.resolve())
-    if folder.is_relative_to(store.root):
+    if spec_directory.is_relative_to(store.root):
         why = "--frozen" if frozen else "an archive or a spec in a registry has no source directory"
         return SourceDirectory(None, why, Path(source.path))
-    directory = default_directory(source, folder)
+    directory = default_directory(source, spec_directory)
     if not holds(source, directory):
         why = "--frozen" if frozen else f"{directory} has none of the captured files"
         return SourceDirectory(None, why, Path(source.path))
-    if not (_is_contained(directory, folder) or _is_captured_here(spec, store)):
+    if not (_is_contained(directory, spec_directory) or _is_captured_here(spec, store)):
         if frozen:
             return SourceDirectory(None, "--frozen", Path(source.path))
         raise SourceError(
             f"this spec names {directory} as the directory of its code, which is outside its project",
-            where=str(folder),
+            where=str(spec_directory),
             hint=f"allow it with --source {directory}, or run the captured files with --frozen",
         )
     return SourceDirectory(None if frozen else directory, "--frozen" if frozen else "", directory)
 
 
-def default_directory(source: Source, folder: Path) -> Path:
-    """Return the directory of the code of a spec in `folder`, by its relative path at capture.
+def default_directory(source: Source, spec_directory: Path) -> Path:
+    """Return the directory of the code of a spec in `spec_directory`, by its relative path at capture.
 
     For a spec that is kept for runs, that path is relative to the `repro` directory next to the runs.
     """
-    base = folder if archive.runs_of(folder) is None else runs_directory(folder).parent / FOLDER
+    base = spec_directory if archive.runs_of(spec_directory) is None else runs_directory(spec_directory).parent / DIRECTORY
     return Path(os.path.normpath(base / source.relative))
 
 
@@ -85,14 +85,14 @@ def holds(source: Source, directory: Path) -> bool:
     return not paths or str(directory) == source.path or any(os.path.lexists(directory / path) for path in paths)
 
 
-def _is_contained(directory: Path, folder: Path) -> bool:
+def _is_contained(directory: Path, spec_directory: Path) -> bool:
     """Whether an untrusted spec may name this directory: it is in the project of the spec, or in its git working tree."""
-    project = runs_directory(folder).parent.resolve()
+    project = runs_directory(spec_directory).parent.resolve()
     top = next((path for path in (project, *project.parents) if os.path.lexists(path / ".git")), project)
     return directory.resolve().is_relative_to(top)
 
 
-def is_trusted(spec: Spec, folder: Path, store: Store) -> bool:
+def is_trusted(spec: Spec, spec_directory: Path, store: Store) -> bool:
     """Whether the paths that a spec names may be read, and its programs started. An untrusted spec may name any path.
 
     A spec is trusted if it is in its source, where the user has put it, or if it was captured with this store.
@@ -100,7 +100,7 @@ def is_trusted(spec: Spec, folder: Path, store: Store) -> bool:
     source = spec.observed.source
     if source is None:
         return False
-    is_in_source = os.path.realpath(runs_directory(folder).parent) == os.path.realpath(source.path)
+    is_in_source = os.path.realpath(runs_directory(spec_directory).parent) == os.path.realpath(source.path)
     return is_in_source or _is_captured_here(spec, store)
 
 

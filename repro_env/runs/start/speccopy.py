@@ -29,19 +29,19 @@ _PROVEN = ("carried", BLOB_DIGEST)
 _NO_LINK = (errno.EXDEV, errno.EPERM, errno.EACCES, errno.EMLINK, errno.EOPNOTSUPP, errno.ENOSYS)
 
 
-def keep(options: RunOptions, spec: Spec, folder: Path, runs: Path, *, store: Store, tell: Tell) -> str | None:
-    """Keep the spec in `folder` next to its runs; return the sha256 of its file (`Start.spec_file`).
+def keep(options: RunOptions, spec: Spec, directory: Path, runs: Path, *, store: Store, tell: Tell) -> str | None:
+    """Keep the spec in `directory` next to its runs; return the sha256 of its file (`Start.spec_file`).
 
     Returns None if the run itself is not kept. Bundled blobs are hard-linked, or copied where links are impossible; a
     warning names a blob that cannot be kept. Raises `RecordError`, `DiskError` if the spec itself cannot be written.
     """
     if not options.keeps_record:
         return None
-    digest = archive.write(runs, _bytes(spec, folder))
+    digest = archive.write(runs, _bytes(spec, directory))
     to = archive.directory_of(runs, digest)
     problems: list[str] = []
     with _collect(problems):
-        _keep_blobs(spec, folder, to, store, problems)
+        _keep_blobs(spec, directory, to, store, problems)
     if problems:
         more = f" and {len(problems) - 1} more" if len(problems) > 1 else ""
         tell.warn(
@@ -60,11 +60,11 @@ def _collect(problems: list[str]) -> Iterator[None]:
         problems.append(error.what)
 
 
-def _bytes(spec: Spec, folder: Path) -> bytes:
+def _bytes(spec: Spec, directory: Path) -> bytes:
     """Return the bytes of the spec's file, or of `spec` itself if the file has changed."""
     encoded = codec.pretty(spec)
     with contextlib.suppress(OSError, ReproEnvError):
-        path = folder / FILE
+        path = directory / FILE
         data = read_regular(path, MAX_SIZE)
         if data == encoded or _without_source(model.read(data, where=str(path))) == _without_source(spec):
             return data
@@ -79,17 +79,17 @@ def _without_source(spec: Spec) -> Spec:
     return msgspec.structs.replace(spec, observed=msgspec.structs.replace(spec.observed, source=source, data=()))
 
 
-def _keep_blobs(spec: Spec, folder: Path, to: Path, store: Store, problems: list[str]) -> None:
+def _keep_blobs(spec: Spec, directory: Path, to: Path, store: Store, problems: list[str]) -> None:
     """Keep `remote.json` and every bundled blob; add a blob that cannot be kept to `problems`. Raises `OSError`, `DiskError`."""
-    if os.path.realpath(folder) == os.path.realpath(to):
+    if os.path.realpath(directory) == os.path.realpath(to):
         return
-    remote = folder / files.REMOTE
+    remote = directory / files.REMOTE
     if os.path.lexists(remote):
         data = read_regular(remote, files.MAX_SIZE)
         kept = to / files.REMOTE
         if not kept.is_file() or read_regular(kept, files.MAX_SIZE) != data:
             atomic_write(kept, data)
-    source, target = SpecBlobs(folder / files.BLOBS), SpecBlobs(to / files.BLOBS)
+    source, target = SpecBlobs(directory / files.BLOBS), SpecBlobs(to / files.BLOBS)
     missing = [path for digest in sorted(spec.carried) if (path := source.path(digest)) and target.path(digest) is None]
     if not missing:
         return

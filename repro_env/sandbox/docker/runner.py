@@ -71,16 +71,16 @@ class DockerRunner(Runner):
         self._image = image
         self._address = address
 
-    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+    def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`. Also raises `EngineError`; if `began` is set, the engine went away during the command."""
         check(launch)
         with contextlib.ExitStack() as stack:
             engine = stack.enter_context(engines.connect(self._address))
             watcher.remove_stale(engine)
-            own, disk = scratch.in_run_and_on_local_disk(folder, stack)
+            own, disk = scratch.in_run_and_on_local_disk(directory, stack)
             keep_id = engine.facts.product == "Podman" and engine.facts.rootless
-            resources = mounts.make(launch, folder, self._image, own=own, disk=disk, keep_id=keep_id)
-            logs = {} if self._hidden is None else open_logs(folder, self._hidden)
+            resources = mounts.make(launch, directory, self._image, own=own, disk=disk, keep_id=keep_id)
+            logs = {} if self._hidden is None else open_logs(directory, self._hidden)
             for log in set(logs.values()):
                 stack.callback(log.close)
             try:
@@ -90,7 +90,7 @@ class DockerRunner(Runner):
                 private = [bind for bind in resources.binds if not bind.read_only]
                 sources = [Source(bind.target, Path(bind.source), is_covered=not bind.is_filled) for bind in private]
                 rules = externaloutputs.rules_of(launch)
-                self.lost = externaloutputs.keep(folder, sources, rules, self._image.trees(launch), self._bound)
+                self.lost = externaloutputs.keep(directory, sources, rules, self._image.trees(launch), self._bound)
             return result
 
     def _run_container(self, engine: Engine, launch: Launch, resources: Resources, logs: Mapping[int, Log]) -> Outcome:

@@ -42,19 +42,19 @@ class EmbeddedRunner(Runner):
         self._image = image
         self._strategy = strategy
 
-    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+    def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
         check(launch)
-        folder = folder.resolve()
+        directory = directory.resolve()
         strategy: Strategy | None = self._strategy or BEST
         refusals: list[str] = []
         while strategy is not None:
             try:
-                result = self._attempt(launch, folder, strategy)
+                result = self._attempt(launch, directory, strategy)
             except SandboxError as error:
                 from repro_env.sandbox.doctor import trials
 
-                raise trials.explain(error, self._image.store, folder) from None
+                raise trials.explain(error, self._image.store, directory) from None
             if isinstance(result, Outcome):
                 return result
             refusals += [f"{refusal.what}: {refusal.why}" for refusal in result]

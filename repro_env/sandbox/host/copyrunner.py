@@ -52,12 +52,12 @@ class HostCopyRunner(Runner):
         self._siblings = [] if siblings is None else [siblings]
         self._links: tuple[str, ...] = ()
 
-    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+    def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
-        files, rules = folder / "files", externaloutputs.rules_of(launch)
+        files, rules = directory / "files", externaloutputs.rules_of(launch)
         files.mkdir(exist_ok=True)
         CopiedWorkspace(self._snapshot, files, needed=()).prepare()
-        root = externaloutputs.begin(folder, rules)
+        root = externaloutputs.begin(directory, rules)
         own = scratch.in_temporary_directory()
         try:
             # The copy has the same depth as the source, so that `..` leads to siblings and mounts, not to the user's files.
@@ -74,20 +74,20 @@ class HostCopyRunner(Runner):
             is_restricted = landlock.is_available()
             outcome = start(
                 relocate(launch, root, own.path),
-                folder,
+                directory,
                 self._hidden,
                 means=(COPIED, _RESTRICTED if is_restricted else _UNRESTRICTED),
                 writable=writable if is_restricted else None,
             )
         except BaseException:
-            externaloutputs.drop(folder)
+            externaloutputs.drop(directory)
             raise
         finally:
             own.remove()
             for path in self._links:
                 _remove(root, path)
-            restore(folder, launch.workspace)
-        self.lost = externaloutputs.keep(folder, [externaloutputs.Source("/", root)], rules, self._siblings, self._bound)
+            restore(directory, launch.workspace)
+        self.lost = externaloutputs.keep(directory, [externaloutputs.Source("/", root)], rules, self._siblings, self._bound)
         return outcome
 
     def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:

@@ -44,10 +44,10 @@ class HostRunner(Runner):
         self._skip = skip
         self._before: dict[str, Found] = {}
 
-    def run(self, launch: Launch, *, folder: Path) -> Outcome:
+    def run(self, launch: Launch, *, directory: Path) -> Outcome:
         """See `Runner`."""
         self._before = self._list(Path(launch.workspace))
-        return start(launch, folder, self._hidden)
+        return start(launch, directory, self._hidden)
 
     def collect(self, workspace: Path, snapshot: Path, files: Path) -> tuple[str, ...]:  # noqa: ARG002
         """Copy all files that were written to `files`, even if their bytes are the same. Returns the removed files, sorted.

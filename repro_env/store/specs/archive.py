@@ -40,7 +40,7 @@ class StoredSpec(msgspec.Struct, frozen=True):
 
     digest: str
     """The `sha256:<hex>` of the spec file, from the name of the directory."""
-    folder: Path
+    directory: Path
     used: float
     """When a run last started from the spec, in seconds since 1970."""
 
@@ -129,11 +129,11 @@ def remove(spec: StoredSpec) -> None:
 
     The directory is renamed first, so that a partly removed spec does not look like a spec.
     """
-    hidden = spec.folder.with_name(f"{_REMOVED}{spec.folder.name}")
-    spec.folder.rename(hidden)
+    hidden = spec.directory.with_name(f"{_REMOVED}{spec.directory.name}")
+    spec.directory.rename(hidden)
     remove_tree(hidden)
     with contextlib.suppress(OSError):
-        spec.folder.parent.rmdir()  # if it is empty
+        spec.directory.parent.rmdir()  # if it is empty
 
 
 def tidy(runs: Path) -> None:

@@ -10,7 +10,7 @@ from repro_env.schema.errors import SpecError
 from repro_env.schema.spec import Spec
 from repro_env.store.specs import archive
 
-FOLDER = "repro"
+DIRECTORY = "repro"
 FILE = "spec.json"
 MAX_SIZE = 256 << 20
 """Most bytes of a spec that is read. Real specs have at most a few MB."""
@@ -35,11 +35,11 @@ def locate(given: str | None, start: Path) -> tuple[Spec, Path]:
 def _nearest(start: Path) -> Path:
     start = start.absolute()
     for directory in (start, *start.parents):
-        path = directory / FOLDER / FILE
+        path = directory / DIRECTORY / FILE
         if path.is_file():
             return path
     raise SpecError(
-        f"neither this directory nor one above it has a {FOLDER}/{FILE}",
+        f"neither this directory nor one above it has a {DIRECTORY}/{FILE}",
         where=str(start),
         hint="run `repro-env capture` in your project directory, or name a spec",
     )
@@ -51,18 +51,18 @@ def _named(path: Path, given: str) -> Path:
             hint = "name a spec.json or its directory, an archive that repro-env pack wrote, or HOST/NAME:TAG"
             raise SpecError("this file does not exist", where=given, hint=hint)
         return path.resolve()
-    for file in (path / FILE, path / FOLDER / FILE):
+    for file in (path / FILE, path / DIRECTORY / FILE):
         if file.is_file():
             return file
     raise SpecError(f"this directory has no {FILE}", where=given, hint="name the directory that `repro-env capture` wrote")
 
 
-def runs_directory(folder: Path) -> Path:
-    """Return the runs directory of the spec in `folder`: next to it, or the directory that keeps the spec for its runs."""
-    return archive.runs_of(folder) or folder.parent / "runs"
+def runs_directory(directory: Path) -> Path:
+    """Return the runs directory of the spec in `directory`: next to it, or the directory that keeps the spec for its runs."""
+    return archive.runs_of(directory) or directory.parent / "runs"
 
 
-def own_directories(root: Path, folder: Path) -> tuple[Path, ...]:
-    """Return the directories that repro-env writes, which are not source: those of the spec in `folder`, and those in `root`."""
-    own = (root / FOLDER, root / "runs") if (root / FOLDER / FILE).is_file() else ()
-    return (folder, runs_directory(folder), *own)
+def own_directories(root: Path, directory: Path) -> tuple[Path, ...]:
+    """Return the directories that repro-env writes, which are not source: those of the spec in `directory`, and those in `root`."""
+    own = (root / DIRECTORY, root / "runs") if (root / DIRECTORY / FILE).is_file() else ()
+    return (directory, runs_directory(directory), *own)

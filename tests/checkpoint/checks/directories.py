@@ -72,15 +72,15 @@ def the_last_and_the_best_checkpoint_are_kept(directory: Path) -> None:
     training = Checkpoint(directory / "c", model=model, keep=2, best="loss:min", every=1, signals=False)
     for loss in (5.0, 1.0, float("nan"), 4.0, 3.0):
         training.step(loss=loss)
-    assert [saved.step for saved in files.listed(training.folder)] == [5, 4, 2]
-    found = checkpoint.load(training.folder, best="loss:min", model=model)
+    assert [saved.step for saved in files.listed(training.directory)] == [5, 4, 2]
+    found = checkpoint.load(training.directory, best="loss:min", model=model)
     assert found["step"] == 2
-    assert checkpoint.load(training.folder, model=model)["step"] == 5
+    assert checkpoint.load(training.directory, model=model)["step"] == 5
     training.close()
     every = Checkpoint(directory / "all", model=model, keep=None, every=1, signals=False)
     for _ in range(4):
         every.step()
-    assert len(files.listed(every.folder)) == 4
+    assert len(files.listed(every.directory)) == 4
 
 
 def two_processes_cannot_write_at_once(directory: Path) -> None:

@@ -34,7 +34,7 @@ def a_signal_saves_after_the_step_and_exits(directory: Path) -> None:
             raise AssertionError("the process did not exit")
         finally:
             training.close()
-        assert [saved.step for saved in files.listed(training.folder)] == [4]
+        assert [saved.step for saved in files.listed(training.directory)] == [4]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
 

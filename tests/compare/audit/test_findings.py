@@ -55,7 +55,7 @@ def test_a_mismatch_between_start_and_end_is_reported(run: Run, finding: tuple[s
 
 
 def test_a_record_in_the_directory_of_another_run_is_reported() -> None:
-    run = msgspec.structs.replace(finished(start=A), folder=Path("/runs/20260701T101507Z-train-0000000f"))
+    run = msgspec.structs.replace(finished(start=A), directory=Path("/runs/20260701T101507Z-train-0000000f"))
     assert facts(audit.check_record(run, A)) == [("record", "changed", "start.json")]
 
 

@@ -7,7 +7,7 @@ from tests.fidelity.ground import Ground
 
 
 @case("editable, no git")
-def plain_folder(at: Ground) -> None:
+def plain_directory(at: Ground) -> None:
     at.plain()
     at.pip("-e", at.sources("thing"))
 
@@ -80,7 +80,7 @@ def develop(at: Ground) -> None:
     at.run(at.python, "setup.py", "-q", "develop", "--no-deps", cwd=root)
 
 
-@case("editable inside the project's own folder", soak=True)
+@case("editable inside the project's own directory", soak=True)
 def in_the_project(at: Ground) -> None:
     at.plain()
     root = at.sources("thing", "project/libs/thing", src=True)
@@ -94,7 +94,7 @@ def the_project(at: Ground) -> None:
     at.pip("-e", root)
 
 
-@case("two editables, one inside the other's folder", soak=True)
+@case("two editables, one inside the other's directory", soak=True)
 def nested(at: Ground) -> None:
     at.plain()
     at.pip("-e", at.sources("outer", "mono"))
@@ -107,7 +107,7 @@ def by_uv(at: Ground) -> None:
     at.uv("pip", "install", "-q", "--python", at.python, "-e", at.sources("thing", src=True))
 
 
-@case("editable through a symlinked folder", soak=True)
+@case("editable through a symlinked directory", soak=True)
 def through_a_link(at: Ground) -> None:
     at.plain()
     root = at.sources("thing", "real/thing", src=True)

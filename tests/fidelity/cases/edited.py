@@ -42,7 +42,7 @@ def deleted(at: Ground) -> None:
     (at.site / "beta" / "data" / "words.txt").unlink()
 
 
-@case("a file turned into a symlink, and a folder into one")
+@case("a file turned into a symlink, and a directory into one")
 def turned_into_links(at: Ground) -> None:
     at.plain()
     (at.site / "alpha.py").rename(at.site / "alpha_real.py")
@@ -81,7 +81,7 @@ def owner_only(at: Ground) -> None:
     (at.site / "beta" / "data").chmod(0o700)
 
 
-@case("empty files and empty folders", soak=True)
+@case("empty files and empty directories", soak=True)
 def empty(at: Ground) -> None:
     at.plain()
     at.write(at.site / "beta" / "py.typed")

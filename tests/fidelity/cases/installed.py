@@ -28,8 +28,8 @@ def replaced_wheel(at: Ground) -> None:
     at.wheel("local", files={"local.py": b"VALUE = 'new'\n"})
 
 
-@case("a local folder that was changed since", soak=True)
-def changed_folder(at: Ground) -> None:
+@case("a local directory that was changed since", soak=True)
+def changed_directory(at: Ground) -> None:
     at.plain()
     root = at.sources("thing")
     at.pip(root)

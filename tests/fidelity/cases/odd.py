@@ -55,14 +55,14 @@ def pth_relative(at: Ground) -> None:
     at.write(at.site / "relative.pth", "vendored\n../../../extra\n./vendored/../vendored\n")
 
 
-@odd("a .pth file whose line imports a module of the environment, which adds a folder outside")
+@odd("a .pth file whose line imports a module of the environment, which adds a directory outside")
 def pth_imports(at: Ground) -> None:
     at.write(at.root / "by-module" / "by_module.py", "VALUE = 'found'\n")
     at.write(at.site / "starts_up.py", f"import sys\nsys.path.append({str(at.root / 'by-module')!r})\n")
     at.write(at.site / "zz_starts_up.pth", "import starts_up\n")
 
 
-@odd("site.addsitedir in a .pth file: the folder has a .pth file of its own")
+@odd("site.addsitedir in a .pth file: the directory has a .pth file of its own")
 def pth_sitedir(at: Ground) -> None:
     at.write(at.root / "sitedir" / "in_sitedir.py", "VALUE = 1\n")
     at.write(at.root / "sitedir-further" / "further.py", "VALUE = 2\n")
@@ -70,12 +70,12 @@ def pth_sitedir(at: Ground) -> None:
     at.write(at.site / "zz_sitedir.pth", f"import site; site.addsitedir({str(at.root / 'sitedir')!r})\n")
 
 
-@odd("a .pth file that is a symlink, one that is a folder, a hidden one, and one not in UTF-8")
+@odd("a .pth file that is a symlink, one that is a directory, a hidden one, and one not in UTF-8")
 def pth_kinds(at: Ground) -> None:
     at.write(at.root / "by-link" / "by_link.py", "VALUE = 1\n")
     at.write(at.root / "real.pth", f"{at.root / 'by-link'}\n")
     (at.site / "linked.pth").symlink_to(at.root / "real.pth")
-    at.write(at.site / "folder.pth" / "x.txt", "x")
+    at.write(at.site / "directory.pth" / "x.txt", "x")
     at.write(at.root / "hidden" / "hidden_one.py", "VALUE = 1\n")
     at.write(at.site / ".hidden.pth", f"{at.root / 'hidden'}\n")
 
@@ -96,7 +96,7 @@ def pth_finder(at: Ground) -> None:
     at.write(at.site / "uses_mapped.py", "import mapped_one\nVALUE = mapped_one.VALUE\n")
 
 
-@odd("PYTHONPATH with a folder twice, one with a slash at its end, one through a symlink, and a file", alone=True)
+@odd("PYTHONPATH with a directory twice, one with a slash at its end, one through a symlink, and a file", alone=True)
 def path_repeats(at: Ground) -> None:
     at.write(at.root / "lib-a" / "mod_a.py", "VALUE = 1\n")
     (at.root / "lib-b").symlink_to(at.root / "lib-a")
@@ -105,7 +105,7 @@ def path_repeats(at: Ground) -> None:
     at.variables["PYTHONPATH"] = ":".join(map(str, paths))
 
 
-@odd("PYTHONPATH with a folder inside a zip archive, and data read from it", alone=True)
+@odd("PYTHONPATH with a directory inside a zip archive, and data read from it", alone=True)
 def path_zip(at: Ground) -> None:
     archive = at.root / "libs.zip"
     with zipfile.ZipFile(archive, "w") as file:
@@ -117,7 +117,7 @@ def path_zip(at: Ground) -> None:
     at.write(at.site / "uses_inzip.py", "import inzip\nVALUE = inzip.VALUE, inzip.__file__\n")
 
 
-@odd("sitecustomize.py on PYTHONPATH hides the one in site-packages, and adds a folder", alone=True)
+@odd("sitecustomize.py on PYTHONPATH hides the one in site-packages, and adds a directory", alone=True)
 def sitecustomize_hidden(at: Ground) -> None:
     at.write(at.root / "first" / "sitecustomize.py", f"import sys\nsys.path.append({str(at.root / 'added')!r})\n")
     at.write(at.root / "added" / "added_one.py", "VALUE = 1\n")
@@ -151,7 +151,7 @@ def namespace_three(at: Ground) -> None:
     at.write(at.site / "uses_spread.py", "import spread.one, spread.two, spread.three\nVALUE = list(spread.__path__)\n")
 
 
-@odd("a package whose __path__ is extended by pkgutil over another folder, and with a .pkg file")
+@odd("a package whose __path__ is extended by pkgutil over another directory, and with a .pkg file")
 def pkgutil_extended(at: Ground) -> None:
     init = "__path__ = __import__('pkgutil').extend_path(__path__, __name__)\n"
     at.write(
@@ -167,7 +167,7 @@ def pkgutil_extended(at: Ground) -> None:
 
 
 @odd(
-    "a package that appends a folder outside to its __path__, and does without when it is not there",
+    "a package that appends a directory outside to its __path__, and does without when it is not there",
     named="appends/__init__.py refers to",
 )
 def path_appended(at: Ground) -> None:
@@ -176,7 +176,7 @@ def path_appended(at: Ground) -> None:
     at.write(at.site / "appends" / "__init__.py", code)
 
 
-@odd("module, package, namespace folder and extension module of one name side by side")
+@odd("module, package, namespace directory and extension module of one name side by side")
 def one_name(at: Ground) -> None:
     at.extension(at.site / "many_kinds.abi3.so", 7)
     at.write(at.site / "many_kinds.py", "VALUE = 'module'\n")
@@ -205,7 +205,7 @@ def sourceless(at: Ground) -> None:
         source.unlink()
 
 
-@odd("a data file, a folder and a module without source in __pycache__")
+@odd("a data file, a directory and a module without source in __pycache__")
 def in_pycache(at: Ground) -> None:
     cache = at.site / "beta" / "__pycache__"
     at.write(cache / "tuned.json", '{"block": 64}\n')
@@ -285,7 +285,7 @@ def metadata_remains(at: Ground) -> None:
     (at.site / "linked_info-1.0.dist-info").symlink_to(at.root / "kept-info")
 
 
-@odd("metadata with another name and version than its folder, and CRLF line ends")
+@odd("metadata with another name and version than its directory, and CRLF line ends")
 def metadata_odd(at: Ground) -> None:
     at.write(
         at.site / "Odd.Name-2.dist-info" / "METADATA",
@@ -297,7 +297,7 @@ def metadata_odd(at: Ground) -> None:
     )
 
 
-@odd("an old install: .egg-info folder with installed-files.txt, and an .egg-link alone")
+@odd("an old install: .egg-info directory with installed-files.txt, and an .egg-link alone")
 def old_install(at: Ground) -> None:
     at.write(at.site / "ancient.py", "VALUE = 'ancient'\n")
     info = at.site / "ancient-0.1-py2.7.egg-info"
@@ -354,7 +354,7 @@ def control_names(at: Ground) -> None:
         at.write(at.site / "beta" / "data" / "c1" / name, "x")
 
 
-@odd("files nobody may read, folders that are sticky or read-only, a set-group-id program")
+@odd("files nobody may read, directories that are sticky or read-only, a set-group-id program")
 def odd_modes(at: Ground) -> None:
     at.write(at.site / "no_mode.txt", "x").chmod(0)
     at.write(at.site / "only_x.py", "VALUE = 1\n").chmod(0o111)
@@ -370,7 +370,7 @@ def device(at: Ground) -> None:
     os.mknod(at.site / "null", 0o666 | 0o020000, os.makedev(1, 3))
 
 
-@odd("symlinks in circles: two folders into each other, one into its parent, a chain of 30")
+@odd("symlinks in circles: two directories into each other, one into its parent, a chain of 30")
 def link_circles(at: Ground) -> None:
     at.write(at.site / "ring" / "a" / "x.py", "VALUE = 1\n")
     at.write(at.site / "ring" / "__init__.py", "from ring.a import x\nVALUE = x.VALUE\n")
@@ -398,7 +398,7 @@ def linked_packages(at: Ground) -> None:
     (at.site / "of_project.py").symlink_to(at.project / "helpers" / "of_project.py")
 
 
-@odd("a symlinked folder of data outside, whose content links further out")
+@odd("a symlinked directory of data outside, whose content links further out")
 def linked_data(at: Ground) -> None:
     at.write(at.root / "far" / "deep.bin", b"\7" * 100)
     at.write(at.root / "near" / "x.bin", b"\6" * 100)
@@ -407,7 +407,7 @@ def linked_data(at: Ground) -> None:
     at.write(
         at.site / "reads_models.py",
         "import os, beta\nfolder = os.path.join(os.path.dirname(beta.__file__), 'models')\n"
-        "VALUE = [os.path.exists(os.path.join(folder, name)) for name in ('x.bin', 'deep.bin')]\n",
+        "VALUE = [os.path.exists(os.path.join(directory, name)) for name in ('x.bin', 'deep.bin')]\n",
     )
 
 
@@ -465,8 +465,8 @@ def linked_programs(at: Ground) -> None:
     at.write(at.site / "starts_programs.py", code)
 
 
-@odd("folders of the prefix that no installer makes: src/, var/, opt/, hidden ones, a folder beside python in bin/")
-def prefix_folders(at: Ground) -> None:
+@odd("directories of the prefix that no installer makes: src/, var/, opt/, hidden ones, a directory beside python in bin/")
+def prefix_directories(at: Ground) -> None:
     for place in (
         "src/x.c",
         "var/lib/state.db",
@@ -479,7 +479,7 @@ def prefix_folders(at: Ground) -> None:
     ):
         at.write(at.prefix / place, place)
     at.write(
-        at.site / "sees_folders.py",
+        at.site / "sees_directories.py",
         "import os, sys\nVALUE = [os.path.exists(os.path.join(sys.prefix, p)) for p in ('src/x.c', 'var/lib/state.db', 'bin/sub/tool')]\n",
     )
 
@@ -503,7 +503,7 @@ def config_odd(at: Ground) -> None:
     at.write(config, text.replace("\n", "\r\n") + "flavour = mine\r\nno equals sign\r\n")
 
 
-@odd("pyvenv.cfg whose home is a symlink to the interpreter's folder", alone=True)
+@odd("pyvenv.cfg whose home is a symlink to the interpreter's directory", alone=True)
 def config_home_link(at: Ground) -> None:
     config = at.prefix / "pyvenv.cfg"
     home = next(line.partition("=")[2].strip() for line in config.read_text().splitlines() if line.startswith("home"))
@@ -516,27 +516,27 @@ def no_lib64(at: Ground) -> None:
     (at.prefix / "lib64").unlink(missing_ok=True)
 
 
-@odd("lib64 is a folder with packages of its own", alone=True)
+@odd("lib64 is a directory with packages of its own", alone=True)
 def own_lib64(at: Ground) -> None:
     (at.prefix / "lib64").unlink(missing_ok=True)
     at.write(at.prefix / "lib64" / at.site.parent.name / "site-packages" / "in_lib64.py", "VALUE = 1\n")
     at.write(at.site / "sixty_four.pth", f"{at.prefix / 'lib64' / at.site.parent.name / 'site-packages'}\n")
 
 
-@odd("site-packages is a symlink to a folder elsewhere", alone=True)
+@odd("site-packages is a symlink to a directory elsewhere", alone=True)
 def linked_site(at: Ground) -> None:
     site = at.site
     site.rename(at.root / "real-site")
     site.symlink_to(at.root / "real-site")
 
 
-@odd("lib is a symlink to a folder elsewhere", alone=True)
+@odd("lib is a symlink to a directory elsewhere", alone=True)
 def linked_lib(at: Ground) -> None:
     (at.prefix / "lib").rename(at.root / "real-lib")
     (at.prefix / "lib").symlink_to(at.root / "real-lib")
 
 
-@odd("the environment's folder is a symlink, and its real name is on a .pth", alone=True)
+@odd("the environment's directory is a symlink, and its real name is on a .pth", alone=True)
 def linked_prefix(at: Ground) -> None:
     at.write(at.prefix / "more" / "more_one.py", "VALUE = __file__\n")
     at.prefix.rename(at.root / "real-env")
@@ -565,7 +565,7 @@ def chained_python(at: Ground) -> None:
 # -- libraries --------------------------------------------------------------------------------------------------------
 
 
-@odd("a chain of symlinks of a library in the package, found through $ORIGIN, and an auditwheel folder")
+@odd("a chain of symlinks of a library in the package, found through $ORIGIN, and an auditwheel directory")
 def library_chain(at: Ground) -> None:
     libs = at.site / "origin.libs"
     at.compiled(
@@ -584,7 +584,7 @@ def library_chain(at: Ground) -> None:
     )
 
 
-@odd("a library of the package finds another through $ORIGIN, five folders up and out of the environment")
+@odd("a library of the package finds another through $ORIGIN, five directories up and out of the environment")
 def library_above(at: Ground) -> None:
     native = at.root / "native-up"
     at.compiled(native / "libup.so", "int up(void) { return 3; }\n", "-shared", "-fPIC")
@@ -739,7 +739,7 @@ def attributes(at: Ground) -> None:
     at.write("settings.py", "VALUE = 'changed'\n")
 
 
-@odd("the project has empty folders, symlinks in and out, a file with mode changed, odd names", alone=True)
+@odd("the project has empty directories, symlinks in and out, a file with mode changed, odd names", alone=True)
 def project_odd(at: Ground) -> None:
     tracked(at)
     (at.project / "out" / "empty").mkdir(parents=True)
@@ -750,7 +750,7 @@ def project_odd(at: Ground) -> None:
     at.write("größe.txt", "x")
 
 
-@odd("the project links out of itself to a folder of code", alone=True)
+@odd("the project links out of itself to a directory of code", alone=True)
 def project_link_out(at: Ground) -> None:
     tracked(at)
     at.write(at.root / "common-code" / "__init__.py", "VALUE = 'common'\n")

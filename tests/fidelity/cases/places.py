@@ -13,19 +13,19 @@ from tests.fidelity.ground import Ground
 @case("a .pth file with a path outside")
 def pth(at: Ground) -> None:
     at.plain()
-    at.write(at.root / "shared" / "library.py", "VALUE = 'from a folder outside'\n")
+    at.write(at.root / "shared" / "library.py", "VALUE = 'from a directory outside'\n")
     at.write(at.root / "shared" / "tables" / "rates.csv", "1,2\n")
     at.write(at.site / "shared.pth", f"# a comment\n{at.root / 'shared'}\n{at.root / 'not-there'}\n")
 
 
-@case("a .pth file that puts a folder at a position by code", named="at a fixed position of sys.path", soak=True)
+@case("a .pth file that puts a directory at a position by code", named="at a fixed position of sys.path", soak=True)
 def pth_code(at: Ground) -> None:
     at.plain()
     at.write(at.root / "hooked" / "hooked.py", "VALUE = 'by code'\n")
     at.write(at.site / "zz-hook.pth", f"import sys; sys.path.insert(1, {str(at.root / 'hooked')!r})\n")
 
 
-@case("PYTHONPATH with two folders")
+@case("PYTHONPATH with two directories")
 def python_path(at: Ground) -> None:
     at.plain()
     at.write(at.root / "one" / "common.py", "VALUE = 'one'\n")
@@ -41,15 +41,17 @@ def relative_path(at: Ground) -> None:
     at.variables["PYTHONPATH"] = "lib"
 
 
-@case("PYTHONPATH with a folder of the project", soak=True)
-def own_folder_on_path(at: Ground) -> None:
+@case("PYTHONPATH with a directory of the project", soak=True)
+def own_directory_on_path(at: Ground) -> None:
     at.plain()
     at.write("lib/helper.py", "VALUE = 'helper'\n")
     at.variables["PYTHONPATH"] = str(at.project / "lib")
 
 
 @case(
-    "PYTHONPATH with a folder that is not there, and an empty entry", named="PYTHONPATH has a relative or empty entry", soak=True
+    "PYTHONPATH with a directory that is not there, and an empty entry",
+    named="PYTHONPATH has a relative or empty entry",
+    soak=True,
 )
 def missing_path(at: Ground) -> None:
     at.plain()
@@ -113,7 +115,7 @@ def zipped_egg(at: Ground) -> None:
     at.write(at.site / "easy-install.pth", f"./{egg.name}\n")
 
 
-@case("an unpacked egg, and .egg-info as folder and as file", soak=True)
+@case("an unpacked egg, and .egg-info as directory and as file", soak=True)
 def unpacked_egg(at: Ground) -> None:
     at.plain()
     at.write(at.site / "open-1.0-py3.11.egg" / "opened.py", "VALUE = 'opened'\n")
@@ -121,7 +123,7 @@ def unpacked_egg(at: Ground) -> None:
     at.write(at.site / "easy-install.pth", "./open-1.0-py3.11.egg\n")
     at.write(at.site / "older.py", "VALUE = 'older'\n")
     at.write(at.site / "older-0.1.egg-info", "Metadata-Version: 1.0\nName: older\nVersion: 0.1\n")
-    at.write(at.site / "folder-0.1.egg-info" / "PKG-INFO", "Metadata-Version: 1.0\nName: folder\nVersion: 0.1\n")
+    at.write(at.site / "directory-0.1.egg-info" / "PKG-INFO", "Metadata-Version: 1.0\nName: directory\nVersion: 0.1\n")
 
 
 @case("a wheel and a zip archive on a .pth", soak=True)
@@ -179,7 +181,7 @@ def chain(at: Ground) -> None:
     at.pip("gamma==1.0")
 
 
-@case("a venv inside the environment's own folder", soak=True)
+@case("a venv inside the environment's own directory", soak=True)
 def nested_venv(at: Ground) -> None:
     at.plain()
     at.run(at.base, "-m", "venv", "--without-pip", at.prefix / "nested")
@@ -192,21 +194,23 @@ def beside_the_code(at: Ground) -> None:
     at.run(at.base, "-m", "venv", "--without-pip", at.project / "other-env")
 
 
-@case("the source inside the environment's folder, where the capture would be too", named="is inside the environment", soak=True)
+@case(
+    "the source inside the environment's directory, where the capture would be too", named="is inside the environment", soak=True
+)
 def source_inside(at: Ground) -> None:
     at.plain()
     at.project = at.prefix / "src" / "app"
     at.write("train.py", "print(1)\n")
 
 
-@case("a folder on sys.path in the home of the user", soak=True)
+@case("a directory on sys.path in the home of the user", soak=True)
 def in_home(at: Ground) -> None:
     at.plain()
     at.write(at.home / "lib" / "mine.py", "VALUE = 'mine'\n")
     at.write(at.site / "home.pth", f"{at.home / 'lib'}\n")
 
 
-@case("a folder on sys.path below /dev/shm", named="/dev", soak=True)
+@case("a directory on sys.path below /dev/shm", named="/dev", soak=True)
 def below_dev_shm(at: Ground) -> None:
     """/dev is the run's own: nothing that the image holds there can be seen."""
     directory = at.outside(Path("/dev/shm"))
@@ -215,11 +219,11 @@ def below_dev_shm(at: Ground) -> None:
     at.write(at.site / "shared.pth", f"{directory}\n")
 
 
-@case("a wheel, another one and a folder beside them on PYTHONPATH", soak=True)
+@case("a wheel, another one and a directory beside them on PYTHONPATH", soak=True)
 def beside_a_wheel(at: Ground) -> None:
     at.plain()
     wheel = wheels.make(at.root / "libs", "zipone", files={"zipone.py": b"VALUE = 1\n"})
     two = wheels.make(at.root / "libs", "ziptwo", files={"ziptwo.py": b"VALUE = 2\n"})
-    at.write(at.root / "libs" / "zz" / "folder.py", "VALUE = 'folder'\n")
+    at.write(at.root / "libs" / "zz" / "directory.py", "VALUE = 'directory'\n")
     at.variables["PYTHONPATH"] = f"{wheel}:{two}:{at.root / 'libs' / 'zz'}"
-    at.write(at.site / "uses.py", "import zipone, ziptwo, folder\nVALUE = zipone.VALUE, ziptwo.VALUE, folder.VALUE\n")
+    at.write(at.site / "uses.py", "import zipone, ziptwo, directory\nVALUE = zipone.VALUE, ziptwo.VALUE, directory.VALUE\n")

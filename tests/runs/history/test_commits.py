@@ -95,7 +95,7 @@ def test_a_spec_is_found_next_to_the_runs_in_a_parent_directory_in_the_store_and
         found = Specs(project / "runs", here / "below", store).find(spec.digest)
         assert found is not None
         assert found.spec == spec
-        places.append((found.folder, bool(found.commit)))
+        places.append((found.directory, bool(found.commit)))
     assert places == [
         (project / "repro", False),
         (here / "repro", False),
@@ -114,7 +114,7 @@ def test_an_unreadable_spec_is_reported_and_other_specs_are_found(tmp_path: Path
     lookup = Specs(tmp_path / "runs", tmp_path, Store.open(tmp_path / "store"))
     found = lookup.find(spec.digest)
     assert found is not None
-    assert found.folder == tmp_path / "other"
+    assert found.directory == tmp_path / "other"
     assert len(lookup.problems) == 1
 
 

@@ -47,7 +47,7 @@ def run(
         outputs=0,
         size=0,
         tags=(),
-        folder=f"/runs/{number}",
+        directory=f"/runs/{number}",
     )
 
 

@@ -81,10 +81,10 @@ def test_a_run_with_mounted_copies_of_its_outputs_is_a_parent(tmp_path: Path) ->
     runs[fourth.id] = msgspec.structs.replace(fourth, data=(index.Datum("data", "/d", str(data.digest)),))
     weights, other, another, label, empty = ("a" * 64, "b" * 64, "f" * 64, "c" * 64, hashlib.sha256().hexdigest())
     outputs = {
-        first.folder: bytes.fromhex(weights + empty),
-        second.folder: bytes.fromhex(weights),
-        third.folder: bytes.fromhex(other + another),
-        fourth.folder: bytes.fromhex(label),
+        first.directory: bytes.fromhex(weights + empty),
+        second.directory: bytes.fromhex(weights),
+        third.directory: bytes.fromhex(other + another),
+        fourth.directory: bytes.fromhex(label),
     }
     files = {
         "best.pt": weights,

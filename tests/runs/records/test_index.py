@@ -147,8 +147,8 @@ def test_a_removed_run_is_not_listed_and_a_damaged_run_is_unreadable(tmp_path: P
     (damaged / "end.json").write_bytes(b"{")
     for _ in range(2):
         listing = cached.listing(tmp_path)
-        assert [run.folder for run in listing.runs] == [str(good)]
-        assert [run.folder for run in listing.unreadable] == [damaged]
+        assert [run.directory for run in listing.runs] == [str(good)]
+        assert [run.directory for run in listing.unreadable] == [damaged]
     with contextlib.closing(sqlite3.connect(tmp_path / "runs.db")) as db:
         assert db.execute("select count(*) from run where name = ?", (removed.name,)).fetchone() == (0,)
 
@@ -227,7 +227,7 @@ def test_a_listing_through_a_symlink_has_paths_with_the_symlink(tmp_path: Path, 
     (tmp_path / "link").symlink_to("runs")
     cached = Index(tmp_path / "runs.db")
     cached.listing(tmp_path / "runs")
-    assert [run.folder for run in cached.listing(tmp_path / "link").runs] == [str(tmp_path / "link" / directory.name)]
+    assert [run.directory for run in cached.listing(tmp_path / "link").runs] == [str(tmp_path / "link" / directory.name)]
     assert len(reads) == 1
 
 
@@ -275,7 +275,7 @@ def test_inputs_and_outputs_are_indexed(tmp_path: Path) -> None:
         ]
         assert run.parents == tuple(parents)
         assert not run.intact, "end.json has the digest of another start.json"
-        assert listing.outputs == {str(recording.folder): (1).to_bytes(32, "big") + (2).to_bytes(32, "big")}
+        assert listing.outputs == {str(recording.directory): (1).to_bytes(32, "big") + (2).to_bytes(32, "big")}
         assert cached.listing(tmp_path).outputs == {}
 
 

@@ -61,7 +61,7 @@ def recorded(runs: Path, number: int, *, word: str = "train.py", over: bool = Tr
         recording.finish(end(run_id))
     else:
         recording.close()
-    return recording.folder
+    return recording.directory
 
 
 def test_a_record_is_read_as_it_was_written(tmp_path: Path) -> None:
@@ -83,11 +83,11 @@ def test_records_are_written_once_and_read_only(tmp_path: Path) -> None:
 def test_a_running_run_differs_from_an_interrupted_one(tmp_path: Path) -> None:
     recording = records.begin(tmp_path, "20260701T101530Z-train-00000001")
     recording.start(start(ids.uuid7(1, bytes(10))))
-    assert records.read(recording.folder).state == "running"
+    assert records.read(recording.directory).state == "running"
     with pytest.raises(RecordError, match="still running"):
-        records.remove(recording.folder)
+        records.remove(recording.directory)
     recording.close()
-    assert records.read(recording.folder).state == "interrupted"
+    assert records.read(recording.directory).state == "interrupted"
 
 
 def test_a_run_that_ends_while_it_is_read_is_not_interrupted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -101,7 +101,7 @@ def test_a_run_that_ends_while_it_is_read_is_not_interrupted(tmp_path: Path, mon
         return is_running(directory)
 
     monkeypatch.setattr(records, "is_running", end_then_check)
-    assert records.read(recording.folder).state == "done"
+    assert records.read(recording.directory).state == "done"
 
 
 def test_a_run_can_begin_while_another_process_checks_whether_it_is_running(
@@ -118,7 +118,7 @@ def test_a_run_can_begin_while_another_process_checks_whether_it_is_running(
     with monkeypatch.context() as patch:
         patch.setattr(fcntl, "flock", lock_after_a_reader)
         recording = records.begin(tmp_path, "20260701T101530Z-train-00000001")
-    assert records.is_running(recording.folder)
+    assert records.is_running(recording.directory)
     recording.close()
 
 
@@ -132,11 +132,11 @@ def test_a_run_is_running_while_a_child_process_lives(tmp_path: Path) -> None:
         os.read(read_end, 1)
         os._exit(0)
     recording.close()
-    assert records.is_running(recording.folder)
+    assert records.is_running(recording.directory)
     os.close(write_end)
     os.close(read_end)
     os.waitpid(child, 0)
-    assert not records.is_running(recording.folder)
+    assert not records.is_running(recording.directory)
 
 
 def test_latest_points_to_the_newest_run_after_a_removal(tmp_path: Path) -> None:
@@ -199,8 +199,8 @@ def test_damaged_records_are_listed_separately(tmp_path: Path) -> None:
     (empty / "start.json").unlink()
     (tmp_path / "notes").mkdir()
     readable, unreadable = records.listing(tmp_path)
-    assert [run.folder for run in readable] == [good]
-    assert [(run.folder, type(run.why)) for run in unreadable] == [
+    assert [run.directory for run in readable] == [good]
+    assert [(run.directory, type(run.why)) for run in unreadable] == [
         (empty, RecordError),
         (newer, SpecVersionError),
         (torn, SpecError),
@@ -221,7 +221,7 @@ def test_a_damaged_end_is_not_an_interrupted_run(tmp_path: Path) -> None:
 
 def test_runs_of_the_same_second_are_sorted_by_age(tmp_path: Path) -> None:
     directories = [recorded(tmp_path, number, word=word) for number, word in ((1, "z.py"), (61, "a.py"), (121, "m.py"))]
-    assert [run.folder for run in records.listing(tmp_path)[0]] == directories[::-1]
+    assert [run.directory for run in records.listing(tmp_path)[0]] == directories[::-1]
 
 
 def test_a_missing_directory_of_runs_is_empty_and_a_file_is_refused(tmp_path: Path) -> None:

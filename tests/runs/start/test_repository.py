@@ -27,7 +27,9 @@ def place(tmp_path: Path) -> Place:
     """A project in a repository, and an image with a git program."""
     need(shutil.which("git"), "there is no git program")
     place = Place(tmp_path)
-    place.spec = place.at(specs.make(place.folder, {}, prefix=place.project / ".venv", overlay={"usr/bin/git": b"\x7fELF git"}))
+    place.spec = place.at(
+        specs.make(place.directory, {}, prefix=place.project / ".venv", overlay={"usr/bin/git": b"\x7fELF git"})
+    )
     git(place.project, "init", "--quiet")
     (place.project / ".gitignore").write_text("runs/\n")
     git(place.project, "add", ".")
@@ -161,10 +163,10 @@ def test_a_symlink_in_refs_does_not_expose_a_host_file(place: Place, tmp_path: P
 
 def test_a_run_sees_a_repository_only_if_the_image_has_git(place: Place) -> None:
     with_git = place.spec
-    place.spec = place.at(specs.make(place.folder, {}, prefix=place.project / ".venv"))
+    place.spec = place.at(specs.make(place.directory, {}, prefix=place.project / ".venv"))
     assert place.run().start.git is None
     place.spec = with_git
-    specs.make(place.folder, {}, prefix=place.project / ".venv", overlay={"usr/bin/git": b"\x7fELF git"})
+    specs.make(place.directory, {}, prefix=place.project / ".venv", overlay={"usr/bin/git": b"\x7fELF git"})
     shutil.rmtree(place.project / ".git")
     assert place.run().start.git is None
     assert "git in the run" not in place.talk

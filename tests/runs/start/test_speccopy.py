@@ -39,27 +39,27 @@ def run(place: Place, **asked: Any) -> FinishedRun:
 
 def spec_directory(done: FinishedRun) -> Path:
     assert done.start.spec_file is not None
-    return kept.directory_of(done.folder.parent, done.start.spec_file)
+    return kept.directory_of(done.directory.parent, done.start.spec_file)
 
 
 def capture_again(place: Place) -> None:
     """Capture another environment into the same directory, which deletes the blobs of the first capture."""
-    other = specs.make(place.folder, {}, prefix="/elsewhere/.venv", overlay={"etc/new": b"new"})
-    SpecBlobs(place.folder / "blobs").keep_only(other.carried - place.spec.carried)
+    other = specs.make(place.directory, {}, prefix="/elsewhere/.venv", overlay={"etc/new": b"new"})
+    SpecBlobs(place.directory / "blobs").keep_only(other.carried - place.spec.carried)
 
 
 def test_the_spec_of_a_run_survives_the_next_capture_with_its_bundled_blobs(place: Place) -> None:
-    data = (place.folder / "spec.json").read_bytes()
+    data = (place.directory / "spec.json").read_bytes()
     done = run(place)
     capture_again(place)
     assert (spec_directory(done) / "spec.json").read_bytes() == data
     assert run_audit(place).findings == ()
     drop_image(place)
     assert run_audit(place).findings == (), "it can be rebuilt"
-    found = Specs(done.folder.parent, place.project, place.store).of(done.start)
+    found = Specs(done.directory.parent, place.project, place.store).of(done.start)
     assert found is not None
-    assert found.folder == spec_directory(done)
-    made = rebuild(found.spec, found.folder, store=place.store, dry_run=False, tell=Silent())
+    assert found.directory == spec_directory(done)
+    made = rebuild(found.spec, found.directory, store=place.store, dry_run=False, tell=Silent())
     assert made.image_id == done.start.image
 
 
@@ -67,22 +67,22 @@ def test_the_copy_of_a_spec_that_has_its_blobs_is_used(place: Place) -> None:
     done = run(place)
 
     def directory() -> Path:
-        found = Specs(done.folder.parent, place.project, place.store).of(done.start)
+        found = Specs(done.directory.parent, place.project, place.store).of(done.start)
         assert found is not None
-        assert Specs(done.folder.parent, place.project, place.store).find(done.start.spec) == found
-        return found.folder
+        assert Specs(done.directory.parent, place.project, place.store).find(done.start.spec) == found
+        return found.directory
 
-    assert directory() == place.folder
-    shutil.move(place.folder / "blobs", place.project.parent / "blobs")
+    assert directory() == place.directory
+    shutil.move(place.directory / "blobs", place.project.parent / "blobs")
     assert directory() == spec_directory(done), "as in a clone into which the runs were copied"
     shutil.rmtree(spec_directory(done) / "blobs")
-    assert directory() == place.folder, "no copy has its blobs"
-    shutil.move(place.project.parent / "blobs", place.folder / "blobs")
-    assert directory() == place.folder, "as in a directory whose runs were cloned without blobs"
+    assert directory() == place.directory, "no copy has its blobs"
+    shutil.move(place.project.parent / "blobs", place.directory / "blobs")
+    assert directory() == place.directory, "as in a directory whose runs were cloned without blobs"
 
 
 def test_blobs_are_hard_links_and_are_not_checked_again(place: Place) -> None:
-    blobs = SpecBlobs(place.folder / "blobs")
+    blobs = SpecBlobs(place.directory / "blobs")
     assert {blobs.has(digest, place.store.facts) for digest in place.spec.carried} == {True}
     done = run(place)
     kept_blobs = SpecBlobs(spec_directory(done) / "blobs")
@@ -126,7 +126,7 @@ def test_a_blob_that_cannot_be_kept_is_a_warning_and_the_run_continues(place: Pl
 def test_runs_share_a_kept_spec_and_a_temporary_run_keeps_none(place: Place) -> None:
     first, second = run(place), run(place)
     assert first.start.spec_file == second.start.spec_file
-    assert len(kept.listing(first.folder.parent)) == 1
+    assert len(kept.listing(first.directory.parent)) == 1
     assert run(place, keeps_record=False, runs=place.project.parent / "aside").start.spec_file is None
     assert not (place.project.parent / "aside" / "specs").exists()
 
@@ -144,16 +144,16 @@ def test_a_repeated_run_keeps_the_captured_spec_and_not_the_adapted_one(place: P
 
 def test_a_spec_that_is_overwritten_while_the_run_starts_is_kept_as_it_was_read(place: Place) -> None:
     capture_again(place)
-    done = speccopy._bytes(place.spec, place.folder)
+    done = speccopy._bytes(place.spec, place.directory)
     assert done == codec.pretty(place.spec)
 
 
 def test_a_kept_spec_can_be_opened(place: Place) -> None:
     remote = '{"schema": "repro-env/remote/1", "copies": []}'
-    (place.folder / "remote.json").write_text(remote)
+    (place.directory / "remote.json").write_text(remote)
     done = run(place)
     found = open_spec(str(spec_directory(done)), place.project, place.store)
-    assert (found.spec.digest, found.runs) == (done.start.spec, done.folder.parent)
+    assert (found.spec.digest, found.runs) == (done.start.spec, done.directory.parent)
     assert (spec_directory(done) / "remote.json").read_text() == remote
     assert sourcedirectory.is_trusted(place.spec, spec_directory(done), place.store), "it is in the project"
     apart = place.project.parent / "x" / "specs" / spec_directory(done).name
@@ -173,7 +173,7 @@ def test_an_edited_kept_spec_does_not_count_as_the_spec_of_the_run(place: Place)
 
 def test_another_spec_file_with_the_same_identity_is_reported(place: Place) -> None:
     done = run(place)
-    path = place.folder / "spec.json"
+    path = place.directory / "spec.json"
     rewrite(path, path.read_bytes().replace(b'"notes": []', b'"notes": ["x"]'))
     assert run_audit(place).findings == (), "the first file is kept"
     shutil.rmtree(spec_directory(done).parent)
@@ -187,29 +187,29 @@ def test_gc_removes_specs_that_no_run_names(place: Place) -> None:
         return runsgc.collect(runs, words, store=place.store, dry_run=dry_run, tell=Silent())
 
     first = run(place)
-    runs = first.folder.parent
+    runs = first.directory.parent
     capture_again(place)
-    place.spec = place.at(codec.decode((place.folder / "spec.json").read_bytes(), type(place.spec), where="spec"))
+    place.spec = place.at(codec.decode((place.directory / "spec.json").read_bytes(), type(place.spec), where="spec"))
     second = run(place)
     old, new = spec_directory(first), spec_directory(second)
     assert gc("last=1", dry_run=True).specs == (), "a run may be about to start from it"
     for directory in (old, new):
         os.utime(directory, (1, 1))
     dry = gc("last=1", dry_run=True)
-    assert [spec.folder for spec in dry.specs] == [old]
+    assert [spec.directory for spec in dry.specs] == [old]
     assert dry.specs[0].size > old.joinpath("spec.json").stat().st_size, "its blobs have no other hard link now"
     assert gc("last=2").specs == ()
     assert gc("last=1").specs == dry.specs
-    assert [spec.folder for spec in kept.listing(runs)] == [new]
-    assert records.directories(runs) == [second.folder]
+    assert [spec.directory for spec in kept.listing(runs)] == [new]
+    assert records.directories(runs) == [second.directory]
 
 
 def test_an_unreadable_record_keeps_its_spec(place: Place) -> None:
     done = run(place)
-    text = (done.folder / "start.json").read_text()
-    rewrite(done.folder / "start.json", text[: text.index('"threads"')].encode())
+    text = (done.directory / "start.json").read_text()
+    rewrite(done.directory / "start.json", text[: text.index('"threads"')].encode())
     os.utime(spec_directory(done), (1, 1))
     with pytest.raises(SpecError, match="truncated"):
-        records.read(done.folder)
-    assert runsgc.collect(done.folder.parent, ["tagged"], store=place.store, dry_run=False, tell=Silent()).specs == ()
-    assert kept.listing(done.folder.parent)
+        records.read(done.directory)
+    assert runsgc.collect(done.directory.parent, ["tagged"], store=place.store, dry_run=False, tell=Silent()).specs == ()
+    assert kept.listing(done.directory.parent)

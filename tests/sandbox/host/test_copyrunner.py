@@ -40,7 +40,7 @@ def launch(tmp_path: Path) -> Launch:
 def run(launch: Launch, tmp_path: Path, code: str) -> tuple[int, tuple[str, ...], list[str]]:
     """Run Python code. Returns (exit code, removed files, outputs)."""
     runner = HostCopyRunner(tmp_path / "snapshot")
-    outcome = runner.run(msgspec.structs.replace(launch, argv=(sys.executable, "-c", code)), folder=tmp_path / "run")
+    outcome = runner.run(msgspec.structs.replace(launch, argv=(sys.executable, "-c", code)), directory=tmp_path / "run")
     files = tmp_path / "run" / "files"
     removed = runner.collect(Path(launch.workspace), tmp_path / "snapshot", files)
     assert {path.name for path in (tmp_path / "run").iterdir()} - {"outside"} == {"files", "notes"}
@@ -116,7 +116,7 @@ def test_symlinks_of_the_source_or_the_command_are_not_followed(launch: Launch, 
     (tmp_path / "snapshot" / "data").symlink_to(tmp_path / "outside")
     mount = Mount(kind="data", source=str(tmp_path / "home"), target=f"{launch.workspace}/data/mine")
     with pytest.raises(DataError, match="leads through a symbolic link of the source"):
-        HostCopyRunner(tmp_path / "snapshot").run(msgspec.structs.replace(launch, mounts=(mount,)), folder=tmp_path / "home")
+        HostCopyRunner(tmp_path / "snapshot").run(msgspec.structs.replace(launch, mounts=(mount,)), directory=tmp_path / "home")
     (tmp_path / "snapshot" / "data").unlink()
     (tmp_path / "outside" / "in").symlink_to("mine")
     mount = Mount(kind="data", source=str(tmp_path / "home"), target=f"{launch.workspace}/data/in")
@@ -134,7 +134,7 @@ def test_a_command_that_replaces_its_directory_by_a_link_has_no_outputs(launch: 
 def test_a_missing_program_leaves_no_scratch_directory(launch: Launch, tmp_path: Path) -> None:
     with pytest.raises(CommandMissingError):
         HostCopyRunner(tmp_path / "snapshot").run(
-            msgspec.structs.replace(launch, argv=("nothing-here",)), folder=tmp_path / "run"
+            msgspec.structs.replace(launch, argv=("nothing-here",)), directory=tmp_path / "run"
         )
     assert sorted(path.name for path in (tmp_path / "run").iterdir()) == [".copied", "files", "notes"]
 
@@ -148,7 +148,7 @@ from repro_env.sandbox.host.copyrunner import HostCopyRunner
 import msgspec
 launch = msgspec.json.decode({msgspec.json.encode(launch)!r}, type=Launch)
 words = (sys.executable, "-c", "import os, signal; open('out', 'w').write('out'); os.kill(os.getppid(), signal.SIGKILL)")
-HostCopyRunner(Path({str(tmp_path / "snapshot")!r})).run(msgspec.structs.replace(launch, argv=words), folder=Path({str(tmp_path / "run")!r}))
+HostCopyRunner(Path({str(tmp_path / "snapshot")!r})).run(msgspec.structs.replace(launch, argv=words), directory=Path({str(tmp_path / "run")!r}))
 """
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == -signal.SIGKILL
     copyrunner.restore(tmp_path / "run", launch.workspace)

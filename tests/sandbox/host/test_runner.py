@@ -33,7 +33,7 @@ def script(launch: Launch, code: str) -> Launch:
 def run(launch: Launch, tmp_path: Path) -> tuple[int, tuple[str, ...]]:
     """Run a launch. Returns (exit code, removed files)."""
     runner = HostRunner(skip=[Path(launch.prefix), tmp_path / "project" / "runs"].__contains__)
-    outcome = runner.run(launch, folder=tmp_path)
+    outcome = runner.run(launch, directory=tmp_path)
     return outcome.exit_code, runner.collect(tmp_path / "project", tmp_path / "snapshot", tmp_path / "files")
 
 
@@ -99,7 +99,7 @@ import msgspec
 from repro_env.schema.run import Launch
 from repro_env.sandbox.host.runner import HostRunner
 before = signal.getsignal(signal.SIGTERM)
-outcome = HostRunner(skip=[].__contains__).run(msgspec.json.decode(sys.argv[1], type=Launch), folder=Path(sys.argv[2]))
+outcome = HostRunner(skip=[].__contains__).run(msgspec.json.decode(sys.argv[1], type=Launch), directory=Path(sys.argv[2]))
 print(outcome.exit_code, signal.getsignal(signal.SIGTERM) == before)
 """
 
@@ -165,7 +165,7 @@ def test_addresses_are_fixed_only_for_the_command(launch: Launch, tmp_path: Path
     outputs = []
     for _ in range(2):
         fixed = msgspec.structs.replace(script(launch, code), fixed_addresses=True)
-        assert HostRunner(skip=[].__contains__).run(fixed, folder=tmp_path).means == (MEANS,)
+        assert HostRunner(skip=[].__contains__).run(fixed, directory=tmp_path).means == (MEANS,)
         outputs.append((tmp_path / "project" / "printed").read_text())
     assert outputs[0] == outputs[1], "the order of a set of objects differs"
     assert outputs[0].startswith("1\n")
@@ -177,5 +177,5 @@ def test_a_refusal_to_fix_addresses_is_recorded(launch: Launch, tmp_path: Path, 
         raise PermissionError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(kernel, "personality", refuse)
-    outcome = HostRunner(skip=[].__contains__).run(msgspec.structs.replace(launch, fixed_addresses=True), folder=tmp_path)
+    outcome = HostRunner(skip=[].__contains__).run(msgspec.structs.replace(launch, fixed_addresses=True), directory=tmp_path)
     assert (outcome.exit_code, outcome.means) == (0, (MEANS, "addresses: random (Operation not permitted)"))

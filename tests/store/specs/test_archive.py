@@ -24,7 +24,7 @@ def test_a_spec_is_written_once_and_read_only(tmp_path: Path) -> None:
     assert stat.S_IMODE(first.st_mode) == 0o444
     assert archive.read(tmp_path, digest) == b"{}"
     (spec,) = archive.listing(tmp_path)
-    assert (spec.digest, spec.folder) == (digest, path.parent)
+    assert (spec.digest, spec.directory) == (digest, path.parent)
     assert spec.used > 1, "the time of the last use is updated"
 
 
@@ -100,7 +100,7 @@ def test_a_spec_is_removed_and_a_killed_removal_is_finished_later(tmp_path: Path
     first, second = archive.listing(tmp_path)
     archive.remove(first)
     assert archive.listing(tmp_path) == (second,)
-    hidden = second.folder.with_name(f".gone-{second.folder.name}")
-    second.folder.rename(hidden)
+    hidden = second.directory.with_name(f".gone-{second.directory.name}")
+    second.directory.rename(hidden)
     archive.tidy(tmp_path)
     assert not hidden.exists()
