@@ -14,7 +14,7 @@ TRAINERS := build/trainers
 TORCH ?= torch==2.13.0+cpu
 # Files of tests at a time: on two cores one more than those, since a test waits a part of its time.
 WORKERS ?= 3
-.PHONY: help demo test pythons soak lint bench relock clean tool dev trainers
+.PHONY: help demo test pythons coverage soak lint bench relock clean tool dev trainers
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -51,6 +51,10 @@ pythons: trainers ## the quick tests under the oldest and the newest other Pytho
 		echo "under $$($$venv/bin/python --version):"; \
 		$(WITH) $$venv/bin/python -m pytest -q -m "not soak" -n $(WORKERS) $(QUICK:%=tests/%) $(ARGS); \
 	done
+
+coverage: trainers ## which statements the test suite runs, by module (about 40 minutes)
+	$(WITH) $(DEV)/bin/python -m pytest -q -m "not soak" -n $(WORKERS) --dist loadfile --no-loadscope-reorder \
+		--cov --cov-report=term $(ARGS)
 
 soak: trainers ## the long counts; results go to benchmarks/results/
 	$(WITH) $(DEV)/bin/python -m pytest -m soak $(ARGS)
