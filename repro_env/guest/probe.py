@@ -115,7 +115,7 @@ def is_conda(prefix: str) -> bool:
 
 
 def describe() -> "dict[str, object]":
-    """The facts about this interpreter and its environment (`Interpretation` in `model/environment.py`)."""
+    """The facts about this interpreter and its environment (`Interpretation` in `schema/environment.py`)."""
     import platform
     import sysconfig
 
