@@ -67,10 +67,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     seed: int = 0
     not_secret: tuple[str, ...] = ()
     """Globs of files that contain no secret although they look like it."""
-    base: str = ""
-    """Reference of the base image in a registry; empty if the base is made from this machine."""
-    keep_base: bool = False
-    """Bundle the files of the base image too."""
     env: tuple[str, ...] = ()
     """Names of variables to replay in addition to the standard ones."""
 
@@ -96,7 +92,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
 
     After an error, the earlier spec is unchanged. New blobs may exist, which the next capture uses or removes.
     """
-    platform = machine.platform()  # first, because it raises if images for this machine are not supported
+    machine.platform()  # first, because it raises if images for this machine are not supported
     variables.check_added(request.env, request.environ)
     never = own_directories(request.source, request.output)
     target = targets.choose(request.python, request.environ, request.source)
@@ -107,11 +103,6 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     tree = _look(request, store, never)
     data.check(request.data)
     fingerprints = tuple(data.look(path, target, store.hashes, tell) for path, target in request.data)
-    base = None
-    if request.base:
-        from repro_env.environment.system import baseimage
-
-        base = baseimage.pull(request.base, platform, kept=request.keep_base, store=store, tell=tell)
     opened = dlopenlibraries.of_source(tree.root, tree.found, request.environ, store, [] if venv is None else [venv])
     programs, library_problems = _programs(request, opened)
     search = SecretSearch(request.not_secret, store.facts)
@@ -123,7 +114,6 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
         store=store,
         tell=tell,
         secrets=search,
-        base=base,
         added=request.env,
     )
     if locked.facts.kind != "system" and request.output.is_relative_to(locked.facts.layout.prefix):
@@ -149,8 +139,6 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
         problems = (*problems, _describe_missing_git(mentioned.git))
 
     def bundle(tree: Tree) -> TreeBlob:
-        if base is not None and tree is locked.live.base and not request.keep_base:
-            return base.blob  # downloadable from the registry
         return _bundle_tree(tree.entries, tree.contents, store=store, blobs=blobs)
 
     identity = assembly.identity_of(locked, bundle)
@@ -184,8 +172,6 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
         locked.layers,
         seed=request.seed,
     )
-    if base is not None:
-        spec = replace(spec, hints=replace(spec.hints, base=base.hint))
     spec = _write(spec, request.output, locked, store, tell)
     blobs.keep_only(spec.carried)  # remove the blobs of earlier captures
     shared = siblings.find_at_capture(spec, mentioned.paths, tree.excluded, [path for path, _ in request.data], store)
@@ -204,12 +190,6 @@ def _programs(request: Request, opened: dlopenlibraries.Opened) -> tuple[tuple[s
     """
     lines = [redact.line(line) for line in opened.unknown]
     libraries = [path for path in opened.libraries if path.isprintable()]
-    if request.base:  # nothing can be added to an image of a registry
-        lines += [
-            f"the source opens {redact.line(path)} at run time; it is not known whether {request.base} contains it"
-            for path in libraries
-        ]
-        return request.programs, tuple(lines)
     return tuple(dict.fromkeys((*request.programs, *libraries))), tuple(lines)
 
 

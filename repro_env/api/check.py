@@ -123,7 +123,6 @@ def _compare_environment(
             programs=spec.observed.programs,
             store=store,
             tell=tell,
-            base=spec.hints.base,
             added=spec.observed.variables.added,
         )
     except (NetworkError, LockError) as error:

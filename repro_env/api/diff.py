@@ -91,7 +91,6 @@ def _open_side(operand: Operand, other: Operand, start: Path, environ: Mapping[s
         programs=spec.observed.programs if spec is not None else (),
         store=store,
         tell=tell,
-        base=spec.hints.base if spec is not None else None,
         added=spec.observed.variables.added if spec is not None else (),
     )
     return msgspec.structs.replace(side, name=f"{operand.name} ({side.name})" if operand.name == "live" else operand.name)

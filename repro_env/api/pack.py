@@ -66,7 +66,7 @@ def pack(spec: Spec, directory: Path, target: Path, *, everything: bool, frozen:
     finder = Finder(spec, directory, store, trees.blob_sources)
     with closing(finder), closing(trees.blob_sources):
         blobs = {
-            **_trees(spec, trees, everything=everything, tell=tell),
+            **_trees(trees, tell),
             **_artifacts(spec, finder, everything=everything, tell=tell),
         }
         fetched = finder.fetched + trees.blob_sources.fetched
@@ -108,10 +108,9 @@ def _all(spec: Spec) -> tuple[Artifact, ...]:
     return (*spec.identity.packages, *spec.identity.distributions)
 
 
-def _trees(spec: Spec, trees: Trees, *, everything: bool, tell: Tell) -> dict[str, Path]:
-    """Return the bundled trees: name in the archive -> file. Missing ones are downloaded. `everything`: also a downloadable base."""
-    wanted = ((what, tree) for what, tree in trees.named() if everything or tree.sha256 in spec.carried)
-    return {path.name: path for what, tree in wanted if (path := bring_tree(trees, what, tree, tell)) is not None}
+def _trees(trees: Trees, tell: Tell) -> dict[str, Path]:
+    """Return the bundled trees: name in the archive -> file. Missing ones are downloaded."""
+    return {path.name: path for what, tree in trees.named() if (path := bring_tree(trees, what, tree, tell)) is not None}
 
 
 def bring_tree(trees: Trees, what: str, tree: TreeBlob, tell: Tell) -> Path | None:

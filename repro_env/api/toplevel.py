@@ -51,14 +51,9 @@ def capture(
     env: Sequence[str] = (),
     seed: int = 0,
     not_secret: Sequence[str] = (),
-    base: str = "",
-    keep_base: bool = False,
     report: Tell | None = None,
 ) -> CaptureResult:
-    """Capture a live environment and write its spec to the directory `output`. The options are those of `repro-env capture`.
-
-    `base`: the reference of an image to use as the base; empty to take the base from this machine.
-    """
+    """Capture a live environment and write its spec to the directory `output`. The options are those of `repro-env capture`."""
     from repro_env.api.capture import Request
     from repro_env.api.capture import capture as use_case
 
@@ -74,8 +69,6 @@ def capture(
         env=tuple(dict.fromkeys(env)),
         seed=seed,
         not_secret=tuple(not_secret),
-        base=base,
-        keep_base=keep_base,
     )
     return use_case(request, store=Store.open(), tell=report or Silent())
 

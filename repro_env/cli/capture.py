@@ -13,7 +13,6 @@ import typer
 from repro_env.cli import app as commands
 from repro_env.cli.ui import messages
 from repro_env.cli.ui.options import JsonOption, check_source, parse_data, parse_path, value
-from repro_env.schema.errors import UsageError
 
 if TYPE_CHECKING:
     from repro_env.api.capture import CaptureResult
@@ -70,13 +69,6 @@ def command(
         ),
     ] = None,
     output: Annotated[Path, value("DIR", "Write the spec and its files to this directory. Default: repro.")] = Path("repro"),
-    base: Annotated[
-        str,
-        value(
-            "host|REF", "Take the operating system from this machine (`host`, the default), or from an image in a registry (REF)."
-        ),
-    ] = "host",
-    keep_base: Annotated[bool, typer.Option("--keep-base", help="Bundle a copy of the image that --base names.")] = False,
     with_: Annotated[
         list[str] | None,
         value("PROGRAM", "Add a program, package or directory of this machine, for example git. Repeatable.", "--with"),
@@ -94,11 +86,6 @@ def command(
     from repro_env.store.store import Store
 
     gc.set_threshold(_GARBAGE)
-    if keep_base and base == "host":
-        raise UsageError("--keep-base requires --base REF", hint="leave it out: a base from this machine is always bundled")
-    if with_ and base != "host":
-        hint = "use a base image that contains the programs, or use --base host"
-        raise UsageError("--with requires --base host, because it adds programs of this machine", hint=hint)
     request = Request(
         python=python,
         source=check_source(source) or source,
@@ -111,8 +98,6 @@ def command(
         env=tuple(dict.fromkeys(env or ())),
         seed=seed,
         not_secret=tuple(not_secret or ()),
-        base="" if base == "host" else base,
-        keep_base=keep_base,
     )
     result = capture(request, store=Store.open(), tell=messages.say)
     if json:
@@ -141,7 +126,6 @@ def _facts(result: CaptureResult) -> dict[str, object]:
         "excluded": spec.observed.excluded,
         "unknown": spec.observed.unknown,
         "unheld_variables": variables.unlisted(spec.observed.variables.named),
-        "base": spec.hints.base,
     }
 
 

@@ -7,7 +7,6 @@ from collections.abc import Collection, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -17,10 +16,10 @@ from repro_env.environment.python import interpreter as python
 from repro_env.environment.python.distributions import Scan
 from repro_env.environment.python.externalpaths import ExternalPath, find_external_paths
 from repro_env.environment.python.sites import Site, list_files, other_sites
-from repro_env.environment.system import compatibility, dlopenlibraries, host
+from repro_env.environment.system import dlopenlibraries, host
 from repro_env.environment.system import interpretertree as interpreter
 from repro_env.environment.system.owners import Owners
-from repro_env.environment.system.tree import Tree, within
+from repro_env.environment.system.tree import Tree
 from repro_env.io.files import fingerprint
 from repro_env.io.hashes import settled
 from repro_env.oci.entry import Entry
@@ -28,9 +27,6 @@ from repro_env.schema import codec
 from repro_env.schema.accelerator import Accelerators, Frameworks
 from repro_env.schema.environment import Carried, Host, Interpretation, Layout, SharedLibrary, Startup
 from repro_env.store.store import Store
-
-if TYPE_CHECKING:
-    from repro_env.environment.system.baseimage import BaseImage
 
 
 class LiveEnvironment(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,8 +71,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """The programs of `--with`."""
     workspace: Path
     """The source, which runs see at its own path."""
-    base_image: BaseImage | None
-    """The base, unless it is made from this machine."""
     environ: Mapping[str, str]
     store: Store
 
@@ -86,7 +80,7 @@ def inspect(request: Request, memory_free: Event) -> LiveEnvironment:
 
     `memory_free` is set when the libraries that were loaded for inspection have left the memory.
     """
-    facts, environ, store, base_image = request.facts, request.environ, request.store, request.base_image
+    facts, environ, store = request.facts, request.environ, request.store
     with ThreadPoolExecutor(3) as pool:
         # Meanwhile Python starts, drivers are queried and libraries are loaded, while this thread reads from the disk.
         startup_future = pool.submit(python.start_up, facts, environ)
@@ -118,10 +112,7 @@ def inspect(request: Request, memory_free: Event) -> LiveEnvironment:
         libraries=owners.libraries((*startup.mapped, *report.mapped)),
         bundled=system_files.bundled,
         external=external_paths,
-        unknown=(
-            *opened.unknown,
-            *(_missing_in_base(base_image, opened.libraries, sites, external_paths) if base_image is not None else ()),
-        ),
+        unknown=opened.unknown,
     )
     paths = live.lower_entries
     return msgspec.structs.replace(live, sites=(sites[0], *(_without_packaged(site, paths) for site in sites[1:])))
@@ -162,49 +153,33 @@ def _system_files(
 ) -> tuple[host.SystemFiles, Tree | None]:
     """The system files that the environment needs, and the interpreter, unless it is a conda package of the environment.
 
-    The system files are from this machine or from the base image, which is checked then. `loaded`: libraries outside the sites
-    that were loaded; `opened`: libraries that the code opens.
+    `loaded`: libraries outside the sites that were loaded; `opened`: libraries that the code opens.
     """
-    facts, environ, store, base_image = request.facts, request.environ, request.store, request.base_image
+    facts, environ, store = request.facts, request.environ, request.store
     site_directories = [
         site.prefix / directory for site in sites for directory in dict.fromkeys((site.layout.purelib, site.layout.platlib))
     ]
-    other_layers = [str(directory) for directory in site_directories]
-    libraries = _libraries(sites, external_paths)
-    packages = None
-    if base_image is not None:
-        system_files = compatibility.system_files(
-            facts,
-            startup,
-            base_image,
-            libraries=libraries,
-            mapped=map(Path, loaded),
-            other_layers=other_layers,
-            environ=environ,
-        )
-    else:
-        packages = host.database(Path("/"))
-        system_files = host.system_files(
-            facts,
-            startup,
-            system=packages,
-            libraries=libraries,
-            mapped=map(Path, (*loaded, *opened)),
-            programs=request.programs,
-            locale=startup.locale,
-            # Only where system packages may be: a virtual environment has none.
-            directories=[] if facts.is_venv and len(sites) == 1 else site_directories,
-            other_layers=[*other_layers, *(str(path.root) for path in external_paths if path.is_complete)],
-            environ=environ,
-            hashes=store.hashes,
-            cache=store.facts,
-        )
+    packages = host.database(Path("/"))
+    system_files = host.system_files(
+        facts,
+        startup,
+        system=packages,
+        libraries=_libraries(sites, external_paths),
+        mapped=map(Path, (*loaded, *opened)),
+        programs=request.programs,
+        locale=startup.locale,
+        # Only where system packages may be: a virtual environment has none.
+        directories=[] if facts.is_venv and len(sites) == 1 else site_directories,
+        other_layers=[*map(str, site_directories), *(str(path.root) for path in external_paths if path.is_complete)],
+        environ=environ,
+        hashes=store.hashes,
+        cache=store.facts,
+    )
     if facts.kind == "conda":
         return system_files, None
-    tree = interpreter.interpreter_tree(facts, hashes=store.hashes, system=packages, environ=environ, cache=store.facts)
-    if base_image is not None:
-        compatibility.check_interpreter(base_image, tree, facts)
-    return system_files, tree
+    return system_files, interpreter.interpreter_tree(
+        facts, hashes=store.hashes, system=packages, environ=environ, cache=store.facts
+    )
 
 
 def _loaded_outside(report: frameworks.Report, site: Site) -> list[str]:
@@ -224,24 +199,6 @@ def _libraries(sites: Sequence[Site], external_paths: Sequence[ExternalPath]) ->
         )
         for file in files
         if file.kind == "file" and ".so" in file.path.rpartition("/")[2]
-    ]
-
-
-def _missing_in_base(
-    base_image: BaseImage, libraries: Sequence[str], sites: Sequence[Site], external_paths: Sequence[ExternalPath]
-) -> list[str]:
-    """A line for each library that the code opens and that the base image does not have."""
-    names = {path.rpartition("/")[2] for path in base_image.entries}
-    paths = [
-        os.path.realpath(directory)
-        for directory in (*(site.prefix for site in sites), *(external_path.root for external_path in external_paths))
-    ]
-    return [
-        f"code of the environment opens {library} at run time, but {base_image.hint.reference} has no library of that name"
-        for library in libraries
-        if library.rpartition("/")[2] not in names
-        and not frameworks.is_driver(library)
-        and not within(os.path.realpath(library), paths)
     ]
 
 

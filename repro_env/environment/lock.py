@@ -7,9 +7,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING
-
-import msgspec
 
 from repro_env.environment.conda import identification as conda
 from repro_env.environment.conda import metadata as records
@@ -22,21 +19,17 @@ from repro_env.environment.python.externalpaths import on_host, python_path
 from repro_env.environment.python.selection import Target
 from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
-from repro_env.environment.system import compatibility
 from repro_env.environment.system.tree import Tree
 from repro_env.environment.wheels import comparisoncache, composition, layers
 from repro_env.environment.wheels import identification as wheels
 from repro_env.environment.wheels.comparisoncache import Comparison
 from repro_env.oci import conda as rule
 from repro_env.oci import wheel, wheellayers
-from repro_env.oci.entry import Entry, sort_with_parents
+from repro_env.oci.entry import Entry
 from repro_env.schema.environment import Carried
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.progress import Tell
 from repro_env.store.store import Store
-
-if TYPE_CHECKING:
-    from repro_env.environment.system.baseimage import BaseImage
 
 
 @contextlib.contextmanager
@@ -62,13 +55,11 @@ def lock(
     store: Store,
     tell: Tell,
     secrets: SecretSearch | None = None,
-    base: BaseImage | None = None,
     added: Sequence[str] = (),
 ) -> LockedEnvironment:
     """Inspect and lock the environment of a Python. `workspace` is the source directory, which runs see at its own path.
 
-    `base`: the base image; without it, the base is made from this machine. `added`: variables to replay in addition to the
-    standard ones. `secrets` searches everything that a capture would bundle; if there are secrets, `CaptureError` lists them all.
+    `added`: variables to replay in addition to the standard ones. `secrets` searches everything that a capture would bundle; if there are secrets, `CaptureError` lists them all.
     """
     facts = interpreter.interpret(target, environ)
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
@@ -80,7 +71,6 @@ def lock(
         packaged=meta.library_owners(facts.layout.prefix),
         programs=programs,
         workspace=workspace,
-        base_image=base,
         environ=environ,
         store=store,
     )
@@ -96,8 +86,6 @@ def lock(
     overlay_tree, skipped = overlay(
         comparison.compositions, live, workspace, generated, {path: item.data for path, item in home.files.items()}, store
     )
-    if base is not None:
-        overlay_tree = _with_removals(base, live.sites, overlay_tree)
     if secrets is not None:
         _search_trees(secrets, live, overlay_tree)
         wheels.search(secrets, identified, live.sites, store)
@@ -230,16 +218,3 @@ def _search_trees(secrets: SecretSearch, live: LiveEnvironment, overlay_tree: Tr
     for tree in (live.unpackaged, live.interpreter):
         if tree is not None:
             secrets.search_tree(tree.entries, tree.contents, lambda path: f"/{path}")
-
-
-def _with_removals(base: BaseImage, sites: Sequence[Site], overlay_tree: Tree | None) -> Tree | None:
-    """The overlay, with entries that remove the base image's files from the environment's site directories."""
-    removed = compatibility.removals(
-        base,
-        [(site.root, tuple({site.layout.purelib, site.layout.platlib}), [found.path for found in site.found]) for site in sites],
-    )
-    if not removed:
-        return overlay_tree
-    if overlay_tree is None:
-        return Tree(entries=tuple(sort_with_parents(removed)), contents=base.tree.contents)
-    return msgspec.structs.replace(overlay_tree, entries=tuple(sort_with_parents([*removed, *overlay_tree.entries])))

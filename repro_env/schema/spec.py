@@ -29,7 +29,7 @@ from repro_env.schema.environment import (
     Variables,
 )
 from repro_env.schema.errors import SpecError, SpecVersionError
-from repro_env.schema.image import Blob, Config, Expected
+from repro_env.schema.image import Config, Expected
 from repro_env.schema.text import AbsPath, Digest, FileNote, FromHere, Line, RelPath, Url
 
 FAMILY = "repro-env/spec"
@@ -120,22 +120,6 @@ class WheelHint(Frozen, frozen=True, kw_only=True):
     """Redacted URL of the index that provided it, or empty."""
 
 
-class BaseHint(Frozen, frozen=True, kw_only=True):
-    """The image that the base was made from (`capture --base REF`). The digest in `identity.base` decides."""
-
-    reference: Line
-    """`host/repository:tag`, as typed."""
-    digest: Digest
-    """Digest of the image's manifest at capture."""
-    platform: Platform
-    layers: tuple[Blob, ...]
-    """The blobs in the registry, from the lowest layer to the highest."""
-    rule: Literal[1] = 1
-    """How the image's layers are merged to a tree (`environment.system.baseimage`)."""
-    kept: bool = False
-    """Whether the tree is bundled (`--keep-base`). Otherwise it is downloaded again."""
-
-
 class Hints(Frozen, frozen=True, kw_only=True):
     """Where the artifacts of the identity can be found."""
 
@@ -145,8 +129,6 @@ class Hints(Frozen, frozen=True, kw_only=True):
     """Conda packages, sorted by sha256. `index` is the channel."""
     indexes: tuple[Line, ...]
     """Redacted URLs of the indexes that were configured at capture."""
-    base: BaseHint | None = None
-    """None for a base that was copied from the machine, which is always bundled."""
 
 
 class Source(Frozen, frozen=True, kw_only=True):
@@ -252,8 +234,7 @@ class Spec(Frozen, frozen=True, kw_only=True):
     @property
     def carried(self) -> frozenset[str]:
         """The digests of everything that is bundled with the spec as a blob."""
-        base = None if self.hints.base is not None and not self.hints.base.kept else self.identity.base
-        trees = [base, self.identity.unowned, self.identity.interpreter.tree, self.identity.overlay]
+        trees = [self.identity.base, self.identity.unowned, self.identity.interpreter.tree, self.identity.overlay]
         trees.append(self.observed.source.tree if self.observed.source else None)
         hints = (*self.hints.wheels, *self.hints.packages)
         wheels = {hint.sha256 for hint in hints if hint.origin in ("carried", "repacked")}

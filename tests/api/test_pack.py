@@ -9,7 +9,6 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import msgspec
 import pytest
 
 from repro_env.api.pack import Pack, pack
@@ -18,7 +17,7 @@ from repro_env.oci import tar
 from repro_env.oci.entry import Entry, Member
 from repro_env.schema import codec
 from repro_env.schema.errors import ArtifactError, ReproEnvError, SpecError, UsageError
-from repro_env.schema.spec import BaseHint, Spec
+from repro_env.schema.spec import Spec
 from repro_env.specs.argument import open_spec
 from repro_env.store.specs import files
 from repro_env.store.store import Store
@@ -298,16 +297,3 @@ def test_a_missing_blob_is_made_again_from_the_layer_in_the_store(spec: Spec, di
     blob.unlink()
     assert make_pack(spec, directory, tmp_path / "b.tar").sha256 == first.sha256
     assert blob.read_bytes() == kept
-
-
-def test_a_downloadable_base_is_packed_only_into_a_complete_archive(spec: Spec, directory: Path, tmp_path: Path) -> None:
-    hint = BaseHint(
-        reference="registry.example.com/base:1", digest=f"sha256:{'0' * 64}", platform=spec.identity.platform, layers=()
-    )
-    downloadable = msgspec.structs.replace(spec, hints=msgspec.structs.replace(spec.hints, base=hint))
-    (directory / "spec.json").write_bytes(codec.pretty(downloadable))
-    less, more = (make_pack(downloadable, directory, tmp_path / f"{all_}.tar", everything=all_) for all_ in (False, True))
-    name = spec.identity.base.sha256[7:] + ".gz"
-    assert not (open_spec("False.tar", tmp_path).directory / "blobs" / name).exists()
-    assert (open_spec("True.tar", tmp_path).directory / "blobs" / name).exists()
-    assert (less.complete, more.complete) == (False, True)

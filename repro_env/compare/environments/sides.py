@@ -20,7 +20,7 @@ from repro_env.environment.system.tree import Tree
 from repro_env.schema.errors import SpecError
 from repro_env.schema.image import Layer
 from repro_env.schema.progress import Tell
-from repro_env.schema.spec import BaseHint, Identity, Observed, Spec
+from repro_env.schema.spec import Identity, Observed, Spec
 from repro_env.specs.argument import open_spec, reference_of
 from repro_env.store.specs.lookup import DIRECTORY, FILE, locate
 from repro_env.store.store import Store
@@ -67,27 +67,18 @@ def live_side(
     programs: tuple[str, ...],
     store: Store,
     tell: Tell,
-    base: BaseHint | None = None,
     added: tuple[str, ...] = (),
 ) -> Side:
     """Lock an environment as a capture does, and write nothing. Raises what a capture raises.
 
-    `base`: the base image in a registry, as at capture; else the base is built from this machine. `added`: as for
-    `environment.machine.variables.sort`.
+    `added`: as for `environment.machine.variables.sort`.
     """
     from repro_env.environment import assembly, lock
     from repro_env.environment.locked import check_unchanged
     from repro_env.environment.wheels import layers
     from repro_env.schema import codec
 
-    base_image = None
-    if base is not None:
-        from repro_env.environment.system import baseimage
-
-        base_image = baseimage.fetch(base, store, tell)
-    locked = lock.lock(
-        python, environ, workspace=workspace, programs=programs, store=store, tell=tell, base=base_image, added=added
-    )
+    locked = lock.lock(python, environ, workspace=workspace, programs=programs, store=store, tell=tell, added=added)
     identity = assembly.identity_of(locked, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts))
     if locked.files_read:
         check_unchanged(locked)

@@ -29,12 +29,8 @@ class Trees:
             from repro_env.delivery.builder.remote import RegistryCopy, read
 
             sources += [RegistryCopy(copy) for copy in read(directory).copies]
-        if spec.hints.base is not None:
-            from repro_env.delivery.builder.baseimage import BaseImage
-
-            sources.append(BaseImage(spec.hints.base, spec.identity.base, store))
         self.blob_sources = BlobSources(sources)
-        """The registries in `remote.json`, and that of the base image."""
+        """The registries in `remote.json`."""
 
     def named(self) -> list[tuple[str, TreeBlob]]:
         """Return each tree with its name, lowest layer first. The source comes last; it is not a layer."""

@@ -34,8 +34,6 @@ def refusal(spec: Spec) -> str:
     """Return why a spec cannot have a Dockerfile, or an empty string if it can."""
     if spec.identity.packages:
         return "its conda packages include the Python that would install them"
-    if spec.identity.base.sha256 not in spec.carried:
-        return "its base is not bundled (capture with --keep-base)"
     return ""
 
 

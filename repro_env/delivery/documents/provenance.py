@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from repro_env.delivery.documents import purl
 from repro_env.oci.manifest import Image
 from repro_env.schema import codec
 from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
@@ -64,8 +63,6 @@ def _dependencies(spec: Spec) -> Iterator[dict[str, Any]]:
     for name, tree in trees:
         if tree is not None:
             yield _resource(name, tree.sha256)
-    if (pulled := spec.hints.base) is not None:
-        yield _resource("image of the base", pulled.digest, uri=purl.image(pulled))
     urls = {hint.sha256: hint.urls for hint in (*spec.hints.wheels, *spec.hints.packages)}
     artifacts: tuple[CondaPackage | Wheel, ...] = (*identity.packages, *identity.distributions)
     for artifact in artifacts:

@@ -6,7 +6,7 @@ from urllib.parse import quote
 
 from repro_env.schema.artifact import CondaPackage, Wheel
 from repro_env.schema.environment import SystemPackage
-from repro_env.schema.spec import BaseHint, Spec
+from repro_env.schema.spec import Spec
 
 _VENDORS = {
     "AlmaLinux": "almalinux",
@@ -39,8 +39,7 @@ def conda(package: CondaPackage) -> str:
 
 def system(spec: Spec, package: SystemPackage, family: str) -> str:
     """Return the package URL of an operating system package; empty if its vendor is unknown, so that scanners do not guess."""
-    from_host = spec.hints.base is None  # with a base from a registry, the spec does not name the system
-    vendor = _VENDORS.get(spec.observed.host.os.partition(" ")[0], "") if from_host else ""
+    vendor = _VENDORS.get(spec.observed.host.os.partition(" ")[0], "")
     if not family or not vendor:
         return ""
     qualifiers = []
@@ -52,17 +51,6 @@ def system(spec: Spec, package: SystemPackage, family: str) -> str:
         epoch, _, version = version.partition(":")
         qualifiers.append(f"epoch={_quoted(epoch)}")
     return f"pkg:{family}/{vendor}/{_quoted(name)}@{_quoted(version)}" + ("?" + "&".join(qualifiers) if qualifiers else "")
-
-
-def image(base: BaseHint) -> str:
-    """Return the package URL of an image in a registry, with the digest of its manifest."""
-    repository, colon, tag = base.reference.rpartition(":")
-    if not colon or "/" in tag:  # without a tag: the colon belongs to a port
-        repository, tag = base.reference, ""
-    repository = repository.partition("@")[0]
-    name = repository.rpartition("/")[2].lower()
-    qualifiers = f"repository_url={quote(repository, safe='.-_~:/')}" + (f"&tag={_quoted(tag)}" if tag else "")
-    return f"pkg:oci/{_quoted(name)}@{_quoted(base.digest)}?{qualifiers}"
 
 
 def family(spec: Spec) -> str:

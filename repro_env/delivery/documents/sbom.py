@@ -112,13 +112,7 @@ def _system(spec: Spec) -> Iterator[_Component]:
 
 def _trees(spec: Spec) -> Iterator[_Component]:
     identity = spec.identity
-    base = spec.hints.base
-    if base is None:
-        yield _tree("base", "operating-system", spec.observed.host.os or "base", identity.base)
-    else:
-        origin = "carried" if base.kept else "registry"
-        component = _tree("base", "container", base.reference, identity.base, origin=origin)
-        yield {**component, "version": base.digest, "purl": purl.image(base)}
+    yield _tree("base", "operating-system", spec.observed.host.os or "base", identity.base)
     if identity.unowned is not None:
         yield _tree("unowned", "file", "libraries and programs of no package", identity.unowned)
     if identity.overlay is not None:
@@ -133,12 +127,12 @@ def _trees(spec: Spec) -> Iterator[_Component]:
         yield component
 
 
-def _tree(ref: str, kind: str, name: str, tree: TreeBlob, *properties: tuple[str, str], origin: str = "carried") -> _Component:
+def _tree(ref: str, kind: str, name: str, tree: TreeBlob, *properties: tuple[str, str]) -> _Component:
     return {
         "bom-ref": ref,
         "hashes": _hashes(tree.sha256),
         "name": name,
-        "properties": _properties(("files", str(tree.files)), ("origin", origin), *properties),
+        "properties": _properties(("files", str(tree.files)), ("origin", "carried"), *properties),
         "type": kind,
     }
 

@@ -20,7 +20,7 @@ from repro_env.oci.entry import Entry
 from repro_env.schema.artifact import CondaPackage
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import SpecError
-from repro_env.schema.spec import BaseHint, Spec
+from repro_env.schema.spec import Spec
 from repro_env.store.store import Store
 from tests.delivery.dockerfile.test_instruction import NASTY, UNSAYABLE
 from tests.fakes import specs, wheels
@@ -115,22 +115,6 @@ def test_conda_packages_are_refused_by_name(spec: Spec) -> None:
     assert "conda packages" in dockerfile.refusal(odd)
     with pytest.raises(SpecError, match="conda packages"):
         rendered(odd)
-
-
-def test_a_base_that_is_not_bundled_is_refused(spec: Spec) -> None:
-    """The directory does not contain the base, and the engine cannot download it."""
-    image = BaseHint(
-        reference="registry.example.com/python:3.11",
-        digest="sha256:" + "0" * 64,
-        platform=spec.identity.platform,
-        layers=(),
-    )
-    linked = msgspec.structs.replace(spec, hints=msgspec.structs.replace(spec.hints, base=image))
-    assert "--keep-base" in dockerfile.refusal(linked)
-    with pytest.raises(SpecError, match="--keep-base"):
-        rendered(linked)
-    kept = msgspec.structs.replace(linked.hints, base=msgspec.structs.replace(image, kept=True))
-    assert rendered(msgspec.structs.replace(linked, hints=kept)) == rendered(spec)
 
 
 def test_the_installer_uses_the_same_names() -> None:

@@ -5,14 +5,13 @@ from __future__ import annotations
 import json
 from typing import Any
 
-import msgspec
 import pytest
 
 from repro_env.delivery.documents import provenance
 from repro_env.oci.config import config
 from repro_env.oci.manifest import Image, blob
 from repro_env.schema.image import GZIP
-from repro_env.schema.spec import BaseHint, Spec
+from repro_env.schema.spec import Spec
 
 
 @pytest.fixture
@@ -44,18 +43,3 @@ def test_the_statement_names_the_image_and_its_dependencies(spec: Spec, image: I
 def test_the_statement_depends_on_spec_image_and_name_only(spec: Spec, image: Image) -> None:
     assert provenance.render(spec, image) == provenance.render(spec, image)
     assert parsed(spec, image, "registry.example.com/a:1")["subject"][0]["name"] == "registry.example.com/a:1"
-
-
-def test_the_image_of_the_base_is_a_dependency(spec: Spec, image: Image) -> None:
-    digest = f"sha256:{'d' * 64}"
-    hint = BaseHint(
-        reference="registry.example.com/python:3.11", digest=digest, platform=spec.identity.platform, layers=(), kept=True
-    )
-    pulled = msgspec.structs.replace(spec, hints=msgspec.structs.replace(spec.hints, base=hint))
-    (base_image,) = [
-        dependency
-        for dependency in parsed(pulled, image)["predicate"]["buildDefinition"]["resolvedDependencies"]
-        if dependency["name"] == "image of the base"
-    ]
-    assert base_image["digest"] == {"sha256": "d" * 64}
-    assert base_image["uri"].startswith(f"pkg:oci/python@{digest}?repository_url=registry.example.com/python")

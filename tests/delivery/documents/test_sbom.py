@@ -14,7 +14,7 @@ from packageurl import PackageURL
 from repro_env.delivery.documents import sbom
 from repro_env.schema.artifact import CondaPackage
 from repro_env.schema.environment import SharedLibrary, SystemPackage
-from repro_env.schema.spec import BaseHint, Spec, WheelHint
+from repro_env.schema.spec import Spec, WheelHint
 
 LIBC = SystemPackage(name="libc6", version="2.36-9+deb12u9")
 FOREIGN = SystemPackage(name="libc6:i386", version="2.36-9+deb12u9")
@@ -128,24 +128,3 @@ def test_each_spec_has_its_own_bytes_and_serial_number(spec: Spec) -> None:
 
 def _elsewhere(hint: WheelHint) -> WheelHint:
     return msgspec.structs.replace(hint, urls=tuple(f"https://mirror.example.com/ä {{}}/{n}" for n, _ in enumerate(hint.urls)))
-
-
-@pytest.mark.parametrize(
-    ("reference", "purl"),
-    [
-        (
-            "registry.example.com:5000/team/python:3.11",
-            "python@DIGEST?repository_url=registry.example.com:5000/team/python&tag=3.11",
-        ),
-        ("registry.example.com:5000/python", "python@DIGEST?repository_url=registry.example.com:5000/python"),
-    ],
-)
-def test_a_base_from_a_registry_is_listed_without_a_guessed_vendor(spec: Spec, reference: str, purl: str) -> None:
-    digest = f"sha256:{'d' * 64}"
-    hint = BaseHint(reference=reference, digest=digest, platform=spec.identity.platform, layers=())
-    changed = observed(spec, LIBC)
-    changed = msgspec.structs.replace(changed, hints=msgspec.structs.replace(changed.hints, base=hint))
-    found = components(changed)
-    assert (found["base"]["type"], found["base"]["version"]) == ("container", digest)
-    assert found["base"]["purl"] == "pkg:oci/" + purl.replace("DIGEST", digest)
-    assert "purl" not in found["system/libc6@2.36-9+deb12u9"]
