@@ -38,7 +38,7 @@ DOORS = {
     "urllib.request": {"io/indexhttp.py"},
     "docker": {"io/engine.py", "io/dockerlogin.py"},
 }
-BINDINGS = {"nvidia-ml-py": "pynvml", "pyyaml": "yaml"}
+BINDINGS = {"pyyaml": "yaml"}
 """What a distribution is imported as, where that is not its name."""
 MODULES = sorted(path for path in PACKAGE.rglob("*.py"))
 

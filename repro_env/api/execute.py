@@ -364,9 +364,9 @@ def _engine() -> ModuleType:
 
 def host_facts() -> tuple[str, ...]:
     """Return the facts of this machine for the record: one per line, each starting with its name."""
-    from repro_env.environment.machine import system
+    from repro_env.environment.machine import host as machine
 
-    host = system.host()
+    host = machine.host()
     return (
         f"os {host.os}",
         f"kernel {host.kernel}",

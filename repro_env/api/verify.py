@@ -166,16 +166,13 @@ def _name(number: int) -> str:
 
 
 def _here(run: Run, spec: Spec, options: RunOptions, unrecorded: Sequence[str]) -> Repetition:
-    from repro_env.environment.machine import gpu
+    from repro_env.environment.machine import host as machine
 
-    devices: tuple[str, ...] = ()
-    if options.gpus:
-        devices = tuple(device.name for device in gpu.accelerators().devices)
     then, now = run.start.source, (options.recorded or run.start).source
     return Repetition(
         host=host_facts(),
         threads=values_of(plan.threads(spec, options.determinism, options.threads)),
-        devices=devices,
+        devices=machine.host().gpus if options.gpus else (),
         given=tuple(variable.name for variable in run.start.given),
         runner=options.runner,
         unrecorded=tuple(unrecorded),

@@ -158,7 +158,6 @@ def observed(
         interpreter=locked.facts.interpreter,
         startup=_redact(live.startup),
         host=live.host,
-        accelerators=live.accelerators,
         frameworks=live.frameworks,
         libraries=live.libraries,
         variables=locked.variables,
@@ -200,7 +199,8 @@ def _redact(startup: Startup) -> Startup:
 def _notes(locked: LockedEnvironment, programs: Sequence[str]) -> Iterator[str]:
     for directory in locked.unrelated_directories:
         yield f"{locked.facts.layout.prefix}/{directory} is {_UNRELATED[directory]}: not part of this environment, not captured"
-    if note := frameworks.compiler_note(locked.live.frameworks, programs):
+    names = {dist.facts.name for _, dist in locked.installed} | {package.package.name for package in locked.packages}
+    if note := frameworks.compiler_note(locked.live.frameworks, names, programs):
         yield note
 
 

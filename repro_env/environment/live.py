@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Event
 
 import msgspec
 
-from repro_env.environment.machine import frameworks, gpu, system
+from repro_env.environment.machine import frameworks
+from repro_env.environment.machine import host as machine
 from repro_env.environment.python import distributions
 from repro_env.environment.python import interpreter as python
 from repro_env.environment.python.distributions import Scan
@@ -24,15 +25,14 @@ from repro_env.io.files import fingerprint
 from repro_env.io.hashes import settled
 from repro_env.oci.entry import Entry
 from repro_env.schema import codec
-from repro_env.schema.accelerator import Accelerators, Frameworks
 from repro_env.schema.environment import Carried, Host, Interpretation, Layout, SharedLibrary, Startup
+from repro_env.schema.frameworks import Frameworks
 from repro_env.store.store import Store
 
 
 class LiveEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     startup: Startup
     host: Host
-    accelerators: Accelerators
     frameworks: Frameworks
     sites: tuple[Site, ...]
     """The first is the environment's own."""
@@ -81,15 +81,15 @@ def inspect(request: Request, memory_free: Event) -> LiveEnvironment:
     `memory_free` is set when the libraries that were loaded for inspection have left the memory.
     """
     facts, environ, store = request.facts, request.environ, request.store
-    with ThreadPoolExecutor(3) as pool:
-        # Meanwhile Python starts, drivers are queried and libraries are loaded, while this thread reads from the disk.
+    this_host = machine.host()
+    with ThreadPoolExecutor(2) as pool:
+        # Meanwhile Python starts and libraries are loaded, while this thread reads from the disk.
         startup_future = pool.submit(python.start_up, facts, environ)
-        machine_future = pool.submit(_machine, environ)
         listed = [_list_site(0, facts, facts.layout, request.scanned)]
         startup = startup_future.result()
         for number, layout in enumerate(other_sites(facts, startup), 1):
             listed.append(_list_site(number, facts, layout, distributions.scan(layout)))
-        report_future = pool.submit(_load, request, tuple(listed), machine_future)
+        report_future = pool.submit(_load, request, tuple(listed), this_host)
         report_future.add_done_callback(lambda _: memory_free.set())
         sites = [msgspec.structs.replace(site, hashes=store.hashes.of(site.prefix, site.found)) for site in listed]
         external_paths = find_external_paths(facts, startup, sites, request.workspace)
@@ -97,14 +97,11 @@ def inspect(request: Request, memory_free: Event) -> LiveEnvironment:
         report = report_future.result()
         loaded = _loaded_outside(report, sites[0])
         system_files, interpreter_tree = _system_files(request, startup, sites, external_paths, loaded, opened.libraries)
-        this_host, accelerators = machine_future.result()
     owners = Owners(sites, request.packaged, system_files, interpreter_tree)
-    frameworks_found = frameworks.frameworks(report, owner=owners.owner, sha256=owners.sha256)
     live = LiveEnvironment(
         startup=startup,
         host=this_host,
-        accelerators=gpu.with_torch(accelerators, frameworks_found.devices),
-        frameworks=frameworks_found,
+        frameworks=frameworks.frameworks(report, owner=owners.owner, sha256=owners.sha256),
         sites=tuple(sites),
         base=system_files.base,
         unpackaged=system_files.unpackaged,
@@ -124,11 +121,7 @@ def _list_site(number: int, facts: Interpretation, layout: Layout, scanned: Scan
     return Site(number, layout, scanned, found, {}, fingerprint(found), settled(found))
 
 
-def _machine(environ: Mapping[str, str]) -> tuple[Host, Accelerators]:
-    return system.host(), gpu.accelerators(environ)
-
-
-def _load(request: Request, sites: Sequence[Site], machine_future: Future[tuple[Host, Accelerators]]) -> frameworks.Report:
+def _load(request: Request, sites: Sequence[Site], this_host: Host) -> frameworks.Report:
     """Load PyTorch and related libraries and report on them.
 
     The report is cached while the files and the machine do not change.
@@ -138,7 +131,7 @@ def _load(request: Request, sites: Sequence[Site], machine_future: Future[tuple[
         request.environ,
         names={dist.facts.name for site in sites for dist in site.scanned.distributions},
         state=codec.digest([(site.layout.prefix, site.state) for site in sites]),
-        machine=machine_future.result(),
+        machine=this_host,
         cache=request.store.facts,
     )
 
@@ -185,7 +178,7 @@ def _system_files(
 def _loaded_outside(report: frameworks.Report, site: Site) -> list[str]:
     """Libraries that were loaded from outside the environment's own site, without those of the driver."""
     prefix = f"{os.path.realpath(site.prefix)}/"
-    paths = (*report.mapped, *report.beside)
+    paths = (*report.mapped, *report.deferred)
     return [path for path in paths if not frameworks.is_driver(path) and not path.startswith(prefix)]
 
 

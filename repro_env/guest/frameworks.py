@@ -1,4 +1,4 @@
-"""Report the versions and settings of PyTorch and of the numeric libraries that it loads.
+"""Report the settings of PyTorch and of the numeric libraries that it loads, which depend on this machine.
 
 Run as the user runs a script: `python frameworks.py REPORT`, in the environment that is captured. The facts are written to
 the file REPORT, a JSON object on each line. Before each step that could crash or hang, a line names the step (`doing`).
@@ -54,12 +54,6 @@ class Report:
             self.write(unknown="%s: %s" % (what, reason(error)))
             return None
 
-    def fact(self, name: str, function: Callable[[], Any]) -> None:
-        """Report the result of a function under a name."""
-        value = self.step(name, function)
-        if value is not None:
-            self.write(**{name: value})
-
     def threads(self, library: str, path: str, function: Callable[[], Any]) -> None:
         """Report the number of threads that a function returns."""
         count = self.step("threads of " + library, function)
@@ -80,82 +74,36 @@ def is_installed(name: str) -> bool:
 
 
 def import_package(report: Report, name: str) -> Any:
-    """Import a package and report its version. Return None if it is not installed or cannot be imported."""
-    package = name.partition(".")[0]
-    if not is_installed(package):
+    """Import a package. Return None if it is not installed or cannot be imported."""
+    if not is_installed(name.partition(".")[0]):
         return None
     report.write(doing="import of " + name)
     try:
-        module = importlib.import_module(name)
+        return importlib.import_module(name)
     except BaseException as error:
         report.write(failed="import of %s: %s" % (name, reason(error)))
         return None
-    report.write(imported=package, version=str(getattr(sys.modules[package], "__version__", "")))
-    return module
 
 
 def report_torch(report: Report, torch: Any) -> None:
-    def version(name: str) -> Callable[[], str]:
-        return lambda: str(getattr(torch.version, name, None) or "")
-
-    report.fact("torch_git", version("git_version"))
-    report.fact("cuda", version("cuda"))
-    report.fact("hip", version("hip"))
-    report.fact("arch", lambda: libraries.architectures(torch))
+    report.write(torch=str(getattr(torch, "__version__", "")) or "of unknown version")
     config = str(report.step("torch's configuration", torch.__config__.show) or "")
     parallel = str(report.step("torch's threads", torch.__config__.parallel_info) or "")
-    report.fact("cpu_capability", lambda: libraries.cpu_capability(torch, config))
+    report.write(cpu_capability=report.step("torch's CPU code path", lambda: libraries.cpu_capability(torch, config)) or "")
     report.threads("torch", "", torch.get_num_threads)
     report.threads("torch interop", "", torch.get_num_interop_threads)
-    report.fact("needs_compiler", lambda: is_installed("triton") or is_installed("torch._inductor"))
-    report.fact("triton", triton_version)
     # The first multiplication makes the CPU libraries load their deferred parts. It is small enough for a single thread.
     report.step("a multiplication by torch", lambda: torch.ones(64, 64).mm(torch.ones(64, 64)) is None)
-    report_static_libraries(report, torch, config, parallel)
-
-
-def triton_version() -> str:
-    """The version of Triton, from its metadata: importing it would compile code."""
-    if not is_installed("triton"):
-        return ""
-    from importlib import metadata
-
-    names = ("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm")
-    versions = {
-        (distribution.metadata["Name"] or "").lower(): distribution.version
-        for distribution in metadata.distributions()
-        if distribution.metadata
-    }
-    return next((versions[name] for name in names if name in versions), "of unknown version")
-
-
-def report_static_libraries(report: Report, torch: Any, config: str, parallel: str) -> None:
-    """Report MKL, cuDNN and NCCL if they are part of PyTorch's own libraries: if PyTorch has their versions and no file is mapped."""
-    names = {libraries.name_of(path) for path in libraries.mapped_libraries()}
-    paths = {os.path.basename(path): path for path in libraries.mapped_libraries()}
-    cpu = paths.get("libtorch_cpu.so", "")
-    gpu = paths.get("libtorch_cuda.so", "")
-
-    def report_static(name: str, version: str, path: str) -> None:
-        if path and version and not any(mapped == name or mapped.startswith(name + " ") for mapped in names):
-            report.write(library={"name": name, "version": version, "path": path, "how": "static"})
-
-    mkl = re.search(r"Math Kernel Library Version (\d[\d.]*)", config)
-    report_static("mkl", mkl.group(1) if mkl else "", cpu)
-    if gpu:
-        cudnn = report.step("torch's cuDNN", torch.backends.cudnn.version)
-        if cudnn:
-            report_static("cudnn", libraries.cudnn_version(cudnn), gpu)
-        nccl = report.step("torch's NCCL", torch.cuda.nccl.version)
-        if isinstance(nccl, tuple):
-            report_static("nccl", ".".join(str(part) for part in nccl), gpu)
-    threads = re.search(r"mkl_get_max_threads\(\) : (\d+)", parallel)
-    if threads and cpu and not any(name.startswith("mkl ") for name in names):
-        report.write(threads={"library": "mkl", "path": cpu, "count": int(threads.group(1))})
+    mapped = {libraries.name_of(path) or os.path.basename(path): path for path in libraries.mapped_libraries()}
+    count = re.search(r"mkl_get_max_threads\(\) : (\d+)", parallel)
+    if (
+        count and "libtorch_cpu.so" in mapped and not any(name.startswith("mkl ") for name in mapped)
+    ):  # MKL is part of that library
+        report.write(threads={"library": "mkl", "path": mapped["libtorch_cpu.so"], "count": int(count.group(1))})
 
 
 def report_libraries(report: Report) -> None:
-    """Report each mapped numeric library with its number of threads and, if it is one of `VERSIONS`, its version."""
+    """Report all mapped libraries, and each numeric one with its number of threads."""
     mapped = libraries.mapped_libraries()
     report.write(mapped=mapped)
     deferred = set()
@@ -164,27 +112,14 @@ def report_libraries(report: Report) -> None:
         if not name:
             continue
         deferred.update(libraries.deferred_parts(path))
-        version, build = "", ""
-        read_version = libraries.VERSIONS.get(name)
-        if read_version is not None:
-            result = report.step("version of " + os.path.basename(path), functools.partial(call, read_version, path))
-            version, build = result if isinstance(result, tuple) else (result or "", "")
-        report.write(library={"name": name, "version": version, "build": build, "path": path, "how": "mapped"})
+        config = ""
+        if name == "openblas":
+            config = report.step("the configuration of OpenBLAS", functools.partial(libraries.openblas_config, path)) or ""
+        report.write(library={"name": name, "build": config, "path": path})
         count_threads = libraries.find_thread_counter(path)
         if count_threads is not None:
             report.threads(name.partition(" ")[0], path, count_threads)
-    reported = {os.path.realpath(path) for path in mapped}
-    for path in sorted(deferred):
-        real = os.path.realpath(path)
-        if real not in reported:
-            reported.add(real)
-            report.write(
-                beside=path, library={"name": libraries.name_of(path) or os.path.basename(path), "path": real, "how": "beside"}
-            )
-
-
-def call(function: Callable[[Any], Any], path: str) -> Any:
-    return function(libraries.open_library(path))
+    report.write(deferred=sorted(deferred.difference(mapped)))
 
 
 def report_devices(report: Report, torch: Any) -> None:
@@ -210,7 +145,7 @@ def main(path: str) -> None:
     sys.path[:] = [entry for entry in sys.path if entry != DIRECTORY]
     with open(path, "w") as file:
         report = Report(file)
-        report.write(started=True)
+        report.write(doing="the start")
         sys.stdout.flush()
         sys.stderr.flush()
         devnull = os.open(os.devnull, os.O_WRONLY)

@@ -1,4 +1,4 @@
-"""The numeric libraries that are mapped into this process: their names, numbers of threads and versions.
+"""The numeric libraries that are mapped into this process: their names and numbers of threads.
 
 `frameworks.py` and the hooks of a run load this file by its path, so it imports only the standard library. Libraries are
 read through ctypes, and only if they are already mapped, so no further library is loaded.
@@ -11,7 +11,6 @@ import re
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from typing import Any
 
 _PLAIN_NAMES = (
@@ -71,9 +70,6 @@ def deferred_parts(path: str) -> list[str]:
     return []
 
 
-RTLD_NOLOAD = getattr(os, "RTLD_NOLOAD", 4)
-
-
 def openblas(function: str) -> tuple[str, ...]:
     """The names of an OpenBLAS function in all builds: builds for 64-bit integers and those of SciPy rename the functions."""
     return tuple(prefix + function + suffix for prefix in ("", "scipy_") for suffix in ("", "64_", "_64", "64"))
@@ -89,98 +85,32 @@ THREADS = {
 """Name of a library -> functions that return its number of threads. The first one that the library has is called."""
 
 
-def open_library(path: str) -> Any:
-    """A library that is already mapped. Raises `OSError` if it is not."""
+def find_function(path: str, names: tuple[str, ...]) -> Any:
+    """The first of these functions that a mapped library has, or None."""
     import ctypes
 
-    return ctypes.CDLL(path, mode=RTLD_NOLOAD | os.RTLD_LAZY)
-
-
-def find_thread_counter(path: str) -> Any:
-    """The function of a mapped library that returns its number of threads, or None."""
-    for name in THREADS.get(name_of(path), ()):
+    for name in names:
         try:
-            return getattr(open_library(path), name)
+            return getattr(ctypes.CDLL(path, mode=os.RTLD_NOLOAD | os.RTLD_LAZY), name)
         except (OSError, AttributeError):  # noqa: PERF203
             continue
     return None
 
 
-def dotted(number: int, *weights: int) -> str:
-    """`dotted(92600, 10000, 100, 1)` is `9.26.0`."""
-    parts = []
-    for weight in weights:
-        parts.append(str(number // weight))
-        number %= weight
-    return ".".join(parts)
+def find_thread_counter(path: str) -> Any:
+    """The function of a mapped library that returns its number of threads, or None."""
+    return find_function(path, THREADS.get(name_of(path), ()))
 
 
-def read_number(library: Any, function: str) -> int:
-    """The integer that a function writes to its pointer argument. Raises `OSError` if it returns an error code."""
+def openblas_config(path: str) -> str:
+    """The configuration text of OpenBLAS, which names the CPU type whose code it chose."""
     import ctypes
 
-    value = ctypes.c_int()
-    code = getattr(library, function)(ctypes.byref(value))
-    if code:
-        raise OSError("%s returned error %d" % (function, code))
-    return value.value
-
-
-def cudnn_version(number: int) -> str:
-    return dotted(number, 10000, 100, 1) if number >= 90000 else dotted(number, 1000, 100, 1)
-
-
-def read_cudnn_version(library: Any) -> str:
-    import ctypes
-
-    library.cudnnGetVersion.restype = ctypes.c_size_t
-    return cudnn_version(library.cudnnGetVersion())
-
-
-def read_nccl_version(library: Any) -> str:
-    number = read_number(library, "ncclGetVersion")
-    return dotted(number, 10000, 100, 1) if number >= 10000 else dotted(number, 1000, 100, 1)
-
-
-def read_mkl_version(library: Any) -> str:
-    import ctypes
-
-    buffer = ctypes.create_string_buffer(512)
-    library.mkl_get_version_string(buffer, ctypes.c_int(len(buffer)))
-    text = buffer.value.decode("utf-8", "replace").strip()
-    match = re.search(r"Version (\d[\d.]*)", text)
-    return match.group(1) if match else text
-
-
-def read_openblas_version(library: Any) -> tuple[str, str]:
-    """The version, and the complete configuration text, which names the CPU type whose code OpenBLAS chose."""
-    import ctypes
-
-    for name in openblas("openblas_get_config"):
-        if hasattr(library, name):
-            function = getattr(library, name)
-            function.restype = ctypes.c_char_p
-            config = (function() or b"").decode("utf-8", "replace").strip()
-            match = re.match(r"OpenBLAS (\S+)", config)
-            return (match.group(1) if match else "", config)
-    return ("", "")
-
-
-VERSIONS: dict[str, Callable[[Any], Any]] = {
-    "cudart": lambda library: dotted(read_number(library, "cudaRuntimeGetVersion"), 1000, 10),
-    "cuda driver": lambda library: dotted(read_number(library, "cuDriverGetVersion"), 1000, 10),
-    "cudnn": read_cudnn_version,
-    "nccl": read_nccl_version,
-    **dict.fromkeys(("mkl rt", "mkl intel_lp64", "mkl intel_ilp64", "mkl gf_lp64"), read_mkl_version),
-    "openblas": read_openblas_version,
-}
-"""Name of a library -> function that reads its version. The package that owns a library and its sha256 identify the others."""
-
-
-def architectures(torch: Any) -> list[str]:
-    """The GPU architectures for which PyTorch has code. Older versions of `torch.cuda.get_arch_list` return them only with a GPU."""
-    flags = getattr(torch._C, "_cuda_getArchFlags", None)
-    return (flags() or "").split() if flags is not None else []
+    function = find_function(path, openblas("openblas_get_config"))
+    if function is None:
+        return ""
+    function.restype = ctypes.c_char_p
+    return (function() or b"").decode("utf-8", "replace").strip()
 
 
 def cpu_capability(torch: Any, config: str) -> str:

@@ -24,7 +24,7 @@ _THREADS = {
     "openblas": "OPENBLAS_NUM_THREADS",
     "blis": "BLIS_NUM_THREADS",
 }
-"""Library (`schema.accelerator.Threads`) -> the variable that sets its number of threads."""
+"""Library (`schema.frameworks.Threads`) -> the variable that sets its number of threads."""
 THREADS = frozenset(_THREADS.values())
 """The variables that `--threads` sets."""
 _WORKSPACE = ":4096:8"

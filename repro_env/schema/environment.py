@@ -170,6 +170,12 @@ class Host(Frozen, frozen=True, kw_only=True):
     """Bytes."""
     libc: Line = ""
     """`glibc 2.36`."""
+    gpus: tuple[Line, ...] = ()
+    """Their names, as the kernel's drivers list them. `Frameworks.devices` has those that torch can use."""
+    nvidia: Line = ""
+    """Version of NVIDIA's kernel driver, or empty."""
+    amdgpu: Line = ""
+    """Version of AMD's kernel driver, such as `6.12.12`; `of the kernel` for the kernel's built-in driver; or empty."""
 
 
 class Excluded(Frozen, frozen=True, kw_only=True):

@@ -12,7 +12,6 @@ from typing import Annotated, Literal
 from msgspec import Meta
 
 from repro_env.schema import codec
-from repro_env.schema.accelerator import Accelerators, Frameworks
 from repro_env.schema.artifact import CondaPackage, Size, TreeBlob, Wheel
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import (
@@ -29,6 +28,7 @@ from repro_env.schema.environment import (
     Variables,
 )
 from repro_env.schema.errors import SpecError, SpecVersionError
+from repro_env.schema.frameworks import Frameworks
 from repro_env.schema.image import Config, Expected
 from repro_env.schema.text import AbsPath, Digest, FileNote, FromHere, Line, RelPath, Url
 
@@ -193,7 +193,6 @@ class Observed(Frozen, frozen=True, kw_only=True):
     interpreter: Interpreter
     startup: Startup
     host: Host
-    accelerators: Accelerators
     frameworks: Frameworks
     libraries: tuple[SharedLibrary, ...] = ()
     """Shared libraries that the environment uses, by path: loaded at start-up or by its frameworks, or on an external path."""

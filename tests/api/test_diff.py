@@ -16,7 +16,6 @@ from repro_env.compare.environments.difference import Difference
 from repro_env.compare.environments.sides import spec_side
 from repro_env.oci.entry import Entry, sort_with_parents
 from repro_env.schema import codec
-from repro_env.schema.accelerator import Accelerators, Device
 from repro_env.schema.environment import SystemPackage
 from repro_env.schema.errors import ReproEnvError, SpecError
 from repro_env.schema.progress import Silent
@@ -208,10 +207,8 @@ def with_packages(made: Spec, packages: tuple[SystemPackage, ...]) -> Spec:
 def test_facts_of_the_machine_do_not_count(tmp_path: Path, store: Store) -> None:
     """Machines with different GPUs have the same spec digest; the GPUs are listed first."""
     made = spec(tmp_path / "one")
-    device = Device(
-        index=0, vendor="nvidia", name="H100", architecture="9.0", units=132, memory=1, partition="", ecc=True, uuid=None
-    )
-    observed = msgspec.structs.replace(made.observed, accelerators=Accelerators(devices=(device,), driver="550"))
+    host = msgspec.structs.replace(made.observed.host, gpus=("H100",), nvidia="550")
+    observed = msgspec.structs.replace(made.observed, host=host)
     (tmp_path / "other").mkdir()
     rewrite(tmp_path / "other", msgspec.structs.replace(made, observed=observed))
     shutil.copytree(tmp_path / "one" / "blobs", tmp_path / "other" / "blobs")

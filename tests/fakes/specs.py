@@ -13,9 +13,9 @@ from repro_env.environment.wheels.layers import DistributionContents, GroupConte
 from repro_env.oci import layer, wheel, wheellayers
 from repro_env.oci.entry import Entry, Member, file_notes, members, sort_with_parents
 from repro_env.schema import codec
-from repro_env.schema.accelerator import Accelerators, Frameworks
 from repro_env.schema.artifact import TreeBlob, Wheel
 from repro_env.schema.environment import Host, Interpretation, Interpreter, Startup, Variables
+from repro_env.schema.frameworks import Frameworks
 from repro_env.schema.image import Layer
 from repro_env.schema.spec import Observed, Platform, Source, Spec, WheelHint
 from repro_env.store.packages.wheelfile import WheelContents, open_facts
@@ -152,7 +152,6 @@ def _observed(facts: Interpretation, variables: Variables, source: Source) -> Ob
         interpreter=facts.interpreter,
         startup=Startup(problem="", printed="", sys_path=(), flags="", mapped=(), locale="C UTF-8"),
         host=Host(os="tests", kernel="6", machine="x86_64", cpu="none", isa=(), cores=1, memory=1),
-        accelerators=Accelerators(why="no driver"),
         frameworks=Frameworks(problem="not installed"),
         variables=variables,
         system_packages=(),

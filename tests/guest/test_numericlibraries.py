@@ -1,10 +1,10 @@
-"""The names and versions of numeric libraries."""
+"""The names of numeric libraries."""
 
 from __future__ import annotations
 
 import pytest
 
-from repro_env.guest.numericlibraries import cudnn_version, dotted, name_of
+from repro_env.guest.numericlibraries import name_of
 
 
 @pytest.mark.parametrize(
@@ -35,8 +35,3 @@ from repro_env.guest.numericlibraries import cudnn_version, dotted, name_of
 )
 def test_the_name_of_a_library_comes_from_its_file_name(path: str, name: str) -> None:
     assert name_of(path) == name
-
-
-def test_a_number_is_converted_to_a_version() -> None:
-    assert [cudnn_version(number) for number in (92600, 90000, 8902, 7605)] == ["9.26.0", "9.0.0", "8.9.2", "7.6.5"]
-    assert dotted(12040, 1000, 10) == "12.4"

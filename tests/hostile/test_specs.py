@@ -52,7 +52,6 @@ def test_the_fields_of_every_kind_of_environment_are_among_them() -> None:
         "identity.packages",
         "identity.unowned",
         "source.notebooks",
-        "observed.accelerators",
         "observed.frameworks",
     ):
         assert any(part in path for path in ALL), part

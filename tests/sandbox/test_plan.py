@@ -8,9 +8,9 @@ import pytest
 from repro_env.oci import paths as layout
 from repro_env.sandbox import plan
 from repro_env.schema import codec
-from repro_env.schema.accelerator import Threads
 from repro_env.schema.environment import Variable
 from repro_env.schema.errors import UsageError
+from repro_env.schema.frameworks import Threads
 from repro_env.schema.image import Config
 from repro_env.schema.run import Launch, Mount, Request, SourceFact, Start, User
 from repro_env.schema.spec import Spec

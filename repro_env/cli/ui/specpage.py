@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from repro_env.api.show import Shown
 from repro_env.cli.ui.messages import size
 from repro_env.cli.ui.page import Page
-from repro_env.schema.accelerator import Device, Frameworks
 from repro_env.schema.artifact import CondaPackage, Wheel
 from repro_env.schema.environment import Git
+from repro_env.schema.frameworks import Frameworks
 from repro_env.schema.spec import Spec
 
 
@@ -149,43 +149,32 @@ def _system(spec: Spec, page: Page) -> None:
 
 
 def _machine(spec: Spec, page: Page) -> None:
-    host, accelerators = spec.observed.host, spec.observed.accelerators
+    host = spec.observed.host
     page.heading("machine", "at capture; not part of the image")
     page.row("CPU", f"{host.cpu or 'unknown'} ({host.machine}), {host.cores} cores, {size(host.memory)} memory")
     page.row("CPU flags", " ".join(host.isa))
     page.row("kernel", host.kernel)
-    if accelerators.devices:
-        page.listing("GPUs", [_device(device) for device in accelerators.devices])
-    else:
-        page.row("GPUs", f"none: {accelerators.why}" if accelerators.why else "none")
-    drivers = (
-        ("NVIDIA", accelerators.driver),
-        ("CUDA up to", accelerators.newest),
-        ("AMD", accelerators.amdgpu),
-        ("ROCm", accelerators.rocm),
-    )
+    page.listing("GPUs", host.gpus or ["none"])
+    drivers = (("NVIDIA", host.nvidia), ("AMD", host.amdgpu))
     page.row("drivers", ", ".join(f"{name} {version}" for name, version in drivers if version))
     _frameworks(spec.observed.frameworks, page)
 
 
 def _frameworks(frameworks: Frameworks, page: Page) -> None:
-    incomplete = bool(frameworks.torch or frameworks.libraries or frameworks.versions)
+    incomplete = bool(frameworks.torch or frameworks.libraries)
     page.row("frameworks", f"{'incomplete' if incomplete else 'none'}: {frameworks.problem}" if frameworks.problem else "")
     if frameworks.torch:
-        parts = [
-            f"CUDA {frameworks.cuda}" if frameworks.cuda else "",
-            f"ROCm {frameworks.hip}" if frameworks.hip else "",
-            frameworks.cpu_capability,
-        ]
-        about = ", ".join(part for part in parts if part)
-        page.row("torch", f"{frameworks.torch} ({about})" if about else frameworks.torch)
-        page.row("built for", " ".join(frameworks.arch))
-    page.row("triton", frameworks.triton)
-    page.listing("also loaded", frameworks.versions)
+        page.row("torch", frameworks.torch + (f" ({frameworks.cpu_capability})" if frameworks.cpu_capability else ""))
+    page.listing(
+        "GPUs of torch",
+        [
+            f"{device.name} ({device.architecture}, {device.units} multiprocessors, {size(device.memory)})"
+            for device in frameworks.devices
+        ],
+    )
     libraries = [
         (
             library.name,
-            library.version,
             (library.owner or library.path) + (f" ({' '.join(library.build.split())})" if library.build else ""),
         )
         for library in frameworks.libraries
@@ -194,7 +183,6 @@ def _frameworks(frameworks: Frameworks, page: Page) -> None:
         page.row("libraries", "loaded at capture:")
         page.table(libraries, indent=4)
     page.row("threads", ", ".join(f"{pool.library} {pool.count}" for pool in frameworks.threads))
-    page.row("compiler", "needed at run time (Triton, torch.compile)" if frameworks.needs_compiler else "")
 
 
 def _code(spec: Spec, page: Page) -> None:
@@ -262,9 +250,6 @@ def _blobs(shown: Shown, page: Page) -> None:
 def _unknown(spec: Spec) -> Iterator[str]:
     observed = spec.observed
     yield from observed.unknown
-    yield from (f"GPU: {line}" for line in observed.accelerators.unknown)
-    for device in observed.accelerators.devices:
-        yield from (f"GPU {device.index} ({device.name}): {line}" for line in device.unknown)
     yield from (f"frameworks: {line}" for line in observed.frameworks.unknown)
 
 
@@ -301,9 +286,3 @@ def _git(git: Git | None) -> str:
     parts.append("with uncommitted changes" if git.diff or git.untracked or git.dirty else "clean")
     parts.append({"yes": "pushed", "no": "not pushed", "unknown": "may not be pushed"}[git.pushed])
     return ", ".join(parts) + (f", {git.remote}" if git.remote else "")
-
-
-def _device(device: Device) -> str:
-    units = f"{device.units} units" if device.units else ""
-    parts = [device.architecture, units, size(device.memory) if device.memory else "", device.partition]
-    return f"{device.name} ({', '.join(part for part in parts if part)})"

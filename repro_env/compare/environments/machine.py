@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from repro_env.compare.environments import numerics
 from repro_env.compare.environments.difference import Difference, Level
-from repro_env.schema.accelerator import Accelerators, Device, Frameworks, Library, Threads
 from repro_env.schema.environment import Host, SharedLibrary, SystemPackage
+from repro_env.schema.frameworks import Device, Frameworks, Library, Threads
 from repro_env.schema.spec import Observed
 
 _NO_PACKAGE = ("", "driver")
@@ -19,7 +19,6 @@ def observations(left: Observed, right: Observed) -> tuple[Difference, ...]:
     """Compare machine, GPUs, loaded libraries and threads. `packages` compares the packages of the operating system."""
     return (
         *hosts(left.host, right.host),
-        *accelerators(left.accelerators, right.accelerators),
         *frameworks(left.frameworks, right.frameworks),
         *libraries(left.libraries, right.libraries),
         *_startup(left, right),
@@ -34,18 +33,15 @@ def hosts(left: Host, right: Host) -> Iterator[Difference]:
             "numerics", "CPU flags", " ".join(missing), " ".join(new), "numeric libraries choose their code by them"
         )
     yield from _fact("numerics", "CPU cores", str(left.cores), str(right.cores), "they determine the default number of threads")
+    yield from _fact(
+        "numerics", "GPUs", _counted(left.gpus), _counted(right.gpus), "libraries choose other kernels for another GPU"
+    )
+    yield from _fact("numerics", "NVIDIA driver", left.nvidia, right.nvidia)
+    yield from _fact("numerics", "AMD driver", left.amdgpu, right.amdgpu)
     yield from _fact("observed", "operating system", left.os, right.os)
     yield from _fact("observed", "libc", left.libc, right.libc)
     yield from _fact("observed", "kernel", left.kernel, right.kernel)
     yield from _fact("observed", "memory", f"{left.memory:,} bytes", f"{right.memory:,} bytes")
-
-
-def accelerators(left: Accelerators, right: Accelerators) -> Iterator[Difference]:
-    yield from _fact("numerics", "GPUs", _devices(left), _devices(right), "libraries choose other kernels for another GPU")
-    yield from _fact("numerics", "NVIDIA driver", left.driver, right.driver)
-    yield from _fact("numerics", "AMD driver", left.amdgpu, right.amdgpu)
-    yield from _fact("numerics", "ROCm", left.rocm, right.rocm)
-    yield from _fact("observed", "newest CUDA of the driver", left.newest, right.newest)
 
 
 def frameworks(left: Frameworks, right: Frameworks) -> Iterator[Difference]:
@@ -54,13 +50,8 @@ def frameworks(left: Frameworks, right: Frameworks) -> Iterator[Difference]:
     if any(side.problem and not side.libraries for side in (left, right)):
         return
     yield from _fact("numerics", "torch as loaded", left.torch, right.torch)
-    yield from _fact("numerics", "torch's commit", left.torch_git, right.torch_git)
-    yield from _fact("numerics", "torch built for CUDA", left.cuda, right.cuda)
-    yield from _fact("numerics", "torch built for ROCm", left.hip, right.hip)
-    yield from _fact("numerics", "torch has code for", " ".join(left.arch), " ".join(right.arch))
     yield from _fact("numerics", "torch's CPU code path", left.cpu_capability, right.cpu_capability, "chosen by the CPU's flags")
-    yield from _fact("numerics", "triton as loaded", left.triton, right.triton)
-    yield from _fact("numerics", "numeric packages as loaded", "; ".join(left.versions), "; ".join(right.versions))
+    yield from _fact("numerics", "GPUs of torch", *(_counted(map(_device, side.devices)) for side in (left, right)))
     yield from _facts("numerics", _loaded(left.libraries), _loaded(right.libraries), "library as loaded")
     yield from _facts(
         "numerics", _counts(left.threads), _counts(right.threads), "the number of threads changes the order of sums"
@@ -72,9 +63,7 @@ def _loaded(libraries: Sequence[Library]) -> dict[str, str]:
     names = Counter(library.name for library in libraries)
     return {
         library.name if names[library.name] == 1 else f"{library.name} ({posixpath.basename(library.path)})": " ".join(
-            part
-            for part in (library.version, library.build, library.owner, (library.sha256 or "").removeprefix("sha256:")[:12])
-            if part
+            part for part in (library.build, library.owner, (library.sha256 or "").removeprefix("sha256:")[:12]) if part
         )
         for library in libraries
     }
@@ -134,15 +123,12 @@ def _observation(level: Level, what: str, left: str, right: str, why: str = "") 
     return Difference(level=level, what=what, left=left, right=right, why=why, counts=False)
 
 
-def _devices(accelerators: Accelerators) -> str:
-    counts = Counter(map(_device, accelerators.devices))
-    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in counts.items()) or accelerators.why or "none"
+def _counted(names: Iterable[str]) -> str:
+    return ", ".join(f"{count} x {name}" if count > 1 else name for name, count in Counter(names).items()) or "none"
 
 
 def _device(device: Device) -> str:
-    """Describe a GPU, or a partition of it, by the properties that determine its kernels."""
-    properties = ", ".join(part for part in (device.architecture, device.partition) if part)
-    return f"{device.name} ({properties})" if device.architecture else device.name
+    return f"{device.name} ({device.architecture}, {device.units} multiprocessors)"
 
 
 def _owner(library: SharedLibrary | None) -> str:

@@ -1,4 +1,4 @@
-"""Find out which PyTorch and numeric libraries the captured environment really loads.
+"""Find out which numeric libraries the captured environment really loads, with PyTorch's settings and threads.
 
 Loading takes seconds, so the result is cached until something that it depends on changes.
 """
@@ -12,6 +12,7 @@ import os
 import re
 import shutil
 import tempfile
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,9 +26,9 @@ from repro_env.io import process
 from repro_env.io.files import read_head
 from repro_env.io.package import GUEST
 from repro_env.schema import codec, redact
-from repro_env.schema.accelerator import Frameworks, Library
 from repro_env.schema.codec import Frozen
 from repro_env.schema.environment import Interpretation
+from repro_env.schema.frameworks import Frameworks, Library
 from repro_env.schema.text import AbsPath, Line
 from repro_env.store.facts import FactCache
 
@@ -53,6 +54,7 @@ _IRRELEVANT = re.compile(
     r"PATH|SLURM_\w+|MASTER_\w+|\w*RANK|WORLD_SIZE|LOCAL_WORLD_SIZE|PMI_\w+|OMPI_\w+|TORCHELASTIC_\w+|PYTHONHASHSEED"
 )
 """Variables that do not affect an import, so the cached result is valid for any value."""
+_TRITON = frozenset(("triton", "pytorch-triton", "pytorch-triton-rocm", "triton-rocm"))
 _COMPILERS = {"gcc": {"gcc", "cc", "clang"}, "g++": {"g++", "c++", "clang++"}}
 """Compiler -> the programs that can be used instead."""
 
@@ -63,7 +65,7 @@ class Report(Frozen, frozen=True, kw_only=True):
     facts: Frameworks
     mapped: tuple[AbsPath, ...] = ()
     """Every shared library of that process, sorted."""
-    beside: tuple[AbsPath, ...] = ()
+    deferred: tuple[AbsPath, ...] = ()
     """Libraries that a mapped library loads by name on first use."""
     keys: tuple[Line, ...] = ()
     """A key for each mapped file, in the same order, which changes when the file changes."""
@@ -117,45 +119,35 @@ def read(lines: Iterable[str], problem: str = "", hidden: Collection[str] = ()) 
 
 
 def _read(lines: Iterable[str], problem: str, hidden: Collection[str]) -> Report:
-    values: dict[str, Any] = {}
-    rows: dict[str, list[Any]] = {key: [] for key in ("library", "threads", "device", "beside", "unknown", "failed")}
-    versions = []
+    values: dict[str, list[Any]] = defaultdict(list)
     for line in lines:
         try:
             row = json.loads(line)
         except ValueError:
             problem = problem or "its report was damaged"
             break
-        for key in rows.keys() & row.keys():
-            rows[key].append(row[key])
-        if row.get("imported") == "torch":
-            values["torch"] = row["version"] or "of unknown version"
-        elif "imported" in row:
-            versions.append(f"{row['imported']} {row['version']}".strip())
-        values |= row
-    doing = values.get("doing", "")
+        for name, value in row.items():
+            values[name].append(value)
     if problem:
-        problem += f" during {doing}" if doing else "" if "started" in values else " before it printed anything"
-    libraries = [
-        {"version": ""} | redact.all_texts(row) | {"path": row["path"]}
-        for row in rows["library"]
-        if codec.fits(row["path"], AbsPath)
-    ]
-    threads = [
-        redact.all_texts(row) | {"path": row["path"] if codec.fits(row["path"], AbsPath) else None} for row in rows["threads"]
-    ]
-    mapped = [path for path in sorted(values.get("mapped", ())) if codec.fits(path, AbsPath)]
-    facts = redact.all_texts({name: values[name] for name in _SINGLE_VALUES & values.keys()}) | {
-        "problem": redact.line("; ".join(filter(None, (problem, *rows["failed"]))), hidden),
-        "versions": sorted(map(redact.line, versions)),
-        "devices": redact.all_texts(rows["device"]),
-        "libraries": sorted(libraries, key=lambda row: (row["name"], row["path"])),
-        "threads": sorted(threads, key=lambda row: (row["library"], row["path"] or "")),
-        "unknown": sorted({redact.line(line, hidden) for line in rows["unknown"]}),
+        doing = values["doing"][-1] if values["doing"] else ""
+        problem += f" during {doing}" if doing else "" if values["doing"] else " before it printed anything"
+    for row in (*values["library"], *values["threads"]):
+        row |= redact.all_texts(row) | {"path": row["path"] if codec.fits(row["path"], AbsPath) else None}
+    facts = {
+        "problem": redact.line("; ".join(filter(None, (problem, *values["failed"]))), hidden),
+        "devices": redact.all_texts(values["device"]),
+        "libraries": sorted(
+            (row for row in values["library"] if row["path"] is not None), key=lambda row: (row["name"], row["path"])
+        ),
+        "threads": sorted(values["threads"], key=lambda row: (row["library"], row["path"] or "")),
+        "unknown": sorted({redact.line(line, hidden) for line in values["unknown"]}),
     }
-    neighbors = [path for path in sorted(rows["beside"]) if codec.fits(path, AbsPath)]
+    facts |= {name: redact.line(values[name][-1]) for name in ("torch", "cpu_capability") if values[name]}
+    mapped, deferred = (
+        [path for paths in values[name] for path in sorted(paths) if codec.fits(path, AbsPath)] for name in ("mapped", "deferred")
+    )
     keys = [_stat_key(path) for path in mapped]
-    return msgspec.convert({"facts": facts, "mapped": mapped, "beside": neighbors, "keys": keys}, Report)
+    return msgspec.convert({"facts": facts, "mapped": mapped, "deferred": deferred, "keys": keys}, Report)
 
 
 def frameworks(report: Report, *, owner: Callable[[str], str], sha256: Callable[[str], str | None]) -> Frameworks:
@@ -197,20 +189,19 @@ def owners(installed: Iterable[InstalledDistribution], prefix: Path) -> dict[str
     return owner_of
 
 
-def compiler_note(facts: Frameworks, programs: Sequence[str]) -> str:
-    """Return a note if the environment may call a compiler that the image will not have; empty otherwise."""
+def compiler_note(facts: Frameworks, names: Collection[str], programs: Sequence[str]) -> str:
+    """Return a note if the environment may call a compiler that the image will not have; empty otherwise.
+
+    `names`: of all distributions and packages.
+    """
     available = {Path(program).name.partition("-")[0] for program in programs}
-    callers = {"g++": "torch.compile and C++ extensions"} if facts.needs_compiler and facts.torch else {}
-    callers |= {"gcc": "Triton"} if facts.triton else {}
-    missing = {name: caller for name, caller in callers.items() if available.isdisjoint(_COMPILERS[name])}
+    callers = {"g++": "torch.compile and C++ extensions call g++"} if facts.torch else {}
+    callers |= {"gcc": "Triton calls gcc"} if not _TRITON.isdisjoint(names) else {}
+    missing = {name: call for name, call in callers.items() if available.isdisjoint(_COMPILERS[name])}
     if not missing:
         return ""
-    calls = ", ".join(f"{caller} call{'s' * (caller == 'Triton')} {name}" for name, caller in missing.items())
-    return f"{calls} at run time; capture with {' '.join(f'--with {name}' for name in missing)} if the run uses them"
-
-
-_SINGLE_VALUES = {"torch", "torch_git", "cuda", "hip", "arch", "cpu_capability", "needs_compiler", "triton"}
-"""Keys that occur in one line of the report, with the names that the facts have."""
+    options = " ".join(f"--with {name}" for name in missing)
+    return f"{', '.join(missing.values())} at run time; capture with {options} if the run uses them"
 
 
 def _recorded_path(line: str) -> str:

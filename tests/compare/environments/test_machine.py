@@ -1,17 +1,13 @@
 from __future__ import annotations
 
+import msgspec
+
 from repro_env.compare.environments import machine
 from repro_env.compare.environments.difference import sort_differences
-from repro_env.schema.accelerator import Accelerators, Device, Frameworks, Library, Threads
 from repro_env.schema.environment import Host, SharedLibrary, SystemPackage
+from repro_env.schema.frameworks import Frameworks, Library, Threads
 
 HOST = Host(os="Debian 12", kernel="6.1", machine="x86_64", cpu="Fast", isa=("avx2", "fma"), cores=8, memory=1 << 30)
-
-
-def gpu(name: str, architecture: str) -> Device:
-    return Device(
-        index=0, vendor="nvidia", name=name, architecture=architecture, units=1, memory=1, partition="", ecc=None, uuid=None
-    )
 
 
 def test_differences_of_the_machine_are_sorted_and_do_not_count() -> None:
@@ -33,21 +29,20 @@ def test_the_same_host_has_no_differences() -> None:
 
 
 def test_gpus_are_counted_by_kind() -> None:
-    two = Accelerators(devices=(gpu("H100", "9.0"), gpu("H100", "9.0")), driver="550")
-    none = Accelerators(why="no driver")
-    found = {difference.what: (difference.left, difference.right) for difference in machine.accelerators(two, none)}
-    assert found == {"GPUs": ("2 x H100 (9.0)", "no driver"), "NVIDIA driver": ("550", "")}
+    two = msgspec.structs.replace(HOST, gpus=("H100", "H100"), nvidia="550")
+    found = {difference.what: (difference.left, difference.right) for difference in machine.hosts(two, HOST)}
+    assert found == {"GPUs": ("2 x H100", "none"), "NVIDIA driver": ("550", "")}
 
 
 def test_loaded_libraries_and_threads_are_compared_by_name() -> None:
     left = Frameworks(
         torch="2.3.0",
-        libraries=(Library(name="cublas", version="12.1", path="/x/libcublas.so", owner="wheel nvidia-cublas-cu12 12.1"),),
+        libraries=(Library(name="cublas", path="/x/libcublas.so", owner="wheel nvidia-cublas-cu12 12.1"),),
         threads=(Threads(library="openmp", count=8),),
     )
     right = Frameworks(
         torch="2.3.0",
-        libraries=(Library(name="cublas", version="12.4", path="/x/libcublas.so", owner="wheel nvidia-cublas-cu12 12.4"),),
+        libraries=(Library(name="cublas", path="/x/libcublas.so", owner="wheel nvidia-cublas-cu12 12.4"),),
         threads=(Threads(library="openmp", count=4),),
     )
     assert {difference.what for difference in machine.frameworks(left, right)} == {"cublas", "threads of openmp"}
