@@ -190,20 +190,16 @@ class Git(Frozen, frozen=True, kw_only=True):
     """The state of the Git repository that contains the source."""
 
     commit: Line
-    """Empty on an unborn branch."""
     date: Timestamp | None = None
-    """Date of the commit; None on an unborn branch."""
+    """Date of the commit; None if the commit has no valid one."""
     branch: Line
     """Empty if HEAD is detached."""
     remote: Line
     """Redacted URL of the remote; empty without a remote."""
     pushed: Literal["yes", "no", "unknown"]
     dirty: bool
-    diff: Digest | None
-    """sha256 of the binary diff against the commit; None without changes."""
+    """Whether files of the source differ from the commit; untracked files count."""
     untracked: tuple[RelPath, ...]
-    submodules: tuple[Line, ...]
-    """`<commit> <path>` of each submodule, including nested submodules."""
 
 
 class Carried(Frozen, frozen=True, kw_only=True):

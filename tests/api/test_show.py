@@ -50,8 +50,8 @@ def full(made: Spec) -> Spec:
     source = made.observed.source
     assert source is not None
     git = Git(
-        commit="0123456789abcdef", branch="main", remote="https://git.example.org/p", pushed="no", dirty=True, diff=DIGEST,
-        untracked=("new.py",), submodules=("abc lib",),
+        commit="0123456789abcdef", branch="main", remote="https://git.example.org/p", pushed="no", dirty=True,
+        untracked=("new.py",),
     )  # fmt: skip
     observed = msgspec.structs.replace(
         made.observed,

@@ -22,9 +22,7 @@ GIT = Git(
     remote="https://git.example.com/team/train.git",
     pushed="yes",
     dirty=False,
-    diff=None,
     untracked=(),
-    submodules=(),
 )
 
 

@@ -216,6 +216,7 @@ def _repository(ground: Ground) -> None:
         subprocess.run(["git", *args], cwd=ground.project, check=True, capture_output=True, env={"PATH": os.environ["PATH"]})
 
     git("init", "-q")
+    git("-c", "user.name=Ann", "-c", "user.email=ann@example.org", "commit", "-q", "--allow-empty", "-m", "first")
     git(
         "remote",
         "add",

@@ -194,7 +194,6 @@ def _code(spec: Spec, page: Page) -> None:
     page.row("snapshot", f"{source.tree.files:,} paths, {size(source.size)}, {source.tree.sha256}")
     page.row("git", _git(source.git))
     page.listing("untracked", source.git.untracked if source.git is not None else ())
-    page.listing("submodules", source.git.submodules if source.git is not None else ())
     page.listing("notebooks", [f"{notebook.path} (code {notebook.code[7:19]})" for notebook in source.notebooks])
     rules = [*(f"--include {glob}" for glob in source.include), *(f"--exclude {glob}" for glob in source.exclude)]
     page.row("rules", " ".join(rules))
@@ -283,6 +282,6 @@ def _git(git: Git | None) -> str:
     if git is None:
         return "no readable repository"
     parts = [f"commit {git.commit[:12]}" if git.commit else "no commit yet", f"on {git.branch}" if git.branch else "detached"]
-    parts.append("with uncommitted changes" if git.diff or git.untracked or git.dirty else "clean")
+    parts.append("with uncommitted changes" if git.dirty else "clean")
     parts.append({"yes": "pushed", "no": "not pushed", "unknown": "may not be pushed"}[git.pushed])
     return ", ".join(parts) + (f", {git.remote}" if git.remote else "")

@@ -54,7 +54,6 @@ def live_code(source: Source, root: Path, spec_directory: Path, store: Store, *,
     `without`: other directories to skip, such as those that a run wrote checkpoints to.
     Raises `SourceError` if the directory does not exist or cannot be read.
     """
-    from repro_env.environment.git import repository as git
     from repro_env.environment.source import notebook
     from repro_env.environment.source.selection import look
 
@@ -67,7 +66,7 @@ def live_code(source: Source, root: Path, spec_directory: Path, store: Store, *,
     new = [entry for entry in entries if entry.path not in captured]
     return Code(
         entries={entry.path: entry for entry in entries},
-        git=git.look(root, never=never, included={file.path for file in files}).git,
+        git=tree.git,
         notebooks=notebook.look(root, files).notebooks,
         outputs=snapshot.outputs_of_runs(new, runs_directory(spec_directory), store),
         restored=frozenset(entry.path for entry in snapshot.missing_ignored(source, root, entries)),
@@ -175,7 +174,6 @@ def _compare_commits(left: Git | None, right: Git | None, *, same: bool) -> Iter
         return
     yield from _observation("commit", left.commit or "none yet", right.commit or "none yet", why)
     yield from _observation("uncommitted changes", _state(left), _state(right), why)
-    yield from _observation("submodules", ", ".join(left.submodules), ", ".join(right.submodules), why)
 
 
 def differences_of_data(left: Iterable[Data], right: Iterable[Data]) -> Iterator[Difference]:
@@ -192,15 +190,10 @@ def _describe_data(item: Data | None) -> str:
 
 
 def _state(git: Git) -> str:
-    parts = [_short(git.diff)] if git.diff else []
-    parts += [f"{len(git.untracked)} untracked"] if git.untracked else []
-    return ", ".join(parts) or ("yes" if git.dirty else "none")
+    untracked = f", {len(git.untracked)} untracked" if git.untracked else ""
+    return f"yes{untracked}" if git.dirty else "none"
 
 
 def _observation(what: str, left: str, right: str, why: str) -> Iterator[Difference]:
     if left != right:
         yield Difference(level="source", what=what, left=left, right=right, why=why, counts=False)
-
-
-def _short(digest: str | None) -> str:
-    return (digest or "").removeprefix("sha256:")[:12]

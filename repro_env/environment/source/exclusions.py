@@ -22,12 +22,23 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+import msgspec
+
 from repro_env.environment.git import repository
-from repro_env.environment.git.directory import NOT_TEXT
-from repro_env.environment.source.survey import CACHES, EXTENSION, LIBRARY, STORES, Survey, survey
+from repro_env.environment.git.command import NOT_TEXT
+from repro_env.environment.system.tree import parent_directories
 from repro_env.schema.environment import Excluded
 from repro_env.schema.globs import Glob
 
+CACHES = frozenset(
+    {"__pycache__", ".mypy_cache", ".ruff_cache", ".pytest_cache", ".ipynb_checkpoints", "node_modules", ".tox", ".nox"}
+)
+STORES = frozenset({".git", ".hg", ".svn"})
+"""Directories of version control."""
+LIBRARY = re.compile(r".+\.so(?:\.\d+)*")
+"""`x.cpython-311-x86_64-linux-gnu.so`, `x.abi3.so`, `x.so`, `libx.so.1`: libraries that were built in place."""
+EXTENSION = re.compile(r".+\.(?:cpython-[A-Za-z0-9_-]+|abi3)\.so")
+"""Extension modules with a tag of Python in their names."""
 DATA = 10_000_000
 """Maximum bytes of ignored data in a package that are kept without --include: of a single file, or of an ignored directory."""
 MANY = 20_000
@@ -78,10 +89,11 @@ class Rules:
         self.include, self.exclude = include, exclude
         self._root = str(root)
         self._is_environment = (root / "pyvenv.cfg").exists() or (root / "conda-meta").is_dir()
-        ignored = repository.ignored(root)
-        self._ignored, self._hollow = set(ignored.paths), set(ignored.hollow)
-        """Ignored paths; those directories of them that no pattern names, but all of whose content is ignored."""
-        self._problems = [ignored.problem]
+        answer = repository.look(root, never=never)
+        self.git = answer.git
+        """The state of the repository; changes in nested repositories count as changes."""
+        self._ignored = set(answer.ignored)
+        self.problems = [answer.problem]
         self._reasons: dict[str, str] = {}
         self._sizes: dict[str, int] = defaultdict(int)
         self.entered: dict[str, str] = {}
@@ -90,20 +102,20 @@ class Rules:
         """Directories that git ignores completely."""
         self.missing: list[str] = []
         """Git-ignored paths that no rule keeps, although a run may need them: code, or data in a package."""
+        self._only_parents: set[str] = set()
+        """Directories that have something that is left out, and belong to the snapshot only if something in them is kept."""
         self._packages: dict[str, bool] = {"": False}
         self._surveys: dict[str, Survey] = {}
-        self._never = self._relative(never)
-        self._parents_of_never = {path[:end] for path in self._never for end, char in enumerate(path) if char == "/"}
-        for path in self._never:
+        self._never = never
+        paths = (os.path.relpath(os.path.realpath(path), os.path.realpath(root)) for path in never)
+        self._own = {path for path in paths if path != "." and path.split("/")[0] != ".."}
+        for path in self._own:
             self._reasons[path] = _OWN_OUTPUT
-
-    @property
-    def problem(self) -> str:
-        return next((problem for problem in self._problems if problem), "")
+            self._only_parents.update(parent_directories(path))
 
     def skip(self, path: str, is_dir: bool) -> bool:
         """Whether `walk` must skip this path."""
-        if path in self._never:
+        if path in self._own:
             return True
         parent, _, name = path.rpartition("/")
         why = forbidden_reason(name) or ("--exclude" if _matches(self.exclude, path) else "")
@@ -129,7 +141,7 @@ class Rules:
 
     def is_only_parent(self, path: str) -> bool:
         """Whether this directory belongs to the snapshot only if something in it is kept."""
-        return path in self.entered or path in self._parents_of_never
+        return path in self.entered or path in self._only_parents
 
     def add_special(self, path: str) -> None:
         """Record a pipe, socket or device as excluded."""
@@ -159,10 +171,7 @@ class Rules:
         self.ignored_directories.append(path)
         content = self._survey(path)
         may_be_needed = (
-            content.has_extension
-            or (path in self._hollow and (content.has_library or self._is_project(path)))
-            or self._is_in_package(path)
-            or _METADATA.fullmatch(path.rpartition("/")[2]) is not None
+            content.has_extension or self._is_in_package(path) or _METADATA.fullmatch(path.rpartition("/")[2]) is not None
         )
         if (content.data > DATA and self._is_in_package(path)) or (content.has_code and not may_be_needed):
             self.missing.append(path)
@@ -189,15 +198,15 @@ class Rules:
     def _is_needed(self, path: str, outer: str | None) -> bool:
         """Whether Python may import or read a file that git ignores. `outer` is as in `_must_enter_ignored`."""
         directory, _, name = path.rpartition("/")
-        is_in_package, is_single = self._is_in_package(directory), outer is None or outer in self._hollow
+        is_in_package = self._is_in_package(directory)
         if LIBRARY.fullmatch(name):
-            if is_single or is_in_package or EXTENSION.fullmatch(name):
+            if outer is None or is_in_package or EXTENSION.fullmatch(name):
                 return True
-            return outer is not None and self._survey(outer).has_extension
+            return self._survey(outer).has_extension
         if _PRIVATE.match(name):
             return False
         if _is_code(name, f"{self._root}/{path}"):
-            return is_in_package or (is_single and self._is_project(directory))
+            return is_in_package or (outer is None and self._is_project(directory))
         is_metadata = any(_METADATA.fullmatch(part) for part in directory.split("/"))
         if not (is_in_package or is_metadata) or _LEFTOVER.fullmatch(name):
             return False
@@ -222,6 +231,8 @@ class Rules:
         """Record a path that is left out, as part of `outer` if that is not None. Returns True."""
         if outer is None:
             self._reasons[path] = why
+            if why == _GIT_IGNORED:
+                self._only_parents.update(parent_directories(path))
         is_measured = self._measure and (outer is not None or why not in USUAL_REASONS)
         self._sizes[path if outer is None else outer] += self._size(path, is_dir) if is_measured else 0
         return True
@@ -235,16 +246,13 @@ class Rules:
         return self._surveys[directory]
 
     def _add_nested_repository(self, path: str) -> None:
-        """Add the ignored paths of a repository inside the source (a submodule, a clone), which has its own rules."""
-        ignored = repository.ignored(Path(self._root, path))
-        self._ignored |= {f"{path}/{inner}" for inner in ignored.paths}
-        self._hollow |= {f"{path}/{inner}" for inner in ignored.hollow}
-        self._problems.append(ignored.problem)
-
-    def _relative(self, never: Sequence[Path]) -> set[str]:
-        root = os.path.realpath(self._root)
-        paths = (os.path.relpath(os.path.realpath(path), root) for path in never)
-        return {path for path in paths if path != "." and path != ".." and not path.startswith("../")}
+        """Add what a repository inside the source (a submodule, a clone) ignores, since it has its own rules."""
+        answer = repository.look(Path(self._root, path), never=self._never)
+        self._ignored |= {f"{path}/{inner}" for inner in answer.ignored}
+        self.problems.append(answer.problem)
+        if self.git is not None and answer.git is not None:
+            untracked = (*self.git.untracked, *(f"{path}/{inner}" for inner in answer.git.untracked))
+            self.git = msgspec.structs.replace(self.git, dirty=self.git.dirty or answer.git.dirty, untracked=untracked)
 
 
 def _matches(globs: Sequence[Glob], path: str) -> bool:
@@ -302,17 +310,66 @@ def _file_size(path: str) -> int:
 
 
 def _sum_up(rows: list[tuple[str, int, str]]) -> list[tuple[str, int, str]]:
-    """Return the rows sorted by path. If a reason has too many rows, the deepest are summed up in their directories."""
-    by_reason: dict[str, dict[str, tuple[int, int]]] = defaultdict(dict)
+    """Return the rows sorted by path. If a reason has too many rows, they are summed up in the directories of the source."""
+    by_reason: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for path, size, why in rows:
-        by_reason[why][path] = (size, 1)
+        by_reason[why].append((path, size))
     result = []
     for why, paths in by_reason.items():
-        while len(paths) > _MOST_ROWS and (depth := max(path.count("/") for path in paths)):
-            shallower: dict[str, tuple[int, int]] = defaultdict(lambda: (0, 0))
-            for path, (size, count) in paths.items():
-                key = path.rpartition("/")[0] if path.count("/") == depth else path
-                shallower[key] = (shallower[key][0] + size, shallower[key][1] + count)
-            paths = dict(shallower)
-        result += [(path, size, why if count == 1 else f"{why} ({count} paths in it)") for path, (size, count) in paths.items()]
+        sizes: dict[str, list[int]] = defaultdict(list)
+        for path, size in paths:
+            sizes[path.split("/")[0] if len(paths) > _MOST_ROWS else path].append(size)
+        result += [
+            (path, sum(found), why if len(found) == 1 else f"{why} ({len(found)} paths in it)") for path, found in sizes.items()
+        ]
     return sorted(result)
+
+
+class Survey(msgspec.Struct):
+    """The content of an ignored directory."""
+
+    size: int = 0
+    """Bytes of all files except bytecode. Without `measure`, directories without code are not included."""
+    data: int = 0
+    """Bytes of the files outside of environments, caches and version control."""
+    files: int = 0
+    """Number of the files outside of environments, caches and version control."""
+    is_incomplete: bool = False
+    """Whether something in it cannot be read."""
+    has_extension: bool = False
+    """Whether it has an extension module with a tag in its name."""
+    has_code: bool = False
+    """Whether `import` finds modules in it: Python files, or packages directly below it."""
+
+
+def survey(top: str, *, measure: bool) -> Survey:
+    """Survey a directory. Unreadable directories are not counted."""
+    result = Survey()
+    pending = [(top, 0, True)]
+    while pending:
+        directory, depth, may_have_code = pending.pop()
+        try:
+            with os.scandir(directory) as listing:
+                items = list(listing)
+            names = {item.name for item in items}
+            may_have_code = may_have_code and "pyvenv.cfg" not in names and "conda-meta" not in names
+            if not may_have_code and not measure:
+                continue
+            for item in items:
+                if item.is_dir(follow_symlinks=False):
+                    has_no_code = item.name in CACHES or item.name in STORES
+                    if item.name != "__pycache__" and (measure or not has_no_code):
+                        pending.append((item.path, depth + 1, may_have_code and not has_no_code))
+                elif item.is_file(follow_symlinks=False):
+                    size = item.stat(follow_symlinks=False).st_size
+                    result.size += size
+                    if may_have_code:
+                        result.data += size
+                        result.files += 1
+                        result.has_extension |= EXTENSION.fullmatch(item.name) is not None
+                        result.has_code |= (depth == 0 and item.name.endswith(".py")) or (
+                            depth == 1 and item.name == "__init__.py"
+                        )
+        except OSError:
+            result.is_incomplete = True
+    return result

@@ -6,14 +6,15 @@ The output of repro-env itself is left out and not measured, so two captures of 
 from __future__ import annotations
 
 import os
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
+from collections.abc import Set as AbstractSet
 from glob import escape
 from pathlib import Path
 
 import msgspec
 
-from repro_env.environment.git import repository as git
+from repro_env.environment.git.command import NOT_TEXT
 from repro_env.environment.secrets import scanner
 from repro_env.environment.source.exclusions import MANY, Rules
 from repro_env.environment.system.tree import parent_directories
@@ -47,7 +48,7 @@ class SourceTree(msgspec.Struct, frozen=True):
     notes: tuple[str, ...] = ()
     """What the user should know, but is not a problem: one line each."""
     ignored: tuple[str, ...] = ()
-    """Directories that git ignores completely, even if something in them is kept; sorted."""
+    """Directories that a pattern of git ignores, even if something in them is kept; sorted."""
     data: tuple[Found, ...] = ()
     """Git-ignored files and symlinks that are not part of the snapshot, with their directories (see `look`)."""
 
@@ -69,7 +70,7 @@ def look(
     `exclude` takes precedence over `include` (both are patterns, see `globs`). `include` adds paths that a rule leaves out,
     except `.env`, `.git` and the paths of `never` (output of repro-env, listed without a size).
 
-    `facts=False` omits git facts, the search for secrets and the sizes of excluded paths; the snapshot is the same.
+    `facts=False` omits the search for secrets and the sizes of excluded paths; the snapshot is the same.
     `not_secret`: files to include even with secrets. `cache` remembers which files have no secret.
     `data`: maximum bytes of git-ignored files to list in `SourceTree.data`, the smallest ignored paths first. Environments,
     caches, `.env`, files with private names, and leftovers of programs are never listed.
@@ -85,10 +86,7 @@ def look(
     size = sum(entry.size for entry in found)
     if size > cap:
         raise _too_large(found, size, cap, root)
-    answer, notes = git.Answer(None), list[str]()
-    if facts:
-        notes = _check_secrets(root, found, globs(not_secret), cache)
-        answer = git.look(root, never=never, included={entry.path for entry in found})
+    notes = _check_secrets(root, found, globs(not_secret), cache) if facts else []
     missing = sorted(rules.missing)[:_NAMED]
     problems = [
         *_link_problems(root, found),
@@ -100,19 +98,18 @@ def look(
         *(f"--include {text} adds nothing" for text, glob in zip(include, rules.include, strict=True) if not glob.hit),
         *(f"git ignores {path}, but Python may need it; add it with --include {path}" for path in missing),
         *([f"git ignores {more} more paths that Python may need"] if (more := len(rules.missing) - len(missing)) > 0 else []),
-        *answer.problems,
-        rules.problem,
+        *rules.problems,
     ]
     return SourceTree(
         root=root,
         found=found,
-        git=answer.git,
+        git=rules.git and _in_snapshot(rules.git, {entry.path for entry in found}),
         excluded=rules.rows(),
         size=size,
         ignored=tuple(sorted(rules.ignored_directories)),
         data=_data(listed, found, rules, data) if rules.data else (),
         problems=tuple(sorted({redact.line(problem) for problem in problems if problem})),
-        notes=tuple(sorted({*answer.notes, *notes})),
+        notes=tuple(sorted(set(notes))),
     )
 
 
@@ -130,9 +127,9 @@ def imported(tree: SourceTree, paths: Sequence[Path], *, without: Sequence[Path]
         path = os.path.relpath(real, root)
         if path == "." or path.startswith("../") or path == ".." or _in_environment(Path(root), path):
             continue
-        is_ignored = any(path == directory or path.startswith(directory + "/") for directory in tree.ignored)
-        is_missing = is_ignored if os.path.isdir(real) else os.path.isfile(real) and path not in captured  # noqa: PTH112, PTH113
-        if is_missing and not any(real == parent or real.startswith(parent + "/") for parent in excluded):
+        is_ignored = any(f"{path}/".startswith(f"{directory}/") for directory in tree.ignored)
+        is_missing = os.path.exists(real) and (is_ignored or path not in captured)  # noqa: PTH110
+        if is_missing and not any(f"{real}/".startswith(f"{parent}/") for parent in excluded):
             patterns.add("/" + escape(path))
     return tuple(sorted(patterns))
 
@@ -221,32 +218,27 @@ def _unreadable(error: OSError, root: Path) -> SourceError:
 
 
 def _too_large(found: Sequence[Found], size: int, cap: int, root: Path) -> SourceError:
-    """Return an error that names the largest paths: the deepest directories or files with nearly all bytes of a top-level path."""
-    sizes: dict[str, int] = defaultdict(int)
-    children: dict[str, set[str]] = defaultdict(set)
+    """Return an error that names the largest files and directories of the source's root."""
+    sizes: Counter[str] = Counter()
     for entry in found:
-        if entry.kind == "file":
-            path = entry.path
-            while path:
-                sizes[path] += entry.size
-                parent = path.rpartition("/")[0]
-                children[parent].add(path)
-                path = parent
-    largest = []
-    for path in sorted(children[""], key=lambda path: (-sizes[path], path))[:3]:
-        while children[path] and sizes[child := max(children[path], key=lambda path: (sizes[path], path))] > 0.9 * sizes[path]:
-            path = child
-        largest.append(path)
-    shown = ", ".join(f"{path} ({_megabytes(sizes[path])})" for path in largest)
+        sizes[entry.path.split("/")[0]] += entry.size
+    largest = sizes.most_common(3)
     return SourceError(
-        f"the source has {_megabytes(size)}, more than the limit of {_megabytes(cap)}; largest paths: {shown}",
+        f"the source has {_megabytes(size)}, more than the limit of {_megabytes(cap)}; largest paths: "
+        + ", ".join(f"{path} ({_megabytes(size)})" for path, size in largest),
         where=str(root),
-        hint=f"leave it out with --exclude '{largest[0]}' or .gitignore, or pass it as data with --data {largest[0]}",
+        hint="leave out what is not code with --exclude or .gitignore, or pass it as data: --data " + largest[0][0],
     )
 
 
 def _megabytes(size: int) -> str:
     return f"{size / 1e6:,.1f} MB"
+
+
+def _in_snapshot(git: Git, paths: AbstractSet[str]) -> Git:
+    """Return the state of the repository without the untracked files that are not in the snapshot."""
+    untracked = tuple(sorted(NOT_TEXT.sub("?", path) for path in git.untracked if path in paths))
+    return msgspec.structs.replace(git, untracked=untracked, dirty=git.dirty or bool(untracked))
 
 
 def _link_problems(root: Path, found: Sequence[Found]) -> list[str]:

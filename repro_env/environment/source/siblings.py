@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from repro_env.environment.source.exclusions import MANY, forbidden_reason, generated_reason, may_be_copied
-from repro_env.environment.source.survey import STORES
+from repro_env.environment.source.exclusions import MANY, STORES, forbidden_reason, generated_reason, may_be_copied
 from repro_env.io.files import Found, walk
 from repro_env.schema.errors import CaptureError
 

@@ -11,8 +11,8 @@ import msgspec
 from repro_env.environment.git import history as gittree
 from repro_env.environment.git.command import GitError, Repo, open_repository
 from repro_env.environment.git.history import Blob
+from repro_env.environment.source.exclusions import CACHES
 from repro_env.environment.source.selection import CAP
-from repro_env.environment.source.survey import CACHES
 from repro_env.oci import layer
 from repro_env.oci.entry import Entry, Members, members, sort_with_parents
 from repro_env.runs.records.records import Run

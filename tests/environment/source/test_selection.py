@@ -240,11 +240,11 @@ def test_without_git_a_problem_is_reported(src: Path, git: Git, monkeypatch: pyt
 
 
 def test_a_broken_repository_is_a_problem(src: Path, git: Git) -> None:
-    (src / ".git").mkdir()
+    (src / ".git").write_text("gitdir: gone")
     put(src, "train.py")
     tree = look(src)
     assert files(tree) == ["train.py"]
-    assert any("not a git repository" in problem for problem in tree.problems)
+    assert any("does not name a repository" in problem for problem in tree.problems)
 
 
 def test_exclude_patterns_match_names_and_paths(src: Path) -> None:
@@ -296,9 +296,8 @@ def test_the_error_for_a_large_source_names_the_largest_paths(src: Path) -> None
     put(src, "code.py", "assets/deep/model.bin", text="x" * 600)
     put(src, "assets/deep/small", "b.bin", text="x" * 30)
     message = refusal(src, cap=1000)
-    assert "assets/deep/model.bin (0.0 MB), code.py (0.0 MB), b.bin (0.0 MB)" in message
-    assert "--exclude 'assets/deep/model.bin'" in message
-    assert "--data" in message
+    assert "assets (0.0 MB), code.py (0.0 MB), b.bin (0.0 MB)" in message
+    assert "--data assets" in message
     assert files(look(src, cap=1000, exclude=["assets"])) == ["b.bin", "code.py"]
 
 
@@ -390,7 +389,7 @@ def test_many_excluded_files_are_summed_up_by_directory(src: Path, git: Git) -> 
     tree = look(src)
     rows = [row for row in tree.excluded if row.why.startswith("git-ignored")]
     assert [(row.path, row.size, row.why) for row in rows] == [
-        *((f"data/{number}", 200, "git-ignored (200 paths in it)") for number in range(3)),
+        ("data", 600, "git-ignored (600 paths in it)"),
         ("one.png", 1, "git-ignored"),
     ]
 
