@@ -28,8 +28,9 @@ from repro_env.environment.python import selection as targets
 from repro_env.environment.python.selection import Target
 from repro_env.environment.secrets import export
 from repro_env.environment.secrets.bundles import SecretSearch
-from repro_env.environment.source import data, mentions, notebook
+from repro_env.environment.source import data
 from repro_env.environment.source import selection as source
+from repro_env.environment.source.siblings import mentioned_paths
 from repro_env.environment.system import dlopenlibraries
 from repro_env.environment.system.tree import Tree
 from repro_env.environment.wheels import identification as wheels
@@ -81,8 +82,6 @@ class CaptureResult(msgspec.Struct, frozen=True):
     """The captured Python, and why it was chosen."""
     proven: int
     """The number of distributions with their original wheel: downloadable or bundled."""
-    mentioned: frozenset[str]
-    """Variables that the project's code mentions and that the spec has by name only."""
     holds_us: bool
     """Whether repro-env itself is installed in the captured environment."""
 
@@ -133,10 +132,8 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
         )
     tell.detail("writing the bundled files")
     blobs = SpecBlobs(request.output / "blobs")
-    code, problems = _bundle_source(tree, request, store, blobs)
-    mentioned = mentions.look(tree.root, tree.found, locked.variables.named)
-    if mentioned.git and not _has_git(locked):
-        problems = (*problems, _describe_missing_git(mentioned.git))
+    code = _bundle_source(tree, request, store, blobs)
+    mentioned = mentioned_paths(tree.root, tree.found)
 
     def bundle(tree: Tree) -> TreeBlob:
         return _bundle_tree(tree.entries, tree.contents, store=store, blobs=blobs)
@@ -167,20 +164,20 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
                     for path in imported
                 ),
             ),
-            unknown=(*problems, *library_problems, *(line for fingerprint in fingerprints for line in fingerprint.problems)),
+            unknown=(*tree.problems, *library_problems, *(line for fingerprint in fingerprints for line in fingerprint.problems)),
         ),
         locked.layers,
         seed=request.seed,
     )
     spec = _write(spec, request.output, locked, store, tell)
     blobs.keep_only(spec.carried)  # remove the blobs of earlier captures
-    shared = siblings.find_at_capture(spec, mentioned.paths, tree.excluded, [path for path, _ in request.data], store)
+    shared = siblings.find_at_capture(spec, mentioned, tree.excluded, [path for path, _ in request.data], store)
     sourcedirectory.remember(spec, store, shared)
     export.remember(spec, store)
     proven = sum(wheel.hint.origin != "repacked" for wheel in locked.wheels)
-    offers = tuple(_offer_data(request, tree, mentioned.paths, shared))
+    offers = tuple(_offer_data(request, tree, mentioned, shared))
     holds_us = python.contains_repro_env(locked.facts)
-    return CaptureResult(request.output / "spec.json", spec, offers, target, proven, mentioned.variables, holds_us)
+    return CaptureResult(request.output / "spec.json", spec, offers, target, proven, holds_us)
 
 
 def _programs(request: Request, opened: dlopenlibraries.Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
@@ -286,19 +283,6 @@ def _image_directories(locked: LockedEnvironment) -> list[Path]:
     return paths if facts.kind == "system" else [*paths, Path(facts.layout.prefix)]
 
 
-def _has_git(locked: LockedEnvironment) -> bool:
-    """Whether the image will have a git program."""
-    is_in_base = any(entry.path in ("usr/bin/git", "bin/git", "usr/local/bin/git") for entry in locked.live.base.entries)
-    return is_in_base or any(package.package.name == "git" for package in locked.packages)
-
-
-def _describe_missing_git(calls: Sequence[str]) -> str:
-    more = f" and {len(calls) - 1} more" if len(calls) > 1 else ""
-    return (
-        f"{calls[0]}{more}: this code calls git, but runs have neither git nor the repository unless you capture with --with git"
-    )
-
-
 def _offer_data(request: Request, tree: source.SourceTree, mentioned: Collection[str], shared: Sequence[str]) -> Iterator[str]:
     """Yield hints about data that the code mentions.
 
@@ -321,20 +305,17 @@ def _offer_data(request: Request, tree: source.SourceTree, mentioned: Collection
             yield f"{name} is outside the source and not in the spec; if runs read it: --data {shlex.quote(name)}"
 
 
-def _bundle_source(tree: source.SourceTree, request: Request, store: Store, blobs: SpecBlobs) -> tuple[Source, tuple[str, ...]]:
-    """Bundle the source. Return its description for the spec, and lines on what could not be read."""
+def _bundle_source(tree: source.SourceTree, request: Request, store: Store, blobs: SpecBlobs) -> Source:
+    """Bundle the source. Return its description for the spec."""
     entries = sort_with_parents(entries_of(tree.found, store.hashes.of(tree.root, tree.found)))
     blob = _bundle_tree(entries, FileContents(tree.root, keys=keys_of(tree.found)), store=store, blobs=blobs)
-    notebooks = notebook.look(tree.root, tree.found)
-    code = Source(
+    return Source(
         path=str(tree.root),
         tree=blob,
         size=tree.size,
         relative=os.path.relpath(tree.root, os.path.realpath(request.output)),
         files=file_notes(entries),
         git=tree.git,
-        notebooks=notebooks.notebooks,
         include=request.include,
         exclude=request.exclude,
     )
-    return code, (*tree.problems, *notebooks.problems)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -162,7 +162,7 @@ def _print(result: CaptureResult) -> None:
 
         rows.append(("", f"git-ignored data is not captured; runs in this directory still see it, up to {size(CAP)}"))
     rows += [("data", f"{data.path}, {data.files:,} file{'s' * (data.files != 1)}, {size(data.size)}") for data in observed.data]
-    rows += [("note", note) for note in (*observed.notes, *_variable_notes(observed.variables, result.mentioned))]
+    rows += [("note", note) for note in (*observed.notes, *_variable_notes(observed.variables))]
     rows += [("unknown", unknown) for unknown in observed.unknown]
     rows += [("note", offer) for offer in result.offers[:_OFFERS]]
     for label, text in rows:
@@ -180,11 +180,11 @@ def _is_verbose() -> bool:
     return messages.Screen.level == "verbose"
 
 
-def _variable_notes(observed: Variables, mentioned: Collection[str]) -> Iterator[str]:
-    """Notes on variables that are set here and not captured. Names that the project's code mentions come first."""
+def _variable_notes(observed: Variables) -> Iterator[str]:
+    """Notes on variables that are set here and not captured."""
     from repro_env.environment.machine import variables
 
-    names = sorted(variables.unlisted(observed.named), key=lambda name: (name not in mentioned, name))
+    names = sorted(variables.unlisted(observed.named))
     plain = [name for name in names if not variables.is_secret(name)]
     secret = [name for name in names if variables.is_secret(name)]
     if plain:

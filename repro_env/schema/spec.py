@@ -143,19 +143,10 @@ class Source(Frozen, frozen=True, kw_only=True):
     files: dict[RelPath, FileNote]
     """Files and symlinks by path (`oci.entry.file_notes`). Directories are omitted, because Git does not store empty ones."""
     git: Git | None
-    notebooks: tuple[Notebook, ...] = ()
     """Sorted by path."""
     include: tuple[Line, ...] = ()
     """`--include` and `--exclude` of the capture. A run applies them to the live tree."""
     exclude: tuple[Line, ...] = ()
-
-
-class Notebook(Frozen, frozen=True, kw_only=True):
-    """The digest of the code in a Jupyter notebook. Running the notebook again does not change it."""
-
-    path: RelPath
-    code: Digest
-    """Of the sources and tags of its code cells, in order."""
 
 
 class Data(Frozen, frozen=True, kw_only=True):

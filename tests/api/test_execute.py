@@ -378,9 +378,9 @@ def test_mounts_are_printed_recorded_and_checked(place: Place, tmp_path: Path) -
 
 def capture_data(place: Place, path: Path) -> None:
     """Add data to the spec as if they had been named at capture."""
-    from repro_env.environment.source.data import fingerprint
+    from repro_env.environment.source.data import look
 
-    data = fingerprint(path, str(path), place.store.hashes)
+    data = look(path, str(path), place.store.hashes).data
     place.spec = place.at(place.spec, data=(Data(path=str(path), digest=data.digest, files=data.files, size=data.size),))
 
 

@@ -20,7 +20,7 @@ from repro_env.schema.artifact import CondaPackage
 from repro_env.schema.environment import Carried, Excluded, Git, SharedLibrary, SystemPackage, Variable, Variables
 from repro_env.schema.frameworks import Device, Frameworks, Library, Threads
 from repro_env.schema.progress import Silent
-from repro_env.schema.spec import Data, InstalledFrom, Notebook, Spec
+from repro_env.schema.spec import Data, InstalledFrom, Spec
 from repro_env.store.specs.lookup import locate
 from repro_env.store.store import Store
 from tests.fakes import specs, wheels
@@ -81,7 +81,6 @@ def full(made: Spec) -> Spec:
         source=msgspec.structs.replace(
             source,
             git=git,
-            notebooks=(Notebook(path="a.ipynb", code=DIGEST),),
         ),
         data=(Data(path="/data/x", digest=DIGEST, files=3, size=10),),
         programs=("git",),
@@ -97,7 +96,7 @@ def test_the_page_has_the_important_facts(made: Spec, directory: Path, capsys: p
         "venv at /home/ann/project/.venv", made.digest, "not in the store", "2: 1 downloadable, 1 bundled", "gamma 1 from file:///src/gamma",
         "alpha 1.0  1.2 kB  from a local file", "lib/x.py (alpha: changed)", "/home/ann/lib", "deb libssl3 3.0.11", "/opt/hpcx/libx.so",
         "NVIDIA H100", "NVIDIA 550.54", "H100 (9.0, 132 multiprocessors, 80.0 GB)", "2.3.0 (AVX2)", "cublas  wheel nvidia", "openmp 8",
-        "commit 0123456789ab, on main, with uncommitted changes, not pushed", "new.py", "a.ipynb",
+        "commit 0123456789ab, on main, with uncommitted changes, not pushed", "new.py",
         "data  1.0 GB  git-ignored", "/data/x", "RANK=0", "1: AWS_PROFILE", "blobs  5 of 5 next to the spec", "a note", "something",
     ):  # fmt: skip
         assert text in out, text

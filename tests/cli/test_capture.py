@@ -32,7 +32,7 @@ def result(tmp_path: Path) -> CaptureResult:
     )
     spec = msgspec.structs.replace(spec, observed=observed)
     target = Target(Path("/env/bin/python"), "named", "--python", explicit=True)
-    return CaptureResult(tmp_path / "repro" / "spec.json", spec, ("a hint",), target, 1, frozenset(), holds_us=False)
+    return CaptureResult(tmp_path / "repro" / "spec.json", spec, ("a hint",), target, 1, holds_us=False)
 
 
 def test_the_page_has_what_was_captured_and_what_needs_attention(

@@ -1,4 +1,4 @@
-"""What the source is, through the command: what git ignores and the run needs, notebooks, data."""
+"""What the source is, through the command: what git ignores and the run needs, and data."""
 
 from __future__ import annotations
 
@@ -18,9 +18,6 @@ import helper, pkg.tables
 from pkg._version import version
 print(helper.word, version, pkg.tables.read(), open("/data/a.csv").read().strip())
 """
-NOTEBOOK = {"nbformat": 4, "nbformat_minor": 5, "metadata": {}, "cells": [
-    {"cell_type": "code", "source": "1 + 1", "execution_count": 1, "outputs": [], "metadata": {}},
-]}  # fmt: skip
 
 
 def write(directory: Path, **texts: str) -> None:
@@ -47,7 +44,6 @@ def made(ground: Path) -> parts.Project:
             "src/pkg/t.dat": "table",
             "vendored/helper.py": "word = 'helped'\n",
             "data/a.csv": "1,2\n",
-            "note.ipynb": json.dumps(NOTEBOOK),
         },
     )
     for words in (
@@ -80,7 +76,6 @@ def test_the_spec_records_the_facts_about_the_source(made: parts.Project) -> Non
     code = seen["source"]
     assert code["include"] == ["/vendored"]
     assert "vendored is in the source although git ignores it, because Python imports from it" in seen["notes"]
-    assert [notebook["path"] for notebook in code["notebooks"]] == ["note.ipynb"]
     assert (code["git"]["dirty"], code["git"]["untracked"]) == (False, [])
     assert [data_entry["path"] for data_entry in seen["data"]] == ["/data"]
 
@@ -89,23 +84,6 @@ def test_a_second_capture_writes_the_same_spec(made: parts.Project) -> None:
     before = (made.directory / "repro" / "spec.json").read_bytes()
     made.capture("--data", "data:/data", env={"PYTHONPATH": str(made.directory / "vendored")})
     assert (made.directory / "repro" / "spec.json").read_bytes() == before
-
-
-def test_a_notebook_that_was_run_again_has_the_same_code(made: parts.Project) -> None:
-    path = made.directory / "note.ipynb"
-    before = path.read_text()
-    cell = {**NOTEBOOK["cells"][0], "execution_count": 9, "outputs": [{"output_type": "stream", "name": "stdout", "text": "2"}]}  # type: ignore[index]
-    try:
-        path.write_text(json.dumps({**NOTEBOOK, "cells": [cell]}, indent=1))
-        output = made.run("exec", "-v", "--data", "data:/data", "python", "train.py").err
-        assert "changed since capture: ~ note.ipynb (same code)" in output
-        assert "notebook: same code" in made.run("check", "--project", code=0).out
-        path.write_text(json.dumps({**NOTEBOOK, "cells": [{**cell, "source": "1 + 2"}]}))
-        output = made.run("exec", "-v", "--data", "data:/data", "python", "train.py").err
-        assert "changed since capture: ~ note.ipynb, " in output
-        assert "notebook: code" in made.run("check", "--project", code=1).out
-    finally:
-        path.write_text(before)
 
 
 def test_changed_data_and_invalid_mounts_are_refused(made: parts.Project, tmp_path: Path) -> None:

@@ -51,7 +51,6 @@ def test_the_fields_of_every_kind_of_environment_are_among_them() -> None:
         "identity.others",
         "identity.packages",
         "identity.unowned",
-        "source.notebooks",
         "observed.frameworks",
     ):
         assert any(part in path for path in ALL), part

@@ -194,7 +194,6 @@ def _code(spec: Spec, page: Page) -> None:
     page.row("snapshot", f"{source.tree.files:,} paths, {size(source.size)}, {source.tree.sha256}")
     page.row("git", _git(source.git))
     page.listing("untracked", source.git.untracked if source.git is not None else ())
-    page.listing("notebooks", [f"{notebook.path} (code {notebook.code[7:19]})" for notebook in source.notebooks])
     rules = [*(f"--include {glob}" for glob in source.include), *(f"--exclude {glob}" for glob in source.exclude)]
     page.row("rules", " ".join(rules))
     if excluded := sorted(spec.observed.excluded, key=lambda row: (-row.size, row.path)):

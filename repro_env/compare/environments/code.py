@@ -15,12 +15,9 @@ from repro_env.runs.start.data import candidate_paths
 from repro_env.runs.start.report import shorten
 from repro_env.schema.environment import Git
 from repro_env.schema.errors import DataError, SourceError
-from repro_env.schema.spec import Data, Notebook, Source, Spec
+from repro_env.schema.spec import Data, Source, Spec
 from repro_env.store.specs.lookup import own_directories, runs_directory
 from repro_env.store.store import Store
-
-_SAME_CODE = "notebook: same code"
-"""The reason for a notebook that was only run or saved again."""
 
 
 class Code(msgspec.Struct, frozen=True, kw_only=True):
@@ -29,7 +26,6 @@ class Code(msgspec.Struct, frozen=True, kw_only=True):
     entries: Mapping[str, Entry]
     """By path. Captured sources have no entries for directories."""
     git: Git | None
-    notebooks: tuple[Notebook, ...]
     outputs: frozenset[str] = frozenset()
     """New files that are outputs of runs on the host, and therefore not code."""
     restored: frozenset[str] = frozenset()
@@ -44,7 +40,6 @@ def captured_code(spec: Spec) -> Code | None:
     return Code(
         entries=entries_from_notes(source.files),
         git=source.git,
-        notebooks=source.notebooks,
     )
 
 
@@ -54,7 +49,6 @@ def live_code(source: Source, root: Path, spec_directory: Path, store: Store, *,
     `without`: other directories to skip, such as those that a run wrote checkpoints to.
     Raises `SourceError` if the directory does not exist or cannot be read.
     """
-    from repro_env.environment.source import notebook
     from repro_env.environment.source.selection import look
 
     never = (*own_directories(root, spec_directory), *without)
@@ -67,7 +61,6 @@ def live_code(source: Source, root: Path, spec_directory: Path, store: Store, *,
     return Code(
         entries={entry.path: entry for entry in entries},
         git=tree.git,
-        notebooks=notebook.look(root, files).notebooks,
         outputs=snapshot.outputs_of_runs(new, runs_directory(spec_directory), store),
         restored=frozenset(entry.path for entry in snapshot.missing_ignored(source, root, entries)),
     )
@@ -75,8 +68,7 @@ def live_code(source: Source, root: Path, spec_directory: Path, store: Store, *,
 
 def compare(left: Code, right: Code) -> tuple[Difference, ...]:
     """Return the files that differ, then the differences of the git repositories."""
-    reasons = _compare_notebooks(left, right)
-    reasons |= dict.fromkeys(right.outputs, snapshot.OUTPUT) | dict.fromkeys(right.restored, snapshot.RESTORED)
+    reasons = dict.fromkeys(right.outputs, snapshot.OUTPUT) | dict.fromkeys(right.restored, snapshot.RESTORED)
     differences = [
         Difference(
             level="source",
@@ -84,7 +76,7 @@ def compare(left: Code, right: Code) -> tuple[Difference, ...]:
             left=describe(change.left),
             right=describe(change.right),
             why=reasons.get(change.path, "mode" if change.how == "mode" else ""),
-            counts=reasons.get(change.path) not in (_SAME_CODE, snapshot.OUTPUT, snapshot.RESTORED),
+            counts=change.path not in reasons,
         )
         for change in changes(_files(left), _files(right))
     ]
@@ -124,16 +116,6 @@ def _files(code: Code) -> dict[str, Entry]:
     return {path: entry for path, entry in code.entries.items() if entry.kind != "dir"}
 
 
-def _compare_notebooks(left: Code, right: Code) -> dict[str, str]:
-    """Return path -> reason for the notebooks whose bytes changed."""
-    new = {notebook.path: notebook for notebook in right.notebooks}
-    return {
-        old.path: _SAME_CODE if old == new[old.path] else "notebook: code"
-        for old in left.notebooks
-        if old.path in new and left.entries[old.path].sha256 != right.entries[old.path].sha256
-    }
-
-
 def compare_data(
     spec: Spec, named: Mapping[str, Path], store: Store, *, root: Path | None
 ) -> tuple[list[Difference], list[NotCompared]]:
@@ -142,7 +124,7 @@ def compare_data(
     `root`: the directory that stands for the captured source. Without it, only named data are read: a spec from another
     user must not make us read any path of this machine.
     """
-    from repro_env.environment.source.data import fingerprint
+    from repro_env.environment.source.data import look
 
     source = spec.observed.source
     differences: list[Difference] = []
@@ -156,7 +138,7 @@ def compare_data(
             missing.append(NotCompared(what=f"data {data.path}", why=f"{why}; name their path: --data SRC:{data.path}"))
             continue
         try:
-            differences += differences_of_data([data], [fingerprint(path, data.path, store.hashes)])
+            differences += differences_of_data([data], [look(path, data.path, store.hashes).data])
         except DataError as error:
             missing.append(NotCompared(what=f"data {data.path}", why=str(error)))
     return differences, missing

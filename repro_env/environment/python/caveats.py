@@ -14,7 +14,6 @@ from pathlib import Path
 from repro_env.environment.live import LiveEnvironment, Request
 from repro_env.environment.python.externalpaths import on_host, system_paths
 from repro_env.environment.python.sites import Site, with_prefix
-from repro_env.environment.source import mentions
 from repro_env.environment.system.programs import script_interpreter
 from repro_env.environment.system.tree import Tree, real, within
 from repro_env.io.files import Found, read_head
@@ -38,7 +37,6 @@ _MAX_SIZE = 1 << 20
 
 def of_environment(request: Request, live: LiveEnvironment, overlay: Tree | None) -> Iterator[str]:
     """Yield a line for each thing about the environment that is not known, cannot be captured, or may surprise the user."""
-    yield from _git_calls(live)
     for site in live.sites:
         yield from with_prefix(site, site.scanned.problems)
     for tree in live.trees:
@@ -55,16 +53,6 @@ def of_environment(request: Request, live: LiveEnvironment, overlay: Tree | None
     yield from (external_path.excluded for external_path in live.external if external_path.excluded)
     yield from _referenced_paths(overlay, live, request.workspace, request.store)
     yield from _missing_programs(live)
-
-
-def _git_calls(live: LiveEnvironment) -> Iterator[str]:
-    locations = [
-        f"{external_path.root}/{location}"
-        for external_path in live.external
-        for location in mentions.look(external_path.root, external_path.found, ()).git
-    ]
-    if locations:
-        yield f"{shorten(locations, 1)}: this code calls git, and runs do not see the repository of a project outside the source"
 
 
 def _of_site_cached(site: Site, cache_tag: str, store: Store) -> tuple[str, ...]:

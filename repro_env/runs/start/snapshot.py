@@ -96,8 +96,7 @@ def take(
             unavailable, restored = {entry.path for entry in restored}, []
     differs: tuple[str, ...] = ()
     if diff_id != source.tree.sha256:
-        tree = store.layers.path(diff_id) or store.root  # the tree was just added
-        differs = _explain_notebooks(compare(entries_from_notes(source.files), _by_path(live.entries)), source, tree)
+        differs = compare(entries_from_notes(source.files), _by_path(live.entries))
         outputs = outputs_of_runs([entry for entry in live.entries if f"+ {entry.path}" in differs], runs, store)
         differs = tuple(f"{line} ({OUTPUT})" if line[2:] in outputs else line for line in differs)
         differs = tuple(f"{line} ({_UNAVAILABLE})" if line[2:] in unavailable else line for line in differs)
@@ -250,16 +249,6 @@ def _unpack(source: Source, spec_directory: Path, store: Store) -> Path:
     if layer is not None:
         return layer
     return store.layers.unpack(source.tree.sha256, SpecBlobs(spec_directory / "blobs").tree(source.tree), size=source.tree.size)
-
-
-def _explain_notebooks(differs: Sequence[str], source: Source, tree: Path) -> tuple[str, ...]:
-    """Mark the changed notebooks that have the captured code."""
-    from repro_env.environment.source.notebook import has_same_code
-
-    notebooks = {f"~ {captured.path}": captured for captured in source.notebooks}
-    return tuple(
-        f"{line} (same code)" if line in notebooks and has_same_code(tree, notebooks[line]) else line for line in differs
-    )
 
 
 def outputs_of_runs(new: Sequence[Entry], runs: Path, store: Store) -> frozenset[str]:
