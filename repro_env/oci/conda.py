@@ -357,21 +357,6 @@ def insert_prefix(data: Bytes, path: PackagePath, prefix: str) -> Iterator[bytes
     yield from _in_text(data, old, new, start)
 
 
-def remove_prefix(data: Bytes, path: PackagePath, prefix: str) -> Iterator[bytes] | None:
-    """Yield the content of a file in parts, with the prefix replaced by the placeholder, or return None if that is impossible.
-
-    The result is a guess at what the package holds: compare its sha256.
-    """
-    old, new = path.placeholder.encode(), prefix.encode()
-    if path.binary:
-        return _out_of_strings(data, old, new) if len(new) <= len(old) else None
-    if data[:2] == b"#!" and (end := data.find(b"\n")) > 0:
-        first = data[:end]
-        if shebang(first.replace(new, old), old, new) != first:
-            return None  # the line was too long and was changed: the original is lost
-    return _in_text(data, new, old, 0)
-
-
 def _in_text(data: Bytes, old: bytes, new: bytes, start: int) -> Iterator[bytes]:
     while (at := data.find(old, start)) >= 0:
         yield from _cut(data, start, at)
@@ -388,24 +373,6 @@ def _in_strings(data: Bytes, old: bytes, new: bytes) -> Iterator[bytes]:
         end = len(data) if end < 0 else end
         yield data[at:end].replace(old, new).ljust(end - at, b"\0")
         start = end
-    yield from _cut(data, start, len(data))
-
-
-def _out_of_strings(data: Bytes, old: bytes, new: bytes) -> Iterator[bytes]:
-    """Let each C string that contains the prefix grow to its original length, and drop as many of the zeros after it."""
-    start = 0
-    while (at := data.find(new, start)) >= 0:
-        yield from _cut(data, start, at)
-        end = data.find(b"\0", at)
-        end = len(data) if end < 0 else end
-        text = data[at:end]
-        longer = (len(old) - len(new)) * text.count(new)
-        if data[end : end + longer].strip(b"\0"):
-            yield text  # the package itself holds this prefix: no zeros were added
-            start = end
-        else:
-            yield text.replace(new, old)
-            start = end + longer
     yield from _cut(data, start, len(data))
 
 

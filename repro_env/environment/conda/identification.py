@@ -2,16 +2,15 @@
 
 Installers record the sha256 (or only the md5) of every archive, so there is one candidate, which is searched in the package
 cache, in the store and at its URL. If a server supports ranges, `info/` of a `.conda` archive and the installed files are
-enough to determine its content: each installed file is the packed one, or becomes it when the prefix is replaced. Executable
-bits and targets of symlinks, which are not in `info/`, are then taken from the installed files if there is no doubt about
-them. Otherwise the whole archive is downloaded.
+enough to determine its content: each installed file is the packed one, or is as its record says that it was linked.
+Executable bits and targets of symlinks, which are not in `info/`, are then taken from the installed files if there is no doubt
+about them. Otherwise the whole archive is downloaded.
 
 Files that were edited since they were installed are not compared here: they go to the overlay.
 """
 
 from __future__ import annotations
 
-import hashlib
 import os
 import posixpath
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,13 +41,15 @@ from repro_env.schema.spec import WheelHint
 from repro_env.store.packages import condafile
 from repro_env.store.store import Store
 
-_RULE = 2
+_RULE = 3
 """Part of the cache's key; increment it when proofs change."""
 _PROGRAMS = ("bin/", "sbin/", "libexec/")
+_LONGEST_PREFIX = 90
+"""Maximum characters of a prefix with which installers change the first line of a script only by replacing the prefix."""
 
 
 class IdentifiedPackage(msgspec.Struct, frozen=True):
-    """A package, identified as an archive."""
+    """A package, identified as an archive. The cache has it in this form."""
 
     package: CondaPackage
     hint: WheelHint
@@ -57,16 +58,6 @@ class IdentifiedPackage(msgspec.Struct, frozen=True):
     """The path of a bundled archive on this machine; empty for a downloadable one."""
     why: str
     """Why it is bundled; empty if it is downloadable."""
-
-
-class _Proof(msgspec.Struct, frozen=True):
-    """A proven package, as it is cached."""
-
-    package: CondaPackage
-    hint: WheelHint
-    facts_key: str
-    file: str
-    why: str
 
 
 class _UnavailableError(Exception):
@@ -157,35 +148,27 @@ class _Identifier:
         self._store = store
         self._caches = tuple(_caches(site.prefix, environ))
         self._unpacking = BoundedSemaphore(len(os.sched_getaffinity(0)))
+        self._has_plain_prefix = " " not in self._prefix and len(self._prefix) <= _LONGEST_PREFIX
         # conda writes these without that bit. If it is set, all modes were changed and do not show how files were packed.
         self._has_original_modes = not any(file.executable for file in site.found if file.path.startswith("conda-meta/"))
 
     def identify(self, record: Record) -> IdentifiedPackage | str:
         """The package, or the reason why it is not available."""
-        record_fields = [record.name, record.version, record.build, record.subdir, record.filename, record.sha256, record.md5]
+        record_fields = [record.name, record.version, record.build, record.filename, record.sha256, record.md5]
         key = codec.digest([_RULE, *record_fields, record.url, record.size, self._layout])
-        cached = self._recall(key)
-        if cached is not None:
+        cached = self._store.facts.recall("conda-proof", key, IdentifiedPackage)
+        if cached is not None and (
+            not cached.why or archives.existing_file(cached.package.sha256, cached.file, self._store) is not None
+        ):
             return cached
         try:
-            proof, facts = self._prove(record)
-        except _UnavailableError as reason:
+            identified = self._prove(record)
+        except (_UnavailableError, ArtifactError) as reason:
             return str(reason)
-        except ArtifactError as error:
-            return str(error)
-        self._store.facts.put("conda-proof", key, codec.canonical(proof))
-        return _identified(proof, facts)
+        self._store.facts.put("conda-proof", key, codec.canonical(identified))
+        return identified
 
-    def _recall(self, key: str) -> IdentifiedPackage | None:
-        proof = self._store.facts.recall("conda-proof", key, _Proof)
-        if proof is None:
-            return None
-        facts = self._store.facts.recall(condafile.FACTS, proof.facts_key, conda.Facts)
-        if facts is None or (proof.why and archives.existing_file(proof.package.sha256, proof.file, self._store) is None):
-            return None
-        return _identified(proof, facts)
-
-    def _prove(self, record: Record) -> tuple[_Proof, conda.Facts]:
+    def _prove(self, record: Record) -> IdentifiedPackage:
         """Prove a package. Raises `_UnavailableError`, or `ArtifactError` for an archive that cannot be linked."""
         if not record.sha256 and not record.md5:
             raise _UnavailableError("its record has no hash")
@@ -225,17 +208,17 @@ class _Identifier:
         matches = digest == record.sha256 if record.sha256 else condafile.md5_of(chunks_of(path)) == record.md5
         return (f"sha256:{digest}", size) if matches else ("", 0)
 
-    def _from_file(self, record: Record, path: Path, digest: str, size: int, *, local: bool) -> tuple[_Proof, conda.Facts]:
+    def _from_file(self, record: Record, path: Path, digest: str, size: int, *, local: bool) -> IdentifiedPackage:
         """The proof from an archive on this machine."""
         key = condafile.facts_key(digest, self._prefix)
         facts = self._store.facts.recall(condafile.FACTS, key, conda.Facts)
         if facts is None or facts.filename != record.filename:
             with self._unpacking, self._store.temp.directory() as directory:
-                facts, _ = condafile.link(path, record.filename, self._prefix, directory, all_files=False)
+                facts, _ = condafile.link(path, record.filename, self._prefix, directory)
             conda.canonical(facts, self._layout)
             self._store.facts.put(condafile.FACTS, key, codec.canonical(facts))
         why = self._why(record, size, local=local)
-        return self._proof(record, facts, digest, size, key, why, str(path.resolve()) if why else ""), facts
+        return _identified(record, facts, digest, size, why, str(path.resolve()) if why else "")
 
     def _why(self, record: Record, size: int, *, local: bool) -> str:
         """Why the archive has to be bundled; empty if other machines can download it. Its URL is checked."""
@@ -251,7 +234,7 @@ class _Identifier:
         except NetworkError as error:
             return redact.line(f"the archive is available only from its URL, and {error}")
 
-    def _fetch(self, record: Record) -> tuple[_Proof, conda.Facts]:
+    def _fetch(self, record: Record) -> IdentifiedPackage:
         """Download the whole archive into the store. Raises `NetworkError`, or `ArtifactError` for other bytes."""
         if record.sha256:
             digest = f"sha256:{record.sha256}"
@@ -263,7 +246,7 @@ class _Identifier:
             raise ArtifactError("the file at this URL differs from the installed one", where=record.shown_url)
         return self._from_file(record, path, digest, size, local=False)
 
-    def _by_range(self, record: Record) -> tuple[_Proof, conda.Facts] | None:
+    def _by_range(self, record: Record) -> IdentifiedPackage | None:
         """The proof from `info/` and the installed files; None if there is a doubt. Raises `NetworkError`."""
         if (
             not record.sha256
@@ -280,10 +263,11 @@ class _Identifier:
             return None
         if record.size not in (-1, size):
             return None
-        linked = self._link_files(info)
-        if linked is None:
+        packed = {file.path: file for file in info.paths}
+        linked = tuple(self._linked_file(file, record, info.noarch, packed) for file in info.paths)
+        if not all(linked):
             return None
-        facts = conda.Facts(record.filename, info, linked)
+        facts = conda.Facts(record.filename, info, tuple(filter(None, linked)))
         try:
             conda.canonical(facts, self._layout)
         except ArtifactError:
@@ -291,23 +275,13 @@ class _Identifier:
         digest = f"sha256:{record.sha256}"
         key = f"{condafile.facts_key(digest, self._prefix)} {record.url}"  # the hash of the archive was not computed
         self._store.facts.put(condafile.FACTS, key, codec.canonical(facts))
-        return self._proof(record, facts, digest, size, key, "", ""), facts
-
-    def _link_files(self, info: conda.Info) -> tuple[conda.InstalledPath, ...] | None:
-        """The installed form of each path, from the installed files; None if any of them is uncertain."""
-        packed = {file.path: file for file in info.paths}
-        linked = []
-        for file in info.paths:
-            path = conda.install_path(file.path, info.noarch, self._layout)
-            linked_file = self._linked_file(file, path, packed)
-            if linked_file is None:
-                return None
-            linked.append(linked_file)
-        return tuple(linked)
+        return _identified(record, facts, digest, size, "", "")
 
     def _linked_file(
-        self, file: conda.PackagePath, path: str, packed: Mapping[str, conda.PackagePath]
+        self, file: conda.PackagePath, record: Record, noarch: str, packed: Mapping[str, conda.PackagePath]
     ) -> conda.InstalledPath | None:
+        """The installed form of a packed path; None if the installed file does not show it."""
+        path = conda.install_path(file.path, noarch, self._layout)
         live = self._found.get(path)
         if file.kind == "dir":
             return conda.InstalledPath(file.path, "dir", False, 0, "", "")
@@ -319,56 +293,35 @@ class _Identifier:
             target = packed.get(posixpath.normpath(posixpath.join(posixpath.dirname(file.path), live.target)))
             is_certain = target is not None and target.kind == "file" and file.sha256 == target.sha256 != ""
             return conda.InstalledPath(file.path, "link", False, 0, "", live.target) if is_certain else None
-        if not _has_usual_mode(path, live.executable, Path(self._prefix, path)):
+        if file.placeholder:
+            is_certain = self._hashes[path] == record.files.get(path) and self._has_plain_prefix
+        else:
+            is_certain = (self._hashes[path], live.size) == (file.sha256, file.size)
+        if not is_certain or not _has_usual_mode(path, live.executable, Path(self._prefix, path)):
             return None
-        if not file.placeholder:
-            is_same = file.sha256 == self._hashes[path] and file.size == live.size
-            return conda.InstalledPath(file.path, "file", live.executable, file.size, file.sha256, "") if is_same else None
-        relinked = self._relink(file, Path(self._prefix, path))
-        return conda.InstalledPath(file.path, "file", live.executable, *relinked, "") if relinked is not None else None
-
-    def _relink(self, file: conda.PackagePath, path: Path) -> tuple[int, str] | None:
-        """Size and sha256 of a file with the prefix inserted, if removing the prefix gives the file of the package."""
-        with self._store.temp.directory() as directory:
-            hasher = hashlib.sha256()
-            with (directory / "packed").open("wb") as out, condafile.mapped(path) as data:
-                restored = conda.remove_prefix(data, file, self._prefix)
-                for chunk in restored or ():
-                    hasher.update(chunk)
-                    out.write(chunk)
-            if restored is None or hasher.hexdigest() != file.sha256:
-                return None
-            relinked_hasher, size = hashlib.sha256(), 0
-            with condafile.mapped(directory / "packed") as data:
-                for chunk in conda.insert_prefix(data, file, self._prefix):
-                    relinked_hasher.update(chunk)
-                    size += len(chunk)
-        return size, relinked_hasher.hexdigest()
-
-    def _proof(self, record: Record, facts: conda.Facts, digest: str, size: int, key: str, why: str, file: str) -> _Proof:
-        info = facts.info
-        if (info.name, info.version, info.build) != (record.name, record.version, record.build):
-            raise ArtifactError(f"this archive contains {info.name} {info.version} {info.build}", where=record.filename)
-        package = CondaPackage(
-            name=record.name,
-            version=record.version,
-            build=record.build,
-            subdir=record.subdir,
-            filename=record.filename,
-            sha256=digest,
-            size=size,
-        )
-        hint = WheelHint(
-            sha256=digest,
-            origin="carried" if why else "direct",
-            urls=() if why else (record.url,),
-            index="" if why else redact.line(record.url.rpartition("/")[0].rpartition("/")[0]),  # the channel
-        )
-        return _Proof(package, hint, key, file, why)
+        return conda.InstalledPath(file.path, "file", live.executable, live.size, self._hashes[path], "")
 
 
-def _identified(proof: _Proof, facts: conda.Facts) -> IdentifiedPackage:
-    return IdentifiedPackage(proof.package, proof.hint, facts, proof.file, proof.why)
+def _identified(record: Record, facts: conda.Facts, digest: str, size: int, why: str, file: str) -> IdentifiedPackage:
+    info = facts.info
+    if (info.name, info.version, info.build) != (record.name, record.version, record.build):
+        raise ArtifactError(f"this archive contains {info.name} {info.version} {info.build}", where=record.filename)
+    package = CondaPackage(
+        name=record.name,
+        version=record.version,
+        build=record.build,
+        subdir=info.subdir,
+        filename=record.filename,
+        sha256=digest,
+        size=size,
+    )
+    hint = WheelHint(
+        sha256=digest,
+        origin="carried" if why else "direct",
+        urls=() if why else (record.url,),
+        index="" if why else redact.line(record.url.rpartition("/")[0].rpartition("/")[0]),  # the channel
+    )
+    return IdentifiedPackage(package, hint, facts, file, why)
 
 
 def _has_usual_mode(path: str, executable: bool, file: Path) -> bool:
@@ -383,13 +336,9 @@ def _has_usual_mode(path: str, executable: bool, file: Path) -> bool:
 
 def _caches(prefix: Path, environ: Mapping[str, str]) -> Iterator[Path]:
     """The package caches that conda, mamba and micromamba use by default or by configuration."""
-    for path in environ.get("CONDA_PKGS_DIRS", "").split(os.pathsep):
-        if path.startswith("/"):
-            yield Path(path)
-    yield prefix / "pkgs"
-    yield prefix.parent.parent / "pkgs"
-    if environ.get("MAMBA_ROOT_PREFIX", "").startswith("/"):
-        yield Path(environ["MAMBA_ROOT_PREFIX"], "pkgs")
-    if environ.get("HOME", "").startswith("/"):
-        for name in (".conda", "micromamba", ".mamba", "miniconda3", "miniforge3", "anaconda3"):
-            yield Path(environ["HOME"], name, "pkgs")
+    yield from (Path(path) for path in environ.get("CONDA_PKGS_DIRS", "").split(os.pathsep) if path.startswith("/"))
+    names = (".conda", "micromamba", ".mamba", "miniconda3", "miniforge3", "anaconda3")
+    roots = (environ.get("MAMBA_ROOT_PREFIX", ""), *(f"{environ.get('HOME', '')}/{name}" for name in names))
+    for root in (str(prefix), str(prefix.parent.parent), *roots):
+        if root.startswith("/"):
+            yield Path(root, "pkgs")

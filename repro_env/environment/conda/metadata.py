@@ -25,7 +25,7 @@ MAX_RECORD = 256 << 20
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _MD5 = re.compile(r"[0-9a-f]{32}")
 _ACTIVATE = "etc/conda/activate.d"
-_EXPORT = re.compile(r"""^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=|^\s*setenv\s+([A-Za-z_][A-Za-z0-9_]*)\s""", re.MULTILINE)
+_EXPORT = re.compile(r"^\s*(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=", re.MULTILINE)
 _MAX_SCRIPT = 1 << 20
 
 
@@ -35,7 +35,6 @@ class Record(msgspec.Struct, frozen=True):
     name: CondaName
     version: Line
     build: Line
-    subdir: CondaName
     filename: CondaFile
     sha256: str
     """Of the archive, in hex; empty when not recorded."""
@@ -125,7 +124,6 @@ def _record(prefix: Path, name: str) -> Record:
         "name": record.get("name"),
         "version": record.get("version"),
         "build": record.get("build", record.get("build_string")),
-        "subdir": record.get("subdir") or _subdir(record),
         "filename": filename,
         "sha256": _digest(record.get("sha256"), _SHA256),
         "md5": _digest(record.get("md5"), _MD5),
@@ -139,11 +137,6 @@ def _record(prefix: Path, name: str) -> Record:
         return msgspec.convert(fields, Record)
     except msgspec.ValidationError as error:
         raise _InvalidRecordError(redact.line(str(error))) from None
-
-
-def _subdir(record: Mapping[str, Any]) -> str:
-    parts = str(record.get("url", "")).split("/")
-    return parts[-2] if len(parts) > 1 and re.fullmatch(r"noarch|[a-z]+-[a-z0-9_]+", parts[-2]) else "unknown"
 
 
 def _digest(value: object, pattern: re.Pattern[str]) -> str:
@@ -200,9 +193,8 @@ def unrelated_directories(prefix: Path) -> tuple[str, ...]:
     if (prefix / "pkgs" / "urls.txt").is_file() or (prefix / "pkgs" / "urls").is_file():
         directories.append("pkgs")
     envs = prefix / "envs"
-    if (envs / ".conda_envs_dir_test").exists() or any((prefix / "condabin" / name).exists() for name in ("conda", "mamba")):
-        directories += ["envs"] if envs.is_dir() else []
-    elif any((envs / name / META).is_dir() for name in list_names(str(envs))):
+    is_base = any((prefix / "condabin" / name).exists() for name in ("conda", "mamba"))
+    if (is_base and envs.is_dir()) or any((envs / name / META).is_dir() for name in list_names(str(envs))):
         directories.append("envs")
     return tuple(sorted(directories))
 
@@ -229,8 +221,8 @@ def variables(prefix: Path, environ: Mapping[str, str]) -> tuple[Variable, ...]:
 def _script_variables(prefix: Path) -> Iterator[str]:
     directory = (prefix / _ACTIVATE).resolve()
     for name in list_names(str(directory)):
-        if name.endswith((".sh", ".csh")):
-            yield from (exported or setenv for exported, setenv in _EXPORT.findall(read_text(directory / name, _MAX_SCRIPT)))
+        if name.endswith(".sh"):
+            yield from _EXPORT.findall(read_text(directory / name, _MAX_SCRIPT))
 
 
 def _state_variables(prefix: Path) -> Iterator[str]:
@@ -264,15 +256,10 @@ def replaced_files(prefix: Path, rewritten: frozenset[str]) -> dict[str, bytes]:
 
 
 def _without_urls(path: Path) -> bytes:
-    """Return a record without its URLs and paths, or an empty record if it is not valid."""
+    """Return a record with only its name and version, or an empty record if it is not valid."""
     try:
         record = _read(path)
     except _InvalidRecordError:
         return b"{}\n"
-    fields = {
-        key: value
-        for key, value in sorted(record.items())
-        if key in ("name", "version", "build", "build_number", "subdir", "depends", "constrains", "noarch", "fn", "files")
-        and redact.line(json.dumps(value)) == json.dumps(value)
-    }
+    fields = {key: redact.line(str(record[key])) for key in ("build", "name", "subdir", "version") if key in record}
     return (json.dumps(fields, indent=2) + "\n").encode()

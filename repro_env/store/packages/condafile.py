@@ -65,35 +65,18 @@ def info(file: BinaryIO, filename: str) -> conda.Info:
     return conda.read_info(unpacker.lists, filename)
 
 
-def unpack(path: Path, filename: str, directory: Path, *, all_files: bool = True) -> tuple[conda.Info, dict[str, ArchiveMember]]:
-    """Unpack a package into `directory` and return its members. Raises `ArtifactError`.
-
-    Without `all_files`, only files that contain the prefix are kept. This works for `.conda`, where the lists come first.
-    """
+def unpack(path: Path, filename: str, directory: Path) -> tuple[conda.Info, dict[str, ArchiveMember]]:
+    """Unpack a package into `directory` and return its members. Raises `ArtifactError`."""
     unpacker = _Unpacker(filename, directory, MAX_UNPACKED)
     with _convert_errors(filename), room(directory), ExitStack() as opened:
         for tar in _tars(path, filename, opened):
             unpacker.unpack(tar)
-            if not all_files and filename.endswith(".conda") and unpacker.kept is None:
-                listed = conda.read_info(unpacker.lists, filename).paths
-                unpacker.kept = frozenset(path.path for path in listed if path.placeholder)
     return conda.read_info(unpacker.lists, filename), unpacker.members
 
 
-def link(
-    path: Path, filename: str, prefix: str, directory: Path, *, all_files: bool = True
-) -> tuple[conda.Facts, dict[str, Path]]:
-    """Return the facts of a package at a prefix, and its files with the prefix inserted, by member. Raises `ArtifactError`.
-
-    Without `all_files`, some files may be missing.
-    """
-    package_info, archive_members = unpack(path, filename, directory, all_files=all_files)
-    prefixed = [
-        archive_members[listed.path] for listed in package_info.paths if listed.placeholder and listed.path in archive_members
-    ]
-    if not all_files and any(member.kind == "file" and not member.where for member in prefixed):
-        (directory / "whole").mkdir()  # a hard link that contains the prefix points to a file that was not kept
-        return link(path, filename, prefix, directory / "whole")
+def link(path: Path, filename: str, prefix: str, directory: Path) -> tuple[conda.Facts, dict[str, Path]]:
+    """Return the facts of a package at a prefix, and its files with the prefix inserted, by member. Raises `ArtifactError`."""
+    package_info, archive_members = unpack(path, filename, directory)
     linked = []
     contents: dict[str, Path] = {}
     with _convert_errors(filename), room(directory):
@@ -108,7 +91,7 @@ def link(
                 where = directory / f"{member.where}.linked"
                 size, sha256 = _replace(directory / member.where, where, listed, prefix)
             linked.append(conda.InstalledPath(listed.path, member.kind, member.executable, size, sha256, member.target))
-            if member.kind == "file" and member.where:
+            if member.kind == "file":
                 contents[listed.path] = where
     return conda.Facts(filename, package_info, tuple(linked)), contents
 
@@ -243,8 +226,6 @@ class _Unpacker:
         self.members: dict[str, ArchiveMember] = {}
         self.lists: dict[str, bytes] = {}
         """The content of the files of `info/` that are needed."""
-        self.kept: frozenset[str] | None = None
-        """The files to keep; None for all."""
         self._filename = filename
         self._directory = directory
         self._remaining = limit
@@ -286,8 +267,7 @@ class _Unpacker:
         raise ArtifactError(f"the package has {name}, which is not a file, directory or link", where=self._filename)
 
     def _write(self, archive: tarfile.TarFile, tar_member: tarfile.TarInfo, name: str) -> ArchiveMember:
-        is_kept = self._directory is not None and (self.kept is None or name in self.kept)
-        path = self._directory / str(len(self.members)) if self._directory is not None and is_kept else None
+        path = self._directory / str(len(self.members)) if self._directory is not None else None
         content = archive.extractfile(tar_member)
         hasher, chunks = hashlib.sha256(), []
         with path.open("xb") if path is not None else contextlib.nullcontext() as out:
