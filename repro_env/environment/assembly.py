@@ -55,6 +55,7 @@ def identity_of(locked: LockedEnvironment, make_blob: Callable[[Tree], TreeBlob]
         # Only if files of the user are captured: otherwise the image is the same for every user.
         user_base=live.startup.user_base if live.startup.user_base in {site.layout.prefix for site in live.sites} else "",
         python_path=locked.python_path,
+        library_path=live.library_path,
     )
 
 
@@ -72,6 +73,7 @@ def identity(
     activation: Sequence[Variable],
     other_layouts: Sequence[Layout],
     python_path: str,
+    library_path: str,
     user_base: str,
 ) -> Identity:
     """The identity, which the spec digest is computed from. The trees are those that are stored as blobs."""
@@ -87,12 +89,17 @@ def identity(
         packages=tuple(sorted(packages, key=lambda package: package.name)),
         distributions=tuple(sorted(wheels, key=lambda wheel: wheel.key)),
         overlay=overlay,
-        config=Config(env=_env(facts, [*variables.replayed, *activation], other_layouts, python_path, user_base)),
+        config=Config(env=_env(facts, [*variables.replayed, *activation], other_layouts, python_path, library_path, user_base)),
     )
 
 
 def _env(
-    facts: Interpretation, variables: Sequence[Variable], other_layouts: Sequence[Layout], python_path: str, user_base: str
+    facts: Interpretation,
+    variables: Sequence[Variable],
+    other_layouts: Sequence[Layout],
+    python_path: str,
+    library_path: str,
+    user_base: str,
 ) -> tuple[Variable, ...]:
     """The image's variables: the captured ones that change numbers, and those that make programs find the environment first."""
     values = {variable.name: variable.value for variable in variables}
@@ -104,6 +111,8 @@ def _env(
         values["VIRTUAL_ENV"] = facts.layout.prefix
     if python_path:
         values["PYTHONPATH"] = python_path
+    if library_path:
+        values["LD_LIBRARY_PATH"] = library_path
     if user_base:
         values["PYTHONUSERBASE"] = user_base  # HOME depends on the user of a run
     return tuple(Variable(name=name, value=values[name]) for name in sorted(values))

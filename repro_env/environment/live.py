@@ -17,9 +17,9 @@ from repro_env.environment.python import interpreter as python
 from repro_env.environment.python.distributions import Scan
 from repro_env.environment.python.externalpaths import ExternalPath, find_external_paths
 from repro_env.environment.python.sites import Site, list_files, other_sites
-from repro_env.environment.system import dlopenlibraries, host
+from repro_env.environment.system import base, dlopenlibraries
 from repro_env.environment.system import interpretertree as interpreter
-from repro_env.environment.system.owners import Owners
+from repro_env.environment.system.libraries import Needs, Owners
 from repro_env.environment.system.tree import Tree
 from repro_env.io.files import fingerprint
 from repro_env.io.hashes import settled
@@ -43,6 +43,8 @@ class LiveEnvironment(msgspec.Struct, frozen=True, kw_only=True):
     libraries: tuple[SharedLibrary, ...]
     bundled: tuple[Carried, ...]
     """Files that belong to no package of the system."""
+    library_path: str
+    """LD_LIBRARY_PATH of the image."""
     external: tuple[ExternalPath, ...]
     """Paths outside the environment that Python imports from."""
     unknown: tuple[str, ...] = ()
@@ -97,7 +99,7 @@ def inspect(request: Request, memory_free: Event) -> LiveEnvironment:
         report = report_future.result()
         loaded = _loaded_outside(report, sites[0])
         system_files, interpreter_tree = _system_files(request, startup, sites, external_paths, loaded, opened.libraries)
-    owners = Owners(sites, request.packaged, system_files, interpreter_tree)
+    owners = Owners(sites, request.packaged, system_files.libraries, interpreter_tree)
     live = LiveEnvironment(
         startup=startup,
         host=this_host,
@@ -108,6 +110,7 @@ def inspect(request: Request, memory_free: Event) -> LiveEnvironment:
         interpreter=interpreter_tree,
         libraries=owners.libraries((*startup.mapped, *report.mapped)),
         bundled=system_files.bundled,
+        library_path=system_files.library_path,
         external=external_paths,
         unknown=opened.unknown,
     )
@@ -143,36 +146,31 @@ def _system_files(
     external_paths: Sequence[ExternalPath],
     loaded: Sequence[str],
     opened: Sequence[str],
-) -> tuple[host.SystemFiles, Tree | None]:
+) -> tuple[base.SystemFiles, Tree | None]:
     """The system files that the environment needs, and the interpreter, unless it is a conda package of the environment.
 
     `loaded`: libraries outside the sites that were loaded; `opened`: libraries that the code opens.
     """
     facts, environ, store = request.facts, request.environ, request.store
-    site_directories = [
-        site.prefix / directory for site in sites for directory in dict.fromkeys((site.layout.purelib, site.layout.platlib))
-    ]
-    packages = host.database(Path("/"))
-    system_files = host.system_files(
-        facts,
-        startup,
-        system=packages,
-        libraries=_libraries(sites, external_paths),
-        mapped=map(Path, (*loaded, *opened)),
-        programs=request.programs,
-        locale=startup.locale,
-        # Only where system packages may be: a virtual environment has none.
-        directories=[] if facts.is_venv and len(sites) == 1 else site_directories,
-        other_layers=[*map(str, site_directories), *(str(path.root) for path in external_paths if path.is_complete)],
-        environ=environ,
-        hashes=store.hashes,
-        cache=store.facts,
+    site_directories = tuple(
+        dict.fromkeys(str(site.prefix / path) for site in sites for path in (site.layout.purelib, site.layout.platlib))
     )
+    packages = base.database(Path("/"))
+    needs = Needs(
+        facts=facts,
+        startup=startup,
+        environ=environ,
+        libraries=tuple(_libraries(sites, external_paths)),
+        loaded=(*loaded, *opened),
+        programs=tuple(request.programs),
+        # Only where system packages may be: a virtual environment has none.
+        directories=() if facts.is_venv and len(sites) == 1 else site_directories,
+        other_layers=(*site_directories, *(str(path.root) for path in external_paths if path.is_complete)),
+    )
+    system_files = base.system_files(needs, packages, store.hashes)
     if facts.kind == "conda":
         return system_files, None
-    return system_files, interpreter.interpreter_tree(
-        facts, hashes=store.hashes, system=packages, environ=environ, cache=store.facts
-    )
+    return system_files, interpreter.interpreter_tree(facts, hashes=store.hashes, system=packages, environ=environ)
 
 
 def _loaded_outside(report: frameworks.Report, site: Site) -> list[str]:
@@ -182,10 +180,10 @@ def _loaded_outside(report: frameworks.Report, site: Site) -> list[str]:
     return [path for path in paths if not frameworks.is_driver(path) and not path.startswith(prefix)]
 
 
-def _libraries(sites: Sequence[Site], external_paths: Sequence[ExternalPath]) -> list[Path]:
+def _libraries(sites: Sequence[Site], external_paths: Sequence[ExternalPath]) -> list[str]:
     """The libraries of the environment, and of directories outside it that Python imports from."""
     return [
-        root / file.path
+        f"{root}/{file.path}"
         for root, files in (
             *((site.prefix, site.found) for site in sites),
             *((external_path.root, external_path.found) for external_path in external_paths),

@@ -89,6 +89,7 @@ def make(
         activation=(),
         other_layouts=(),
         python_path="",
+        library_path="",
         user_base="",
     )
     source = Source(

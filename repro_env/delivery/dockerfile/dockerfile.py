@@ -79,7 +79,11 @@ def steps(spec: Spec, settings: Settings, source: Source | None) -> list[Step]:
                 "The operating system, libraries that none of its packages owns, and the interpreter, as captured.",
                 "ADD unpacks a tar. The file names are the sha256 of the uncompressed tars.",
             ),
-            (From("scratch", "base"), *(Copy((_blob(tree),), "/", unpack=True) for tree in trees)),
+            (
+                From("scratch", "base"),
+                *(Copy((_blob(tree),), "/", unpack=True) for tree in trees),
+                *(Set("ENV", *text.split("=", 1)) for text in settings.env if text.startswith("LD_LIBRARY_PATH=")),
+            ),
         ),
         Step(
             (

@@ -13,8 +13,8 @@ from repro_env.environment.python import dlopencalls
 from repro_env.environment.python.dlopencalls import Call
 from repro_env.environment.python.externalpaths import ExternalPath
 from repro_env.environment.python.sites import Site
-from repro_env.environment.system import closure, libpath
-from repro_env.environment.system.closure import Loader
+from repro_env.environment.system import loader as systemloader
+from repro_env.environment.system.loader import Loader
 from repro_env.environment.system.tree import real, within
 from repro_env.io.files import Found, fingerprint
 from repro_env.io.hashes import settled
@@ -38,7 +38,7 @@ def of_environment(
     program: str, sites: Sequence[Site], external_paths: Sequence[ExternalPath], environ: Mapping[str, str], store: Store
 ) -> Opened:
     """The libraries that the code of the environment opens; `program` is the binary that runs it."""
-    loader = closure.host(libpath.read(environ).directories)
+    loader = systemloader.host(environ)
     found: set[str] = set()
     unknown: list[str] = []
     for root, files, is_packaged in (
@@ -58,9 +58,9 @@ def of_source(
 
     Those in the source or in `other_directories`, and those that this Python has loaded, are left out.
     """
-    loader, program = closure.host(libpath.read(environ).directories), real(sys.executable)
+    loader, program = systemloader.host(environ), real(sys.executable)
     found, unknown = _resolve(_calls(root, files, store), root, loader, program, _nothing)
-    already_loaded = {real(library) for library in closure.resolve([program], loader, program=program).libraries}
+    already_loaded = {real(library) for library in loader.resolve([program], program).libraries}
     own_directories = [*map(str, other_directories), str(root)]
     own_directories += [real(directory) for directory in own_directories]
     return Opened(

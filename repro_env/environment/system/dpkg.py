@@ -64,7 +64,7 @@ class Database(packages.Database):
         below = None if root == Path("/") else root  # no symlink of an image may lead to a file of this machine
         self._paragraphs = dict(_paragraphs(self._directory / "status", below))
         native = next((package.architecture for package in self._paragraphs if package.name == "dpkg"), "")
-        super().__init__(self._paragraphs, native, self._directory / "alternatives")
+        super().__init__(self._paragraphs, native)
         self._diversions = _diversions(self._directory / "diversions", below)
         self._usr_merge_links = _usr_merge_links(root)
 

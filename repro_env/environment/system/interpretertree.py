@@ -13,16 +13,14 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from repro_env.environment.python.selection import settings
-from repro_env.environment.system import checksums, closure, libpath
-from repro_env.environment.system.checksums import PackagedFile
-from repro_env.environment.system.packages import Database, Package
+from repro_env.environment.system import loader
+from repro_env.environment.system.packages import Database, Package, PackagedFile, find_edited
 from repro_env.environment.system.tree import LiveTree, Tree, list_names, real, within
 from repro_env.io.files import walk
 from repro_env.io.hashes import FileHashes
 from repro_env.schema import redact
 from repro_env.schema.environment import Interpretation, Interpreter, SystemPackage
 from repro_env.schema.errors import InterpreterError
-from repro_env.store.facts import FactCache
 
 SHARED = ("/", "/usr", "/usr/local")
 """Prefixes that a Python shares with the rest of the system: other files there are not part of it."""
@@ -39,12 +37,11 @@ def interpreter_tree(
     hashes: FileHashes,
     system: Database | None = None,
     environ: Mapping[str, str] | None = None,
-    cache: FactCache | None = None,
 ) -> Tree:
     """The tree of the interpreter. Raises `InterpreterError` if a part that Python needs is missing.
 
     `system`: the machine's packages, to name the owners and the edited files; `environ`: the environment variables of Python,
-    for LD_LIBRARY_PATH; `cache`: as in `checksums.find_edited`.
+    for LD_LIBRARY_PATH.
     """
     python = facts.interpreter
     tree = LiveTree()
@@ -58,9 +55,9 @@ def interpreter_tree(
     for directory in _headers(python):
         tree.add_directory(directory, is_excluded)
     own = own_prefix(facts)
-    loader = closure.host(libpath.read(environ or {}).directories)
+    machine = loader.host(environ or {})
     if own:
-        for library in closure.resolve(binaries(python), loader, program=python.executable).libraries:
+        for library in machine.resolve(binaries(python), python.executable).libraries:
             if within(real(library), [own]):
                 tree.follow(library)
     entries, contents = tree.finish(hashes)
@@ -72,8 +69,8 @@ def interpreter_tree(
         packages=tuple(SystemPackage(name=system.display_name(owner), version=owner.version) for owner in owners)
         if system
         else (),
-        edited=checksums.find_edited(packaged, {entry.path: entry.sha256 for entry in entries}, cache),
-        unknown=tuple(sorted(map(redact.line, {*loader.damaged, *missing}))),
+        edited=find_edited(packaged, {f"/{entry.path}": entry.sha256 for entry in entries}),
+        unknown=tuple(sorted(map(redact.line, {*machine.damaged, *missing}))),
     )
 
 

@@ -1,4 +1,4 @@
-"""Read this machine's `/etc/ld.so.cache`, and write the image's by a fixed rule instead of running ldconfig.
+"""Read this machine's `/etc/ld.so.cache`, and write the image's, which has some of its lines.
 
 Format `glibc-ld.so.cache1.1` (glibc, sysdeps/generic/dl-cache.h): a header, entries of 24 bytes sorted downwards by
 `_dl_cache_libcmp`, strings, and an extension that names hwcaps subdirectories. Offsets count from the start of the file.
@@ -7,7 +7,6 @@ Every glibc since 2.2 reads it.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections.abc import Iterable
 
@@ -59,11 +58,8 @@ def read(data: bytes) -> tuple[Library, ...]:
 
 
 def write(libraries: Iterable[Library]) -> bytes:
-    """The cache with these libraries. Of two with the same name and ABI, the loader finds the earlier one first."""
-    lines = sorted(
-        dict.fromkeys(libraries), key=lambda library: (_order(library.name), library.flags, bool(library.hwcaps)), reverse=True
-    )
-    # `reverse` keeps the order of equal libraries, which the rule requires.
+    """The cache with these libraries, which must be in the order of a cache that was read."""
+    lines = tuple(libraries)
     names = sorted({library.hwcaps for library in lines if library.hwcaps})
     start = _HEADER.size + _ENTRY.size * len(lines)
     strings = bytearray()
@@ -109,9 +105,3 @@ def _hwcaps(data: bytes, extension: int) -> list[str]:
 def _text(data: bytes, offset: int) -> str:
     end = data.find(b"\0", offset)
     return data[offset:end].decode(errors="replace") if end >= 0 else ""
-
-
-def _order(name: str) -> tuple[tuple[int, int], ...]:
-    """The sort key of `_dl_cache_libcmp`: end of name before letters, letters before numbers, numbers by value."""
-    parts = re.findall(r"[0-9]+|[^0-9]", name)
-    return (*((2, int(part)) if part.isdecimal() else (1, ord(part)) for part in parts), (0, 0))

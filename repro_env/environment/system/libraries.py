@@ -1,92 +1,73 @@
-"""Find the libraries that are loaded from outside the environment and the interpreter."""
+"""Find the libraries that are loaded from outside the environment and the interpreter, and the owner of each loaded library."""
 
 from __future__ import annotations
 
+import os
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
+from repro_env.environment.machine import frameworks
 from repro_env.environment.machine.frameworks import is_driver
-from repro_env.environment.system import closure, interpretertree, libpath
-from repro_env.environment.system.ldcache import Library
-from repro_env.environment.system.libpath import LibPath
-from repro_env.environment.system.tree import real, within
-from repro_env.schema.environment import Interpretation, Startup
+from repro_env.environment.python.sites import Site
+from repro_env.environment.system import interpretertree, loader
+from repro_env.environment.system.tree import Tree, real, within
+from repro_env.io.files import read_text
+from repro_env.schema.environment import Interpretation, SharedLibrary, Startup
+
+
+class Needs(msgspec.Struct, frozen=True, kw_only=True):
+    """What an environment needs of the operating system."""
+
+    facts: Interpretation
+    startup: Startup
+    environ: Mapping[str, str]
+    """The environment variables of Python, for LD_LIBRARY_PATH and LD_PRELOAD."""
+    libraries: tuple[str, ...] = ()
+    """Absolute paths of the environment's own shared libraries and extension modules."""
+    loaded: tuple[str, ...] = ()
+    """Loaded libraries in addition to those of `startup`."""
+    programs: tuple[str, ...] = ()
+    """Names or absolute paths of `--with`."""
+    directories: tuple[str, ...] = ()
+    """Packages that own a file directly in one of these are included."""
+    other_layers: tuple[str, ...] = ()
+    """Directories, besides the environment's and the interpreter's, whose files are in other layers."""
 
 
 class SystemLibraries(msgspec.Struct, frozen=True, kw_only=True):
     """The libraries that are loaded from outside the environment and the interpreter."""
 
-    loader: closure.Loader
-    variables: LibPath
     other_layers: tuple[str, ...]
     """Directories whose files are in other layers."""
-    roots: tuple[str, ...]
-    loaded: Mapping[str, str]
-    """Names of libraries that the process loads from elsewhere, as in `closure.resolve`."""
     spelled: tuple[str, ...]
     """Paths as the loader spells them."""
-    libraries: frozenset[str]
-    """Real paths that the loader's rules find."""
-    mapped_only: frozenset[str]
-    """Real paths that were mapped at start-up but that the rules do not find (dlopen with a path, or with an unknown name)."""
+    paths: frozenset[str]
+    """Real paths."""
     drivers: frozenset[str]
     """Real paths of libraries of the GPU driver, which are not captured."""
-    chosen: Mapping[tuple[str, str], str]
-    """As `Closure.chosen`."""
     unknown: tuple[str, ...]
     notes: tuple[str, ...]
 
 
-def find_system_libraries(
-    facts: Interpretation,
-    startup: Startup,
-    *,
-    mapped: Iterable[Path],
-    libraries: Iterable[Path],
-    programs: Sequence[str] = (),
-    environ: Mapping[str, str],
-    other_layers: Sequence[str],
-) -> SystemLibraries:
-    """Find the libraries, and describe in `unknown` and `notes` what is missing or left out.
-
-    `mapped`: loaded libraries in addition to those of `startup`; `libraries`: the environment's own; `programs`: files of
-    `--with`; `environ`: the environment variables of Python, for LD_LIBRARY_PATH and LD_PRELOAD; `other_layers`: directories,
-    besides the environment's and the interpreter's, whose files are in other layers.
-    """
-    python = facts.interpreter
-    variables = libpath.read(environ)
-    other_layers = (*environment_directories(facts), *other_layers, *map(real, other_layers))
-    loaded_paths = [*startup.mapped, *map(str, mapped)]
-    own = [str(path) for path in libraries]
-    loader = closure.host(variables.directories)
+def find_system_libraries(needs: Needs, programs: Sequence[str]) -> SystemLibraries:
+    """Find the libraries, and describe in `unknown` and `notes` what is missing or left out. `programs`: files of `--with`."""
+    python = needs.facts.interpreter
+    other_layers = (*_environment_directories(needs.facts), *needs.other_layers, *map(real, needs.other_layers))
+    loaded = (*needs.startup.mapped, *needs.loaded)
+    machine = loader.host(needs.environ)
     parts = interpretertree.binaries(python)
     interpreter_files = {real(part) for part in parts}
-    unknown, notes = [*variables.ignored], []
-    preload = []
-    for name in variables.preload:
-        paths = [name] if name.startswith("/") and Path(name).is_file() else loader.find(name, python.executable, ())
-        preload += paths[:1]
-        if not paths:
-            unknown.append(f"{name} should be preloaded (LD_PRELOAD), but it is not on this machine")
-        else:
-            unknown.append(f"{paths[0]} is preloaded here (LD_PRELOAD); it is in the image, but runs do not preload it")
-    loaded: dict[str, str] = {}
-    for library in (*loaded_paths, *own):
-        elf = loader.facts(library)
-        for name in (library.rpartition("/")[2], elf.soname if elf else ""):
-            if name:
-                loaded[name] = "" if within(library, other_layers) or within(real(library), other_layers) else library
-    roots = (*parts, *loaded_paths, *own, *programs, *preload)
-    result = closure.resolve(roots, loader, program=python.executable, loaded=loaded)
-
-    unknown += sorted(loader.damaged)
+    names = {path.rpartition("/")[2] for path in (*loaded, *needs.libraries)}
+    names |= {facts.soname for path in (*loaded, *needs.libraries) if (facts := machine.facts(path))}
+    closure = machine.resolve((*parts, *loaded, *needs.libraries, *programs), python.executable, names)
+    unknown = [*loader.library_path(needs.environ)[1], *_preloaded(needs.environ), *sorted(machine.damaged)]
+    notes: list[str] = []
     spelled: list[str] = []
-    found: set[str] = set()
-    mapped_only: set[str] = set()
     drivers: set[str] = set()
-    for library in (*result.libraries, *loaded_paths, *preload):
+    for library in (*closure.libraries, *loaded):
         real_path = real(library)
         if real_path in interpreter_files or within(library, other_layers) or within(real_path, other_layers):
             continue
@@ -97,33 +78,31 @@ def find_system_libraries(
             unknown.append(f"{library} is loaded but is not on this machine")
         else:
             spelled.append(library)
-            found.add(real_path)
-            if library in loaded_paths or library in preload:
-                mapped_only.add(real_path)
-    resolved = {real(library) for library in result.libraries}
-    missing_by_file: dict[tuple[str, bool], list[str]] = {}
-    for name, file in result.missing.items():
-        missing_by_file.setdefault((file, is_driver(name)), []).append(name)
-    for (by, driver), names in missing_by_file.items():
-        line = f"{', '.join(names)}, needed by {by}, {'is' if len(names) == 1 else 'are'} not on this machine"
-        (notes if driver else unknown).append(line)
+    missing: dict[tuple[str, bool], list[str]] = {}
+    for name, file in closure.missing.items():
+        missing.setdefault((file, is_driver(name)), []).append(name)
+    for (file, is_of_driver), missing_names in missing.items():
+        verb = "is" if len(missing_names) == 1 else "are"
+        line = f"{', '.join(missing_names)}, needed by {file}, {verb} not on this machine"
+        (notes if is_of_driver else unknown).append(line)
     return SystemLibraries(
-        loader=loader,
-        variables=variables,
         other_layers=other_layers,
-        roots=roots,
-        loaded=loaded,
         spelled=tuple(sorted(spelled)),
-        libraries=frozenset(found & resolved),
-        mapped_only=frozenset(mapped_only - resolved),
+        paths=frozenset(map(real, spelled)),
         drivers=frozenset(drivers),
-        chosen=result.chosen,
         unknown=tuple(unknown),
         notes=tuple(notes),
     )
 
 
-def environment_directories(facts: Interpretation) -> list[str]:
+def _preloaded(environ: Mapping[str, str]) -> list[str]:
+    """A line for each library that is preloaded into the environment's Python."""
+    text = f"{environ.get('LD_PRELOAD', '')} {read_text(Path('/etc/ld.so.preload'))}"
+    names = dict.fromkeys(filter(None, re.split(r"[:\s]+", text)))
+    return [f"{name} is preloaded here (LD_PRELOAD or /etc/ld.so.preload); runs do not preload it" for name in names]
+
+
+def _environment_directories(facts: Interpretation) -> list[str]:
     """The directories of the environment and the interpreter, as spelled and as real paths."""
     layout, python = facts.layout, facts.interpreter
     directories = [python.stdlib, python.platstdlib]
@@ -136,14 +115,41 @@ def environment_directories(facts: Interpretation) -> list[str]:
     return [*directories, *map(real, directories)]
 
 
-def changed_without_variable(libraries: SystemLibraries, program: str, cache: Iterable[Library]) -> tuple[str, ...]:
-    """Libraries that the loader finds elsewhere without LD_LIBRARY_PATH and with this cache. One line each, sorted."""
-    inside = closure.resolve(libraries.roots, closure.Loader(cache), program=program, loaded=libraries.loaded)
-    lines = set()
-    for (by, name), captured in libraries.chosen.items():
-        in_run = inside.chosen.get((by, name), "")
-        if (by, name) in inside.chosen and real(in_run) != real(captured):
-            lines.add(f"{name}, needed by {by}: LD_LIBRARY_PATH leads to {captured}, but a run loads {in_run}")
-    lines |= {f"{name}, needed by {by}: LD_LIBRARY_PATH leads to {libraries.chosen[by, name]}, but a run does not find it"
-              for name, by in inside.missing.items() if (by, name) in libraries.chosen}  # fmt: skip
-    return tuple(sorted(lines))
+class Owners:
+    """The owners of libraries by real path: a wheel, conda package or system package, `interpreter`, `driver`, or none."""
+
+    def __init__(
+        self, sites: Sequence[Site], packaged: Mapping[str, str], outside: Iterable[SharedLibrary], runtime: Tree | None
+    ) -> None:
+        """`packaged`: real path -> name of the owner, for files of conda packages. `outside`: libraries of the base."""
+        self._libraries = {library.path: library for library in outside}
+        self._owner = {path: library.owner for path, library in self._libraries.items()}
+        self._interpreter = {f"/{entry.path}": entry.sha256 for entry in runtime.entries} if runtime is not None else {}
+        self._owner |= dict.fromkeys(self._interpreter, "interpreter")
+        for site in sites:
+            self._owner |= frameworks.owners(site.scanned.distributions, site.prefix)
+        self._owner |= packaged
+        self._hashes = [(os.path.realpath(site.prefix) + "/", site.hashes) for site in sites]
+
+    def owner(self, path: str) -> str:
+        """The owner's name, as in `SharedLibrary.owner`; empty for a library without an owner."""
+        return self._owner.get(path, "")
+
+    def sha256(self, path: str) -> str | None:
+        """The sha256; None for libraries that were not read, like a driver's."""
+        for prefix, hashes in self._hashes:
+            if path.startswith(prefix) and (found := hashes.get(path[len(prefix) :])):
+                return f"sha256:{found}"
+        if found := self._interpreter.get(path):
+            return f"sha256:{found}"
+        return self._libraries[path].sha256 if path in self._libraries else None
+
+    def libraries(self, mapped: Iterable[str]) -> tuple[SharedLibrary, ...]:
+        """The libraries that the loader's rules find outside the environment, and all mapped libraries; sorted."""
+        found = dict(self._libraries)
+        for path in {os.path.realpath(path) for path in mapped} - found.keys():
+            driver = is_driver(path) and not self.owner(path).startswith(("wheel ", "conda "))
+            found[path] = SharedLibrary(
+                path=path, owner="driver" if driver else self.owner(path), sha256=None if driver else self.sha256(path)
+            )
+        return tuple(found[path] for path in sorted(found))

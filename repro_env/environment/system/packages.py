@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import ClassVar
 
 import msgspec
@@ -44,11 +46,10 @@ class Database(ABC):
     separator: ClassVar[str]
     """Between the name and the architecture of a foreign package."""
 
-    def __init__(self, relations: Mapping[Package, Relations], native: str, alternatives: Path) -> None:
-        """`native`: the machine's own architecture. `alternatives`: the directory of update-alternatives."""
+    def __init__(self, relations: Mapping[Package, Relations], native: str) -> None:
+        """`native`: the machine's own architecture."""
         self._relations = relations
         self._native = native
-        self._alternatives = alternatives
         self.packages = tuple(sorted(relations))
         self._providers: dict[str, list[Package]] = {}
         for package in self.packages:
@@ -102,21 +103,6 @@ class Database(ABC):
         """The installed packages that this package recommends."""
         return self._meet(self._relations[package].recommends, package)
 
-    def alternatives(self) -> dict[str, str]:
-        """The link that points to each name in `/etc/alternatives` (update-alternatives(1)), also of slaves.
-
-        Debian and chkconfig write the same files: mode, link, then pairs of slaves.
-        """
-        links: dict[str, str] = {}
-        for file in sorted(self._alternatives.iterdir()) if self._alternatives.is_dir() else ():
-            lines = file.read_text(errors="surrogateescape").split("\n")
-            links[file.name] = lines[1] if len(lines) > 1 else ""
-            for name, link in zip(lines[2::2], lines[3::2], strict=False):
-                if not name:
-                    break
-                links[name] = link
-        return {name: link for name, link in links.items() if link.startswith("/")}
-
     def _meet(self, groups: Iterable[tuple[str, ...]], package: Package) -> list[Package]:
         """The best provider of the first name in each group that has one."""
         met = []
@@ -139,3 +125,47 @@ class Database(ABC):
 
     def _rank(self, package: Package, architecture: str) -> int:
         return {self._native: 2, self.universal: 1, architecture: 0}.get(package.architecture, 3)
+
+
+class PackagedFile(msgspec.Struct, frozen=True):
+    """A file, and the checksum that its package lists for it."""
+
+    path: str
+    digest: str
+    """Hex; empty for a file that was replaced by a symlink, which always counts as edited."""
+    package: str
+
+
+_ALGORITHMS = {32: "md5", 40: "sha1", 64: "sha256", 96: "sha384", 128: "sha512"}
+"""By the length of a hex digest."""
+
+
+def find_edited(files: Sequence[PackagedFile], digests: Mapping[str, str]) -> tuple[str, ...]:
+    """Files that differ from what their package installed, as `<path> (<package>)`, sorted.
+
+    `digests`: sha256 (hex) by path: files whose package lists a sha256 need no second reading.
+    """
+
+    def is_edited(file: PackagedFile) -> bool:
+        known = digests.get(file.path, "")
+        return not file.digest or file.digest != (
+            known if len(known) == len(file.digest) else _digest(file.path, len(file.digest))
+        )
+
+    with ThreadPoolExecutor(os.cpu_count() or 1) as pool:
+        edited = pool.map(is_edited, files)
+        return tuple(sorted({f"{file.path} ({file.package})" for file, differs in zip(files, edited, strict=True) if differs}))
+
+
+def _digest(path: str, length: int) -> str | None:
+    """Hex; None for an unknown algorithm, and for an unreadable file, which hashing the tree reports as an error."""
+    if length not in _ALGORITHMS:
+        return None
+    hasher = hashlib.new(_ALGORITHMS[length], usedforsecurity=False)
+    try:
+        with open(path, "rb", buffering=0) as file:  # noqa: PTH123
+            while chunk := file.read(1 << 20):
+                hasher.update(chunk)
+    except OSError:
+        return None
+    return hasher.hexdigest()

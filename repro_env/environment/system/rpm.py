@@ -100,7 +100,7 @@ class Database(packages.Database):
         counts = Counter(package.architecture for package in self._headers if package.architecture != self.universal)
         machine = os.uname().machine
         native = machine if machine in counts else min(counts, key=lambda name: (-counts[name], name), default="")
-        super().__init__(self._headers, native, root / "var/lib/alternatives")
+        super().__init__(self._headers, native)
         self._by_instance = {header.instance: package for package, header in self._headers.items()}
         self._details: dict[Package, tuple[File, ...]] = {}
         self._pending_details: set[Package] = set()

@@ -5,13 +5,16 @@ import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from repro_env.environment.python import interpreter as python
-from repro_env.environment.system import host
+from repro_env.environment.system import base
 from repro_env.environment.system import interpretertree as interpreter
+from repro_env.environment.system.libraries import Needs
+from repro_env.environment.system.packages import Database
 from repro_env.environment.system.tree import Tree
 from repro_env.io import process
 from repro_env.io.hashes import FileHashes
@@ -25,7 +28,7 @@ class Captured(msgspec.Struct, frozen=True):
 
     facts: Interpretation
     startup: Startup
-    system_files: host.SystemFiles
+    system_files: base.SystemFiles
     base: Tree
     interpreter: Tree
 
@@ -48,7 +51,7 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     facts = python.interpret(str(prefix / "bin/python"), environ)
     startup = python.start_up(facts, environ)
     assert startup.problem == ""
-    system_files = host.system_files(facts, startup, locale=startup.locale, hashes=hashes)
+    system_files = base.system_files(Needs(facts=facts, startup=startup, environ={}), base.database(Path("/")), hashes)
     assert system_files.unpackaged is None
     return Captured(
         facts,
@@ -57,6 +60,12 @@ def captured(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
         system_files.base,
         interpreter.interpreter_tree(facts, hashes=hashes),
     )
+
+
+def make(captured: Captured, hashes: FileHashes, system: Database | None = None, **needs: Any) -> base.SystemFiles:
+    """The system files of the environment with other `needs`, and with the packages of this machine or of `system`."""
+    values: dict[str, Any] = {"facts": captured.facts, "startup": captured.startup, "environ": {}} | needs
+    return base.system_files(Needs(**values), system or base.database(Path("/")), hashes)
 
 
 @pytest.fixture(scope="session")

@@ -140,13 +140,6 @@ def test_removed_packages_are_ignored(machine: Machine) -> None:
     assert keys(machine.database().packages) == ["held:amd64"]
 
 
-def test_alternatives_with_their_slaves(machine: Machine) -> None:
-    directory = machine.root / "var/lib/dpkg/alternatives"
-    directory.mkdir()
-    (directory / "awk").write_text("auto\n/usr/bin/awk\nnawk\n/usr/bin/nawk\n\n/usr/bin/mawk\n5\n/usr/bin/mawk\n\n")
-    assert machine.database().alternatives() == {"awk": "/usr/bin/awk", "nawk": "/usr/bin/nawk"}
-
-
 def test_the_written_status_file_lists_the_same_packages(machine: Machine, tmp_path: Path) -> None:
     machine.install("b", Description="short\n long, ümläut\n .\n end")
     machine.install("a", Depends="b")

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.system import dpkg, host, programs
+from repro_env.environment.system import dpkg, programs
 from repro_env.environment.system.packages import Database
 from repro_env.io.hashes import FileHashes
 from repro_env.schema.errors import UsageError
 from tests.environment.system import elves, roots
-from tests.environment.system.conftest import Captured
+from tests.environment.system.conftest import Captured, make
 from tests.environment.system.rpms import Machine, convert
 from tests.environment.system.test_dpkg import Machine as Debian
 from tests.parts import need
@@ -30,7 +30,6 @@ def as_rpm(tmp: Path, names: tuple[str, ...]) -> Database:
     ]
     chosen = [package for package in starts if package is not None]
     chosen += [more for package in chosen for more in debian.recommendations(package) if names]
-    shutil.copytree("/var/lib/dpkg/alternatives", machine.root / "var/lib/alternatives")
     machine.install(*(convert(machine, debian, package, RPM_NAMES) for package in debian.with_dependencies(chosen)))
     return machine.database()
 
@@ -49,7 +48,15 @@ def test_a_compiler_and_git_work_inside(captured: Captured, hashes: FileHashes, 
     recommended = {more.name for library in needed if library for more in debian.recommendations(library)}
     need("libc6-dev" in recommended, "libc6-dev")
     system = as_rpm(tmp_path / "rpm", ("gcc", "git", "python3")) if family == "rpm" else None
-    found = host.system_files(captured.facts, captured.startup, programs=["git", "gcc"], hashes=hashes, system=system)
+    found = make(
+        captured,
+        hashes,
+        programs=(
+            "git",
+            "gcc",
+        ),
+        system=system,
+    )
     assert {library.owner.split(" ")[0] for library in found.libraries if library.owner} == {family}
     if family == "deb":  # the rpm database has the packages of the programs, but not those of every Python
         assert found.bundled == ()
@@ -67,7 +74,7 @@ def test_a_compiler_and_git_work_inside(captured: Captured, hashes: FileHashes, 
 def test_python_starts_in_a_base_made_from_an_rpm_database(
     captured: Captured, fedora: Database, hashes: FileHashes, tmp_path: Path
 ) -> None:
-    found = host.system_files(captured.facts, captured.startup, hashes=hashes, system=fedora)
+    found = make(captured, hashes, system=fedora)
     names = {package.name for package in found.base.packages}
     assert {"bash", "coreutils", "glibc", "glibc-common", "filesystem"} <= names
     assert found.base.edited == ()
@@ -82,7 +89,7 @@ def test_python_starts_in_a_base_made_from_an_rpm_database(
     owners = {library.path: library.owner for library in found.libraries}
     (libc,) = (path for path in owners if path.endswith("/libc.so.6"))
     assert owners[libc] == "rpm glibc 1.0-1"
-    again = host.system_files(captured.facts, captured.startup, hashes=hashes, system=fedora)
+    again = make(captured, hashes, system=fedora)
     assert again.base.entries == found.base.entries
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.system import dpkg, host, rpm
+from repro_env.environment.system import base, dpkg, rpm
 from repro_env.environment.system.packages import Package
 from repro_env.schema.errors import LockError
 from tests.environment.system.rpms import Machine
@@ -179,7 +179,7 @@ def test_the_database_is_found_in_both_directories(tmp_path: Path) -> None:
         assert not rpm.present(machine.root)
         machine.add("bash")
         assert names(machine.database().packages) == ["bash"]
-        assert isinstance(host.database(machine.root), rpm.Database)
+        assert isinstance(base.database(machine.root), rpm.Database)
 
 
 def test_an_empty_dpkg_database_on_an_rpm_machine_is_ignored(machine: Machine) -> None:
@@ -187,9 +187,9 @@ def test_an_empty_dpkg_database_on_an_rpm_machine_is_ignored(machine: Machine) -
     status = machine.root / "var/lib/dpkg/status"
     status.parent.mkdir(parents=True)
     status.write_text("")
-    assert isinstance(host.database(machine.root), rpm.Database)
+    assert isinstance(base.database(machine.root), rpm.Database)
     status.write_text("Package: a\nStatus: install ok installed\nArchitecture: amd64\nVersion: 1\n")
-    assert isinstance(host.database(machine.root), dpkg.Database)
+    assert isinstance(base.database(machine.root), dpkg.Database)
 
 
 def test_a_trusted_signing_key_is_not_a_package(machine: Machine) -> None:
@@ -198,16 +198,6 @@ def test_a_trusted_signing_key_is_not_a_package(machine: Machine) -> None:
     database = machine.database()
     assert names(database.packages) == ["bash"]
     assert list(database.owners(["/x", "/usr/bin/bash"])) == ["/usr/bin/bash"]
-
-
-def test_alternatives_are_read_from_chkconfigs_files(machine: Machine) -> None:
-    machine.add("binutils", {"/usr/bin/ld.bfd": "x"})
-    directory = machine.root / "var/lib/alternatives"
-    directory.mkdir(parents=True)
-    (directory / "ld").write_text(
-        "auto\n/usr/bin/ld\nld-man\n/usr/share/man/ld.1\n\n/usr/bin/ld.bfd\n50\n/usr/share/man/ld.bfd.1\n"
-    )
-    assert machine.database().alternatives() == {"ld": "/usr/bin/ld", "ld-man": "/usr/share/man/ld.1"}
 
 
 def test_an_unreadable_database_is_named(machine: Machine) -> None:

@@ -1,9 +1,10 @@
-"""Find the shared libraries that a set of ELF files needs, as the dynamic loader does (ld.so(8)), without running it."""
+"""Find the shared libraries that ELF files need, as the dynamic loader does (ld.so(8)), without running it."""
 
 from __future__ import annotations
 
 import functools
 import os
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -29,8 +30,6 @@ class Closure(msgspec.Struct, frozen=True):
     """
     missing: Mapping[str, str]
     """Name of a library that is not on this machine -> the first file that needs it; sorted."""
-    chosen: Mapping[tuple[str, str], str]
-    """(file, name of a library that it needs) -> path that the loader chooses."""
 
 
 class Loader:
@@ -50,19 +49,18 @@ class Loader:
     def facts(self, path: str) -> Elf | None:
         """The facts of one file; None if it is missing or is not a valid ELF file (invalid files are added to `damaged`)."""
         if path not in self._read:
+            self._read[path] = None
             try:
                 self._read[path] = elf.read(path)
             except LockError as error:
-                self._read[path] = None
                 self.damaged.add(str(error))
             except PermissionError:
-                self._read[path] = None
                 self.damaged.add(f"{path}: this file cannot be read by the current user")
             except OSError:
-                self._read[path] = None
+                pass
         return self._read[path]
 
-    def find(self, name: str, path: str, parents: tuple[str, ...]) -> list[str]:
+    def find(self, name: str, path: str, parents: tuple[str, ...] = ()) -> list[str]:
         """The paths of library `name`, which the file `path` needs; variants for newer CPUs (hwcaps) come last.
 
         `parents`: the files that loaded `path`, nearest first.
@@ -77,7 +75,7 @@ class Loader:
                 return paths
         cached = self._cache.get((name, ldcache.FLAGS.get(facts.machine, -1)), [])
         if not facts.default_dirs:
-            cached = [library for library in cached if not _in_default(library.path, facts)]
+            cached = [library for library in cached if library.path.rpartition("/")[0] not in _defaults(facts)]
         plain = [library.path for library in cached if not library.hwcaps and self._fits(library.path, facts)][:1]
         variants = [library.path for library in cached if library.hwcaps and self._fits(library.path, facts)]
         if plain or variants:
@@ -96,6 +94,42 @@ class Loader:
             if kind == flags and listed.startswith(prefix) and len(listed) > len(prefix) and " " not in listed:
                 return [libraries[0].path]
         return []
+
+    def resolve(self, roots: Iterable[str], program: str = "", loaded: Iterable[str] = ()) -> Closure:
+        """Every library that the files `roots` (absolute paths) need. `program` is the executable that loads them.
+
+        `loaded`: names of libraries that the process loads in another way. They are never missing.
+        """
+        loaded = set(loaded)
+        libraries: set[str] = set()
+        missing: dict[str, str] = {}
+        pending: list[tuple[str, tuple[str, ...]]] = [(path, (program,) if program else ()) for path in roots]
+        pending.reverse()
+        visited: set[str] = set()
+        while pending:
+            path, parents = pending.pop()
+            if path in visited:
+                continue
+            visited.add(path)
+            if len(visited) > _MAX_FILES:
+                raise LockError(
+                    f"this file needs more than {_MAX_FILES} libraries",
+                    where=path,
+                    hint="this is a bug in repro-env; please report it",
+                )
+            facts = self.facts(path)
+            if facts is None:
+                continue
+            if facts.interpreter:
+                libraries.add(facts.interpreter)
+            for name in facts.needed:
+                paths = self.find(name, path, parents)
+                libraries.update(paths)
+                pending += [(library, (path, *parents)[:16]) for library in paths]
+                if not paths and name not in loaded:
+                    missing[name] = min(path, missing.get(name, path))
+        names = {path.rpartition("/")[2] for path in libraries}
+        return Closure(tuple(sorted(libraries)), {name: missing[name] for name in sorted(missing.keys() - names)})
 
     def _before_cache(self, facts: Elf, path: str, parents: tuple[str, ...]) -> Iterator[str]:
         """The directories searched before the cache: RPATH of the file and its loaders, LD_LIBRARY_PATH, RUNPATH.
@@ -122,59 +156,30 @@ class Loader:
         return facts is not None and facts.machine == dependent.machine
 
 
-def resolve(roots: Iterable[str], loader: Loader, *, program: str = "", loaded: Mapping[str, str] | None = None) -> Closure:
-    """Every library that the files `roots` (absolute paths) need. `program` is the executable that loads them.
-
-    `loaded`: libraries that the process loads in another way: file name or soname -> path, or "" if the path does not matter.
-    They satisfy a need that the search rules do not.
-    """
-    loaded = loaded or {}
-    libraries: set[str] = set()
-    missing: dict[str, str] = {}
-    chosen: dict[tuple[str, str], str] = {}
-    pending: list[tuple[str, tuple[str, ...]]] = [(path, (program,) if program else ()) for path in roots]
-    pending.reverse()
-    visited: set[str] = set()
-    while pending:
-        path, parents = pending.pop()
-        if path in visited:
-            continue
-        visited.add(path)
-        if len(visited) > _MAX_FILES:
-            raise LockError(
-                f"this file needs more than {_MAX_FILES} libraries",
-                where=path,
-                hint="this is a bug in repro-env; please report it",
-            )
-        facts = loader.facts(path)
-        if facts is None:
-            continue
-        if facts.interpreter:
-            libraries.add(facts.interpreter)
-        for name in facts.needed:
-            paths = loader.find(name, path, parents)
-            if not paths and name in loaded:
-                paths = [loaded[name]] if loaded[name] else []
-            elif not paths:
-                missing[name] = min(path, missing.get(name, path))
-            chosen.update(((path, name), library) for library in paths[:1])
-            for library in paths:
-                libraries.add(library)
-                pending.append((library, (path, *parents)[:16]))
-    names = {path.rpartition("/")[2] for path in libraries}
-    return Closure(
-        libraries=tuple(sorted(libraries)),
-        missing={name: missing[name] for name in sorted(missing.keys() - names)},
-        chosen=chosen,
-    )
+def host(environ: Mapping[str, str]) -> Loader:
+    """The loader of this machine, for a process with these variables."""
+    return Loader(host_cache(), library_path(environ)[0])
 
 
-def host(path: Sequence[str] = ()) -> Loader:
-    """The loader of this machine; `path` as in `Loader`."""
+def host_cache() -> tuple[ldcache.Library, ...]:
+    """The lines of this machine's loader cache; empty if there is none."""
     try:
-        return Loader(ldcache.read(Path("/etc/ld.so.cache").read_bytes()), path)
+        return ldcache.read(Path("/etc/ld.so.cache").read_bytes())
     except FileNotFoundError:
-        return Loader((), path)
+        return ()
+
+
+def library_path(environ: Mapping[str, str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """(the absolute directories of LD_LIBRARY_PATH without `..` and trailing slashes, a line for each entry that is ignored)."""
+    directories, ignored = [], []
+    for entry in re.split("[:;]", environ.get("LD_LIBRARY_PATH", "")) if environ.get("LD_LIBRARY_PATH") else ():
+        if not entry.isprintable() or "$" in entry or not entry.startswith("/"):
+            ignored.append(
+                f"LD_LIBRARY_PATH has {entry!r}, whose meaning depends on the program or the working directory: ignored"
+            )
+        else:
+            directories.append(os.path.realpath(entry) if ".." in entry else entry.rstrip("/") or "/")
+    return tuple(dict.fromkeys(directories)), tuple(dict.fromkeys(ignored))
 
 
 def _expand(directories: Iterable[str], path: str) -> Iterator[str]:
@@ -199,7 +204,3 @@ def _defaults(facts: Elf) -> tuple[str, ...]:
     triplet = _TRIPLETS.get(facts.machine, "")
     own = (f"/lib/{triplet}", f"/usr/lib/{triplet}") if triplet else ()
     return (*own, "/lib64", "/usr/lib64", "/lib", "/usr/lib")
-
-
-def _in_default(path: str, facts: Elf) -> bool:
-    return path.rpartition("/")[0] in _defaults(facts)

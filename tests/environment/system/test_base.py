@@ -8,18 +8,16 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from repro_env.environment.system import checksums, host, interpretertree, ldcache
-from repro_env.environment.system.checksums import PackagedFile
-from repro_env.environment.system.closure import Loader, resolve
+from repro_env.environment.system import base, interpretertree, ldcache, loader, packages
+from repro_env.environment.system.packages import PackagedFile
 from repro_env.environment.system.tree import LiveTree, Tree, within
 from repro_env.io import process
 from repro_env.io.hashes import FileHashes
 from repro_env.oci import layer
 from repro_env.oci.entry import members
 from repro_env.schema.errors import LockError, UsageError
-from repro_env.store.facts import FactCache
 from tests.environment.system import elves, roots
-from tests.environment.system.conftest import Captured
+from tests.environment.system.conftest import Captured, make
 from tests.environment.system.test_dpkg import Machine
 from tests.parts import need
 
@@ -82,7 +80,7 @@ def test_the_shell_and_its_programs_work(captured: Captured, root: Path) -> None
     assert roots.run(root, "date", "+%Z") == process.run(["date", "+%Z"], env={"PATH": "/usr/bin:/bin"}).stdout.decode()
     assert roots.run(root, "sh", "-c", "printf x | gzip | gunzip; tar -c /etc/passwd 2>/dev/null | tar -t") == "xetc/passwd\n"
     assert roots.run(root, "sh", "-c", r"printf '\303\251' | iconv -f UTF-8 -t ISO-8859-1 | od -An -c").strip() == "351"
-    assert roots.run(root, "getent", "passwd") == host.PASSWD.decode()
+    assert roots.run(root, "getent", "passwd") == base.PASSWD.decode()
 
 
 @pytest.mark.root
@@ -117,17 +115,32 @@ def test_the_loader_cache_lists_the_same_libraries_as_ldconfig(captured: Capture
 
 
 def test_a_second_base_is_equal_and_its_contents_match_its_entries(captured: Captured, hashes: FileHashes) -> None:
-    again = host.system_files(captured.facts, captured.startup, locale=captured.startup.locale, hashes=hashes).base
+    again = make(captured, hashes).base
     assert (again.entries, again.packages, again.notes) == (captured.base.entries, captured.base.packages, captured.base.notes)
     layer.diff_id(layer.check_contents(members(again.entries, again.contents)))  # raises if the content does not match its sha256
 
 
 def test_the_order_of_mapped_and_listed_libraries_does_not_matter(captured: Captured, hashes: FileHashes) -> None:
     startup = msgspec.structs.replace(captured.startup, mapped=tuple(reversed(captured.startup.mapped)))
-    libraries = [Path(path) for path in captured.startup.mapped]
-    first = host.system_files(captured.facts, startup, libraries=libraries, programs=["tar", "sed"], hashes=hashes)
-    second = host.system_files(
-        captured.facts, captured.startup, libraries=libraries[::-1], programs=["sed", "tar"], hashes=hashes
+    libraries = captured.startup.mapped
+    first = make(
+        captured,
+        hashes,
+        startup=startup,
+        libraries=libraries,
+        programs=(
+            "tar",
+            "sed",
+        ),
+    )
+    second = make(
+        captured,
+        hashes,
+        libraries=libraries[::-1],
+        programs=(
+            "sed",
+            "tar",
+        ),
     )
     assert [first.base.entries, first.unpackaged, first.bundled, first.libraries] == [
         second.base.entries,
@@ -172,11 +185,11 @@ def test_the_package_database_inside_names_the_packages(captured: Captured) -> N
 
 def test_a_program_includes_its_package_and_dependencies(captured: Captured, hashes: FileHashes) -> None:
     need(shutil.which("git", path="/usr/bin:/bin"), "git: apt-get install git")
-    found = host.system_files(captured.facts, captured.startup, programs=["git"], hashes=hashes).base
+    found = make(captured, hashes, programs=("git",)).base
     assert "git" in {package.name for package in found.packages} - {package.name for package in captured.base.packages}
     by_path = {entry.path: entry for entry in found.entries}
     assert by_path["usr/bin/git"].executable
-    libraries = resolve(["/usr/bin/git"], Loader(ldcache.read(Path("/etc/ld.so.cache").read_bytes()))).libraries
+    libraries = loader.host({}).resolve(["/usr/bin/git"]).libraries
     assert libraries
     assert {str(Path(library).resolve())[1:] for library in libraries} <= set(by_path)
 
@@ -199,9 +212,7 @@ def test_an_unpackaged_program_is_bundled_and_listed(captured: Captured, hashes:
     elves.place(program, elves.elf(("libmine.so.1", "libabsent.so.3"), runpath="$ORIGIN/../lib", interpreter="/lib64/ld-x.so.2"))
     program.chmod(0o755)
     (tmp_path / "bin/tool").symlink_to("tool-1")
-    found = host.system_files(
-        captured.facts, captured.startup, programs=[f"{tmp_path}/bin/tool"], locale=captured.startup.locale, hashes=hashes
-    )
+    found = make(captured, hashes, programs=(f"{tmp_path}/bin/tool",))
     assert [(item.name, item.size) for item in found.bundled] == [
         (path, Path(path).stat().st_size) for path in (str(program), library)
     ]
@@ -213,26 +224,15 @@ def test_an_unpackaged_program_is_bundled_and_listed(captured: Captured, hashes:
     assert owner == ""
 
 
-def test_a_mapped_library_that_no_search_rule_finds_is_in_the_loader_cache(
-    captured: Captured, hashes: FileHashes, tmp_path: Path
-) -> None:
-    stray = elves.place(tmp_path / "site/libstray.so.1", elves.elf(soname="libstray.so.1"))
-    startup = msgspec.structs.replace(captured.startup, mapped=(*captured.startup.mapped, stray))
-    found = host.system_files(captured.facts, startup, locale=captured.startup.locale, hashes=hashes)
-    assert [item.name for item in found.bundled] == [stray]
-    assert [library.path for library in cache(found.unpackaged) if library.name == "libstray.so.1"] == [stray]
-    assert [library for library in cache(found.unpackaged) if library.path != stray] == list(cache(found.base))
-    assert found.base.entries == captured.base.entries
-
-
 def test_libraries_that_a_framework_loads_are_bundled_like_those_that_python_maps(
     captured: Captured, hashes: FileHashes, tmp_path: Path
 ) -> None:
     near = elves.place(tmp_path / "lib/libnear.so.1", elves.elf(soname="libnear.so.1"))
     lazy = elves.place(tmp_path / "lib/liblazy.so.1", elves.elf(("libnear.so.1",), soname="liblazy.so.1", runpath="$ORIGIN"))
-    found = host.system_files(captured.facts, captured.startup, mapped=[Path(lazy)], hashes=hashes)
+    found = make(captured, hashes, loaded=(lazy,))
     assert [item.name for item in found.bundled] == [lazy, near]
-    assert [library.path for library in cache(found.unpackaged) if library.name == "liblazy.so.1"] == [lazy]
+    assert "/etc/ld.so.cache" not in held(found.unpackaged)
+    assert found.base.entries == captured.base.entries
 
 
 def test_an_unpackaged_directory_is_bundled_completely(captured: Captured, hashes: FileHashes, tmp_path: Path) -> None:
@@ -244,9 +244,7 @@ def test_an_unpackaged_directory_is_bundled_completely(captured: Captured, hashe
     (tmp_path / "tool/share/data").write_text("x" * 100)
     (tmp_path / "tool/share/empty").mkdir()
     (tmp_path / "alias").symlink_to("tool")
-    found = host.system_files(
-        captured.facts, captured.startup, programs=[f"{tmp_path}/alias"], locale=captured.startup.locale, hashes=hashes
-    )
+    found = make(captured, hashes, programs=(f"{tmp_path}/alias",))
     kinds = held(found.unpackaged)
     assert {path.removeprefix(f"{tmp_path}/") for path in kinds if path.startswith(f"{tmp_path}/")} == {
         "alias", "far", "far/libfar.so", "tool", "tool/bin", "tool/bin/run", "tool/lib", "tool/lib/libnear.so", "tool/share",
@@ -266,7 +264,7 @@ def test_the_interpreter_of_a_script_is_included(captured: Captured, hashes: Fil
     ):
         (tmp_path / name).write_text(f"{line}\nprint 1;\n")
         (tmp_path / name).chmod(0o755)
-        found = host.system_files(captured.facts, captured.startup, programs=[f"{tmp_path}/{name}"], hashes=hashes)
+        found = make(captured, hashes, programs=(f"{tmp_path}/{name}",))
         assert "perl-base" in {package.name for package in found.base.packages}
         names = {"script": ["direct", "script"]}.get(name, [name])
         assert [item.name for item in found.bundled] == [f"{tmp_path}/{name}" for name in names]
@@ -283,10 +281,30 @@ def test_modules_on_sys_path_and_libraries_of_the_environment_are_not_bundled(
         mapped=(*captured.startup.mapped, module, mine),
         sys_path=(*captured.startup.sys_path, f"{tmp_path}/project"),
     )
-    found = host.system_files(
-        captured.facts, startup, libraries=[Path(mine), Path(peer)], locale=captured.startup.locale, hashes=hashes
+    found = make(
+        captured,
+        hashes,
+        startup=startup,
+        libraries=(
+            mine,
+            peer,
+        ),
     )
     assert (found.unpackaged, found.base.unknown) == (None, captured.base.unknown)
+    assert found.base.entries == captured.base.entries
+
+
+def test_the_cache_of_the_upper_layer_also_lists_unpackaged_libraries(
+    captured: Captured, hashes: FileHashes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A vendor's directory in ld.so.conf; the cache of this machine lists more than is captured."""
+    vendor = [elves.place(tmp_path / name, elves.elf(soname=name)) for name in ("libused.so.1", "libother.so.1")]
+    lines = (*loader.host_cache(), *(ldcache.Library(Path(path).name, 0x0303, path) for path in vendor))
+    monkeypatch.setattr(loader, "host_cache", lambda: lines)
+    start = elves.place(tmp_path / "env/start.so", elves.elf(("libused.so.1",)))
+    found = make(captured, hashes, libraries=(start,))
+    assert set(cache(found.unpackaged)) - set(cache(found.base)) == {ldcache.Library("libused.so.1", 0x0303, vendor[0])}
+    assert set(cache(found.base)) < set(cache(found.unpackaged))
     assert found.base.entries == captured.base.entries
 
 
@@ -294,7 +312,7 @@ def test_a_gpu_driver_is_listed_but_not_captured(captured: Captured, hashes: Fil
     driver = elves.place(tmp_path / "libcuda.so.550.1", elves.elf(soname="libcuda.so.1"))
     runtime = elves.place(tmp_path / "libcudart.so.12", elves.elf(soname="libcudart.so.12"))
     startup = msgspec.structs.replace(captured.startup, mapped=(*captured.startup.mapped, driver, runtime))
-    found = host.system_files(captured.facts, startup, hashes=hashes)
+    found = make(captured, hashes, startup=startup)
     assert [item.name for item in found.bundled] == [runtime]
     assert [note for note in found.base.notes if driver in note]
     assert {library.path: (library.owner, library.sha256) for library in found.libraries}[driver] == ("driver", None)
@@ -327,9 +345,7 @@ def test_packages_with_files_in_a_given_directory_are_in_the_base(captured: Capt
     machine.install("python3-other", str(site))
     machine.install("libdata", str(tmp_path / "data"))
     startup = msgspec.structs.replace(captured.startup, mapped=())
-    found = host.system_files(
-        captured.facts, startup, system=machine.database(), directories=[site, tmp_path / "none"], hashes=hashes
-    )
+    found = make(captured, hashes, startup=startup, system=machine.database(), directories=(str(site), f"{tmp_path}/none"))
     assert [package.name for package in found.base.packages] == ["libdata", "python3-numpy"]
     kinds = held(found.base)
     assert kinds[f"{site}/numpy/core.py"] == "file"
@@ -345,11 +361,11 @@ def test_fedoras_trust_store_includes_added_certificates(tmp_path: Path, monkeyp
     ):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
-    monkeypatch.setattr(host, "EXTRACTED", (f"{tmp_path}/extracted", f"{tmp_path}/none"))
-    monkeypatch.setattr(host, "BUNDLES", (f"{tmp_path}/extracted/pem/bundle.pem", f"{tmp_path}/none"))
-    monkeypatch.setattr(host, "ANCHORS", (f"{tmp_path}/anchors", f"{tmp_path}/none"))
+    monkeypatch.setattr(base, "EXTRACTED", (f"{tmp_path}/extracted", f"{tmp_path}/none"))
+    monkeypatch.setattr(base, "BUNDLES", (f"{tmp_path}/extracted/pem/bundle.pem", f"{tmp_path}/none"))
+    monkeypatch.setattr(base, "ANCHORS", (f"{tmp_path}/anchors", f"{tmp_path}/none"))
     tree = LiveTree()
-    assert list(host._certificates(tree)) == [
+    assert list(base._add_certificates(tree)) == [
         f"{tmp_path}/anchors/mine.crt is a certificate that was added to this machine; it is included in the base"
     ]
     assert f"{tmp_path}/extracted/pem/bundle.pem" in tree
@@ -359,28 +375,20 @@ def test_fedoras_trust_store_includes_added_certificates(tmp_path: Path, monkeyp
 def test_an_unknown_program_is_rejected(captured: Captured, hashes: FileHashes) -> None:
     for name in ("no-such-program-anywhere", "/no/such/file", "/etc", "/"):
         with pytest.raises(UsageError, match=r"neither a program nor a package|directory that system packages share") as caught:
-            host.system_files(captured.facts, captured.startup, programs=[name], hashes=hashes)
+            make(captured, hashes, programs=(name,))
         assert caught.value.where == f"--with {name}"
 
 
 def test_a_missing_locale_is_rejected_by_name(captured: Captured, hashes: FileHashes) -> None:
     with pytest.raises(LockError, match="xx_YY") as caught:
-        host.system_files(captured.facts, captured.startup, locale="xx_YY.UTF-8 UTF-8", hashes=hashes)
+        make(captured, hashes, startup=msgspec.structs.replace(captured.startup, locale="xx_YY.UTF-8 UTF-8"))
     assert "locale-gen xx_YY.UTF-8" in caught.value.hint
 
 
-@pytest.mark.parametrize(
-    ("place", "word"),
-    [
-        ("lib/apk/db/installed", "apk"),
-        ("var/lib/dpkg/status.d", "distroless"),
-        ("tmp", "no package database"),
-    ],
-)
-def test_unsupported_package_databases_are_rejected_by_name(tmp_path: Path, place: str, word: str) -> None:
-    (tmp_path / place).mkdir(parents=True)
-    with pytest.raises(LockError, match=word):
-        host.database(tmp_path)
+def test_a_machine_without_dpkg_and_rpm_is_rejected(tmp_path: Path) -> None:
+    (tmp_path / "lib/apk/db/installed").mkdir(parents=True)
+    with pytest.raises(LockError, match="dpkg or rpm database only"):
+        base.database(tmp_path)
 
 
 def test_secret_and_machine_specific_files_are_left_out_for_every_user(tmp_path: Path) -> None:
@@ -391,7 +399,7 @@ def test_secret_and_machine_specific_files_are_left_out_for_every_user(tmp_path:
     own = ["/etc/passwd", "/etc/passwd-", "/etc/shadow", "/etc/gshadow", "/etc/hosts", "/etc/hostname", "/etc/fstab"]
     machine.install("setup", *(f"{tmp_path}/{name}" for name in ("open", "secret", "tool")), *own)
     database, tree = machine.database(), LiveTree()
-    excluded = host._collect(tree, database, database.packages[0], frozenset(), [])
+    excluded = base._collect(tree, database, database.packages[0], frozenset(), [])
     assert excluded == [f"{tmp_path}/{name} (setup) is not readable by all users and is left out" for name in ("secret", "tool")]
     assert [path for path in tree.paths() if not within(path, [str(tmp_path)])] == []
     assert f"{tmp_path}/open" in tree
@@ -410,17 +418,109 @@ def test_an_edited_system_file_is_included_and_listed(tmp_path: Path, hashes: Fi
     machine.install("tool", *files, sums="".join(f"{md5}  {file[1:]}\n" for file in files))
     database, tree = machine.database(), LiveTree()
     packaged: list[PackagedFile] = []
-    excluded = host._collect(tree, database, database.packages[0], frozenset(), packaged)
+    excluded = base._collect(tree, database, database.packages[0], frozenset(), packaged)
     assert excluded == [f"{tmp_path}/gone (tool) is missing or cannot be reached"]
     edited = (f"{tmp_path}/edited (tool)", f"{tmp_path}/made-a-link (tool)")
-    assert checksums.find_edited(packaged, {}, None) == edited
-    facts = FactCache(tmp_path)
-    hashes_by_path = {f"{tmp_path}/same"[1:]: "0" * 64, f"{tmp_path}/edited"[1:]: "1" * 64}
-    assert checksums.find_edited(packaged, hashes_by_path, facts) == edited
-    (tmp_path / "same").write_text("changed too\n")
-    assert (
-        checksums.find_edited(packaged, hashes_by_path, facts) == edited
-    )  # the same sha256 means the same file, which is not read again
-    hashes_by_path[f"{tmp_path}/same"[1:]] = "2" * 64
-    assert checksums.find_edited(packaged, hashes_by_path, facts) == (edited[0], edited[1], f"{tmp_path}/same (tool)")
+    assert packages.find_edited(packaged, {}) == edited
     assert all(f"{tmp_path}/{name}" in tree for name in ("same", "edited", "made-a-link", "elsewhere"))
+
+
+def compiled(directory: Path, name: str, code: str, *options: str) -> Path:
+    """Compile a library, or a program if its name has no `.so`, from C."""
+    need(shutil.which("gcc"), "gcc")
+    directory.mkdir(parents=True, exist_ok=True)
+    source = directory / f"{name}.c"
+    source.write_text(code)
+    kind = ["-shared", "-fPIC", f"-Wl,-soname,{name}"] if ".so" in name else []
+    done = process.run(["gcc", *kind, "-o", str(directory / name), str(source), *options])
+    assert done.code == 0, done.stderr
+    source.unlink()
+    return directory / name
+
+
+def roots_of(captured: Captured, found: base.SystemFiles, directory: Path, more: list[Path]) -> Path:
+    """A root with the base and the tree above it, and with the files of `more`, which would be in other layers."""
+    trees = [found.base, *([found.unpackaged] if found.unpackaged else []), captured.interpreter]
+    directory.mkdir()
+    roots.write(directory, trees)
+    for path in more:
+        place = directory / str(path)[1:]
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(path, place)
+    return directory
+
+
+@pytest.mark.root
+def test_a_library_found_by_the_variable_is_found_inside(captured: Captured, hashes: FileHashes, tmp_path: Path) -> None:
+    """A vendor's library shadows the system's, like a module of a cluster; another library is opened by name."""
+    vendor = tmp_path / "sw/lib"
+    compiled(vendor, "libz.so.1", 'const char *zlibVersion(void) { return "vendor"; }')
+    compiled(vendor, "libnear.so.2.1", "int near(void) { return 42; }")
+    (vendor / "libnear.so.2").symlink_to("libnear.so.2.1")
+    compiled(vendor, "libunused.so.1", "int unused(void) { return 0; }")
+    (tmp_path / "module").symlink_to("sw")
+    spelled = tmp_path / "module/lib"
+    main = '#include <stdio.h>\nconst char *zlibVersion(void); int near(void);\nint main(void) { printf("%s %d\\n", zlibVersion(), near()); }'
+    program = compiled(tmp_path / "env", "program", main, str(vendor / "libz.so.1"), str(vendor / "libnear.so.2.1"))
+    # The program asks for the name of the link, which leads to another file name.
+    program.write_bytes(program.read_bytes().replace(b"libnear.so.2.1\0", b"libnear.so.2\0\0\0"))
+    environ = {"LD_LIBRARY_PATH": f"{spelled}:"}
+    outside = process.run([str(program)], env=environ)
+    assert outside.stdout == b"vendor 42\n", outside.stderr
+    startup = msgspec.structs.replace(captured.startup, mapped=())
+    found = make(captured, hashes, startup=startup, libraries=(str(program),), environ=environ)
+    assert [item.name for item in found.bundled] == [f"{vendor}/libnear.so.2.1", f"{vendor}/libz.so.1"]
+    assert held(found.unpackaged)[f"{tmp_path}/module"] == "sw"
+    uncaptured = f"LD_LIBRARY_PATH names {spelled}: 1 of its libraries are not captured, because nothing captured loads them"
+    assert [line for line in found.base.unknown if "LD_LIBRARY_PATH" in line] == [
+        "LD_LIBRARY_PATH has '', whose meaning depends on the program or the working directory: ignored",
+        f"{uncaptured}; a program that opens one of them by name does not find it (to capture all: --with {spelled})",
+    ]
+    assert not [entry for entry in found.base.entries if str(tmp_path)[1:] in entry.path]
+    inside = roots_of(captured, found, tmp_path / "root", [program])
+    assert found.library_path == str(spelled)
+    assert roots.run(inside, str(program), LD_LIBRARY_PATH=found.library_path) == "vendor 42\n"
+    complete = make(captured, hashes, startup=startup, libraries=(str(program),), programs=(str(spelled),), environ=environ)
+    assert [item.name for item in complete.bundled] == [str(vendor)]
+    assert not [line for line in complete.base.unknown if "not captured" in line]
+    assert f"{vendor}/libunused.so.1" in held(complete.unpackaged)
+
+
+def test_directories_of_the_environment_stay_in_the_variable(captured: Captured, hashes: FileHashes, tmp_path: Path) -> None:
+    """Frameworks open libraries by name when they need them (nvidia-*'s directories on LD_LIBRARY_PATH)."""
+    wheel = f"{captured.facts.layout.prefix}/lib/nvidia/cudnn/lib"
+    found = make(captured, hashes, environ={"LD_LIBRARY_PATH": f"{tmp_path}/gone:{wheel}"})
+    assert (found.library_path, found.unpackaged, found.base.unknown) == (wheel, None, captured.base.unknown)
+
+
+def test_missing_libraries_of_a_file_are_reported_in_one_line(captured: Captured, hashes: FileHashes, tmp_path: Path) -> None:
+    many = elves.place(tmp_path / "many.so", elves.elf(("libb.so.9", "liba.so.9", "libcuda.so.1")))
+    single = elves.place(tmp_path / "one.so", elves.elf(("libc.so.99",)))
+    found = make(
+        captured,
+        hashes,
+        libraries=(
+            many,
+            single,
+        ),
+    )
+    assert set(found.base.unknown) - set(captured.base.unknown) == {
+        f"liba.so.9, libb.so.9, needed by {many}, are not on this machine",
+        f"libc.so.99, needed by {single}, is not on this machine",
+    }
+    assert f"libcuda.so.1, needed by {many}, is not on this machine" in found.base.notes
+
+
+def test_preloaded_libraries_are_reported(captured: Captured, hashes: FileHashes) -> None:
+    found = make(captured, hashes, environ={"LD_PRELOAD": "/opt/libmine.so libm.so.6"})
+    assert [line.split(" is ")[0] for line in found.base.unknown if "preload" in line] == ["/opt/libmine.so", "libm.so.6"]
+
+
+def test_a_driver_in_the_variable_is_neither_captured_nor_reported(
+    captured: Captured, hashes: FileHashes, tmp_path: Path
+) -> None:
+    for name in ("libcuda.so.1", "libnvidia-ml.so.1"):
+        elves.place(tmp_path / "nvidia" / name, elves.elf(soname=name))
+    environ = {"LD_LIBRARY_PATH": f"{tmp_path}/nvidia:{tmp_path}/gone"}
+    found = make(captured, hashes, environ=environ)
+    assert (found.unpackaged, found.base.unknown) == (None, captured.base.unknown)
