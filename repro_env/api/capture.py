@@ -31,7 +31,7 @@ from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.source import data
 from repro_env.environment.source import selection as source
 from repro_env.environment.source.siblings import mentioned_paths
-from repro_env.environment.system import dlopenlibraries
+from repro_env.environment.system import openedlibraries
 from repro_env.environment.system.tree import Tree
 from repro_env.environment.wheels import identification as wheels
 from repro_env.environment.wheels import layers
@@ -102,7 +102,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     tree = _look(request, store, never)
     data.check(request.data)
     fingerprints = tuple(data.look(path, target, store.hashes, tell) for path, target in request.data)
-    opened = dlopenlibraries.of_source(tree.root, tree.found, request.environ, store, [] if venv is None else [venv])
+    opened = openedlibraries.of_source(tree.root, tree.found, request.environ, store, [] if venv is None else [venv])
     programs, library_problems = _programs(request, opened)
     search = SecretSearch(request.not_secret, store.facts)
     locked = lock.lock(
@@ -180,7 +180,7 @@ def capture(request: Request, *, store: Store, tell: Tell) -> CaptureResult:
     return CaptureResult(request.output / "spec.json", spec, offers, target, proven, holds_us)
 
 
-def _programs(request: Request, opened: dlopenlibraries.Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _programs(request: Request, opened: openedlibraries.Opened) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Return (programs and libraries that the base must have, lines on libraries that may be missing).
 
     They are those that the user requested and those that the source opens at run time.

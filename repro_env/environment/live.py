@@ -17,7 +17,7 @@ from repro_env.environment.python import interpreter as python
 from repro_env.environment.python.distributions import Scan
 from repro_env.environment.python.externalpaths import ExternalPath, find_external_paths
 from repro_env.environment.python.sites import Site, list_files, other_sites
-from repro_env.environment.system import base, dlopenlibraries
+from repro_env.environment.system import base, openedlibraries
 from repro_env.environment.system import interpretertree as interpreter
 from repro_env.environment.system.libraries import Needs, Owners
 from repro_env.environment.system.tree import Tree
@@ -95,7 +95,11 @@ def inspect(request: Request, memory_free: Event) -> LiveEnvironment:
         report_future.add_done_callback(lambda _: memory_free.set())
         sites = [msgspec.structs.replace(site, hashes=store.hashes.of(site.prefix, site.found)) for site in listed]
         external_paths = find_external_paths(facts, startup, sites, request.workspace)
-        opened = dlopenlibraries.of_environment(facts.interpreter.executable, sites, external_paths, environ, store)
+        directories = [
+            *((site.prefix, site.found, site.scanned.lists) for site in sites),
+            *((path.root, path.found, lambda _: False) for path in external_paths),
+        ]
+        opened = openedlibraries.of_environment(facts.interpreter.executable, directories, environ, store)
         report = report_future.result()
         loaded = _loaded_outside(report, sites[0])
         system_files, interpreter_tree = _system_files(request, startup, sites, external_paths, loaded, opened.libraries)

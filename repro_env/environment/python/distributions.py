@@ -51,6 +51,14 @@ class Scan(msgspec.Struct, frozen=True):
     problems: tuple[str, ...]
     """`.dist-info` directories that are not valid, and why: one line each, sorted. Their files count as unpackaged."""
 
+    def lists(self, path: str) -> bool:
+        """Whether the RECORD of a distribution that is not editable lists a path, relative to the prefix."""
+        return any(
+            path.startswith(f"{dist.facts.site}/") and f"{path[len(dist.facts.site) + 1 :]},".encode() in dist.record
+            for dist in self.distributions
+            if not dist.facts.editable
+        )
+
 
 _line = lru_cache(1024)(redact.line)
 """Cached, since most distributions have the same tags and installer."""
