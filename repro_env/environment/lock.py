@@ -20,14 +20,14 @@ from repro_env.environment.python.selection import Target
 from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.system.tree import Tree
-from repro_env.environment.wheels import comparisoncache, composition, layers
+from repro_env.environment.wheels import composition, layers
 from repro_env.environment.wheels import identification as wheels
-from repro_env.environment.wheels.comparisoncache import Comparison
 from repro_env.oci import conda as rule
 from repro_env.oci import wheel, wheellayers
 from repro_env.oci.entry import Entry
 from repro_env.schema.environment import Carried
 from repro_env.schema.errors import CaptureError
+from repro_env.schema.image import Layer
 from repro_env.schema.progress import Tell
 from repro_env.store.store import Store
 
@@ -80,11 +80,11 @@ def lock(
     installed_packages = {package.package.key: rule.canonical(package.facts, facts.layout) for package in packages}
     rewritten = frozenset(rule.record_path(package.package.filename) for package in packages)
     generated = records.replaced_files(own_site.prefix, rewritten) if meta.is_there else {}
-    comparison, nothing_read = _compare(live, packages, installed_packages, identified, generated, store)
+    compositions, all_layers, nothing_read = _compare(live, packages, installed_packages, identified, generated, store)
     names = {dist.facts.name for site in live.sites for dist in site.scanned.distributions}
     home = homefiles.look(names | {package.package.name for package in packages}, environ, without=workspace)
     overlay_tree, skipped = overlay(
-        comparison.compositions, live, workspace, generated, {path: item.data for path, item in home.files.items()}, store
+        compositions, live, workspace, generated, {path: item.data for path, item in home.files.items()}, store
     )
     if secrets is not None:
         _search_trees(secrets, live, overlay_tree)
@@ -104,9 +104,9 @@ def lock(
         unrelated_directories=records.unrelated_directories(own_site.prefix) if meta.is_there else (),
         wheels=identified,
         indexes=indexes,
-        compositions=comparison.compositions,
+        compositions=compositions,
         overlay=overlay_tree,
-        layers=comparison.layers,
+        layers=all_layers,
         files_read=not nothing_read,
         python_path=python_path(environ),
         home_files=tuple(
@@ -161,14 +161,8 @@ def _compare(
     identified: Sequence[wheels.IdentifiedWheel],
     generated: Mapping[str, bytes],
     store: Store,
-) -> tuple[Comparison, bool]:
+) -> tuple[tuple[composition.Composition, ...], tuple[Layer, ...], bool]:
     """Compare the sites with their packages and wheels, and compute the layers. Also return whether no file had to be read."""
-    key = comparisoncache.key(
-        live.sites, live.trees, [package.package for package in packages], [dist.wheel for dist in identified], generated
-    )
-    comparison = comparisoncache.recall(key, store.facts)
-    if comparison is not None:
-        return comparison, True
     installed = {dist.wheel.key: wheels.installed_form(dist, live.sites, store) for dist in identified}
     lower = live.lower_entries
     own_site, *other_sites = live.sites
@@ -177,15 +171,11 @@ def _compare(
     )
     package_layers, wheel_layers = wheellayers.layers(installed_packages), wheellayers.layers(installed)
     nothing_read = all(layers.known_layer(group, facts=store.facts) for group in (*package_layers, *wheel_layers))
-    comparison = Comparison(
-        compositions=compositions,
-        layers=(
-            *conda.layers_of(package_layers, installed_packages, packages, compositions[0].altered, own_site, store),
-            *wheels.layers_of(wheel_layers, installed, identified, compositions, live.sites, store),
-        ),
+    all_layers = (
+        *conda.layers_of(package_layers, installed_packages, packages, compositions[0].altered, own_site, store),
+        *wheels.layers_of(wheel_layers, installed, identified, compositions, live.sites, store),
     )
-    comparisoncache.remember(key, comparison, store.facts)
-    return comparison, nothing_read
+    return compositions, all_layers, nothing_read
 
 
 def _compose(site: Site, stacks: Sequence[Mapping[str, wheel.Installed]], lower: Mapping[str, Entry]) -> composition.Composition:

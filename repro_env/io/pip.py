@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import os
 import warnings
 from collections.abc import Iterator, Sequence
@@ -60,6 +61,22 @@ def build(command: Any, options: Any, *, plain: bool, indexes: Sequence[str] = (
 def _unusable_error(error: Exception, hint: str) -> LockError:
     what = f"this version of pip cannot be used to reach indexes: {redact.line(repr(error))}"
     return LockError(what, where=f"pip {_pip_version()}", hint=hint)
+
+
+def links(body: bytes, content_type: str, url: str) -> list[tuple[str, str]]:
+    """Return (URL without fragment, sha256 or empty) of each link on an index page. Raises `ValueError` if it is not one."""
+    if content_type not in ("text/html", "application/xhtml+xml") and not content_type.startswith(
+        "application/vnd.pypi.simple.v1+"
+    ):
+        raise ValueError(f"its content type is {content_type or 'missing'}")
+    collector: Any = importlib.import_module("pip._internal.index.collector")
+    try:
+        if content_type.endswith("json") and not isinstance(json.loads(body)["files"], list):
+            raise ValueError("it has no list of files")
+        page = collector.IndexContent(body, content_type, None, url, cache_link_parsing=False)
+        return [(link.url_without_fragment, link._hashes.get("sha256", "")) for link in collector.parse_links(page)]  # noqa: SLF001
+    except (LookupError, TypeError, AttributeError, RecursionError) as error:
+        raise ValueError(repr(error)) from None
 
 
 def default_index() -> str:

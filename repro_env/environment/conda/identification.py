@@ -25,8 +25,7 @@ from repro_env.environment.conda.metadata import Meta, Record
 from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.wheels import layers
-from repro_env.environment.wheels.repack import chunks_of
-from repro_env.io.files import FileContents, keys_of
+from repro_env.io.files import FileContents, chunks_of, keys_of
 from repro_env.io.indexhttp import Session, local_path
 from repro_env.io.ranges import RangesRefusedError
 from repro_env.oci import conda, wheellayers
@@ -205,7 +204,7 @@ class _Identifier:
         if record.size not in (-1, size):
             return "", 0
         digest = self._store.hashes.of_file(path)
-        matches = digest == record.sha256 if record.sha256 else condafile.md5_of(chunks_of(path)) == record.md5
+        matches = digest == record.sha256 if record.sha256 else condafile.md5_of(chunks_of(path.resolve())) == record.md5
         return (f"sha256:{digest}", size) if matches else ("", 0)
 
     def _from_file(self, record: Record, path: Path, digest: str, size: int, *, local: bool) -> IdentifiedPackage:

@@ -22,10 +22,9 @@ from repro_env.environment import archives
 from repro_env.environment.python.distributions import InstalledDistribution
 from repro_env.environment.python.sites import Site
 from repro_env.environment.secrets.bundles import SecretSearch
-from repro_env.environment.wheels import candidates, composition, layers
+from repro_env.environment.wheels import composition, layers
 from repro_env.environment.wheels import repack as repacking
-from repro_env.environment.wheels.candidates import CandidateReader
-from repro_env.environment.wheels.index import Candidate, Indexes, candidate_from_url, tags_of
+from repro_env.environment.wheels.index import Candidate, CandidateReader, Indexes, candidate_from_url, tags_of
 from repro_env.io.files import FileContents, keys_of
 from repro_env.io.indexhttp import Session
 from repro_env.oci import wheel, wheellayers
@@ -38,8 +37,8 @@ from repro_env.schema.image import Layer
 from repro_env.schema.messages import shorten
 from repro_env.schema.progress import Tell
 from repro_env.schema.sources import NONE, PackageSources
-from repro_env.schema.spec import Rules, WheelHint
-from repro_env.store.packages.wheelfile import FACTS, WheelContents, open_facts
+from repro_env.schema.spec import WheelHint
+from repro_env.store.packages.wheelfile import FACTS, WheelContents, open_facts, recall_facts
 from repro_env.store.store import Store
 
 MAX_EXACT = 32
@@ -96,10 +95,10 @@ def wheel_file(identified: IdentifiedWheel, store: Store) -> Path:
 
 
 def facts_of(identified: IdentifiedWheel, store: Store) -> Facts:
-    """The facts of the wheel. Raises the same errors as `wheel_file` if it was removed from the store."""
-    url = next(iter(identified.hint.urls), "")
-    cached = candidates.recall(store.facts, identified.wheel.sha256, identified.wheel.filename, url)
-    return cached.facts if cached is not None else open_facts(wheel_file(identified, store), identified.wheel.filename)
+    """The facts of the wheel. Raises the same errors as `wheel_file` if they and the wheel were removed from the store."""
+    filename = identified.wheel.filename
+    cached = recall_facts(filename, identified.wheel.sha256, store.facts)
+    return cached if cached is not None else open_facts(wheel_file(identified, store), filename)
 
 
 def difference(facts: Facts, dist: InstalledDistribution, layout: Layout) -> str:
@@ -124,20 +123,8 @@ def difference(facts: Facts, dist: InstalledDistribution, layout: Layout) -> str
 
 
 def installed_form(identified: IdentifiedWheel, sites: Sequence[Site], store: Store) -> wheel.Installed:
-    """The installed form of a wheel, computed or read from the cache.
-
-    It is cached together with the wheel's facts, so that a rebuild can use the installed files.
-    """
-    layout = sites[identified.wheel.place].layout
-    key = codec.digest([identified.wheel.filename, identified.wheel.sha256, identified.wheel.name, layout, Rules().canonical])
-    cached = store.facts.recall("installed", key, wheel.Installed)
-    if cached is not None:
-        return cached
-    facts = facts_of(identified, store)
-    store.facts.put(FACTS, identified.wheel.sha256, codec.canonical(facts))
-    installed = wheel.canonical(facts, layout, name=identified.wheel.name)
-    store.facts.put("installed", key, codec.canonical(installed))
-    return installed
+    """The installed form of a wheel."""
+    return wheel.canonical(facts_of(identified, store), sites[identified.wheel.place].layout, name=identified.wheel.name)
 
 
 def layers_of(
@@ -220,12 +207,9 @@ class _Identifier:
         identified = self._store.facts.recall("proof", key, IdentifiedWheel)
         if identified is None:
             return None
-        digest = identified.wheel.sha256
-        if identified.hint.urls:
-            is_available = candidates.is_cached(self._store.facts, digest, identified.hint.urls[0])
-        else:
-            is_available = archives.existing_file(digest, identified.file, self._store) is not None
-        return identified if is_available else None
+        if not identified.why or archives.existing_file(identified.wheel.sha256, identified.file, self._store) is not None:
+            return identified
+        return None
 
     def _prove(self, candidate: Candidate, dist: InstalledDistribution, origin: Literal["index", "direct"]) -> IdentifiedWheel:
         """Prove a candidate.
@@ -237,9 +221,8 @@ class _Identifier:
             raise _NotThisError(f"the installed files differ from {candidate.filename}: {reason}")
         url = _without_user(candidate.url)
         why = archives.why_bundled(url)
-        path = candidate_facts.path
-        if why and path is None:
-            path, _ = self._reader.fetch(candidate)
+        path = str(self._reader.fetch(candidate)[0]) if why else ""
+        self._store.facts.put(FACTS, candidate_facts.digest, codec.canonical(candidate_facts.facts))
         proven = Wheel(
             name=dist.facts.name,
             version=dist.facts.version,
@@ -250,7 +233,7 @@ class _Identifier:
         hint = WheelHint(
             sha256=proven.sha256, origin="carried" if why else origin, urls=() if why else (url,), index=candidate.index
         )
-        return IdentifiedWheel(proven, hint, str(path) if why else "", why)
+        return IdentifiedWheel(proven, hint, path, why)
 
 
 class _NotThisError(Exception):

@@ -1,16 +1,15 @@
-"""Find the wheel files that the configured indexes, find-links and lock files offer for a distribution.
+"""Find the wheel files that the configured indexes, find-links and lock files offer for a distribution, and read what they contain.
 
-Reads both forms of the simple API: JSON (PEP 691) and HTML (PEP 503, hashes in the fragment). Yanked files (PEP 592) are
-treated like others, because they may be what is installed.
+pip reads the pages. Yanked files (PEP 592) are treated like others, because they may be what is installed. Of a wheel, as
+few bytes as possible are fetched, or the whole file if that is needed.
 """
 
 from __future__ import annotations
 
-import html
 import re
 import threading
 import urllib.parse
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
 
@@ -20,11 +19,16 @@ from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel
 from packaging.version import InvalidVersion, Version
 
 from repro_env.environment import archives
+from repro_env.io import pip
 from repro_env.io.indexhttp import ABSENT, Page, Session, local_path
+from repro_env.io.ranges import RangesRefusedError
+from repro_env.oci import wheel
 from repro_env.schema import codec, redact
-from repro_env.schema.errors import LockError, NetworkError
+from repro_env.schema.errors import ArtifactError, LockError, NetworkError
+from repro_env.store.packages import wheelfile
+from repro_env.store.store import Store
 
-JSON = "application/vnd.pypi.simple.v1+json"
+_NAME = re.compile(r"[A-Za-z0-9_.!+-]{1,251}\.whl")  # schema.text.WheelName
 
 
 class Candidate(msgspec.Struct, frozen=True):
@@ -64,10 +68,10 @@ class Indexes:
 
     def offers(self, name: str, version: str) -> Offers:
         """The wheels of a distribution (normalized name) in one version (PEP 440 equality)."""
-        wanted_version = _parse_version(version)
-        candidates_found: list[Candidate] = []
+        links, failures = self._find_links_candidates()
+        found = [candidate_from_url(file.url, file.index, file.sha256) for file in self._session.sources.files.get(name, ())]
         refusals: list[str] = []
-        failures: list[NetworkError] = []
+        failures = list(failures)
         for index in (index.url for index in self._session.configuration.indexes if index.names is None or name in index.names):
             if index in self._unreachable:  # pip's retries take long, so they are made for one distribution only
                 failures.append(self._unreachable[index])
@@ -78,20 +82,13 @@ class Indexes:
                 self._unreachable[index] = error
                 failures.append(error)
                 continue
-            if page.status == 200:
-                candidates_found += candidates(page, redact.url(index), lambda filename: _matches(filename, name, wanted_version))
-            elif page.status == ABSENT[0]:
+            found += candidates(page, redact.url(index))
+            if page.status == ABSENT[0]:
                 refusals.append(f"{redact.url(index)} answered with status {page.status}")
-        candidates_found += [
-            candidate_from_url(file.url, file.index, file.sha256) for file in self._session.sources.files.get(name, ())
-        ]
-        links, find_links_failures = self._find_links_candidates()
-        candidates_found += links
-        failures += find_links_failures
-        matching = [candidate for candidate in candidates_found if _matches(candidate.filename, name, wanted_version)]
-        matching.sort(
-            key=lambda candidate: (not candidate.downloadable, not candidate.sha256)
-        )  # without a sha256 the whole file has to be downloaded
+        wanted_version = _parse_version(version)
+        matching = [candidate for candidate in (*found, *links) if _matches(candidate.filename, name, wanted_version)]
+        # Without a sha256, the whole file has to be downloaded.
+        matching.sort(key=lambda candidate: (not candidate.downloadable, not candidate.sha256))
         unique: dict[tuple[str, str], Candidate] = {}
         for candidate in matching:
             unique.setdefault((candidate.filename, candidate.sha256 or candidate.url), candidate)
@@ -111,87 +108,43 @@ class Indexes:
 
     def _candidates_at(self, location: str) -> Iterator[Candidate]:
         path = Path(location) if Path(location).exists() else local_path(location)
-        shown = redact.url(path.as_uri() if path is not None and path.is_absolute() else location)
+        url = location if path is None else path.absolute().as_uri()
+        shown = redact.url(url if path is None or path.is_absolute() else location)
         if path is not None and path.is_dir():
             for entry in sorted(path.iterdir()):
                 if entry.suffix in (".html", ".htm"):
                     yield from candidates(self._session.get_page(entry.absolute().as_uri()), shown)
                 elif entry.suffix == ".whl":
                     yield Candidate(entry.name, entry.absolute().as_uri(), "", shown)
-        elif (path.name if path is not None else location).endswith(".whl"):
-            yield candidate_from_url(location if path is None else path.absolute().as_uri(), shown)
+        elif url.endswith(".whl"):
+            yield candidate_from_url(url, shown)
         elif path.is_file() if path is not None else "://" in location:
-            yield from candidates(self._session.get_page(location if path is None else path.absolute().as_uri()), shown)
+            yield from candidates(self._session.get_page(url), shown)
 
 
-class _File(msgspec.Struct, frozen=True):
-    filename: str
-    url: str
-    hashes: dict[str, str] = {}
-
-
-class _Meta(msgspec.Struct, frozen=True):
-    version: str = msgspec.field(name="api-version", default="1.0")
-
-
-class _Project(msgspec.Struct, frozen=True):
-    files: tuple[_File, ...]
-    meta: _Meta = _Meta()
-
-
-def _any(filename: str) -> bool:  # noqa: ARG001
-    return True
-
-
-def candidates(page: Page, index: str, is_wanted: Callable[[str], bool] = _any) -> list[Candidate]:
-    """The wheels on a page; none for a page that does not exist. Raises `LockError` if it is not an index page.
-
-    `is_wanted` selects files by name, because a page may list thousands of files.
-    """
+def candidates(page: Page, index: str) -> list[Candidate]:
+    """The wheels on a page; none for a page that does not exist. Raises `LockError` if it is not an index page."""
     if page.status != 200:
         return []
-    if page.content_type == JSON:
-        try:
-            project = codec.decoder(_Project).decode(page.body)
-        except msgspec.DecodeError as error:
-            raise LockError(
-                f"this is not an index page: {error}",
-                where=redact.url(page.url),
-                hint="check the index URL in pip's configuration",
-            ) from None
-        if not project.meta.version.startswith("1."):  # PEP 629: another first number may mean anything
-            raise LockError(
-                f"this index uses version {redact.line(project.meta.version)} of the simple API, but repro-env supports version 1",
-                where=redact.url(page.url),
-                hint="pip install --upgrade repro-env",
-            )
-        found = [
-            _candidate(page, file.url, index, file.filename, file.hashes.get("sha256", ""))
-            for file in project.files
-            if is_wanted(file.filename)
-        ]
-    elif page.content_type in ("text/html", "application/vnd.pypi.simple.v1+html", "application/xhtml+xml"):
-        found = [_candidate(page, link, index) for link in _links(page) if is_wanted(_file_name(link))]
-    else:
+    try:
+        links = pip.links(page.body, page.content_type, page.url)
+    except ValueError as error:
         raise LockError(
-            f"this is not an index page; its content type is {redact.line(page.content_type) or 'missing'}",
+            f"this is not an index page: {redact.line(str(error))}",
             where=redact.url(page.url),
             hint="check the index URL in pip's configuration",
-        )
-    return [candidate for candidate in found if candidate is not None]
-
-
-def _file_name(link: str) -> str:
-    """The file name at the end of a link."""
-    link = link.partition("#")[0].partition("?")[0].rpartition("/")[2].strip()
-    return urllib.parse.unquote(link) if "%" in link else link
+        ) from None
+    schemes = ("http", "https", "file") if page.url.startswith("file:") else ("http", "https")
+    found = [candidate_from_url(url, index, sha256) for url, sha256 in links if url.partition(":")[0] in schemes]
+    return [candidate for candidate in found if candidate.filename.endswith(".whl")]
 
 
 def candidate_from_url(url: str, index: str, sha256: str = "") -> Candidate:
     """A candidate from a URL, which may have a hash in its fragment."""
     url, _, fragment = url.partition("#")
     filename = urllib.parse.unquote(urllib.parse.urlsplit(url).path.rpartition("/")[2])
-    return Candidate(filename, url, _sha256(sha256) or _in_fragment(fragment), index)
+    sha256 = (sha256 or urllib.parse.parse_qs(fragment).get("sha256", [""])[0]).lower()
+    return Candidate(filename, url, sha256 if re.fullmatch(r"[0-9a-f]{64}", sha256) else "", index)
 
 
 def tags_of(filename: str) -> tuple[frozenset[Tag], str]:
@@ -222,57 +175,69 @@ def _matches(filename: str, name: str, version: Version | None) -> bool:
     return True
 
 
-def _candidate(page: Page, link: str, index: str, filename: str = "", sha256: str = "") -> Candidate | None:
-    """The candidate of a link; None if it is not a wheel, or if the page may not link to such a URL."""
-    try:
-        url = urllib.parse.urljoin(page.url, _quote(link.strip()))
-        scheme = urllib.parse.urlsplit(url).scheme
-    except ValueError:
-        return None
-    allowed = ("http", "https", "file") if page.url.startswith("file:") else ("http", "https")
-    if scheme not in allowed:
-        return None
-    wheel = candidate_from_url(url, index, sha256)
-    if filename:
-        wheel = msgspec.structs.replace(wheel, filename=filename)
-    return wheel if wheel.filename.endswith(".whl") and "/" not in wheel.filename else None
+class CandidateFacts(msgspec.Struct, frozen=True):
+    """What a candidate contains. The cache has it in this form, by digest and URL."""
+
+    facts: wheel.Facts
+    digest: str
+    """Of the whole wheel: computed, or as listed by the index if only ranges were read."""
+    size: int
 
 
-def _quote(link: str) -> str:
-    """Quote spaces and other characters that indexes put into links although URLs cannot contain them."""
-    return urllib.parse.quote(link, safe="%/:?#[]@!$&'()*+,;=~")
+class CandidateReader:
+    """Reads candidates. Safe to use from several threads."""
 
+    def __init__(self, session: Session, store: Store) -> None:
+        self._session = session
+        self._store = store
 
-_NAME = re.compile(r"[A-Za-z0-9_.!+-]{1,251}\.whl")  # model.text.WheelName
-_COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
-_ELEMENT = re.compile(r"""<(a|base)\s((?:[^>"']|"[^"]*"|'[^']*')*)>""", re.IGNORECASE)
-_HREF = re.compile(r"""(?:\A|\s)href\s*=\s*(?:"([^"]*)"|'([^']*)'|([^\s"'>]+))""", re.IGNORECASE)
+    def read(self, candidate: Candidate) -> CandidateFacts:
+        """The facts of a candidate.
 
+        Raises `NetworkError` if it is not available, `ArtifactError` if it is not a wheel or has other bytes.
+        """
+        digest = f"sha256:{candidate.sha256}" if candidate.sha256 else self.fetch(candidate)[1]
+        # The URL is part of the key, because the hash of a file of which only ranges were read was never computed.
+        key = f"{digest} {redact.url(candidate.url)}"
+        cached = self._store.facts.recall("evidence", key, CandidateFacts)
+        if cached is None:
+            cached = self._by_range(candidate, digest) or self._whole(candidate)
+            self._store.facts.put("evidence", key, codec.canonical(cached))
+        # The same file may have several names.
+        return msgspec.structs.replace(cached, facts=cached.facts._replace(filename=candidate.filename))
 
-def _links(page: Page) -> Iterator[str]:
-    """The link targets of an HTML page, joined with its `<base>`.
+    def fetch(self, candidate: Candidate) -> tuple[Path, str]:
+        """The whole wheel as a local file, and its digest. If the index lists a sha256, a file with other bytes is rejected."""
+        expected = f"sha256:{candidate.sha256}" if candidate.sha256 else ""
+        local = local_path(candidate.url)
+        if local is not None:
+            path = local.resolve()
+            if not path.is_file():
+                raise NetworkError(
+                    "this wheel does not exist", where=str(path), hint="check the configured find-links and direct URLs"
+                )
+            digest = "sha256:" + self._store.hashes.of_file(path)
+            if expected and digest != expected:
+                raise ArtifactError("this file differs from the sha256 in its index", where=str(path), hint="update the index")
+            return path, digest
+        if not expected:
+            return self._store.blobs.add(self._session.download(candidate.url))
+        stored = self._store.blobs.path(expected)
+        return stored or self._store.blobs.put(
+            self._session.download(candidate.url), expected, where=redact.url(candidate.url)
+        ), expected
 
-    Links are found by pattern and not by `html.parser`, which takes most of the time of a capture for pages of several MB.
-    """
-    text = page.body.decode("utf-8", errors="replace")
-    if "<!--" in text:
-        text = _COMMENT.sub("", text)
-    base = ""
-    for element, attributes in _ELEMENT.findall(text):
-        match = _HREF.search(attributes)
-        if match is None:
-            continue
-        link = html.unescape(match[1] or match[2] or match[3] or "")
-        if element in ("base", "BASE", "Base"):
-            base = base or link
-        elif ".whl" in link:
-            yield urllib.parse.urljoin(base, link) if base else link
+    def _by_range(self, candidate: Candidate, digest: str) -> CandidateFacts | None:
+        """None if ranges are not enough: for a local file, or if the server does not support them or they make no sense."""
+        if local_path(candidate.url) is not None or not candidate.sha256:
+            return None
+        try:
+            with self._session.open_range(candidate.url) as file:
+                size: int = file.size  # type: ignore[attr-defined]
+                return CandidateFacts(wheelfile.facts(file, candidate.filename), digest, size)
+        except (RangesRefusedError, ArtifactError):
+            return None
 
-
-def _in_fragment(fragment: str) -> str:
-    return _sha256(urllib.parse.parse_qs(fragment).get("sha256", [""])[0])
-
-
-def _sha256(text: str) -> str:
-    text = text.lower()
-    return text if re.fullmatch(r"[0-9a-f]{64}", text) else ""
+    def _whole(self, candidate: Candidate) -> CandidateFacts:
+        path, digest = self.fetch(candidate)
+        return CandidateFacts(wheelfile.open_facts(path, candidate.filename), digest, path.stat().st_size)

@@ -11,19 +11,18 @@ import hashlib
 import posixpath
 import re
 import zipfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import msgspec
-from packaging.tags import Tag, parse_tag
 
 from repro_env.environment.python.distributions import InstalledDistribution
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.system.tree import parent_directories
 from repro_env.guest import wheelrule
-from repro_env.io.files import FileContents, Found, room, walk
+from repro_env.io.files import FileContents, Found, chunks_of, room, walk
 from repro_env.oci import wheel
-from repro_env.oci.entry import CHUNK, Entry
+from repro_env.oci.entry import Entry, entries_of
 from repro_env.schema import codec
 from repro_env.schema.artifact import Wheel
 from repro_env.schema.environment import Layout
@@ -92,15 +91,12 @@ def repack(dist: InstalledDistribution, layout: Layout, *, store: Store, search:
         raise ArtifactError("this distribution is not installed where a wheel would install it", where=dist.facts.dist_info)
     prefix = Path(layout.prefix)
     files, problems = _files_of(dist, layout)
-    hashes = store.hashes.of(prefix, files)
-    if search is not None:
-        entries = [Entry(file.path, "file", file.executable, file.size, hashes[file.path]) for file in files]
-        if not search.search_tree(entries, FileContents(prefix), lambda path: f"{prefix}/{path}"):
-            raise ArtifactError("the files of this distribution contain a secret", where=dist.facts.dist_info)
-    members = _members(files, hashes, dist)
+    members = _members(entries_of(files, store.hashes.of(prefix, files)), dist)
+    if search is not None and not search.search_tree(members.values(), FileContents(prefix), lambda path: f"{prefix}/{path}"):
+        raise ArtifactError("the files of this distribution contain a secret", where=dist.facts.dist_info)
     literal = {} if dist.wheel else {f"{_info(dist)}/WHEEL": _NO_WHEEL}
     filename = _filename(dist)
-    key = codec.digest((_RULE, filename, members, sorted(literal)))
+    key = codec.digest((_RULE, filename, sorted(members.items()), sorted(literal)))
     cached = store.facts.recall("repack", key, Wheel)
     if cached is not None and (path := store.blobs.path(cached.sha256)) is not None:
         return Repacked(cached, path, problems)
@@ -108,20 +104,10 @@ def repack(dist: InstalledDistribution, layout: Layout, *, store: Store, search:
         wheel_path = directory / "wheel"
         _write(wheel_path, members, literal, dist, FileContents(prefix))
         path, digest = store.blobs.add(chunks_of(wheel_path))
-    size = path.stat().st_size
-    repacked = Wheel(name=dist.facts.name, version=dist.facts.version, filename=filename, sha256=digest, size=size)
-    wheel.canonical(
-        open_facts(path, filename), layout, name=dist.facts.name
-    )  # raises `ArtifactError` if the result is not a valid wheel
+    wheel.canonical(open_facts(path, filename), layout, name=dist.facts.name)  # raises `ArtifactError` for an invalid wheel
+    repacked = Wheel(name=dist.facts.name, version=dist.facts.version, filename=filename, sha256=digest, size=path.stat().st_size)
     store.facts.put("repack", key, codec.canonical(repacked))
     return Repacked(repacked, path, problems)
-
-
-def chunks_of(path: Path) -> Iterator[bytes]:
-    """The bytes of a file."""
-    with path.open("rb") as file:
-        while chunk := file.read(CHUNK):
-            yield chunk
 
 
 def _files_of(dist: InstalledDistribution, layout: Layout) -> tuple[list[Found], tuple[str, ...]]:
@@ -148,31 +134,20 @@ def _files_of(dist: InstalledDistribution, layout: Layout) -> tuple[list[Found],
     return [found[path] for path in sorted(found, key=str.encode) if found[path].kind == "file"], tuple(sorted(problems))
 
 
-class _Member(msgspec.Struct, frozen=True):
-    """A file to be written to the wheel."""
-
-    name: str
-    """The name in the wheel."""
-    path: str
-    """Relative to the prefix."""
-    executable: bool
-    size: int
-    sha256: str
-
-
-def _members(files: Sequence[Found], hashes: Mapping[str, str], dist: InstalledDistribution) -> list[_Member]:
+def _members(entries: Iterable[Entry], dist: InstalledDistribution) -> dict[str, Entry]:
+    """The files of the wheel by their names in it, sorted; the paths of the entries are relative to the prefix."""
     site, data = dist.facts.site + "/", _info(dist).removesuffix(".dist-info") + ".data/data/"
-    members = []
-    for file in files:
-        is_in_site = file.path.startswith(site)
-        name = file.path.removeprefix(site) if is_in_site else data + file.path
+    members = {}
+    for entry in entries:
+        is_in_site = entry.path.startswith(site)
+        name = entry.path.removeprefix(site) if is_in_site else data + entry.path
         if is_in_site and name.startswith(data.partition("/")[0] + "/"):
             raise ArtifactError(
-                f"this distribution has the file {file.path}, whose name has a special meaning in a wheel",
+                f"this distribution has the file {entry.path}, whose name has a special meaning in a wheel",
                 where=dist.facts.dist_info,
             )
-        members.append(_Member(name, file.path, file.executable, file.size, hashes[file.path]))
-    return sorted(members, key=lambda member: member.name.encode())
+        members[name] = entry
+    return dict(sorted(members.items(), key=lambda item: item[0].encode()))
 
 
 def _info(dist: InstalledDistribution) -> str:
@@ -180,52 +155,38 @@ def _info(dist: InstalledDistribution) -> str:
 
 
 def _filename(dist: InstalledDistribution) -> str:
-    """`<name>-<version>-<tags>.whl`, with name and version as in `.dist-info` and tags as in WHEEL."""
+    """`<name>-<version>-<tag>.whl`, with name and version as in `.dist-info` and the last tag of WHEEL."""
     name, _, version = _info(dist).removesuffix(".dist-info").rpartition("-")
     stem = f"{name.replace('-', '_')}-{version}-"
-    filename = f"{stem}{_compress_tags(dist.facts.tags)}.whl"
-    if not re.fullmatch(r"[A-Za-z0-9_.!+-]{1,251}\.whl", filename):
+    filename = f"{stem}{max(dist.facts.tags, default='')}.whl"
+    if not re.fullmatch(r"[A-Za-z0-9_.!+-]{1,251}-\w+-\w+-\w+\.whl", filename, re.ASCII):
         filename = f"{stem}py3-none-any.whl"
     wheel.name_and_version(filename)
     return filename
 
 
-def _compress_tags(tags: Sequence[str]) -> str:
-    """The tags in the compressed form of file names if there is one, else the first tag."""
-    try:
-        tag_set: frozenset[Tag] = frozenset().union(*(parse_tag(tag) for tag in tags))
-    except ValueError:
-        tag_set = frozenset()
-    if not tag_set:
-        return "py3-none-any"
-    parts = ({tag.interpreter for tag in tag_set}, {tag.abi for tag in tag_set}, {tag.platform for tag in tag_set})
-    text = "-".join(".".join(sorted(part)) for part in parts)
-    return text if parse_tag(text) == tag_set else min(str(tag) for tag in tag_set)
-
-
 def _write(
-    path: Path, members: Sequence[_Member], literal: Mapping[str, bytes], dist: InstalledDistribution, live: FileContents
+    path: Path, members: Mapping[str, Entry], literal: Mapping[str, bytes], dist: InstalledDistribution, live: FileContents
 ) -> None:
-    entries = [Entry(f"w/{member.name}", "file", member.executable, member.size, member.sha256) for member in members]
+    entries = [msgspec.structs.replace(entry, path=f"w/{name}") for name, entry in members.items()]
     entries += [Entry(f"w/{name}", "file", False, len(text), hashlib.sha256(text).hexdigest()) for name, text in literal.items()]
     record_name = f"{_info(dist)}/RECORD"
     text = wheelrule.write_record(entries, f"w/{record_name}", "w")
     with zipfile.ZipFile(path, "w", zipfile.ZIP_STORED) as archive:
-        for member in members:
+        for name, entry in members.items():
             hasher = hashlib.sha256()
-            with archive.open(_header(member.name, member.executable, member.size), "w") as stream:
-                for chunk in live.chunks(Entry(member.path, "file", member.executable, member.size, member.sha256)):
+            with archive.open(_header(name, entry.executable, entry.size), "w") as stream:
+                for chunk in live.chunks(entry):
                     hasher.update(chunk)
                     stream.write(chunk)
-            if hasher.hexdigest() != member.sha256:
+            if hasher.hexdigest() != entry.sha256:
                 raise CaptureError(
                     "this file changed while it was captured",
-                    where=member.path,
+                    where=entry.path,
                     hint="wait until nothing writes to the environment, then capture again",
                 )
-        for name in sorted(literal):
-            archive.writestr(_header(name, False, len(literal[name])), literal[name])
-        archive.writestr(_header(record_name, False, len(text)), text)
+        for name, data in (*sorted(literal.items()), (record_name, text)):
+            archive.writestr(_header(name, False, len(data)), data)
 
 
 def _header(name: str, executable: bool, size: int) -> zipfile.ZipInfo:

@@ -8,13 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from repro_env.environment.wheels.index import JSON, Candidate, Indexes, candidate_from_url, candidates, tags_of
+from repro_env.environment.wheels.index import Candidate, Indexes, candidate_from_url, candidates, tags_of
 from repro_env.io.indexhttp import Page, Session
 from repro_env.schema.errors import LockError, NetworkError
 from tests.fakes import wheels
 from tests.fakes.index import Index, configured
 
 HEX = "ab" * 32
+JSON = "application/vnd.pypi.simple.v1+json"
 
 
 def page(text: str, url: str = "http://a.test/simple/demo/", kind: str = "text/html") -> Page:
@@ -56,7 +57,6 @@ def test_links_to_other_files_and_schemes_are_ignored() -> None:
     link = '<a href="{}d-1-py3-none-any.whl">x</a>'
     assert urls(link.format("file:///etc/")) == []
     assert urls(link.format("javascript:")) == []
-    assert urls(link.format("http://[bad/")) == []
     assert urls(link.format("file:///w/"), "file:///simple/d/index.html") == ["file:///w/d-1-py3-none-any.whl"]
     assert urls('<a href="a b/d-1-py3-none-any.whl">x</a>') == ["http://a.test/simple/demo/a%20b/d-1-py3-none-any.whl"]
 
@@ -65,26 +65,31 @@ def test_files_of_a_json_page_are_candidates() -> None:
     files = [
         {
             "filename": "demo-1.0-py3-none-any.whl",
-            "url": "../../f/1",
+            "url": "../../f/demo-1.0-py3-none-any.whl",
             "hashes": {"sha256": HEX.upper(), "md5": "0"},
             "yanked": "bad",
         },
         {"filename": "demo-1.0.tar.gz", "url": "x", "hashes": {}},
     ]
     found = candidates(page(json.dumps({"name": "demo", "files": files}), kind=JSON), "i")
-    assert found == [Candidate("demo-1.0-py3-none-any.whl", "http://a.test/f/1", HEX, "i")]
+    assert found == [Candidate("demo-1.0-py3-none-any.whl", "http://a.test/f/demo-1.0-py3-none-any.whl", HEX, "i")]
 
 
-@pytest.mark.parametrize(("text", "kind"), [("{}", JSON), ("[", JSON), ("x", "text/plain"), ("x", "")])
+@pytest.mark.parametrize(
+    ("text", "kind"),
+    [
+        ("{}", JSON),
+        ("[", JSON),
+        ('{"files": 1}', JSON),
+        ('{"files": [[]]}', JSON),
+        ("x", "text/plain"),
+        ("x", ""),
+        ('<a href="http://[bad/">x</a>', "text/html"),
+    ],
+)
 def test_a_page_that_is_not_an_index_is_rejected(text: str, kind: str) -> None:
     with pytest.raises(LockError, match="not an index page"):
         candidates(page(text, kind=kind), "i")
-
-
-def test_an_index_with_another_api_version_is_rejected() -> None:
-    assert candidates(page('{"meta": {"api-version": "1.9"}, "files": []}', kind=JSON), "i") == []
-    with pytest.raises(LockError, match="uses version 2"):
-        candidates(page('{"meta": {"api-version": "2.0"}, "files": []}', kind=JSON), "i")
 
 
 def test_a_missing_page_has_no_candidates() -> None:
