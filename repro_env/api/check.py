@@ -17,6 +17,7 @@ from repro_env.compare.environments import code, comparison, sides
 from repro_env.compare.environments import identity as environment
 from repro_env.compare.environments.comparison import Comparison
 from repro_env.compare.environments.difference import Difference, NotCompared, sort_differences
+from repro_env.environment.live import Request
 from repro_env.environment.python import selection as targets
 from repro_env.environment.python.selection import Target
 from repro_env.runs.start import sourcedirectory
@@ -116,15 +117,15 @@ def _compare_environment(
         spec_directory if source is None else sourcedirectory.default_directory(source, spec_directory)
     )
     try:
-        live = sides.live_side(
-            target,
-            with_captured_variables(spec, options.environ),
+        request = Request(
+            target=target,
+            environ=with_captured_variables(spec, options.environ),
             workspace=Path(source.path) if source is not None and options.python is None else directory,
-            programs=spec.observed.programs,
             store=store,
-            tell=tell,
+            programs=spec.observed.programs,
             added=spec.observed.variables.added,
         )
+        live = sides.live_side(request, tell)
     except (NetworkError, LockError) as error:
         # New packages need an answer of the index to be identified. Names and versions can be compared without it.
         why = f"new packages could not be identified: {error}"

@@ -10,6 +10,7 @@ import msgspec
 from repro_env.compare.environments import code, comparison, sides
 from repro_env.compare.environments.difference import Difference, sort_differences
 from repro_env.compare.environments.sides import Operand, Side, SpecOperand, parse_operand
+from repro_env.environment.live import Request
 from repro_env.environment.python import selection
 from repro_env.schema.progress import Tell
 from repro_env.store.store import Store
@@ -84,15 +85,15 @@ def _open_side(operand: Operand, other: Operand, start: Path, environ: Mapping[s
         return sides.spec_side(operand.spec, operand.directory, operand.name, store)
     spec = other.spec if isinstance(other, SpecOperand) else None
     captured_source = spec.observed.source if spec is not None else None
-    side = sides.live_side(
-        selection.choose(operand.python, environ, start.resolve()),
-        environ,
+    request = Request(
+        target=selection.choose(operand.python, environ, start.resolve()),
+        environ=environ,
         workspace=Path(captured_source.path) if captured_source is not None else start,
-        programs=spec.observed.programs if spec is not None else (),
         store=store,
-        tell=tell,
+        programs=spec.observed.programs if spec is not None else (),
         added=spec.observed.variables.added if spec is not None else (),
     )
+    side = sides.live_side(request, tell)
     return msgspec.structs.replace(side, name=f"{operand.name} ({side.name})" if operand.name == "live" else operand.name)
 
 

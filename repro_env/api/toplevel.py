@@ -56,19 +56,23 @@ def capture(
     """Capture a live environment and write its spec to the directory `output`. The options are those of `repro-env capture`."""
     from repro_env.api.capture import Request
     from repro_env.api.capture import capture as use_case
+    from repro_env.environment.code import CodeRequest
 
-    request = Request(
-        python=python,
+    code = CodeRequest(
         source=Path(source).resolve(),
         output=Path(output).absolute(),
-        environ=dict(os.environ),
         include=tuple(include),
         exclude=tuple(exclude),
+        not_secret=tuple(not_secret),
         data=tuple((here := Path.cwd() / path, target or str(here)) for path, target in _pairs(data)),
+    )
+    request = Request(
+        python=python,
+        code=code,
+        environ=dict(os.environ),
         programs=tuple(programs),
         env=tuple(dict.fromkeys(env)),
         seed=seed,
-        not_secret=tuple(not_secret),
     )
     return use_case(request, store=Store.open(), tell=report or Silent())
 

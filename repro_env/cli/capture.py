@@ -83,21 +83,25 @@ def command(
     json: JsonOption = False,
 ) -> None:
     from repro_env.api.capture import Request, capture
+    from repro_env.environment.code import CodeRequest
     from repro_env.store.store import Store
 
     gc.set_threshold(_GARBAGE)
-    request = Request(
-        python=python,
+    code = CodeRequest(
         source=check_source(source) or source,
         output=output.absolute(),
-        environ=dict(os.environ),
         include=tuple(include or ()),
         exclude=tuple(exclude or ()),
+        not_secret=tuple(not_secret or ()),
         data=tuple(map(parse_data, data or ())),
+    )
+    request = Request(
+        python=python,
+        code=code,
+        environ=dict(os.environ),
         programs=tuple(with_ or ()),
         env=tuple(dict.fromkeys(env or ())),
         seed=seed,
-        not_secret=tuple(not_secret or ()),
     )
     result = capture(request, store=Store.open(), tell=messages.say)
     if json:

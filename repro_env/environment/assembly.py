@@ -1,4 +1,4 @@
-"""Assemble the spec from facts and artifacts. Pure: everything was read, hashed and proven before."""
+"""Assemble the spec from facts and artifacts: everything was read, hashed and proven before."""
 
 from __future__ import annotations
 
@@ -6,30 +6,21 @@ from collections.abc import Callable, Iterator, Sequence
 
 import msgspec
 
-from repro_env.environment.locked import LockedEnvironment
-from repro_env.environment.machine import frameworks
+from repro_env.environment.conda import metadata
+from repro_env.environment.lock import LockedEnvironment
+from repro_env.environment.machine import frameworks, variables
+from repro_env.environment.python.externalpaths import python_path
+from repro_env.environment.python.sites import with_prefix
 from repro_env.environment.system.tree import Tree
 from repro_env.io import machine
 from repro_env.oci import config
-from repro_env.oci.paths import SYSTEM_PATH
+from repro_env.oci.entry import Entry
+from repro_env.oci.paths import HOME, SYSTEM_PATH, inside
 from repro_env.schema import redact
-from repro_env.schema.artifact import CondaPackage, TreeBlob, Wheel
-from repro_env.schema.environment import Carried, Excluded, Interpretation, Layout, Startup, Variable, Variables
+from repro_env.schema.artifact import TreeBlob
+from repro_env.schema.environment import Carried, Excluded, Startup, Variable, Variables, values_of
 from repro_env.schema.image import Config, Expected, Layer
-from repro_env.schema.spec import (
-    Data,
-    Defaults,
-    Hints,
-    Identity,
-    InstalledFrom,
-    Observed,
-    Platform,
-    Rules,
-    Runtime,
-    Source,
-    Spec,
-    WheelHint,
-)
+from repro_env.schema.spec import Data, Defaults, Hints, Identity, InstalledFrom, Observed, Rules, Runtime, Source, Spec
 from repro_env.version import __version__
 
 _MAX_NAMES = 20
@@ -37,85 +28,39 @@ _MAX_NAMES = 20
 _UNRELATED = {"envs": "a directory of other conda environments", "pkgs": "conda's package cache"}
 
 
-def identity_of(locked: LockedEnvironment, make_blob: Callable[[Tree], TreeBlob]) -> Identity:
-    """The identity of a locked environment. `make_blob` returns the blob of a tree, which it stores or only hashes."""
-    live = locked.live
-    return identity(
-        locked.facts,
-        machine.platform(),
-        [package.package for package in locked.packages],
-        [dist.wheel for dist in locked.wheels],
-        locked.variables,
-        base=make_blob(live.base),
-        unpackaged=make_blob(live.unpackaged) if live.unpackaged is not None else None,
-        interpreter=make_blob(live.interpreter) if live.interpreter is not None else None,
-        overlay=make_blob(locked.overlay) if locked.overlay is not None else None,
-        activation=locked.activation,
-        other_layouts=[site.layout for site in live.sites[1:]],
-        # Only if files of the user are captured: otherwise the image is the same for every user.
-        user_base=live.startup.user_base if live.startup.user_base in {site.layout.prefix for site in live.sites} else "",
-        python_path=locked.python_path,
-        library_path=live.library_path,
+class CapturedCode(msgspec.Struct, frozen=True):
+    """The code and the data of a capture."""
+
+    source: Source | None = None
+    data: tuple[Data, ...] = ()
+    excluded: tuple[Excluded, ...] = ()
+    notes: tuple[str, ...] = ()
+    unknown: tuple[str, ...] = ()
+
+
+_NO_CODE = CapturedCode()
+
+
+def spec(locked: LockedEnvironment, make_blob: Callable[[Tree], TreeBlob], code: CapturedCode = _NO_CODE, seed: int = 0) -> Spec:
+    """The spec of a locked environment. `make_blob` returns the blob of a tree, which it stores or only hashes.
+
+    `seed`: the master seed of runs that set no other.
+    """
+    request = locked.request
+    sorted_variables = variables.sort(request.environ, request.added)
+    identity = _identity(locked, make_blob, sorted_variables)
+    return Spec(
+        schema="repro-env/spec/2",
+        identity=identity,
+        defaults=Defaults(seed=seed),
+        hints=Hints(
+            wheels=tuple(sorted((wheel.hint for wheel in locked.wheels), key=lambda hint: hint.sha256)),
+            packages=tuple(sorted((package.hint for package in locked.packages), key=lambda hint: hint.sha256)),
+            indexes=locked.indexes,
+        ),
+        observed=_observed(locked, code, sorted_variables),
+        expected=expected(identity, locked.layers),
     )
-
-
-def identity(
-    facts: Interpretation,
-    platform: Platform,
-    packages: Sequence[CondaPackage],
-    wheels: Sequence[Wheel],
-    variables: Variables,
-    *,
-    base: TreeBlob,
-    unpackaged: TreeBlob | None,
-    interpreter: TreeBlob | None,
-    overlay: TreeBlob | None,
-    activation: Sequence[Variable],
-    other_layouts: Sequence[Layout],
-    python_path: str,
-    library_path: str,
-    user_base: str,
-) -> Identity:
-    """The identity, which the spec digest is computed from. The trees are those that are stored as blobs."""
-    return Identity(
-        rules=Rules(),
-        platform=platform,
-        base=base,
-        unowned=unpackaged,
-        interpreter=Runtime(tree=interpreter, executable=facts.interpreter.executable, version=facts.interpreter.version),
-        layout=facts.layout,
-        others=tuple(other_layouts),
-        command=facts.command,
-        packages=tuple(sorted(packages, key=lambda package: package.name)),
-        distributions=tuple(sorted(wheels, key=lambda wheel: wheel.key)),
-        overlay=overlay,
-        config=Config(env=_env(facts, [*variables.replayed, *activation], other_layouts, python_path, library_path, user_base)),
-    )
-
-
-def _env(
-    facts: Interpretation,
-    variables: Sequence[Variable],
-    other_layouts: Sequence[Layout],
-    python_path: str,
-    library_path: str,
-    user_base: str,
-) -> tuple[Variable, ...]:
-    """The image's variables: the captured ones that change numbers, and those that make programs find the environment first."""
-    values = {variable.name: variable.value for variable in variables}
-    own = facts.command.rpartition("/")[0]
-    directories = [] if facts.kind == "venv" or own in SYSTEM_PATH.split(":") else [own]
-    directories += [f"{layout.prefix}/{layout.scripts}" for layout in (facts.layout, *other_layouts)]
-    values["PATH"] = ":".join(dict.fromkeys([*directories, *SYSTEM_PATH.split(":")]))
-    if facts.kind == "venv":
-        values["VIRTUAL_ENV"] = facts.layout.prefix
-    if python_path:
-        values["PYTHONPATH"] = python_path
-    if library_path:
-        values["LD_LIBRARY_PATH"] = library_path
-    if user_base:
-        values["PYTHONUSERBASE"] = user_base  # HOME depends on the user of a run
-    return tuple(Variable(name=name, value=values[name]) for name in sorted(values))
 
 
 def expected(identity: Identity, distributions: Sequence[Layer]) -> Expected:
@@ -124,53 +69,68 @@ def expected(identity: Identity, distributions: Sequence[Layer]) -> Expected:
     return Expected(layers=tuple(layers), image_id=config.image_id(identity, layers))
 
 
-def spec(
-    identity: Identity,
-    hints: Sequence[WheelHint],
-    packages: Sequence[WheelHint],
-    indexes: Sequence[str],
-    observed: Observed,
-    distributions: Sequence[Layer],
-    *,
-    seed: int,
-) -> Spec:
-    """The complete spec. `seed`: the master seed of runs that set no other."""
-    return Spec(
-        schema="repro-env/spec/2",
-        identity=identity,
-        defaults=Defaults(seed=seed),
-        hints=Hints(
-            wheels=tuple(sorted(hints, key=lambda hint: hint.sha256)),
-            packages=tuple(sorted(packages, key=lambda hint: hint.sha256)),
-            indexes=tuple(indexes),
+def _identity(locked: LockedEnvironment, make_blob: Callable[[Tree], TreeBlob], captured: Variables) -> Identity:
+    """The identity, which the spec digest is computed from."""
+    live, facts = locked.live, locked.live.facts
+
+    def blob(tree: Tree | None) -> TreeBlob | None:
+        return None if tree is None else make_blob(tree)
+
+    return Identity(
+        rules=Rules(),
+        platform=machine.platform(),
+        base=make_blob(live.system.base),
+        unowned=blob(live.system.unpackaged),
+        interpreter=Runtime(
+            tree=blob(live.interpreter), executable=facts.interpreter.executable, version=facts.interpreter.version
         ),
-        observed=observed,
-        expected=expected(identity, distributions),
+        layout=facts.layout,
+        others=tuple(site.layout for site in live.sites[1:]),
+        command=facts.command,
+        packages=tuple(sorted((package.package for package in locked.packages), key=lambda package: package.name)),
+        distributions=tuple(sorted((dist.wheel for dist in locked.wheels), key=lambda wheel: wheel.key)),
+        overlay=blob(locked.overlay),
+        config=Config(env=_env(locked, captured)),
     )
 
 
-def observed(
-    locked: LockedEnvironment,
-    *,
-    programs: Sequence[str] = (),
-    source: Source | None = None,
-    data: Sequence[Data] = (),
-    excluded: Sequence[Excluded] = (),
-    notes: Sequence[str] = (),
-    unknown: Sequence[str] = (),
-) -> Observed:
-    """The facts of a locked environment, its code and its data; `notes` and `unknown` are about the code and data."""
-    live = locked.live
+def _env(locked: LockedEnvironment, captured: Variables) -> tuple[Variable, ...]:
+    """The image's variables: the captured ones that change numbers, and those that make programs find the environment first."""
+    live, facts, environ = locked.live, locked.live.facts, locked.request.environ
+    values = values_of(captured.replayed)
+    if locked.is_conda:
+        values |= values_of(metadata.variables(live.sites[0].prefix, environ))
+    own = facts.command.rpartition("/")[0]
+    directories = [] if facts.kind == "venv" or own in SYSTEM_PATH.split(":") else [own]
+    directories += [f"{site.layout.prefix}/{site.layout.scripts}" for site in live.sites]
+    values["PATH"] = ":".join(dict.fromkeys([*directories, *SYSTEM_PATH.split(":")]))
+    # PYTHONUSERBASE only if files of the user are captured: otherwise the image is the same for every user, whatever HOME is.
+    user_base = live.startup.user_base if live.startup.user_base in {site.layout.prefix for site in live.sites} else ""
+    optional = {
+        "VIRTUAL_ENV": facts.layout.prefix if facts.kind == "venv" else "",
+        "PYTHONPATH": python_path(environ),
+        "LD_LIBRARY_PATH": live.system.library_path,
+        "PYTHONUSERBASE": user_base,
+    }
+    values |= {name: value for name, value in optional.items() if value}
+    return tuple(Variable(name=name, value=values[name]) for name in sorted(values))
+
+
+def _observed(locked: LockedEnvironment, code: CapturedCode, captured: Variables) -> Observed:
+    live, programs = locked.live, locked.request.programs
+    pairs = zip(live.sites, locked.compositions, strict=True)
+    edited = (line for site, composition in pairs for line in with_prefix(site, composition.edited))
+    notes = (note for tree in live.trees for note in tree.notes)
     return Observed(
         tool=f"repro-env {__version__}",
-        kind=locked.facts.kind,
-        interpreter=locked.facts.interpreter,
+        kind=live.facts.kind,
+        interpreter=live.facts.interpreter,
         startup=_redact(live.startup),
         host=live.host,
         frameworks=live.frameworks,
         libraries=live.libraries,
-        variables=locked.variables,
-        system_packages=live.base.packages,
+        variables=captured,
+        system_packages=live.system.base.packages,
         distributions=tuple(
             InstalledFrom(
                 name=dist.facts.name,
@@ -184,13 +144,13 @@ def observed(
             for site, dist in locked.installed
         ),
         carried=tuple(_bundled(locked)),
-        edited=(*locked.edited, *(line for tree in live.trees for line in tree.edited)),
-        notes=tuple(dict.fromkeys([*(note for tree in live.trees for note in tree.notes), *_notes(locked, programs), *notes])),
-        excluded=tuple(excluded),
-        unknown=tuple(dict.fromkeys([*locked.unknown, *unknown])),
-        programs=tuple(programs),
-        source=source,
-        data=tuple(data),
+        edited=(*edited, *(line for tree in live.trees for line in tree.edited)),
+        notes=tuple(dict.fromkeys([*notes, *_notes(locked), *code.notes])),
+        excluded=code.excluded,
+        unknown=tuple(dict.fromkeys([*locked.unknown, *code.unknown])),
+        programs=programs,
+        source=code.source,
+        data=code.data,
         home=tuple(file.name for file in locked.home_files),
     )
 
@@ -205,38 +165,45 @@ def _redact(startup: Startup) -> Startup:
     )
 
 
-def _notes(locked: LockedEnvironment, programs: Sequence[str]) -> Iterator[str]:
-    for directory in locked.unrelated_directories:
-        yield f"{locked.facts.layout.prefix}/{directory} is {_UNRELATED[directory]}: not part of this environment, not captured"
+def _notes(locked: LockedEnvironment) -> Iterator[str]:
+    prefix = locked.live.sites[0].prefix
+    for directory in metadata.unrelated_directories(prefix) if locked.is_conda else ():
+        yield f"{prefix}/{directory} is {_UNRELATED[directory]}: not part of this environment, not captured"
     names = {dist.facts.name for _, dist in locked.installed} | {package.package.name for package in locked.packages}
-    if note := frameworks.compiler_note(locked.live.frameworks, names, programs):
+    if note := frameworks.compiler_note(locked.live.frameworks, names, locked.request.programs):
         yield note
 
 
 def _bundled(locked: LockedEnvironment) -> Iterator[Carried]:
-    for package in locked.packages:
-        if package.why:
-            yield Carried(name=package.package.name, version=package.package.version, why=package.why, size=package.package.size)
+    """What cannot be downloaded again, with the reasons."""
+    identified = [(package.package, package.why) for package in locked.packages] + [
+        (dist.wheel, dist.why) for dist in locked.wheels
+    ]
+    for artifact, why in identified:
+        if why:
+            yield Carried(name=artifact.name, version=artifact.version, why=why, size=artifact.size)
     yield from locked.plain_packages
-    for wheel in locked.wheels:
-        if wheel.why:
-            yield Carried(
-                name=wheel.wheel.name,
-                version=wheel.wheel.version,
-                why=wheel.why,
-                size=wheel.wheel.size,
-            )
-    identified = {(wheel.wheel.name, wheel.wheel.place) for wheel in locked.wheels}
+    wheels = {(wheel.wheel.name, wheel.wheel.place) for wheel in locked.wheels}
     for site, dist in locked.installed:
-        if (dist.facts.name, site.number) not in identified:
+        if (dist.facts.name, site.number) not in wheels:
             why = "no wheel can contain it: its files are bundled as plain files"
             yield Carried(name=dist.facts.name, version=dist.facts.version, why=why)
-    yield from locked.live.bundled
-    yield from locked.external
+    yield from locked.live.system.bundled
+    for path in locked.live.external:
+        why = "Python imports from there, outside the environment"
+        yield Carried(name=str(path.root), version="", why=why, size=sum(file.size for file in path.found))
     yield from (msgspec.structs.replace(file, name=f"~/{file.name}") for file in locked.home_files)
-    targets = locked.link_targets
+    targets = _link_targets(locked)
     for entry in targets[:_MAX_NAMES]:
         yield Carried(name=f"/{entry.path}", version="", why="a symlink of the environment leads there", size=entry.size)
     if more := targets[_MAX_NAMES:]:
         size = sum(entry.size for entry in more)
         yield Carried(name=f"{len(more)} more files", version="", why="symlinks of the environment lead there", size=size)
+
+
+def _link_targets(locked: LockedEnvironment) -> list[Entry]:
+    """The files of the overlay outside the environment that only its symlinks lead to."""
+    roots = [*(site.root for site in locked.live.sites), *(inside(str(path.root)) for path in locked.live.external), inside(HOME)]
+    others = tuple(f"{root}/" for root in roots)
+    entries = locked.overlay.entries if locked.overlay is not None else ()
+    return [entry for entry in entries if entry.kind == "file" and not entry.path.startswith(others)]

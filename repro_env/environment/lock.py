@@ -6,21 +6,21 @@ import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+
+import msgspec
 
 from repro_env.environment.conda import identification as conda
 from repro_env.environment.conda import metadata as records
 from repro_env.environment.live import LiveEnvironment, Request, inspect
-from repro_env.environment.locked import LockedEnvironment
-from repro_env.environment.machine import homefiles, variables
+from repro_env.environment.machine import homefiles
 from repro_env.environment.overlay import overlay
 from repro_env.environment.python import caveats, distributions, interpreter, packagemanagers
-from repro_env.environment.python.externalpaths import on_host, python_path
-from repro_env.environment.python.selection import Target
-from repro_env.environment.python.sites import Site
+from repro_env.environment.python.distributions import InstalledDistribution
+from repro_env.environment.python.externalpaths import on_host
+from repro_env.environment.python.sites import Site, list_files
 from repro_env.environment.secrets.bundles import SecretSearch
 from repro_env.environment.system.tree import Tree
-from repro_env.environment.wheels import composition, layers
+from repro_env.environment.wheels import composition
 from repro_env.environment.wheels import identification as wheels
 from repro_env.oci import conda as rule
 from repro_env.oci import wheel, wheellayers
@@ -29,7 +29,46 @@ from repro_env.schema.environment import Carried
 from repro_env.schema.errors import CaptureError
 from repro_env.schema.image import Layer
 from repro_env.schema.progress import Tell
-from repro_env.store.store import Store
+
+
+class LockedEnvironment(msgspec.Struct, frozen=True, kw_only=True):
+    """An environment with its packages, its wheels and all its other files."""
+
+    request: Request
+    live: LiveEnvironment
+    is_conda: bool
+    packages: tuple[conda.IdentifiedPackage, ...]
+    plain_packages: tuple[Carried, ...]
+    """Conda packages without an archive: their files are plain files of the environment."""
+    wheels: tuple[wheels.IdentifiedWheel, ...]
+    indexes: tuple[str, ...]
+    compositions: tuple[composition.Composition, ...]
+    """One per site."""
+    layers: tuple[Layer, ...]
+    """The layers of conda packages and distributions."""
+    overlay: Tree | None
+    home_files: tuple[Carried, ...]
+    """Configuration files of libraries, by path below the home directory."""
+    unknown: tuple[str, ...]
+
+    @property
+    def installed(self) -> tuple[tuple[Site, InstalledDistribution], ...]:
+        """All distributions with their sites."""
+        return tuple((site, dist) for site in self.live.sites for dist in site.scanned.distributions)
+
+    def check_unchanged(self) -> None:
+        """Raise `CaptureError` if a file was changed while the layers were computed, by comparing the files' keys."""
+        for site in self.live.sites:
+            files = list_files(self.live.facts, site.layout, site.scanned)
+            keys_now = {file.path: file.key for file in files if file.kind == "file"}
+            keys_before = {file.path: file.key for file in site.found if file.kind == "file"}
+            changed = sorted(path for path in keys_now.keys() | keys_before.keys() if keys_now.get(path) != keys_before.get(path))
+            if changed:
+                raise CaptureError(
+                    f"this file changed while it was captured ({len(changed)} files in all)",
+                    where=str(site.prefix / changed[0]),
+                    hint="wait until nothing is installed or edited in the environment, then capture again",
+                )
 
 
 @contextlib.contextmanager
@@ -46,123 +85,72 @@ def _readable() -> Iterator[None]:
 
 
 @_readable()
-def lock(
-    target: Target | str,
-    environ: Mapping[str, str],
-    *,
-    workspace: Path,
-    programs: Sequence[str],
-    store: Store,
-    tell: Tell,
-    secrets: SecretSearch | None = None,
-    added: Sequence[str] = (),
-) -> LockedEnvironment:
-    """Inspect and lock the environment of a Python. `workspace` is the source directory, which runs see at its own path.
+def lock(request: Request, tell: Tell, secrets: SecretSearch | None = None) -> LockedEnvironment:
+    """Inspect and lock the environment of a Python.
 
-    `added`: variables to replay in addition to the standard ones. `secrets` searches everything that a capture would bundle; if there are secrets, `CaptureError` lists them all.
+    `secrets` searches everything that a capture would bundle; if there are secrets, `CaptureError` lists them all.
     """
-    facts = interpreter.interpret(target, environ)
+    store, environ = request.store, request.environ
+    facts = interpreter.interpret(request.target, environ)
     meta = records.read(Path(facts.layout.prefix)) if facts.kind == "conda" else records.Meta((), ())
     scanned = records.exclude_conda(distributions.scan(facts.layout), meta)
     tell.detail(f"{len(scanned.distributions)} distributions in {facts.layout.prefix}")
-    request = Request(
-        facts=facts,
-        scanned=scanned,
-        packaged=meta.library_owners(facts.layout.prefix),
-        programs=programs,
-        workspace=workspace,
-        environ=environ,
-        store=store,
-    )
-    live, identified, indexes = _inspect_and_identify(request, tell, secrets)
+    sources = packagemanagers.look(request.workspace, environ, store.facts)
+    for problem in sources.problems:
+        tell(f"note: {problem}")
+    with ThreadPoolExecutor(1) as pool:  # the indexes are queried while files are read
+        answer = pool.submit(
+            wheels.identify, scanned.distributions, facts.layout, store=store, tell=tell, search=secrets, sources=sources
+        )
+        live = inspect(request, facts, scanned, meta.library_owners(facts.layout.prefix))
+        identified, indexes = answer.result()
+    for site in live.sites[1:]:
+        if more := site.scanned.distributions:
+            tell.detail(f"{len(more)} distributions in {site.layout.prefix}")
+            found, _ = wheels.identify(
+                more, site.layout, site_number=site.number, store=store, tell=tell, search=secrets, sources=sources
+            )
+            identified = (*identified, *found)
     own_site = live.sites[0]
     packages, plain_packages = conda.identify(meta, own_site, store=store, environ=environ, tell=tell)
     installed_packages = {package.package.key: rule.canonical(package.facts, facts.layout) for package in packages}
     rewritten = frozenset(rule.record_path(package.package.filename) for package in packages)
     generated = records.replaced_files(own_site.prefix, rewritten) if meta.is_there else {}
-    compositions, all_layers, nothing_read = _compare(live, packages, installed_packages, identified, generated, store)
+    compositions, layers = _compare(request, live, packages, installed_packages, identified, generated)
     names = {dist.facts.name for site in live.sites for dist in site.scanned.distributions}
-    home = homefiles.look(names | {package.package.name for package in packages}, environ, without=workspace)
-    overlay_tree, skipped = overlay(
-        compositions, live, workspace, generated, {path: item.data for path, item in home.files.items()}, store
-    )
+    home = homefiles.look(names | {package.package.name for package in packages}, environ, without=request.workspace)
+    overlay_tree, skipped = overlay(request, live, compositions, generated, home.data)
     if secrets is not None:
         _search_trees(secrets, live, overlay_tree)
         wheels.search(secrets, identified, live.sites, store)
         conda.search(secrets, packages, installed_packages, own_site.prefix, store)
         secrets.raise_if_found()
-    nothing_read = nothing_read and (
-        overlay_tree is None or layers.known_blob(overlay_tree.entries, facts=store.facts) is not None
-    )
     return LockedEnvironment(
-        facts=facts,
+        request=request,
         live=live,
-        variables=variables.sort(environ, added),
-        activation=records.variables(own_site.prefix, environ) if meta.is_there else (),
+        is_conda=meta.is_there,
         packages=packages,
         plain_packages=plain_packages,
-        unrelated_directories=records.unrelated_directories(own_site.prefix) if meta.is_there else (),
         wheels=identified,
         indexes=indexes,
         compositions=compositions,
+        layers=layers,
         overlay=overlay_tree,
-        layers=all_layers,
-        files_read=not nothing_read,
-        python_path=python_path(environ),
-        home_files=tuple(
-            Carried(name=path, version="", why=f"{item.library} reads it in the home directory", size=len(item.data))
-            for path, item in sorted(home.files.items())
-        ),
-        unknown=(
-            *meta.problems,
-            *home.problems,
-            *skipped,
-            *caveats.of_environment(request, live, overlay_tree),
-        ),
+        home_files=home.files,
+        unknown=(*meta.problems, *home.problems, *skipped, *caveats.of_environment(request, live, overlay_tree)),
     )
 
 
-def _inspect_and_identify(
-    request: Request, tell: Tell, secrets: SecretSearch | None
-) -> tuple[LiveEnvironment, tuple[wheels.IdentifiedWheel, ...], tuple[str, ...]]:
-    """Inspect the environment, and identify the distributions of all sites. Returns also the indexes that were used."""
-    memory_free, store = Event(), request.store
-    sources = packagemanagers.look(request.workspace, request.environ, store.facts)
-    for problem in sources.problems:
-        tell(f"note: {problem}")
-
-    def identify() -> tuple[tuple[wheels.IdentifiedWheel, ...], tuple[str, ...]]:
-        memory_free.wait()
-        own = request.scanned.distributions
-        return wheels.identify(own, request.facts.layout, store=store, tell=tell, search=secrets, sources=sources)
-
-    with ThreadPoolExecutor(1) as pool:
-        # The indexes are queried while files are read, but not while PyTorch is loaded: both need much memory.
-        answer = pool.submit(identify)
-        try:
-            live = inspect(request, memory_free)
-        finally:
-            memory_free.set()
-        identified, indexes = answer.result()
-    for site in live.sites[1:]:
-        if site_distributions := site.scanned.distributions:
-            tell.detail(f"{len(site_distributions)} distributions in {site.layout.prefix}")
-            more_wheels, _ = wheels.identify(
-                site_distributions, site.layout, site_number=site.number, store=store, tell=tell, search=secrets, sources=sources
-            )
-            identified = (*identified, *more_wheels)
-    return live, identified, indexes
-
-
 def _compare(
+    request: Request,
     live: LiveEnvironment,
     packages: Sequence[conda.IdentifiedPackage],
     installed_packages: Mapping[str, wheel.Installed],
     identified: Sequence[wheels.IdentifiedWheel],
     generated: Mapping[str, bytes],
-    store: Store,
-) -> tuple[tuple[composition.Composition, ...], tuple[Layer, ...], bool]:
-    """Compare the sites with their packages and wheels, and compute the layers. Also return whether no file had to be read."""
+) -> tuple[tuple[composition.Composition, ...], tuple[Layer, ...]]:
+    """Compare the sites with their packages and wheels, and compute the layers."""
+    store = request.store
     installed = {dist.wheel.key: wheels.installed_form(dist, live.sites, store) for dist in identified}
     lower = live.lower_entries
     own_site, *other_sites = live.sites
@@ -170,12 +158,10 @@ def _compare(
         _compose(site, [installed_packages, installed], lower) for site in (own_site.with_generated(generated), *other_sites)
     )
     package_layers, wheel_layers = wheellayers.layers(installed_packages), wheellayers.layers(installed)
-    nothing_read = all(layers.known_layer(group, facts=store.facts) for group in (*package_layers, *wheel_layers))
-    all_layers = (
+    return compositions, (
         *conda.layers_of(package_layers, installed_packages, packages, compositions[0].altered, own_site, store),
         *wheels.layers_of(wheel_layers, installed, identified, compositions, live.sites, store),
     )
-    return compositions, all_layers, nothing_read
 
 
 def _compose(site: Site, stacks: Sequence[Mapping[str, wheel.Installed]], lower: Mapping[str, Entry]) -> composition.Composition:
@@ -203,8 +189,7 @@ def _search_trees(secrets: SecretSearch, live: LiveEnvironment, overlay_tree: Tr
     """Search the bundled trees for secrets, except files of system packages outside `/etc`."""
     if overlay_tree is not None:
         secrets.search_tree(overlay_tree.entries, overlay_tree.contents, lambda path: str(on_host(path, live.sites)))
-    configuration = [entry for entry in live.base.entries if entry.path.startswith("etc/")]
-    secrets.search_tree(configuration, live.base.contents, lambda path: f"/{path}")
-    for tree in (live.unpackaged, live.interpreter):
-        if tree is not None:
-            secrets.search_tree(tree.entries, tree.contents, lambda path: f"/{path}")
+    base, *others = live.trees
+    configuration = [entry for entry in base.entries if entry.path.startswith("etc/")]
+    for entries, contents in ((configuration, base.contents), *((tree.entries, tree.contents) for tree in others)):
+        secrets.search_tree(entries, contents, lambda path: f"/{path}")

@@ -7,7 +7,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
-from repro_env.environment.live import LiveEnvironment
+from repro_env.environment.live import LiveEnvironment, Request
 from repro_env.environment.python.externalpaths import collect_link_targets
 from repro_env.environment.python.sites import Site
 from repro_env.environment.system.tree import Tree, within
@@ -16,29 +16,27 @@ from repro_env.io.files import FileContents, Key, keys_of
 from repro_env.oci.entry import Entry, entries_of, sort_with_parents
 from repro_env.oci.paths import HOME, inside
 from repro_env.schema.environment import Startup
-from repro_env.store.store import Store
 
 
 def overlay(
-    compositions: Sequence[composition.Composition],
+    request: Request,
     live: LiveEnvironment,
-    workspace: Path,
+    compositions: Sequence[composition.Composition],
     generated: Mapping[str, bytes],
     home: Mapping[str, bytes],
-    store: Store,
 ) -> tuple[Tree | None, tuple[str, ...]]:
     """The tree, or None if it would be empty; and a line for each path that is not captured.
 
-    `compositions`: one per site. `workspace`: runs see it at its own path. `generated`: contents that replace files of the
-    first site. `home`: configuration files by path below the home directory. Raises `CaptureError` for links to too many files.
+    `compositions`: one per site. `generated`: contents that replace files of the first site. `home`: configuration files by path
+    below the home directory. Raises `CaptureError` for links to too many files.
     """
-    sites, external_paths, lower = live.sites, live.external, live.lower_entries
+    store, sites, external_paths, lower = request.store, live.sites, live.external, live.lower_entries
     entries = [entry for composition in compositions for entry in composition.overlay]
     for external_path in external_paths:
         entries += entries_of(
             external_path.found, store.hashes.of(external_path.root, external_path.found), below=inside(str(external_path.root))
         )
-    roots = [workspace, *(external_path.root for external_path in external_paths if external_path.is_complete)]
+    roots = [request.workspace, *(external_path.root for external_path in external_paths if external_path.is_complete)]
     skipped: list[str] = []
     links = collect_link_targets(entries, sites, lower, roots, skipped)
     for external_path in external_paths:

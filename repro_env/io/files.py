@@ -400,3 +400,17 @@ def remove_tree(path: Path) -> None:
                 if not subdirectory.is_symlink():
                     subdirectory.chmod(0o700)
         shutil.rmtree(path)
+
+
+def output_files() -> frozenset[tuple[int, int]]:
+    """Return device and inode of the files that stdout and stderr lead to.
+
+    The log of `exec … > log.txt` in the source is not part of it, and grows while the source is read.
+    """
+    own = set()
+    for handle in (1, 2):
+        with contextlib.suppress(OSError):
+            facts = os.fstat(handle)
+            if stat.S_ISREG(facts.st_mode):
+                own.add((facts.st_dev, facts.st_ino))
+    return frozenset(own)

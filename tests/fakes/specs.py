@@ -12,12 +12,13 @@ from repro_env.environment import assembly
 from repro_env.environment.wheels.layers import DistributionContents, GroupContents
 from repro_env.oci import layer, wheel, wheellayers
 from repro_env.oci.entry import Entry, Member, file_notes, members, sort_with_parents
+from repro_env.oci.paths import SYSTEM_PATH
 from repro_env.schema import codec
 from repro_env.schema.artifact import TreeBlob, Wheel
-from repro_env.schema.environment import Host, Interpretation, Interpreter, Startup, Variables
+from repro_env.schema.environment import Host, Interpretation, Interpreter, Startup, Variable, Variables
 from repro_env.schema.frameworks import Frameworks
-from repro_env.schema.image import Layer
-from repro_env.schema.spec import Observed, Platform, Source, Spec, WheelHint
+from repro_env.schema.image import Config, Layer
+from repro_env.schema.spec import Defaults, Hints, Identity, Observed, Platform, Rules, Runtime, Source, Spec, WheelHint
 from repro_env.store.packages.wheelfile import WheelContents, open_facts
 from repro_env.store.specs.blobs import SpecBlobs
 from tests.fakes import wheels
@@ -76,21 +77,25 @@ def make(
         hints.append(WheelHint(sha256=artifact.sha256, origin=origin, urls=tuple((urls or {}).get(name, ())), index=""))
     facts = _facts(prefix)
     variables = Variables(replayed=(), recorded=(), named=())
-    identity = assembly.identity(
-        facts,
-        Platform(os="linux", architecture=architecture),
-        (),
-        list(artifacts.values()),
-        variables,
+    identity = Identity(
+        rules=Rules(),
+        platform=Platform(os="linux", architecture=architecture),
         base=carried.add_tree(tree(TREES["base"])),
-        unpackaged=None,
-        interpreter=carried.add_tree(tree(TREES["interpreter"])),
+        interpreter=Runtime(
+            tree=carried.add_tree(tree(TREES["interpreter"])),
+            executable=facts.interpreter.executable,
+            version=facts.interpreter.version,
+        ),
+        layout=facts.layout,
+        command=facts.command,
+        distributions=tuple(sorted(artifacts.values(), key=lambda artifact: artifact.key)),
         overlay=carried.add_tree(tree(overlay)) if overlay else None,
-        activation=(),
-        other_layouts=(),
-        python_path="",
-        library_path="",
-        user_base="",
+        config=Config(
+            env=(
+                Variable(name="PATH", value=f"{prefix}/bin:{SYSTEM_PATH}"),
+                Variable(name="VIRTUAL_ENV", value=str(prefix)),
+            )
+        ),
     )
     source = Source(
         path="/home/ann/project",
@@ -99,7 +104,14 @@ def make(
         files=file_notes(entry for entry, _ in tree(TREES["source"])),
         git=None,
     )
-    spec = assembly.spec(identity, hints, (), (), _observed(facts, variables, source), layers(made, artifacts), seed=seed)
+    spec = Spec(
+        schema="repro-env/spec/2",
+        identity=identity,
+        defaults=Defaults(seed=seed),
+        hints=Hints(wheels=tuple(sorted(hints, key=lambda hint: hint.sha256)), indexes=()),
+        observed=_observed(facts, variables, source),
+        expected=assembly.expected(identity, layers(made, artifacts)),
+    )
     (directory / "spec.json").write_bytes(codec.pretty(spec))
     return spec
 

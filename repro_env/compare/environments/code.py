@@ -9,6 +9,7 @@ import msgspec
 
 from repro_env.compare.environments.difference import Difference, NotCompared
 from repro_env.compare.environments.trees import changes, describe
+from repro_env.io.files import output_files
 from repro_env.oci.entry import Entry, entries_from_notes, entries_of, sort_with_parents
 from repro_env.runs.start import snapshot, sourcedirectory
 from repro_env.runs.start.data import candidate_paths
@@ -52,7 +53,7 @@ def live_code(source: Source, root: Path, spec_directory: Path, store: Store, *,
     from repro_env.environment.source.selection import look
 
     never = (*own_directories(root, spec_directory), *without)
-    own_streams = snapshot.output_files()
+    own_streams = output_files()
     tree = look(root, include=source.include, exclude=source.exclude, never=never, facts=False)
     files = [file for file in tree.found if file.key[:2] not in own_streams]
     entries = sort_with_parents(entries_of(files, store.hashes.of(root, files)))

@@ -78,6 +78,7 @@ def _imports_from(spec: Spec, directory: str) -> list[str]:
 def check_drift(options: RunOptions, spec: Spec, spec_directory: Path, launch: Launch, store: Store, tell: Tell) -> None:
     """Raise `DriftError` if any file of the live environment differs from the capture."""
     from repro_env.compare.environments import comparison, sides
+    from repro_env.environment.live import Request
 
     environ = {variable.name: variable.value for variable in launch.env}
     captured = next((variable.value for variable in spec.identity.config.env if variable.name == "PYTHONPATH"), None)
@@ -88,15 +89,15 @@ def check_drift(options: RunOptions, spec: Spec, spec_directory: Path, launch: L
     for note in target.notes:
         tell(f"note: {note}")
     with tell.progress(0, "comparing the environment with the capture"):
-        live = sides.live_side(
-            target,
-            environ,
+        request = Request(
+            target=target,
+            environ=environ,
             workspace=Path(plan.workspace_of(spec)),  # paths into it are code, even if the code is elsewhere now
-            programs=spec.observed.programs,
             store=store,
+            programs=spec.observed.programs,
             added=spec.observed.variables.added,
-            tell=Silent(),  # its messages are about a capture
         )
+        live = sides.live_side(request, Silent())  # its messages are about a capture
         captured_side = sides.spec_side(spec, spec_directory, "the capture", store)
         differences = [difference for difference in comparison.files(captured_side, live, store) if difference.counts]
     if differences:

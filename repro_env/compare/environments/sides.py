@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -15,7 +15,7 @@ from repro_env.compare.environments.identity import Part
 from repro_env.compare.environments.identity import tree as tree_of
 from repro_env.compare.environments.paths import Owners
 from repro_env.compare.environments.trees import FileTree
-from repro_env.environment.python.selection import Target
+from repro_env.environment.live import Request
 from repro_env.environment.system.tree import Tree
 from repro_env.schema.errors import SpecError
 from repro_env.schema.image import Layer
@@ -59,47 +59,32 @@ def spec_side(spec: Spec, directory: Path, name: str, store: Store) -> Side:
     )
 
 
-def live_side(
-    python: Target | str,
-    environ: Mapping[str, str],
-    *,
-    workspace: Path,
-    programs: tuple[str, ...],
-    store: Store,
-    tell: Tell,
-    added: tuple[str, ...] = (),
-) -> Side:
-    """Lock an environment as a capture does, and write nothing. Raises what a capture raises.
-
-    `added`: as for `environment.machine.variables.sort`.
-    """
+def live_side(request: Request, tell: Tell) -> Side:
+    """Lock an environment as a capture does, and write nothing. Raises what a capture raises."""
     from repro_env.environment import assembly, lock
-    from repro_env.environment.locked import check_unchanged
     from repro_env.environment.wheels import layers
-    from repro_env.schema import codec
 
-    locked = lock.lock(python, environ, workspace=workspace, programs=programs, store=store, tell=tell, added=added)
-    identity = assembly.identity_of(locked, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts))
-    if locked.files_read:
-        check_unchanged(locked)
-    expected = assembly.expected(identity, locked.layers)
+    store = request.store
+    locked = lock.lock(request, tell)
+    spec = assembly.spec(locked, lambda tree: layers.tree_blob(tree.entries, tree.contents, facts=store.facts))
+    locked.check_unchanged()
     live = locked.live
     live_trees: dict[Part, Tree | None] = {
-        "base": live.base,
-        "unowned": live.unpackaged,
+        "base": live.system.base,
+        "unowned": live.system.unpackaged,
         "interpreter": live.interpreter,
         "overlay": locked.overlay,
     }
     return Side(
-        name=locked.facts.command,
+        name=live.facts.command,
         kind="live",
-        identity=identity,
-        digest=codec.digest(identity),
-        image_id=expected.image_id,
-        layers=expected.layers,
-        observed=assembly.observed(locked, programs=programs),
+        identity=spec.identity,
+        digest=spec.digest,
+        image_id=spec.expected.image_id,
+        layers=spec.expected.layers,
+        observed=spec.observed,
         tree=lambda part: trees.live_tree(live_trees[part]),
-        owners=lambda: Owners.from_store(identity, [package.hint for package in locked.packages], store),
+        owners=lambda: Owners.from_store(spec.identity, spec.hints.packages, store),
     )
 
 

@@ -18,6 +18,7 @@ import msgspec
 from repro_env.environment.secrets import scanner
 from repro_env.io.files import read_regular
 from repro_env.schema import redact
+from repro_env.schema.environment import Carried
 
 LARGEST = 1_000_000
 """Maximum bytes of one file."""
@@ -29,107 +30,74 @@ class Configuration(NamedTuple):
     library: str
     distributions: str
     """The files are read if one of these is installed."""
-    files: str
-    """Names or globs, relative to the directory."""
     directories: str
     """Directories in which the library looks. The first whose variable is set is used. A variable may name the file itself."""
-    target: str
-    """The directory below the home directory that is used if no variable is set; empty for the home directory itself."""
+    files: str
+    """Names or globs, relative to the directory."""
 
 
 CONFIGURATIONS = (
-    Configuration("Keras", "keras tensorflow tf-keras", "keras.json", "$KERAS_HOME ~/.keras", ".keras"),
+    Configuration("Keras", "keras tensorflow tf-keras", "$KERAS_HOME ~/.keras", "keras.json"),
     Configuration(
         "Matplotlib",
         "matplotlib matplotlib-base",
-        "matplotlibrc",
         "$MATPLOTLIBRC $MPLCONFIGDIR $XDG_CONFIG_HOME/matplotlib ~/.config/matplotlib",
-        ".config/matplotlib",
-    ),
-    Configuration(
-        "Matplotlib",
-        "matplotlib matplotlib-base",
-        "stylelib/*.mplstyle",
-        "$MPLCONFIGDIR $XDG_CONFIG_HOME/matplotlib ~/.config/matplotlib",
-        ".config/matplotlib",
+        "matplotlibrc stylelib/*.mplstyle",
     ),
     Configuration(
         "Accelerate",
         "accelerate",
-        "default_config.yaml default_config.yml default_config.json",
         "$HF_HOME/accelerate $XDG_CACHE_HOME/huggingface/accelerate ~/.cache/huggingface/accelerate",
-        ".cache/huggingface/accelerate",
+        "default_config.yaml default_config.yml default_config.json",
     ),
-    Configuration("Dask", "dask dask-core", "*.yaml *.yml *.json", "$DASK_CONFIG ~/.config/dask", ".config/dask"),
+    Configuration("Dask", "dask dask-core", "$DASK_CONFIG ~/.config/dask", "*.yaml *.yml *.json"),
     Configuration(
         "IPython",
         "ipython ipykernel",
-        "profile_default/*_config.py profile_default/*_config.json profile_default/startup/*.py profile_default/startup/*.ipy",
         "$IPYTHONDIR ~/.ipython",
-        ".ipython",
+        "profile_default/*_config.py profile_default/*_config.json profile_default/startup/*.py profile_default/startup/*.ipy",
     ),
-    Configuration(
-        "nbconvert",
-        "nbconvert",
-        "jupyter_nbconvert_config.py jupyter_nbconvert_config.json",
-        "$JUPYTER_CONFIG_DIR ~/.jupyter",
-        ".jupyter",
-    ),
-    Configuration("NCCL", "torch jax tensorflow cupy", ".nccl.conf", "$NCCL_CONF_FILE ~", ""),
-    Configuration("PyTensor", "pytensor", ".pytensorrc", "$PYTENSORRC ~", ""),
-    Configuration("Astropy", "astropy", "astropy.cfg", "$XDG_CONFIG_HOME/astropy ~/.astropy/config", ".astropy/config"),
-    Configuration("ASE", "ase", "config.ini", "$ASE_CONFIG_PATH $XDG_CONFIG_HOME/ase ~/.config/ase", ".config/ase"),
-    Configuration("Brian", "brian2", "user_preferences", "~/.brian", ".brian"),
-    Configuration("MNE", "mne", "mne-python.json", "~/.mne", ".mne"),
-    Configuration("Nipype", "nipype", "nipype.cfg", "$NIPYPE_CONFIG_DIR ~/.nipype", ".nipype"),
-    Configuration("yt", "yt", "yt.toml", "$XDG_CONFIG_HOME/yt ~/.config/yt", ".config/yt"),
-    Configuration("Intake", "intake", "conf.yaml", "$INTAKE_CONF_DIR ~/.intake", ".intake"),
-    Configuration("Open MPI", "mpi4py horovod", "mca-params.conf", "~/.openmpi", ".openmpi"),
+    Configuration("NCCL", "torch jax tensorflow cupy", "$NCCL_CONF_FILE ~", ".nccl.conf"),
+    Configuration("PyTensor", "pytensor", "$PYTENSORRC ~", ".pytensorrc"),
 )
 
 
-class HomeFile(msgspec.Struct, frozen=True):
-    """A configuration file, and the library that reads it."""
-
-    library: str
-    data: bytes
-
-
 class HomeFiles(msgspec.Struct, frozen=True):
-    files: Mapping[str, HomeFile]
-    """Path below a run's home directory -> the file."""
+    data: dict[str, bytes]
+    """By path below a run's home directory."""
+    files: tuple[Carried, ...]
+    """Their descriptions, sorted by path."""
     problems: tuple[str, ...]
     """One line for each file that a library reads on this machine but a run will not have."""
 
 
 def look(installed: AbstractSet[str], environ: Mapping[str, str], *, without: Path) -> HomeFiles:
     """Find the configuration files of these distributions. `without`: the source, whose files are captured with it."""
-    files: dict[str, HomeFile] = {}
+    data: dict[str, bytes] = {}
+    files: list[Carried] = []
     problems: list[str] = []
     home = Path(environ.get("HOME") or "/nonexistent")
     for configuration in CONFIGURATIONS:
-        if installed.isdisjoint(configuration.distributions.split()):
-            continue
         location = _location(configuration, home, environ)
-        if location is None:
+        if location is None or installed.isdisjoint(configuration.distributions.split()):
             continue
-        for path in _files(location, configuration.files.split()):
-            name = path.relative_to(location).as_posix() if location.is_dir() else configuration.files.split()[0]
-            target = f"{configuration.target}/{name}".lstrip("/")
-            if path.is_relative_to(without):
+        names = configuration.files.split()
+        for path in _files(location, names):
+            name = path.relative_to(location).as_posix() if location.is_dir() else names[0]
+            target = str(Path(configuration.directories.split()[-1], name))[2:]
+            if path.is_relative_to(without) or target in data:
                 continue
-            data, why = _read(path)
-            if why or redact.line(target) != target:
-                option = f"--data {path}:{home / target}"
+            content, why = _read(path)
+            if redact.line(target) != target:
                 why = why or "its name looks like a secret or is not printable"
-                problems.append(
-                    redact.line(
-                        f"{configuration.library} reads {path}, which was not captured: {why} (pass it with exec {option})"
-                    )
-                )
+            if why:
+                line = f"{configuration.library} reads {path}, which was not captured: {why} (pass it with exec --data {path}:{home / target})"
+                problems.append(redact.line(line))
             else:
-                files.setdefault(target, HomeFile(configuration.library, data))
-    return HomeFiles(files, tuple(problems))
+                data[target] = content
+                why = f"{configuration.library} reads it in the home directory"
+                files.append(Carried(name=target, version="", why=why, size=len(content)))
+    return HomeFiles(data, tuple(sorted(files, key=lambda file: file.name)), tuple(problems))
 
 
 def _location(configuration: Configuration, home: Path, environ: Mapping[str, str]) -> Path | None:

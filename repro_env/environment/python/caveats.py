@@ -49,7 +49,7 @@ def of_environment(request: Request, live: LiveEnvironment, overlay: Tree | None
     if path and any(not part.startswith("/") for part in path.split(":")):
         yield "PYTHONPATH has a relative or empty entry; a run uses such entries from its own PYTHONPATH, within the source"
     for site in live.sites:
-        yield from _of_site_cached(site, request.facts.interpreter.cache_tag, request.store)
+        yield from _of_site_cached(site, live.facts.interpreter.cache_tag, request.store)
     yield from (external_path.excluded for external_path in live.external if external_path.excluded)
     yield from _referenced_paths(overlay, live, request.workspace, request.store)
     yield from _missing_programs(live)

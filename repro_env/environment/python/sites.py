@@ -11,7 +11,7 @@ import hashlib
 import os
 import posixpath
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -21,7 +21,8 @@ from repro_env.environment.python import distributions
 from repro_env.environment.system import interpretertree
 from repro_env.environment.system.tree import parent_directories
 from repro_env.environment.wheels import composition
-from repro_env.io.files import Found, walk
+from repro_env.io.files import Found, fingerprint, walk
+from repro_env.io.hashes import settled
 from repro_env.oci.paths import root_of
 from repro_env.schema.environment import Interpretation, Layout, Startup
 
@@ -76,6 +77,17 @@ class Site(msgspec.Struct, frozen=True):
         changed = {path: _generated_file(path, data, live.get(path)) for path, data in generated.items()}
         digests = {path: hashlib.sha256(data).hexdigest() for path, data in generated.items()}
         return msgspec.structs.replace(self, found=tuple((live | changed).values()), hashes=self.hashes | digests)
+
+    def without_packaged(self, base_paths: Collection[str]) -> Site:
+        """The site without distributions that belong to a system package: these are part of the base, not wheels."""
+        own = (dist for dist in self.scanned.distributions if f"{self.root}/{dist.facts.dist_info}/METADATA" not in base_paths)
+        return msgspec.structs.replace(self, scanned=msgspec.structs.replace(self.scanned, distributions=tuple(own)))
+
+
+def list_site(number: int, facts: Interpretation, layout: Layout, scanned: distributions.Scan) -> Site:
+    """A site before its files are hashed."""
+    found = list_files(facts, layout, scanned)
+    return Site(number, layout, scanned, found, {}, fingerprint(found), settled(found))
 
 
 def _generated_file(path: str, data: bytes, live: Found | None) -> Found:

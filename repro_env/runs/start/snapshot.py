@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 import os
 import posixpath
-import stat
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
 
-from repro_env.io.files import FileContents, walk
+from repro_env.io.files import FileContents, output_files, walk
 from repro_env.oci import layer
 from repro_env.oci.entry import Contents, Entry, entries_from_notes, entries_of, find_misplaced, members, sort_with_parents
 from repro_env.runs.lineage.families import producers
@@ -203,20 +202,6 @@ def _siblings(
         entries += [Entry(path, "dir"), *entries_of(found, store.hashes.of(parent / name[3:], found), below=path)]
     tree = add_tree(sort_with_parents(entries), FileContents(parent, root), store) if files else None
     return tuple(sorted(files)), tree
-
-
-def output_files() -> frozenset[tuple[int, int]]:
-    """Return device and inode of the files that stdout and stderr lead to.
-
-    The log of `exec … > log.txt` in the source is not part of it, and grows while the source is read.
-    """
-    own = set()
-    for handle in (1, 2):
-        with contextlib.suppress(OSError):
-            facts = os.fstat(handle)
-            if stat.S_ISREG(facts.st_mode):
-                own.add((facts.st_dev, facts.st_ino))
-    return frozenset(own)
 
 
 def add_tree(entries: Sequence[Entry], contents: Contents, store: Store) -> str:
